@@ -1,0 +1,27 @@
+# ringfeed_options (alias ringfeed::options): the flags of all code we write; generated code does not use it.
+add_library(ringfeed_options INTERFACE)
+add_library(ringfeed::options ALIAS ringfeed_options)
+target_compile_options(
+  ringfeed_options
+  INTERFACE -Wall
+            -Wextra
+            -Wpedantic
+            -Wshadow
+            -Wconversion
+            $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+            $<$<BOOL:${RINGFEED_WERROR}>:-Werror>)
+if(RINGFEED_FAILPOINTS)
+  target_compile_definitions(ringfeed_options INTERFACE RINGFEED_FAILPOINTS=1)
+endif()
+
+# Sanitizers apply to everything, generated code too: a mixed process reports nonsense.
+foreach(sanitizer IN LISTS RINGFEED_SANITIZE)
+  add_compile_options(-fsanitize=${sanitizer})
+  add_link_options(-fsanitize=${sanitizer})
+endforeach()
+if(RINGFEED_SANITIZE)
+  add_compile_options(-fno-omit-frame-pointer)
+  if("undefined" IN_LIST RINGFEED_SANITIZE)
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()

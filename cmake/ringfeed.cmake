@@ -1,0 +1,31 @@
+# ringfeed_library(NAME SOURCES a.cc b.cc LINK x y): the static library ringfeed_NAME, alias ringfeed::NAME.
+function(ringfeed_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_library(ringfeed_${name} STATIC ${arg_SOURCES})
+  add_library(ringfeed::${name} ALIAS ringfeed_${name})
+  target_link_libraries(
+    ringfeed_${name}
+    PUBLIC ${arg_LINK}
+    PRIVATE ringfeed::options)
+endfunction()
+
+# ringfeed_test(NAME SOURCES a_test.cc LINK x y [LABELS l]): a GoogleTest program; every case is a ctest of its own.
+function(ringfeed_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_LABELS)
+    set(arg_LABELS unit)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LINK} ringfeed::options GTest::gmock GTest::gtest_main)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE RINGFEED_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                             RINGFEED_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  gtest_discover_tests(
+    ${name}
+    DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()

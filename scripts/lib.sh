@@ -1,0 +1,23 @@
+# Sourced by the other scripts: where things are, and how to say what happens.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Debian's own tools first: another CMake or Python further up in PATH need not fit the packages.
+export PATH=/usr/bin:/bin:$PATH
+venv=${RINGFEED_VENV:-$root/.venv}
+# Another checkout's compilations count as ours.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
+
+# build PRESET [TARGET...]: configures when needed, then builds.
+build() {
+  local preset=$1
+  shift
+  if [ ! -f "$root/build/$preset/build.ninja" ]; then
+    (cd "$root" && cmake --preset "$preset" >"$root/build-$preset.log" 2>&1) || {
+      cat "$root/build-$preset.log" >&2
+      exit 1
+    }
+    rm -f "$root/build-$preset.log"
+  fi
+  ninja -C "$root/build/$preset" --quiet "$@" >&2
+}
