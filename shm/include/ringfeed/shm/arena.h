@@ -1,0 +1,64 @@
+// An arena is a lane's lasting memory: the journal, the runtime's words, then the stage's state.
+//
+// Arena segment, ABI 1 (mapped by the lane's own worker only); geometry[0] = journal entries per
+// area, geometry[1] = version of the stage's own layout:
+//   offset                   size         content
+//        0                    256         SegmentHeader
+//     4096                 16 * J         journal area 0
+//      ...                 16 * J         journal area 1
+//      ...                   4096         runtime words (workers/runtime/lane.cc)
+//   state_offset(J)           ...         the stage's state; grows in reserved steps
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ringfeed/shm/journal.h"
+#include "ringfeed/shm/result.h"
+#include "ringfeed/shm/segment.h"
+
+namespace ringfeed::shm {
+
+inline constexpr std::uint32_t kJournalEntries = 4096;
+inline constexpr std::uint64_t kRuntimeWordsBytes = kPageBytes;
+
+constexpr std::uint64_t journal_area_offset(std::uint32_t area) noexcept {
+  return kPageBytes + area * std::uint64_t{kJournalEntries} * sizeof(JournalEntry);
+}
+inline constexpr std::uint64_t kRuntimeWordsOffset = journal_area_offset(2);
+inline constexpr std::uint64_t kStateOffset = kRuntimeWordsOffset + kRuntimeWordsBytes;
+
+constexpr std::uint64_t arena_bytes(std::uint64_t state_bytes) noexcept {
+  return align_up(kStateOffset + state_bytes, kPageBytes);
+}
+
+class Arena {
+ public:
+  Arena() = default;
+  // Maps `bytes_max` of address space over the segment, of which what is reserved now may be
+  // touched.
+  static Result<Arena> map(int fd, std::uint64_t bytes_max, std::string name);
+
+  [[nodiscard]] std::byte* base() const noexcept { return mapping_.data(); }
+  [[nodiscard]] std::byte* state() const noexcept { return mapping_.data() + kStateOffset; }
+  [[nodiscard]] std::uint64_t state_bytes() const noexcept { return reserved_ - kStateOffset; }
+  [[nodiscard]] std::uint64_t state_bytes_max() const noexcept {
+    return mapping_.bytes() - kStateOffset;
+  }
+  [[nodiscard]] WritableSegment segment() const noexcept { return {mapping_.data(), reserved_}; }
+  [[nodiscard]] JournalEntry* journal_area(std::uint32_t area) const noexcept {
+    return reinterpret_cast<JournalEntry*>(mapping_.data() + journal_area_offset(area));
+  }
+
+  // At least `state_bytes` of state may be touched afterwards. Nothing is changed on error
+  // (kNoMemory). A death in the middle leaves reserved room that nothing refers to.
+  Status grow(std::uint64_t state_bytes) noexcept;
+
+ private:
+  Mapping mapping_;
+  std::uint64_t reserved_ = 0;
+  int fd_ = -1;
+  std::string name_;
+};
+
+}  // namespace ringfeed::shm

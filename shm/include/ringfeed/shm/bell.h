@@ -1,0 +1,72 @@
+// Sleeping and waking: one bell per lane, rung only when somebody sleeps, and never lost.
+//
+//   sleeper                                   waker
+//     bells read                                cursor.store(seq_cst)          (the step's
+//     carry-out) waiting.store(1, seq_cst)                 waiting.load(seq_cst): 1? ring looks at
+//     the cursors again (seq_cst) futex wait on the bells' values read
+// In the one total order either the sleeper sees the cursor or the waker sees `waiting`; a ring
+// between the last look and the kernel's compare changes the value, and the wait fails. Every wait
+// ends after kSleepMsMax at the latest: the last resort, should a waker die between its store and
+// its ring.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ringfeed/shm/lane_page.h"
+
+namespace ringfeed::shm {
+
+inline constexpr int kSleepMsMax = 50;
+
+// A futex word and the value it had when the sleeper began to look.
+struct BellWord {
+  const std::atomic<std::uint32_t>* word;
+  std::uint32_t seen;
+};
+
+// Waits until one of the words has changed, is rung, or the time is over. Read-only mappings
+// suffice.
+void futex_wait_any(std::span<const BellWord> words, int timeout_ms) noexcept;
+void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept;
+
+inline void ring(std::atomic<std::uint32_t>& bell) noexcept {
+  // release is not needed for the cursors (they are seq_cst); relaxed suffices because the kernel
+  // orders the wake.
+  bell.fetch_add(1, std::memory_order_relaxed);
+  futex_wake_all(bell);
+}
+
+// A lane on the other side of a ring, as this lane sees it: its page read-only, its bell to ring.
+struct Neighbour {
+  const LanePage* page = nullptr;
+  Bell* bell = nullptr;
+
+  // Rings if the neighbour sleeps; true if it did.
+  bool wake() const noexcept {
+    // seq_cst, pairs with the sleeper's seq_cst store of waiting (above).
+    if (page->waiting.load(std::memory_order_seq_cst) == 0) return false;
+    ring(bell->rings);
+    return true;
+  }
+};
+
+// Puts this lane to sleep unless `ready` says that there is something to do. `settle` runs between
+// the announcement and the last look: there the lane rings whom it still owes a wake-up, so that
+// two lanes never sleep on each other. words[0] is filled in with the own bell; the others are
+// further bells (consumer groups); `seen` is filled in here.
+template <typename Ready, typename Settle>
+void sleep(LanePage& page, const Bell& own, std::span<BellWord> words, int timeout_ms,
+           Ready&& ready, Settle&& settle) noexcept {
+  words[0].word = &own.rings;
+  // acquire: the values must be older than the last look below.
+  for (BellWord& bell : words) bell.seen = bell.word->load(std::memory_order_acquire);
+  // seq_cst, pairs with Neighbour::wake.
+  page.waiting.store(1, std::memory_order_seq_cst);
+  settle();
+  if (!ready()) futex_wait_any(words, timeout_ms < kSleepMsMax ? timeout_ms : kSleepMsMax);
+  // relaxed: a neighbour that still sees 1 rings once too often.
+  page.waiting.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace ringfeed::shm

@@ -1,0 +1,53 @@
+// A lane's counters: plain numbers that survive the lane, read by the supervisor while they are
+// written.
+//
+// LaneCounters (3072 bytes at 0x400 of the lane page; written by the lane only):
+//   offset  size   field         meaning
+//        0     8   steps         committed steps
+//        8     8   busy_ns       time in steps
+//       16     8   starved_ns    asleep for want of input
+//       24     8   blocked_ns    asleep for want of room
+//       32     8   sleeps        how often it slept
+//       40     8   wakes         bells it rang
+//      128  48x48  named         name (40 bytes, NUL-terminated, written at attach) and value
+//     2432   640   note          version (4), bytes (4) and text: what the lane wants a person to
+//     know
+//
+// Time and sleep counts are plain stores after the step and may lack the last step of a lane that
+// died. Named counters are changed by the step's journal, so they count exactly what happened.
+#pragma once
+
+#include "ringfeed/shm/abi.h"
+
+namespace ringfeed::shm {
+
+inline constexpr std::size_t kNamedCounters = 48;
+
+struct NamedCounter {
+  char name[40];
+  std::atomic<std::uint64_t> value;
+};
+static_assert(sizeof(NamedCounter) == 48);
+
+struct LaneNote {
+  std::atomic<std::uint32_t> version;  // odd while the text is being written
+  std::uint32_t bytes;
+  char text[632];
+};
+static_assert(sizeof(LaneNote) == 640);
+
+struct LaneCounters {
+  std::atomic<std::uint64_t> steps;
+  std::atomic<std::uint64_t> busy_ns;
+  std::atomic<std::uint64_t> starved_ns;
+  std::atomic<std::uint64_t> blocked_ns;
+  std::atomic<std::uint64_t> sleeps;
+  std::atomic<std::uint64_t> wakes;
+  std::uint8_t reserved0[128 - 48];
+  NamedCounter named[kNamedCounters];
+  LaneNote note;
+};
+static_assert(offsetof(LaneCounters, named) == 128 && offsetof(LaneCounters, note) == 2432);
+static_assert(sizeof(LaneCounters) == 3072);
+
+}  // namespace ringfeed::shm

@@ -1,0 +1,150 @@
+// The final feed: batches in slots, one descriptor per batch, one claim word per batch and consumer
+// group.
+//
+// Batch s (from 1) is written by producing lane (s - 1) mod L. Its descriptor stands at index s mod
+// D, where D is a multiple of L, so that an index has one writer; the descriptor names the slot, so
+// slots return in any order. A batch is published iff descriptor.seq == s.
+//
+// Feed control segment, ABI 1 (read-only for trainers):
+//   offset      size     field        written by      meaning
+//        0       256     header       supervisor      geometry: lanes, slots, descriptors, slot
+//        bytes (low, high),
+//                                                     ordered (1) or relaxed (0)
+//     2048       128     bell         producing lanes  rung after every publishing step; trainers
+//     sleep on it 4096   128 * L     lanes        its lane        newest batch published, closed
+//      ...   128 * D     descriptors  its lane        Descriptor
+//
+// Payload segment: page 0 the header; slot i at 4096 + i * slot_bytes, written by the lane that
+// owns it (i mod L).
+//
+// Group page, ABI 1 (4096 bytes of a group segment; the header stands on the page before it):
+//   offset  size   field      written by
+//   0x000     80   GroupHead  supervisor, members by compare-and-swap only where said
+//   0x080     16   low, bell  members
+//   0x100  16x64   members    the member, the supervisor on its death
+//   0x800  256x8   words      compare-and-swap (claim.h)
+//
+// Admission: the supervisor writes the head, epoch + 1, JOINING. Each producing lane answers the
+// epoch; from its answer on it holds back every batch from `from` on. When all have answered, the
+// supervisor clears the words (a lane that was stopped in the middle of closing a word of the
+// page's last group has come to its end by then), sets start, ACTIVE.
+//
+// A trainer that scribbles over its group page spoils its own group: producing lanes check every
+// value they read here.
+#pragma once
+
+#include "ringfeed/shm/abi.h"
+#include "ringfeed/shm/claim.h"
+#include "ringfeed/shm/lane_page.h"
+
+namespace ringfeed::shm {
+
+inline constexpr std::uint32_t kDescriptorsMax = 256;
+
+struct Descriptor {
+  std::atomic<std::uint64_t> seq;  // s; stored by the journal of the publishing step
+  std::uint32_t slot;
+  std::uint32_t layout_id;
+  std::uint64_t offset;  // of the batch in the payload segment
+  std::uint64_t bytes;
+  std::uint64_t token[2];  // lineage: what went into it
+  std::uint32_t rows;
+  std::uint32_t crc32c;  // of the payload; 0 unless the feed computes checksums
+  std::uint64_t published_ns;
+  std::uint32_t ragged[16];  // lengths of the dimensions that vary, in schema order
+};
+static_assert(sizeof(Descriptor) == 128 && offsetof(Descriptor, ragged) == 64);
+
+struct alignas(kLineBytes) ProducerLine {
+  std::atomic<std::uint64_t> newest;  // last batch that this lane published; 0 before the first
+  std::atomic<std::uint64_t> closed;  // 1: this lane publishes nothing after `newest`
+  std::uint8_t reserved[kLineBytes - 16];
+};
+static_assert(sizeof(ProducerLine) == kLineBytes);
+
+inline constexpr std::size_t kFeedBellOffset = 2048;
+inline constexpr std::size_t kProducerLinesOffset = kPageBytes;
+inline constexpr std::uint64_t descriptors_offset(std::uint64_t lanes) noexcept {
+  return kProducerLinesOffset + lanes * sizeof(ProducerLine);
+}
+inline constexpr std::uint64_t feed_control_bytes(std::uint64_t lanes,
+                                                  std::uint64_t descriptors) noexcept {
+  return align_up(descriptors_offset(lanes) + descriptors * sizeof(Descriptor), kPageBytes);
+}
+
+enum class GroupState : std::uint32_t {
+  kUnused = 0,
+  kJoining = 1,  // waiting for every producing lane's answer
+  kActive = 2,
+  kDraining = 3,  // lanes close what is not taken
+};
+enum class GroupKind : std::uint32_t { kShared = 0, kRanked = 1 };
+enum class GroupPolicy : std::uint32_t { kBlock = 0, kSkip = 1, kDetach = 2 };
+
+struct GroupHead {
+  std::atomic<std::uint32_t>
+      state;  // supervisor; a producing lane may set ACTIVE -> DRAINING (policy detach)
+  std::uint32_t kind;
+  std::uint32_t policy;
+  std::uint32_t redeliver;
+  std::atomic<std::uint64_t> epoch;  // admission number; grows with every use of this page
+  std::atomic<std::uint64_t> start;  // first batch that this group is entitled to
+  std::uint32_t max_hold;            // batches that one member may hold
+  std::uint32_t max_tries;
+  std::uint32_t world;
+  std::uint32_t stall_ms;
+  char name[64];
+  std::uint8_t reserved[0x80 - 48 - 64];
+};
+static_assert(sizeof(GroupHead) == 0x80);
+
+enum class MemberState : std::uint32_t {
+  kFree = 0,
+  kLive = 1,
+  kAtEnd =
+      2,  // live, came back for a batch and found the feed closed: what it holds has been worked on
+  kLeft = 3,  // detached; the supervisor frees the place
+};
+
+struct Member {
+  std::atomic<std::uint32_t> state;
+  std::uint32_t pid;
+  std::uint64_t start_ticks;
+  std::atomic<std::uint64_t> taken;
+  std::atomic<std::uint64_t> done;
+  std::atomic<std::uint64_t> last_ns;  // CLOCK_MONOTONIC of the last claim or release
+  std::uint32_t rank;
+  std::uint32_t reserved0;
+  std::uint8_t reserved1[16];
+};
+static_assert(sizeof(Member) == 64);
+
+struct GroupPage {
+  GroupHead head;
+  std::atomic<std::uint64_t> low;  // a hint, only raised: every batch below it is finished
+  std::atomic<std::uint32_t>
+      bell;  // rung by members that give a batch back; producing lanes wait on it
+  std::uint8_t reserved0[0x100 - 0x8c];
+  Member members[kMembersMax];
+  std::uint8_t reserved1[0x800 - 0x500];
+  std::atomic<std::uint64_t> words[kDescriptorsMax];
+};
+static_assert(sizeof(GroupPage) == kPageBytes);
+static_assert(offsetof(GroupPage, low) == 0x80 && offsetof(GroupPage, members) == 0x100);
+static_assert(offsetof(GroupPage, words) == 0x800);
+inline constexpr std::uint64_t kGroupSegmentBytes = 2 * kPageBytes;
+
+// Is `group` through with batch s? D is the number of descriptors.
+inline bool group_finished(const GroupPage& group, std::uint64_t s,
+                           std::uint64_t descriptors) noexcept {
+  // acquire: pairs with the release of claim_finish; what the holder read of the slot is over.
+  const Claim claim = decode_claim(group.words[s % descriptors].load(std::memory_order_acquire));
+  if (claim_finished(claim, s)) return true;
+  // acquire: start is stored before the state becomes ACTIVE.
+  return group.head.state.load(std::memory_order_acquire) ==
+             static_cast<std::uint32_t>(GroupState::kActive) &&
+         s < group.head.start.load(
+                 std::memory_order_relaxed);  // relaxed: ordered by the load of state
+}
+
+}  // namespace ringfeed::shm

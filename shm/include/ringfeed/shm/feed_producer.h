@@ -1,0 +1,108 @@
+// A producing lane's side of the final feed: finds a slot that nobody needs, lets the stage fill
+// it, publishes it.
+//
+// Lane l of L (from 0) writes the batches s with (s - 1) mod L = l, into slots i with i mod L = l.
+// It publishes s in this order:
+//   1. every consumer group that it respects is finished with s - D, whose descriptor s will take
+//   2. a slot of its own whose last batch every such group has finished; without any group, only
+//   one never used: the
+//      first batches wait for the first trainer
+//   3. retire.store(1 + newest batch given up, release), before the first byte is written
+//   4. the stage fills the slot, over several steps if need be; the slot's number is a word of the
+//   arena
+//   5. the step that stores descriptor and descriptor.seq = s
+// What a slot last held follows from the descriptors; nothing else is remembered, so a restarted
+// lane knows the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "ringfeed/shm/bell.h"
+#include "ringfeed/shm/feed.h"
+#include "ringfeed/shm/journal.h"
+
+namespace ringfeed::shm {
+
+struct FeedGeometry {
+  std::uint32_t lanes = 1;
+  std::uint32_t slots = 0;        // of all lanes together; a multiple of lanes
+  std::uint32_t descriptors = 0;  // a multiple of lanes, at most kDescriptorsMax
+  std::uint64_t slot_bytes = 0;   // a multiple of the page
+  bool ordered = true;
+};
+
+constexpr std::uint64_t payload_bytes(const FeedGeometry& geometry) noexcept {
+  return kPageBytes + geometry.slots * geometry.slot_bytes;
+}
+
+// As many descriptors as fit: they bound for how many batches one member may keep one while the
+// feed goes on.
+constexpr std::uint32_t descriptor_count(std::uint32_t lanes) noexcept {
+  return kDescriptorsMax / lanes * lanes;
+}
+
+struct BatchInfo {
+  std::uint64_t bytes = 0;
+  std::uint32_t rows = 0;
+  std::uint32_t layout_id = 0;
+  std::uint32_t crc32c = 0;
+  std::uint64_t token[2] = {0, 0};
+  std::uint32_t ragged[16] = {};
+};
+
+class FeedProducer {
+ public:
+  struct Memory {
+    std::byte* feed_control = nullptr;   // writable
+    std::byte* payload = nullptr;        // writable, from the segment's start
+    GroupPage* groups[kGroupsMax] = {};  // writable
+    LanePage* page = nullptr;            // the lane's own
+    WordRef open_slot;                   // arena word: 1 + slot under construction, 0 none
+  };
+  FeedProducer(const Memory& memory, const FeedGeometry& geometry, std::uint32_t lane) noexcept;
+
+  // The slot for the lane's next batch: the one under construction, or a free one (then listed in
+  // the journal). nullopt: none is free; blocked_on() says which groups' bells to wait for.
+  std::optional<std::span<std::byte>> open(Journal& journal) noexcept;
+  // Lists the batch in the open slot as published.
+  void publish(Journal& journal, const BatchInfo& info) noexcept;
+  // Lists the end of this lane's batches.
+  void close(Journal& journal) noexcept;
+  // After a commit that published or closed: trainers wake up.
+  void announce() noexcept;
+
+  // Answers consumer groups that are joining and closes untaken batches of groups that are leaving.
+  // Called between steps, and at least every kSleepMsMax.
+  void attend_groups() noexcept;
+
+  // Number of the batch that open() is for.
+  [[nodiscard]] std::uint64_t next_batch(const Journal& journal) const noexcept;
+  // Bells of the groups that exist; filled into `words`, returns how many.
+  std::size_t group_bells(std::span<BellWord> words) const noexcept;
+  // Could open() say yes now? (the sleeper's look)
+  [[nodiscard]] bool has_room(const Journal& journal) noexcept;
+  [[nodiscard]] const FeedGeometry& geometry() const noexcept { return geometry_; }
+
+ private:
+  struct Slot {
+    std::uint32_t index;
+    std::uint64_t last;  // batch that it holds, 0 if never used
+  };
+  std::optional<Slot> find_slot(std::uint64_t s, bool insist) noexcept;
+  bool respects(std::uint32_t g) const noexcept;
+  bool finished_by_all(std::uint64_t s, bool insist) noexcept;
+  std::uint64_t newest(const Journal& journal) const noexcept;
+  const ProducerLine& line() const noexcept;
+  Descriptor& descriptor(std::uint64_t s) const noexcept;
+  std::uint64_t descriptor_offset(std::uint64_t s) const noexcept;
+
+  Memory memory_;
+  FeedGeometry geometry_;
+  std::uint32_t lane_;
+  bool announce_ = false;
+  std::uint64_t blocked_since_ns_[kGroupsMax] = {};
+};
+
+}  // namespace ringfeed::shm

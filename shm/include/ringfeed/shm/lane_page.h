@@ -1,0 +1,123 @@
+// A lane's page in the control segment, the bells, and the feed's state: who is alive, how far, and
+// who sleeps.
+//
+// Control segment, ABI 1: page 0 holds the SegmentHeader and, from 0x400 on, the FeedState; then
+// one LanePage per lane; then the bells, one line each. geometry[0] = lanes, geometry[1] = offset
+// of the bells / 4096.
+//
+// LanePage (4096 bytes; fields of different writers never share a 128-byte line):
+//   offset  size  field           written by  meaning
+//   0x000      8  commit          lane        number of the last committed step
+//   0x008    2x4  entry_counts    lane        entries in journal area 0 and 1
+//   0x100      4  waiting         lane        1 while the lane sleeps or is about to
+//   0x180      4  pid             lane        of the live incarnation; 0 before the first
+//   0x184      4  incarnation     lane        how often the lane was attached, from 1
+//   0x188      8  start_ticks     lane        start time of that process (/proc/PID/stat field 22)
+//   0x190      8  attempt_key     lane        the input record being worked on (ring, sequence
+//   number), 0 if none 0x198      4  attempt_count   lane        incarnations that have begun this
+//   key 0x19c      4  state           lane        LaneState 0x1a0      8  progress_ns     lane
+//   CLOCK_MONOTONIC at the last commit 0x200      4  desired         supervisor  LaneDesire 0x204
+//   4  crash_count     supervisor  deaths of this lane's worker 0x208      8  quarantine_key
+//   supervisor  a record to set aside instead of working on it 0x280      8  retire          lane
+//   1 + newest batch whose slot or descriptor was given up for reuse 0x290  16x16  answers lane per
+//   consumer group: admission epoch answered and first batch respected 0x400   3072  counters lane
+//   counters.h
+#pragma once
+
+#include "ringfeed/shm/abi.h"
+#include "ringfeed/shm/counters.h"
+
+namespace ringfeed::shm {
+
+inline constexpr std::uint32_t kGroupsMax = 16;
+inline constexpr std::uint32_t kMembersMax = 16;
+
+enum class LaneState : std::uint32_t {
+  kNew = 0,
+  kRunning = 1,
+  kFinished = 2,  // end of stream: outputs are closed, the lane will never step again
+};
+
+enum class LaneDesire : std::uint32_t {
+  kRun = 0,
+  kDrain = 1,  // sources put out nothing new; what is under way flows out
+  kStop = 2,   // leave between two steps
+};
+
+// A lane's answer to the admission of one consumer group: from batch `from` on it reuses nothing
+// that this group, in this epoch, has not finished. `from` is stored first, then `epoch` (release).
+struct AdmissionAnswer {
+  std::atomic<std::uint32_t> epoch;
+  std::uint32_t reserved;
+  std::atomic<std::uint64_t> from;
+};
+static_assert(sizeof(AdmissionAnswer) == 16);
+
+struct LanePage {
+  std::atomic<std::uint64_t> commit;
+  std::atomic<std::uint32_t> entry_counts[2];
+  std::uint8_t reserved0[0x100 - 0x10];
+  std::atomic<std::uint32_t> waiting;
+  std::uint8_t reserved1[0x180 - 0x104];
+  std::atomic<std::uint32_t> pid;
+  std::atomic<std::uint32_t> incarnation;
+  std::atomic<std::uint64_t> start_ticks;
+  std::atomic<std::uint64_t> attempt_key;
+  std::atomic<std::uint32_t> attempt_count;
+  std::atomic<std::uint32_t> state;
+  std::atomic<std::uint64_t> progress_ns;
+  std::uint8_t reserved2[0x200 - 0x1a8];
+  std::atomic<std::uint32_t> desired;
+  std::atomic<std::uint32_t> crash_count;
+  std::atomic<std::uint64_t> quarantine_key;
+  std::uint8_t reserved3[0x280 - 0x210];
+  std::atomic<std::uint64_t> retire;
+  std::uint64_t reserved4;
+  AdmissionAnswer answers[kGroupsMax];
+  std::uint8_t reserved5[0x400 - 0x390];
+  LaneCounters counters;
+};
+static_assert(sizeof(LanePage) == kPageBytes);
+static_assert(offsetof(LanePage, waiting) == 0x100 && offsetof(LanePage, pid) == 0x180);
+static_assert(offsetof(LanePage, progress_ns) == 0x1a0 && offsetof(LanePage, desired) == 0x200);
+static_assert(offsetof(LanePage, retire) == 0x280 && offsetof(LanePage, answers) == 0x290);
+static_assert(offsetof(LanePage, counters) == 0x400);
+
+// Bells stand on pages of their own, so that a worker can ring its neighbours without being able to
+// write their lane pages. Anyone may ring; a bell is only ever incremented.
+struct alignas(kLineBytes) Bell {
+  std::atomic<std::uint32_t> rings;
+  std::uint8_t reserved[kLineBytes - 4];
+};
+static_assert(sizeof(Bell) == kLineBytes);
+
+enum class FeedPhase : std::uint32_t {
+  kStarting = 0,
+  kRunning = 1,
+  kDraining = 2,
+  kEnded = 3,   // every producing lane has closed; what is published stays readable
+  kFailed = 4,  // `reason` says why; no more batches will come
+};
+
+// Written by the supervisor: the reason first, then the phase (release).
+struct FeedState {
+  std::atomic<std::uint32_t> phase;
+  std::uint32_t reason_bytes;
+  std::atomic<std::uint32_t> supervisor_pid;
+  std::uint32_t reserved;
+  char reason[1024 - 16];
+};
+static_assert(sizeof(FeedState) == 1024);
+inline constexpr std::size_t kFeedStateOffset = 0x400;
+
+inline constexpr std::uint64_t lane_page_offset(std::uint64_t lane_index) noexcept {
+  return kPageBytes * (1 + lane_index);
+}
+inline constexpr std::uint64_t bells_offset(std::uint64_t lane_count) noexcept {
+  return kPageBytes * (1 + lane_count);
+}
+inline constexpr std::uint64_t control_bytes(std::uint64_t lane_count) noexcept {
+  return bells_offset(lane_count) + align_up(lane_count * sizeof(Bell), kPageBytes);
+}
+
+}  // namespace ringfeed::shm

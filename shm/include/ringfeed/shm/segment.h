@@ -1,0 +1,104 @@
+// Segments: shared memory with a checked header, reserved before anyone touches it.
+//
+// By default a segment is a memfd: no name is left behind, none collides, and a container's small
+// /dev/shm does not limit it. With a directory it is a file there (tmpfs, huge pages, disk) and
+// outlives all processes. Space is reserved by fallocate, so that too little memory is an error
+// message now and not a SIGBUS later.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ringfeed/shm/abi.h"
+#include "ringfeed/shm/result.h"
+
+namespace ringfeed::shm {
+
+using FeedId = std::array<std::uint8_t, 16>;
+
+// A file descriptor that is closed with its owner.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) noexcept : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd& operator=(Fd&& other) noexcept;
+  ~Fd() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  int release() noexcept;
+  void reset() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+// Where segments live: memfds if `directory` is empty, else files there named <segment name>.
+struct Storage {
+  std::string directory;
+};
+
+struct SegmentSpec {
+  std::string name;  // shown in /proc/PID/fd and used in messages: "lc0/ring unpack.0>sample.0"
+  SegmentKind kind = SegmentKind::kControl;
+  std::uint64_t bytes = 0;  // including the header; rounded up to whole pages
+  bool growable = false;    // arenas: sealed against shrinking only
+  std::array<std::uint32_t, 16> geometry{};
+};
+
+struct FeedIdentity {
+  FeedId feed_id{};
+  std::uint64_t config_hash = 0;
+};
+
+// Creates, reserves and seals the segment and writes its header (state ready).
+// Errors: kNoMemory names the segment, what it needs and what is free; nothing is left behind.
+Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
+                          const FeedIdentity& feed);
+
+// The bytes that a new segment can still get: of the machine and its cgroup for memfds, of the file
+// system else.
+std::uint64_t available_bytes(const Storage& storage);
+
+// One mapping of a part of a segment; unmapped with its owner.
+class Mapping {
+ public:
+  Mapping() noexcept;
+  Mapping(Mapping&&) noexcept;
+  Mapping& operator=(Mapping&&) noexcept;
+  ~Mapping();
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+
+ private:
+  friend Result<Mapping> map_segment(int fd, bool writable, std::uint64_t offset,
+                                     std::uint64_t bytes);
+  struct Region;
+  std::unique_ptr<Region> region_;
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+// Maps `bytes` from `offset` (a multiple of the page); bytes = 0: to the end. A mapping may be
+// longer than the segment is now, for arenas that grow: only reserved bytes may be touched.
+Result<Mapping> map_segment(int fd, bool writable, std::uint64_t offset = 0,
+                            std::uint64_t bytes = 0);
+
+// Is this a ready segment of this kind, ABI, layout and feed? `feed` may be null: then any feed is
+// accepted. Errors: kIncompatible or kDamaged, in one sentence.
+Status check_header(const SegmentHeader& header, SegmentKind kind, const FeedIdentity* feed,
+                    std::uint64_t file_bytes, const std::string& name);
+
+// Reserves the segment up to `bytes` from its start. Errors: kNoMemory; the segment is then as
+// before.
+Status grow_segment(int fd, std::uint64_t bytes, const std::string& name);
+
+FeedId random_feed_id();
+
+}  // namespace ringfeed::shm

@@ -1,0 +1,291 @@
+#include "ringfeed/shm/feed_producer.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+#include "ringfeed/shm/bell.h"
+#include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/result.h"
+
+namespace ringfeed::shm {
+namespace {
+
+std::uint64_t now_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+// acquire, pairs with the supervisor's release: the head of the group page was written before its
+// state.
+GroupState state_of(const GroupPage& group) noexcept {
+  return static_cast<GroupState>(group.head.state.load(std::memory_order_acquire));
+}
+
+}  // namespace
+
+FeedProducer::FeedProducer(const Memory& memory, const FeedGeometry& geometry,
+                           std::uint32_t lane) noexcept
+    : memory_(memory), geometry_(geometry), lane_(lane) {
+  RF_CHECK(geometry.lanes > 0 && geometry.slots % geometry.lanes == 0 &&
+               geometry.slots >= geometry.lanes,
+           geometry.lanes, geometry.slots);
+  RF_CHECK(geometry.descriptors % geometry.lanes == 0 && geometry.descriptors <= kDescriptorsMax &&
+               geometry.descriptors >= geometry.slots,
+           geometry.descriptors, geometry.lanes, geometry.slots);
+}
+
+std::uint64_t FeedProducer::descriptor_offset(std::uint64_t s) const noexcept {
+  return descriptors_offset(geometry_.lanes) + s % geometry_.descriptors * sizeof(Descriptor);
+}
+Descriptor& FeedProducer::descriptor(std::uint64_t s) const noexcept {
+  return *reinterpret_cast<Descriptor*>(memory_.feed_control + descriptor_offset(s));
+}
+
+const ProducerLine& FeedProducer::line() const noexcept {
+  return reinterpret_cast<const ProducerLine*>(memory_.feed_control + kProducerLinesOffset)[lane_];
+}
+
+std::uint64_t FeedProducer::newest(const Journal& journal) const noexcept {
+  return journal.load(word_ref(
+      kFeedControlSegment,
+      kProducerLinesOffset + lane_ * sizeof(ProducerLine) + offsetof(ProducerLine, newest)));
+}
+
+std::uint64_t FeedProducer::next_batch(const Journal& journal) const noexcept {
+  const std::uint64_t last = newest(journal);
+  return last == 0 ? lane_ + 1 : last + geometry_.lanes;
+}
+
+// Groups whose claims this lane must wait for: all that have joined, and those that it has
+// answered.
+bool FeedProducer::respects(std::uint32_t g) const noexcept {
+  const GroupPage& group = *memory_.groups[g];
+  switch (state_of(group)) {
+    case GroupState::kActive:
+    case GroupState::kDraining:
+      return true;
+    case GroupState::kJoining:
+      // relaxed: both are ordered by the load of state, and the answer is this lane's own.
+      return memory_.page->answers[g].epoch.load(std::memory_order_relaxed) ==
+             static_cast<std::uint32_t>(group.head.epoch.load(std::memory_order_relaxed));
+    case GroupState::kUnused:
+      return false;
+  }
+  return false;
+}
+
+// `insist`: a group with policy skip or detach is made to give way, but only if nobody else stands
+// in the way: a batch is not taken from one group while another still needs its slot.
+bool FeedProducer::finished_by_all(std::uint64_t s, bool insist) noexcept {
+  bool finished = true;
+  bool anyone = false;
+  std::uint32_t closing[kGroupsMax];
+  std::size_t closing_count = 0;
+  for (std::uint32_t g = 0; g < kGroupsMax; ++g) {
+    if (!respects(g)) continue;
+    anyone = true;
+    GroupPage& group = *memory_.groups[g];
+    const GroupState state = state_of(group);
+    // relaxed, both: ordered by the load of state; the answer is this lane's own.
+    const std::uint64_t from = state == GroupState::kJoining
+                                   ? memory_.page->answers[g].from.load(std::memory_order_relaxed)
+                                   : group.head.start.load(std::memory_order_relaxed);
+    std::atomic<std::uint64_t>& word = group.words[s % geometry_.descriptors];
+    // acquire, pairs with the release of claim_finish: the holder's reads of the slot are over.
+    const Claim claim = decode_claim(word.load(std::memory_order_acquire));
+    // While a group joins, its words are those of the group that had this page before: nobody can
+    // have finished anything.
+    if (s < from || (state != GroupState::kJoining && claim_finished(claim, s))) {
+      blocked_since_ns_[g] = 0;
+      continue;
+    }
+    if (insist && state != GroupState::kJoining) {
+      const auto policy = static_cast<GroupPolicy>(group.head.policy);
+      if ((policy == GroupPolicy::kSkip || state == GroupState::kDraining) &&
+          claim_open(claim, s)) {
+        closing[closing_count++] = g;
+        continue;
+      }
+      if (policy == GroupPolicy::kDetach && state == GroupState::kActive) {
+        const std::uint64_t now = now_ns();
+        if (blocked_since_ns_[g] == 0) blocked_since_ns_[g] = now;
+        if (now - blocked_since_ns_[g] > std::uint64_t{group.head.stall_ms} * 1'000'000) {
+          auto expected = static_cast<std::uint32_t>(GroupState::kActive);
+          // release: nothing of ours is published by it; the supervisor and the members read it
+          // with acquire.
+          group.head.state.compare_exchange_strong(
+              expected, static_cast<std::uint32_t>(GroupState::kDraining),
+              std::memory_order_release, std::memory_order_relaxed);
+        }
+      }
+    }
+    finished = false;
+  }
+  if (!finished || !anyone) return false;
+  for (std::size_t i = 0; i < closing_count; ++i) {
+    // A member may have taken the batch since: then it is his.
+    if (!claim_close(memory_.groups[closing[i]]->words[s % geometry_.descriptors], s)) return false;
+  }
+  return true;
+}
+
+// The own slot with the oldest batch that nobody needs, for batch s.
+std::optional<FeedProducer::Slot> FeedProducer::find_slot(std::uint64_t s, bool insist) noexcept {
+  const std::uint32_t own = geometry_.slots / geometry_.lanes;
+  std::uint64_t last[kDescriptorsMax] = {};
+  // Newest first: the first descriptor that names a slot says what it holds.
+  std::uint32_t named = 0;
+  for (std::uint64_t back = geometry_.lanes;
+       back <= geometry_.descriptors && back < s && named < own; back += geometry_.lanes) {
+    const Descriptor& batch = descriptor(s - back);
+    // relaxed: written by this lane only.
+    if (batch.seq.load(std::memory_order_relaxed) != s - back) continue;
+    const std::uint32_t index = batch.slot / geometry_.lanes;
+    RF_CHECK(index < own, batch.slot, geometry_.slots);
+    if (last[index] == 0) {
+      last[index] = s - back;
+      ++named;
+    }
+  }
+  std::optional<Slot> best;
+  for (std::uint32_t i = 0; i < own; ++i) {
+    if (best && last[i] >= best->last) continue;
+    if (last[i] == 0 || finished_by_all(last[i], false))
+      best = Slot{i * geometry_.lanes + lane_, last[i]};
+  }
+  if (best || !insist) return best;
+  // Nothing is free: the oldest batches that their groups can be made to give up, oldest first.
+  for (std::uint64_t t = s > geometry_.descriptors ? s - geometry_.descriptors
+                                                   : (s - 1) % geometry_.lanes + 1;
+       t < s; t += geometry_.lanes) {
+    for (std::uint32_t i = 0; i < own; ++i) {
+      if (last[i] == t && finished_by_all(t, true)) return Slot{i * geometry_.lanes + lane_, t};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcept {
+  const auto slot_bytes = [&](std::uint64_t index) {
+    return std::span<std::byte>(memory_.payload + kPageBytes + index * geometry_.slot_bytes,
+                                geometry_.slot_bytes);
+  };
+  if (const std::uint64_t open = journal.load(memory_.open_slot); open != 0)
+    return slot_bytes(open - 1);
+  // A batch published by this very step is not in its descriptor yet, so its slot would look free:
+  // after the commit. relaxed: written by this lane only.
+  if (newest(journal) != line().newest.load(std::memory_order_relaxed)) return std::nullopt;
+  const std::uint64_t s = next_batch(journal);
+  RF_CHECK(s <= kBatchSeqMax, s);
+  attend_groups();
+  // The descriptor's last batch must be over for everyone; before that its slot need not even be
+  // looked for.
+  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, true))
+    return std::nullopt;
+  const std::optional<Slot> slot = find_slot(s, true);
+  if (!slot) return std::nullopt;
+  const std::uint64_t given_up =
+      std::max(slot->last, s > geometry_.descriptors ? s - geometry_.descriptors : 0);
+  // relaxed: written by this lane only.
+  if (given_up + 1 > memory_.page->retire.load(std::memory_order_relaxed)) {
+    // release, pairs with the supervisor's acquire of an answer: a group that joins later learns a
+    // `from` behind it.
+    memory_.page->retire.store(given_up + 1, std::memory_order_release);
+  }
+  RF_FAILPOINT("shm.feed.retired");
+  journal.store(memory_.open_slot, slot->index + 1);
+  return slot_bytes(slot->index);
+}
+
+void FeedProducer::publish(Journal& journal, const BatchInfo& info) noexcept {
+  const std::uint64_t open = journal.load(memory_.open_slot);
+  RF_CHECK(open != 0, open);
+  const std::uint64_t s = next_batch(journal);
+  const std::uint64_t slot = open - 1;
+  // Word by word through the journal: the old descriptor stays whole until the step happens.
+  const std::uint64_t at = descriptor_offset(s);
+  const auto word = [&](std::uint64_t offset, std::uint64_t value) {
+    journal.store(word_ref(kFeedControlSegment, at + offset), value);
+  };
+  const auto pair = [](std::uint32_t low, std::uint32_t high) {
+    return std::uint64_t{high} << 32 | low;
+  };
+  word(offsetof(Descriptor, slot), pair(static_cast<std::uint32_t>(slot), info.layout_id));
+  word(offsetof(Descriptor, offset), kPageBytes + slot * geometry_.slot_bytes);
+  word(offsetof(Descriptor, bytes), info.bytes);
+  word(offsetof(Descriptor, token), info.token[0]);
+  word(offsetof(Descriptor, token) + 8, info.token[1]);
+  word(offsetof(Descriptor, rows), pair(info.rows, info.crc32c));
+  word(offsetof(Descriptor, published_ns), now_ns());
+  for (std::size_t i = 0; i < 16; i += 2) {
+    word(offsetof(Descriptor, ragged) + 4 * i, pair(info.ragged[i], info.ragged[i + 1]));
+  }
+  word(offsetof(Descriptor, seq), s);
+  journal.store(word_ref(kFeedControlSegment, kProducerLinesOffset + lane_ * sizeof(ProducerLine) +
+                                                  offsetof(ProducerLine, newest)),
+                s);
+  journal.store(memory_.open_slot, 0);
+  announce_ = true;
+}
+
+void FeedProducer::close(Journal& journal) noexcept {
+  journal.store(word_ref(kFeedControlSegment, kProducerLinesOffset + lane_ * sizeof(ProducerLine) +
+                                                  offsetof(ProducerLine, closed)),
+                1);
+  announce_ = true;
+}
+
+void FeedProducer::announce() noexcept {
+  if (!announce_) return;
+  announce_ = false;
+  ring(reinterpret_cast<Bell*>(memory_.feed_control + kFeedBellOffset)->rings);
+}
+
+void FeedProducer::attend_groups() noexcept {
+  for (std::uint32_t g = 0; g < kGroupsMax; ++g) {
+    GroupPage& group = *memory_.groups[g];
+    const GroupState state = state_of(group);
+    if (state == GroupState::kJoining) {
+      // relaxed: ordered by the acquire of state.
+      const auto epoch =
+          static_cast<std::uint32_t>(group.head.epoch.load(std::memory_order_relaxed));
+      AdmissionAnswer& answer = memory_.page->answers[g];
+      if (answer.epoch.load(std::memory_order_relaxed) == epoch) continue;  // relaxed: own word
+      // relaxed: retire is this lane's own word; `from` is published by the release of epoch.
+      answer.from.store(
+          std::max<std::uint64_t>(1, memory_.page->retire.load(std::memory_order_relaxed)),
+          std::memory_order_relaxed);
+      RF_FAILPOINT("shm.feed.answering");
+      // release, pairs with the supervisor's acquire: from now on this lane respects the group.
+      answer.epoch.store(epoch, std::memory_order_release);
+    } else if (state == GroupState::kDraining) {
+      // relaxed: own line.
+      const std::uint64_t last = line().newest.load(std::memory_order_relaxed);
+      for (std::uint64_t back = 0; back < geometry_.descriptors && back < last;
+           back += geometry_.lanes) {
+        claim_close(group.words[(last - back) % geometry_.descriptors], last - back);
+      }
+    }
+  }
+}
+
+bool FeedProducer::has_room(const Journal& journal) noexcept {
+  if (journal.load(memory_.open_slot) != 0) return true;
+  const std::uint64_t s = next_batch(journal);
+  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, false)) return false;
+  return find_slot(s, false).has_value();
+}
+
+std::size_t FeedProducer::group_bells(std::span<BellWord> words) const noexcept {
+  std::size_t count = 0;
+  for (std::uint32_t g = 0; g < kGroupsMax && count < words.size(); ++g) {
+    if (state_of(*memory_.groups[g]) == GroupState::kUnused) continue;
+    words[count++] = {&memory_.groups[g]->bell, 0};
+  }
+  return count;
+}
+
+}  // namespace ringfeed::shm

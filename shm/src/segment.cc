@@ -1,0 +1,344 @@
+#include "ringfeed/shm/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/interprocess/mapped_region.hpp>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+#include "ringfeed/shm/layout.h"
+
+namespace ringfeed::shm {
+namespace {
+
+namespace bip = boost::interprocess;
+
+// What boost::interprocess::mapped_region asks of a thing that it can map.
+class Mappable {
+ public:
+  explicit Mappable(int fd) : fd_(fd) {}
+  [[nodiscard]] bip::mapping_handle_t get_mapping_handle() const {
+    return bip::ipcdetail::mapping_handle_from_file_handle(fd_);
+  }
+
+ private:
+  int fd_;
+};
+
+std::string in_gib(std::uint64_t bytes) {
+  if (bytes >= 1ULL << 30)
+    return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1ULL << 30));
+  if (bytes >= 1ULL << 20)
+    return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1ULL << 20));
+  return fmt::format("{} bytes", bytes);
+}
+
+std::uint64_t boot_id_lo() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  in >> text;
+  std::uint64_t hash = 0;
+  for (const char c : text) {
+    if (c == '-') continue;
+    hash = hash << 4 | static_cast<std::uint64_t>(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+  }
+  return hash;
+}
+
+std::uint64_t read_number(const std::string& path, std::uint64_t otherwise) {
+  std::ifstream in(path);
+  std::string text;
+  if (!(in >> text) || text == "max") return otherwise;
+  return std::strtoull(text.c_str(), nullptr, 10);
+}
+
+// Reserves [from, to) of the file; the file is left as it was if that fails.
+Status reserve(int fd, std::uint64_t from, std::uint64_t to, const std::string& name,
+               const Storage& storage) {
+  // The kernel would hand out memfd pages until somebody is killed for them, so what is free is
+  // asked first.
+  if (storage.directory.empty() && available_bytes(storage) < to - from) {
+    return Error{
+        ErrorCode::kNoMemory,
+        fmt::format(
+            "segment {}: needs {}, {} are free: lower the sizes in the configuration or make room",
+            name, in_gib(to - from), in_gib(available_bytes(storage)))};
+  }
+  for (;;) {
+    if (::fallocate(fd, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) == 0) return {};
+    if (errno == EINTR) continue;
+    const int error = errno;
+    if (error == ENOSPC || error == ENOMEM || error == EFBIG) {
+      return Error{
+          ErrorCode::kNoMemory,
+          fmt::format("segment {}: needs {}, {} are free{}: lower the sizes in the configuration "
+                      "or make room",
+                      name, in_gib(to - from), in_gib(available_bytes(storage)),
+                      storage.directory.empty() ? "" : " in " + storage.directory)};
+    }
+    return Error{ErrorCode::kIo, fmt::format("segment {}: cannot reserve {}: {}", name,
+                                             in_gib(to - from), std::strerror(error))};
+  }
+}
+
+std::string file_name(const std::string& name) {
+  std::string out;
+  for (const char c : name) out += (c == '/' || c == ' ' || c == '>') ? '_' : c;
+  return out;
+}
+
+}  // namespace
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+int Fd::release() noexcept { return std::exchange(fd_, -1); }
+void Fd::reset() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+std::uint64_t available_bytes(const Storage& storage) {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  if (!storage.directory.empty()) {
+    struct statvfs fs {};
+    if (::statvfs(storage.directory.c_str(), &fs) == 0) {
+      available = std::uint64_t{fs.f_bavail} * fs.f_frsize;
+      // A file system on disk is not bounded by memory; tmpfs is, and says what it may hold at
+      // most.
+    }
+    return available;
+  }
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  std::uint64_t value = 0;
+  std::string unit;
+  while (meminfo >> key >> value) {
+    std::getline(meminfo, unit);
+    if (key == "MemAvailable:") available = value * 1024;
+  }
+  // The limits of this process's cgroup (version 2) and all above it.
+  std::ifstream cgroups("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(cgroups, line)) {
+    if (!line.starts_with("0::")) continue;
+    std::string path = line.substr(3);
+    for (;;) {
+      const std::string base = "/sys/fs/cgroup" + (path == "/" ? "" : path);
+      const std::uint64_t limit =
+          read_number(base + "/memory.max", std::numeric_limits<std::uint64_t>::max());
+      if (limit != std::numeric_limits<std::uint64_t>::max()) {
+        const std::uint64_t used = read_number(base + "/memory.current", 0);
+        available = std::min(available, limit > used ? limit - used : 0);
+      }
+      const std::size_t slash = path.rfind('/');
+      if (slash == std::string::npos || path == "/") break;
+      path = slash == 0 ? "/" : path.substr(0, slash);
+    }
+  }
+  // Version 1 shows the process's own limit at a fixed place inside a container.
+  const std::uint64_t v1 = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", 0);
+  if (v1 != 0) {
+    const std::uint64_t used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", 0);
+    available = std::min(available, v1 > used ? v1 - used : 0);
+  }
+  return available;
+}
+
+Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
+                          const FeedIdentity& feed) {
+  const std::uint64_t bytes = align_up(std::max<std::uint64_t>(spec.bytes, kPageBytes), kPageBytes);
+  std::string path;
+  Fd fd;
+  if (storage.directory.empty()) {
+    fd = Fd(::memfd_create(file_name(spec.name).substr(0, 200).c_str(),
+                           MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  } else {
+    path = storage.directory + "/" + file_name(spec.name);
+    // A new file and not the old one cut to nothing: whoever still maps the old one would die of
+    // SIGBUS.
+    ::unlink(path.c_str());
+    fd = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  }
+  if (!fd) {
+    return Error{ErrorCode::kIo,
+                 fmt::format("segment {}: cannot be created{}: {}", spec.name,
+                             path.empty() ? "" : " as " + path, std::strerror(errno))};
+  }
+  if (Status status = reserve(fd.get(), 0, bytes, spec.name, storage); !status) {
+    if (!path.empty()) ::unlink(path.c_str());
+    return status.error();
+  }
+  if (storage.directory.empty() &&
+      ::fcntl(fd.get(), F_ADD_SEALS, spec.growable ? F_SEAL_SHRINK : F_SEAL_SHRINK | F_SEAL_GROW) !=
+          0) {
+    return Error{ErrorCode::kIo,
+                 fmt::format("segment {}: cannot be sealed: {}", spec.name, std::strerror(errno))};
+  }
+  Result<Mapping> mapping = map_segment(fd.get(), true, 0, kPageBytes);
+  if (!mapping) {
+    if (!path.empty()) ::unlink(path.c_str());
+    return mapping.error();
+  }
+  auto& header = *reinterpret_cast<SegmentHeader*>(mapping->data());
+  header.magic = kMagic;
+  header.abi_major = kAbiMajor;
+  header.abi_minor = kAbiMinor;
+  header.layout_hash = kLayoutHash;
+  header.header_bytes = sizeof(SegmentHeader);
+  header.kind = static_cast<std::uint32_t>(spec.kind);
+  header.total_bytes = bytes;
+  std::memcpy(header.feed_id, feed.feed_id.data(), feed.feed_id.size());
+  header.config_hash = feed.config_hash;
+  header.endian = kEndian;
+  header.page_bytes = kPageBytes;
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  header.created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+                      static_cast<std::uint64_t>(now.tv_nsec);
+  header.boot_id_lo = boot_id_lo();
+  header.abi_min_reader = kAbiMinReader;
+  std::copy(spec.geometry.begin(), spec.geometry.end(), header.geometry);
+  header.crc32c =
+      crc32c_small(reinterpret_cast<const std::uint8_t*>(&header), offsetof(SegmentHeader, crc32c));
+  // release: the builder's last store; whoever reads `ready` sees the whole header.
+  header.state.store(static_cast<std::uint32_t>(SegmentState::kReady), std::memory_order_release);
+  return fd;
+}
+
+struct Mapping::Region {
+  bip::mapped_region region;
+};
+
+Mapping::Mapping() noexcept = default;
+Mapping::~Mapping() = default;
+Mapping::Mapping(Mapping&& other) noexcept
+    : region_(std::move(other.region_)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  region_ = std::move(other.region_);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+Result<Mapping> map_segment(int fd, bool writable, std::uint64_t offset, std::uint64_t bytes) {
+  try {
+    if (bytes == 0) {
+      struct stat info {};
+      if (::fstat(fd, &info) != 0 || static_cast<std::uint64_t>(info.st_size) <= offset) {
+        return Error{ErrorCode::kDamaged,
+                     fmt::format("a segment of {} bytes cannot be mapped from offset {}",
+                                 info.st_size, offset)};
+      }
+      bytes = static_cast<std::uint64_t>(info.st_size) - offset;
+    }
+    Mapping mapping;
+    mapping.region_ = std::make_unique<Mapping::Region>(Mapping::Region{
+        bip::mapped_region(Mappable(fd), writable ? bip::read_write : bip::read_only,
+                           static_cast<bip::offset_t>(offset), static_cast<std::size_t>(bytes))});
+    mapping.data_ = static_cast<std::byte*>(mapping.region_->region.get_address());
+    mapping.bytes_ = bytes;
+    return mapping;
+  } catch (const bip::interprocess_exception& error) {
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("{} of a segment cannot be mapped {}: {}", in_gib(bytes),
+                             writable ? "for writing" : "for reading", error.what())};
+  }
+}
+
+Status check_header(const SegmentHeader& header, SegmentKind kind, const FeedIdentity* feed,
+                    std::uint64_t file_bytes, const std::string& name) {
+  if (header.magic != kMagic) {
+    return Error{
+        ErrorCode::kDamaged,
+        fmt::format("segment {}: not a ringfeed segment (magic {:#018x})", name, header.magic)};
+  }
+  if (header.endian != kEndian) {
+    return Error{ErrorCode::kIncompatible,
+                 fmt::format("segment {}: written with another byte order", name)};
+  }
+  if (header.abi_major != kAbiMajor || header.abi_min_reader > kAbiMinor) {
+    return Error{ErrorCode::kIncompatible,
+                 fmt::format("segment {}: its ABI is {}.{} and this program reads {}.{}: use the "
+                             "same ringfeed version "
+                             "for supervisor, workers and trainers",
+                             name, header.abi_major, header.abi_minor, kAbiMajor, kAbiMinor)};
+  }
+  if (header.layout_hash != kLayoutHash || header.header_bytes != sizeof(SegmentHeader)) {
+    return Error{ErrorCode::kIncompatible,
+                 fmt::format("segment {}: its memory layout ({:#018x}) is not this program's "
+                             "({:#018x}): use the same "
+                             "ringfeed build for supervisor, workers and trainers",
+                             name, header.layout_hash, kLayoutHash)};
+  }
+  if (header.crc32c != crc32c_small(reinterpret_cast<const std::uint8_t*>(&header),
+                                    offsetof(SegmentHeader, crc32c))) {
+    return Error{ErrorCode::kDamaged,
+                 fmt::format("segment {}: its header fails its checksum", name)};
+  }
+  if (header.features_required != 0) {
+    return Error{ErrorCode::kIncompatible,
+                 fmt::format("segment {}: needs features {:#x} that this program lacks", name,
+                             header.features_required)};
+  }
+  if (header.kind != static_cast<std::uint32_t>(kind)) {
+    return Error{ErrorCode::kIncompatible,
+                 fmt::format("segment {}: is of kind {}, expected {}", name, header.kind,
+                             static_cast<std::uint32_t>(kind))};
+  }
+  if (file_bytes < header.total_bytes) {
+    return Error{ErrorCode::kDamaged,
+                 fmt::format("segment {}: has {} bytes, its header says {}: it was truncated", name,
+                             file_bytes, header.total_bytes)};
+  }
+  if (feed != nullptr &&
+      std::memcmp(header.feed_id, feed->feed_id.data(), feed->feed_id.size()) != 0) {
+    return Error{ErrorCode::kIncompatible,
+                 fmt::format("segment {}: belongs to another feed", name)};
+  }
+  // acquire, pairs with the builder's release of `ready`.
+  const std::uint32_t state = header.state.load(std::memory_order_acquire);
+  if (state != static_cast<std::uint32_t>(SegmentState::kReady)) {
+    return Error{ErrorCode::kDamaged,
+                 fmt::format("segment {}: is {}", name,
+                             state == 0 ? "not finished by its builder" : "condemned")};
+  }
+  return {};
+}
+
+Status grow_segment(int fd, std::uint64_t bytes, const std::string& name) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) {
+    return Error{ErrorCode::kIo, fmt::format("segment {}: {}", name, std::strerror(errno))};
+  }
+  const auto now = static_cast<std::uint64_t>(info.st_size);
+  const std::uint64_t wanted = align_up(bytes, kPageBytes);
+  if (wanted <= now) return {};
+  return reserve(fd, now, wanted, name, {});
+}
+
+FeedId random_feed_id() {
+  FeedId id{};
+  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
+    throw Error(ErrorCode::kIo, "the system gives no random numbers for a feed's identity");
+  }
+  return id;
+}
+
+}  // namespace ringfeed::shm
