@@ -1,0 +1,495 @@
+// The specification of workers/stages/shuffling_chunk_pool.h.
+#include "workers/stages/shuffling_chunk_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/unit/stages/stage_data.h"
+
+namespace ringfeed {
+namespace {
+
+using namespace testing;  // NOLINT(google-build-using-namespace): the tests' own helpers
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// sources -> pool -> out. Chunks are files' raw records, one each, told apart by their numbers.
+struct Pool {
+  explicit Pool(const std::string& feed, std::uint64_t size, const std::string& settings = "",
+                std::uint32_t source_lanes = 1)
+      : rig(feed) {
+    rig.add_source("sources", source_lanes, {.capacity = 16, .bytes = 1 << 18});
+    rig.add_stage(
+        fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'sources' chunk_pool_size: {} "
+                    "queue_bytes: 262144 {} }}",
+                    size, settings));
+    rig.add_sink("out", "pool");
+    rig.build();
+  }
+  void add(const std::string& name, std::uint64_t first_id, std::uint64_t chunks) {
+    rig.feed("sources", write_source(directory, name, first_id, chunks));
+  }
+  void complete_scan() { rig.feed("sources", scan_complete()); }
+  void finish() {
+    rig.finish("sources");
+    rig.run();
+    EXPECT_TRUE(rig.all_finished());
+  }
+  [[nodiscard]] std::vector<SeenChunk> chunks() const {
+    std::vector<SeenChunk> all;
+    for (const RigRecord& record : rig.got("out")) all.push_back(see_chunk(record));
+    return all;
+  }
+  // The first record of each chunk, in order of arrival.
+  [[nodiscard]] std::vector<std::uint64_t> ids() const {
+    std::vector<std::uint64_t> all;
+    for (const SeenChunk& chunk : chunks()) all.push_back(chunk.ids.front());
+    return all;
+  }
+  // Takes `count` chunks more.
+  std::vector<std::uint64_t> take(std::uint64_t count) {
+    const std::size_t before = ids().size();
+    rig.allow("out", count);
+    rig.run();
+    const std::vector<std::uint64_t> all = ids();
+    EXPECT_EQ(all.size(), before + count);
+    return {all.begin() + static_cast<std::ptrdiff_t>(before), all.end()};
+  }
+
+  TempDir directory;
+  LaneRig rig;
+};
+
+// ---- the window
+
+TEST(PoolWindow, GivesEachChunkOnceInAFinitePass) {
+  Pool pool("epochs: 1", 100);
+  pool.add("a", 0, 10);
+  pool.add("b", 10, 1);
+  pool.add("c", 11, 19);
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_EQ(sorted(pool.ids()), numbers(0, 30));
+  EXPECT_NE(pool.ids(), numbers(0, 30)) << "in a random order";
+  EXPECT_EQ(pool.rig.counter("pool.read", "chunks_read"), 30U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_total"), 30U);
+}
+
+// 30 chunks in two files, a window of 20: the newest 20, though half of the older file stays.
+TEST(PoolWindow, IsTheNewestChunks) {
+  Pool pool("epochs: 1", 20);
+  pool.add("2024-01", 0, 15);
+  pool.add("2024-02", 15, 15);
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_EQ(sorted(pool.ids()), numbers(10, 30));
+  EXPECT_EQ(pool.rig.counter("pool", "sources_kept"), 2U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_in_window"), 20U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_outside_window"), 10U);
+}
+
+// New is what has the larger file name, whatever the order of arrival and the directory.
+TEST(PoolWindow, IsTheSameForEveryOrderOfArrival) {
+  std::map<std::string, std::uint64_t> files = {
+      {"z/a", 0}, {"y/b", 10}, {"x/c", 20}, {"w/d", 30}, {"v/e", 40}};
+  std::vector<std::string> names = {"z/a", "y/b", "x/c", "w/d", "v/e"};
+  std::vector<std::uint64_t> expected;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    Pool pool("epochs: 2 seed: 4", 25);
+    for (const std::string& name : names) pool.add(name, files[name], 10);
+    pool.complete_scan();
+    pool.finish();
+    EXPECT_EQ(sorted(pool.ids()), sorted([] {
+                std::vector<std::uint64_t> twice = numbers(25, 50);
+                for (const std::uint64_t id : numbers(25, 50)) twice.push_back(id);
+                return twice;
+              }()));
+    if (expected.empty()) expected = pool.ids();
+    EXPECT_EQ(pool.ids(), expected) << "order " << seed;
+    EXPECT_EQ(pool.rig.counter("pool", "chunks_outside_window"), 25U);
+    std::mt19937_64 random(seed);
+    std::shuffle(names.begin(), names.end(), random);
+  }
+}
+
+TEST(PoolWindow, DrawsNothingBeforeTheScanIsComplete) {
+  Pool pool("", 20);
+  pool.add("a", 0, 10);
+  pool.rig.run();
+  EXPECT_THAT(pool.ids(), IsEmpty());
+  pool.complete_scan();
+  EXPECT_EQ(sorted(pool.take(10)), numbers(0, 10));
+}
+
+// New files join the pass under way and push the oldest out.
+TEST(PoolWindow, MovesUpWithNewFiles) {
+  Pool pool("", 20, "queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  pool.add("a", 0, 10);
+  pool.add("b", 10, 10);
+  pool.complete_scan();
+  pool.rig.run();
+  pool.add("c", 20, 10);
+  pool.rig.run();
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_in_window"), 20U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_total"), 30U);
+  // Up to 64 tasks were drawn ahead, so all that may come of the first file is what was drawn then.
+  const std::vector<std::uint64_t> later = pool.take(400);
+  const std::vector<std::uint64_t> last(later.end() - 200, later.end());
+  std::map<std::uint64_t, int> times;
+  for (const std::uint64_t id : last) ++times[id];
+  EXPECT_EQ(times.size(), 20U);
+  for (const auto& [id, count] : times) {
+    EXPECT_GE(id, 10U);
+    EXPECT_GE(count, 9);
+    EXPECT_LE(count, 11);
+  }
+}
+
+// ---- passes
+
+TEST(PoolPasses, RepeatNothingWithinAPassAndCountTheUses) {
+  Pool pool("epochs: 4", 100);
+  pool.add("a", 0, 25);
+  pool.complete_scan();
+  pool.finish();
+  const std::vector<SeenChunk> chunks = pool.chunks();
+  ASSERT_THAT(chunks, SizeIs(100));
+  std::set<std::vector<std::uint64_t>> orders;
+  for (std::size_t pass = 0; pass < 4; ++pass) {
+    std::vector<std::uint64_t> ids;
+    for (std::size_t i = 25 * pass; i < 25 * (pass + 1); ++i) {
+      ids.push_back(chunks[i].ids.front());
+      EXPECT_EQ(chunks[i].uses, pass) << "uses before this one";
+    }
+    EXPECT_EQ(sorted(ids), numbers(0, 25)) << "pass " << pass;
+    orders.insert(ids);
+  }
+  EXPECT_THAT(orders, SizeIs(4)) << "another order each time";
+  EXPECT_EQ(pool.rig.counter("pool", "reshuffles"), 3U);
+}
+
+TEST(PoolPasses, GoOnForEverInAnEndlessRun) {
+  Pool pool("", 10);
+  pool.add("a", 0, 3);
+  pool.complete_scan();
+  const std::vector<std::uint64_t> drawn = pool.take(300);
+  for (std::uint64_t id = 0; id < 3; ++id) {
+    EXPECT_EQ(std::count(drawn.begin(), drawn.end(), id), 100);
+  }
+}
+
+TEST(PoolPasses, GiveChunksTheSameIdentityInEveryRunAndDirectory) {
+  std::vector<std::map<std::uint64_t, std::uint64_t>> runs;
+  for (int run = 0; run < 2; ++run) {
+    Pool pool(fmt::format("epochs: 1 seed: {}", run), 100);  // a new directory each time
+    pool.add("a", 0, 10);
+    pool.add("b", 10, 10);
+    pool.complete_scan();
+    pool.finish();
+    std::map<std::uint64_t, std::uint64_t> identities;
+    for (const SeenChunk& chunk : pool.chunks()) identities[chunk.identity] = chunk.ids.front();
+    EXPECT_THAT(identities, SizeIs(20)) << "no two alike";
+    runs.push_back(identities);
+  }
+  EXPECT_EQ(runs[0], runs[1]);
+}
+
+// Also when loaders run beside each other without an order: a file that comes after the marker
+// belongs to the scan all the same.
+TEST(PoolPasses, UseEveryFileOfAFiniteRunWhateverTheMarkerOvertook) {
+  Pool pool("epochs: 2 feed_output { dispatch: RELAXED }", 100, "", 2);
+  pool.add("a", 0, 5);
+  pool.complete_scan();  // of lane 1
+  pool.rig.round(pool.rig.lanes_of("sources")[1]);
+  pool.rig.round(pool.rig.lanes_of("pool").front());
+  pool.rig.run();
+  pool.add("b", 5, 5);
+  pool.finish();
+  EXPECT_EQ(sorted(pool.ids()), sorted([] {
+              std::vector<std::uint64_t> twice = numbers(0, 10);
+              for (const std::uint64_t id : numbers(0, 10)) twice.push_back(id);
+              return twice;
+            }()));
+}
+
+// ---- replaced files
+
+TEST(PoolReplaced, WhileScanningOnlyTheNewContentIsKept) {
+  Pool pool("epochs: 1", 100);
+  pool.add("a", 0, 10);
+  pool.add("b", 100, 5);
+  pool.add("a", 200, 3);
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_EQ(sorted(pool.ids()),
+            (std::vector<std::uint64_t>{100, 101, 102, 103, 104, 200, 201, 202}));
+}
+
+// Written anew under the same name (rename), while the reading lane has the old file open. What was
+// drawn before still names places of the old file; what is drawn afterwards is the new one.
+TEST(PoolReplaced, WhileDrawingTheNewContentIsRead) {
+  Pool pool("", 100, "queue_capacity: 1");
+  pool.add("a", 0, 10);
+  pool.complete_scan();
+  pool.take(15);
+  std::filesystem::rename(pool.directory.path("a"), pool.directory.path("was-a"));
+  pool.add("a", 200, 4);
+  const std::vector<std::uint64_t> drawn = pool.take(300);
+  std::map<std::uint64_t, int> times;
+  for (auto id = drawn.end() - 100; id != drawn.end(); ++id) ++times[*id];
+  EXPECT_THAT(times, SizeIs(4));
+  for (const std::uint64_t id : numbers(200, 204)) EXPECT_NEAR(times[id], 25, 1) << id;
+}
+
+// ---- chunks that cannot be used
+
+struct BadChunk {
+  const char* reason;
+  ChunkPlace place;
+  std::string file = {};  // content; a directory if empty, absent if "absent"
+  friend void PrintTo(const BadChunk& bad, std::ostream* out) { *out << bad.reason; }
+};
+
+class PoolBad : public ::testing::TestWithParam<int> {
+ protected:
+  static std::vector<BadChunk> kinds() {
+    const std::string gzip = gzip_text(game(900, 2));
+    const auto whole = [](const std::string& file, std::uint16_t flags) {
+      return ChunkPlace{.offset = 0, .bytes = file.size(), .frames = 2, .uses = 0, .flags = flags};
+    };
+    std::string damaged = gzip;
+    damaged[gzip.size() / 2] = static_cast<char>(damaged[gzip.size() / 2] ^ 0x55);
+    std::string bad_sum = gzip;
+    bad_sum[gzip.size() - 6] = static_cast<char>(bad_sum[gzip.size() - 6] ^ 1);
+    std::string version_4 = game(900, 2);
+    version_4[0] = 4;
+    std::string other_format = game(900, 2);
+    other_format[4] = 3;
+    const std::string odd = game(900, 2) + "x";
+    const std::string huge = game(900, 200);
+    return {
+        {"skipped_vanished", whole(gzip, kChunkGzip), "absent"},
+        {"skipped_unreadable", whole(gzip, kChunkGzip), ""},
+        {"skipped_damaged", whole(damaged, kChunkGzip), damaged},
+        {"skipped_damaged", whole(bad_sum, kChunkGzip), bad_sum},
+        {"skipped_damaged", whole(gzip, kChunkGzip), gzip.substr(0, gzip.size() - 9)},
+        {"skipped_damaged", {.offset = 0, .bytes = ~0ULL, .frames = 1, .uses = 0, .flags = 0}, odd},
+        {"skipped_empty", {.offset = 0, .bytes = 0, .frames = 0, .uses = 0, .flags = 0}, odd},
+        {"skipped_empty", whole(gzip_text(""), kChunkGzip), gzip_text("")},
+        {"skipped_record", whole(odd, 0), odd},
+        {"skipped_record", whole(version_4, 0), version_4},
+        {"skipped_record", whole(other_format, 0), other_format},
+        {"skipped_too_large", whole(huge, 0), huge},
+    };
+  }
+};
+
+// It is counted by its reason, logged with its path, never drawn again, and everything around it is
+// delivered.
+TEST_P(PoolBad, IsSkippedOnceAndForAll) {
+  const BadChunk bad = kinds()[static_cast<std::size_t>(GetParam())];
+  Pool pool("epochs: 3", 100);
+  pool.add("a", 0, 5);
+  const std::string path = pool.directory.path("bad");
+  if (bad.file.empty()) {
+    std::filesystem::create_directory(path);
+  } else if (bad.file != "absent") {
+    pool.directory.write("bad", bad.file);
+  }
+  pool.rig.feed("sources", source_record(path, {bad.place}));
+  pool.add("c", 5, 5);
+  pool.complete_scan();
+  pool.finish();
+  std::map<std::uint64_t, int> times;
+  for (const std::uint64_t id : pool.ids()) ++times[id];
+  EXPECT_THAT(times, SizeIs(10));
+  for (const auto& [id, count] : times) EXPECT_EQ(count, 3) << id;
+  const std::uint64_t skipped = pool.rig.counter("pool.read", bad.reason);
+  EXPECT_GE(skipped, 1U) << bad.reason;
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_dropped"), 1U);
+  EXPECT_THAT(pool.rig.log(bad.reason), Contains(HasSubstr(path)));
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, PoolBad, ::testing::Range(0, 12));
+
+TEST(PoolRead, AcceptsWhatTheTrailerClaimsTooLittle) {
+  Pool pool("epochs: 1", 100);
+  const std::string gzip = gzip_text(game(40, 20));
+  const std::string path = pool.directory.write("a", gzip);
+  pool.rig.feed(
+      "sources",
+      source_record(
+          path,
+          {{.offset = 0, .bytes = gzip.size(), .frames = 1, .uses = 0, .flags = kChunkGzip}}));
+  pool.complete_scan();
+  pool.finish();
+  ASSERT_THAT(pool.chunks(), SizeIs(1));
+  EXPECT_EQ(pool.chunks().front().ids, numbers(40, 60));
+}
+
+TEST(PoolRead, ReadsFromTheMiddleOfAFileAndKeepsManyOpen) {
+  Pool pool("epochs: 2", 1000);
+  for (std::uint64_t file = 0; file < 200; ++file) {
+    pool.add(fmt::format("{:03}", file), 2 * file, 2);
+  }
+  pool.complete_scan();
+  pool.finish();
+  std::vector<std::uint64_t> twice = numbers(0, 400);
+  for (const std::uint64_t id : numbers(0, 400)) twice.push_back(id);
+  EXPECT_EQ(sorted(pool.ids()), sorted(twice));
+}
+
+// ---- nothing to draw
+
+TEST(PoolEmpty, WaitsAndSaysSoWhenNothingCanBeUsed) {
+  Pool pool("", 10);
+  pool.rig.feed("sources", source_record("/nowhere/at/all", {raw_place(0, 10), raw_place(10, 10)}));
+  pool.complete_scan();
+  pool.rig.run();  // returns: nothing moves any more
+  EXPECT_THAT(pool.rig.note("pool"), HasSubstr("waiting"));
+  EXPECT_THAT(pool.rig.log("window_unusable"), SizeIs(1));
+  const std::uint64_t draws = pool.rig.counter("pool", "draws");
+  EXPECT_LE(draws, 100U);
+  pool.rig.run();
+  EXPECT_EQ(pool.rig.counter("pool", "draws"), draws) << "does not spin";
+  pool.add("good", 70, 3);
+  EXPECT_EQ(sorted(pool.take(3)), numbers(70, 73));
+}
+
+TEST(PoolEmpty, WaitsForTheFirstFile) {
+  Pool pool("", 10);
+  pool.complete_scan();
+  pool.rig.run();
+  EXPECT_THAT(pool.rig.note("pool"), HasSubstr("no chunks yet"));
+  pool.add("first", 0, 2);
+  EXPECT_EQ(sorted(pool.take(2)), numbers(0, 2));
+}
+
+TEST(PoolEmpty, EndsAFiniteRunAndSaysSo) {
+  Pool pool("epochs: 5", 10);
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_THAT(pool.ids(), IsEmpty());
+  EXPECT_THAT(pool.rig.log("no_chunks"), SizeIs(1));
+}
+
+TEST(PoolEmpty, EndsAFiniteRunOfNothingButBadChunks) {
+  Pool pool("epochs: 5", 10);
+  pool.rig.feed("sources", source_record("/nowhere/at/all", {raw_place(0, 9)}));
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_THAT(pool.ids(), IsEmpty());
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_dropped"), 1U);
+}
+
+TEST(PoolDrain, EndsAtOnce) {
+  Pool pool("", 10);
+  pool.add("a", 0, 5);
+  pool.complete_scan();
+  pool.take(20);
+  pool.rig.want(shm::LaneDesire::kDrain);
+  pool.rig.allow("out", 10'000);
+  pool.finish();
+  EXPECT_LT(pool.ids().size(), 200U) << "what was drawn is read and flows out, no more";
+}
+
+// ---- many sources
+
+// A year of an endless run in small: 3000 files slide through a window of 500 chunks. The table of
+// sources moves from bank to bank and stays of one size.
+TEST(PoolTable, StaysOfOneSizeWhileTheWindowSlides) {
+  Pool pool("", 500, "queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  const std::string one_file = pool.directory.write("data", game(0, 1));
+  const std::vector<ChunkPlace> places(20, raw_place(0, formats::kV6RecordBytes));
+  const auto add = [&](int file) {
+    // The same file under many names.
+    const std::string name =
+        pool.directory.path(fmt::format("{:06}-{}", file, std::string(80, 'n')));
+    std::filesystem::create_hard_link(one_file, name);
+    pool.rig.feed("sources", source_record(name, places));
+    if (file % 10 == 0) pool.rig.run();
+  };
+  for (int file = 0; file < 100; ++file) add(file);
+  pool.complete_scan();
+  pool.rig.run();
+  for (int file = 100; file < 1500; ++file) add(file);
+  const std::uint64_t halfway = pool.rig.arena_bytes("pool");
+  for (int file = 1500; file < 3000; ++file) add(file);
+  pool.rig.run();
+  EXPECT_EQ(pool.rig.arena_bytes("pool"), halfway);
+  EXPECT_EQ(pool.rig.counter("pool", "sources_kept"), 25U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_total"),
+            60'000U - pool.rig.counter("pool", "chunks_outside_window"));
+}
+
+// 40,000 chunks do not fit the first bank.
+TEST(PoolTable, GrowsWhileScanning) {
+  Pool pool("epochs: 1", 100'000, "queue_capacity: 64");
+  const std::string file = pool.directory.write("data", game(0, 1));
+  const std::vector<ChunkPlace> places(1000, raw_place(0, formats::kV6RecordBytes));
+  for (int name = 0; name < 60; ++name) {
+    const std::string link = pool.directory.path(fmt::format("{:02}", name));
+    std::filesystem::create_hard_link(file, link);
+    pool.rig.feed("sources", source_record(link, places));
+  }
+  const std::uint64_t before = pool.rig.arena_bytes("pool");
+  pool.complete_scan();
+  pool.rig.allow("out", 0);
+  pool.rig.finish("sources");
+  std::mt19937_64 random(1);
+  pool.rig.run_with_restarts(random, 0.05);
+  EXPECT_GT(pool.rig.arena_bytes("pool"), before);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_total"), 60'000U);
+  EXPECT_EQ(pool.rig.counter("pool", "sources_kept"), 60U);
+}
+
+// ---- restarts and lanes
+
+TEST(PoolRestart, BetweenAnyTwoRoundsAndWithAnyLanesGivesTheSameChunks) {
+  const auto run = [](int threads, std::uint64_t seed, double restarts) {
+    Pool pool("epochs: 3 seed: 9", 30, fmt::format("threads: {} queue_capacity: 3", threads));
+    pool.add("d", 40, 7);
+    pool.add("a", 0, 10);
+    pool.rig.feed("sources", source_record(pool.directory.path("gone"),
+                                           std::vector<ChunkPlace>(3, raw_place(0, 9))));
+    pool.add("c", 30, 10);
+    pool.add("b", 10, 20);
+    pool.add("c", 60, 8);
+    pool.complete_scan();
+    pool.rig.finish("sources");
+    std::mt19937_64 random(seed);
+    pool.rig.run_with_restarts(random, restarts);
+    EXPECT_TRUE(pool.rig.all_finished());
+    return pool.chunks();
+  };
+  const std::vector<SeenChunk> undisturbed = run(1, 0, 0);
+  ASSERT_THAT(undisturbed, SizeIs(3 * 27)) << "three of the thirty cannot be read";
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    ASSERT_EQ(run(1 + static_cast<int>(seed % 3), seed, seed % 4 == 0 ? 0.0 : 0.2), undisturbed)
+        << "seed " << seed;
+  }
+}
+
+TEST(PoolSettings, ThatAreNotPartOfThisVersionAreRefused) {
+  for (const char* setting : {"hanse_sampling_threshold: 3", "hanse_sampling_gamma: 1"}) {
+    LaneRig rig;
+    EXPECT_THROW(rig.add_stage(fmt::format(
+                     "name: 'pool' shuffling_chunk_pool {{ input: 'sources' {} }}", setting)),
+                 Error)
+        << setting;
+  }
+}
+
+}  // namespace
+}  // namespace ringfeed

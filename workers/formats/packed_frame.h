@@ -1,0 +1,96 @@
+// A packed frame: one training record without what it repeats, about 1.1 KB instead of 8356 bytes,
+// and lossless: unpack() gives back the identical bytes of any record, also of one with NaNs, odd
+// policies or plain noise.
+//
+// Of 1858 policy entries some thirty are legal moves; the others are exactly -1.0f (bits
+// 0xBF800000). A packed frame holds only the entries whose bits differ from that. Little-endian; n
+// = policy_entries.
+//
+//   offset  size  field           kind packed                             kind raw
+//        0     4  frame_bytes     of the whole frame, a multiple of 16    8368
+//        4     2  policy_entries  n                                       0
+//        6     1  kind            0                                       1
+//        7     1  reserved        0                                       0
+//        8     8  head            record bytes 0..7: version, format      the same
+//       16   832  planes          record bytes 7440..8271                 (16: record bytes 8..8355
+//      848    84  tail            record bytes 8272..8355                 up to 8364)
+//      932    4n  policy values   bits of the entries, in index order
+//   932+4n    2n  policy indices  0..1857, strictly ascending
+//             <16 padding         zero                                    zero
+//
+// Frames lie at multiples of 16, as their sizes are: planes can be loaded as vectors. A raw frame
+// is what a record becomes whose packed form would be larger than that (more than 1239 entries that
+// are not -1): damage or noise, never a game.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "workers/formats/kernel.h"
+#include "workers/formats/lc0_record.h"
+
+namespace ringfeed::formats {
+
+enum class PackedKind : std::uint8_t { kPacked = 0, kRaw = 1 };
+
+namespace packed {
+inline constexpr std::size_t kHead = 8;
+inline constexpr std::size_t kHeadBytes = 8;
+inline constexpr std::size_t kPlanes = 16;
+inline constexpr std::size_t kTail = kPlanes + kBitPlaneBytes;
+inline constexpr std::size_t kTailBytes = kV6RecordBytes - v6::kCastlingUsOoo;
+inline constexpr std::size_t kPolicyValues = kTail + kTailBytes;
+inline constexpr std::size_t kAlignment = 16;
+// Bits of -1.0f, the mark of an illegal move: what a packed frame leaves out.
+inline constexpr std::uint32_t kIllegalBits = 0xBF800000;
+static_assert(kTail == 848 && kTailBytes == 84 && kPolicyValues == 932);
+static_assert(kPlanes % kAlignment == 0 && kPolicyValues % 4 == 0);
+
+constexpr std::size_t round_up(std::size_t bytes) noexcept {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+}  // namespace packed
+
+// The largest packed frame: a raw one. Room for this many bytes is always enough for pack().
+inline constexpr std::size_t packed_bytes_max = packed::round_up(packed::kHead + kV6RecordBytes);
+static_assert(packed_bytes_max == 8368);
+
+// Bytes of a packed frame with so many policy entries.
+constexpr std::size_t packed_bytes(std::size_t policy_entries) noexcept {
+  return packed::round_up(packed::kPolicyValues + 6 * policy_entries);
+}
+
+// Packs the record of 8356 bytes at `record` into the front of `out`. Returns the bytes of the
+// frame, or 0 if `out` is shorter than that; then nothing has been written. Allocates nothing; any
+// thread. Same bytes from every kernel.
+[[nodiscard]] std::size_t pack(const std::byte* record, std::span<std::byte> out) noexcept;
+[[nodiscard]] std::size_t pack(const std::byte* record, std::span<std::byte> out,
+                               Kernel kernel) noexcept;
+
+// A packed frame found whole and consistent: where its parts lie. Views into the bytes it was made
+// from.
+struct PackedFrameView {
+  std::size_t frame_bytes;
+  PackedKind kind;
+  std::uint32_t version;
+  std::uint32_t input_format;
+  const std::byte* head;            // record bytes 0..7
+  const std::byte* planes;          // u64[104]
+  const std::byte* tail;            // record bytes 8272..8355
+  std::size_t policy_entries;       // kPacked: entries listed
+  const std::byte* policy_values;   // kPacked: u32[policy_entries], the bits; kRaw: all 1858
+  const std::byte* policy_indices;  // kPacked: u16[policy_entries], ascending, < 1858; kRaw: null
+};
+
+// Checks the frame at the front of `frame`, which may be followed by other bytes: sizes, kind,
+// reserved bytes, order and range of the indices. Nothing for bytes that no pack() has made; never
+// reads outside `frame`. Padding is not looked at.
+[[nodiscard]] std::optional<PackedFrameView> view_packed(std::span<const std::byte> frame) noexcept;
+
+// Gives back the record: writes 8356 bytes to `record` and returns true, or returns false, with
+// nothing written, for bytes that view_packed() refuses.
+[[nodiscard]] bool unpack(std::span<const std::byte> frame, std::byte* record) noexcept;
+
+}  // namespace ringfeed::formats

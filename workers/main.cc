@@ -1,0 +1,26 @@
+// ringfeed-worker: runs the lanes of one stage group, or tells what the stages of a configuration
+// need.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "ringfeed/shm/result.h"
+#include "workers/runtime/worker.h"
+#include "workers/stages/all.h"
+
+int main(int argc, char** argv) {
+  try {
+    ringfeed::Registry registry;
+    ringfeed::register_all_stages(registry);
+    if (argc == 2 && std::string_view(argv[1]) == "--plan") return ringfeed::print_plan(registry);
+    if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
+      return ringfeed::run_worker(std::atoi(argv[2]), registry);
+    }
+    std::fputs("ringfeed-worker is started by ringfeed: see ringfeed --help\n", stderr);
+    return 2;
+  } catch (const ringfeed::Error& error) {
+    std::fprintf(stderr, "ringfeed-worker: %s\n", error.message().c_str());
+    return 1;
+  }
+}

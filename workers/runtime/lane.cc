@@ -1,0 +1,594 @@
+#include "workers/runtime/lane.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ringfeed/shm/failpoint.h"
+
+namespace ringfeed {
+namespace {
+
+// A neighbour that sleeps is woken for what was committed at the latest after this time, however
+// little it is.
+constexpr std::uint64_t kOwedNsMax = 1'000'000;
+
+std::uint64_t now_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+void add(std::atomic<std::uint64_t>& counter, std::uint64_t by) noexcept {
+  // relaxed, load and store: this lane is the only writer, readers want a number and no order.
+  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+
+shm::WordRef state_word(Word word) noexcept {
+  return shm::word_ref(shm::kArenaSegment, shm::kStateOffset + word.offset);
+}
+
+// Has enough gathered that a consumer's switch is worth it?
+bool enough_to_take(const shm::RingProducer& ring) noexcept {
+  return ring.pending_records() * 2 >= ring.geometry().records_max ||
+         ring.pending_bytes() * 4 >= ring.geometry().capacity_bytes;
+}
+// Is there enough room that a producer's switch is worth it?
+bool enough_room(const shm::RingConsumer& ring) noexcept {
+  return ring.pending_records() * 2 <= ring.geometry().records_max &&
+         ring.free_bytes() * 2 >= ring.geometry().capacity_bytes;
+}
+
+}  // namespace
+
+LaneRuntime::LaneRuntime(LaneParts parts)
+    : parts_(std::move(parts)),
+      journal_(*parts_.page, parts_.arena->journal_area(0), parts_.arena->journal_area(1),
+               shm::kJournalEntries, parts_.segments),
+      random_(parts_.random_key) {
+  RF_CHECK(parts_.inputs.size() <= kPortsMax && parts_.outputs.size() <= kPortsMax,
+           parts_.inputs.size(), parts_.outputs.size());
+}
+
+void LaneRuntime::attach() {
+  RF_FAILPOINT("runtime.lane.attach");
+  journal_.recover();
+  RF_FAILPOINT("runtime.lane.recovered");
+  for (std::size_t i = 0; i < parts_.inputs.size(); ++i) {
+    InputPort& port = parts_.inputs[i];
+    port.word = runtime_word(kInputWords + 8 * i);
+    port.start(journal_.load(port.word));
+    for (InputPort::Ring& ring : port.rings) ring.end.attach();
+  }
+  for (std::size_t i = 0; i < parts_.outputs.size(); ++i) {
+    OutputPort& port = parts_.outputs[i];
+    port.word = runtime_word(kOutputWords + 8 * i);
+    port.start(journal_.load(port.word));
+    for (OutputPort::Ring& ring : port.rings) ring.end.attach();
+  }
+  committed_draws_ = saved_draws_ = journal_.load(runtime_word(kDrawsWord));
+  random_.seek(committed_draws_);
+  shm::LanePage& page = *parts_.page;
+  // relaxed, all: this lane's own words; readers of the identity check it against the kernel.
+  page.waiting.store(0, std::memory_order_relaxed);
+  page.pid.store(parts_.pid, std::memory_order_relaxed);
+  page.start_ticks.store(parts_.start_ticks, std::memory_order_relaxed);
+  page.incarnation.store(page.incarnation.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_relaxed);
+  const bool over = journal_.load(runtime_word(kFinishedWord)) != 0;
+  // release: whoever reads the state sees the cursors that recover() has stored.
+  page.state.store(
+      static_cast<std::uint32_t>(over ? shm::LaneState::kFinished : shm::LaneState::kRunning),
+      std::memory_order_release);
+  // The dead incarnation may have died between a cursor's store and the wake-up.
+  for (InputPort& port : parts_.inputs) {
+    for (InputPort::Ring& ring : port.rings) ring.neighbour.wake();
+  }
+  for (OutputPort& port : parts_.outputs) {
+    for (OutputPort::Ring& ring : port.rings) ring.neighbour.wake();
+  }
+  if (parts_.feed) {
+    parts_.feed->attend_groups();
+    shm::ring(reinterpret_cast<shm::Bell*>(parts_.segments[shm::kFeedControlSegment].data +
+                                           shm::kFeedBellOffset)
+                  ->rings);
+  }
+}
+
+void LaneRuntime::describe(StageContext& context) {
+  context.state = parts_.arena->state();
+  context.state_bytes = parts_.arena->state_bytes();
+  context.key = parts_.random_key;
+  const auto find = [](const std::vector<std::string>& names, std::string_view name) {
+    const auto at = std::find(names.begin(), names.end(), name);
+    RF_CHECK(at != names.end(), names.size());
+    return static_cast<std::uint32_t>(at - names.begin());
+  };
+  context.input = [this, find](std::string_view name) {
+    return InPort{find(parts_.input_names, name)};
+  };
+  context.output = [this, find](std::string_view name) {
+    return OutPort{find(parts_.output_names, name)};
+  };
+  context.counter = [this](std::string_view name) { return counter(name); };
+  context.note = [this](std::string_view text) { note(text); };
+}
+
+Counter LaneRuntime::counter(std::string_view name) noexcept {
+  RF_CHECK(counters_ < shm::kNamedCounters && name.size() < sizeof(shm::NamedCounter::name),
+           counters_, name.size());
+  shm::NamedCounter& place = parts_.page->counters.named[counters_];
+  std::memset(place.name, 0, sizeof place.name);
+  std::memcpy(place.name, name.data(), name.size());
+  return {counters_++};
+}
+
+void LaneRuntime::note(std::string_view text) noexcept {
+  shm::LaneNote& note = parts_.page->counters.note;
+  // An odd version while the text changes, an even one after: the reader takes it only if it saw
+  // the same even one before and after. relaxed for the first: the release of the second orders the
+  // text.
+  const std::uint32_t version = note.version.load(std::memory_order_relaxed);
+  note.version.store(version | 1,
+                     std::memory_order_seq_cst);  // seq_cst: before the text, for the reader's sake
+  note.bytes = static_cast<std::uint32_t>(std::min(text.size(), sizeof note.text));
+  std::memcpy(note.text, text.data(), note.bytes);
+  note.version.store((version | 1) + 1, std::memory_order_release);  // release: after the text
+}
+
+bool LaneRuntime::finished() const noexcept {
+  // relaxed: this lane's own word.
+  return parts_.page->state.load(std::memory_order_relaxed) ==
+         static_cast<std::uint32_t>(shm::LaneState::kFinished);
+}
+
+// ---- attempts and commits
+// -------------------------------------------------------------------------------------------
+
+template <typename Ring>
+void LaneRuntime::touch(Ring& ring) noexcept {
+  if (ring.attempt != attempt_) {
+    ring.attempt = attempt_;
+    ring.saved = ring.end.savepoint();
+  }
+  if (ring.touched) return;
+  ring.touched = true;
+  if constexpr (std::is_same_v<Ring, InputPort::Ring>) {
+    touched_inputs_.push_back(&ring);
+  } else {
+    touched_outputs_.push_back(&ring);
+  }
+}
+
+void LaneRuntime::begin_attempt() noexcept {
+  ++attempt_;
+  saved_ = journal_.savepoint();
+  saved_draws_ = random_.counter();
+  feed_full_ = false;
+  for (InputPort& port : parts_.inputs) {
+    port.saved_position = port.position;
+    port.empty = false;
+  }
+  for (OutputPort& port : parts_.outputs) {
+    port.saved_position = port.position;
+    // A unit's end is marked only on a record of the same attempt: a mark on an earlier one could
+    // not be taken back.
+    port.unit_open = false;
+    port.discards = false;
+    port.full = false;
+  }
+}
+
+void LaneRuntime::roll_back() noexcept {
+  published_ = false;
+  journal_.rollback(saved_);
+  random_.seek(saved_draws_);
+  for (InputPort& port : parts_.inputs) port.position = port.saved_position;
+  for (OutputPort& port : parts_.outputs) {
+    port.position = port.saved_position;
+    port.unit_open = false;
+  }
+  for (InputPort::Ring* ring : touched_inputs_) {
+    if (ring->attempt == attempt_) ring->end.rollback(ring->saved);
+  }
+  for (OutputPort::Ring* ring : touched_outputs_) {
+    if (ring->attempt == attempt_) ring->end.rollback(ring->saved);
+  }
+}
+
+// Lists the cursors and positions and commits. False: there was nothing to commit.
+bool LaneRuntime::commit(std::uint64_t now) noexcept {
+  bool anything = journal_.entries() != 0 || random_.counter() != committed_draws_;
+  for (InputPort::Ring* ring : touched_inputs_) anything = anything || ring->end.touched();
+  for (OutputPort::Ring* ring : touched_outputs_) anything = anything || ring->end.touched();
+  if (!anything) {
+    abandon();
+    return false;
+  }
+  if (random_.counter() != committed_draws_) {
+    journal_.store(runtime_word(kDrawsWord), random_.counter());
+    committed_draws_ = random_.counter();
+  }
+  for (InputPort& port : parts_.inputs) {
+    if (port.position != port.committed_position) journal_.store(port.word, port.stored());
+    port.committed_position = port.position;
+  }
+  for (OutputPort& port : parts_.outputs) {
+    if (port.position != port.committed_position) journal_.store(port.word, port.stored());
+    port.committed_position = port.position;
+    port.unit_open = false;
+  }
+  // Outputs before inputs: a neighbour downstream sees the record before the one upstream sees the
+  // room.
+  for (OutputPort::Ring* ring : touched_outputs_) ring->end.stage(journal_);
+  for (InputPort::Ring* ring : touched_inputs_) ring->end.stage(journal_);
+  journal_.commit();
+  for (OutputPort::Ring* ring : touched_outputs_) {
+    ring->owed = ring->owed || ring->end.touched();
+    ring->end.settle();
+    ring->touched = false;
+  }
+  for (InputPort::Ring* ring : touched_inputs_) {
+    ring->owed = ring->owed || ring->end.touched();
+    ring->end.settle();
+    ring->touched = false;
+  }
+  touched_inputs_.clear();
+  touched_outputs_.clear();
+  if (!owes_) owes_since_ns_ = now;
+  owes_ = true;
+  add(parts_.page->counters.steps, 1);
+  if (parts_.feed) parts_.feed->announce();
+  return true;
+}
+
+void LaneRuntime::abandon() noexcept {
+  journal_.abandon();
+  random_.seek(committed_draws_);
+  for (InputPort& port : parts_.inputs) port.position = port.committed_position;
+  for (OutputPort& port : parts_.outputs) {
+    port.position = port.committed_position;
+    port.unit_open = false;
+  }
+  for (InputPort::Ring* ring : touched_inputs_) {
+    ring->end.abandon();
+    ring->touched = false;
+  }
+  for (OutputPort::Ring* ring : touched_outputs_) ring->touched = false;
+  touched_inputs_.clear();
+  touched_outputs_.clear();
+}
+
+// ---- waking and sleeping
+// --------------------------------------------------------------------------------------------
+
+// Late: a switch costs microseconds, so a sleeper is woken when enough has gathered, or time has
+// passed, or this lane is about to sleep itself (settle_debts).
+void LaneRuntime::wake_neighbours(std::uint64_t now) noexcept {
+  if (!owes_) return;
+  const bool late = now - owes_since_ns_ > kOwedNsMax;
+  bool still = false;
+  const auto attend = [&](auto& ring, bool enough) {
+    if (!ring.owed) return;
+    if (!late && !enough) {
+      still = true;
+      return;
+    }
+    ring.owed = false;
+    if (ring.neighbour.wake()) add(parts_.page->counters.wakes, 1);
+  };
+  for (OutputPort& port : parts_.outputs) {
+    for (OutputPort::Ring& ring : port.rings) attend(ring, ring.owed && enough_to_take(ring.end));
+  }
+  for (InputPort& port : parts_.inputs) {
+    for (InputPort::Ring& ring : port.rings) attend(ring, ring.owed && enough_room(ring.end));
+  }
+  owes_ = still;
+}
+
+void LaneRuntime::settle_debts() noexcept {
+  owes_since_ns_ = 0;
+  wake_neighbours(~std::uint64_t{0});
+}
+
+void LaneRuntime::sleep(int timeout_ms) noexcept {
+  shm::BellWord words[1 + shm::kGroupsMax];
+  std::size_t count = 1;
+  if (feed_full_) count += parts_.feed->group_bells(std::span(words).subspan(1));
+  // relaxed: a hint; the supervisor rings the bell after it has changed it.
+  const std::uint32_t desired = parts_.page->desired.load(std::memory_order_relaxed);
+  const auto ready = [&] {
+    for (InputPort& port : parts_.inputs) {
+      if (port.empty && port.moved()) return true;
+    }
+    for (const OutputPort& port : parts_.outputs) {
+      if (port.full && port.moved()) return true;
+    }
+    if (feed_full_ && parts_.feed->has_room(journal_)) return true;
+    return parts_.page->desired.load(std::memory_order_relaxed) != desired;  // relaxed: as above
+  };
+  shm::LaneCounters& counters = parts_.page->counters;
+  bool blocked = feed_full_;
+  for (const OutputPort& port : parts_.outputs) blocked = blocked || port.full;
+  const std::uint64_t before = now_ns();
+  shm::sleep(*parts_.page, *parts_.bell, std::span(words).first(count), timeout_ms, ready,
+             [&] { settle_debts(); });
+  last_ns_ = now_ns();
+  add(blocked ? counters.blocked_ns : counters.starved_ns, last_ns_ - before);
+  add(counters.sleeps, 1);
+}
+
+// ---- the loop
+// -------------------------------------------------------------------------------------------------------
+
+// Ends the unit under way on every output that follows the input; false: no room.
+bool LaneRuntime::end_followers() noexcept {
+  for (OutputPort& port : parts_.outputs) {
+    if (port.follows && !port.end_unit([&](OutputPort::Ring& ring) { touch(ring); })) return false;
+  }
+  return true;
+}
+
+// Units that came to nothing upstream are marks without a record; the stage never sees them. Each
+// is an attempt of its own: a row of them may be longer than the queue that they are passed on to.
+// False: one could not be passed on for want of room; those before it were.
+bool LaneRuntime::skip_empty_units() noexcept {
+  for (InputPort& port : parts_.inputs) {
+    for (;;) {
+      const std::optional<shm::RecordView> record = port.peek();
+      if (!record || record->header->type != static_cast<std::uint32_t>(shm::RecordType::kUnitEnd))
+        break;
+      begin_attempt();
+      touch(port.rings[port.current]);
+      port.consume(*record->header);
+      if (!end_followers()) {
+        roll_back();
+        return false;
+      }
+      skipped_ = true;
+    }
+  }
+  return true;
+}
+
+LaneRuntime::Round LaneRuntime::round() noexcept {
+  if (last_ns_ == 0) last_ns_ = now_ns();
+  const std::uint32_t reserve =
+      64 + static_cast<std::uint32_t>(2 * (parts_.inputs.size() + parts_.outputs.size()));
+  StepStatus status = StepStatus::kDone;
+  for (std::uint32_t calls = 0; calls < parts_.steps_per_commit; ++calls) {
+    const std::size_t rings = 3 * (touched_inputs_.size() + touched_outputs_.size());
+    if (journal_.entries_free() < parts_.entries_per_step + reserve + rings) break;
+    begin_attempt();
+    skipped_ = false;
+    if (!skip_empty_units()) {
+      status = StepStatus::kNoRoom;
+      break;
+    }
+    if (skipped_) begin_attempt();  // what was skipped stays so, whatever the stage says
+    Step step(*this);
+    status = stage_->step(step);
+    if (status == StepStatus::kEnd) break;
+    if (status != StepStatus::kDone) {
+      roll_back();
+      break;
+    }
+    // The feed chooses a slot by the descriptors, which tell of a batch once it is committed.
+    if (published_) break;
+  }
+  published_ = false;
+  if (status == StepStatus::kEnd) {
+    finish();
+    return Round::kFinished;
+  }
+  const std::uint64_t now = now_ns();
+  add(parts_.page->counters.busy_ns, now - last_ns_);
+  last_ns_ = now;
+  const bool committed = commit(now);
+  for (InputPort& port : parts_.inputs) {
+    if (port.mode != EdgeMode::kLoose) continue;
+    // What was only looked at is no longer held against a producer that keeps the newest.
+    for (InputPort::Ring& ring : port.rings) ring.end.abandon();
+  }
+  if (committed) {
+    // relaxed: a heartbeat for people and for the supervisor's stall timer.
+    parts_.page->progress_ns.store(now, std::memory_order_relaxed);
+    wake_neighbours(now);
+    return Round::kWorked;
+  }
+  return status == StepStatus::kIdle ? Round::kIdle : Round::kWaits;
+}
+
+// The last step: closes the outputs together with whatever the stage still did.
+void LaneRuntime::finish() noexcept {
+  for (OutputPort& port : parts_.outputs) {
+    for (OutputPort::Ring& ring : port.rings) {
+      touch(ring);
+      ring.end.close(journal_);
+    }
+  }
+  if (parts_.feed) parts_.feed->close(journal_);
+  journal_.store(runtime_word(kFinishedWord), 1);
+  commit(now_ns());
+  // release: the supervisor that reads it sees the closed outputs.
+  parts_.page->state.store(static_cast<std::uint32_t>(shm::LaneState::kFinished),
+                           std::memory_order_release);
+  for (OutputPort& port : parts_.outputs) {
+    for (OutputPort::Ring& ring : port.rings) ring.owed = true;
+  }
+  owes_ = true;
+  settle_debts();
+}
+
+bool LaneRuntime::run(const std::atomic<bool>& leave) {
+  while (!finished()) {
+    // relaxed: a wish that is followed at the next step boundary.
+    if (leave.load(std::memory_order_relaxed) ||
+        parts_.page->desired.load(std::memory_order_relaxed) ==
+            static_cast<std::uint32_t>(shm::LaneDesire::kStop)) {
+      settle_debts();
+      return false;
+    }
+    if (parts_.feed) parts_.feed->attend_groups();
+    switch (round()) {
+      case Round::kWorked:
+      case Round::kFinished:
+        break;
+      case Round::kWaits:
+        sleep(shm::kSleepMsMax);
+        break;
+      case Round::kIdle:
+        sleep(stage_->poll_ms());
+        break;
+    }
+  }
+  return true;
+}
+
+// ---- what a stage sees
+// ----------------------------------------------------------------------------------------------
+
+std::optional<Record> Step::peek(InPort port) noexcept {
+  InputPort& input = lane_.parts_.inputs[port.index];
+  const std::optional<shm::RecordView> record = input.peek();
+  // An empty unit behind consumed records is left to the next call.
+  if (!record || record->header->type != static_cast<std::uint32_t>(shm::RecordType::kData))
+    return std::nullopt;
+  return Record{
+      record->bytes, {record->header->tag[0], record->header->tag[1]}, record->header->user, port};
+}
+
+StepStatus Step::consume(const Record& record) noexcept {
+  InputPort& input = lane_.parts_.inputs[record.port.index];
+  lane_.touch(input.rings[input.current]);
+  const std::optional<shm::RecordView> view = input.rings[input.current].end.peek();
+  RF_CHECK(view.has_value() && view->bytes.data() == record.bytes.data(), record.port.index);
+  if (input.consume(*view->header) && !lane_.end_followers()) return StepStatus::kNoRoom;
+  return StepStatus::kDone;
+}
+
+bool Step::ended(InPort port) noexcept { return lane_.parts_.inputs[port.index].ended(); }
+
+bool Step::put(OutPort port, std::span<const std::byte> bytes, const RecordInfo& info) noexcept {
+  OutputPort& output = lane_.parts_.outputs[port.index];
+  std::byte* room =
+      output.reserve(bytes.size(), [&](OutputPort::Ring& ring) { lane_.touch(ring); });
+  if (room == nullptr) return output.mode == EdgeMode::kLoose && output.dropped();
+  // An empty span may have no address at all, which memcpy() does not take.
+  if (!bytes.empty()) std::memcpy(room, bytes.data(), bytes.size());
+  output.put(bytes.size(), info);
+  return true;
+}
+
+std::span<std::byte> Step::reserve(OutPort port, std::uint64_t bytes_max) noexcept {
+  OutputPort& output = lane_.parts_.outputs[port.index];
+  shm::RingProducer::Savepoint before{};
+  std::byte* room = output.reserve(bytes_max, [&](OutputPort::Ring& ring) {
+    lane_.touch(ring);
+    before = ring.end.savepoint();
+  });
+  output.discards = room == nullptr && output.mode == EdgeMode::kLoose && output.dropped();
+  if (output.discards) {
+    // The stage writes all the same, elsewhere; put_reserved() decides, and counts, with the bytes
+    // that the record then has.
+    output.rings[output.current].end.rollback(before);
+    if (lane_.discarded_.size() < bytes_max) lane_.discarded_.resize(bytes_max);
+    room = lane_.discarded_.data();
+  }
+  return room == nullptr ? std::span<std::byte>{} : std::span<std::byte>{room, bytes_max};
+}
+
+void Step::put_reserved(OutPort port, std::uint64_t bytes, const RecordInfo& info) noexcept {
+  OutputPort& output = lane_.parts_.outputs[port.index];
+  if (output.discards) {
+    output.discards = false;
+    (void)put(port, std::span(lane_.discarded_).first(bytes), info);
+    return;
+  }
+  output.put(bytes, info);
+}
+
+bool Step::end_unit(OutPort port) noexcept {
+  return lane_.parts_.outputs[port.index].end_unit(
+      [&](OutputPort::Ring& ring) { lane_.touch(ring); });
+}
+
+std::uint64_t Step::record_bytes_max(OutPort port) const noexcept {
+  const OutputPort& output = lane_.parts_.outputs[port.index];
+  return shm::record_bytes_max(output.rings.front().end.geometry());
+}
+
+std::span<std::byte> Step::open_batch() noexcept {
+  RF_CHECK(!lane_.published_, batch_number());
+  std::optional<std::span<std::byte>> slot = lane_.parts_.feed->open(lane_.journal_);
+  if (slot) return *slot;
+  lane_.feed_full_ = true;
+  return {};
+}
+
+void Step::publish_batch(std::uint32_t rows, std::uint64_t bytes,
+                         const std::uint64_t (&token)[2]) noexcept {
+  shm::BatchInfo info;
+  info.rows = rows;
+  info.bytes = bytes;
+  info.token[0] = token[0];
+  info.token[1] = token[1];
+  lane_.parts_.feed->publish(lane_.journal_, info);
+  lane_.published_ = true;
+}
+
+std::uint64_t Step::batch_number() const noexcept {
+  return lane_.parts_.feed->next_batch(lane_.journal_);
+}
+
+std::uint64_t Step::load(Word word) const noexcept { return lane_.journal_.load(state_word(word)); }
+void Step::store(Word word, std::uint64_t value) noexcept {
+  lane_.journal_.store(state_word(word), value);
+}
+std::byte* Step::bytes(std::uint64_t state_offset) const noexcept {
+  return lane_.parts_.arena->state() + state_offset;
+}
+
+void Step::fill(Place place, std::span<const std::byte> from) noexcept {
+  RF_CHECK(
+      from.size() <= place.bytes && place.offset + place.bytes <= lane_.parts_.arena->state_bytes(),
+      from.size(), place.bytes, place.offset);
+  if (from.empty()) return;
+  std::memcpy(lane_.parts_.arena->state() + place.offset, from.data(), from.size());
+}
+
+Status Step::grow(std::uint64_t state_bytes) noexcept {
+  Status status = lane_.parts_.arena->grow(state_bytes);
+  if (status) lane_.parts_.segments[shm::kArenaSegment] = lane_.parts_.arena->segment();
+  return status;
+}
+
+std::uint64_t Step::state_bytes() const noexcept { return lane_.parts_.arena->state_bytes(); }
+
+std::uint64_t Step::draw(std::uint64_t bound) noexcept { return lane_.random_.below(bound); }
+
+void Step::count(Counter counter, std::uint64_t by) noexcept {
+  const shm::WordRef ref = shm::word_ref(
+      shm::kLanePageSegment,
+      offsetof(shm::LanePage, counters) + offsetof(shm::LaneCounters, named) +
+          counter.index * sizeof(shm::NamedCounter) + offsetof(shm::NamedCounter, value));
+  lane_.journal_.store(ref, lane_.journal_.load(ref) + by);
+}
+
+void Step::gauge(Counter counter, std::uint64_t value) noexcept {
+  const shm::WordRef ref = shm::word_ref(
+      shm::kLanePageSegment,
+      offsetof(shm::LanePage, counters) + offsetof(shm::LaneCounters, named) +
+          counter.index * sizeof(shm::NamedCounter) + offsetof(shm::NamedCounter, value));
+  lane_.journal_.store(ref, value);
+}
+
+bool Step::draining() const noexcept {
+  // relaxed: a wish of the supervisor; the step that sees it commits what follows from it.
+  return lane_.parts_.page->desired.load(std::memory_order_relaxed) ==
+         static_cast<std::uint32_t>(shm::LaneDesire::kDrain);
+}
+
+}  // namespace ringfeed

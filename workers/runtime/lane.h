@@ -1,0 +1,122 @@
+// A lane: one thread that runs one stage, step by step, over its rings and its arena.
+//
+// The loop: call the stage, up to steps_per_commit times; commit; wake the neighbours for whom
+// enough has gathered; and if the stage has nothing to do, ring everybody who is still owed a
+// wake-up and sleep.
+//
+// Runtime words in the arena (page kRuntimeWordsOffset), written by the lane's journal:
+//   offset  meaning
+//        0  draws made: counter of the lane's random numbers
+//        8  1 + slot under construction (feed_producer.h)
+//       16  1 once the lane has finished
+//   64 + 8i  position of input port i
+//  320 + 8i  position of output port i
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ringfeed/shm/arena.h"
+#include "ringfeed/shm/feed_producer.h"
+#include "ringfeed/shm/journal.h"
+#include "workers/runtime/ports.h"
+#include "workers/runtime/random.h"
+#include "workers/runtime/stage.h"
+
+namespace ringfeed {
+
+inline constexpr std::uint64_t kDrawsWord = 0;
+inline constexpr std::uint64_t kOpenSlotWord = 8;
+inline constexpr std::uint64_t kFinishedWord = 16;
+inline constexpr std::uint64_t kInputWords = 64;
+inline constexpr std::uint64_t kOutputWords = 320;
+inline constexpr std::size_t kPortsMax = 32;
+
+constexpr shm::WordRef runtime_word(std::uint64_t offset) noexcept {
+  return shm::word_ref(shm::kArenaSegment, shm::kRuntimeWordsOffset + offset);
+}
+
+// Everything that a lane is made of, gathered by whoever maps the memory (worker.cc, tests).
+struct LaneParts {
+  std::string name;  // "pool.read.1"
+  shm::LanePage* page = nullptr;
+  shm::Bell* bell = nullptr;
+  shm::Arena* arena = nullptr;
+  std::vector<shm::WritableSegment>
+      segments;  // by shm::LaneSegment; kLanePageSegment is the page alone
+  std::vector<InputPort> inputs;
+  std::vector<std::string> input_names;
+  std::vector<OutputPort> outputs;
+  std::vector<std::string> output_names;
+  std::unique_ptr<shm::FeedProducer> feed;  // only if an output is the feed
+  std::uint64_t random_key = 0;
+  std::uint32_t steps_per_commit = 1;
+  std::uint32_t entries_per_step = 32;
+  std::uint32_t pid = 0;
+  std::uint64_t start_ticks = 0;
+};
+
+class LaneRuntime {
+ public:
+  explicit LaneRuntime(LaneParts parts);
+
+  // Carries out what the last incarnation committed, takes up its cursors, and tells the
+  // neighbours. Before the stage is made: its constructor reads committed state.
+  void attach();
+  // The context that the stage is made with; complete it with configuration and logging.
+  void describe(StageContext& context);
+  void set_stage(std::unique_ptr<Stage> stage) { stage_ = std::move(stage); }
+
+  // Runs until the lane has finished, is told to stop, or `orphaned` is set. True: finished for
+  // good.
+  bool run(const std::atomic<bool>& leave);
+  // One round: as many calls as one commit takes. For tests that interleave lanes by hand.
+  enum class Round { kWorked, kWaits, kIdle, kFinished };
+  Round round() noexcept;
+
+  [[nodiscard]] const std::string& name() const noexcept { return parts_.name; }
+  [[nodiscard]] bool finished() const noexcept;
+  void note(std::string_view text) noexcept;
+
+ private:
+  friend class Step;
+
+  bool skip_empty_units() noexcept;
+  void begin_attempt() noexcept;
+  void roll_back() noexcept;
+  bool commit(std::uint64_t now) noexcept;
+  void abandon() noexcept;
+  void finish() noexcept;
+  void wake_neighbours(std::uint64_t now) noexcept;
+  void settle_debts() noexcept;
+  void sleep(int timeout_ms) noexcept;
+  bool end_followers() noexcept;
+  Counter counter(std::string_view name) noexcept;
+
+  template <typename Ring>
+  void touch(Ring& ring) noexcept;
+
+  LaneParts parts_;
+  shm::Journal journal_;
+  std::unique_ptr<Stage> stage_;
+  Random random_;
+  std::uint64_t committed_draws_ = 0;
+  std::uint64_t saved_draws_ = 0;
+  std::uint64_t attempt_ = 1;
+  std::vector<InputPort::Ring*> touched_inputs_;
+  std::vector<OutputPort::Ring*> touched_outputs_;
+  shm::Journal::Savepoint saved_{};
+  std::uint32_t counters_ = 0;
+  bool feed_full_ = false;
+  bool skipped_ = false;
+  bool published_ = false;  // a batch, in this commit
+  // Where a record is written that an edge which may drop has no room for (one output at a time).
+  std::vector<std::byte> discarded_;
+  bool owes_ = false;
+  std::uint64_t owes_since_ns_ = 0;
+  std::uint64_t last_ns_ = 0;
+};
+
+}  // namespace ringfeed

@@ -1,0 +1,119 @@
+#include "workers/runtime/registry.h"
+
+#include <fmt/format.h>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "ringfeed/shm/abi.h"
+#include "ringfeed/shm/arena.h"
+
+namespace ringfeed {
+
+void Registry::add(StageType type) {
+  RF_CHECK(find(type.kind) == nullptr, types_.size());
+  types_.push_back(std::move(type));
+}
+
+const StageType* Registry::find(std::string_view kind) const noexcept {
+  for (const StageType& type : types_) {
+    if (type.kind == kind) return &type;
+  }
+  return nullptr;
+}
+
+std::string stage_kind(const StageConfig& config) {
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  config.GetReflection()->ListFields(config, &fields);
+  std::string kind;
+  for (const auto* field : fields) {
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (!kind.empty()) return "";
+    kind = field->name();
+  }
+  return kind;
+}
+
+PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry) {
+  PipelinePlan plan;
+  plan.set_worker_version(RINGFEED_VERSION);
+  plan.set_abi(shm::kAbiMajor);
+  for (const StageConfig& stage : config.stages()) {
+    StagePlan& out = *plan.add_stages();
+    out.set_name(stage.name());
+    out.set_kind(stage_kind(stage));
+    const StageType* type = registry.find(out.kind());
+    if (type == nullptr) {
+      if (!out.kind().empty()) {
+        PlanProblem& problem = *out.add_problems();
+        problem.set_text(fmt::format(
+            "this worker has no stage of the kind {}; use a worker that has", out.kind()));
+      }
+      continue;
+    }
+    for (const PortSpec& port : type->inputs) {
+      PortPlan& to = *out.add_inputs();
+      to.set_name(port.name);
+      to.set_record_type(port.record_type);
+    }
+    for (const PortSpec& port : type->outputs) {
+      PortPlan& to = *out.add_outputs();
+      to.set_name(port.name);
+      to.set_record_type(port.record_type);
+    }
+    if (type->problems) {
+      for (const Problem& problem : type->problems(stage, config)) {
+        PlanProblem& to = *out.add_problems();
+        to.set_field(problem.field);
+        to.set_text(problem.text);
+      }
+    }
+    if (out.problems_size() != 0) continue;
+    for (const NodeSpec& node : type->nodes(stage, config)) {
+      NodePlan& to = *out.add_nodes();
+      to.set_name(node.name);
+      to.set_lanes(node.lanes);
+      to.set_arena_bytes(node.state_bytes);
+      to.set_arena_bytes_max(node.state_bytes_max);
+      to.set_weight(node.weight);
+      for (const InputSpec& input : node.inputs) {
+        NodeInput& port = *to.add_inputs();
+        port.set_port(input.port);
+        port.set_from(input.from);
+        port.set_block(input.block);
+      }
+      for (const OutputSpec& output : node.outputs) {
+        NodeOutput& port = *to.add_outputs();
+        port.set_port(output.port);
+        port.set_record_type(output.record_type);
+        port.set_exported(output.exported);
+        port.set_queue_capacity(output.queue_capacity);
+        port.set_queue_bytes(shm::align_up(output.queue_bytes, shm::kPageBytes));
+        port.set_overflow(static_cast<OverflowBehavior>(output.overflow));
+      }
+    }
+    if (type->batch) type->batch(stage, *out.mutable_batch());
+  }
+  return plan;
+}
+
+NodeSpec find_node(const StageConfig& config, const DataLoaderConfig& feed,
+                   const Registry& registry, std::string_view node) {
+  const StageType* type = registry.find(stage_kind(config));
+  if (type != nullptr) {
+    for (NodeSpec& spec : type->nodes(config, feed)) {
+      if (spec.name == node) return std::move(spec);
+    }
+  }
+  throw Error(
+      ErrorCode::kConfiguration,
+      fmt::format(
+          "stage '{}': this worker has no part '{}' of a {}; supervisor and worker must be of one "
+          "version",
+          config.name(), node, stage_kind(config)));
+}
+
+std::unique_ptr<Stage> create_stage(const NodeSpec& node, const StageContext& context) {
+  return node.create(context);
+}
+
+}  // namespace ringfeed

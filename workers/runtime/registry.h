@@ -1,0 +1,39 @@
+// The kinds of stages that this worker can run, by the field of StageConfig that configures them.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "workers/runtime/stage.h"
+
+namespace ringfeed {
+
+class PipelinePlan;
+
+class Registry {
+ public:
+  void add(StageType type);
+  [[nodiscard]] const StageType* find(std::string_view kind) const noexcept;
+  [[nodiscard]] const std::vector<StageType>& types() const noexcept { return types_; }
+
+ private:
+  std::vector<StageType> types_;
+};
+
+// The kind that a stage's configuration names: the one field beside `name` that is set; "" if none
+// or more than one.
+std::string stage_kind(const StageConfig& config);
+
+// What each stage of the configuration needs, and what is wrong with its own settings.
+PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry);
+
+// One node of a configured stage: which part it is, and its description.
+// Errors: kConfiguration if the registry does not know the kind or the node.
+NodeSpec find_node(const StageConfig& config, const DataLoaderConfig& feed,
+                   const Registry& registry, std::string_view node);
+
+// Makes the stage that runs on one lane of a node.
+std::unique_ptr<Stage> create_stage(const NodeSpec& node, const StageContext& context);
+
+}  // namespace ringfeed

@@ -1,0 +1,273 @@
+// All that a stage author reads.
+//
+// A stage is a class with one method, step(): it looks at records of its inputs, puts out records,
+// changes words of its lasting memory, and says what came of it. The runtime makes all of that
+// happen at once, or, if the process is killed, not at all: then the next process finds everything
+// as before and calls step() again.
+//
+// So a step must be replayable. It may not have effects outside of what Step offers, and whatever
+// it must remember lives in the lane's arena: single words that step.store() changes, and bulk
+// bytes that no word refers to yet (step.fill). Private members are caches: they must be
+// rebuildable from the arena in the constructor.
+//
+//   StepStatus Doubler::step(Step& step) noexcept {
+//     const std::optional<Record> record = step.peek(in_);
+//     if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
+//     if (!step.put(out_, record->bytes) || !step.put(out_, record->bytes)) return
+//     StepStatus::kNoRoom; step.store(seen_, step.load(seen_) + 1); return step.consume(*record);
+//   }
+//
+// A step that returns anything but kDone leaves no trace, whatever it did before it noticed.
+// Several calls of step() may share one commit (NodeSpec::steps_per_commit): bulk bytes that one
+// call gave up must not be written by another call of the same commit, so a pool keeps at least
+// steps_per_commit spare places and takes them in turn.
+//
+// Order. The records between two stages form *units*; unit u goes to consuming lane u mod C and
+// comes from producing lane u mod P, so any number of lanes gives one order (dispatch ORDERED). A
+// stage that turns each input unit into one output unit (UnitRule::kFollow) need not do anything
+// about it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ringfeed/shm/result.h"
+#include "ringfeed/shm/ring.h"
+
+namespace ringfeed {
+
+class DataLoaderConfig;
+class StageConfig;
+class BatchSchema;
+
+enum class StepStatus {
+  kDone,     // something was consumed, put out or stored: commit it
+  kNoInput,  // nothing to work on now
+  kNoRoom,   // an output has no room now
+  kIdle,     // a source with nothing to do now: call again after poll_ms
+  kEnd,      // this lane will never put out anything again: commit, and close the outputs
+};
+
+struct InPort {
+  std::uint32_t index = 0;
+};
+struct OutPort {
+  std::uint32_t index = 0;
+};
+
+// A record at the head of an input; its bytes stay readable until the step's end.
+struct Record {
+  std::span<const std::byte> bytes;
+  std::uint64_t tag[2];  // lineage: where it came from
+  std::uint64_t user;    // a number for the stages' own use
+  InPort port;
+};
+using RecordInfo = shm::RecordInfo;
+
+// A 64-bit word of the arena. Its value is 0 in a new feed.
+struct Word {
+  std::uint64_t offset = 0;  // from the start of the stage's state
+};
+// A row of words.
+struct Words {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+  Word operator[](std::uint64_t index) const noexcept {
+    RF_CHECK(index < count, index, count);
+    return {offset + 8 * index};
+  }
+};
+// Bulk bytes of the arena.
+struct Place {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Lays out a stage's state: the same calls give the same places in every incarnation, and tell how
+// much memory a stage needs before there is any.
+class StateLayout {
+ public:
+  Word word() noexcept { return {take(8, 8)}; }
+  Words words(std::uint64_t count) noexcept { return {take(8 * count, 8), count}; }
+  Place place(std::uint64_t bytes, std::uint64_t alignment = 64) noexcept {
+    return {take(bytes, alignment), bytes};
+  }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::uint64_t take(std::uint64_t bytes, std::uint64_t alignment) noexcept {
+    const std::uint64_t at = shm::align_up(bytes_, alignment);
+    bytes_ = at + bytes;
+    return at;
+  }
+  std::uint64_t bytes_ = 0;
+};
+
+struct Counter {
+  std::uint32_t index = 0;
+};
+
+class LaneRuntime;
+
+// One step of one lane.
+class Step {
+ public:
+  explicit Step(LaneRuntime& lane) noexcept : lane_(lane) {}
+
+  // ---- inputs
+  // The next record of the port, in the order of the feed; nullopt: nothing there now. Consumed
+  // records are followed by the next one, so a step may gather many.
+  std::optional<Record> peek(InPort port) noexcept;
+  // Moves past the record that peek() returned last for its port. kDone; or kNoRoom if the unit
+  // that it ends could not be ended downstream: return it.
+  StepStatus consume(const Record& record) noexcept;
+  // Has this port come to its end, with everything consumed?
+  bool ended(InPort port) noexcept;
+
+  // ---- outputs
+  // Copies the bytes into a new record; false: no room now, return kNoRoom.
+  bool put(OutPort port, std::span<const std::byte> bytes, const RecordInfo& info = {}) noexcept;
+  // Room to write a record of up to `bytes_max` in place, or an empty span: no room now. Then
+  // put_reserved().
+  std::span<std::byte> reserve(OutPort port, std::uint64_t bytes_max) noexcept;
+  void put_reserved(OutPort port, std::uint64_t bytes, const RecordInfo& info = {}) noexcept;
+  // Ends the unit under way (UnitRule::kExplicit only); false: no room now.
+  bool end_unit(OutPort port) noexcept;
+  // The largest record that the port takes, in bytes.
+  std::uint64_t record_bytes_max(OutPort port) const noexcept;
+
+  // ---- batches (the stage whose output is the feed)
+  // The slot for this lane's next batch: the one under construction, or a free one; empty: none is
+  // free, return kNoRoom. Its bytes may be written over several steps; keep in a word how far.
+  std::span<std::byte> open_batch() noexcept;
+  // The batch in the slot is complete: trainers get it when this step is committed. Once a step,
+  // and no open_batch() after it: the next slot is opened by the next step.
+  void publish_batch(std::uint32_t rows, std::uint64_t bytes,
+                     const std::uint64_t (&token)[2]) noexcept;
+  // Number of the batch that open_batch() is for, from 1.
+  std::uint64_t batch_number() const noexcept;
+
+  // ---- lasting memory
+  std::uint64_t load(Word word) const noexcept;
+  void store(Word word, std::uint64_t value) noexcept;
+  // Bulk bytes: may be written only where no word refers to before this step.
+  std::byte* bytes(std::uint64_t state_offset) const noexcept;
+  void fill(Place place, std::span<const std::byte> from) noexcept;
+  // At least this much state may be touched afterwards; the error says what is missing, nothing is
+  // changed.
+  Status grow(std::uint64_t state_bytes) noexcept;
+  std::uint64_t state_bytes() const noexcept;
+
+  // ---- chance, counting, circumstances
+  // Uniform in [0, bound). Draws are part of the step: one that is done again draws the same.
+  std::uint64_t draw(std::uint64_t bound) noexcept;
+  // A counter of the lane changes with the step, exactly.
+  void count(Counter counter, std::uint64_t by = 1) noexcept;
+  void gauge(Counter counter, std::uint64_t value) noexcept;
+  // The feed is asked to end: a source puts out nothing new.
+  [[nodiscard]] bool draining() const noexcept;
+
+ private:
+  LaneRuntime& lane_;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual StepStatus step(Step& step) noexcept = 0;
+  // After kIdle: how long to wait before step() is called again, unless input comes.
+  [[nodiscard]] virtual int poll_ms() const noexcept { return 50; }
+};
+
+// What a stage's constructor gets.
+struct StageContext {
+  const StageConfig& config;
+  const DataLoaderConfig& feed;
+  std::string stage;       // its name in the configuration
+  std::uint32_t lane = 0;  // number among the lanes of its node
+  std::uint32_t lanes = 1;
+  std::uint64_t key = 0;  // of random numbers: from the feed's seed and the stage's name, the same
+                          // for all its lanes
+  std::byte* state = nullptr;  // the arena's state, for rebuilding caches; committed values only
+  std::uint64_t state_bytes = 0;
+  std::function<InPort(std::string_view)> input = {};  // ports by name
+  std::function<OutPort(std::string_view)> output = {};
+  std::function<Counter(std::string_view)> counter =
+      {};  // registers a named counter of the lane (at most 40 bytes)
+  std::function<void(std::string_view)> note =
+      {};  // what a person should know now; shown by `ringfeed status`
+  // One line in the worker's log: "event key=value ...". Events, never traffic.
+  std::function<void(std::string_view)> info = {};
+  std::function<void(std::string_view)> warn = {};
+
+  [[nodiscard]] std::uint64_t load(Word word) const noexcept {
+    return reinterpret_cast<const std::atomic<std::uint64_t>*>(state + word.offset)
+        ->load(std::memory_order_relaxed);
+  }
+};
+
+enum class UnitRule {
+  kFollow,    // each input unit becomes one output unit, ended by the runtime with it
+  kRecord,    // every record that is put is a unit
+  kExplicit,  // the stage calls end_unit()
+};
+
+struct InputSpec {
+  std::string port;
+  std::string from;         // "": the stage's own input port; else "node.port" inside the stage
+  std::uint64_t block = 1;  // units that one lane takes before the next lane's turn
+};
+struct OutputSpec {
+  std::string port;
+  std::string record_type;
+  bool exported = true;
+  std::uint64_t queue_capacity = 16;
+  std::uint64_t queue_bytes = 0;
+  int overflow = 0;  // OverflowBehavior
+  UnitRule units = UnitRule::kFollow;
+};
+
+// A part of a stage that has lanes of its own; most stages are one node.
+struct NodeSpec {
+  std::string name;  // "" for the stage itself
+  std::uint32_t lanes = 1;
+  std::uint64_t state_bytes = 0;
+  std::uint64_t state_bytes_max = 0;  // 0: does not grow
+  std::vector<InputSpec> inputs;
+  std::vector<OutputSpec> outputs;
+  double weight = 1;                    // CPU time per record of the feed, relative to other stages
+  std::uint32_t steps_per_commit = 16;  // calls of step() that may share one commit
+  std::uint32_t entries_per_step = 32;  // words that one call may store, at most
+  std::function<std::unique_ptr<Stage>(const StageContext&)> create;
+};
+
+struct PortSpec {
+  std::string name;
+  std::string record_type;
+};
+struct Problem {
+  std::string field;  // path inside the stage's configuration, "" for the stage as a whole
+  std::string text;   // what is wrong; what to do
+};
+
+// What a kind of stage registers: the field of StageConfig that configures it, its ports, and how
+// it is built.
+struct StageType {
+  std::string kind;  // name of the field in StageConfig
+  std::vector<PortSpec> inputs;
+  std::vector<PortSpec> outputs;
+  std::function<std::vector<NodeSpec>(const StageConfig&, const DataLoaderConfig&)> nodes;
+  std::function<std::vector<Problem>(const StageConfig&, const DataLoaderConfig&)>
+      problems;  // may be empty
+  std::function<void(const StageConfig&, BatchSchema&)>
+      batch;  // only of a stage that puts out batches
+};
+
+}  // namespace ringfeed

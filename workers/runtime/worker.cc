@@ -1,0 +1,489 @@
+#include "workers/runtime/worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "proto/worker.pb.h"
+#include "ringfeed/shm/layout.h"
+#include "workers/runtime/lane.h"
+
+namespace ringfeed {
+namespace {
+
+constexpr std::size_t kDescriptorsPerPacket = 250;
+
+// One packet with its descriptors; empty at the end of the stream.
+std::string receive_packet(int socket, std::vector<shm::Fd>& descriptors) {
+  std::string bytes(1 << 20, '\0');
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * (kDescriptorsPerPacket + 3))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0)
+    throw Error(ErrorCode::kIo, fmt::format("the supervisor's socket: {}", std::strerror(errno)));
+  for (cmsghdr* part_header = CMSG_FIRSTHDR(&message); part_header != nullptr;
+       part_header = CMSG_NXTHDR(&message, part_header)) {
+    if (part_header->cmsg_level != SOL_SOCKET || part_header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part_header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part_header) + i * sizeof(int), sizeof fd);
+      descriptors.emplace_back(fd);
+    }
+  }
+  bytes.resize(static_cast<std::size_t>(got));
+  return bytes;
+}
+
+// The setup lies in a memfd, which is descriptor 0; those of the segments follow, in as many
+// packets as it takes.
+WorkerSetup receive_setup(int socket, std::vector<shm::Fd>& descriptors) {
+  std::size_t expected = 1;
+  bool first = true;
+  while (first || descriptors.size() < expected) {
+    ToWorker packet;
+    const std::string bytes = receive_packet(socket, descriptors);
+    if (bytes.empty() || !packet.ParseFromString(bytes)) {
+      throw Error(ErrorCode::kIo, "the supervisor's setup ended early or cannot be read");
+    }
+    if (first) {
+      if (!packet.has_setup())
+        throw Error(ErrorCode::kIo, "the supervisor's first packet is not a setup");
+      expected = packet.setup().descriptor_count();
+      first = false;
+    }
+  }
+  if (descriptors.size() != expected || expected == 0) {
+    throw Error(ErrorCode::kIo, fmt::format("the supervisor announced {} descriptors and sent {}",
+                                            expected, descriptors.size()));
+  }
+  struct stat info {};
+  ::fstat(descriptors[0].get(), &info);
+  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
+  if (::pread(descriptors[0].get(), bytes.data(), bytes.size(), 0) !=
+      static_cast<ssize_t>(bytes.size())) {
+    throw Error(ErrorCode::kIo, "the supervisor's setup cannot be read");
+  }
+  WorkerSetup setup;
+  if (!setup.ParseFromString(bytes))
+    throw Error(ErrorCode::kIo, "the supervisor's setup is damaged");
+  return setup;
+}
+
+std::uint64_t own_start_ticks() {
+  std::ifstream in("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  std::istringstream rest(text.substr(text.rfind(')') + 2));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) rest >> field;
+  return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+// Maps each segment once, and hands out addresses.
+class Segments {
+ public:
+  Segments(const WorkerSetup& setup, std::vector<shm::Fd> descriptors)
+      : descriptors_(std::move(descriptors)) {
+    std::memcpy(feed_.feed_id.data(), setup.feed_id().data(),
+                std::min<std::size_t>(16, setup.feed_id().size()));
+    for (const SegmentSetup& segment : setup.segments()) {
+      if (segment.fd_index() >= descriptors_.size()) {
+        throw Error(ErrorCode::kIo, fmt::format("segment {}: its descriptor {} did not come",
+                                                segment.id(), segment.fd_index()));
+      }
+      specs_[segment.id()] = &segment;
+    }
+  }
+
+  [[nodiscard]] int fd(std::uint32_t id) const { return descriptors_[spec(id).fd_index()].get(); }
+  [[nodiscard]] const SegmentSetup& spec(std::uint32_t id) const {
+    const auto at = specs_.find(id);
+    if (at == specs_.end())
+      throw Error(ErrorCode::kIo, fmt::format("segment {} is not part of the setup", id));
+    return *at->second;
+  }
+  [[nodiscard]] std::uint32_t control() const {
+    for (const auto& [id, segment] : specs_) {
+      if (segment->kind() == static_cast<std::uint32_t>(shm::SegmentKind::kControl)) return id;
+    }
+    throw Error(ErrorCode::kIo, "the setup has no control segment");
+  }
+
+  // The whole segment, checked.
+  std::byte* map(std::uint32_t id, bool writable) {
+    const auto found = mapped_.find(id);
+    if (found != mapped_.end()) return found->second.data();
+    shm::Mapping mapping = shm::map_segment(fd(id), writable).value_or_throw();
+    const SegmentSetup& segment = spec(id);
+    shm::check_header(*reinterpret_cast<const shm::SegmentHeader*>(mapping.data()),
+                      static_cast<shm::SegmentKind>(segment.kind()), &feed_, mapping.bytes(),
+                      fmt::format("{}", id))
+        .or_throw();
+    return mapped_.emplace(id, std::move(mapping)).first->second.data();
+  }
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t id) const { return mapped_.at(id).bytes(); }
+
+ private:
+  std::vector<shm::Fd> descriptors_;
+  shm::FeedIdentity feed_;
+  std::map<std::uint32_t, const SegmentSetup*> specs_;
+  std::map<std::uint32_t, shm::Mapping> mapped_;
+};
+
+shm::RingGeometry ring_geometry(const std::byte* ring) {
+  const auto& header = *reinterpret_cast<const shm::SegmentHeader*>(ring);
+  return {.capacity_bytes = header.total_bytes - shm::kRingDataOffset,
+          .records_max = header.geometry[0],
+          .overflow = static_cast<shm::Overflow>(header.geometry[1])};
+}
+
+// The lanes of this worker, with all that they stand on.
+class Worker {
+ public:
+  Worker(const WorkerSetup& setup, std::vector<shm::Fd> descriptors, const Registry& registry)
+      : setup_(setup), segments_(setup, std::move(descriptors)), registry_(registry) {
+    if (!config_.ParseFromString(setup.config()))
+      throw Error(ErrorCode::kIo, "the setup's configuration is damaged");
+    take_lock();
+    control_ = segments_.map(segments_.control(), true);
+    lane_count_ = reinterpret_cast<const shm::SegmentHeader*>(control_)->geometry[0];
+    start_ticks_ = own_start_ticks();
+    for (const LaneSetup& lane : setup_.lanes()) make_lane(lane);
+  }
+
+  int run(int setup_fd);
+
+ private:
+  // Held as long as the process lives; the kernel drops it exactly with the process, and forks do
+  // not inherit it.
+  void take_lock() {
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = setup_.group_index() + 1;
+    lock.l_len = 1;
+    if (::fcntl(segments_.fd(segments_.control()), F_SETLK, &lock) != 0) {
+      throw Error(
+          ErrorCode::kBusy,
+          fmt::format("stage group {}: another live process runs its lanes", setup_.group()));
+    }
+  }
+
+  [[nodiscard]] shm::LanePage* page(std::uint32_t lane) const {
+    RF_CHECK(lane < lane_count_, lane, lane_count_);
+    return reinterpret_cast<shm::LanePage*>(control_ + shm::lane_page_offset(lane));
+  }
+  [[nodiscard]] shm::Bell* bell(std::uint32_t lane) const {
+    return reinterpret_cast<shm::Bell*>(control_ + shm::bells_offset(lane_count_)) + lane;
+  }
+  [[nodiscard]] shm::Neighbour neighbour(std::uint32_t lane) const {
+    return {page(lane), bell(lane)};
+  }
+
+  void make_lane(const LaneSetup& lane);
+  static void answer(int setup_fd, const std::string& bytes);
+  void add_input(LaneParts& parts, const LaneSetup& lane, const LaneInput& input);
+  void add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutput& output,
+                  const OutputSpec& spec);
+  void add_feed(LaneParts& parts, const LaneSetup& lane);
+  [[nodiscard]] EdgeMode mode(shm::Overflow overflow) const {
+    if (overflow != shm::Overflow::kBlock) return EdgeMode::kLoose;
+    return setup_.dispatch() == FeedOutputConfig::RELAXED ? EdgeMode::kRelaxed : EdgeMode::kOrdered;
+  }
+
+  const WorkerSetup& setup_;
+  DataLoaderConfig config_;
+  Segments segments_;
+  const Registry& registry_;
+  std::byte* control_ = nullptr;
+  std::uint32_t lane_count_ = 0;
+  std::uint64_t start_ticks_ = 0;
+  std::vector<std::unique_ptr<shm::Arena>> arenas_;
+  std::vector<std::unique_ptr<LaneRuntime>> lanes_;
+  std::atomic<bool> leave_{false};
+  std::atomic<std::uint32_t> running_{0};
+};
+
+void Worker::add_input(LaneParts& parts, const LaneSetup& lane, const LaneInput& input) {
+  InputPort port;
+  port.block = std::max<std::uint64_t>(1, input.block());
+  port.lane = lane.number();
+  port.lanes = lane.lanes();
+  for (const RingEnd& end : input.rings()) {
+    std::byte* ring =
+        segments_.map(end.ring_segment(), segments_.spec(end.ring_segment()).writable());
+    std::byte* heads = segments_.map(lane.heads_segment(), true);
+    const std::uint64_t line = shm::kHeadLinesOffset + end.head_index() * sizeof(shm::HeadLine);
+    InputPort::Ring& in = port.rings.emplace_back();
+    in.end = shm::RingConsumer(
+        *reinterpret_cast<shm::TailLine*>(ring + shm::kTailLineOffset), ring + shm::kRingDataOffset,
+        *reinterpret_cast<shm::HeadLine*>(heads + line), ring_geometry(ring), line);
+    in.neighbour = neighbour(end.peer_lane());
+    port.mode = mode(ring_geometry(ring).overflow);
+  }
+  if (lane.inputs_size() != 0) {
+    parts.segments[shm::kHeadsSegment] = {segments_.map(lane.heads_segment(), true),
+                                          segments_.bytes(lane.heads_segment())};
+  }
+  parts.inputs.push_back(std::move(port));
+  parts.input_names.push_back(input.port());
+}
+
+void Worker::add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutput& output,
+                        const OutputSpec& spec) {
+  OutputPort port;
+  port.block = std::max<std::uint64_t>(1, output.block());
+  port.lane = lane.number();
+  port.lanes = lane.lanes();
+  port.unit_per_record = spec.units == UnitRule::kRecord;
+  port.follows = spec.units == UnitRule::kFollow && lane.inputs_size() != 0;
+  for (const RingEnd& end : output.rings()) {
+    std::byte* ring = segments_.map(end.ring_segment(), true);
+    std::byte* heads =
+        segments_.map(end.heads_segment(), segments_.spec(end.heads_segment()).writable());
+    const std::size_t where = parts.segments.size();
+    RF_CHECK(where < 256, where);
+    parts.segments.push_back({ring, segments_.bytes(end.ring_segment())});
+    OutputPort::Ring& out = port.rings.emplace_back();
+    out.end = shm::RingProducer(
+        *reinterpret_cast<shm::TailLine*>(ring + shm::kTailLineOffset), ring + shm::kRingDataOffset,
+        *reinterpret_cast<const shm::HeadLine*>(heads + shm::kHeadLinesOffset +
+                                                end.head_index() * sizeof(shm::HeadLine)),
+        ring_geometry(ring), static_cast<std::uint8_t>(where));
+    out.neighbour = neighbour(end.peer_lane());
+    port.mode = mode(ring_geometry(ring).overflow);
+  }
+  parts.outputs.push_back(std::move(port));
+  parts.output_names.push_back(output.port());
+}
+
+void Worker::add_feed(LaneParts& parts, const LaneSetup& lane) {
+  const FeedSetup& feed = setup_.output();
+  shm::FeedProducer::Memory memory;
+  memory.feed_control = segments_.map(feed.feed_control_segment(), true);
+  memory.payload = segments_.map(feed.payload_segment(), true);
+  if (feed.group_segments_size() != static_cast<int>(shm::kGroupsMax)) {
+    throw Error(ErrorCode::kIo, fmt::format("the setup has {} group segments, expected {}",
+                                            feed.group_segments_size(), shm::kGroupsMax));
+  }
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    memory.groups[g] = reinterpret_cast<shm::GroupPage*>(
+        segments_.map(feed.group_segments(static_cast<int>(g)), true) + shm::kPageBytes);
+  }
+  memory.page = page(lane.index());
+  memory.open_slot = runtime_word(kOpenSlotWord);
+  const auto& header = *reinterpret_cast<const shm::SegmentHeader*>(memory.feed_control);
+  const shm::FeedGeometry geometry = {
+      .lanes = header.geometry[0],
+      .slots = header.geometry[1],
+      .descriptors = header.geometry[2],
+      .slot_bytes = std::uint64_t{header.geometry[4]} << 32 | header.geometry[3],
+      .ordered = header.geometry[5] != 0,
+  };
+  parts.segments[shm::kFeedControlSegment] = {memory.feed_control,
+                                              segments_.bytes(feed.feed_control_segment())};
+  parts.feed = std::make_unique<shm::FeedProducer>(memory, geometry, lane.number());
+}
+
+void Worker::make_lane(const LaneSetup& lane) {
+  const StageConfig& stage = config_.stages(static_cast<int>(lane.stage_index()));
+  const NodeSpec node = find_node(stage, config_, registry_, lane.node());
+  const SegmentSetup& arena_spec = segments_.spec(lane.arena_segment());
+  auto arena = std::make_unique<shm::Arena>(
+      shm::Arena::map(segments_.fd(lane.arena_segment()),
+                      std::max(arena_spec.bytes(), arena_spec.bytes_max()), lane.stage())
+          .value_or_throw());
+
+  LaneParts parts;
+  parts.name = lane.stage() + (lane.node().empty() ? "" : "." + lane.node()) + "." +
+               std::to_string(lane.number());
+  parts.page = page(lane.index());
+  parts.bell = bell(lane.index());
+  parts.arena = arena.get();
+  parts.segments.resize(shm::kFirstRingSegment);
+  parts.segments[shm::kArenaSegment] = arena->segment();
+  parts.segments[shm::kLanePageSegment] = {reinterpret_cast<std::byte*>(parts.page),
+                                           sizeof(shm::LanePage)};
+  for (const LaneInput& input : lane.inputs()) add_input(parts, lane, input);
+  for (const LaneOutput& output : lane.outputs()) {
+    const auto spec =
+        std::find_if(node.outputs.begin(), node.outputs.end(),
+                     [&](const OutputSpec& candidate) { return candidate.port == output.port(); });
+    if (spec == node.outputs.end()) {
+      throw Error(ErrorCode::kConfiguration,
+                  fmt::format("{}: has no output '{}'", parts.name, output.port()));
+    }
+    add_output(parts, lane, output, *spec);
+    if (output.feed()) add_feed(parts, lane);
+  }
+  parts.random_key = mix(setup_.seed(), mix(lane.stage()));
+  if (lane.lanes() > 1 || !lane.node().empty()) {
+    // Lanes of one stage draw differently; what is drawn for a thing uses StageContext::key
+    // instead.
+    parts.random_key = mix(parts.random_key, mix(mix(lane.node()), lane.number()));
+  }
+  parts.steps_per_commit = node.steps_per_commit;
+  parts.entries_per_step = node.entries_per_step;
+  parts.pid = static_cast<std::uint32_t>(::getpid());
+  parts.start_ticks = start_ticks_;
+
+  auto runtime = std::make_unique<LaneRuntime>(std::move(parts));
+  runtime->attach();
+  StageContext context{.config = stage, .feed = config_, .stage = lane.stage()};
+  context.lane = lane.number();
+  context.lanes = lane.lanes();
+  runtime->describe(context);
+  context.key = mix(setup_.seed(), mix(lane.stage()));
+  context.info = [](std::string_view text) { spdlog::info("{}", text); };
+  context.warn = [](std::string_view text) { spdlog::warn("{}", text); };
+  if (!runtime->finished()) runtime->set_stage(create_stage(node, context));
+  arenas_.push_back(std::move(arena));
+  lanes_.push_back(std::move(runtime));
+}
+
+// What the supervisor says while the lanes run. No stage of this version takes messages, so a call
+// for all stages gets no answers, at once.
+void Worker::answer(int setup_fd, const std::string& bytes) {
+  ToWorker call;
+  if (!call.ParseFromString(bytes) || !call.has_stage_control()) return;
+  FromWorker reply;
+  reply.set_id(call.id());
+  reply.mutable_stage_control();
+  const std::string out = reply.SerializeAsString();
+  ::send(setup_fd, out.data(), out.size(), MSG_NOSIGNAL);
+}
+
+// The threads run the lanes; this one waits for them, and for the end of the supervisor.
+int Worker::run(int setup_fd) {
+  FromWorker ready;
+  ready.mutable_ready()->set_pid(static_cast<std::uint32_t>(::getpid()));
+  ready.mutable_ready()->set_worker_version(RINGFEED_VERSION);
+  const std::string bytes = ready.SerializeAsString();
+  ::send(setup_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+
+  int done[2];
+  if (::pipe2(done, O_CLOEXEC) != 0) throw Error(ErrorCode::kIo, "no pipe for the lanes");
+  running_ = static_cast<std::uint32_t>(lanes_.size());
+  std::vector<std::thread> threads;
+  for (const std::unique_ptr<LaneRuntime>& lane : lanes_) {
+    threads.emplace_back([this, &lane, &done] {
+      ::pthread_setname_np(::pthread_self(), lane->name().substr(0, 15).c_str());
+      lane->run(leave_);
+      // acq_rel: the last one out sees the others' ends.
+      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        const char byte = 1;
+        (void)!::write(done[1], &byte, 1);
+      }
+    });
+  }
+  const int orphan_ms = static_cast<int>(config_.shutdown().orphan_timeout_s()) * 1000;
+  pollfd watched[2] = {{done[0], POLLIN, 0}, {setup_fd, POLLIN, 0}};
+  int timeout_ms = -1;
+  for (;;) {
+    const int events = ::poll(watched, timeout_ms < 0 ? 2 : 1, timeout_ms);
+    if (events < 0 && errno == EINTR) continue;
+    if (watched[0].revents != 0) break;
+    if (events == 0) {
+      spdlog::warn("orphaned group={} after_ms={}", setup_.group(), orphan_ms);
+      // relaxed: read between two steps.
+      leave_.store(true, std::memory_order_relaxed);
+      timeout_ms = -1;
+      watched[1].fd = -1;
+      continue;
+    }
+    if ((watched[1].revents & (POLLIN | POLLHUP)) != 0) {
+      std::string packet(64 * 1024, '\0');
+      const ssize_t got = ::recv(setup_fd, packet.data(), packet.size(), MSG_DONTWAIT);
+      if (got > 0) answer(setup_fd, packet.substr(0, static_cast<std::size_t>(got)));
+      if (got == 0) {
+        spdlog::warn("supervisor_gone group={} stays_ms={}", setup_.group(), orphan_ms);
+        timeout_ms = orphan_ms;  // the data path does not need it
+      }
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  ::close(done[0]);
+  ::close(done[1]);
+  return 0;
+}
+
+}  // namespace
+
+int run_worker(int setup_fd, const Registry& registry) {
+  // Ctrl-C reaches the whole process group; the supervisor decides what it means.
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGTERM, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::fcntl(setup_fd, F_SETFD, FD_CLOEXEC);
+  std::vector<shm::Fd> descriptors;
+  const WorkerSetup setup = receive_setup(setup_fd, descriptors);
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + setup.group()));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n %v");
+  DataLoaderConfig config;
+  config.ParseFromString(setup.config());
+  switch (config.log().level()) {
+    case LogConfig::DEBUG:
+      spdlog::set_level(spdlog::level::debug);
+      break;
+    case LogConfig::INFO:
+      spdlog::set_level(spdlog::level::info);
+      break;
+    case LogConfig::WARN:
+      spdlog::set_level(spdlog::level::warn);
+      break;
+    case LogConfig::ERROR:
+      spdlog::set_level(spdlog::level::err);
+      break;
+  }
+  ::prctl(PR_SET_NAME, ("rf-" + setup.group()).substr(0, 15).c_str());
+  try {
+    Worker worker(setup, std::move(descriptors), registry);
+    return worker.run(setup_fd);
+  } catch (const Error& error) {
+    FromWorker failure;
+    failure.mutable_failure()->set_text(error.message());
+    failure.mutable_failure()->set_permanent(error.code() == ErrorCode::kConfiguration ||
+                                             error.code() == ErrorCode::kIncompatible);
+    const std::string bytes = failure.SerializeAsString();
+    ::send(setup_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    throw;
+  }
+}
+
+int print_plan(const Registry& registry) {
+  DataLoaderConfig config;
+  if (!config.ParseFromIstream(&std::cin)) {
+    throw Error(ErrorCode::kInvalidArgument, "standard input is not a serialized DataLoaderConfig");
+  }
+  plan_pipeline(config, registry).SerializeToOstream(&std::cout);
+  std::cout.flush();
+  return std::cout.good() ? 0 : 1;
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,16 @@
+// The worker process: maps its part of the feed, recovers its lanes, runs one thread per lane.
+#pragma once
+
+#include "workers/runtime/registry.h"
+
+namespace ringfeed {
+
+// Runs the stage group that the supervisor describes over `setup_fd` (proto/worker.proto). Returns
+// the exit status: 0 when all lanes have finished or were told to stop. Throws Error if it cannot
+// start.
+int run_worker(int setup_fd, const Registry& registry);
+
+// Reads a DataLoaderConfig from standard input and writes its PipelinePlan to standard output.
+int print_plan(const Registry& registry);
+
+}  // namespace ringfeed

@@ -1,0 +1,21 @@
+#include "workers/stages/all.h"
+
+#include "workers/stages/chunk_source_loader.h"
+#include "workers/stages/chunk_unpacker.h"
+#include "workers/stages/file_path_provider.h"
+#include "workers/stages/shuffling_chunk_pool.h"
+#include "workers/stages/shuffling_frame_sampler.h"
+#include "workers/stages/tensor_generator.h"
+
+namespace ringfeed {
+
+void register_all_stages(Registry& registry) {
+  registry.add(file_path_provider_type());
+  registry.add(chunk_source_loader_type());
+  registry.add(shuffling_chunk_pool_type());
+  registry.add(chunk_unpacker_type());
+  registry.add(shuffling_frame_sampler_type());
+  registry.add(tensor_generator_type());
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,199 @@
+#include "workers/stages/chunk_source_loader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "ringfeed/shm/segment.h"
+#include "workers/formats/gzip.h"
+#include "workers/formats/lc0_record.h"
+
+namespace ringfeed {
+namespace {
+
+// Frames that so many bytes of records make; 0 if they are not whole records, which the reading
+// lane will say.
+std::uint32_t frames_of(std::uint64_t bytes) noexcept {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      bytes / formats::kV6RecordBytes, std::numeric_limits<std::uint32_t>::max()));
+}
+
+}  // namespace
+
+ChunkSourceLoader::ChunkSourceLoader(const StageContext& context)
+    : context_(context),
+      state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      in_(context.input("input")),
+      out_(context.output("output")),
+      sources_(context.counter("sources")),
+      chunks_(context.counter("chunks")),
+      index_cache_hits_(context.counter("index_cache_hits")),
+      tar_problems_(context.counter("tar_problems")),
+      extension_(context, "skipped_extension"),
+      vanished_(context, "skipped_vanished"),
+      unreadable_(context, "skipped_unreadable"),
+      empty_(context, "skipped_empty"),
+      no_chunks_(context, "skipped_no_chunks"),
+      cache_directory_(context.config.chunk_source_loader().cache_directory()) {}
+
+// Lists the file's chunks in places_; false: it was counted as skipped.
+bool ChunkSourceLoader::open_source(Step& step, const std::string& path) noexcept {
+  places_.clear();
+  problem_count_ = 0;
+  from_cache_ = false;
+  const std::string_view view(path);
+  if (!view.ends_with(".gz") && !view.ends_with(".tar")) {
+    extension_.skip(step, path, 0, "neither .gz nor .tar");
+    return false;
+  }
+  const shm::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) {
+    SkipReason& reason = errno == ENOENT ? vanished_ : unreadable_;
+    reason.skip(step, path, 0, std::strerror(errno));
+    return false;
+  }
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    unreadable_.skip(step, path, 0, "not a regular file");
+    return false;
+  }
+  if (info.st_size == 0) {
+    empty_.skip(step, path, 0, "the file is empty");
+    return false;
+  }
+  return view.ends_with(".tar")
+             ? open_tar(step, path, fd.get())
+             : open_gzip(step, path, fd.get(), static_cast<std::uint64_t>(info.st_size));
+}
+
+bool ChunkSourceLoader::open_tar(Step& step, const std::string& path, int fd) noexcept {
+  const Result<formats::ChunkIndex> index =
+      formats::load_or_build_chunk_index(cache_directory_, fd, path);
+  if (!index) {
+    unreadable_.skip(step, path, 0, index.error().message());
+    return false;
+  }
+  from_cache_ = index->from_cache;
+  problem_count_ = index->problem_count;
+  for (const formats::TarProblem& problem : index->problems) {
+    if (!problem_occasions_.speak()) continue;
+    context_.warn(fmt::format("tar_problem stage={} reason={} count={} path={} offset={}: {}",
+                              context_.stage, formats::tar_reason_name(problem.reason),
+                              problem_occasions_.count(), path, problem.offset, problem.text));
+  }
+  for (const formats::Chunk& chunk : index->chunks) {
+    places_.push_back({.offset = chunk.data_offset,
+                       .bytes = chunk.data_bytes,
+                       .frames = frames_of(chunk.uncompressed_bytes),
+                       .uses = 0,
+                       .flags = chunk.is_gzip != 0 ? kChunkGzip : std::uint16_t{0}});
+  }
+  if (places_.empty()) {
+    count_index(step);
+    no_chunks_.skip(step, path, 0, "the tar has no member that is a chunk");
+    return false;
+  }
+  return true;
+}
+
+void ChunkSourceLoader::count_index(Step& step) noexcept {
+  if (from_cache_) step.count(index_cache_hits_);
+  if (problem_count_ != 0) step.count(tar_problems_, problem_count_);
+}
+
+bool ChunkSourceLoader::open_gzip(Step& step, const std::string& path, int fd,
+                                  std::uint64_t bytes) noexcept {
+  std::array<std::byte, 4> ends{};
+  std::array<std::byte, 2> begins{};
+  if (::pread(fd, begins.data(), begins.size(), 0) < 0 ||
+      (bytes >= 4 && ::pread(fd, ends.data(), ends.size(), static_cast<off_t>(bytes - 4)) != 4)) {
+    unreadable_.skip(step, path, 0, std::strerror(errno));
+    return false;
+  }
+  // A file that is not gzip at all is taken as records.
+  const bool gzip = formats::is_gzip(begins);
+  places_.push_back({.offset = 0,
+                     .bytes = bytes,
+                     .frames = frames_of(gzip ? formats::gzip_uncompressed_bytes(ends) : bytes),
+                     .uses = 0,
+                     .flags = gzip ? kChunkGzip : std::uint16_t{0}});
+  return true;
+}
+
+StepStatus ChunkSourceLoader::step(Step& step) noexcept {
+  const std::optional<Record> record = step.peek(in_);
+  if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
+  if (record->user == kScanCompleteRecord) {
+    if (!step.put(out_, {}, {.user = kScanCompleteRecord})) return StepStatus::kNoRoom;
+    return step.consume(*record);
+  }
+  const std::string_view path(reinterpret_cast<const char*>(record->bytes.data()),
+                              record->bytes.size());
+  const std::uint64_t done = step.load(state_.chunks_put);
+  if (!opened_ || path_ != path) {
+    path_ = path;
+    opened_ = false;
+    if (!open_source(step, path_)) return step.consume(*record);
+    opened_ = true;
+  }
+  // A tar that shrank while this lane was dead has nothing more to give.
+  const std::uint64_t left = places_.size() - std::min<std::uint64_t>(done, places_.size());
+  const std::uint64_t fit =
+      (step.record_bytes_max(out_) - sizeof(SourceRecord) - path.size()) / sizeof(ChunkPlace);
+  const std::uint64_t count = std::min(left, fit);
+  if (count != 0) {
+    const std::uint64_t bytes = sizeof(SourceRecord) + count * sizeof(ChunkPlace) + path.size();
+    const std::span<std::byte> room = step.reserve(out_, bytes);
+    if (room.empty()) return StepStatus::kNoRoom;
+    if (done == 0) count_index(step);
+    const SourceRecord source{done, static_cast<std::uint32_t>(count),
+                              static_cast<std::uint32_t>(path.size())};
+    std::memcpy(room.data(), &source, sizeof source);
+    std::memcpy(room.data() + sizeof source, places_.data() + done, count * sizeof(ChunkPlace));
+    std::memcpy(room.data() + sizeof source + count * sizeof(ChunkPlace), path.data(), path.size());
+    step.put_reserved(out_, bytes, {.user = kFileRecord});
+    step.count(sources_);
+    step.count(chunks_, count);
+  }
+  if (count < left) {
+    step.store(state_.chunks_put, done + count);
+    return StepStatus::kDone;
+  }
+  step.store(state_.chunks_put, 0);
+  opened_ = false;
+  return step.consume(*record);
+}
+
+StageType chunk_source_loader_type() {
+  StageType type;
+  type.kind = "chunk_source_loader";
+  type.inputs = {{"input", "files"}};
+  type.outputs = {{"output", "sources"}};
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+    const ChunkSourceLoaderConfig& own = config.chunk_source_loader();
+    NodeSpec node;
+    node.lanes = own.threads();
+    StateLayout layout;
+    (void)ChunkSourceLoader::State(layout);
+    node.state_bytes = layout.bytes();
+    node.inputs = {{.port = "input", .from = "", .block = 1}};
+    node.outputs = {output_spec(own, "sources", 4 * kMiB, UnitRule::kFollow)};
+    node.weight = 0.02;
+    node.steps_per_commit = 4;
+    node.create = [](const StageContext& context) {
+      return std::make_unique<ChunkSourceLoader>(context);
+    };
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
+}  // namespace ringfeed

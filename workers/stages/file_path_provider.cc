@@ -1,0 +1,343 @@
+#include "workers/stages/file_path_provider.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "workers/stages/common.h"
+#include "workers/stages/records.h"
+
+namespace ringfeed {
+namespace {
+
+constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_DELETE |
+                                  IN_DELETE_SELF | IN_MOVED_FROM | IN_MOVE_SELF;
+constexpr std::uint64_t kLogGrowth = 1 * kMiB;
+constexpr std::uint64_t kLogBytesMax = 16ULL << 30;
+
+// One entry of the log; the path follows, padded to 8 bytes.
+struct LogEntry {
+  std::uint64_t bytes;
+  std::uint64_t mtime_ns;
+  std::uint64_t path_bytes;
+};
+
+std::uint64_t entry_bytes(std::uint64_t path_bytes) noexcept {
+  return sizeof(LogEntry) + shm::align_up(path_bytes, 8);
+}
+
+// Is somebody writing it? A read lease is refused as long as the file is open for writing. Where
+// leases are not to be had (another owner, some file systems) the answer is no, as if it had been
+// closed.
+bool open_for_writing(const std::string& path) noexcept {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return false;
+  // Somebody who opens it for writing just now is told of the lease, and its holder by a signal:
+  // one that is ignored unless caught, where the usual one (SIGIO) would end this process.
+  ::fcntl(fd, F_SETSIG, SIGURG);
+  const bool busy = ::fcntl(fd, F_SETLEASE, F_RDLCK) != 0 && errno == EAGAIN;
+  if (!busy) ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  ::close(fd);
+  return busy;
+}
+
+}  // namespace
+
+FilePathProvider::FilePathProvider(const StageContext& context)
+    : context_(context),
+      state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      out_(context.output("output")),
+      files_found_(context.counter("files_found")),
+      directories_unreadable_(context.counter("directories_unreadable")),
+      files_still_open_(context.counter("files_still_open")),
+      directory_(context.config.file_path_provider().directory()),
+      finite_(context.feed.epochs() > 0) {
+  while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
+  read_log(context);
+  if (!finite_) {
+    inotify_ = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (inotify_ < 0)
+      context_.warn(fmt::format("no_inotify stage={}: {}; files are found by scanning every {} ms",
+                                context_.stage, std::strerror(errno), poll_ms()));
+  }
+}
+
+FilePathProvider::~FilePathProvider() {
+  if (inotify_ >= 0) ::close(inotify_);
+}
+
+void FilePathProvider::read_log(const StageContext& context) {
+  const std::uint64_t used = context.load(state_.log_bytes);
+  RF_CHECK(state_.log.offset + used <= context.state_bytes, used, context.state_bytes);
+  for (std::uint64_t at = 0; at < used;) {
+    const std::byte* bytes = context.state + state_.log.offset + at;
+    LogEntry entry{};
+    std::memcpy(&entry, bytes, sizeof entry);
+    RF_CHECK(entry.path_bytes < 65536 && at + entry_bytes(entry.path_bytes) <= used,
+             entry.path_bytes, at, used);
+    seen_[std::string(reinterpret_cast<const char*>(bytes) + sizeof entry, entry.path_bytes)] = {
+        entry.bytes, entry.mtime_ns};
+    at += entry_bytes(entry.path_bytes);
+  }
+}
+
+void FilePathProvider::scan() {
+  rescan_ = false;
+  visited_.clear();
+  struct stat info {};
+  if (::stat(directory_.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    if (!said_missing_) {
+      context_.warn(fmt::format("directory_missing stage={} path={}: no such directory; {}",
+                                context_.stage, directory_,
+                                finite_ ? "the run has no data" : "waiting for it"));
+    }
+    context_.note(fmt::format("{}: no such directory", directory_));
+    said_missing_ = true;
+    rescan_ = !finite_;
+    return;
+  }
+  said_missing_ = false;
+  scan_directory(directory_);
+}
+
+// Watches first, lists second: what appears in between is seen twice and put out once.
+void FilePathProvider::scan_directory(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return;
+  if (!visited_.insert(fmt::format("{}:{}", info.st_dev, info.st_ino)).second) return;
+  if (inotify_ >= 0) {
+    const int watch = ::inotify_add_watch(inotify_, path.c_str(), kEvents | IN_ONLYDIR);
+    if (watch >= 0) {
+      watches_[watch] = path;
+      watch_of_[path] = watch;
+    } else if (errno == ENOSPC) {
+      context_.warn(fmt::format(
+          "watch_limit stage={} path={}: the system's limit of watches is reached; raise "
+          "fs.inotify.max_user_watches; scanning instead",
+          context_.stage, path));
+      ::close(inotify_);
+      inotify_ = -1;
+    }
+  }
+  DIR* directory = ::opendir(path.c_str());
+  if (directory == nullptr) {
+    if (errno != ENOENT) {
+      ++unreadable_;
+      context_.warn(fmt::format("directory_unreadable stage={} path={}: {}", context_.stage, path,
+                                std::strerror(errno)));
+    }
+    return;
+  }
+  std::vector<std::string> files;
+  std::vector<std::string> directories;
+  while (const dirent* entry = ::readdir(directory)) {
+    if (entry->d_name[0] == '.') continue;
+    std::string child = path + "/" + entry->d_name;
+    unsigned char type = entry->d_type;
+    if (type == DT_UNKNOWN || type == DT_LNK) {
+      struct stat target {};
+      if (::stat(child.c_str(), &target) != 0) continue;
+      type = S_ISDIR(target.st_mode) ? DT_DIR : S_ISREG(target.st_mode) ? DT_REG : DT_UNKNOWN;
+    }
+    if (type == DT_REG) files.push_back(std::move(child));
+    if (type == DT_DIR) directories.push_back(std::move(child));
+  }
+  ::closedir(directory);
+  std::sort(files.begin(), files.end());
+  std::sort(directories.begin(), directories.end());
+  for (const std::string& file : files) consider_file(file);
+  for (const std::string& child : directories) scan_directory(child);
+}
+
+void FilePathProvider::consider_file(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
+  const Version version{static_cast<std::uint64_t>(info.st_size),
+                        static_cast<std::uint64_t>(info.st_mtim.tv_sec) * 1'000'000'000 +
+                            static_cast<std::uint64_t>(info.st_mtim.tv_nsec)};
+  const auto known = seen_.find(path);
+  if (known != seen_.end() && known->second == version) return;
+  if (open_for_writing(path)) {
+    // Its CLOSE_WRITE brings it back; without inotify the next scan does.
+    if (waiting_for_close_.insert(path).second) {
+      ++still_open_;
+      context_.info(
+          fmt::format("file_open stage={} path={}: being written; {}", context_.stage, path,
+                      finite_ ? "left out of this finite run" : "taken when it is closed"));
+    }
+    return;
+  }
+  waiting_for_close_.erase(path);
+  pending_.push_back({path, version});
+}
+
+void FilePathProvider::forget_directory(const std::string& path) {
+  for (auto it = watch_of_.begin(); it != watch_of_.end();) {
+    if (it->first == path || it->first.starts_with(path + "/")) {
+      ::inotify_rm_watch(inotify_, it->second);
+      watches_.erase(it->second);
+      it = watch_of_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void FilePathProvider::read_events() {
+  if (inotify_ < 0) {
+    rescan_ = !finite_;
+    return;
+  }
+  alignas(inotify_event) char buffer[64 * 1024];
+  for (;;) {
+    const ssize_t got = ::read(inotify_, buffer, sizeof buffer);
+    if (got <= 0) return;
+    for (ssize_t at = 0; at < got;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
+      if ((event->mask & IN_Q_OVERFLOW) != 0) {
+        context_.warn(
+            fmt::format("events_lost stage={}: too many at once; scanning again", context_.stage));
+        rescan_ = true;
+        continue;
+      }
+      const auto watch = watches_.find(event->wd);
+      if (watch == watches_.end()) continue;
+      const std::string parent = watch->second;
+      if ((event->mask & (IN_DELETE_SELF | IN_MOVE_SELF)) != 0) {
+        // A directory that was moved within the tree is found under its new name by its parent's
+        // event.
+        forget_directory(parent);
+        if (parent == directory_) rescan_ = true;
+        continue;
+      }
+      if (event->len == 0 || event->name[0] == '.') continue;
+      const std::string path = parent + "/" + event->name;
+      if ((event->mask & IN_ISDIR) != 0) {
+        if ((event->mask & (IN_CREATE | IN_MOVED_TO)) != 0) {
+          visited_.clear();
+          scan_directory(path);
+        } else if ((event->mask & (IN_DELETE | IN_MOVED_FROM)) != 0) {
+          forget_directory(path);
+        }
+      } else if ((event->mask & (IN_CLOSE_WRITE | IN_MOVED_TO)) != 0) {
+        consider_file(path);
+      } else if ((event->mask & IN_CREATE) != 0) {
+        // A link to a file (hard or symbolic) is never closed after writing; a new file is still
+        // open.
+        struct stat info {};
+        if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+          scan_directory(path);
+        } else if (info.st_size > 0) {
+          consider_file(path);
+        }
+      }
+    }
+  }
+}
+
+// Puts the path out and into the log, in one step. False and *no_room: later.
+bool FilePathProvider::put_out(Step& step, const Found& found, bool* no_room) noexcept {
+  const auto known = seen_.find(found.path);
+  if (known != seen_.end() && known->second == found.version) return false;
+  const std::uint64_t used = step.load(state_.log_bytes);
+  const std::uint64_t end = state_.log.offset + used + entry_bytes(found.path.size());
+  if (end > step.state_bytes()) {
+    if (Status grown = step.grow(end + kLogGrowth); !grown) {
+      context_.note(grown.error().message());
+      *no_room = true;
+      return false;
+    }
+  }
+  if (!step.put(out_, std::as_bytes(std::span(found.path)), {.user = kFileRecord})) {
+    *no_room = true;
+    return false;
+  }
+  const LogEntry entry{found.version.bytes, found.version.mtime_ns, found.path.size()};
+  step.fill({state_.log.offset + used, sizeof entry}, std::as_bytes(std::span(&entry, 1)));
+  step.fill({state_.log.offset + used + sizeof entry, found.path.size()},
+            std::as_bytes(std::span(found.path)));
+  step.store(state_.log_bytes, used + entry_bytes(found.path.size()));
+  step.count(files_found_);
+  return true;
+}
+
+StepStatus FilePathProvider::step(Step& step) noexcept {
+  if (step.draining() || (finite_ && step.load(state_.marker_sent) != 0)) return StepStatus::kEnd;
+  if (unreadable_ != 0) {
+    step.count(directories_unreadable_, unreadable_);
+    unreadable_ = 0;
+    return StepStatus::kDone;
+  }
+  if (still_open_ != 0) {
+    if (finite_) step.count(files_still_open_, still_open_);
+    still_open_ = 0;
+    if (finite_) return StepStatus::kDone;
+  }
+  if (pending_.empty() && rescan_) {
+    scan();
+    if (rescan_ && pending_.empty()) return StepStatus::kIdle;
+  }
+  while (!pending_.empty()) {
+    bool no_room = false;
+    const bool put = put_out(step, pending_.front(), &no_room);
+    if (no_room) return StepStatus::kNoRoom;
+    if (put) seen_[pending_.front().path] = pending_.front().version;
+    pending_.pop_front();
+    if (put && pending_.empty())
+      context_.note(fmt::format("{}: {} files", directory_, seen_.size()));
+    // One file a call: a call that finds no room afterwards then takes back nothing that seen_ has
+    // already.
+    if (put) return StepStatus::kDone;
+  }
+  if (step.load(state_.marker_sent) == 0 && !rescan_) {
+    if (!step.put(out_, {}, {.user = kScanCompleteRecord})) return StepStatus::kNoRoom;
+    step.store(state_.marker_sent, 1);
+    context_.note(fmt::format("{}: {} files", directory_, seen_.size()));
+    return StepStatus::kDone;
+  }
+  read_events();
+  if (!pending_.empty()) return this->step(step);
+  return StepStatus::kIdle;
+}
+
+StageType file_path_provider_type() {
+  StageType type;
+  type.kind = "file_path_provider";
+  type.outputs = {{"output", "files"}};
+  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
+    std::vector<Problem> problems;
+    if (config.file_path_provider().directory().empty()) {
+      problems.push_back({"directory", "no directory is given; say where the training files are"});
+    }
+    return problems;
+  };
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+    NodeSpec node;
+    StateLayout layout;
+    (void)FilePathProvider::State(layout);
+    node.state_bytes = layout.bytes() + kLogGrowth;
+    node.state_bytes_max = kLogBytesMax;
+    node.outputs = {
+        output_spec(config.file_path_provider(), "files", 256 * kKiB, UnitRule::kRecord)};
+    node.weight = 0.01;
+    node.steps_per_commit = 16;
+    node.create = [](const StageContext& context) {
+      return std::make_unique<FilePathProvider>(context);
+    };
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,85 @@
+// Finds files below a directory and puts out their paths: a scan in order of names, a record that
+// says that the scan is complete, and then, in an endless run, whatever is closed after writing or
+// moved in.
+//
+//   out      files    one path a record; a marker record after the scan
+//   arena    length of the log (8 bytes), marker sent (8), the log: {size, mtime_ns, path} of every
+//   file put out at end   in a finite run it ends after the marker; on drain at once skips    names
+//   that begin with a dot; directories that cannot be read (counted in directories_unreadable,
+//   logged)
+//
+// What has been put out is in the arena, so a restart scans again and compares: an event that was
+// missed while dead, or that the kernel dropped (queue overflow), is found by comparison. A file
+// that was rewritten (another size or time) is put out again. One that is open for writing is left
+// until it is closed; a finite run, which does not wait, counts it in files_still_open.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "workers/runtime/stage.h"
+
+namespace ringfeed {
+
+StageType file_path_provider_type();
+
+class FilePathProvider final : public Stage {
+ public:
+  struct State {
+    explicit State(StateLayout& layout)
+        : log_bytes(layout.word()), marker_sent(layout.word()), log(layout.place(0)) {}
+    Word log_bytes;
+    Word marker_sent;
+    Place log;  // to the end of the arena; grows
+  };
+
+  explicit FilePathProvider(const StageContext& context);
+  ~FilePathProvider() override;
+  StepStatus step(Step& step) noexcept override;
+
+ private:
+  struct Version {
+    std::uint64_t bytes;
+    std::uint64_t mtime_ns;
+    friend bool operator==(const Version&, const Version&) = default;
+  };
+  struct Found {
+    std::string path;
+    Version version;
+  };
+
+  void read_log(const StageContext& context);
+  void scan();
+  void scan_directory(const std::string& path);
+  void consider_file(const std::string& path);
+  void forget_directory(const std::string& path);
+  void read_events();
+  bool put_out(Step& step, const Found& found, bool* no_room) noexcept;
+
+  StageContext context_;
+  State state_;
+  OutPort out_;
+  Counter files_found_;
+  Counter directories_unreadable_;
+  Counter files_still_open_;
+  std::string directory_;
+  bool finite_;
+
+  int inotify_ = -1;
+  bool rescan_ = true;
+  std::unordered_map<std::string, Version> seen_;  // the arena's log, by path
+  std::unordered_map<int, std::string> watches_;
+  std::unordered_map<std::string, int> watch_of_;
+  std::unordered_set<std::string>
+      visited_;  // device and inode of directories, against cycles of links
+  std::deque<Found> pending_;
+  std::unordered_set<std::string> waiting_for_close_;
+  std::uint64_t unreadable_ = 0;  // since the last step
+  std::uint64_t still_open_ = 0;
+  bool said_missing_ = false;
+};
+
+}  // namespace ringfeed

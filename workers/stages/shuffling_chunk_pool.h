@@ -1,0 +1,176 @@
+// Keeps a window of the newest chunks and draws from it at random, each chunk once per pass.
+//
+//   input    sources  from the loader
+//   output   chunks   packed frames of a game; ChunkRecord tells the use
+//   inside   tasks    window lane -> reading lanes; rejects, reading lanes -> window lane
+//   arena    (window lane) the stream shuffler, and the table of sources with 24 bytes per chunk;
+//   grows in steps skips    (reading lanes) chunks that cannot be used: skipped_vanished,
+//   skipped_unreadable, skipped_damaged (gzip),
+//            skipped_empty, skipped_record (size, version, input format), skipped_too_large (for
+//            the ring); each is told to the window, which does not draw it again
+//
+// Until the scan is complete, sources are collected; only as many of the newest (by file name,
+// bytewise) are kept as the window needs. Then they are numbered oldest first, and every chunk of
+// the window is drawn once per pass; sources that arrive later join the pass under way and push the
+// oldest out. A file that is put out again (rewritten) replaces what it had. In a finite run the
+// pool draws when its input has ended (what loaders without an order put behind the marker belongs
+// to the scan) and ends after `epochs` passes; chunks outside of the window are not used and said
+// so.
+//
+// One lane owns the window; `threads` lanes behind it read, inflate and pack. What they draw or
+// read does not depend on their number.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "workers/formats/gzip.h"
+#include "workers/runtime/stage.h"
+#include "workers/stages/common.h"
+#include "workers/stages/records.h"
+#include "workers/stages/stream_shuffler.h"
+
+namespace ringfeed {
+
+StageType shuffling_chunk_pool_type();
+
+// The lane that owns the window.
+class ChunkWindow final : public Stage {
+ public:
+  // The table of sources lies in one contiguous bank of the arena, in the order of arrival (while
+  // collecting) or of their numbers (then). A bank that is full is copied, without what is dead, to
+  // another place, and one store switches.
+  struct State {
+    State(StateLayout& layout, std::uint64_t pool_size)
+        : shuffler(layout, pool_size),
+          phase(layout.word()),
+          scanned(layout.word()),
+          total(layout.word()),
+          passes(layout.word()),
+          bank(layout.word()),
+          bank_bytes(layout.word()),
+          front(layout.word()),
+          used(layout.word()),
+          banks(layout.place(0)) {}
+    StreamShuffler shuffler;
+    Word phase;       // 0 collecting, 1 drawing
+    Word scanned;     // 1 once the scan is complete, in a finite run
+    Word total;       // chunks numbered so far
+    Word passes;      // exhausted
+    Word bank;        // offset of the present bank from `banks`
+    Word bank_bytes;  // its size; 0: none yet
+    Word front;       // offset in the bank of the oldest source kept
+    Word used;        // bytes of the bank in use
+    Place banks;      // to the end of the arena
+  };
+
+  explicit ChunkWindow(const StageContext& context);
+  StepStatus step(Step& step) noexcept override;
+
+ private:
+  // A source as it stands in the bank; its chunks and its path follow.
+  struct Entry {
+    std::uint64_t entry_bytes;
+    std::uint64_t start;        // number of its first chunk; once drawing
+    std::uint64_t first_chunk;  // index in the file
+    std::uint32_t chunk_count;
+    std::uint32_t path_bytes;
+    std::uint64_t dead;  // 1: not wanted while collecting
+  };
+  static_assert(sizeof(Entry) == 40);
+  struct Source {
+    std::uint64_t offset;  // of its entry from the start of the bank
+    std::uint64_t start;
+    std::uint32_t chunk_count;
+  };
+
+  void rebuild(const std::byte* state, std::uint64_t bank, std::uint64_t front, std::uint64_t used);
+  StepStatus take_source(Step& step, const Record& record) noexcept;
+  StepStatus take_reject(Step& step, const Record& record) noexcept;
+  StepStatus take_marker(Step& step, const Record& marker) noexcept;
+  StepStatus begin_drawing(Step& step) noexcept;
+  StepStatus draw_chunk(Step& step) noexcept;
+  bool move_bank(Step& step, std::uint64_t extra_bytes) noexcept;
+  static std::string entry_path(const std::byte* at, const Entry& entry);
+  void forget_path(const std::byte* entry_at, std::uint64_t value) noexcept;
+  void append(Step& step, const Record& record) noexcept;
+  void prune_collected(Step& step) noexcept;
+  bool anything_usable(const Step& step) const noexcept;
+  const Source* find(std::uint64_t global_index) const noexcept;
+  [[nodiscard]] Word chunk_word(const Step& step, const Source& source,
+                                std::uint64_t index) const noexcept;
+  [[nodiscard]] std::uint64_t window_lower(std::uint64_t total) const noexcept {
+    return total > pool_size_ ? total - pool_size_ : 0;
+  }
+  void say(const Step& step) noexcept;
+
+  StageContext context_;
+  std::uint64_t pool_size_;
+  std::uint64_t epochs_;
+  State state_;
+  InPort in_;
+  InPort rejects_;
+  OutPort tasks_;
+  Counter sources_kept_;
+  Counter chunks_in_window_;
+  Counter chunks_total_;
+  Counter chunks_dropped_;
+  Counter reshuffles_;
+  Counter chunks_outside_;
+  Counter draws_;
+  // Caches of the bank.
+  std::deque<Source> sources_;                    // while drawing: by start
+  std::multimap<std::string, Source> collected_;  // while collecting: by sort key
+  std::uint64_t collected_chunks_ = 0;
+  std::unordered_multimap<std::string, std::uint64_t>
+      by_path_;  // path -> start (drawing) or offset (collecting)
+  bool waiting_for_usable_ = false;
+  std::uint64_t said_at_ = 0;
+};
+
+// A lane that reads chunks.
+class ChunkReader final : public Stage {
+ public:
+  explicit ChunkReader(const StageContext& context);
+  ~ChunkReader() override;
+  StepStatus step(Step& step) noexcept override;
+
+ private:
+  int open_file(const std::string& path) noexcept;
+  bool refuse(Step& step, const Record& record, SkipReason& reason, const TaskRecord& task,
+              const std::string& path, std::string_view text) noexcept;
+
+  StageContext context_;
+  InPort in_;
+  OutPort out_;
+  OutPort rejects_;
+  Counter chunks_read_;
+  Counter bytes_read_;
+  Counter bytes_inflated_;
+  SkipReason vanished_;
+  SkipReason unreadable_;
+  SkipReason damaged_;
+  SkipReason empty_;
+  SkipReason record_;
+  SkipReason too_large_;
+  formats::GzipInflater inflater_;
+  std::vector<std::byte> stored_;
+  std::vector<std::byte> packed_;
+  // Open files, the least recently used one goes first.
+  struct OpenFile {
+    int fd;
+    std::uint64_t used_at;
+    dev_t device;
+    ino_t inode;
+  };
+  std::unordered_map<std::string, OpenFile> files_;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace ringfeed

@@ -1,0 +1,189 @@
+#include "workers/stages/shuffling_frame_sampler.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "workers/formats/packed_frame.h"
+#include "workers/stages/common.h"
+
+namespace ringfeed {
+namespace {
+
+// What a frame of usual games takes on average, with its entries in the list; what is reserved at
+// the start.
+constexpr std::uint64_t kFrameBytesUsual = 1216;
+constexpr std::uint64_t kGrowthMin = 16 * kMiB;
+
+// The tag's two words in one: 40 bits of the chunk's identity suffice for lineage, 24 bits for the
+// frame.
+std::uint64_t fold_tag(const std::uint64_t (&tag)[2]) noexcept {
+  return tag[0] << 24 | (tag[1] & 0xffffff);
+}
+
+std::uint64_t state_bytes_wanted(std::uint64_t reservoir_size) {
+  StateLayout layout;
+  (void)ShufflingFrameSampler::State(layout, reservoir_size);
+  return layout.bytes() +
+         (reservoir_size + 4 * ShufflingFrameSampler::kStepsPerCommit) * kFrameBytesUsual;
+}
+
+// A place stays of its size: a feed whose frames change from one size to another until all have had
+// their time ends up with a reservoir of each.
+std::uint64_t state_bytes_limit(std::uint64_t reservoir_size) {
+  StateLayout layout;
+  (void)ShufflingFrameSampler::State(layout, reservoir_size);
+  const auto& sizes = ShufflingFrameSampler::kPlaceBytes;
+  return layout.bytes() + (reservoir_size + 4 * ShufflingFrameSampler::kStepsPerCommit) *
+                              std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+}
+
+}  // namespace
+
+static_assert(ShufflingFrameSampler::kPlaceBytes.back() >= formats::packed_bytes_max + 8);
+
+ShufflingFrameSampler::ShufflingFrameSampler(const StageContext& context)
+    : context_(context),
+      reservoir_size_(context.config.shuffling_frame_sampler().reservoir_size_per_thread()),
+      state_([this] {
+        StateLayout layout;
+        return State(layout, reservoir_size_);
+      }()),
+      in_(context.input("input")),
+      out_(context.output("output")),
+      frames_held_(context.counter("frames_held")),
+      frames_skipped_(context.counter("frames_skipped")) {}
+
+// A place for so many bytes that nothing refers to; false: the arena cannot grow now.
+// A place begins with 8 bytes: how many of the others are in use, or, in a free queue, the next
+// place.
+bool ShufflingFrameSampler::take_place(Step& step, std::uint64_t bytes,
+                                       std::uint64_t* place) noexcept {
+  std::uint64_t size_class = 0;
+  while (kPlaceBytes[size_class] < bytes + 8) ++size_class;
+  const State::Queue& queue = state_.free[size_class];
+  const std::uint64_t length = step.load(queue.length);
+  if (length > kStepsPerCommit) {
+    *place = step.load(queue.front);
+    step.store(queue.front, step.load(Word{*place & ~kClassMask}));
+    step.store(queue.length, length - 1);
+    return true;
+  }
+  const std::uint64_t made = step.load(state_.places_bytes);
+  const std::uint64_t end = state_.places.offset + made + kPlaceBytes[size_class];
+  if (end > step.state_bytes()) {
+    const Status grown = step.grow(end + std::max(kGrowthMin, step.state_bytes() / 16));
+    if (!grown && !step.grow(end).ok()) {
+      if (!said_no_memory_) {
+        context_.warn(
+            fmt::format("no_memory stage={}: {}", context_.stage, grown.error().message()));
+        context_.note(grown.error().message());
+      }
+      said_no_memory_ = true;
+      return false;
+    }
+    said_no_memory_ = false;
+  }
+  *place = (state_.places.offset + made) | size_class;
+  step.store(state_.places_bytes, made + kPlaceBytes[size_class]);
+  return true;
+}
+
+void ShufflingFrameSampler::give_place(Step& step, std::uint64_t place) noexcept {
+  const State::Queue& queue = state_.free[place & kClassMask];
+  const std::uint64_t length = step.load(queue.length);
+  if (length == 0) {
+    step.store(queue.front, place);
+  } else {
+    step.store(Word{step.load(queue.back) & ~kClassMask}, place);
+  }
+  step.store(queue.back, place);
+  step.store(queue.length, length + 1);
+}
+
+bool ShufflingFrameSampler::put_frame(Step& step, std::uint64_t index) noexcept {
+  const std::uint64_t place = step.load(state_.list[2 * index]);
+  const std::uint64_t tag = step.load(state_.list[2 * index + 1]);
+  const std::byte* at = step.bytes(place & ~kClassMask);
+  // The length is read through the step: a word of a place may be in the journal, as a link of the
+  // free queue.
+  const std::uint64_t bytes = step.load(Word{place & ~kClassMask});
+  RF_CHECK(bytes + 8 <= kPlaceBytes[place & kClassMask], bytes, place);
+  return step.put(out_, {at + 8, bytes}, {.tag = {tag >> 24, tag & 0xffffff}});
+}
+
+StepStatus ShufflingFrameSampler::drain(Step& step) noexcept {
+  const std::uint64_t count = step.load(state_.count);
+  if (count == 0 || step.draining()) return StepStatus::kEnd;
+  const std::uint64_t victim = step.draw(count);
+  if (!put_frame(step, victim)) return StepStatus::kNoRoom;
+  step.store(state_.list[2 * victim], step.load(state_.list[2 * (count - 1)]));
+  step.store(state_.list[2 * victim + 1], step.load(state_.list[2 * (count - 1) + 1]));
+  step.store(state_.count, count - 1);
+  step.gauge(frames_held_, count - 1);
+  return StepStatus::kDone;
+}
+
+void ShufflingFrameSampler::say(std::uint64_t count) noexcept {
+  if (count < said_at_ + reservoir_size_ / 100 && count != reservoir_size_) return;
+  said_at_ = count;
+  context_.note(fmt::format("reservoir: {} of {} frames", count, reservoir_size_));
+}
+
+StepStatus ShufflingFrameSampler::step(Step& step) noexcept {
+  const std::optional<Record> frame = step.peek(in_);
+  if (!frame) return step.ended(in_) ? drain(step) : StepStatus::kNoInput;
+  if (frame->bytes.size() > formats::packed_bytes_max) {
+    step.count(frames_skipped_);
+    return step.consume(*frame);
+  }
+  std::uint64_t place = 0;
+  if (!take_place(step, frame->bytes.size(), &place)) return StepStatus::kNoRoom;
+  // Nothing refers to the place until the commit, so a death in mid-copy leaves no trace. Its
+  // length is a word.
+  step.store(Word{place & ~kClassMask}, frame->bytes.size());
+  step.fill({(place & ~kClassMask) + 8, frame->bytes.size()}, frame->bytes);
+  std::uint64_t index = step.load(state_.count);
+  if (index < reservoir_size_) {
+    step.store(state_.count, index + 1);
+    step.gauge(frames_held_, index + 1);
+    say(index + 1);
+  } else {
+    index = step.draw(reservoir_size_);
+    if (!put_frame(step, index)) return StepStatus::kNoRoom;
+    give_place(step, step.load(state_.list[2 * index]));
+  }
+  step.store(state_.list[2 * index], place);
+  step.store(state_.list[2 * index + 1], fold_tag(frame->tag));
+  return step.consume(*frame);
+}
+
+StageType shuffling_frame_sampler_type() {
+  StageType type;
+  type.kind = "shuffling_frame_sampler";
+  type.inputs = {{"input", "frames"}};
+  type.outputs = {{"output", "frames"}};
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+    const ShufflingFrameSamplerConfig& own = config.shuffling_frame_sampler();
+    NodeSpec node;
+    node.lanes = own.threads();
+    node.state_bytes = state_bytes_wanted(own.reservoir_size_per_thread());
+    node.state_bytes_max = state_bytes_limit(own.reservoir_size_per_thread());
+    node.inputs = {{.port = "input", .from = "", .block = 1}};
+    // A single lane deals out its frames one by one. Of several each has got another number of
+    // them; if those were dealt out in turn, the lane that has more would wait for the one that has
+    // less, with the rest of the feed in between waiting for both. So they keep the units of games.
+    node.outputs = {output_spec(own, "frames", 4 * kMiB,
+                                own.threads() == 1 ? UnitRule::kRecord : UnitRule::kFollow)};
+    node.weight = 0.3;
+    node.steps_per_commit = ShufflingFrameSampler::kStepsPerCommit;
+    node.entries_per_step = 24;
+    node.create = [](const StageContext& context) {
+      return std::make_unique<ShufflingFrameSampler>(context);
+    };
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,76 @@
+// Shuffles frames: each frame that arrives takes the place of a random earlier one, which goes out.
+//
+//   input    frames   packed frames
+//   output   frames   the same, in another order; with their tags
+//   arena    list of places (16 bytes each: place and tag), the places themselves; grows if frames
+//   are larger than usual at end   the reservoir goes out in random order, then the output closes;
+//   on drain it does not (it is state) skips    a frame larger than any packed frame can be
+//   (frames_skipped)
+//
+// Several lanes keep the order of games among them (the last unit of each is what its reservoir
+// held at the end); their number is part of what a seed means.
+//
+// Places come in a few sizes, so that a frame of 1.1 KB does not take the room of the largest (8.4
+// KB). Free places of a size stand in a queue that runs through the places themselves; a place that
+// was given up goes to its end, and one is taken from its front only if more are in it than one
+// commit can have added: so no call of step() writes a place that committed state still refers to.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "workers/runtime/stage.h"
+
+namespace ringfeed {
+
+StageType shuffling_frame_sampler_type();
+
+class ShufflingFrameSampler final : public Stage {
+ public:
+  static constexpr std::array<std::uint64_t, 5> kPlaceBytes = {1104, 1200, 1328, 1680, 8384};
+  static constexpr std::uint32_t kStepsPerCommit = 64;
+
+  struct State {
+    State(StateLayout& layout, std::uint64_t reservoir_size)
+        : count(layout.word()),
+          places_bytes(layout.word()),
+          list(layout.words(2 * reservoir_size)) {
+      for (Queue& queue : free) queue = {layout.word(), layout.word(), layout.word()};
+      places = layout.place(0, 64);
+    }
+    struct Queue {
+      Word front;  // place that is taken next
+      Word back;   // place that was given up last
+      Word length;
+    };
+    Word count;         // frames in the reservoir
+    Word places_bytes;  // bytes of the places made so far
+    Words list;         // 2 i: place of frame i (offset | size class), 2 i + 1: its tag
+    std::array<Queue, kPlaceBytes.size()> free;
+    Place places;
+  };
+
+  explicit ShufflingFrameSampler(const StageContext& context);
+  StepStatus step(Step& step) noexcept override;
+
+ private:
+  // A place: its offset in the state (a multiple of 16) and, in the low bits, the size class.
+  static constexpr std::uint64_t kClassMask = 15;
+  [[nodiscard]] bool take_place(Step& step, std::uint64_t bytes, std::uint64_t* place) noexcept;
+  void give_place(Step& step, std::uint64_t place) noexcept;
+  bool put_frame(Step& step, std::uint64_t index) noexcept;
+  StepStatus drain(Step& step) noexcept;
+  void say(std::uint64_t count) noexcept;
+
+  StageContext context_;
+  std::uint64_t reservoir_size_;
+  State state_;
+  InPort in_;
+  OutPort out_;
+  Counter frames_held_;
+  Counter frames_skipped_;
+  std::uint64_t said_at_ = 0;
+  bool said_no_memory_ = false;
+};
+
+}  // namespace ringfeed

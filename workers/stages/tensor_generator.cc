@@ -1,0 +1,162 @@
+#include "workers/stages/tensor_generator.h"
+
+#include "proto/batch.pb.h"
+#include "workers/runtime/random.h"
+
+namespace ringfeed {
+namespace {
+
+constexpr std::uint64_t kPlanesRowBytes = formats::kPlanesRowFloats * 4;
+constexpr std::uint64_t kPolicyRowBytes = formats::kPolicyRowFloats * 4;
+constexpr std::uint64_t kValuesRowBytes = formats::kValuesRowFloats * 4;
+
+}  // namespace
+
+TensorGenerator::Offsets::Offsets(std::uint64_t batch_size) noexcept
+    : planes(0),
+      policy(shm::align_up(batch_size * kPlanesRowBytes, formats::kTensorAlignment)),
+      values(shm::align_up(policy + batch_size * kPolicyRowBytes, formats::kTensorAlignment)),
+      end(values + batch_size * kValuesRowBytes) {}
+
+TensorGenerator::TensorGenerator(const StageContext& context)
+    : context_(context),
+      batch_size_(context.config.tensor_generator().batch_size()),
+      drop_remainder_(context.feed.drop_remainder()),
+      offsets_(batch_size_),
+      state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      in_(context.input("input")),
+      rows_(context.counter("rows")),
+      batches_(context.counter("batches")),
+      rows_dropped_(context.counter("rows_dropped")),
+      skipped_(context, "frames_skipped") {}
+
+void TensorGenerator::publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept {
+  step.publish_batch(static_cast<std::uint32_t>(rows), offsets_.end, {lineage, rows});
+  step.count(batches_);
+  step.store(state_.rows, 0);
+  step.store(state_.lineage, 0);
+}
+
+StepStatus TensorGenerator::step(Step& step) noexcept {
+  std::uint64_t rows = step.load(state_.rows);
+  std::uint64_t lineage = step.load(state_.lineage);
+  if (!step.peek(in_)) {
+    if (!step.ended(in_)) return StepStatus::kNoInput;
+    if (rows == 0) return StepStatus::kEnd;
+    if (drop_remainder_) {
+      step.count(rows_dropped_, rows);
+    } else {
+      publish(step, rows, lineage);
+    }
+    return StepStatus::kEnd;
+  }
+  const std::span<std::byte> slot = step.open_batch();
+  if (slot.empty()) return StepStatus::kNoRoom;
+  const formats::Lc0Tensors tensors = {reinterpret_cast<float*>(slot.data() + offsets_.planes),
+                                       reinterpret_cast<float*>(slot.data() + offsets_.policy),
+                                       reinterpret_cast<float*>(slot.data() + offsets_.values)};
+  StepStatus status = StepStatus::kDone;
+  std::uint64_t written = 0;
+  for (std::uint32_t i = 0; i < kRowsPerStep && rows < batch_size_ && status == StepStatus::kDone;
+       ++i) {
+    const std::optional<Record> frame = step.peek(in_);
+    if (!frame) break;
+    const formats::RowStatus row = writer_.write_row(frame->bytes, tensors, rows);
+    if (row == formats::RowStatus::kWritten) {
+      ++rows;
+      ++written;
+      lineage = mix(lineage, mix(frame->tag[0], frame->tag[1]));
+    } else {
+      skipped_.skip(step, "frame", frame->tag[1], formats::row_status_name(row));
+    }
+    status = step.consume(*frame);
+  }
+  // The rows are in memory before the step that says so.
+  formats::store_fence();
+  step.count(rows_, written);
+  if (rows == batch_size_) {
+    publish(step, rows, lineage);
+  } else {
+    step.store(state_.rows, rows);
+    step.store(state_.lineage, lineage);
+  }
+  return status;
+}
+
+StageType tensor_generator_type() {
+  StageType type;
+  type.kind = "tensor_generator";
+  type.inputs = {{"input", "frames"}};
+  type.outputs = {{"output", "batches"}};
+  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
+    // Lanes take batch_size units in turn. Only where a unit is one row, and so a lane's turn one
+    // batch, do they come round in the order in which batches are numbered.
+    const TensorGeneratorConfig& own = config.tensor_generator();
+    std::vector<Problem> problems;
+    if (own.threads() < 2 || feed.feed_output().dispatch() != FeedOutputConfig::ORDERED) {
+      return problems;
+    }
+    const std::string before = own.input().substr(0, own.input().find('.'));
+    for (const StageConfig& stage : feed.stages()) {
+      if (stage.name() != before) continue;
+      if (stage.has_shuffling_frame_sampler() &&
+          (stage.shuffling_frame_sampler().threads() == 1 ||
+           stage.shuffling_frame_sampler().overflow_behavior() != BLOCK)) {
+        continue;
+      }
+      if (stage.has_chunk_unpacker() && stage.chunk_unpacker().overflow_behavior() != BLOCK) {
+        continue;
+      }
+      problems.push_back(
+          {"threads",
+           fmt::format("{} lanes behind stage '{}' would wait for each other for good: with "
+                       "dispatch ORDERED, rows are dealt out in turn only by a "
+                       "shuffling_frame_sampler of one lane; set threads: 1 here, or put such a "
+                       "sampler before it, or set feed_output.dispatch: RELAXED",
+                       own.threads(), before)});
+    }
+    return problems;
+  };
+  type.batch = [](const StageConfig& config, BatchSchema& schema) {
+    const std::uint64_t batch_size = config.tensor_generator().batch_size();
+    const TensorGenerator::Offsets offsets(batch_size);
+    const auto add = [&schema](const char* name, std::initializer_list<std::int64_t> shape,
+                               std::uint64_t offset, std::uint64_t bytes) {
+      TensorSpec& tensor = *schema.add_tensors();
+      tensor.set_name(name);
+      tensor.set_dtype("float32");
+      tensor.add_shape(-1);
+      for (const std::int64_t size : shape) tensor.add_shape(size);
+      tensor.set_offset(offset);
+      tensor.set_bytes(bytes);
+    };
+    add("planes", {112, 8, 8}, offsets.planes, batch_size * kPlanesRowBytes);
+    add("policy", {1858}, offsets.policy, batch_size * kPolicyRowBytes);
+    add("values", {6, 3}, offsets.values, batch_size * kValuesRowBytes);
+    schema.set_slot_bytes(shm::align_up(offsets.end, shm::kPageBytes));
+    schema.set_rows_max(static_cast<std::uint32_t>(batch_size));
+  };
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+    const TensorGeneratorConfig& own = config.tensor_generator();
+    NodeSpec node;
+    node.lanes = own.threads();
+    StateLayout layout;
+    (void)TensorGenerator::State(layout);
+    node.state_bytes = layout.bytes();
+    node.inputs = {{.port = "input", .from = "", .block = own.batch_size()}};
+    node.outputs = {output_spec(own, "batches", 0, UnitRule::kExplicit)};
+    node.weight = 1;
+    node.steps_per_commit = 2;
+    node.entries_per_step = 64;
+    node.create = [](const StageContext& context) {
+      return std::make_unique<TensorGenerator>(context);
+    };
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,58 @@
+// Writes frames as tensors straight into the slots of the feed.
+//
+//   input    frames   packed frames
+//   output   batches  planes float32 [B,112,8,8], policy float32 [B,1858], values float32 [B,6,3]
+//   (formats/lc0_tensors.h) arena    rows written of the batch under way (8 bytes), its lineage (8)
+//   at end   the last batch is published with the rows it has, unless drop_remainder (rows then in
+//   rows_dropped) skips    a frame that cannot be expanded (frames_skipped), logged with the reason
+//
+// Rows are committed as they are written, with the input consumed: the ring before it need not hold
+// a whole batch.
+#pragma once
+
+#include "workers/formats/lc0_tensors.h"
+#include "workers/runtime/stage.h"
+#include "workers/stages/common.h"
+
+namespace ringfeed {
+
+StageType tensor_generator_type();
+
+class TensorGenerator final : public Stage {
+ public:
+  struct State {
+    explicit State(StateLayout& layout) : rows(layout.word()), lineage(layout.word()) {}
+    Word rows;
+    Word lineage;
+  };
+  // Where the tensors of a batch of so many rows lie in a slot.
+  struct Offsets {
+    explicit Offsets(std::uint64_t batch_size) noexcept;
+    std::uint64_t planes;
+    std::uint64_t policy;
+    std::uint64_t values;
+    std::uint64_t end;
+  };
+  // Rows that one call writes at most, so that a death does not cost more than these.
+  static constexpr std::uint32_t kRowsPerStep = 32;
+
+  explicit TensorGenerator(const StageContext& context);
+  StepStatus step(Step& step) noexcept override;
+
+ private:
+  void publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept;
+
+  StageContext context_;
+  std::uint64_t batch_size_;
+  bool drop_remainder_;
+  Offsets offsets_;
+  State state_;
+  InPort in_;
+  Counter rows_;
+  Counter batches_;
+  Counter rows_dropped_;
+  SkipReason skipped_;
+  formats::Lc0TensorWriter writer_;
+};
+
+}  // namespace ringfeed
