@@ -1,0 +1,106 @@
+// What can be typed.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "ringfeed/shm/layout.h"
+#include "ringfeed/shm/result.h"
+#include "supervisor/cli/verbs.h"
+
+namespace ringfeed::cli {
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit status: 0 ok, 1 failure, 2 usage, 3 invalid configuration, 4 no such feed.";
+
+void add_config(CLI::App& verb, ConfigArguments& arguments) {
+  verb.add_option("CONFIG", arguments.file,
+                  "configuration: .textproto, .json or .binpb; - is standard input")
+      ->required();
+  verb.add_option("--set", arguments.overrides,
+                  "path=value, applied after the file; may be given several times")
+      ->type_name("PATH=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
+void add_directory(CLI::App& verb, std::string& directory) {
+  verb.add_option("--socket-dir", directory,
+                  "directory of the control socket; default: $RINGFEED_SOCKET_DIR, else "
+                  "$XDG_RUNTIME_DIR/ringfeed, then /run/ringfeed")
+      ->type_name("DIR");
+}
+
+}  // namespace
+
+int main_with(int argc, char** argv) {
+  CLI::App app{"ringfeed feeds training data to the processes that train.", "ringfeed"};
+  app.require_subcommand(1);
+  app.footer(kExitCodes);
+  int result = kOk;
+
+  ConfigArguments config;
+  CLI::App* run_verb = app.add_subcommand("run", "Start a feed and serve it until it ends");
+  add_config(*run_verb, config);
+  run_verb->footer(
+      "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\n"
+      "Example: ringfeed run lc0.textproto --set stages.pool.chunk_pool_size=20000");
+  run_verb->callback([&] { result = run(config); });
+
+  CLI::App* check_verb =
+      app.add_subcommand("check", "Say what is wrong with a configuration, or what it would make");
+  add_config(*check_verb, config);
+  check_verb->footer("Example: ringfeed check lc0.textproto");
+  check_verb->callback([&] { result = check(config); });
+
+  std::string directory;
+  std::string feed;
+  bool json = false;
+  CLI::App* status_verb =
+      app.add_subcommand("status", "Show a feed: stages, lanes, rings, rates, trainers");
+  status_verb->add_option("FEED", feed, "name of the feed; all that run if left out");
+  status_verb->add_flag("--json", json, "for programs: one JSON object a feed");
+  status_verb->footer("Example: ringfeed status lc0 --json");
+  add_directory(*status_verb, directory);
+  status_verb->callback([&] { result = status(directory, feed, json); });
+
+  bool now = false;
+  CLI::App* stop_verb = app.add_subcommand("stop", "End a feed and wait until it has ended");
+  stop_verb->add_option("FEED", feed, "name of the feed")->required();
+  stop_verb->add_flag("--now", now, "do not drain: batches on their way are lost");
+  stop_verb->footer("Example: ringfeed stop lc0");
+  add_directory(*stop_verb, directory);
+  stop_verb->callback([&] { result = stop(directory, feed, now); });
+
+  CLI::App* clean_verb = app.add_subcommand(
+      "clean", "Remove what killed feeds have left: sockets, lock files, segment files, workers");
+  clean_verb->footer("Live feeds are not touched.\nExample: ringfeed clean");
+  add_directory(*clean_verb, directory);
+  clean_verb->callback([&] { result = clean(directory); });
+
+  CLI::App* version_verb = app.add_subcommand("version", "Show the version and the ABI");
+  version_verb->footer("Example: ringfeed version");
+  version_verb->callback([] {
+    fmt::print("ringfeed {}, ABI {}.{}, layout {:#018x}\n", RINGFEED_VERSION, shm::kAbiMajor,
+               shm::kAbiMinor, shm::kLayoutHash);
+  });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  } catch (const Error& error) {
+    const std::string& text = error.message();
+    fmt::print(stderr, "ringfeed: {}{}", text, text.ends_with('\n') ? "" : "\n");
+    return kFailure;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ringfeed: {}\n", error.what());
+    return kFailure;
+  }
+  return result;
+}
+
+}  // namespace ringfeed::cli

@@ -1,0 +1,112 @@
+// ringfeed status, stop and clean: verbs about feeds that run, or have run.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "proto/control.pb.h"
+#include "supervisor/cli/verbs.h"
+#include "supervisor/control/client.h"
+#include "supervisor/control/feed_lock.h"
+#include "supervisor/control/place.h"
+#include "supervisor/metrics/show.h"
+
+namespace ringfeed::cli {
+namespace {
+
+// Between the two looks from which rates are made: long enough for a few batches.
+constexpr std::chrono::milliseconds kRateInterval{500};
+
+std::vector<std::string> look_in(const std::string& directory) {
+  return control::search_directories(directory, control::read_environment());
+}
+
+int no_such_feed(const std::vector<std::string>& directories, const std::string& feed) {
+  const std::vector<std::string> live = control::ControlClient::live_feeds(directories);
+  fmt::print(stderr, "no feed '{}' runs in {}; {}\n", feed, fmt::join(directories, " or "),
+             live.empty() ? "none runs there" : fmt::format("running: {}", fmt::join(live, ", ")));
+  return kNoSuchFeed;
+}
+
+StatusReply ask_status(control::ControlClient& client, std::uint64_t id) {
+  Request request;
+  request.set_id(id);
+  request.mutable_status();
+  Reply reply = client.call(request);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  return reply.status();
+}
+
+}  // namespace
+
+int status(const std::string& directory, const std::string& feed, bool json) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::vector<std::string> feeds{feed};
+  if (feed.empty()) {
+    feeds = control::ControlClient::live_feeds(directories);
+    if (feeds.empty()) {
+      fmt::print(stderr, "no feed runs in {}\n", fmt::join(directories, " or "));
+      return kNoSuchFeed;
+    }
+  }
+  for (const std::string& name : feeds) {
+    std::optional<control::ControlClient> client =
+        control::ControlClient::connect(directories, name);
+    if (!client) return no_such_feed(directories, name);
+    const StatusReply before = ask_status(*client, 1);
+    std::this_thread::sleep_for(kRateInterval);
+    const StatusReply now = ask_status(*client, 2);
+    fmt::print("{}",
+               json ? metrics::status_json(now, &before) : metrics::show_status(now, &before));
+  }
+  return kOk;
+}
+
+int stop(const std::string& directory, const std::string& feed, bool now) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) return no_such_feed(directories, feed);
+  Request request;
+  request.set_id(1);
+  request.mutable_stop()->set_now(now);
+  const Reply reply = client->call(request);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  fmt::print(stderr, "feed '{}' {}\n", feed,
+             now ? "stops" : "drains: its trainers get what is on its way, then it ends");
+  client->wait_for_end();
+  return kOk;
+}
+
+int clean(const std::string& directory) {
+  const std::vector<std::string> directories = look_in(directory);
+  int cleaned = 0;
+  for (const std::string& place : directories) {
+    for (const std::string& feed : control::feeds_in(place)) {
+      Result<control::FeedLock> lock =
+          control::FeedLock::take(control::lock_path(place, feed), feed);
+      if (!lock) {
+        // A live supervisor: nothing of his is touched.
+        if (lock.error().code() != ErrorCode::kBusy) {
+          fmt::print(stderr, "{}\n", lock.error().message());
+        }
+        continue;
+      }
+      for (const std::string& done : control::clear_remains(lock->left_behind())) {
+        fmt::print("feed {}: {}\n", feed, done);
+      }
+      if (::unlink(control::socket_path(place, feed).c_str()) == 0) {
+        fmt::print("feed {}: removed its socket\n", feed);
+      }
+      lock->remove();
+      fmt::print("feed {}: cleaned\n", feed);
+      ++cleaned;
+    }
+  }
+  if (cleaned == 0) fmt::print(stderr, "nothing to clean in {}\n", fmt::join(directories, " or "));
+  return kOk;
+}
+
+}  // namespace ringfeed::cli

@@ -1,0 +1,59 @@
+#include "supervisor/cli/prepare.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "supervisor/process/spawn.h"
+
+namespace ringfeed::cli {
+
+Prepared::Prepared(config::Configuration read) : configuration(std::move(read)) {}
+Prepared::~Prepared() = default;
+Prepared::Prepared(Prepared&&) noexcept = default;
+
+int usable_cores() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  return ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
+std::optional<Prepared> prepare(const ConfigArguments& arguments) {
+  Prepared prepared(config::read_config(arguments.file, arguments.overrides));
+  prepared.plan = std::make_unique<PipelinePlan>();
+  if (prepared.configuration.complete()) {
+    prepared.worker_binary = process::find_worker_binary();
+    *prepared.plan = process::ask_plan(prepared.worker_binary, prepared.configuration.message());
+  }
+  config::Checked checked = config::check_config(prepared.configuration, *prepared.plan);
+  if (!checked.ok()) {
+    fmt::print(stderr, "{}", config::problem_report(checked.problems));
+    return std::nullopt;
+  }
+  const DataLoaderConfig& message = prepared.configuration.message();
+  prepared.wiring = std::move(checked.wiring);
+  prepared.groups = config::stage_groups(message, *prepared.plan, prepared.wiring, usable_cores());
+  prepared.layout = layout::lay_out(message, *prepared.plan, prepared.wiring, prepared.groups);
+  return prepared;
+}
+
+layout::MemoryLimits memory_limits(const Prepared& prepared) {
+  const StorageConfig& storage = prepared.configuration.message().storage();
+  layout::MemoryLimits limits;
+  if (!storage.directory().empty() && !std::filesystem::is_directory(storage.directory())) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("storage.directory {} is no directory: create it, or leave it out for "
+                            "memory without a name",
+                            storage.directory()));
+  }
+  limits.available_bytes = shm::available_bytes(shm::Storage{storage.directory()});
+  limits.place = storage.directory().empty() ? "this machine" : "directory " + storage.directory();
+  limits.budget_bytes = storage.memory_budget_bytes();
+  return limits;
+}
+
+}  // namespace ringfeed::cli

@@ -1,0 +1,42 @@
+// From a configuration file to a layout: what `run` and `check` have in common.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "supervisor/cli/verbs.h"
+#include "supervisor/config/check.h"
+#include "supervisor/config/grouping.h"
+#include "supervisor/config/read.h"
+#include "supervisor/layout/feed_layout.h"
+#include "supervisor/layout/memory.h"
+
+namespace ringfeed {
+class PipelinePlan;
+}
+
+namespace ringfeed::cli {
+
+struct Prepared {
+  config::Configuration configuration;
+  std::string worker_binary;
+  std::unique_ptr<PipelinePlan> plan;
+  config::Wiring wiring;
+  std::vector<config::StageGroup> groups;
+  layout::FeedLayout layout;
+
+  Prepared(config::Configuration read);
+  ~Prepared();
+  Prepared(Prepared&&) noexcept;
+};
+
+// nullopt: there are problems, and all of them have been said on standard error.
+[[nodiscard]] std::optional<Prepared> prepare(const ConfigArguments& arguments);
+
+[[nodiscard]] layout::MemoryLimits memory_limits(const Prepared& prepared);
+
+// CPUs that this process may use.
+[[nodiscard]] int usable_cores();
+
+}  // namespace ringfeed::cli

@@ -1,0 +1,34 @@
+// The verbs of the command line; each returns the exit status of the program.
+//
+//   0 ok   1 failure   2 usage   3 invalid configuration   4 no such feed
+// Data goes to standard output, talk to standard error. Throws Error for what is 1.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ringfeed::cli {
+
+inline constexpr int kOk = 0;
+inline constexpr int kFailure = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kInvalidConfiguration = 3;
+inline constexpr int kNoSuchFeed = 4;
+
+struct ConfigArguments {
+  std::string file;
+  std::vector<std::string> overrides;  // path=value
+};
+
+int run(const ConfigArguments& arguments);
+int check(const ConfigArguments& arguments);
+// `directory`: where feeds are looked for; empty: by the rule of control/place.h. An empty feed:
+// all that run there.
+int status(const std::string& directory, const std::string& feed, bool json);
+int stop(const std::string& directory, const std::string& feed, bool now);
+int clean(const std::string& directory);
+
+// Parses and carries out; every message and exit status of the program comes from here.
+int main_with(int argc, char** argv);
+
+}  // namespace ringfeed::cli

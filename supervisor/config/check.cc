@@ -1,0 +1,377 @@
+#include "supervisor/config/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "supervisor/config/fields.h"
+#include "supervisor/config/names.h"
+
+namespace ringfeed::config {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr int kConsumerGroupsMax = 16;
+constexpr std::uint32_t kSpareSlotsMin = 2;  // shm: for skip and detach to make progress
+
+constexpr std::string_view kStageNameRule =
+    "take 1 to 64 letters, digits, '_' or '-' (a dot separates stage and port)";
+constexpr std::string_view kFeedNameRule = "take 1 to 64 letters, digits, '_', '.' or '-'";
+
+class Checker {
+ public:
+  Checker(const Configuration& configuration, const PipelinePlan& plan)
+      : config_(configuration.message()), places_(configuration.places()), plan_(plan) {
+    checked_.problems = configuration.problems();
+  }
+
+  Checked check() {
+    check_stage_names();
+    check_kinds();
+    check_ranges(config_, "");
+    add_stage_problems();
+    checked_.wiring = wire(config_, plan_, places_, checked_.problems);
+    check_feed_name();
+    check_stage_groups();
+    check_consumer_groups();
+    check_slots();
+    check_restarts();
+    if (checked_.problems.empty()) require_consistent(config_, plan_);
+    sort_problems(checked_.problems);
+    return std::move(checked_);
+  }
+
+ private:
+  void problem(const std::string& path, std::string text) {
+    checked_.problems.push_back(
+        {places_.find(path), stage_label(config_, path), std::move(text), path});
+  }
+  [[nodiscard]] bool reported(std::string_view path) const {
+    return std::any_of(checked_.problems.begin(), checked_.problems.end(),
+                       [path](const Problem& problem) { return problem.path == path; });
+  }
+
+  void check_stage_names() {
+    if (config_.stages_size() == 0 && !places_.doubtful("") && !reported("stages")) {
+      problem("", "there are no stages; add stages { name: \"…\" … }");
+    }
+    std::map<std::string, int> first;
+    for (int i = 0; i < config_.stages_size(); ++i) {
+      const std::string& name = config_.stages(i).name();
+      const std::string path = stage_path(i);
+      if (name.empty()) {
+        if (!reported(path + ".name") && !reported(path)) {
+          problem(path, "it has no name; add name: \"…\", by which other stages refer to it");
+        }
+        continue;
+      }
+      if (!valid_stage_name(name)) {
+        problem(path + ".name", fmt::format("\"{}\" cannot be a name; {}", name, kStageNameRule));
+      }
+      const auto [earlier, fresh] = first.try_emplace(name, i);
+      if (!fresh) {
+        problem(path + ".name",
+                fmt::format("this name is taken by the stage at {}; rename one of them",
+                            places_.find(stage_path(earlier->second)).text()));
+      }
+    }
+  }
+
+  void check_kinds() {
+    for (int i = 0; i < config_.stages_size(); ++i) {
+      const std::vector<const FieldDescriptor*> kinds = kinds_set(config_.stages(i));
+      const std::string path = stage_path(i);
+      if (kinds.size() == 1) continue;
+      if (kinds.empty()) {
+        // A field that was not understood was probably it.
+        if (places_.doubtful(path) || kind_reported(path)) continue;
+        std::vector<std::string> names;
+        for (const FieldDescriptor* kind : kind_fields()) names.push_back(kind->name());
+        problem(path,
+                fmt::format("it has no configuration; give exactly one of {}", listed(names)));
+        continue;
+      }
+      std::vector<std::string> given;
+      for (const FieldDescriptor* kind : kinds) {
+        given.push_back(
+            fmt::format("{} ({})", kind->name(), places_.find(path + "." + kind->name()).text()));
+      }
+      problem(path,
+              fmt::format("it has {} configurations, {}; keep one and make the others stages of "
+                          "their own",
+                          given.size(), listed(given)));
+    }
+  }
+
+  // Whether something was wrong with the kind itself, e.g. `chunk_unpacker: 5`.
+  [[nodiscard]] bool kind_reported(const std::string& stage) const {
+    const std::vector<const FieldDescriptor*> kinds = kind_fields();
+    return reported(stage) || std::any_of(kinds.begin(), kinds.end(), [&](const auto* kind) {
+             return reported(stage + "." + kind->name());
+           });
+  }
+
+  // Every number that was given, against the range that the schema has for it.
+  void check_ranges(const Message& message, const std::string& path) {
+    const Reflection& reflection = *message.GetReflection();
+    std::vector<const FieldDescriptor*> fields;
+    reflection.ListFields(message, &fields);
+    for (const FieldDescriptor* field : fields) {
+      const std::string field_path = path.empty() ? field->name() : path + "." + field->name();
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        if (!field->is_repeated()) {
+          check_ranges(reflection.GetMessage(message, field), field_path);
+          continue;
+        }
+        for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+          check_ranges(reflection.GetRepeatedMessage(message, field, i),
+                       fmt::format("{}[{}]", field_path, i));
+        }
+      } else if (!field->is_repeated()) {
+        check_range(message, *field, field_path);
+      }
+    }
+  }
+
+  void check_range(const Message& message, const FieldDescriptor& field, const std::string& path) {
+    const Reflection& reflection = *message.GetReflection();
+    double value = 0;
+    std::string shown;
+    const auto take = [&](auto number) {
+      value = static_cast<double>(number);
+      shown = fmt::format("{}", number);
+    };
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        take(reflection.GetInt32(message, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        take(reflection.GetInt64(message, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_UINT32:
+        take(reflection.GetUInt32(message, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        take(reflection.GetUInt64(message, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_FLOAT:
+        take(reflection.GetFloat(message, &field));
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        take(reflection.GetDouble(message, &field));
+        break;
+      default:
+        return;
+    }
+    if (in_range(field, value)) return;
+    problem(path,
+            fmt::format("{} is {}; give {}", shown_path(path), shown, allowed_numbers(field)));
+  }
+
+  // What the stages refuse. A value that has been refused already is not refused again.
+  void add_stage_problems() {
+    for (int i = 0; i < std::min(plan_.stages_size(), config_.stages_size()); ++i) {
+      const StagePlan& stage = plan_.stages(i);
+      for (const PlanProblem& found : stage.problems()) {
+        std::string path = stage_path(i);
+        if (!stage.kind().empty()) path += "." + stage.kind();
+        if (!found.field().empty()) path += "." + found.field();
+        if (found.field().empty() || !reported(path)) problem(path, found.text());
+      }
+    }
+  }
+
+  void check_feed_name() {
+    if (!valid_feed_name(config_.feed()) && !reported("feed")) {
+      problem("feed", config_.has_feed()
+                          ? fmt::format("feed is \"{}\"; {}", config_.feed(), kFeedNameRule)
+                          : "the feed has no name; add feed: \"NAME\"");
+    }
+  }
+
+  void check_stage_groups() {
+    if (config_.stage_groups_size() == 0) return;
+    std::vector<std::string> stages;
+    for (const StageConfig& stage : config_.stages()) {
+      if (!stage.name().empty()) stages.push_back(stage.name());
+    }
+    std::map<std::string, std::string> group_of;
+    std::map<std::string, Place> named;
+    for (int i = 0; i < config_.stage_groups_size(); ++i) {
+      const StageGroupConfig& group = config_.stage_groups(i);
+      const std::string path = fmt::format("stage_groups[{}]", i);
+      check_group_name(group.name(), path, "stage group", &valid_stage_name, kStageNameRule, named);
+      if (group.stages_size() == 0 && !places_.doubtful(path)) {
+        problem(path, fmt::format("stage group '{}' has no stages; add stages: \"…\", or remove it",
+                                  group.name()));
+      }
+      for (int j = 0; j < group.stages_size(); ++j) {
+        const std::string& stage = group.stages(j);
+        const std::string stage_reference = fmt::format("{}.stages[{}]", path, j);
+        if (std::find(stages.begin(), stages.end(), stage) == stages.end()) {
+          problem(stage_reference,
+                  fmt::format("stage group '{}' names '{}', but there is no such stage{}",
+                              group.name(), stage, did_you_mean(stage, stages, "there are")));
+          // Taken as what was probably meant, so that it does not count as left out.
+          group_of.try_emplace(std::string(nearest_name(stage, stages)), group.name());
+          continue;
+        }
+        const auto [other, fresh] = group_of.try_emplace(stage, group.name());
+        if (!fresh) {
+          problem(
+              stage_reference,
+              fmt::format("stage group '{}' names '{}', which is in group '{}'; a stage is in one "
+                          "group: remove it from one of them",
+                          group.name(), stage, other->second));
+        }
+      }
+    }
+    std::vector<std::string> left_out;
+    for (const std::string& stage : stages) {
+      const bool again = std::find(left_out.begin(), left_out.end(), stage) != left_out.end();
+      if (!group_of.contains(stage) && !again) left_out.push_back(stage);
+    }
+    if (!left_out.empty() && !group_of.contains("")) {
+      problem(
+          "stage_groups",
+          fmt::format("no stage group has {}; add every stage to a group, or remove stage_groups "
+                      "and let the supervisor group them",
+                      listed(left_out)));
+    }
+  }
+
+  void check_group_name(const std::string& name, const std::string& path, std::string_view what,
+                        bool (*valid)(std::string_view) noexcept, std::string_view rule,
+                        std::map<std::string, Place>& named) {
+    if (name.empty()) {
+      if (!places_.doubtful(path)) {
+        problem(path, fmt::format("this {} has no name; add name: \"…\"", what));
+      }
+      return;
+    }
+    if (!valid(name)) {
+      problem(path + ".name",
+              fmt::format("\"{}\" cannot be the name of a {}; {}", name, what, rule));
+    }
+    const auto [earlier, fresh] = named.try_emplace(name, places_.find(path));
+    if (!fresh) {
+      problem(path + ".name", fmt::format("the {} '{}' exists already, at {}; rename one of them",
+                                          what, name, earlier->second.text()));
+    }
+  }
+
+  void check_consumer_groups() {
+    const FeedOutputConfig& output = config_.feed_output();
+    if (output.groups_size() > kConsumerGroupsMax) {
+      problem(fmt::format("feed_output.groups[{}]", kConsumerGroupsMax),
+              fmt::format("this is consumer group number {} of {}; a feed has at most {}",
+                          kConsumerGroupsMax + 1, output.groups_size(), kConsumerGroupsMax));
+    }
+    std::map<std::string, Place> named;
+    for (int i = 0; i < output.groups_size(); ++i) {
+      const ConsumerGroupConfig& group = output.groups(i);
+      const std::string path = fmt::format("feed_output.groups[{}]", i);
+      check_group_name(group.name(), path, "consumer group", &valid_feed_name, kFeedNameRule,
+                       named);
+      const bool ranked = group.kind() == ConsumerGroupConfig::RANKED;
+      if (ranked && !group.has_world() && !places_.doubtful(path) && !reported(path + ".world")) {
+        problem(path, fmt::format("consumer group '{}' is RANKED without world; add world: N, the "
+                                  "number of its members",
+                                  group.name()));
+      }
+      if (!ranked && group.has_world() && !reported(path + ".kind")) {
+        problem(
+            path + ".world",
+            fmt::format("consumer group '{}' is SHARED and has a world of {}; remove world, or add "
+                        "kind: RANKED",
+                        group.name(), group.world()));
+      }
+    }
+  }
+
+  // Each producing lane has slots of its own.
+  void check_slots() {
+    const Wiring& wiring = checked_.wiring;
+    if (wiring.batches_stage < 0) return;
+    std::uint32_t lanes = 0;
+    for (const NodePlan& node : plan_.stages(wiring.batches_stage).nodes()) {
+      for (const NodeOutput& output : node.outputs()) {
+        if (output.exported() && output.port() == wiring.batches_port) lanes = node.lanes();
+      }
+    }
+    const std::string path = "feed_output.slots";
+    if (lanes == 0 || reported(path)) return;
+    const std::uint32_t slots = slot_count(config_, wiring);
+    if (slots < lanes) {
+      problem(path,
+              fmt::format("the feed has {} slots for {} lanes of stage '{}', each of which needs "
+                          "one of its own; set feed_output.slots to at least {}",
+                          slots, lanes, config_.stages(wiring.batches_stage).name(), lanes));
+      return;
+    }
+    std::uint32_t hold = 0;
+    const ConsumerGroupConfig* yielding = nullptr;
+    for (const ConsumerGroupConfig& group : config_.feed_output().groups()) {
+      hold += group.has_max_hold() ? group.max_hold() : 2;
+      if (group.policy() != ConsumerGroupConfig::BLOCK && yielding == nullptr) yielding = &group;
+    }
+    if (yielding != nullptr && slots / lanes < hold + kSpareSlotsMin) {
+      problem(path, fmt::format(
+                        "{} slots are {} for each of {} producing lanes, but policy {} of consumer "
+                        "group '{}' needs {} there: {} more than the max_hold of all groups; set "
+                        "feed_output.slots to at least {}, or lower max_hold",
+                        slots, slots / lanes, lanes,
+                        ConsumerGroupConfig::Policy_Name(yielding->policy()), yielding->name(),
+                        hold + kSpareSlotsMin, kSpareSlotsMin, lanes * (hold + kSpareSlotsMin)));
+    }
+  }
+
+  void check_restarts() {
+    const RestartConfig& restart = config_.restart();
+    if (restart.backoff_ms_max() < restart.backoff_ms_min()) {
+      problem(
+          restart.has_backoff_ms_max() ? "restart.backoff_ms_max" : "restart.backoff_ms_min",
+          fmt::format("restart.backoff_ms_max ({}) is below restart.backoff_ms_min ({}); raise the "
+                      "one or lower the other",
+                      restart.backoff_ms_max(), restart.backoff_ms_min()));
+    }
+  }
+
+  const DataLoaderConfig& config_;
+  const Places& places_;
+  const PipelinePlan& plan_;
+  Checked checked_;
+};
+
+}  // namespace
+
+Checked check_config(const Configuration& configuration, const PipelinePlan& plan) {
+  if (!configuration.complete()) return Checked{{}, configuration.problems()};
+  return Checker(configuration, plan).check();
+}
+
+std::uint32_t slot_count(const DataLoaderConfig& config, const Wiring& wiring) {
+  if (config.feed_output().has_slots() || wiring.batches_stage < 0) {
+    return config.feed_output().slots();
+  }
+  const Message& stage = config.stages(wiring.batches_stage);
+  for (const FieldDescriptor* kind : kinds_set(stage)) {
+    const Message& message = stage.GetReflection()->GetMessage(stage, kind);
+    const FieldDescriptor* field = kind->message_type()->FindFieldByName("queue_capacity");
+    if (field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64 &&
+        message.GetReflection()->HasField(message, field)) {
+      return static_cast<std::uint32_t>(message.GetReflection()->GetUInt64(message, field));
+    }
+  }
+  return config.feed_output().slots();
+}
+
+}  // namespace ringfeed::config

@@ -1,0 +1,36 @@
+// Checks a configuration against what the worker can build, and says everything that is wrong.
+//
+// What is checked, in the order of the code: names of stages, exactly one configuration each,
+// ranges of all numbers (from the options in config.proto), what the stages themselves refuse (from
+// the plan), the wiring (wiring.h), the feed's name, stage groups, slots and consumer groups,
+// restarts.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "supervisor/config/places.h"
+#include "supervisor/config/read.h"
+#include "supervisor/config/wiring.h"
+
+namespace ringfeed {
+class PipelinePlan;
+}
+
+namespace ringfeed::config {
+
+struct Checked {
+  Wiring wiring;                  // complete only if there are no problems
+  std::vector<Problem> problems;  // of reading and of checking, in the order of the file
+  [[nodiscard]] bool ok() const { return problems.empty(); }
+};
+
+// Never stops at the first problem. Throws Error (kIncompatible) if the plan is not one of this
+// configuration, or contradicts itself.
+[[nodiscard]] Checked check_config(const Configuration& configuration, const PipelinePlan& plan);
+
+// Batches that the feed can hold: feed_output.slots; where that is not given, the queue_capacity of
+// the stage that puts out batches; where that is not given either, the default.
+[[nodiscard]] std::uint32_t slot_count(const DataLoaderConfig& config, const Wiring& wiring);
+
+}  // namespace ringfeed::config

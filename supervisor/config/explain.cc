@@ -1,0 +1,158 @@
+#include "supervisor/config/explain.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "supervisor/config/check.h"
+
+namespace ringfeed::config {
+namespace {
+
+std::string counted(std::uint64_t count, std::string_view thing, std::string_view things) {
+  return fmt::format("{} {}", count, count == 1 ? thing : things);
+}
+
+std::uint64_t lane_count(const StagePlan& stage) {
+  std::uint64_t lanes = 0;
+  for (const NodePlan& node : stage.nodes()) lanes += node.lanes();
+  return lanes;
+}
+
+// "1 + 2 read": one lane of the stage itself and two of its part `read`.
+std::string lanes_by_node(const StagePlan& stage) {
+  std::string text;
+  for (const NodePlan& node : stage.nodes()) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : " + ", node.lanes(),
+                        node.name().empty() ? "" : " ", node.name());
+  }
+  return text;
+}
+
+std::string inputs_of(int stage, const DataLoaderConfig& config, const Wiring& wiring) {
+  std::string text;
+  for (const Edge& edge : wiring.edges) {
+    if (edge.to_stage != stage) continue;
+    text += fmt::format("{}{} from {}.{}", text.empty() ? "" : ", ", edge.record_type,
+                        config.stages(edge.from_stage).name(), edge.from_port);
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string outputs_of(const StagePlan& stage) {
+  std::string text;
+  for (const PortPlan& port : stage.outputs()) {
+    text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", port.record_type(), port.name());
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string tensor_text(const TensorSpec& tensor) {
+  std::vector<std::string> shape;
+  for (const std::int64_t places : tensor.shape()) {
+    shape.push_back(places < 0 ? "rows" : std::to_string(places));
+  }
+  return fmt::format("{} {} [{}]", tensor.name(), tensor.dtype(), fmt::join(shape, ", "));
+}
+
+// Rows as columns that line up; the last one is not padded.
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const std::vector<std::string>& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const std::vector<std::string>& row : rows) {
+    text += " ";
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      text += i + 1 < row.size() ? fmt::format(" {:<{}} ", row[i], widths[i]) : " " + row[i];
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string shown_bytes(std::uint64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  // 1023.95 would be rounded to 1024.0 of the smaller unit.
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, const Wiring& wiring,
+                    std::span<const StageGroup> groups, std::span<const MemoryPart> memory) {
+  std::uint64_t lanes = 0;
+  for (const StagePlan& stage : plan.stages()) lanes += lane_count(stage);
+  std::string text =
+      fmt::format("feed {}: {}, {}, {}\n", config.feed(),
+                  counted(static_cast<std::uint64_t>(config.stages_size()), "stage", "stages"),
+                  counted(lanes, "lane", "lanes"), counted(groups.size(), "process", "processes"));
+  text += fmt::format("  {}, seed {}, dispatch {}, {}\n",
+                      config.epochs() == 0
+                          ? "endless"
+                          : counted(config.epochs(), "epoch", "epochs") +
+                                (config.drop_remainder() ? " without the last short batch" : ""),
+                      config.has_seed() ? std::to_string(config.seed()) : "drawn at start",
+                      FeedOutputConfig::Dispatch_Name(config.feed_output().dispatch()),
+                      counted(slot_count(config, wiring), "slot", "slots"));
+
+  for (const StageGroup& group : groups) {
+    std::uint64_t group_lanes = 0;
+    std::vector<std::vector<std::string>> rows;
+    for (const int stage : group.stages) {
+      const StagePlan& planned = plan.stages(stage);
+      group_lanes += lane_count(planned);
+      rows.push_back({config.stages(stage).name(), planned.kind(),
+                      "lanes " + lanes_by_node(planned), "in: " + inputs_of(stage, config, wiring),
+                      "out: " + outputs_of(planned)});
+    }
+    text += fmt::format("group {}: {}\n{}", group.name, counted(group_lanes, "lane", "lanes"),
+                        table(rows));
+  }
+
+  if (wiring.batches_stage >= 0) {
+    const BatchSchema& schema = plan.stages(wiring.batches_stage).batch();
+    text += fmt::format("batches of up to {}, {} each, from {}.{}\n",
+                        counted(schema.rows_max(), "row", "rows"), shown_bytes(schema.slot_bytes()),
+                        config.stages(wiring.batches_stage).name(), wiring.batches_port);
+    for (const TensorSpec& tensor : schema.tensors()) text += "  " + tensor_text(tensor) + "\n";
+  }
+  for (const ConsumerGroupConfig& group : config.feed_output().groups()) {
+    text += fmt::format("consumer group {}: {}{}, policy {}\n", group.name(),
+                        ConsumerGroupConfig::Kind_Name(group.kind()),
+                        group.kind() == ConsumerGroupConfig::RANKED
+                            ? fmt::format(" of {}", group.world())
+                            : std::string(),
+                        ConsumerGroupConfig::Policy_Name(group.policy()));
+  }
+
+  if (!memory.empty()) {
+    std::uint64_t sum = 0;
+    std::vector<std::vector<std::string>> rows;
+    for (const MemoryPart& part : memory) {
+      sum += part.bytes;
+      rows.push_back({part.part, shown_bytes(part.bytes)});
+    }
+    rows.push_back({"in sum", shown_bytes(sum)});
+    text += "memory\n" + table(rows);
+    if (config.storage().has_memory_budget_bytes()) {
+      text +=
+          fmt::format("  of a budget of {}\n", shown_bytes(config.storage().memory_budget_bytes()));
+    }
+  }
+  return text;
+}
+
+}  // namespace ringfeed::config

@@ -1,0 +1,28 @@
+// What `ringfeed check` shows of a configuration that is right: groups, stages, ports, batches, and
+// the memory per part and in sum.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "supervisor/config/grouping.h"
+#include "supervisor/config/wiring.h"
+
+namespace ringfeed::config {
+
+// One line of the memory table; what the parts are, the layout of the feed decides.
+struct MemoryPart {
+  std::string part;  // "reservoir of sampler, 1 lane"
+  std::uint64_t bytes = 0;
+};
+
+[[nodiscard]] std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan,
+                                  const Wiring& wiring, std::span<const StageGroup> groups,
+                                  std::span<const MemoryPart> memory);
+
+// "0 B", "512 B", "1.0 KiB", "9.1 GiB".
+[[nodiscard]] std::string shown_bytes(std::uint64_t bytes);
+
+}  // namespace ringfeed::config

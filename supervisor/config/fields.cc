@@ -1,0 +1,124 @@
+#include "supervisor/config/fields.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "proto/config.pb.h"
+
+namespace ringfeed::config {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+// Numbers that a person wrote are shown as a person writes them: 1000000, 0.5, not 1e+06.
+std::string shown_number(double value) {
+  if (std::floor(value) == value && std::abs(value) < 1e18) return fmt::format("{:.0f}", value);
+  return fmt::format("{}", value);
+}
+
+template <typename Integer>
+std::string whole_numbers(const Range& range) {
+  // The bounds as text, because the largest 64-bit numbers are not exact as doubles.
+  const std::string low = range.has_min() ? shown_number(range.min())
+                                          : fmt::format("{}", std::numeric_limits<Integer>::min());
+  const std::string high = range.has_max() ? shown_number(range.max())
+                                           : fmt::format("{}", std::numeric_limits<Integer>::max());
+  return fmt::format("a whole number from {} to {}", low, high);
+}
+
+}  // namespace
+
+std::string allowed_numbers(const FieldDescriptor& field) {
+  const Range& range = field.options().GetExtension(::ringfeed::range);
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return whole_numbers<std::int32_t>(range);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return whole_numbers<std::int64_t>(range);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return whole_numbers<std::uint32_t>(range);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return whole_numbers<std::uint64_t>(range);
+    default:
+      break;
+  }
+  std::vector<std::string> conditions;
+  if (range.has_above()) conditions.push_back(fmt::format("above {}", shown_number(range.above())));
+  if (range.has_min()) conditions.push_back(fmt::format("at least {}", shown_number(range.min())));
+  if (range.has_max()) conditions.push_back(fmt::format("at most {}", shown_number(range.max())));
+  return fmt::format("a number{}{}", conditions.empty() ? "" : " ", fmt::join(conditions, " and "));
+}
+
+bool in_range(const FieldDescriptor& field, double value) {
+  if (!field.options().HasExtension(::ringfeed::range)) return true;
+  const Range& range = field.options().GetExtension(::ringfeed::range);
+  if (std::isnan(value)) return false;
+  return (!range.has_min() || value >= range.min()) && (!range.has_max() || value <= range.max()) &&
+         (!range.has_above() || value > range.above());
+}
+
+std::vector<std::string> field_names(const google::protobuf::Descriptor& descriptor) {
+  std::vector<std::string> names;
+  for (int i = 0; i < descriptor.field_count(); ++i) names.push_back(descriptor.field(i)->name());
+  return names;
+}
+
+std::vector<std::string> value_names(const google::protobuf::EnumDescriptor& descriptor) {
+  std::vector<std::string> names;
+  for (int i = 0; i < descriptor.value_count(); ++i) names.push_back(descriptor.value(i)->name());
+  return names;
+}
+
+std::vector<const FieldDescriptor*> kind_fields() {
+  std::vector<const FieldDescriptor*> fields;
+  const google::protobuf::Descriptor& stage = *StageConfig::descriptor();
+  for (int i = 0; i < stage.field_count(); ++i) {
+    if (stage.field(i)->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      fields.push_back(stage.field(i));
+    }
+  }
+  return fields;
+}
+
+std::vector<const FieldDescriptor*> kinds_set(const google::protobuf::Message& stage) {
+  std::vector<const FieldDescriptor*> fields;
+  for (const FieldDescriptor* field : kind_fields()) {
+    if (stage.GetReflection()->HasField(stage, field)) fields.push_back(field);
+  }
+  return fields;
+}
+
+std::string stage_path(int index) { return fmt::format("stages[{}]", index); }
+
+std::optional<int> stage_index(std::string_view path) {
+  constexpr std::string_view kPrefix = "stages[";
+  if (!path.starts_with(kPrefix)) return std::nullopt;
+  int index = 0;
+  const char* const begin = path.data() + kPrefix.size();
+  const auto [end, error] = std::from_chars(begin, path.data() + path.size(), index);
+  if (error != std::errc{} || end == begin) return std::nullopt;
+  return index;
+}
+
+std::string stage_label(const DataLoaderConfig& config, std::string_view path) {
+  const std::optional<int> index = stage_index(path);
+  if (!index) return {};
+  if (*index < config.stages_size() && !config.stages(*index).name().empty()) {
+    return config.stages(*index).name();
+  }
+  return stage_path(*index);
+}
+
+std::string shown_path(std::string_view path) {
+  if (!stage_index(path)) return std::string(path);
+  const std::size_t in_stage = path.find('.');
+  if (in_stage == std::string_view::npos) return std::string(path);
+  path = path.substr(in_stage + 1);
+  const std::size_t in_kind = path.find('.');
+  return std::string(in_kind == std::string_view::npos ? path : path.substr(in_kind + 1));
+}
+
+}  // namespace ringfeed::config

@@ -1,0 +1,344 @@
+#include "supervisor/config/read.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "proto/config.pb.h"
+#include "ringfeed/shm/result.h"
+#include "supervisor/config/bind.h"
+#include "supervisor/config/fields.h"
+#include "supervisor/config/names.h"
+#include "supervisor/config/tree.h"
+
+namespace ringfeed::config {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// One `--set path=value`: walks the path from the whole configuration to the field, then binds the
+// value. Whatever is wrong becomes one problem at the place "--set …".
+class Override {
+ public:
+  Override(const std::string& argument, Configuration& configuration)
+      : place_{fmt::format("--set {}", argument), 0, 0},
+        argument_(argument),
+        configuration_(configuration) {}
+
+  void apply() {
+    const std::size_t equals = argument_.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return refuse("write path=value, for instance seed=7 or stages.pool.threads=2");
+    }
+    rest_ = std::string_view(argument_).substr(0, equals);
+    given_ = std::string_view(argument_).substr(equals + 1);
+    message_ = &configuration_.message();
+    while (message_ != nullptr) step();
+  }
+
+ private:
+  struct Segment {
+    std::string name;
+    std::optional<int> index;
+  };
+
+  void refuse(std::string text) {
+    configuration_.problems().push_back({place_, {}, std::move(text), path_});
+    message_ = nullptr;
+  }
+
+  // The next part of the path, up to a dot.
+  std::optional<Segment> take_segment() {
+    const std::size_t dot = rest_.find('.');
+    std::string_view part = rest_.substr(0, dot);
+    rest_ = dot == std::string_view::npos ? std::string_view() : rest_.substr(dot + 1);
+    Segment segment;
+    if (part.ends_with(']')) {
+      const std::size_t open = part.find('[');
+      int index = -1;
+      if (open != std::string_view::npos) {
+        const char* const last = part.data() + part.size() - 1;
+        const auto [end, error] = std::from_chars(part.data() + open + 1, last, index);
+        if (error != std::errc{} || end != last) index = -1;
+      }
+      if (index < 0) {
+        refuse(fmt::format("'{}' is no element of a list; write stages[0]", part));
+        return std::nullopt;
+      }
+      segment.index = index;
+      part = part.substr(0, open);
+    }
+    segment.name = part;
+    return segment;
+  }
+
+  // Goes down by one part of the path. Sets message_ to null when done or refused.
+  void step() {
+    const std::optional<Segment> segment = take_segment();
+    if (!segment) return;
+    const FieldDescriptor* field = find(segment->name);
+    if (field == nullptr) return;
+    const std::string path = path_.empty() ? field->name() : path_ + "." + field->name();
+    if (field->is_repeated() && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
+        !(rest_.empty() && !segment->index)) {
+      return element(*field, path, segment->index);
+    }
+    if (segment->index) {
+      return refuse(field->is_repeated()
+                        ? fmt::format("give the whole list: {}=[…]", path)
+                        : fmt::format("{} is no list; leave out [{}]", path, *segment->index));
+    }
+    if (rest_.empty()) return assign(*field, path);
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      return refuse(fmt::format("{} has no fields; write {}=VALUE", path, path));
+    }
+    message_ = message_->GetReflection()->MutableMessage(message_, field);
+    path_ = path;
+  }
+
+  // The field of that name; below a stage also the fields of its own configuration.
+  const FieldDescriptor* find(const std::string& name) {
+    if (const FieldDescriptor* field = message_->GetDescriptor()->FindFieldByName(name))
+      return field;
+    std::vector<std::string> names = field_names(*message_->GetDescriptor());
+    if (message_->GetDescriptor() == StageConfig::descriptor()) {
+      const std::vector<const FieldDescriptor*> kinds = kinds_set(*message_);
+      if (kinds.size() == 1) {
+        if (const FieldDescriptor* field = kinds[0]->message_type()->FindFieldByName(name)) {
+          message_ = message_->GetReflection()->MutableMessage(message_, kinds[0]);
+          path_ += "." + kinds[0]->name();
+          return field;
+        }
+        const std::vector<std::string> own = field_names(*kinds[0]->message_type());
+        names.insert(names.begin(), own.begin(), own.end());
+      }
+    }
+    refuse(fmt::format("unknown field '{}' in {}{}", name,
+                       path_.empty() ? "the configuration" : path_,
+                       did_you_mean(name, names, "it has")));
+    return nullptr;
+  }
+
+  // An element of a list of messages, by index or, where they have names, by name.
+  void element(const FieldDescriptor& field, const std::string& path, std::optional<int> index) {
+    const Reflection& reflection = *message_->GetReflection();
+    const int count = reflection.FieldSize(*message_, &field);
+    if (index && *index >= count) {
+      return refuse(fmt::format("there is no {}[{}]; {} has {} elements, counted from 0", path,
+                                *index, path, count));
+    }
+    if (!index) {
+      const std::size_t dot = rest_.find('.');
+      const std::string name(rest_.substr(0, dot));
+      rest_ = dot == std::string_view::npos ? std::string_view() : rest_.substr(dot + 1);
+      const FieldDescriptor* key = field.message_type()->FindFieldByName("name");
+      std::vector<std::string> names;
+      for (int i = 0; i < count && key != nullptr; ++i) {
+        const Message& candidate = reflection.GetRepeatedMessage(*message_, &field, i);
+        names.push_back(candidate.GetReflection()->GetString(candidate, key));
+        if (!index && names.back() == name) index = i;
+      }
+      if (!index) {
+        return refuse(fmt::format("{} has no element '{}'{}", path, name,
+                                  names.empty() ? "" : did_you_mean(name, names, "it has")));
+      }
+    }
+    Message* const found = reflection.MutableRepeatedMessage(message_, &field, *index);
+    path_ = fmt::format("{}[{}]", path, *index);
+    if (!rest_.empty()) {
+      message_ = found;
+      return;
+    }
+    const std::optional<Node> node = parse_value();
+    if (!node) return;
+    if (node->kind != Node::Kind::kObject) {
+      return refuse(fmt::format("{} takes a message, {{ … }}", path_));
+    }
+    found->Clear();
+    configuration_.places().erase_below(path_);
+    configuration_.places().set(path_, place_);
+    binder().object(*node, *found, path_);
+    message_ = nullptr;
+  }
+
+  void assign(const FieldDescriptor& field, const std::string& path) {
+    std::optional<Node> node;
+    const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && !field.is_repeated();
+    if (text && !given_.starts_with('"') && !given_.starts_with('\'')) {
+      node.emplace();
+      node->kind = Node::Kind::kString;
+      node->text = given_;
+    } else {
+      path_ = path;
+      node = parse_value();
+      if (!node) return;
+    }
+    Message& message = *message_;
+    message.GetReflection()->ClearField(&message, &field);
+    configuration_.places().erase_below(path);
+    configuration_.places().set(path, place_);
+    if (field.is_repeated()) {
+      if (node->kind != Node::Kind::kList) {
+        path_ = path;
+        return refuse(fmt::format("{} takes a list, [ … ]", path));
+      }
+      for (std::size_t i = 0; i < node->items.size(); ++i) {
+        binder().value(node->items[i], message, field, fmt::format("{}[{}]", path, i));
+      }
+    } else {
+      binder().value(*node, message, field, path);
+    }
+    message_ = nullptr;
+  }
+
+  std::optional<Node> parse_value() {
+    Tree tree = parse_text_value(given_);
+    if (tree.problems.empty()) return std::move(tree.root);
+    refuse(tree.problems.front().text);
+    return std::nullopt;
+  }
+
+  Binder binder() {
+    return Binder(
+        Notation::kText, [this](Position) { return place_; }, configuration_.places(),
+        configuration_.problems());
+  }
+
+  Place place_;
+  const std::string& argument_;
+  Configuration& configuration_;
+  std::string_view rest_;   // of the path
+  std::string_view given_;  // the value as written
+  std::string path_;        // down to message_
+  Message* message_ = nullptr;
+};
+
+void read_tree(std::string_view text, Notation notation, Configuration& configuration) {
+  const Tree tree = notation == Notation::kJson ? parse_json(text) : parse_text_format(text);
+  const auto place_of = [source = configuration.places().whole().source](Position position) {
+    return Place{source, position.line, position.column};
+  };
+  for (const TreeProblem& problem : tree.problems) {
+    configuration.problems().push_back({place_of(problem.position), {}, problem.text, {}});
+  }
+  if (!tree.complete) {
+    configuration.set_incomplete();
+    return;
+  }
+  Binder(notation, place_of, configuration.places(), configuration.problems())
+      .object(tree.root, configuration.message(), "");
+}
+
+void name_feed(std::string_view source, Configuration& configuration) {
+  DataLoaderConfig& message = configuration.message();
+  if (message.has_feed() || !configuration.complete()) return;
+  const std::string stem = std::filesystem::path(source).stem().string();
+  if (valid_feed_name(stem)) {
+    message.set_feed(stem);
+    return;
+  }
+  configuration.problems().push_back(
+      {configuration.places().whole(),
+       {},
+       fmt::format(
+           "the feed has no name, and the file's name '{}' cannot be one; add feed: \"NAME\" "
+           "with letters, digits, '_', '.' and '-'",
+           stem),
+       "feed"});
+  // Reported once is enough.
+  message.set_feed("unnamed");
+}
+
+}  // namespace
+
+Configuration::Configuration(std::string source)
+    : message_(std::make_unique<DataLoaderConfig>()), places_(std::move(source)) {}
+Configuration::Configuration(const DataLoaderConfig& message, std::string source)
+    : message_(std::make_unique<DataLoaderConfig>(message)), places_(std::move(source)) {}
+Configuration::~Configuration() = default;
+Configuration::Configuration(Configuration&&) noexcept = default;
+Configuration& Configuration::operator=(Configuration&&) noexcept = default;
+
+Format format_of(std::string_view file) {
+  const std::string extension = std::filesystem::path(file).extension().string();
+  if (extension == ".json") return Format::kJson;
+  if (extension == ".binpb" || extension == ".pb") return Format::kSerialized;
+  if (extension == ".textproto" || extension == ".txtpb" || extension == ".pbtxt" ||
+      extension == ".prototxt") {
+    return Format::kText;
+  }
+  return Format::kAuto;
+}
+
+Configuration parse_config(std::string_view text, std::string_view source,
+                           std::span<const std::string> overrides, Format format) {
+  Configuration configuration{std::string(source)};
+  if (format == Format::kAuto) {
+    const std::size_t first = text.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+    format = first != std::string_view::npos && text[first] == '{' ? Format::kJson : Format::kText;
+  }
+  if (format == Format::kSerialized) {
+    if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) ||
+        !configuration.message().ParseFromArray(text.data(), static_cast<int>(text.size()))) {
+      configuration.problems().push_back(
+          {configuration.places().whole(),
+           {},
+           fmt::format("these {} bytes are not a serialized DataLoaderConfig; give text format "
+                       "(.textproto) or JSON (.json)",
+                       text.size()),
+           {}});
+      configuration.set_incomplete();
+    }
+  } else {
+    read_tree(text, format == Format::kJson ? Notation::kJson : Notation::kText, configuration);
+  }
+  if (configuration.complete()) {
+    for (const std::string& argument : overrides) Override(argument, configuration).apply();
+  }
+  name_feed(source, configuration);
+  // Only now: an override may have changed a stage's name.
+  for (Problem& problem : configuration.problems()) {
+    problem.stage = stage_label(configuration.message(), problem.path);
+  }
+  sort_problems(configuration.problems());
+  return configuration;
+}
+
+Configuration read_config(const std::string& file, std::span<const std::string> overrides) {
+  std::string text;
+  if (file == "-") {
+    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    return parse_config(text, "stdin", overrides);
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("{} is a directory; give a file with a configuration", file));
+  }
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
+    const int error = errno;
+    throw Error(
+        error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+        fmt::format("cannot open the configuration {}: {}; check the path and its permissions",
+                    file, std::strerror(error)));
+  }
+  text.assign(std::istreambuf_iterator<char>(stream), {});
+  if (stream.bad()) {
+    throw Error(ErrorCode::kIo, fmt::format("cannot read the configuration {} to its end", file));
+  }
+  return parse_config(text, file, overrides, format_of(file));
+}
+
+}  // namespace ringfeed::config

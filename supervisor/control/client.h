@@ -1,0 +1,40 @@
+// The other end of the control socket: what the command line uses.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ringfeed/shm/segment.h"
+
+namespace ringfeed {
+class Reply;
+class Request;
+}  // namespace ringfeed
+
+namespace ringfeed::control {
+
+class ControlClient {
+ public:
+  // nullopt: no live feed of that name in any of the directories. Throws Error (kIo) if there is
+  // one that cannot be reached (another user).
+  [[nodiscard]] static std::optional<ControlClient> connect(
+      const std::vector<std::string>& directories, const std::string& feed);
+
+  // Sends and waits for the answer. Throws Error (kClosed) if the feed goes away meanwhile,
+  // (kTimeout) after `timeout_ms`.
+  [[nodiscard]] Reply call(const Request& request, int timeout_ms = 10'000);
+  // Waits until the other end closes: its process is about to end. False after `timeout_ms` (-1:
+  // never).
+  bool wait_for_end(int timeout_ms = -1);
+
+  // The feeds that answer, in these directories.
+  [[nodiscard]] static std::vector<std::string> live_feeds(
+      const std::vector<std::string>& directories);
+
+ private:
+  explicit ControlClient(shm::Fd socket) : socket_(std::move(socket)) {}
+  shm::Fd socket_;
+};
+
+}  // namespace ringfeed::control

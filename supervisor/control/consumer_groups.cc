@@ -1,0 +1,463 @@
+#include "supervisor/control/consumer_groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+namespace ringfeed::control {
+namespace {
+
+using shm::ClaimState;
+using shm::GroupPage;
+using shm::GroupState;
+using shm::MemberState;
+
+// Slots that each producing lane needs beyond what the groups may hold, so that a group with policy
+// skip or detach can be made to give way: one being written, one to be given up.
+constexpr std::uint32_t kSpareSlotsMin = 2;
+
+std::string_view name_of(shm::GroupKind kind) {
+  return kind == shm::GroupKind::kRanked ? "ranked" : "shared";
+}
+std::string_view name_of(shm::GroupPolicy policy) {
+  switch (policy) {
+    case shm::GroupPolicy::kBlock:
+      return "block";
+    case shm::GroupPolicy::kSkip:
+      return "skip";
+    case shm::GroupPolicy::kDetach:
+      return "detach";
+  }
+  return "?";
+}
+
+MemberState member_state(const shm::Member& member) {
+  // acquire, pairs with the release of whoever changed it last.
+  return static_cast<MemberState>(member.state.load(std::memory_order_acquire));
+}
+bool is_live(const shm::Member& member) {
+  const MemberState state = member_state(member);
+  return state == MemberState::kLive || state == MemberState::kAtEnd;
+}
+
+template <typename T>
+Status mismatch(const std::string& group, std::string_view what, const T& has, const T& wanted) {
+  return Error{ErrorCode::kIncompatible,
+               fmt::format("consumer group '{}' has {} {}, and {} was asked for: leave it out, or "
+                           "use another group",
+                           group, what, has, wanted)};
+}
+
+}  // namespace
+
+ConsumerGroups::ConsumerGroups(const layout::FeedMemory& memory) : memory_(memory) {}
+
+GroupState ConsumerGroups::state(std::uint32_t group) const {
+  // acquire: a producing lane may have set DRAINING.
+  return static_cast<GroupState>(memory_.group(group).head.state.load(std::memory_order_acquire));
+}
+
+void ConsumerGroups::set_state(std::uint32_t group, GroupState next) {
+  // release: the head, the words and start were written before.
+  memory_.group(group).head.state.store(static_cast<std::uint32_t>(next),
+                                        std::memory_order_release);
+  memory_.ring_producers();
+  memory_.ring_group(group);
+  memory_.ring_feed();
+}
+
+std::optional<std::uint32_t> ConsumerGroups::find(std::string_view name) const {
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (state(g) != GroupState::kUnused && groups_[g].terms.name == name) return g;
+  }
+  return std::nullopt;
+}
+
+// The page that has been free for longest: a producing lane that was slow in closing batches of the
+// page's last group has had its time.
+std::optional<std::uint32_t> ConsumerGroups::free_page() const {
+  std::optional<std::uint32_t> best;
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (state(g) != GroupState::kUnused) continue;
+    if (!best || groups_[g].unused_since < groups_[*best].unused_since) best = g;
+  }
+  return best;
+}
+
+bool ConsumerGroups::any_yields() const {
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (state(g) != GroupState::kUnused && groups_[g].terms.policy != shm::GroupPolicy::kBlock) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Status ConsumerGroups::check_slots(const GroupTerms& terms) const {
+  std::uint32_t hold = terms.max_hold;
+  std::string yielding = terms.policy == shm::GroupPolicy::kBlock ? "" : terms.name;
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (state(g) == GroupState::kUnused) continue;
+    hold += groups_[g].terms.max_hold;
+    if (groups_[g].terms.policy != shm::GroupPolicy::kBlock) yielding = groups_[g].terms.name;
+  }
+  const shm::FeedGeometry& feed = memory_.layout().output;
+  const std::uint32_t slots = feed.slots / feed.lanes;
+  if (yielding.empty() || slots >= hold + kSpareSlotsMin) return {};
+  return Error{ErrorCode::kNoMemory,
+               fmt::format("consumer group '{}' cannot join: with policy skip or detach (group "
+                           "'{}') each producing lane needs {} slots, {} more than the max_hold of "
+                           "all groups ({}), and has {}: lower max_hold, or raise "
+                           "feed_output.slots to {}",
+                           terms.name, yielding, hold + kSpareSlotsMin, kSpareSlotsMin, hold, slots,
+                           (hold + kSpareSlotsMin) * feed.lanes)};
+}
+
+void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
+  GroupPage& page = memory_.group(group);
+  page.head.kind = static_cast<std::uint32_t>(terms.kind);
+  page.head.policy = static_cast<std::uint32_t>(terms.policy);
+  page.head.redeliver = terms.redeliver ? 1 : 0;
+  page.head.max_hold = terms.max_hold;
+  page.head.max_tries = terms.max_tries;
+  page.head.world = terms.kind == shm::GroupKind::kRanked ? terms.world : 0;
+  page.head.stall_ms = static_cast<std::uint32_t>(std::min<std::uint64_t>(terms.stall_ms, ~0U));
+  std::memset(page.head.name, 0, sizeof page.head.name);
+  terms.name.copy(page.head.name, sizeof page.head.name - 1);
+  // relaxed, all: published by the release of state.
+  for (shm::Member& member : page.members) {
+    member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_relaxed);
+  }
+  page.head.start.store(0, std::memory_order_relaxed);
+  page.head.epoch.store(page.head.epoch.load(std::memory_order_relaxed) + 1,
+                        std::memory_order_relaxed);
+  const std::uint64_t unused_since = groups_[group].unused_since;
+  groups_[group] = Group{};
+  groups_[group].terms = terms;
+  groups_[group].unused_since = unused_since;
+}
+
+Status ConsumerGroups::declare(const GroupTerms& wanted) {
+  GroupTerms terms = wanted;
+  if (terms.max_hold == 0) terms.max_hold = memory_.layout().output.slots;
+  if (Status slots = check_slots(terms); !slots) return slots;
+  const std::optional<std::uint32_t> page = free_page();
+  if (!page) {
+    return Error{ErrorCode::kBusy, fmt::format("consumer group '{}': {} groups are the most",
+                                               terms.name, shm::kGroupsMax)};
+  }
+  write_head(*page, terms);
+  groups_[*page].declared = true;
+  groups_[*page].reported = GroupState::kActive;
+  clear_words(memory_.group(*page));
+  // relaxed: published by the release of state.
+  memory_.group(*page).head.start.store(1, std::memory_order_relaxed);
+  ever_joined_ = true;
+  set_state(*page, GroupState::kActive);
+  return {};
+}
+
+Status ConsumerGroups::check_wish(const GroupWish& wish, std::uint32_t group) const {
+  const GroupTerms& has = groups_[group].terms;
+  if (state(group) == GroupState::kDraining) {
+    return Error{ErrorCode::kBusy,
+                 fmt::format("consumer group '{}' is being closed and has {} members left: try "
+                             "again, or use another group",
+                             wish.name, live_members(group))};
+  }
+  if (wish.kind && *wish.kind != has.kind) {
+    return mismatch(wish.name, "kind", name_of(has.kind), name_of(*wish.kind));
+  }
+  if (has.kind == shm::GroupKind::kRanked && wish.world && *wish.world != has.world) {
+    return mismatch(wish.name, "world", has.world, *wish.world);
+  }
+  if (wish.policy && *wish.policy != has.policy) {
+    return mismatch(wish.name, "policy", name_of(has.policy), name_of(*wish.policy));
+  }
+  if (wish.redeliver && *wish.redeliver != has.redeliver) {
+    return mismatch(wish.name, "redeliver", has.redeliver, *wish.redeliver);
+  }
+  if (wish.max_tries && *wish.max_tries != has.max_tries) {
+    return mismatch(wish.name, "max_tries", has.max_tries, *wish.max_tries);
+  }
+  if (wish.max_hold && *wish.max_hold != has.max_hold) {
+    return mismatch(wish.name, "max_hold", has.max_hold, *wish.max_hold);
+  }
+  return {};
+}
+
+Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
+  GroupTerms terms;
+  terms.name = wish.name;
+  terms.kind = wish.kind.value_or(wish.rank ? shm::GroupKind::kRanked : shm::GroupKind::kShared);
+  terms.world = wish.world.value_or(0);
+  terms.policy = wish.policy.value_or(terms.policy);
+  terms.stall_ms = wish.stall_ms.value_or(terms.stall_ms);
+  terms.redeliver = wish.redeliver.value_or(terms.redeliver);
+  terms.max_tries = wish.max_tries.value_or(terms.max_tries);
+  terms.max_hold = wish.max_hold.value_or(any_yields() || terms.policy != shm::GroupPolicy::kBlock
+                                              ? kMaxHoldYielding
+                                              : memory_.layout().output.slots);
+  terms.rejoin_ms = wish.rejoin_ms.value_or(terms.rejoin_ms);
+  if (terms.kind == shm::GroupKind::kRanked &&
+      (terms.world == 0 || terms.world > shm::kMembersMax)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("consumer group '{}' is ranked with a world of {}: give a world from "
+                             "1 to {}",
+                             wish.name, terms.world, shm::kMembersMax)};
+  }
+  if (terms.max_hold == 0 || terms.max_tries == 0 || terms.max_tries > 255) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("consumer group '{}': max_hold {} and max_tries {} were asked for: "
+                             "both are at least 1, max_tries at most 255",
+                             wish.name, terms.max_hold, terms.max_tries)};
+  }
+  if (Status slots = check_slots(terms); !slots) return slots.error();
+  const std::optional<std::uint32_t> page = free_page();
+  if (!page) {
+    return Error{ErrorCode::kBusy,
+                 fmt::format("consumer group '{}' cannot join: the feed has {} groups, which is "
+                             "the most: use one of them, or let one leave",
+                             wish.name, shm::kGroupsMax)};
+  }
+  write_head(*page, terms);
+  groups_[*page].oldest = wish.oldest;
+  groups_[*page].reported = GroupState::kJoining;
+  set_state(*page, GroupState::kJoining);
+  return *page;
+}
+
+Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::Identity& who,
+                                          std::uint64_t now_ms) {
+  if (wish.name.empty() || wish.name.size() >= sizeof(shm::GroupHead::name)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("'{}' is no name for a consumer group: give 1 to {} characters",
+                             wish.name, sizeof(shm::GroupHead::name) - 1)};
+  }
+  advance(now_ms);
+  MemberPlace place;
+  const std::optional<std::uint32_t> existing = find(wish.name);
+  if (existing) {
+    if (Status fits = check_wish(wish, *existing); !fits) return fits.error();
+  }
+  const bool ranked =
+      existing ? groups_[*existing].terms.kind == shm::GroupKind::kRanked
+               : wish.kind.value_or(wish.rank ? shm::GroupKind::kRanked
+                                              : shm::GroupKind::kShared) == shm::GroupKind::kRanked;
+  const std::uint32_t world = existing ? groups_[*existing].terms.world : wish.world.value_or(0);
+  if (ranked && (!wish.rank || *wish.rank >= world)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 wish.rank
+                     ? fmt::format("rank {} of consumer group '{}', whose world is {}: give a "
+                                   "rank from 0 to {}",
+                                   *wish.rank, wish.name, world, world - std::min(world, 1U))
+                     : fmt::format("consumer group '{}' is ranked: give a rank from 0 to {}",
+                                   wish.name, world - std::min(world, 1U))};
+  }
+  if (existing) {
+    place.group = *existing;
+  } else {
+    Result<std::uint32_t> made = make(wish);
+    if (!made) return made.error();
+    place.group = *made;
+  }
+  GroupPage& page = memory_.group(place.group);
+  if (ranked) {
+    place.member = *wish.rank;
+    if (is_live(page.members[place.member])) {
+      return Error{ErrorCode::kBusy,
+                   fmt::format("rank {} of consumer group '{}' is taken by process {}",
+                               place.member, wish.name, page.members[place.member].pid)};
+    }
+  } else {
+    while (place.member < shm::kMembersMax &&
+           member_state(page.members[place.member]) != MemberState::kFree) {
+      ++place.member;
+    }
+    if (place.member == shm::kMembersMax) {
+      return Error{ErrorCode::kBusy,
+                   fmt::format("consumer group '{}' has {} members, which is the most: let one "
+                               "leave, or use another group",
+                               wish.name, shm::kMembersMax)};
+    }
+  }
+  shm::Member& member = page.members[place.member];
+  member.pid = static_cast<std::uint32_t>(who.pid);
+  member.start_ticks = who.start_ticks;
+  member.rank = ranked ? place.member : 0;
+  // relaxed, all: published by the release of state.
+  member.taken.store(0, std::memory_order_relaxed);
+  member.done.store(0, std::memory_order_relaxed);
+  member.last_ns.store(0, std::memory_order_relaxed);
+  member.state.store(static_cast<std::uint32_t>(MemberState::kLive), std::memory_order_release);
+  groups_[place.group].had_member = true;
+  return place;
+}
+
+std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_ms) {
+  GroupPage& page = memory_.group(place.group);
+  Group& group = groups_[place.group];
+  // max_tries counts deliveries, the word counts those that came to nothing.
+  const std::uint32_t tries_max = group.terms.max_tries - 1;
+  std::uint32_t returned = 0;
+  for (std::uint32_t i = 0; i < memory_.layout().output.descriptors; ++i) {
+    returned += shm::claim_recover(page.words[i], static_cast<std::uint8_t>(place.member),
+                                   group.terms.redeliver, tries_max)
+                    ? 1
+                    : 0;
+  }
+  shm::Member& member = page.members[place.member];
+  member.pid = 0;
+  // release: only now may the place be given to somebody else; the words were given back before.
+  member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_release);
+  if (live_members(place.group) == 0) group.empty_since_ms = now_ms;
+  memory_.ring_group(place.group);
+  memory_.ring_producers();
+  memory_.ring_feed();
+  return returned;
+}
+
+void ConsumerGroups::close(std::uint32_t group) {
+  if (groups_[group].declared || state(group) != GroupState::kActive) return;
+  set_state(group, GroupState::kDraining);
+}
+
+// Only when every lane has answered: one that was stopped while it closed a word of the page's last
+// group would else close a batch of this one.
+void ConsumerGroups::clear_words(GroupPage& page) {
+  // relaxed, all: published by the release of state.
+  for (std::atomic<std::uint64_t>& word : page.words) word.store(0, std::memory_order_relaxed);
+  // The hint of the page's last group may lie beyond the start of this one.
+  page.low.store(0, std::memory_order_relaxed);
+}
+
+// All producing lanes respect the group in this epoch: its first batch can be fixed.
+bool ConsumerGroups::try_admit(std::uint32_t group) {
+  GroupPage& page = memory_.group(group);
+  // relaxed: written by this process.
+  const auto epoch = static_cast<std::uint32_t>(page.head.epoch.load(std::memory_order_relaxed));
+  std::uint64_t from = 1;
+  for (const std::uint32_t index : memory_.layout().producing_lanes) {
+    const shm::LanePage& lane = memory_.lane(index);
+    if (memory_.lane_finished(index)) {
+      // relaxed: ordered by the acquire in lane_finished; a finished lane reuses nothing any more.
+      from = std::max(from, lane.retire.load(std::memory_order_relaxed));
+      continue;
+    }
+    const shm::AdmissionAnswer& answer = lane.answers[group];
+    // acquire, pairs with the lane's release of epoch: its `from` is stored.
+    if (answer.epoch.load(std::memory_order_acquire) != epoch) return false;
+    from = std::max(from, answer.from.load(std::memory_order_relaxed));
+  }
+  clear_words(page);
+  const std::uint64_t start =
+      groups_[group].oldest ? from : std::max(from, memory_.newest_batch() + 1);
+  // relaxed: published by the release of state.
+  page.head.start.store(start, std::memory_order_relaxed);
+  ever_joined_ = true;
+  if (live_members(group) == 0) groups_[group].empty_since_ms = 0;
+  set_state(group, GroupState::kActive);
+  return true;
+}
+
+bool ConsumerGroups::any_taken(std::uint32_t group) const {
+  const GroupPage& page = memory_.group(group);
+  return std::any_of(page.words, page.words + memory_.layout().output.descriptors,
+                     [](const std::atomic<std::uint64_t>& word) {
+                       // acquire, pairs with the release of claim_finish.
+                       return shm::decode_claim(word.load(std::memory_order_acquire)).state ==
+                              ClaimState::kTaken;
+                     });
+}
+
+bool ConsumerGroups::rejoin_over(std::uint32_t group, std::uint64_t now_ms) const {
+  return live_members(group) == 0 &&
+         now_ms - std::min(now_ms, groups_[group].empty_since_ms) >= groups_[group].terms.rejoin_ms;
+}
+
+std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms) {
+  std::vector<Change> changes;
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    Group& group = groups_[g];
+    if (state(g) == GroupState::kJoining) try_admit(g);
+    if (state(g) == GroupState::kActive && !group.declared && group.had_member &&
+        live_members(g) == 0) {
+      if (group.empty_since_ms == 0) group.empty_since_ms = now_ms;
+      if (rejoin_over(g, now_ms)) set_state(g, GroupState::kDraining);
+    }
+    if (state(g) == GroupState::kDraining && live_members(g) == 0 && !any_taken(g)) {
+      group.unused_since = ++uses_;
+      set_state(g, GroupState::kUnused);
+    }
+    if (const GroupState now = state(g); now != group.reported) {
+      group.reported = now;
+      changes.push_back({g, now, group.terms.name});
+    }
+  }
+  return changes;
+}
+
+bool ConsumerGroups::in_motion() const {
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    const GroupState now = state(g);
+    if (now == GroupState::kJoining) return true;
+    if (now == GroupState::kDraining && live_members(g) == 0) return true;
+  }
+  return false;
+}
+
+std::uint32_t ConsumerGroups::live_members(std::uint32_t group) const {
+  const GroupPage& page = memory_.group(group);
+  return static_cast<std::uint32_t>(std::count_if(page.members, page.members + shm::kMembersMax,
+                                                  [](const auto& m) { return is_live(m); }));
+}
+
+std::uint32_t ConsumerGroups::live_members() const {
+  std::uint32_t members = 0;
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (state(g) != GroupState::kUnused) members += live_members(g);
+  }
+  return members;
+}
+
+std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts) const {
+  const GroupPage& page = memory_.group(group);
+  const std::uint64_t newest = memory_.newest_batch();
+  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  std::uint64_t count = 0;
+  for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
+    if (!memory_.published(s) || shm::group_finished(page, s, descriptors)) continue;
+    const shm::Claim claim =
+        // acquire, pairs with the member's claim.
+        shm::decode_claim(page.words[s % descriptors].load(std::memory_order_acquire));
+    if (at_end_counts && claim.seq == s && claim.state == ClaimState::kTaken &&
+        claim.member < shm::kMembersMax &&
+        member_state(page.members[claim.member]) == MemberState::kAtEnd) {
+      continue;
+    }
+    ++count;
+  }
+  return count;
+}
+
+std::uint32_t ConsumerGroups::slots_used() const {
+  const std::uint64_t newest = memory_.newest_batch();
+  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  std::set<std::uint32_t> seen;
+  std::uint32_t used = 0;
+  for (std::uint64_t s = newest; s != 0 && s + descriptors > newest; --s) {
+    if (!memory_.published(s) || !seen.insert(memory_.descriptor(s).slot).second) continue;
+    bool needed = !ever_joined_;
+    for (std::uint32_t g = 0; g < shm::kGroupsMax && !needed; ++g) {
+      const GroupState now = state(g);
+      needed = (now == GroupState::kActive || now == GroupState::kDraining) &&
+               !shm::group_finished(memory_.group(g), s, descriptors);
+    }
+    used += needed ? 1 : 0;
+  }
+  return used;
+}
+
+}  // namespace ringfeed::control

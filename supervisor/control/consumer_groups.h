@@ -1,0 +1,141 @@
+// Consumer groups and their members, as the supervisor keeps them in the group pages.
+//
+// Life of a group (GroupState, stored here with release):
+//   UNUSED -> JOINING   enter(): head written first, epoch + 1; lanes are rung
+//   JOINING -> ACTIVE   advance(): every producing lane has answered this epoch, or is finished;
+//                       words and low cleared, start = max(from) for the oldest, newest + 1 for the
+//                       newest
+//   UNUSED -> ACTIVE    declare(): before any worker starts; start = 1
+//   ACTIVE -> DRAINING  advance(): no member for rejoin_ms; close(); or a lane (policy detach)
+//   DRAINING -> UNUSED  advance(): no word is TAKEN and no member lives
+// Nothing here waits: advance() looks and moves on what can be moved. A death of the supervisor
+// leaves a group in one of these states, and each can be taken up from the page alone.
+//
+// A member is freed only with proof of its death, or at its own wish; its claims go back first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ringfeed/shm/result.h"
+#include "supervisor/layout/feed_memory.h"
+#include "supervisor/process/identity.h"
+
+namespace ringfeed::control {
+
+// What one member may hold, unless asked for otherwise, when a group of the feed gives way (skip,
+// detach): only then is there room for the others whatever a member keeps.
+inline constexpr std::uint32_t kMaxHoldYielding = 2;
+
+struct GroupTerms {
+  std::string name;
+  shm::GroupKind kind = shm::GroupKind::kShared;
+  std::uint32_t world = 0;  // of a ranked group
+  shm::GroupPolicy policy = shm::GroupPolicy::kBlock;
+  std::uint64_t stall_ms = 10'000;
+  bool redeliver = true;
+  std::uint32_t max_tries = 3;  // deliveries of one batch
+  std::uint32_t max_hold = 0;   // of one member; 0: as many as there are slots
+  std::uint64_t rejoin_ms = 60'000;
+};
+
+// What a trainer asks for: what is absent agrees with whatever the group has, or is the default of
+// a new one.
+struct GroupWish {
+  std::string name;
+  std::optional<shm::GroupKind> kind = {};
+  std::optional<std::uint32_t> rank = {};
+  std::optional<std::uint32_t> world = {};
+  bool oldest = false;
+  std::optional<shm::GroupPolicy> policy = {};
+  std::optional<std::uint64_t> stall_ms = {};
+  std::optional<bool> redeliver = {};
+  std::optional<std::uint32_t> max_tries = {};
+  std::optional<std::uint32_t> max_hold = {};
+  std::optional<std::uint64_t> rejoin_ms = {};
+};
+
+struct MemberPlace {
+  std::uint32_t group = 0;
+  std::uint32_t member = 0;
+  friend auto operator<=>(const MemberPlace&, const MemberPlace&) = default;
+};
+
+class ConsumerGroups {
+ public:
+  explicit ConsumerGroups(const layout::FeedMemory& memory);
+
+  // Makes a group that exists from the start. Errors: kNoMemory (slots), kBusy (16 groups).
+  [[nodiscard]] Status declare(const GroupTerms& terms);
+
+  // The place of a new member in the group of that name, which is made if there is none.
+  // Errors: kInvalidArgument (rank, world), kIncompatible (the group is of another kind, world or
+  // policy), kBusy (full, rank taken, group being closed), kNoMemory (too few slots).
+  [[nodiscard]] Result<MemberPlace> enter(const GroupWish& wish, const process::Identity& who,
+                                          std::uint64_t now_ms);
+  // The member is dead (proved), or leaves: gives back what it holds and frees its place. Returns
+  // how many batches went back. May be called again after a death in the middle.
+  std::uint32_t leave(const MemberPlace& place, std::uint64_t now_ms);
+  // Does not wait rejoin_ms for anybody; declared groups stay.
+  void close(std::uint32_t group);
+
+  struct Change {
+    std::uint32_t group;
+    shm::GroupState state;  // entered now
+    std::string name;
+  };
+  // Moves on what can be moved on; returns what has changed.
+  std::vector<Change> advance(std::uint64_t now_ms);
+  // Must advance() be called soon (some milliseconds), although nothing happens?
+  [[nodiscard]] bool in_motion() const;
+
+  // True once any group has been ACTIVE.
+  [[nodiscard]] bool ever_joined() const { return ever_joined_; }
+  [[nodiscard]] std::uint32_t live_members() const;
+  [[nodiscard]] std::uint32_t live_members(std::uint32_t group) const;
+  [[nodiscard]] shm::GroupState state(std::uint32_t group) const;
+  [[nodiscard]] bool declared(std::uint32_t group) const { return groups_[group].declared; }
+  [[nodiscard]] const GroupTerms& terms(std::uint32_t group) const { return groups_[group].terms; }
+  // Has a member ever been there, since the group was made?
+  [[nodiscard]] bool had_member(std::uint32_t group) const { return groups_[group].had_member; }
+  [[nodiscard]] bool rejoin_over(std::uint32_t group, std::uint64_t now_ms) const;
+
+  // Published batches that the group has not finished. With `at_end_counts`, those held by a member
+  // that has seen the end of the feed count as finished: what it holds has been worked on.
+  [[nodiscard]] std::uint64_t unfinished(std::uint32_t group, bool at_end_counts) const;
+  // Slots whose batch some group still needs.
+  [[nodiscard]] std::uint32_t slots_used() const;
+
+ private:
+  struct Group {
+    GroupTerms terms;
+    bool declared = false;
+    bool had_member = false;
+    bool oldest = false;
+    std::uint64_t empty_since_ms = 0;
+    std::uint64_t unused_since = 0;  // order in which pages became free
+    shm::GroupState reported = shm::GroupState::kUnused;
+  };
+
+  [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
+  [[nodiscard]] std::optional<std::uint32_t> free_page() const;
+  [[nodiscard]] Status check_slots(const GroupTerms& terms) const;
+  [[nodiscard]] Status check_wish(const GroupWish& wish, std::uint32_t group) const;
+  [[nodiscard]] Result<std::uint32_t> make(const GroupWish& wish);
+  void write_head(std::uint32_t group, const GroupTerms& terms);
+  void set_state(std::uint32_t group, shm::GroupState state);
+  [[nodiscard]] bool any_yields() const;
+  static void clear_words(shm::GroupPage& page);
+  bool try_admit(std::uint32_t group);
+  [[nodiscard]] bool any_taken(std::uint32_t group) const;
+
+  const layout::FeedMemory& memory_;
+  std::array<Group, shm::kGroupsMax> groups_;
+  bool ever_joined_ = false;
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace ringfeed::control

@@ -1,0 +1,40 @@
+// One message a packet over SOCK_SEQPACKET, with descriptors beside it.
+//
+// A message too large for a packet goes as a memfd: the packet is then empty but for
+// kBodyInDescriptor, and the descriptor holds the bytes. Receivers here undo that by themselves.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ringfeed/shm/result.h"
+#include "ringfeed/shm/segment.h"
+
+namespace ringfeed::control {
+
+// As many descriptors as a packet takes (the kernel's SCM_MAX_FD is 253).
+inline constexpr std::size_t kDescriptorsPerPacket = 250;
+inline constexpr std::size_t kPacketBytesMax = 128 * 1024;
+// Field 15 (a varint, value 1), which no message of ours has: skipped by who does not know it.
+inline constexpr std::string_view kBodyInDescriptor{"\x78\x01", 2};
+
+// Never blocks and never raises SIGPIPE. Errors: kClosed (nobody at the other end), kBusy (the
+// other end does not read), kIo.
+[[nodiscard]] Status send_packet(int socket, std::string_view bytes, std::span<const int> fds = {});
+
+struct Packet {
+  bool end = false;    // the other end has closed
+  bool empty = false;  // nothing there now
+  std::string bytes;
+  std::vector<shm::Fd> fds;
+};
+// Errors: kIo, kDamaged (cut short).
+[[nodiscard]] Result<Packet> receive_packet(int socket);
+
+// A memfd with these bytes, at its beginning.
+[[nodiscard]] Result<shm::Fd> bytes_as_fd(std::string_view bytes, const char* name);
+
+}  // namespace ringfeed::control

@@ -1,0 +1,200 @@
+#include "supervisor/control/trainers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "proto/batch.pb.h"
+#include "proto/control.pb.h"
+#include "ringfeed/shm/layout.h"
+
+namespace ringfeed::control {
+namespace {
+
+using process::now_ms;
+
+GroupWish wish_of(const AttachRequest& request) {
+  GroupWish wish;
+  wish.name = request.has_group() ? request.group() : "default";
+  if (request.has_kind()) {
+    wish.kind = request.kind() == ConsumerGroupConfig::RANKED ? shm::GroupKind::kRanked
+                                                              : shm::GroupKind::kShared;
+  }
+  if (request.has_rank()) wish.rank = request.rank();
+  if (request.has_world()) wish.world = request.world();
+  wish.oldest = request.start() == AttachRequest::OLDEST;
+  if (request.has_policy()) wish.policy = static_cast<shm::GroupPolicy>(request.policy());
+  if (request.has_stall_ms()) wish.stall_ms = request.stall_ms();
+  if (request.has_redeliver()) wish.redeliver = request.redeliver();
+  if (request.has_max_tries()) wish.max_tries = request.max_tries();
+  if (request.has_max_hold()) wish.max_hold = request.max_hold();
+  if (request.has_rejoin_ms()) wish.rejoin_ms = request.rejoin_ms();
+  return wish;
+}
+
+Reply::ErrorCode reply_code(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return Reply::BAD_REQUEST;
+    case ErrorCode::kIncompatible:
+      return Reply::GROUP_MISMATCH;
+    case ErrorCode::kBusy:
+      return Reply::FULL;
+    case ErrorCode::kNoMemory:
+      return Reply::NOT_ENOUGH_SLOTS;
+    default:
+      return Reply::INTERNAL;
+  }
+}
+
+void refuse(Reply& reply, Reply::ErrorCode code, std::string text) {
+  reply.set_error(code);
+  reply.set_text(std::move(text));
+}
+
+}  // namespace
+
+Trainers::Trainers(process::EventLoop& loop, const layout::FeedMemory& memory,
+                   ConsumerGroups& groups, const BatchSchema& schema, Report report)
+    : loop_(loop), memory_(memory), groups_(groups), schema_(schema), report_(std::move(report)) {}
+
+Trainers::~Trainers() {
+  for (const auto& [place, trainer] : places_) loop_.unwatch(trainer.pidfd.get());
+}
+
+Trainers::Places::iterator Trainers::find(ConnectionId connection) {
+  return std::find_if(places_.begin(), places_.end(),
+                      [&](const auto& entry) { return entry.second.connection == connection; });
+}
+
+void Trainers::attach(ControlServer& server, ConnectionId connection, const AttachRequest& request,
+                      Reply& reply, std::vector<int>& fds) {
+  const layout::FeedLayout& layout = memory_.layout();
+  if (request.abi_major() != shm::kAbiMajor || request.layout_hash() != shm::kLayoutHash) {
+    return refuse(
+        reply, Reply::INCOMPATIBLE,
+        fmt::format("feed '{}' has ABI {}.{} with layout {:#018x}, this client {}.{} with "
+                    "{:#018x}: use the same ringfeed version for both",
+                    layout.feed, shm::kAbiMajor, shm::kAbiMinor, shm::kLayoutHash,
+                    request.abi_major(), request.abi_minor(), request.layout_hash()));
+  }
+  if (find(connection) != places_.end()) {
+    return refuse(reply, Reply::BAD_REQUEST,
+                  "this connection is attached already: detach first, or open another one");
+  }
+  Trainer trainer;
+  trainer.connection = connection;
+  trainer.client = request.client();
+  trainer.who.pid = server.peer(connection).pid;
+  trainer.pidfd = server.peer_pidfd(connection);
+  const std::optional<std::uint64_t> ticks = process::start_ticks(trainer.who.pid);
+  if (trainer.who.pid <= 0 || !trainer.pidfd || !ticks) {
+    return refuse(reply, Reply::PERMISSION,
+                  fmt::format("feed '{}' cannot watch your process (it is in a pid namespace that "
+                              "the feed does not see): share the pid namespace with the feed",
+                              layout.feed));
+  }
+  trainer.who.start_ticks = *ticks;
+  // The process that connected is the one that is watched: whoever was forked since must connect by
+  // himself. Inside a container it knows itself by another number.
+  if (request.has_pid() && static_cast<pid_t>(request.pid()) != trainer.who.pid &&
+      static_cast<pid_t>(request.pid()) != process::pid_in_own_namespace(trainer.who.pid)) {
+    return refuse(reply, Reply::BAD_REQUEST,
+                  fmt::format("the connection was made by process {} and process {} uses it: "
+                              "attach in the process that trains",
+                              trainer.who.pid, request.pid()));
+  }
+  Result<MemberPlace> place = groups_.enter(wish_of(request), trainer.who, now_ms());
+  if (!place) {
+    return refuse(reply, reply_code(place.error().code()), place.error().message());
+  }
+  const MemberPlace at = *place;
+  const GroupTerms& terms = groups_.terms(at.group);
+  AttachReply& out = *reply.mutable_attach();
+  out.set_abi_major(shm::kAbiMajor);
+  out.set_abi_minor(shm::kAbiMinor);
+  out.set_layout_hash(shm::kLayoutHash);
+  const shm::FeedId& id = memory_.identity().feed_id;
+  out.set_feed_id(id.data(), id.size());
+  out.set_feed(layout.feed);
+  out.set_group_index(at.group);
+  out.set_member_index(at.member);
+  out.set_lanes(layout.output.lanes);
+  out.set_slots(layout.output.slots);
+  out.set_descriptors(layout.output.descriptors);
+  out.set_slot_bytes(layout.slot_bytes);
+  out.set_slot_stride(layout.output.slot_bytes);
+  out.set_rows_max(layout.rows_max);
+  const auto bytes = [&](std::uint32_t segment) {
+    return shm::align_up(layout.segments[segment].spec.bytes, shm::kPageBytes);
+  };
+  out.set_control_bytes(bytes(0));
+  out.set_feed_control_bytes(bytes(layout.feed_control_segment));
+  out.set_group_bytes(bytes(layout.group_segments[at.group]));
+  out.set_payload_bytes(bytes(layout.payload_segment));
+  out.set_supervisor_pid(memory_.state().supervisor_pid.load(std::memory_order_relaxed));
+  *out.mutable_tensors() = schema_.tensors();
+  out.set_kind(terms.kind == shm::GroupKind::kRanked ? ConsumerGroupConfig::RANKED
+                                                     : ConsumerGroupConfig::SHARED);
+  out.set_world(terms.world);
+  out.set_policy(static_cast<ConsumerGroupConfig::Policy>(terms.policy));
+  out.set_max_hold(terms.max_hold);
+  fds = memory_.trainer_fds(at.group);
+  report_("trainer_joined", fmt::format("group={} member={} pid={} client={}", terms.name,
+                                        at.member, trainer.who.pid, trainer.client));
+  const int pidfd = trainer.pidfd.get();
+  places_.insert_or_assign(at, std::move(trainer));
+  loop_.watch(pidfd, [this, at] { died(at); });
+}
+
+void Trainers::remove(Places::iterator at, std::string_view event) {
+  const MemberPlace place = at->first;
+  const std::string values =
+      fmt::format("group={} member={} pid={}", groups_.terms(place.group).name, place.member,
+                  at->second.who.pid);
+  loop_.unwatch(at->second.pidfd.get());
+  places_.erase(at);
+  const std::uint32_t returned = groups_.leave(place, now_ms());
+  report_(event, fmt::format("{} batches_returned={}", values, returned));
+}
+
+void Trainers::died(const MemberPlace& place) {
+  const auto at = places_.find(place);
+  if (at != places_.end() && process::has_ended(at->second.pidfd.get())) {
+    remove(at, "trainer_died");
+  }
+}
+
+void Trainers::detach(ConnectionId connection, const DetachRequest& request, Reply& reply) {
+  const auto at = find(connection);
+  if (at == places_.end()) {
+    return refuse(reply, Reply::BAD_REQUEST, "this connection is not attached");
+  }
+  const std::uint32_t group = at->first.group;
+  remove(at, "trainer_left");
+  if (request.close_group() && groups_.live_members(group) == 0) groups_.close(group);
+  reply.mutable_detach();
+}
+
+void Trainers::connection_closed(ConnectionId connection) {
+  const auto at = find(connection);
+  if (at == places_.end()) return;
+  at->second.connection = 0;
+  // A hint, no proof: the pidfd decides.
+  if (process::has_ended(at->second.pidfd.get())) remove(at, "trainer_died");
+}
+
+std::string Trainers::client(const MemberPlace& place) const {
+  const auto at = places_.find(place);
+  return at == places_.end() ? std::string() : at->second.client;
+}
+
+std::vector<ConnectionId> Trainers::connections() const {
+  std::vector<ConnectionId> ids;
+  for (const auto& [place, trainer] : places_) {
+    if (trainer.connection != 0) ids.push_back(trainer.connection);
+  }
+  return ids;
+}
+
+}  // namespace ringfeed::control

@@ -1,0 +1,66 @@
+// The trainers: attached over the socket, watched through their pidfds.
+//
+// A trainer is gone when its process has ended (pidfd) or when it has asked to leave; the end of
+// its connection alone changes nothing, because a helper that it forked keeps a copy of the socket
+// open after its death, and a live trainer may close it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "supervisor/control/consumer_groups.h"
+#include "supervisor/control/server.h"
+
+namespace ringfeed {
+class AttachRequest;
+class BatchSchema;
+class DetachRequest;
+class Reply;
+}  // namespace ringfeed
+
+namespace ringfeed::control {
+
+class Trainers {
+ public:
+  // What happens, for the log: "trainer_joined", "group=a member=0 pid=7".
+  using Report = std::function<void(std::string_view event, const std::string& values)>;
+
+  Trainers(process::EventLoop& loop, const layout::FeedMemory& memory, ConsumerGroups& groups,
+           const BatchSchema& schema, Report report);
+  ~Trainers();
+  Trainers(const Trainers&) = delete;
+  Trainers& operator=(const Trainers&) = delete;
+
+  // Fills the reply; on success `fds` are the descriptors to send with it.
+  void attach(ControlServer& server, ConnectionId connection, const AttachRequest& request,
+              Reply& reply, std::vector<int>& fds);
+  void detach(ConnectionId connection, const DetachRequest& request, Reply& reply);
+  void connection_closed(ConnectionId connection);
+
+  [[nodiscard]] std::string client(const MemberPlace& place) const;
+  // Connections of attached trainers, for events.
+  [[nodiscard]] std::vector<ConnectionId> connections() const;
+
+ private:
+  struct Trainer {
+    ConnectionId connection = 0;  // 0: closed, the process lives
+    process::Identity who;
+    shm::Fd pidfd;
+    std::string client;
+  };
+  using Places = std::map<MemberPlace, Trainer>;
+
+  void died(const MemberPlace& place);
+  void remove(Places::iterator at, std::string_view event);
+  [[nodiscard]] Places::iterator find(ConnectionId connection);
+
+  process::EventLoop& loop_;
+  const layout::FeedMemory& memory_;
+  ConsumerGroups& groups_;
+  const BatchSchema& schema_;
+  Report report_;
+  Places places_;
+};
+
+}  // namespace ringfeed::control

@@ -1,0 +1,340 @@
+#include "supervisor/layout/feed_layout.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "ringfeed/shm/arena.h"
+#include "supervisor/config/check.h"
+#include "supervisor/config/fields.h"
+
+namespace ringfeed::layout {
+namespace {
+
+// An output port of a node, found by who reads it.
+struct Source {
+  int stage = 0;
+  const NodePlan* node = nullptr;
+  const NodeOutput* output = nullptr;
+};
+
+// What makes the lasting memory of a stage smaller: its fields that are called a size.
+std::string arena_lever(const StageConfig& stage) {
+  std::string fields;
+  for (const google::protobuf::FieldDescriptor* kind : config::kinds_set(stage)) {
+    for (const std::string& name : config::field_names(*kind->message_type())) {
+      if (name.find("_size") == std::string::npos) continue;
+      fields += (fields.empty() ? "" : " or ") + name;
+    }
+  }
+  return fmt::format("{} of stage '{}'", fields.empty() ? "threads" : fields, stage.name());
+}
+
+shm::Overflow overflow_of(OverflowBehavior behavior) {
+  switch (behavior) {
+    case BLOCK:
+      return shm::Overflow::kBlock;
+    case DROP_NEW:
+      return shm::Overflow::kDropNew;
+    case KEEP_NEWEST:
+      return shm::Overflow::kKeepNewest;
+  }
+  return shm::Overflow::kBlock;
+}
+
+class Builder {
+ public:
+  Builder(const DataLoaderConfig& config, const PipelinePlan& plan, const config::Wiring& wiring)
+      : config_(config), plan_(plan), wiring_(wiring) {
+    layout_.feed = config.feed();
+  }
+
+  FeedLayout build(std::span<const config::StageGroup> groups) {
+    add_segment(shm::SegmentKind::kControl, "control", 0, "control", "");
+    number_lanes(groups);
+    SegmentPlan& control = layout_.segments.front();
+    const std::uint64_t lanes = layout_.lanes.size();
+    control.spec.bytes = shm::control_bytes(lanes);
+    control.spec.geometry[0] = static_cast<std::uint32_t>(lanes);
+    control.spec.geometry[1] =
+        static_cast<std::uint32_t>(shm::bells_offset(lanes) / shm::kPageBytes);
+    for (int stage = 0; stage < plan_.stages_size(); ++stage) {
+      for (const NodePlan& node : plan_.stages(stage).nodes()) connect_inputs(stage, node);
+    }
+    for (LanePlan& lane : layout_.lanes) finish_lane(lane);
+    add_feed();
+    return std::move(layout_);
+  }
+
+ private:
+  std::uint32_t add_segment(shm::SegmentKind kind, const std::string& name, std::uint64_t bytes,
+                            std::string part, std::string lever) {
+    SegmentPlan segment;
+    segment.id = static_cast<std::uint32_t>(layout_.segments.size());
+    segment.spec.name = fmt::format("{}/{}", layout_.feed, name);
+    segment.spec.kind = kind;
+    segment.spec.bytes = bytes;
+    segment.part = std::move(part);
+    segment.lever = std::move(lever);
+    layout_.segments.push_back(std::move(segment));
+    return layout_.segments.back().id;
+  }
+
+  void number_lanes(std::span<const config::StageGroup> groups) {
+    std::vector<std::uint32_t> group_of(static_cast<std::size_t>(plan_.stages_size()), 0);
+    for (const config::StageGroup& group : groups) {
+      for (const int stage : group.stages) {
+        group_of[static_cast<std::size_t>(stage)] =
+            static_cast<std::uint32_t>(layout_.groups.size());
+      }
+      layout_.groups.push_back({group.name, {}});
+    }
+    for (int stage = 0; stage < plan_.stages_size(); ++stage) {
+      for (const NodePlan& node : plan_.stages(stage).nodes()) {
+        if (node.lanes() == 0) {
+          throw Error(ErrorCode::kIncompatible,
+                      fmt::format("the worker plans a part '{}' of stage '{}' without lanes: use "
+                                  "the same version of supervisor and worker",
+                                  node.name(), config_.stages(stage).name()));
+        }
+        first_lane_.push_back({&node, static_cast<std::uint32_t>(layout_.lanes.size())});
+        for (std::uint32_t number = 0; number < node.lanes(); ++number) {
+          LanePlan lane;
+          lane.index = static_cast<std::uint32_t>(layout_.lanes.size());
+          lane.stage = static_cast<std::uint32_t>(stage);
+          lane.stage_name = config_.stages(stage).name();
+          lane.node = node.name();
+          lane.number = number;
+          lane.lanes = node.lanes();
+          lane.group = group_of[static_cast<std::size_t>(stage)];
+          lane.arena_segment = add_arena(stage, node, lane.name());
+          for (const NodeOutput& output : node.outputs()) lane.outputs.push_back(output_of(output));
+          layout_.groups[lane.group].lanes.push_back(lane.index);
+          layout_.lanes.push_back(std::move(lane));
+        }
+      }
+    }
+  }
+
+  std::uint32_t add_arena(int stage, const NodePlan& node, const std::string& lane) {
+    const std::uint64_t bytes = shm::arena_bytes(node.arena_bytes());
+    const std::uint32_t id =
+        add_segment(shm::SegmentKind::kArena, "arena " + lane, bytes,
+                    "arena of " + config_.stages(stage).name(), arena_lever(config_.stages(stage)));
+    SegmentPlan& segment = layout_.segments.back();
+    segment.spec.geometry[0] = shm::kJournalEntries;
+    if (node.arena_bytes_max() > node.arena_bytes()) {
+      segment.spec.growable = true;
+      segment.bytes_max = shm::arena_bytes(node.arena_bytes_max());
+    }
+    return id;
+  }
+
+  static OutputPlan output_of(const NodeOutput& output) {
+    OutputPlan out;
+    out.port = output.port();
+    out.capacity_records = output.queue_capacity();
+    out.overflow = overflow_of(output.overflow());
+    return out;
+  }
+
+  [[nodiscard]] std::uint32_t first_lane(const NodePlan& node) const {
+    const auto found = std::find_if(first_lane_.begin(), first_lane_.end(),
+                                    [&](const auto& entry) { return entry.first == &node; });
+    return found->second;
+  }
+
+  // Who writes what this input reads.
+  [[nodiscard]] Source source_of(int stage, const NodeInput& input) const {
+    if (input.from().empty()) {
+      for (const config::Edge& edge : wiring_.edges) {
+        if (edge.to_stage != stage || edge.to_port != input.port()) continue;
+        for (const NodePlan& node : plan_.stages(edge.from_stage).nodes()) {
+          for (const NodeOutput& output : node.outputs()) {
+            if (output.exported() && output.port() == edge.from_port) {
+              return {edge.from_stage, &node, &output};
+            }
+          }
+        }
+      }
+    } else {
+      const std::size_t dot = input.from().find('.');
+      const std::string name = input.from().substr(0, dot);
+      const std::string port = dot == std::string::npos ? "output" : input.from().substr(dot + 1);
+      for (const NodePlan& node : plan_.stages(stage).nodes()) {
+        if (node.name() != name) continue;
+        for (const NodeOutput& output : node.outputs()) {
+          if (output.port() == port) return {stage, &node, &output};
+        }
+      }
+    }
+    throw Error(ErrorCode::kIncompatible,
+                fmt::format("nothing writes what port '{}' of stage '{}' reads ('{}'): use the "
+                            "same version of supervisor and worker",
+                            input.port(), config_.stages(stage).name(), input.from()));
+  }
+
+  void connect_inputs(int stage, const NodePlan& node) {
+    for (const NodeInput& input : node.inputs()) {
+      const Source source = source_of(stage, input);
+      const std::uint32_t from = first_lane(*source.node);
+      const std::uint32_t to = first_lane(node);
+      for (std::uint32_t c = 0; c < node.lanes(); ++c) {
+        InputPlan in;
+        in.port = input.port();
+        in.block = input.block();
+        for (std::uint32_t p = 0; p < source.node->lanes(); ++p) {
+          in.rings.push_back(add_ring(from + p, to + c, source));
+        }
+        layout_.lanes[to + c].inputs.push_back(std::move(in));
+      }
+      for (std::uint32_t p = 0; p < source.node->lanes(); ++p) {
+        LanePlan& lane = layout_.lanes[from + p];
+        OutputPlan& output =
+            *std::find_if(lane.outputs.begin(), lane.outputs.end(),
+                          [&](const OutputPlan& out) { return out.port == source.output->port(); });
+        if (!output.rings.empty()) {
+          throw Error(ErrorCode::kIncompatible,
+                      fmt::format("port '{}' of {} has two readers: use the same version of "
+                                  "supervisor and worker",
+                                  output.port, lane.name()));
+        }
+        output.block = input.block();
+        for (std::uint32_t c = 0; c < node.lanes(); ++c) {
+          output.rings.push_back(layout_.lanes[to + c].inputs.back().rings[p]);
+        }
+      }
+    }
+  }
+
+  std::uint32_t add_ring(std::uint32_t from, std::uint32_t to, const Source& source) {
+    const NodeOutput& output = *source.output;
+    RingPlan ring;
+    ring.from_lane = from;
+    ring.to_lane = to;
+    ring.geometry.capacity_bytes = shm::align_up(
+        std::max<std::uint64_t>(output.queue_bytes(), shm::kPageBytes), shm::kPageBytes);
+    ring.geometry.records_max = std::clamp<std::uint64_t>(
+        output.queue_capacity(), 1, std::numeric_limits<std::uint32_t>::max());
+    ring.geometry.overflow = overflow_of(output.overflow());
+    const std::string& from_name = config_.stages(source.stage).name();
+    const LanePlan& consumer = layout_.lanes[to];
+    ring.segment = add_segment(
+        shm::SegmentKind::kRing,
+        fmt::format("ring {}>{}", layout_.lanes[from].name(), consumer.name()),
+        shm::kRingDataOffset + ring.geometry.capacity_bytes,
+        fmt::format("ring {}>{}",
+                    from_name + (output.exported() || source.node->name().empty()
+                                     ? std::string()
+                                     : "." + source.node->name()),
+                    consumer.stage_name + (consumer.node.empty() ? "" : "." + consumer.node)),
+        fmt::format("queue_bytes of stage '{}'", from_name));
+    SegmentPlan& segment = layout_.segments.back();
+    segment.spec.geometry[0] = static_cast<std::uint32_t>(ring.geometry.records_max);
+    segment.spec.geometry[1] = static_cast<std::uint32_t>(ring.geometry.overflow);
+    layout_.rings.push_back(ring);
+    return static_cast<std::uint32_t>(layout_.rings.size() - 1);
+  }
+
+  // Gives the lane the segment of its head lines and numbers them.
+  void finish_lane(LanePlan& lane) {
+    std::uint32_t lines = 0;
+    for (const InputPlan& input : lane.inputs) {
+      lines += static_cast<std::uint32_t>(input.rings.size());
+    }
+    lane.heads_segment =
+        add_segment(shm::SegmentKind::kHeads, "heads " + lane.name(),
+                    shm::kHeadLinesOffset + lines * sizeof(shm::HeadLine), "control", "");
+    std::uint32_t next = 0;
+    for (const InputPlan& input : lane.inputs) {
+      for (const std::uint32_t ring : input.rings) {
+        layout_.rings[ring].heads_segment = lane.heads_segment;
+        layout_.rings[ring].head_index = next++;
+      }
+    }
+    std::size_t output_rings = 0;
+    for (const OutputPlan& output : lane.outputs) output_rings += output.rings.size();
+    if (output_rings > shm::kOutputRingsMax) {
+      throw Error(ErrorCode::kConfiguration,
+                  fmt::format("lane {} would write {} rings, {} are possible: lower threads of the "
+                              "stages that read from '{}'",
+                              lane.name(), output_rings, shm::kOutputRingsMax, lane.stage_name));
+    }
+  }
+
+  void add_feed() {
+    const StagePlan& stage = plan_.stages(wiring_.batches_stage);
+    const StageConfig& configured = config_.stages(wiring_.batches_stage);
+    for (LanePlan& lane : layout_.lanes) {
+      if (lane.stage != static_cast<std::uint32_t>(wiring_.batches_stage)) continue;
+      for (const NodePlan& node : stage.nodes()) {
+        if (node.name() != lane.node) continue;
+        for (const NodeOutput& output : node.outputs()) {
+          if (!output.exported() || output.port() != wiring_.batches_port) continue;
+          for (OutputPlan& out : lane.outputs) out.feed = out.feed || out.port == output.port();
+          layout_.producing_lanes.push_back(lane.index);
+        }
+      }
+    }
+    const auto lanes = static_cast<std::uint32_t>(layout_.producing_lanes.size());
+    if (lanes == 0 || lanes > shm::kDescriptorsMax || stage.batch().slot_bytes() == 0) {
+      throw Error(ErrorCode::kIncompatible,
+                  fmt::format("stage '{}' is planned with {} lanes that write batches of {} bytes: "
+                              "use the same version of supervisor and worker",
+                              configured.name(), lanes, stage.batch().slot_bytes()));
+    }
+    shm::FeedGeometry& feed = layout_.output;
+    feed.lanes = lanes;
+    feed.descriptors = shm::descriptor_count(lanes);
+    const std::uint32_t wanted = config::slot_count(config_, wiring_);
+    feed.slots = std::min((wanted + lanes - 1) / lanes * lanes, feed.descriptors);
+    feed.slot_bytes = shm::align_up(stage.batch().slot_bytes(), shm::kPageBytes);
+    feed.ordered = config_.feed_output().dispatch() == FeedOutputConfig::ORDERED;
+    layout_.slot_bytes = stage.batch().slot_bytes();
+    layout_.rows_max = stage.batch().rows_max();
+
+    layout_.feed_control_segment =
+        add_segment(shm::SegmentKind::kFeedControl, "feed control",
+                    shm::feed_control_bytes(lanes, feed.descriptors), "control", "");
+    auto& geometry = layout_.segments.back().spec.geometry;
+    geometry[0] = lanes;
+    geometry[1] = feed.slots;
+    geometry[2] = feed.descriptors;
+    geometry[3] = static_cast<std::uint32_t>(feed.slot_bytes);
+    geometry[4] = static_cast<std::uint32_t>(feed.slot_bytes >> 32);
+    geometry[5] = feed.ordered ? 1 : 0;
+    layout_.payload_segment =
+        add_segment(shm::SegmentKind::kPayload, "payload", shm::payload_bytes(feed),
+                    fmt::format("batches, {} slots", feed.slots),
+                    fmt::format("feed_output.slots, or {}", arena_lever(configured)));
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      layout_.group_segments[g] = add_segment(shm::SegmentKind::kGroup, fmt::format("group {}", g),
+                                              shm::kGroupSegmentBytes, "control", "");
+    }
+  }
+
+  const DataLoaderConfig& config_;
+  const PipelinePlan& plan_;
+  const config::Wiring& wiring_;
+  FeedLayout layout_;
+  std::vector<std::pair<const NodePlan*, std::uint32_t>> first_lane_;
+};
+
+}  // namespace
+
+std::string LanePlan::name() const {
+  return node.empty() ? fmt::format("{}.{}", stage_name, number)
+                      : fmt::format("{}.{}.{}", stage_name, node, number);
+}
+
+FeedLayout lay_out(const DataLoaderConfig& config, const PipelinePlan& plan,
+                   const config::Wiring& wiring, std::span<const config::StageGroup> groups) {
+  return Builder(config, plan, wiring).build(groups);
+}
+
+}  // namespace ringfeed::layout

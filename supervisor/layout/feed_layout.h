@@ -1,0 +1,104 @@
+// What a feed consists of in memory: its lanes, the rings between them, the segments with their
+// sizes. Computed from configuration and plan alone; nothing is created here.
+//
+// Lanes are numbered over the whole feed: stages as configured, their nodes as planned, the lanes
+// of each node. An edge from a node of P lanes to a node of C lanes is P x C rings. Segment 0 is
+// the control segment; a lane's head lines are numbered over its inputs in order, port by port,
+// producing lane by producing lane.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ringfeed/shm/feed_producer.h"
+#include "ringfeed/shm/ring.h"
+#include "ringfeed/shm/segment.h"
+#include "supervisor/config/grouping.h"
+#include "supervisor/config/wiring.h"
+
+namespace ringfeed {
+class DataLoaderConfig;
+class PipelinePlan;
+}  // namespace ringfeed
+
+namespace ringfeed::layout {
+
+struct SegmentPlan {
+  std::uint32_t id = 0;  // its place in FeedLayout::segments
+  shm::SegmentSpec spec;
+  std::uint64_t bytes_max = 0;  // an arena that may grow: up to here; else 0
+  std::string part;             // its line in the memory table: "arena of sampler"
+  std::string lever;            // what makes it smaller: "reservoir_size_per_thread of sampler"
+};
+
+struct RingPlan {
+  std::uint32_t segment = 0;
+  std::uint32_t from_lane = 0;
+  std::uint32_t to_lane = 0;
+  std::uint32_t heads_segment = 0;  // of the consuming lane
+  std::uint32_t head_index = 0;
+  shm::RingGeometry geometry;
+};
+
+struct InputPlan {
+  std::string port;
+  std::vector<std::uint32_t> rings;  // places in FeedLayout::rings, by producing lane
+  std::uint64_t block = 0;
+};
+
+struct OutputPlan {
+  std::string port;
+  std::vector<std::uint32_t> rings;  // by consuming lane; none if the output is the feed
+  std::uint64_t capacity_records = 0;
+  shm::Overflow overflow = shm::Overflow::kBlock;
+  std::uint64_t block = 0;  // of the consumer's input
+  bool feed = false;
+};
+
+struct LanePlan {
+  std::uint32_t index = 0;  // of its page
+  std::uint32_t stage = 0;  // in DataLoaderConfig.stages
+  std::string stage_name;
+  std::string node;          // "": the stage itself
+  std::uint32_t number = 0;  // among the lanes of its node
+  std::uint32_t lanes = 0;   // of its node
+  std::uint32_t group = 0;   // in FeedLayout::groups
+  std::uint32_t arena_segment = 0;
+  std::uint32_t heads_segment = 0;
+  std::vector<InputPlan> inputs;
+  std::vector<OutputPlan> outputs;
+
+  // "unpack.0", "pool.read.1".
+  [[nodiscard]] std::string name() const;
+};
+
+struct GroupPlan {
+  std::string name;
+  std::vector<std::uint32_t> lanes;
+};
+
+struct FeedLayout {
+  std::string feed;
+  std::vector<LanePlan> lanes;
+  std::vector<RingPlan> rings;
+  std::vector<GroupPlan> groups;  // the stage groups, each a process
+  std::vector<SegmentPlan> segments;
+  std::vector<std::uint32_t> producing_lanes;  // that write batches, by their number
+  shm::FeedGeometry output;
+  std::uint64_t slot_bytes = 0;  // as the schema says, before rounding up to pages
+  std::uint32_t rows_max = 0;
+  std::uint32_t feed_control_segment = 0;
+  std::uint32_t payload_segment = 0;
+  std::array<std::uint32_t, shm::kGroupsMax> group_segments{};
+};
+
+// The configuration has been checked and the wiring is complete. Throws Error (kIncompatible) where
+// the plan contradicts itself, (kConfiguration) where a number exceeds what a feed can have.
+[[nodiscard]] FeedLayout lay_out(const DataLoaderConfig& config, const PipelinePlan& plan,
+                                 const config::Wiring& wiring,
+                                 std::span<const config::StageGroup> groups);
+
+}  // namespace ringfeed::layout

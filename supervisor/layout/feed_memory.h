@@ -1,0 +1,77 @@
+// The segments of a running feed: created, reserved, and mapped as far as the supervisor looks into
+// them.
+//
+// Who writes what: the supervisor stores to FeedState, to `desired`, `crash_count` and
+// `quarantine_key` of lane pages, to the heads of consumer groups and to claim words of the dead;
+// it rings any bell; everything else in here it only reads. A death of the supervisor leaves memfds
+// alive for as long as workers and trainers map them, and files (storage.directory) until they are
+// removed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ringfeed/shm/feed.h"
+#include "ringfeed/shm/segment.h"
+#include "supervisor/layout/feed_layout.h"
+
+namespace ringfeed::layout {
+
+class FeedMemory {
+ public:
+  // Throws Error (kNoMemory, kIo); nothing is left behind then.
+  FeedMemory(FeedLayout layout, const shm::Storage& storage, const shm::FeedIdentity& identity);
+  ~FeedMemory();
+  FeedMemory(const FeedMemory&) = delete;
+  FeedMemory& operator=(const FeedMemory&) = delete;
+
+  [[nodiscard]] const FeedLayout& layout() const { return layout_; }
+  [[nodiscard]] const shm::FeedIdentity& identity() const { return identity_; }
+  [[nodiscard]] int fd(std::uint32_t segment) const { return fds_[segment].get(); }
+  // What a trainer of consumer group g gets, in the order of AttachReply: control, feed control and
+  // payload opened for reading only, the group's segment for both.
+  [[nodiscard]] std::vector<int> trainer_fds(std::uint32_t g) const;
+  // The files of the segments, if they have names.
+  [[nodiscard]] std::vector<std::string> files() const { return files_; }
+
+  [[nodiscard]] shm::FeedState& state() const;
+  [[nodiscard]] shm::LanePage& lane(std::uint32_t index) const;
+  [[nodiscard]] shm::GroupPage& group(std::uint32_t g) const;
+  [[nodiscard]] const shm::ProducerLine& producer(std::uint32_t number) const;
+  [[nodiscard]] const shm::Descriptor& descriptor(std::uint64_t batch) const;
+  [[nodiscard]] const shm::TailLine& tail(const RingPlan& ring) const;
+  [[nodiscard]] const shm::HeadLine& head(const RingPlan& ring) const;
+
+  void ring_lane(std::uint32_t index) const noexcept;
+  // Every lane that has said that it sleeps: after a death nobody else may come to wake it.
+  void ring_sleepers() const noexcept;
+  void ring_all_lanes() const noexcept;
+  void ring_producers() const noexcept;
+  void ring_feed() const noexcept;
+  void ring_group(std::uint32_t g) const noexcept;
+
+  // The reason first, then the phase; everyone who waits is woken.
+  void set_phase(shm::FeedPhase phase, const std::string& reason) const;
+  void set_desire(std::uint32_t lane, shm::LaneDesire desire) const;
+
+  // Number of the newest batch that any lane has published; 0 before the first.
+  [[nodiscard]] std::uint64_t newest_batch() const;
+  // Published and still described.
+  [[nodiscard]] bool published(std::uint64_t batch) const;
+  [[nodiscard]] std::uint64_t batches_published() const;
+  [[nodiscard]] bool lane_finished(std::uint32_t index) const;
+  [[nodiscard]] bool all_lanes_finished() const;
+
+ private:
+  FeedLayout layout_;
+  shm::FeedIdentity identity_;
+  std::vector<shm::Fd> fds_;
+  std::vector<shm::Mapping> mappings_;  // by segment; empty where the supervisor does not look
+  shm::Fd control_reader_;
+  shm::Fd feed_control_reader_;
+  shm::Fd payload_reader_;
+  std::vector<std::string> files_;
+};
+
+}  // namespace ringfeed::layout

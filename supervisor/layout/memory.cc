@@ -1,0 +1,94 @@
+#include "supervisor/layout/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ringfeed::layout {
+namespace {
+
+struct Part {
+  config::MemoryPart shown;
+  std::string lever;
+  std::uint64_t segments = 0;
+};
+
+std::uint64_t segment_bytes(const SegmentPlan& segment) {
+  return shm::align_up(segment.spec.bytes, shm::kPageBytes);
+}
+
+std::vector<Part> parts_of(const FeedLayout& layout) {
+  std::vector<Part> parts;
+  for (const SegmentPlan& segment : layout.segments) {
+    auto part = std::find_if(parts.begin(), parts.end(),
+                             [&](const Part& p) { return p.shown.part == segment.part; });
+    if (part == parts.end()) {
+      parts.push_back({{segment.part, 0}, segment.lever, 0});
+      part = parts.end() - 1;
+    }
+    part->shown.bytes += segment_bytes(segment);
+    part->segments += 1;
+  }
+  for (Part& part : parts) {
+    if (part.segments > 1 && part.shown.part != "control") {
+      part.shown.part += fmt::format(" ({})", part.segments);
+    }
+  }
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.shown.bytes > b.shown.bytes; });
+  return parts;
+}
+
+}  // namespace
+
+std::vector<config::MemoryPart> memory_parts(const FeedLayout& layout) {
+  std::vector<config::MemoryPart> shown;
+  for (Part& part : parts_of(layout)) shown.push_back(std::move(part.shown));
+  return shown;
+}
+
+std::uint64_t memory_sum(const FeedLayout& layout) {
+  std::uint64_t sum = 0;
+  for (const SegmentPlan& segment : layout.segments) sum += segment_bytes(segment);
+  return sum;
+}
+
+std::string memory_table(const FeedLayout& layout) {
+  std::vector<config::MemoryPart> parts = memory_parts(layout);
+  parts.push_back({"in sum", memory_sum(layout)});
+  std::size_t width = 0;
+  for (const config::MemoryPart& part : parts) width = std::max(width, part.part.size());
+  std::string text;
+  for (const config::MemoryPart& part : parts) {
+    text += fmt::format("  {:<{}}  {:>10}\n", part.part, width, config::shown_bytes(part.bytes));
+  }
+  return text;
+}
+
+Status check_memory(const FeedLayout& layout, const MemoryLimits& limits) {
+  const std::uint64_t sum = memory_sum(layout);
+  const bool over_budget = limits.budget_bytes != 0 && sum > limits.budget_bytes;
+  if (!over_budget && sum <= limits.available_bytes) return {};
+  std::string levers;
+  int named = 0;
+  for (const Part& part : parts_of(layout)) {
+    // Parts that take less than an eighth do not decide it.
+    if (part.lever.empty() || named == 2 || part.shown.bytes < sum / 8) continue;
+    levers += (levers.empty() ? "" : ", or ") + part.lever;
+    ++named;
+  }
+  const std::string limit =
+      over_budget
+          ? fmt::format("storage.memory_budget_bytes allows {} ({} bytes)",
+                        config::shown_bytes(limits.budget_bytes), limits.budget_bytes)
+          : fmt::format("{} has {} ({} bytes) free", limits.place,
+                        config::shown_bytes(limits.available_bytes), limits.available_bytes);
+  return Error{
+      ErrorCode::kNoMemory,
+      fmt::format("feed '{}' needs {} ({} bytes), {}: lower {}{}\n{}", layout.feed,
+                  config::shown_bytes(sum), sum, limit,
+                  levers.empty() ? "the sizes in the configuration" : levers,
+                  over_budget ? ", or raise the budget" : ", or make room", memory_table(layout))};
+}
+
+}  // namespace ringfeed::layout

@@ -1,0 +1,139 @@
+#include "supervisor/layout/worker_setup.h"
+
+#include <map>
+
+#include "proto/worker.pb.h"
+
+namespace ringfeed::layout {
+namespace {
+
+OverflowBehavior behavior_of(shm::Overflow overflow) {
+  switch (overflow) {
+    case shm::Overflow::kBlock:
+      return BLOCK;
+    case shm::Overflow::kDropNew:
+      return DROP_NEW;
+    case shm::Overflow::kKeepNewest:
+      return KEEP_NEWEST;
+  }
+  return BLOCK;
+}
+
+class Filler {
+ public:
+  Filler(const FeedMemory& memory, WorkerSetup& setup) : layout_(memory.layout()), setup_(setup) {}
+
+  void lane(const LanePlan& plan) {
+    LaneSetup& lane = *setup_.add_lanes();
+    lane.set_index(plan.index);
+    lane.set_stage_index(plan.stage);
+    lane.set_stage(plan.stage_name);
+    lane.set_node(plan.node);
+    lane.set_number(plan.number);
+    lane.set_lanes(plan.lanes);
+    lane.set_arena_segment(plan.arena_segment);
+    lane.set_heads_segment(plan.heads_segment);
+    need(plan.arena_segment, true);
+    need(plan.heads_segment, true);
+    for (const InputPlan& input : plan.inputs) {
+      LaneInput& out = *lane.add_inputs();
+      out.set_port(input.port);
+      out.set_block(input.block);
+      for (const std::uint32_t ring : input.rings) {
+        ring_end(layout_.rings[ring], layout_.rings[ring].from_lane, *out.add_rings());
+        need(layout_.rings[ring].segment, false);
+      }
+    }
+    for (const OutputPlan& output : plan.outputs) {
+      LaneOutput& out = *lane.add_outputs();
+      out.set_port(output.port);
+      out.set_capacity_records(output.capacity_records);
+      out.set_overflow(behavior_of(output.overflow));
+      out.set_block(output.block);
+      out.set_feed(output.feed);
+      for (const std::uint32_t ring : output.rings) {
+        ring_end(layout_.rings[ring], layout_.rings[ring].to_lane, *out.add_rings());
+        need(layout_.rings[ring].segment, true);
+        need(layout_.rings[ring].heads_segment, false);
+      }
+      if (output.feed) writes_batches_ = true;
+    }
+  }
+
+  void feed(bool checksum) {
+    if (!writes_batches_) return;
+    FeedSetup& feed = *setup_.mutable_output();
+    feed.set_feed_control_segment(layout_.feed_control_segment);
+    feed.set_payload_segment(layout_.payload_segment);
+    need(layout_.feed_control_segment, true);
+    need(layout_.payload_segment, true);
+    for (const std::uint32_t segment : layout_.group_segments) {
+      feed.add_group_segments(segment);
+      need(segment, true);
+    }
+    feed.set_slots_per_lane(layout_.output.slots / layout_.output.lanes);
+    feed.set_descriptors(layout_.output.descriptors);
+    feed.set_slot_bytes(layout_.slot_bytes);
+    feed.set_slot_stride(layout_.output.slot_bytes);
+    feed.set_checksum(checksum);
+  }
+
+  std::vector<std::uint32_t> segments() {
+    need(0, true);
+    std::vector<std::uint32_t> ids;
+    for (const auto& [id, writable] : needed_) {
+      const SegmentPlan& plan = layout_.segments[id];
+      ids.push_back(id);
+      SegmentSetup& segment = *setup_.add_segments();
+      segment.set_id(id);
+      segment.set_kind(static_cast<std::uint32_t>(plan.spec.kind));
+      segment.set_bytes(shm::align_up(plan.spec.bytes, shm::kPageBytes));
+      segment.set_bytes_max(plan.bytes_max);
+      segment.set_fd_index(static_cast<std::uint32_t>(ids.size()));
+      segment.set_writable(writable);
+    }
+    return ids;
+  }
+
+ private:
+  static void ring_end(const RingPlan& ring, std::uint32_t peer, RingEnd& end) {
+    end.set_ring_segment(ring.segment);
+    end.set_heads_segment(ring.heads_segment);
+    end.set_head_index(ring.head_index);
+    end.set_peer_lane(peer);
+  }
+  // Writable wins: both ends of a ring may be in one process.
+  void need(std::uint32_t segment, bool writable) {
+    bool& entry = needed_[segment];
+    entry = entry || writable;
+  }
+
+  const FeedLayout& layout_;
+  WorkerSetup& setup_;
+  std::map<std::uint32_t, bool> needed_;  // segment: writable
+  bool writes_batches_ = false;
+};
+
+}  // namespace
+
+GroupSetup fill_setup(const FeedMemory& memory, std::uint32_t group, const SetupFacts& facts,
+                      WorkerSetup& setup) {
+  const FeedLayout& layout = memory.layout();
+  const shm::FeedId& id = memory.identity().feed_id;
+  setup.set_feed(layout.feed);
+  setup.set_feed_id(id.data(), id.size());
+  setup.set_config(facts.config_bytes);
+  setup.set_group(layout.groups[group].name);
+  setup.set_group_index(group);
+  setup.set_seed(facts.seed);
+  setup.set_dispatch(facts.ordered ? FeedOutputConfig::ORDERED : FeedOutputConfig::RELAXED);
+  setup.set_supervisor_pid(facts.supervisor_pid);
+  Filler filler(memory, setup);
+  for (const std::uint32_t lane : layout.groups[group].lanes) filler.lane(layout.lanes[lane]);
+  filler.feed(facts.checksum);
+  GroupSetup out{filler.segments()};
+  setup.set_descriptor_count(static_cast<std::uint32_t>(out.segments.size() + 1));
+  return out;
+}
+
+}  // namespace ringfeed::layout

@@ -1,0 +1,219 @@
+#include "supervisor/metrics/show.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/message.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "proto/control.pb.h"
+#include "supervisor/config/explain.h"
+
+namespace ringfeed::metrics {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using Json = nlohmann::ordered_json;
+using config::shown_bytes;
+
+Json to_json(const Message& message);
+
+Json value_of(const Message& message, const FieldDescriptor& field, int index) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const bool repeated = index >= 0;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return repeated ? reflection.GetRepeatedInt32(message, &field, index)
+                      : reflection.GetInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return repeated ? reflection.GetRepeatedInt64(message, &field, index)
+                      : reflection.GetInt64(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return repeated ? reflection.GetRepeatedUInt32(message, &field, index)
+                      : reflection.GetUInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return repeated ? reflection.GetRepeatedUInt64(message, &field, index)
+                      : reflection.GetUInt64(message, &field);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return repeated ? reflection.GetRepeatedDouble(message, &field, index)
+                      : reflection.GetDouble(message, &field);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return repeated ? reflection.GetRepeatedFloat(message, &field, index)
+                      : reflection.GetFloat(message, &field);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return repeated ? reflection.GetRepeatedBool(message, &field, index)
+                      : reflection.GetBool(message, &field);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return repeated ? reflection.GetRepeatedEnum(message, &field, index)->name()
+                      : reflection.GetEnum(message, &field)->name();
+    case FieldDescriptor::CPPTYPE_STRING:
+      return repeated ? reflection.GetRepeatedString(message, &field, index)
+                      : reflection.GetString(message, &field);
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return to_json(repeated ? reflection.GetRepeatedMessage(message, &field, index)
+                              : reflection.GetMessage(message, &field));
+  }
+  return nullptr;
+}
+
+Json to_json(const Message& message) {
+  Json out = Json::object();
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    if (field.is_repeated()) {
+      Json& list = out[field.name()] = Json::array();
+      for (int j = 0; j < reflection.FieldSize(message, &field); ++j) {
+        list.push_back(value_of(message, field, j));
+      }
+    } else if (reflection.HasField(message, &field)) {
+      out[field.name()] = value_of(message, field, -1);
+    }
+  }
+  return out;
+}
+
+// Records out (or in, for a lane without rings behind it) of every lane, by name.
+std::map<std::string, std::uint64_t> records(const StatusReply& status) {
+  std::map<std::string, std::uint64_t> out;
+  for (const StageStatus& stage : status.stages()) {
+    for (const LaneStatus& lane : stage.lanes()) out[lane.name()] = lane.records_out();
+  }
+  return out;
+}
+
+double seconds_between(const StatusReply& before, const StatusReply& after) {
+  return static_cast<double>(after.uptime_ms() - std::min(before.uptime_ms(), after.uptime_ms())) /
+         1000.0;
+}
+
+double rate(std::uint64_t before, std::uint64_t after, double seconds) {
+  return seconds <= 0 || after < before ? 0 : static_cast<double>(after - before) / seconds;
+}
+
+std::string shown_rate(double value) {
+  if (value >= 1e6) return fmt::format("{:.1f} M/s", value / 1e6);
+  if (value >= 1e4) return fmt::format("{:.1f} k/s", value / 1e3);
+  return fmt::format("{:.1f} /s", value);
+}
+
+std::string shown_share(const LaneStatus& lane) {
+  const auto sum = static_cast<double>(lane.busy_ns() + lane.starved_ns() + lane.blocked_ns());
+  if (sum == 0) return "-";
+  const auto percent = [&](std::uint64_t part) { return 100.0 * static_cast<double>(part) / sum; };
+  return fmt::format("{:.0f}/{:.0f}/{:.0f}", percent(lane.busy_ns()), percent(lane.starved_ns()),
+                     percent(lane.blocked_ns()));
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+std::string shown_uptime(std::uint64_t ms) {
+  const std::uint64_t s = ms / 1000;
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+std::string lanes_text(const StatusReply& status, const StatusReply* before) {
+  const std::map<std::string, std::uint64_t> earlier =
+      before == nullptr ? std::map<std::string, std::uint64_t>() : records(*before);
+  std::string text = fmt::format("{:<22} {:<8} {:>7} {:>8} {:>12} {:>12} {:>10} {:>12}\n", "lane",
+                                 "state", "pid", "restarts", "in", "out", "rate", "busy/in/out%");
+  for (const StageStatus& stage : status.stages()) {
+    for (const LaneStatus& lane : stage.lanes()) {
+      const auto was = earlier.find(lane.name());
+      text += fmt::format("{:<22} {:<8} {:>7} {:>8} {:>12} {:>12} {:>10} {:>12}\n", lane.name(),
+                          lower(LaneStatus::State_Name(lane.state())), lane.pid(), lane.restarts(),
+                          lane.records_in(), lane.records_out(),
+                          was == earlier.end() ? "-"
+                                               : shown_rate(rate(was->second, lane.records_out(),
+                                                                 seconds_between(*before, status))),
+                          shown_share(lane));
+    }
+  }
+  return text;
+}
+
+std::string rings_text(const StatusReply& status) {
+  std::string text =
+      fmt::format("{:<36} {:>17} {:>21} {:>9}\n", "ring", "records", "bytes", "dropped");
+  for (const RingStatus& ring : status.rings()) {
+    text += fmt::format(
+        "{:<36} {:>17} {:>21} {:>9}{}\n", ring.from() + " > " + ring.to(),
+        fmt::format("{} of {}", ring.fill_records(), ring.capacity_records()),
+        fmt::format("{} of {}", shown_bytes(ring.fill_bytes()), shown_bytes(ring.capacity_bytes())),
+        ring.drop_count(), ring.closed() ? "  closed" : "");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string show_status(const StatusReply& status, const StatusReply* before) {
+  std::string text =
+      fmt::format("feed {}: {} for {}, process {}, seed {}, {}\n", status.feed(),
+                  lower(StatusReply::State_Name(status.state())), shown_uptime(status.uptime_ms()),
+                  status.supervisor_pid(), status.seed(), shown_bytes(status.memory_bytes()));
+  if (!status.reason().empty()) text += fmt::format("  {}\n", status.reason());
+  for (const StageStatus& stage : status.stages()) {
+    if (!stage.progress().empty())
+      text += fmt::format("  {}: {}\n", stage.name(), stage.progress());
+  }
+  text += "\n" + lanes_text(status, before) + "\n" + rings_text(status) + "\n";
+  for (const StageStatus& stage : status.stages()) {
+    std::string counters;
+    for (const CounterStatus& counter : stage.counters()) {
+      counters += fmt::format(" {}={}", counter.name(), counter.value());
+    }
+    if (!counters.empty()) text += fmt::format("{}:{}\n", stage.name(), counters);
+  }
+  const FeedStatus& output = status.output();
+  text += fmt::format(
+      "feed: {} batches{}, {} of {} slots in use\n", output.batches_published(),
+      before == nullptr
+          ? std::string()
+          : ", " + shown_rate(rate(before->output().batches_published(), output.batches_published(),
+                                   seconds_between(*before, status))),
+      output.slots_used(), output.slots());
+  for (const ConsumerGroupStatus& group : status.groups()) {
+    text += fmt::format(
+        "group {}: {}{}, {} members, from batch {}, {} behind{}\n", group.name(),
+        lower(ConsumerGroupConfig::Kind_Name(group.kind())),
+        group.world() != 0 ? fmt::format(" of {}", group.world()) : std::string(), group.members(),
+        group.start(), group.lag(),
+        group.skipped() != 0 ? fmt::format(", {} skipped", group.skipped()) : std::string());
+    for (const TrainerStatus& trainer : status.trainers()) {
+      if (trainer.group() != group.name()) continue;
+      text += fmt::format("  member {}: process {} ({}), took {}, gave back {}\n", trainer.member(),
+                          trainer.pid(), trainer.client(), trainer.taken(), trainer.done());
+    }
+  }
+  return text;
+}
+
+std::string status_json(const StatusReply& status, const StatusReply* before) {
+  Json out = to_json(status);
+  if (before != nullptr) {
+    const std::map<std::string, std::uint64_t> earlier = records(*before);
+    const double seconds = seconds_between(*before, status);
+    for (Json& stage : out["stages"]) {
+      for (Json& lane : stage["lanes"]) {
+        const auto was = earlier.find(lane["name"].get<std::string>());
+        if (was == earlier.end()) continue;
+        lane["records_per_s"] =
+            rate(was->second, lane["records_out"].get<std::uint64_t>(), seconds);
+      }
+    }
+    out["output"]["batches_per_s"] =
+        rate(before->output().batches_published(), status.output().batches_published(), seconds);
+  }
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace ringfeed::metrics

@@ -1,0 +1,225 @@
+#include "supervisor/metrics/status.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "proto/control.pb.h"
+#include "proto/plan.pb.h"
+
+namespace ringfeed::metrics {
+namespace {
+
+// relaxed, everywhere here: numbers for people.
+template <typename T>
+T read(const std::atomic<T>& word) {
+  return word.load(std::memory_order_relaxed);
+}
+
+shm::QueueView view(const layout::FeedMemory& memory, const layout::RingPlan& ring) {
+  return shm::view_queue(memory.tail(ring), memory.head(ring), ring.geometry);
+}
+
+// A lane that sleeps although records wait for it can only wait for room.
+LaneStatus::State state_of(const layout::FeedMemory& memory, const layout::LanePlan& plan,
+                           bool has_process) {
+  if (memory.lane_finished(plan.index)) return LaneStatus::ENDED;
+  const shm::LanePage& page = memory.lane(plan.index);
+  if (!has_process || read(page.pid) == 0) return LaneStatus::ABSENT;
+  if (read(page.waiting) == 0) return LaneStatus::RUNNING;
+  const std::vector<layout::RingPlan>& rings = memory.layout().rings;
+  for (const layout::InputPlan& input : plan.inputs) {
+    for (const std::uint32_t ring : input.rings) {
+      if (view(memory, rings[ring]).size_records > 0) return LaneStatus::BLOCKED;
+    }
+  }
+  for (const layout::OutputPlan& output : plan.outputs) {
+    for (const std::uint32_t ring : output.rings) {
+      const shm::QueueView queue = view(memory, rings[ring]);
+      if (queue.size_records >= queue.capacity_records) return LaneStatus::BLOCKED;
+    }
+  }
+  return LaneStatus::STARVED;
+}
+
+void fill_lane(const layout::FeedMemory& memory, const layout::LanePlan& plan,
+               const GroupFacts& group, LaneStatus& lane) {
+  const shm::LanePage& page = memory.lane(plan.index);
+  lane.set_name(plan.name());
+  lane.set_state(state_of(memory, plan, group.pid != 0));
+  lane.set_pid(static_cast<std::uint32_t>(group.pid));
+  lane.set_incarnation(read(page.incarnation));
+  lane.set_restarts(group.restarts);
+  const std::vector<layout::RingPlan>& rings = memory.layout().rings;
+  std::uint64_t records_in = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t records_out = 0;
+  std::uint64_t bytes_out = 0;
+  for (const layout::InputPlan& input : plan.inputs) {
+    for (const std::uint32_t ring : input.rings) {
+      const shm::QueueView queue = view(memory, rings[ring]);
+      records_in += queue.get_total;
+      bytes_in += read(memory.head(rings[ring]).head);
+    }
+  }
+  for (const layout::OutputPlan& output : plan.outputs) {
+    for (const std::uint32_t ring : output.rings) {
+      records_out += read(memory.tail(rings[ring]).tail_seq);
+      bytes_out += read(memory.tail(rings[ring]).tail);
+    }
+    if (!output.feed) continue;
+    const std::uint64_t newest = read(memory.producer(plan.number).newest);
+    const std::uint32_t lanes = memory.layout().output.lanes;
+    const std::uint64_t batches = newest == 0 ? 0 : (newest - 1 - plan.number) / lanes + 1;
+    records_out += batches;
+    bytes_out += batches * memory.layout().slot_bytes;
+  }
+  lane.set_records_in(records_in);
+  lane.set_bytes_in(bytes_in);
+  lane.set_records_out(records_out);
+  lane.set_bytes_out(bytes_out);
+  lane.set_busy_ns(read(page.counters.busy_ns));
+  lane.set_starved_ns(read(page.counters.starved_ns));
+  lane.set_blocked_ns(read(page.counters.blocked_ns));
+}
+
+// Names are written at attach and end with a zero at the latest in their last byte.
+std::string counter_name(const shm::NamedCounter& counter) {
+  return {counter.name, ::strnlen(counter.name, sizeof counter.name)};
+}
+
+}  // namespace
+
+std::string read_note(const shm::LaneNote& note) {
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    // acquire: the text is read after the version.
+    const std::uint32_t before = note.version.load(std::memory_order_acquire);
+    if (before % 2 != 0) continue;
+    std::string text(note.text, std::min<std::size_t>(note.bytes, sizeof note.text));
+    // acquire: a text that was changed meanwhile has another version.
+    if (note.version.load(std::memory_order_acquire) == before) return text;
+  }
+  return {};
+}
+
+std::string stage_note(const layout::FeedMemory& memory, std::uint32_t stage) {
+  std::string text;
+  for (const layout::LanePlan& plan : memory.layout().lanes) {
+    if (plan.stage != stage) continue;
+    const std::string note = read_note(memory.lane(plan.index).counters.note);
+    // Lanes with the same thing to say say it once.
+    if (note.empty() || text.find(note) != std::string::npos) continue;
+    text += (text.empty() ? "" : "; ") + note;
+  }
+  return text;
+}
+
+std::vector<std::string> progress_notes(const layout::FeedMemory& memory) {
+  std::vector<std::string> notes;
+  std::map<std::uint32_t, std::string> names;
+  for (const layout::LanePlan& plan : memory.layout().lanes) names[plan.stage] = plan.stage_name;
+  for (const auto& [stage, name] : names) {
+    const std::string note = stage_note(memory, stage);
+    if (!note.empty()) notes.push_back(fmt::format("{}: {}", name, note));
+  }
+  return notes;
+}
+
+void fill_stages(const layout::FeedMemory& memory, const PipelinePlan& plan,
+                 const std::vector<GroupFacts>& groups, StatusReply& status) {
+  const layout::FeedLayout& layout = memory.layout();
+  for (int s = 0; s < plan.stages_size(); ++s) {
+    StageStatus& stage = *status.add_stages();
+    stage.set_kind(plan.stages(s).kind());
+    std::map<std::string, std::uint64_t> counters;
+    for (const layout::LanePlan& lane : layout.lanes) {
+      if (lane.stage != static_cast<std::uint32_t>(s)) continue;
+      stage.set_name(lane.stage_name);
+      stage.set_group(layout.groups[lane.group].name);
+      fill_lane(memory, lane, groups[lane.group], *stage.add_lanes());
+      for (const shm::NamedCounter& counter : memory.lane(lane.index).counters.named) {
+        const std::string name = counter_name(counter);
+        if (!name.empty()) counters[name] += read(counter.value);
+      }
+    }
+    for (const auto& [name, value] : counters) {
+      CounterStatus& counter = *stage.add_counters();
+      counter.set_name(name);
+      counter.set_value(value);
+    }
+    const std::string note = stage_note(memory, static_cast<std::uint32_t>(s));
+    if (!note.empty()) stage.set_progress(note);
+  }
+}
+
+void fill_rings(const layout::FeedMemory& memory, StatusReply& status) {
+  const layout::FeedLayout& layout = memory.layout();
+  for (const layout::RingPlan& plan : layout.rings) {
+    const shm::QueueView queue = view(memory, plan);
+    RingStatus& ring = *status.add_rings();
+    ring.set_from(layout.lanes[plan.from_lane].name());
+    ring.set_to(layout.lanes[plan.to_lane].name());
+    ring.set_fill_records(queue.size_records);
+    ring.set_capacity_records(queue.capacity_records);
+    ring.set_fill_bytes(queue.size_bytes);
+    ring.set_capacity_bytes(queue.capacity_bytes);
+    ring.set_put_count(queue.put_total);
+    ring.set_get_count(queue.get_total);
+    ring.set_drop_count(queue.drop_total);
+    ring.set_closed(queue.closed);
+  }
+}
+
+void fill_output(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+                 const BatchSchema& schema, StatusReply& status) {
+  FeedStatus& output = *status.mutable_output();
+  output.set_batches_published(memory.batches_published());
+  // A stage that writes batches counts their rows under this name.
+  for (const std::uint32_t index : memory.layout().producing_lanes) {
+    for (const shm::NamedCounter& counter : memory.lane(index).counters.named) {
+      if (counter_name(counter) != "rows") continue;
+      output.set_rows_published(output.rows_published() + read(counter.value));
+    }
+  }
+  output.set_slots(memory.layout().output.slots);
+  output.set_slots_used(groups.slots_used());
+  *output.mutable_schema() = schema;
+}
+
+void fill_trainers(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+                   const control::Trainers& trainers, StatusReply& status) {
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (groups.state(g) == shm::GroupState::kUnused) continue;
+    const shm::GroupPage& page = memory.group(g);
+    const control::GroupTerms& terms = groups.terms(g);
+    ConsumerGroupStatus& group = *status.add_groups();
+    group.set_name(terms.name);
+    group.set_kind(terms.kind == shm::GroupKind::kRanked ? ConsumerGroupConfig::RANKED
+                                                         : ConsumerGroupConfig::SHARED);
+    group.set_world(terms.world);
+    group.set_policy(static_cast<ConsumerGroupConfig::Policy>(terms.policy));
+    group.set_members(groups.live_members(g));
+    group.set_start(read(page.head.start));
+    group.set_lag(groups.unfinished(g, false));
+    std::uint64_t skipped = 0;
+    for (const std::atomic<std::uint64_t>& word : page.words) {
+      skipped += shm::decode_claim(read(word)).state == shm::ClaimState::kSkipped ? 1 : 0;
+    }
+    group.set_skipped(skipped);
+    for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
+      const shm::Member& member = page.members[m];
+      if (read(member.state) == static_cast<std::uint32_t>(shm::MemberState::kFree)) continue;
+      TrainerStatus& trainer = *status.add_trainers();
+      trainer.set_group(terms.name);
+      trainer.set_member(m);
+      trainer.set_pid(member.pid);
+      trainer.set_taken(read(member.taken));
+      trainer.set_done(read(member.done));
+      trainer.set_client(trainers.client({g, m}));
+    }
+  }
+}
+
+}  // namespace ringfeed::metrics

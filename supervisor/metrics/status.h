@@ -1,0 +1,45 @@
+// What a feed is doing, read from shared memory while it works: nothing is asked of the workers.
+//
+// Numbers of one lane belong together only roughly: they are read one after the other while the
+// lane goes on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "supervisor/control/consumer_groups.h"
+#include "supervisor/control/trainers.h"
+#include "supervisor/layout/feed_memory.h"
+
+namespace ringfeed {
+class BatchSchema;
+class PipelinePlan;
+class StatusReply;
+}  // namespace ringfeed
+
+namespace ringfeed::metrics {
+
+// What is known of the process of a stage group; by group, as in the layout.
+struct GroupFacts {
+  std::int32_t pid = 0;  // 0: none now
+  std::uint32_t restarts = 0;
+};
+
+void fill_stages(const layout::FeedMemory& memory, const PipelinePlan& plan,
+                 const std::vector<GroupFacts>& groups, StatusReply& status);
+void fill_rings(const layout::FeedMemory& memory, StatusReply& status);
+void fill_output(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+                 const BatchSchema& schema, StatusReply& status);
+void fill_trainers(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+                   const control::Trainers& trainers, StatusReply& status);
+
+// What the lanes of a stage want a person to know, e.g. "812 of 100000 chunks"; empty: nothing.
+[[nodiscard]] std::string stage_note(const layout::FeedMemory& memory, std::uint32_t stage);
+// "pool: 812 of 100000 chunks", one for each stage that has something to say.
+[[nodiscard]] std::vector<std::string> progress_notes(const layout::FeedMemory& memory);
+
+// The lane's note, whole: the lane writes its version odd, the text, its version even.
+[[nodiscard]] std::string read_note(const shm::LaneNote& note);
+
+}  // namespace ringfeed::metrics

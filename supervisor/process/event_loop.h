@@ -1,0 +1,55 @@
+// One thread that waits for everything: descriptors, and moments.
+//
+// Callbacks run one after the other in run(); each may add and remove any descriptor and timer,
+// itself included. What is removed is not called any more, even if it was ready in the same round.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "ringfeed/shm/segment.h"
+
+namespace ringfeed::process {
+
+// Milliseconds of CLOCK_MONOTONIC: all of the supervisor's times.
+[[nodiscard]] std::uint64_t now_ms() noexcept;
+
+class EventLoop {
+ public:
+  using Callback = std::function<void()>;
+  using TimerId = std::uint64_t;
+
+  EventLoop();
+
+  // Calls `on_ready` whenever the descriptor can be read, or has an end or an error to tell.
+  void watch(int fd, Callback on_ready);
+  void unwatch(int fd);
+
+  // Calls once, `delay_ms` from now.
+  TimerId after(std::uint64_t delay_ms, Callback on_time);
+  void cancel(TimerId timer);
+
+  // Until stop() is called from a callback.
+  void run();
+  void stop() { running_ = false; }
+  // One round: waits for at most `timeout_ms` (-1: for the next event) and calls what is due.
+  void run_once(int timeout_ms);
+
+ private:
+  struct Watch {
+    std::uint64_t number;
+    std::shared_ptr<Callback> callback;
+  };
+  void call_due();
+
+  shm::Fd epoll_;
+  std::map<int, Watch> watches_;
+  std::uint64_t next_number_ = 1;  // tells a descriptor from an earlier one with the same number
+  std::map<std::pair<std::uint64_t, TimerId>, Callback> timers_;  // by time
+  std::map<TimerId, std::uint64_t> timer_times_;
+  bool running_ = false;
+};
+
+}  // namespace ringfeed::process

@@ -1,0 +1,91 @@
+#include "supervisor/process/identity.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace ringfeed::process {
+namespace {
+
+struct Stat {
+  char state = '?';
+  std::uint64_t start_ticks = 0;
+};
+
+std::optional<Stat> read_stat(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  // The second field is the name in parentheses and may contain anything, parentheses too.
+  const std::size_t close = text.rfind(')');
+  if (close == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(close + 1));
+  Stat stat;
+  fields >> stat.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  if (!(fields >> stat.start_ticks)) return std::nullopt;
+  return stat;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> start_ticks(pid_t pid) {
+  const std::optional<Stat> stat = read_stat(pid);
+  if (!stat) return std::nullopt;
+  return stat->start_ticks;
+}
+
+shm::Fd open_pidfd(pid_t pid) {
+  return shm::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool has_ended(int pidfd) {
+  pollfd ready{pidfd, POLLIN, 0};
+  return ::poll(&ready, 1, 0) == 1 && (ready.revents & POLLIN) != 0;
+}
+
+bool is_alive(const Identity& identity) {
+  const std::optional<Stat> stat = read_stat(identity.pid);
+  return stat && stat->start_ticks == identity.start_ticks && stat->state != 'Z' &&
+         stat->state != 'X';
+}
+
+bool kill_process(const Identity& identity, int signal) {
+  // The pidfd first: whatever it names now keeps its number until it is closed or reaped, so the
+  // look at the start time and the signal are about the same process.
+  const shm::Fd pidfd = open_pidfd(identity.pid);
+  if (!pidfd || start_ticks(identity.pid) != identity.start_ticks) return false;
+  return ::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0) == 0;
+}
+
+std::string executable_name(pid_t pid) {
+  char path[PATH_MAX];
+  const ssize_t length = ::readlink(fmt::format("/proc/{}/exe", pid).c_str(), path, sizeof path);
+  if (length <= 0) return {};
+  std::string name(path, static_cast<std::size_t>(length));
+  // The kernel's mark of a file that has been replaced since.
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (name.ends_with(kDeleted)) name.resize(name.size() - kDeleted.size());
+  return name.substr(name.rfind('/') + 1);
+}
+
+pid_t pid_in_own_namespace(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/status", pid));
+  std::string line;
+  while (std::getline(in, line)) {
+    if (!line.starts_with("NSpid:")) continue;
+    return static_cast<pid_t>(
+        std::strtol(line.c_str() + line.find_last_of("\t ") + 1, nullptr, 10));
+  }
+  return 0;
+}
+
+}  // namespace ringfeed::process

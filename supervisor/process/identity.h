@@ -1,0 +1,36 @@
+// Which process is meant: a number alone is reused by the kernel, so a process is its number
+// together with the time of its start, and its death is proved by a pidfd and by nothing else.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ringfeed/shm/segment.h"
+
+namespace ringfeed::process {
+
+struct Identity {
+  pid_t pid = 0;
+  std::uint64_t start_ticks = 0;  // /proc/PID/stat field 22
+  friend bool operator==(const Identity&, const Identity&) = default;
+};
+
+// nullopt: there is no such process.
+[[nodiscard]] std::optional<std::uint64_t> start_ticks(pid_t pid);
+// A descriptor that becomes readable when the process has ended; empty if it has been reaped.
+[[nodiscard]] shm::Fd open_pidfd(pid_t pid);
+// Has the process behind the pidfd ended? (without waiting)
+[[nodiscard]] bool has_ended(int pidfd);
+// The process is there, is the one meant, and not a zombie.
+[[nodiscard]] bool is_alive(const Identity& identity);
+// Kills the process meant, and no other that has got its number: false if it is not there any more.
+bool kill_process(const Identity& identity, int signal);
+// Name of the executable file, without its directory; "" if it cannot be seen.
+[[nodiscard]] std::string executable_name(pid_t pid);
+// The number that the process has in its own pid namespace; 0 if that cannot be seen.
+[[nodiscard]] pid_t pid_in_own_namespace(pid_t pid);
+
+}  // namespace ringfeed::process

@@ -1,0 +1,50 @@
+#include "supervisor/process/linger.h"
+
+#include <fmt/format.h>
+
+namespace ringfeed::process {
+
+using shm::GroupState;
+
+std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
+                                            const LingerFacts& facts) {
+  if (!groups.ever_joined()) {
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      if (groups.state(g) == GroupState::kJoining) {
+        return fmt::format("group '{}' is joining", groups.terms(g).name);
+      }
+    }
+    if (facts.draining) return std::nullopt;
+    if (facts.batches == 0 && facts.now_ms - facts.ended_ms >= kEmptyFeedMs) return std::nullopt;
+    return fmt::format("the run is over, {} batches wait for the first trainer", facts.batches);
+  }
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    const std::string& name = groups.terms(g).name;
+    const GroupState state = groups.state(g);
+    if (state == GroupState::kJoining) return fmt::format("group '{}' is joining", name);
+    if (state != GroupState::kActive && state != GroupState::kDraining) continue;
+    const std::uint64_t left = groups.unfinished(g, true);
+    if (left == 0) continue;
+    if (groups.live_members(g) > 0)
+      return fmt::format("group '{}' has {} batches left", name, left);
+    if (state == GroupState::kDraining) continue;
+    if (!groups.had_member(g)) {
+      return fmt::format("{} batches wait for the first trainer of group '{}'", left, name);
+    }
+    if (!facts.draining && !groups.rejoin_over(g, facts.now_ms)) {
+      return fmt::format("group '{}' has {} batches left and no trainer, who may come back", name,
+                         left);
+    }
+  }
+  return std::nullopt;
+}
+
+bool drain_is_hopeless(const control::ConsumerGroups& groups) {
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (groups.state(g) == GroupState::kUnused) continue;
+    if (groups.live_members(g) > 0 || groups.declared(g)) return false;
+  }
+  return true;
+}
+
+}  // namespace ringfeed::process

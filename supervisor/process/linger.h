@@ -1,0 +1,34 @@
+// Must a feed whose lanes are all finished still be there for somebody?
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "supervisor/control/consumer_groups.h"
+
+namespace ringfeed::process {
+
+// An ended feed without a single batch waits this long for its first trainer, so that one that is
+// being started meets an end and not a missing feed.
+inline constexpr std::uint64_t kEmptyFeedMs = 10'000;
+
+struct LingerFacts {
+  bool draining = false;  // somebody has asked for the end
+  std::uint64_t now_ms = 0;
+  std::uint64_t ended_ms = 0;  // when the last lane finished
+  std::uint64_t batches = 0;   // published in all
+};
+
+// What it waits for, as a person reads it; nullopt: everybody has had what he is entitled to.
+//   no group has ever joined     waits for the first trainer, unless draining
+//   a group with batches left    waits while a member lives, or may come back (rejoin_ms), or, if
+//                                the group is declared and nobody has come yet, for its first
+//                                member
+[[nodiscard]] std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
+                                                          const LingerFacts& facts);
+
+// While the feed drains: can the batches on their way still get anywhere?
+[[nodiscard]] bool drain_is_hopeless(const control::ConsumerGroups& groups);
+
+}  // namespace ringfeed::process

@@ -1,0 +1,24 @@
+#include "supervisor/process/restart_budget.h"
+
+#include <algorithm>
+
+namespace ringfeed::process {
+
+RestartBudget::Verdict RestartBudget::on_death(std::uint64_t now_ms, std::uint64_t life_ms) {
+  while (!deaths_.empty() && now_ms - deaths_.front() >= limits_.within_ms) deaths_.pop_front();
+  deaths_.push_back(now_ms);
+  quick_deaths_ = life_ms < kQuickLifeMs ? quick_deaths_ + 1 : 0;
+  Verdict verdict;
+  verdict.deaths = static_cast<std::uint32_t>(deaths_.size());
+  verdict.give_up = deaths_.size() > limits_.max_restarts;
+  if (!verdict.give_up && quick_deaths_ > 1) {
+    verdict.delay_ms = limits_.backoff_ms_min;
+    for (std::uint32_t i = 2; i < quick_deaths_ && verdict.delay_ms < limits_.backoff_ms_max; ++i) {
+      verdict.delay_ms *= 2;
+    }
+    verdict.delay_ms = std::min(verdict.delay_ms, limits_.backoff_ms_max);
+  }
+  return verdict;
+}
+
+}  // namespace ringfeed::process

@@ -1,0 +1,222 @@
+#include "supervisor/process/spawn.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "ringfeed/shm/result.h"
+
+namespace ringfeed::process {
+namespace {
+
+constexpr int kLogPipeBytes = 1 << 20;
+constexpr int kSocketBytes = 1 << 20;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw Error(ErrorCode::kIo, what + ": " + std::strerror(errno));
+}
+
+struct Pipe {
+  shm::Fd read;
+  shm::Fd write;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail("the system gives no pipe");
+  return {shm::Fd(ends[0]), shm::Fd(ends[1])};
+}
+
+void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+// What a child starts with, beyond its descriptors: no blocked signals, default handlers, SIGPIPE
+// ignored (inherited from the supervisor, which ignores it), a process group of its own.
+class SpawnSettings {
+ public:
+  SpawnSettings() {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+    sigset_t none;
+    sigemptyset(&none);
+    sigset_t handled;
+    sigemptyset(&handled);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&handled, signal);
+    ::posix_spawnattr_setsigmask(&attributes, &none);
+    ::posix_spawnattr_setsigdefault(&attributes, &handled);
+    ::posix_spawnattr_setpgroup(&attributes, 0);
+    ::posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  }
+  ~SpawnSettings() {
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+
+  void give(int fd, int as) { ::posix_spawn_file_actions_adddup2(&actions, fd, as); }
+
+  pid_t spawn(const std::string& binary, std::vector<std::string> arguments) {
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    ::signal(SIGPIPE, SIG_IGN);
+    pid_t pid = 0;
+    // posix_spawn and not fork: the child borrows this address space until it executes, so no page
+    // table is copied however much is mapped.
+    const int error =
+        ::posix_spawn(&pid, binary.c_str(), &actions, &attributes, argv.data(), environ);
+    if (error != 0) {
+      throw Error(ErrorCode::kIo, fmt::format("worker binary {} cannot be started: {}", binary,
+                                              std::strerror(error)));
+    }
+    return pid;
+  }
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+};
+
+}  // namespace
+
+std::string find_worker_binary() {
+  std::vector<std::string> places;
+  char self[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
+  if (length > 0) {
+    const std::string path(self, static_cast<std::size_t>(length));
+    places.push_back(path.substr(0, path.rfind('/') + 1) + "ringfeed-worker");
+  }
+  if (const char* named = std::getenv("RINGFEED_WORKER"); named != nullptr && *named != '\0') {
+    places.emplace_back(named);
+  }
+  if (const char* path = std::getenv("PATH"); path != nullptr) {
+    std::string_view rest(path);
+    while (!rest.empty()) {
+      const std::size_t colon = rest.find(':');
+      if (colon != 0) places.push_back(std::string(rest.substr(0, colon)) + "/ringfeed-worker");
+      rest.remove_prefix(colon == std::string_view::npos ? rest.size() : colon + 1);
+    }
+  }
+  std::string looked;
+  for (const std::string& place : places) {
+    if (::access(place.c_str(), X_OK) == 0) return place;
+    looked += (looked.empty() ? "" : ", ") + place;
+  }
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("ringfeed-worker was not found (looked for {}): install it beside "
+                          "ringfeed, or set RINGFEED_WORKER to its path",
+                          looked));
+}
+
+Spawned spawn_worker(const std::string& binary) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    fail("the system gives no socket for a worker");
+  }
+  Spawned spawned;
+  spawned.socket = shm::Fd(pair[0]);
+  const shm::Fd theirs(pair[1]);
+  ::setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof kSocketBytes);
+  set_nonblocking(pair[0]);
+
+  Pipe log = make_pipe();
+  ::fcntl(log.write.get(), F_SETPIPE_SZ, kLogPipeBytes);
+  set_nonblocking(log.read.get());
+  set_nonblocking(log.write.get());
+  const shm::Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null) fail("/dev/null cannot be opened");
+
+  SpawnSettings settings;
+  settings.give(null.get(), STDIN_FILENO);
+  settings.give(log.write.get(), STDOUT_FILENO);
+  settings.give(log.write.get(), STDERR_FILENO);
+  settings.give(theirs.get(), kSetupFd);
+  const pid_t pid =
+      settings.spawn(binary, {"ringfeed-worker", "--setup-fd", std::to_string(kSetupFd)});
+  spawned.identity = {pid, start_ticks(pid).value_or(0)};
+  spawned.pidfd = open_pidfd(pid);
+  if (!spawned.pidfd) fail(fmt::format("process {} cannot be watched", pid));
+  spawned.log = std::move(log.read);
+  return spawned;
+}
+
+std::string Ending::text() const {
+  if (signal != 0) return fmt::format("signal {} ({})", signal, ::strsignal(signal));
+  return fmt::format("exit status {}", status);
+}
+
+Ending reap(const shm::Fd& pidfd) {
+  siginfo_t info{};
+  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd.get()), &info, WEXITED) != 0) {
+    if (errno != EINTR) fail("a worker cannot be waited for");
+  }
+  Ending ending;
+  ending.exited = info.si_code == CLD_EXITED;
+  (ending.exited ? ending.status : ending.signal) = info.si_status;
+  return ending;
+}
+
+PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config) {
+  Pipe to = make_pipe();
+  Pipe from = make_pipe();
+  SpawnSettings settings;
+  settings.give(to.read.get(), STDIN_FILENO);
+  settings.give(from.write.get(), STDOUT_FILENO);
+  const pid_t pid = settings.spawn(binary, {"ringfeed-worker", "--plan"});
+  const shm::Fd pidfd = open_pidfd(pid);
+  to.read.reset();
+  from.write.reset();
+  set_nonblocking(to.write.get());
+
+  const std::string question = config.SerializePartialAsString();
+  std::string answer;
+  std::size_t written = 0;
+  if (question.empty()) to.write.reset();
+  for (bool open = true; open;) {
+    std::array<pollfd, 2> fds{{{from.read.get(), POLLIN, 0}, {to.write.get(), POLLOUT, 0}}};
+    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) fail("the worker's plan");
+    if (fds[1].revents != 0 && to.write) {
+      const ssize_t n =
+          ::write(to.write.get(), question.data() + written, question.size() - written);
+      if (n > 0) written += static_cast<std::size_t>(n);
+      if (written == question.size() || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        to.write.reset();
+      }
+    }
+    if (fds[0].revents != 0) {
+      std::array<char, 65536> bytes;
+      const ssize_t n = ::read(from.read.get(), bytes.data(), bytes.size());
+      if (n > 0) answer.append(bytes.data(), static_cast<std::size_t>(n));
+      open = n > 0 || (n < 0 && errno == EINTR);
+    }
+  }
+  const Ending ending = reap(pidfd);
+  if (!ending.exited || ending.status != 0) {
+    throw Error(ErrorCode::kIo, fmt::format("{} --plan ended with {}: see what it said above",
+                                            binary, ending.text()));
+  }
+  PipelinePlan plan;
+  if (!plan.ParseFromString(answer)) {
+    throw Error(ErrorCode::kIncompatible,
+                fmt::format("{} --plan answered {} bytes that are not a plan: use the same version "
+                            "of supervisor and worker",
+                            binary, answer.size()));
+  }
+  return plan;
+}
+
+}  // namespace ringfeed::process

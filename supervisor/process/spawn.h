@@ -1,0 +1,54 @@
+// Starts worker processes and asks the worker binary for its plan.
+//
+// A worker gets: standard input /dev/null; standard output and error one pipe to the supervisor;
+// descriptor 3 its end of the setup socket; nothing else. It is the head of a process group of its
+// own, so that Ctrl-C at a terminal reaches the supervisor alone, which then drains.
+//
+// The writing end of the pipe does not block and SIGPIPE is ignored: when nobody reads (the
+// supervisor is stopped, or dead), lines are lost and lanes go on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ringfeed/shm/segment.h"
+#include "supervisor/process/identity.h"
+
+namespace ringfeed {
+class DataLoaderConfig;
+class PipelinePlan;
+}  // namespace ringfeed
+
+namespace ringfeed::process {
+
+inline constexpr int kSetupFd = 3;
+
+// ringfeed-worker beside this binary, else $RINGFEED_WORKER, else from PATH. Throws Error
+// (kNotFound) that names the places.
+[[nodiscard]] std::string find_worker_binary();
+
+struct Spawned {
+  Identity identity;
+  shm::Fd pidfd;
+  shm::Fd socket;  // SOCK_SEQPACKET, does not block
+  shm::Fd log;     // what the worker says, does not block
+};
+
+// Throws Error (kIo) if the system refuses.
+[[nodiscard]] Spawned spawn_worker(const std::string& binary);
+
+// How a process has ended; waits for it, which is at once after its pidfd became readable.
+struct Ending {
+  bool exited = false;
+  int status = 0;  // exit status
+  int signal = 0;  // or the signal that killed it
+  // "exit status 3", "signal 11 (Segmentation fault)".
+  [[nodiscard]] std::string text() const;
+};
+[[nodiscard]] Ending reap(const shm::Fd& pidfd);
+
+// Runs `binary --plan` and gives it the configuration. Throws Error (kIo, kIncompatible) with what
+// the worker said.
+[[nodiscard]] PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config);
+
+}  // namespace ringfeed::process

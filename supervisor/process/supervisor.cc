@@ -1,0 +1,411 @@
+#include "supervisor/process/supervisor.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+#include "proto/plan.pb.h"
+#include "proto/worker.pb.h"
+#include "supervisor/metrics/status.h"
+#include "supervisor/process/linger.h"
+
+namespace ringfeed::process {
+namespace {
+
+constexpr std::uint64_t kTickMs = 100;
+// A feed that is over ends this soon after the last batch has been given back.
+constexpr std::uint64_t kLingerTickMs = 10;
+// Groups that join or leave are looked at this often: lanes answer between two steps.
+constexpr std::uint64_t kMotionMs = 2;
+
+std::uint64_t hash_of(const std::string& bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// A feed of many lanes has many rings, each with a descriptor.
+void raise_file_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+shm::FeedIdentity identity_of(const DataLoaderConfig& config) {
+  raise_file_limit();
+  return {shm::random_feed_id(), hash_of(config.SerializeAsString())};
+}
+
+metrics::Level level_of(std::string_view level) { return metrics::level_named(level); }
+
+}  // namespace
+
+Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
+                       metrics::Talk& talk)
+    : run_(run),
+      lock_(lock),
+      talk_(talk),
+      memory_(std::move(layout), shm::Storage{run.config.storage().directory()},
+              identity_of(run.config)),
+      groups_(memory_),
+      trainers_(loop_, memory_, groups_, run.plan.stages(run.batches_stage).batch(),
+                [this](std::string_view name, const std::string& values) {
+                  event(metrics::Level::kInfo, name, values);
+                }),
+      started_ms_(now_ms()) {}
+
+Supervisor::~Supervisor() = default;
+
+void Supervisor::event(metrics::Level level, std::string_view name,
+                       const std::string& values) const {
+  talk_.event(level, name,
+              fmt::format("feed={}{}{}", run_.config.feed(), values.empty() ? "" : " ", values));
+}
+
+void Supervisor::watch_signals() {
+  sigset_t handled;
+  sigemptyset(&handled);
+  sigaddset(&handled, SIGTERM);
+  sigaddset(&handled, SIGINT);
+  // Ignored from outside (nohup): the terminal's end is none of our business then.
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&handled, SIGHUP);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+  signals_ = shm::Fd(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) {
+    throw Error(ErrorCode::kIo, fmt::format("no descriptor for signals: {}", std::strerror(errno)));
+  }
+  loop_.watch(signals_.get(), [this] {
+    signalfd_siginfo info{};
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      on_signal(static_cast<int>(info.ssi_signo));
+    }
+  });
+}
+
+void Supervisor::on_signal(int signal) {
+  const std::string why = fmt::format("stopped by signal {} ({})", signal, ::strsignal(signal));
+  if (draining_) return stop(why);
+  drain(why);
+}
+
+void Supervisor::declare_groups() {
+  const auto& groups = run_.config.feed_output().groups();
+  const bool any_yields = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+    return group.policy() != ConsumerGroupConfig::BLOCK;
+  });
+  for (const ConsumerGroupConfig& group : groups) {
+    control::GroupTerms terms;
+    terms.name = group.name();
+    terms.kind = group.kind() == ConsumerGroupConfig::RANKED ? shm::GroupKind::kRanked
+                                                             : shm::GroupKind::kShared;
+    terms.world = group.world();
+    terms.policy = static_cast<shm::GroupPolicy>(group.policy());
+    terms.stall_ms = group.stall_ms();
+    terms.redeliver = group.redeliver();
+    terms.max_tries = group.max_tries();
+    terms.max_hold = group.has_max_hold() ? group.max_hold()
+                     : any_yields         ? control::kMaxHoldYielding
+                                          : 0;
+    terms.rejoin_ms = group.rejoin_ms();
+    groups_.declare(terms).or_throw();
+  }
+}
+
+void Supervisor::make_workers() {
+  const RestartConfig& restart = run_.config.restart();
+  WorkerRules rules;
+  rules.binary = run_.worker_binary;
+  rules.restarts = {.max_restarts = restart.max_restarts(),
+                    .within_ms = std::uint64_t{restart.within_s()} * 1000,
+                    .backoff_ms_min = restart.backoff_ms_min(),
+                    .backoff_ms_max = restart.backoff_ms_max()};
+  rules.max_attempts = restart.max_attempts();
+  layout::SetupFacts facts;
+  facts.config_bytes = run_.config.SerializeAsString();
+  facts.seed = run_.seed;
+  facts.ordered = run_.config.feed_output().dispatch() == FeedOutputConfig::ORDERED;
+  facts.checksum = run_.config.feed_output().checksum();
+  facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
+  for (std::uint32_t g = 0; g < memory_.layout().groups.size(); ++g) {
+    Worker::Hooks hooks;
+    hooks.on_started = [this] { record_workers(); };
+    hooks.on_ready = [this] { worker_ready(); };
+    hooks.on_over = [this] { worker_over(); };
+    hooks.on_lost = [this](const std::string& reason) { fail(reason); };
+    hooks.on_line = [this](std::string_view line) { talk_.line(line); };
+    hooks.on_event = [this](std::string_view level, std::string_view name,
+                            const std::string& values) { event(level_of(level), name, values); };
+    hooks.on_message = [this](const FromWorker& message) {
+      if (message.has_stage_control()) on_stage_answer(message.id(), &message.stage_control());
+    };
+    workers_.push_back(std::make_unique<Worker>(loop_, memory_, g, facts, rules, std::move(hooks)));
+  }
+}
+
+// For whoever has to clean up after this process.
+void Supervisor::record_workers() {
+  control::LockRecord record;
+  record.supervisor = {::getpid(), start_ticks(::getpid()).value_or(0)};
+  record.files = memory_.files();
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->identity().pid != 0) {
+      record.workers.emplace_back(worker->name(), worker->identity());
+    }
+  }
+  lock_.write(record);
+}
+
+int Supervisor::run() {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  whole.l_len = 1;  // byte 0 is the supervisor's
+  if (::fcntl(memory_.fd(0), F_SETLK, &whole) != 0) {
+    throw Error(ErrorCode::kBusy, "the control segment has another supervisor");
+  }
+  watch_signals();
+  // relaxed: published by the release of the phase.
+  memory_.state().supervisor_pid.store(static_cast<std::uint32_t>(::getpid()),
+                                       std::memory_order_relaxed);
+  memory_.set_phase(shm::FeedPhase::kStarting, "");
+  declare_groups();
+  make_workers();
+  record_workers();
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->start();
+  server_ = std::make_unique<control::ControlServer>(
+      loop_, run_.socket,
+      control::ControlServer::Handlers{
+          [this](control::ConnectionId id, const Request& request) { on_request(id, request); },
+          [this](control::ConnectionId id) { trainers_.connection_closed(id); }});
+  event(metrics::Level::kInfo, "feed_started",
+        fmt::format("pid={} socket={} seed={}", ::getpid(), run_.socket, run_.seed));
+  tick();
+  loop_.run();
+  talk_.end_progress();
+  server_.reset();
+  workers_.clear();
+  event(status_ == 0 ? metrics::Level::kInfo : metrics::Level::kError,
+        status_ == 0 ? "feed_ended" : "feed_failed",
+        fmt::format("batches={} reason=\"{}\"", memory_.batches_published(), reason_));
+  return status_;
+}
+
+bool Supervisor::all_over() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return is_over(worker->state()); });
+}
+
+void Supervisor::worker_ready() {
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->state() != ChildState::kRunning) continue;
+    const auto [first, last] = restarts_.equal_range(worker->name());
+    for (auto waiting = first; waiting != last; ++waiting) {
+      Reply reply;
+      reply.set_id(waiting->second.second);
+      reply.mutable_restart()->set_pid(static_cast<std::uint32_t>(worker->identity().pid));
+      server_->send(waiting->second.first, reply);
+    }
+    restarts_.erase(first, last);
+  }
+  const bool all = std::all_of(workers_.begin(), workers_.end(),
+                               [](const auto& worker) { return worker->ready(); });
+  if (stage_ != Stage::kStarting || !all) return;
+  stage_ = Stage::kRunning;
+  memory_.set_phase(shm::FeedPhase::kRunning, "");
+  event(metrics::Level::kInfo, "feed_running",
+        fmt::format("workers={} after_ms={}", workers_.size(), now_ms() - started_ms_));
+}
+
+void Supervisor::worker_over() {
+  if (!all_over()) return;
+  switch (stage_) {
+    case Stage::kStarting:
+    case Stage::kRunning:
+    case Stage::kDraining:
+      return linger();
+    case Stage::kStopping:
+      memory_.set_phase(shm::FeedPhase::kEnded, reason_);
+      tell_trainers();
+      return finish(0);
+    case Stage::kFailing:
+      return finish(1);
+    case Stage::kLingering:
+      return;
+  }
+}
+
+void Supervisor::drain(const std::string& why) {
+  if (draining_) return;
+  draining_ = true;
+  reason_ = why;
+  const std::uint64_t timeout_ms = std::uint64_t{run_.config.shutdown().drain_timeout_s()} * 1000;
+  if (stage_ == Stage::kStarting || stage_ == Stage::kRunning) {
+    stage_ = Stage::kDraining;
+    memory_.set_phase(shm::FeedPhase::kDraining, why);
+    for (const std::unique_ptr<Worker>& worker : workers_) worker->drain();
+    tell_trainers();
+  }
+  event(metrics::Level::kInfo, "feed_draining",
+        fmt::format("timeout_s={} reason=\"{}\"", timeout_ms / 1000, why));
+  loop_.after(timeout_ms, [this, timeout_ms] {
+    stop(fmt::format("{}; the drain took longer than {} s", reason_, timeout_ms / 1000));
+  });
+}
+
+void Supervisor::stop(const std::string& why) {
+  if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) return;
+  draining_ = true;
+  reason_ = why;
+  if (stage_ == Stage::kLingering) return finish(0);
+  stage_ = Stage::kStopping;
+  event(metrics::Level::kInfo, "feed_stopping", fmt::format("reason=\"{}\"", why));
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->stop();
+  worker_over();
+}
+
+void Supervisor::fail(const std::string& reason) {
+  if (stage_ == Stage::kFailing) return;
+  stage_ = Stage::kFailing;
+  reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
+  memory_.set_phase(shm::FeedPhase::kFailed, reason_);
+  tell_trainers();
+  talk_.end_progress();
+  talk_.say(reason_);
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->stop();
+  worker_over();
+}
+
+// Every lane is at its end: what is published stays, until everyone has had it.
+void Supervisor::linger() {
+  stage_ = Stage::kLingering;
+  ended_ms_ = now_ms();
+  if (reason_.empty()) reason_ = "the run is over";
+  memory_.set_phase(shm::FeedPhase::kEnded, reason_);
+  event(metrics::Level::kInfo, "lanes_finished",
+        fmt::format("batches={}", memory_.batches_published()));
+  // Asked here already, so that no status says ENDED without what it waits for.
+  static_cast<void>(still_needed());
+  tell_trainers();
+  // The next look is now and not at the end of the pause that began before.
+  loop_.cancel(tick_);
+  tick_ = loop_.after(0, [this] { tick(); });
+}
+
+bool Supervisor::still_needed() {
+  const std::optional<std::string> reason =
+      reason_to_linger(groups_, {draining_, now_ms(), ended_ms_, memory_.batches_published()});
+  lingers_for_ = reason.value_or("");
+  return reason.has_value();
+}
+
+void Supervisor::finish(int status) {
+  status_ = status;
+  loop_.stop();
+}
+
+void Supervisor::advance_groups() {
+  for (const auto& change : groups_.advance(now_ms())) {
+    switch (change.state) {
+      case shm::GroupState::kActive:
+        event(metrics::Level::kInfo, "group_joined",
+              fmt::format("group={} from_batch={}", change.name,
+                          // relaxed: for people.
+                          memory_.group(change.group).head.start.load(std::memory_order_relaxed)));
+        break;
+      case shm::GroupState::kDraining:
+        event(metrics::Level::kWarn, "group_leaving",
+              fmt::format("group={} members={}", change.name, groups_.live_members(change.group)));
+        break;
+      case shm::GroupState::kUnused:
+        event(metrics::Level::kInfo, "group_left", fmt::format("group={}", change.name));
+        break;
+      case shm::GroupState::kJoining:
+        break;
+    }
+  }
+  if (!groups_.in_motion() || moving_) return;
+  moving_ = true;
+  loop_.after(kMotionMs, [this] {
+    moving_ = false;
+    advance_groups();
+  });
+}
+
+void Supervisor::tick() {
+  advance_groups();
+  look_for_stalls();
+  if (stage_ == Stage::kLingering && !still_needed()) return finish(0);
+  if (stage_ == Stage::kDraining && drain_is_hopeless(groups_)) {
+    stop(reason_ + "; no trainer is there to take what is on its way");
+  }
+  show_progress();
+  loop_.cancel(tick_);
+  tick_ = loop_.after(stage_ == Stage::kLingering ? kLingerTickMs : kTickMs, [this] { tick(); });
+}
+
+// A lane that is awake and has not committed a step for stall_ms hangs: its process is replaced.
+void Supervisor::look_for_stalls() {
+  const std::uint64_t stall_ms = run_.config.restart().stall_ms();
+  if (stall_ms == 0 || (stage_ != Stage::kRunning && stage_ != Stage::kDraining)) return;
+  const std::uint64_t now = now_ms();
+  for (std::size_t g = 0; g < workers_.size(); ++g) {
+    Worker& worker = *workers_[g];
+    if (worker.state() != ChildState::kRunning) continue;
+    for (const std::uint32_t index : memory_.layout().groups[g].lanes) {
+      const shm::LanePage& lane = memory_.lane(index);
+      // relaxed, both: a lane that moves on meanwhile is looked at again in the next tick.
+      if (memory_.lane_finished(index) || lane.waiting.load(std::memory_order_relaxed) != 0) {
+        continue;
+      }
+      const std::uint64_t moved_ms =
+          std::max(worker.ready_ms(), lane.progress_ns.load(std::memory_order_relaxed) / 1'000'000);
+      if (now < moved_ms + stall_ms) continue;
+      event(metrics::Level::kWarn, "worker_stalled",
+            fmt::format("group={} lane={} without_step_ms={}", worker.name(),
+                        memory_.layout().lanes[index].name(), now - moved_ms));
+      worker.kill();
+      break;
+    }
+  }
+}
+
+std::string Supervisor::progress_text() const {
+  const std::uint64_t batches = memory_.batches_published();
+  if (stage_ == Stage::kLingering) return lingers_for_;
+  if (stage_ == Stage::kFailing || stage_ == Stage::kStopping) return {};
+  if (batches == 0) {
+    const std::vector<std::string> notes = metrics::progress_notes(memory_);
+    return notes.empty() ? std::string("starting") : fmt::format("{}", fmt::join(notes, " | "));
+  }
+  if (!groups_.ever_joined()) {
+    return fmt::format("{} batches are ready, waiting for the first trainer", batches);
+  }
+  return {};
+}
+
+void Supervisor::show_progress() {
+  const std::string text = progress_text();
+  if (!first_batch_ && memory_.batches_published() > 0) {
+    first_batch_ = true;
+    event(metrics::Level::kInfo, "first_batch", fmt::format("after_ms={}", now_ms() - started_ms_));
+  }
+  if (text.empty()) return talk_.end_progress();
+  talk_.progress(fmt::format("{}: {}", run_.config.feed(), text), now_ms());
+}
+
+}  // namespace ringfeed::process

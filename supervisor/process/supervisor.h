@@ -1,0 +1,127 @@
+// A feed from its first process to its last: starts the workers, answers clients, lets the feed
+// end.
+//
+//   starting --all workers ready--> running --first signal, stop request--> draining
+//   running, draining --all lanes finished--> lingering --every group has had its batches--> end
+//   (0) any --second signal, drain_timeout_s, stop now--> stopping --workers gone--> end (0) any
+//   --a worker died for good--> failing --workers gone--> end (1); trainers get the reason
+//
+// While it lingers, published batches stay readable and those of dead trainers go to others
+// (linger.h). One thread, one event loop; the data path does not need it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "supervisor/control/feed_lock.h"
+#include "supervisor/control/trainers.h"
+#include "supervisor/metrics/talk.h"
+#include "supervisor/process/worker.h"
+
+namespace ringfeed {
+class DataLoaderConfig;
+class PipelinePlan;
+class Reply;
+class Request;
+class StageControlReply;
+class StatusReply;
+}  // namespace ringfeed
+
+namespace ringfeed::process {
+
+struct FeedRun {
+  const DataLoaderConfig& config;
+  const PipelinePlan& plan;
+  int batches_stage = 0;  // whose output is the feed
+  std::uint64_t seed = 0;
+  std::string config_file;  // for status
+  std::string worker_binary;
+  std::string socket;  // path of the control socket
+};
+
+class Supervisor {
+ public:
+  // Creates the segments. Throws Error (kNoMemory, kIo); nothing is left behind then.
+  Supervisor(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
+             metrics::Talk& talk);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Until the feed has ended. Returns the exit status: 0 ended or stopped, 1 failed.
+  int run();
+
+ private:
+  enum class Stage { kStarting, kRunning, kDraining, kLingering, kStopping, kFailing };
+
+  void watch_signals();
+  void on_signal(int signal);
+  void declare_groups();
+  void make_workers();
+  void record_workers();
+
+  // Lifecycle (supervisor.cc).
+  void worker_ready();
+  void worker_over();
+  void drain(const std::string& why);
+  void stop(const std::string& why);
+  void fail(const std::string& reason);
+  void linger();
+  bool still_needed();  // sets lingers_for_
+  void finish(int status);
+  [[nodiscard]] bool all_over() const;
+  void tick();
+  void advance_groups();
+  void look_for_stalls();
+  void show_progress();
+  [[nodiscard]] std::string progress_text() const;
+  void event(metrics::Level level, std::string_view event, const std::string& values) const;
+
+  // Requests (supervisor_requests.cc).
+  void on_request(control::ConnectionId connection, const Request& request);
+  void on_stage_control(control::ConnectionId connection, const Request& request);
+  void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
+  void on_stage_answer(std::uint64_t call, const StageControlReply* answer);
+  void fill_status(StatusReply& status) const;
+  void tell_trainers();
+  [[nodiscard]] int shown_state() const;  // StatusReply::State
+
+  FeedRun run_;
+  control::FeedLock& lock_;
+  metrics::Talk& talk_;
+  EventLoop loop_;
+  layout::FeedMemory memory_;
+  control::ConsumerGroups groups_;
+  control::Trainers trainers_;
+  std::unique_ptr<control::ControlServer> server_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  shm::Fd signals_;
+  Stage stage_ = Stage::kStarting;
+  bool draining_ = false;  // ordered; stays set while the feed lingers
+  EventLoop::TimerId tick_ = 0;
+  bool moving_ = false;  // a timer for groups in motion is set
+  bool first_batch_ = false;
+  int status_ = 0;
+  std::uint64_t started_ms_ = 0;
+  std::uint64_t ended_ms_ = 0;
+  std::string reason_;
+  std::string lingers_for_;
+
+  // A call to stages, passed on to some workers.
+  struct Call {
+    control::ConnectionId connection = 0;
+    std::uint64_t request = 0;
+    std::size_t awaited = 0;
+    std::unique_ptr<Reply> reply;
+    EventLoop::TimerId timer = 0;
+  };
+  std::map<std::uint64_t, Call> calls_;
+  std::uint64_t next_call_ = 1;
+  // Who waits for a stage group's fresh process.
+  std::multimap<std::string, std::pair<control::ConnectionId, std::uint64_t>> restarts_;
+};
+
+}  // namespace ringfeed::process

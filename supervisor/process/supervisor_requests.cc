@@ -1,0 +1,203 @@
+// What clients ask over the control socket.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+#include "proto/plan.pb.h"
+#include "proto/worker.pb.h"
+#include "supervisor/layout/memory.h"
+#include "supervisor/metrics/status.h"
+#include "supervisor/process/supervisor.h"
+
+namespace ringfeed::process {
+namespace {
+
+// Stages answer between two steps; a step that takes longer than this is stuck.
+constexpr std::uint64_t kCallMs = 5'000;
+
+}  // namespace
+
+int Supervisor::shown_state() const {
+  switch (stage_) {
+    case Stage::kStarting:
+      return StatusReply::STARTING;
+    case Stage::kRunning:
+      return memory_.batches_published() == 0 ? StatusReply::WARMING : StatusReply::RUNNING;
+    case Stage::kDraining:
+    case Stage::kStopping:
+      return StatusReply::DRAINING;
+    case Stage::kLingering:
+      return StatusReply::ENDED;
+    case Stage::kFailing:
+      return StatusReply::FAILED;
+  }
+  return StatusReply::STARTING;
+}
+
+void Supervisor::fill_status(StatusReply& status) const {
+  status.set_feed(run_.config.feed());
+  status.set_state(static_cast<StatusReply::State>(shown_state()));
+  const std::string progress = progress_text();
+  status.set_reason(stage_ == Stage::kLingering && !lingers_for_.empty() ? lingers_for_
+                    : !reason_.empty()                                   ? reason_
+                                                                         : progress);
+  status.set_uptime_ms(now_ms() - started_ms_);
+  status.set_supervisor_pid(static_cast<std::uint32_t>(::getpid()));
+  status.set_version(RINGFEED_VERSION);
+  status.set_seed(run_.seed);
+  status.set_memory_bytes(layout::memory_sum(memory_.layout()));
+  status.set_config_file(run_.config_file);
+  status.set_socket(run_.socket);
+  for (const std::string& note : metrics::progress_notes(memory_)) status.add_progress(note);
+  std::vector<metrics::GroupFacts> facts;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    facts.push_back({worker->identity().pid, worker->restarts()});
+  }
+  metrics::fill_stages(memory_, run_.plan, facts, status);
+  metrics::fill_rings(memory_, status);
+  metrics::fill_output(memory_, groups_, run_.plan.stages(run_.batches_stage).batch(), status);
+  metrics::fill_trainers(memory_, groups_, trainers_, status);
+}
+
+void Supervisor::tell_trainers() {
+  if (!server_) return;
+  Reply reply;
+  reply.set_id(0);
+  reply.mutable_event()->set_state(static_cast<StatusReply::State>(shown_state()));
+  reply.mutable_event()->set_reason(reason_);
+  for (const control::ConnectionId connection : trainers_.connections()) {
+    server_->send(connection, reply);
+  }
+}
+
+void Supervisor::on_request(control::ConnectionId connection, const Request& request) {
+  Reply reply;
+  reply.set_id(request.id());
+  std::vector<int> fds;
+  switch (request.body_case()) {
+    case Request::kAttach:
+      if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) {
+        reply.set_error(Reply::FEED_ENDING);
+        reply.set_text(stage_ == Stage::kFailing
+                           ? reason_
+                           : fmt::format("feed '{}' is being stopped", run_.config.feed()));
+        break;
+      }
+      trainers_.attach(*server_, connection, request.attach(), reply, fds);
+      break;
+    case Request::kDetach:
+      trainers_.detach(connection, request.detach(), reply);
+      break;
+    case Request::kStatus:
+      fill_status(*reply.mutable_status());
+      break;
+    case Request::kStop:
+      reply.mutable_stop();
+      break;
+    case Request::kStageControl:
+      return on_stage_control(connection, request);
+    case Request::kRestart:
+      on_restart(connection, request, reply);
+      if (!reply.has_error()) return;
+      break;
+    case Request::BODY_NOT_SET:
+      reply.set_error(Reply::BAD_REQUEST);
+      reply.set_text(
+          "a request without a body that this version knows: use the same ringfeed "
+          "version as the feed");
+      break;
+  }
+  server_->send(connection, reply, fds);
+  // Lanes are asked and trainers are told only after the answer is on its way.
+  if (request.has_attach() || request.has_detach()) advance_groups();
+  if (request.has_stop()) {
+    const std::string why =
+        fmt::format("stopped by a request of process {}", server_->peer(connection).pid);
+    request.stop().now() || draining_ ? stop(why) : drain(why);
+  }
+}
+
+void Supervisor::on_restart(control::ConnectionId connection, const Request& request,
+                            Reply& reply) {
+  const std::string& group = request.restart().group();
+  const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                   [&](const auto& w) { return w->name() == group; });
+  if (worker == workers_.end()) {
+    std::vector<std::string> names;
+    for (const auto& w : workers_) names.push_back(w->name());
+    reply.set_error(Reply::NO_SUCH_GROUP);
+    reply.set_text(fmt::format("there is no stage group '{}': the groups are {}", group,
+                               fmt::join(names, ", ")));
+    return;
+  }
+  if (!(*worker)->replace()) {
+    reply.set_error(Reply::INTERNAL);
+    reply.set_text(fmt::format("stage group '{}' is {} and cannot be replaced now", group,
+                               name_of((*worker)->state())));
+    return;
+  }
+  restarts_.emplace(group, std::pair(connection, request.id()));
+}
+
+void Supervisor::on_stage_control(control::ConnectionId connection, const Request& request) {
+  const std::uint64_t id = next_call_++;
+  Call& call = calls_[id];
+  call.connection = connection;
+  call.request = request.id();
+  call.reply = std::make_unique<Reply>();
+  call.reply->set_id(request.id());
+  call.reply->mutable_stage_control();
+  const StageControlCall& asked = request.stage_control();
+  bool known = !asked.has_stage();
+  ToWorker message;
+  message.set_id(id);
+  *message.mutable_stage_control() = asked;
+  for (std::size_t g = 0; g < workers_.size(); ++g) {
+    const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
+    const bool has = std::any_of(lanes.begin(), lanes.end(), [&](std::uint32_t lane) {
+      return memory_.layout().lanes[lane].stage_name == asked.stage();
+    });
+    known = known || has;
+    if ((has || !asked.has_stage()) && workers_[g]->send(message)) ++call.awaited;
+  }
+  if (!known) {
+    call.reply->set_error(Reply::BAD_REQUEST);
+    call.reply->set_text(
+        fmt::format("feed '{}' has no stage '{}'", run_.config.feed(), asked.stage()));
+  } else if (call.awaited == 0) {
+    call.reply->set_error(Reply::INTERNAL);
+    call.reply->set_text("the stage's process is not running now: try again");
+  }
+  if (call.awaited == 0) {
+    server_->send(connection, *call.reply);
+    calls_.erase(id);
+    return;
+  }
+  call.timer = loop_.after(kCallMs, [this, id] { on_stage_answer(id, nullptr); });
+}
+
+// One more process has answered the call; without an answer: the time is over.
+void Supervisor::on_stage_answer(std::uint64_t id, const StageControlReply* answer) {
+  const auto at = calls_.find(id);
+  if (at == calls_.end()) return;
+  Call& call = at->second;
+  if (answer == nullptr) {
+    call.reply->set_error(Reply::INTERNAL);
+    call.reply->set_text(
+        fmt::format("{} processes have not answered within {} ms: see ringfeed "
+                    "status",
+                    call.awaited, kCallMs));
+  } else {
+    call.reply->mutable_stage_control()->MergeFrom(*answer);
+    if (--call.awaited > 0) return;
+    loop_.cancel(call.timer);
+  }
+  server_->send(call.connection, *call.reply);
+  calls_.erase(at);
+}
+
+}  // namespace ringfeed::process

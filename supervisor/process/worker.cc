@@ -1,0 +1,295 @@
+#include "supervisor/process/worker.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "proto/worker.pb.h"
+#include "supervisor/control/packet.h"
+
+namespace ringfeed::process {
+namespace {
+
+// In the reason of a lost feed: enough to see why, short enough for one sentence.
+constexpr std::size_t kLastWordsLines = 3;
+
+}  // namespace
+
+Worker::Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
+               const layout::SetupFacts& facts, const WorkerRules& rules, Hooks hooks)
+    : loop_(loop),
+      memory_(memory),
+      group_(group),
+      facts_(facts),
+      rules_(rules),
+      hooks_(std::move(hooks)),
+      budget_(rules.restarts) {}
+
+Worker::~Worker() {
+  if (timer_) loop_.cancel(*timer_);
+  if (process_.pidfd) {
+    // Only on the way out of a start that failed: everyone else has stopped the process before.
+    ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
+    static_cast<void>(reap(process_.pidfd));
+    forget_process();
+  }
+}
+
+const std::string& Worker::name() const { return memory_.layout().groups[group_].name; }
+
+bool Worker::ready() const { return state_ == ChildState::kRunning || is_over(state_); }
+
+bool Worker::lanes_finished() const {
+  const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
+  return std::all_of(lanes.begin(), lanes.end(),
+                     [this](std::uint32_t lane) { return memory_.lane_finished(lane); });
+}
+
+void Worker::start() {
+  spawn();
+  state_ = ChildState::kStarting;
+}
+
+void Worker::spawn() {
+  tail_.clear();
+  failure_.clear();
+  permanent_ = false;
+  started_ms_ = now_ms();
+  ready_ms_ = 0;
+  ++starts_;
+  process_ = spawn_worker(rules_.binary);
+  loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
+  loop_.watch(process_.socket.get(), [this] { read_messages(); });
+  loop_.watch(process_.log.get(), [this] { read_log(); });
+  send_setup();
+  hooks_.on_event(
+      "info", starts_ == 1 ? "worker_started" : "worker_restarted",
+      fmt::format("group={} pid={} incarnation={}", name(), process_.identity.pid, starts_));
+  hooks_.on_started();
+}
+
+// Descriptor 0 is the setup itself; the segments follow, as many a packet as it takes.
+void Worker::send_setup() {
+  WorkerSetup setup;
+  const layout::GroupSetup group = layout::fill_setup(memory_, group_, facts_, setup);
+  setup.set_incarnation(starts_);
+  Result<shm::Fd> body = control::bytes_as_fd(setup.SerializeAsString(), "ringfeed-setup");
+  if (!body) throw Error(body.error());
+  std::vector<int> fds{body->get()};
+  for (const std::uint32_t segment : group.segments) fds.push_back(memory_.fd(segment));
+  for (std::size_t first = 0; first < fds.size(); first += control::kDescriptorsPerPacket) {
+    ToWorker packet;
+    if (first == 0) {
+      packet.mutable_setup()->set_descriptor_count(static_cast<std::uint32_t>(fds.size()));
+    } else {
+      packet.mutable_descriptors()->set_first_index(static_cast<std::uint32_t>(first));
+    }
+    const std::size_t count = std::min(control::kDescriptorsPerPacket, fds.size() - first);
+    const Status sent = control::send_packet(process_.socket.get(), packet.SerializeAsString(),
+                                             std::span(fds).subspan(first, count));
+    // A process that is dead already will be reaped in a moment, with its own words as the reason.
+    if (!sent && sent.error().code() != ErrorCode::kClosed) throw Error(sent.error());
+  }
+}
+
+void Worker::read_messages() {
+  for (;;) {
+    Result<control::Packet> packet = control::receive_packet(process_.socket.get());
+    if (!packet || packet->end) return loop_.unwatch(process_.socket.get());
+    if (packet->empty) return;
+    FromWorker message;
+    if (!message.ParseFromString(packet->bytes)) continue;
+    if (message.has_ready()) {
+      ready_ms_ = now_ms();
+      hooks_.on_event("info", "worker_ready",
+                      fmt::format("group={} pid={} after_ms={}", name(), process_.identity.pid,
+                                  ready_ms_ - started_ms_));
+      apply(ChildEvent::kReady);
+      hooks_.on_ready();
+    } else if (message.has_failure()) {
+      failure_ = message.failure().text();
+      permanent_ = message.failure().permanent();
+    } else {
+      hooks_.on_message(message);
+    }
+  }
+}
+
+void Worker::read_log() {
+  std::array<char, 65536> bytes;
+  for (;;) {
+    const ssize_t n = ::read(process_.log.get(), bytes.data(), bytes.size());
+    if (n > 0) {
+      tail_.take({bytes.data(), static_cast<std::size_t>(n)}, hooks_.on_line);
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) loop_.unwatch(process_.log.get());
+    return;
+  }
+}
+
+void Worker::forget_process() {
+  loop_.unwatch(process_.pidfd.get());
+  loop_.unwatch(process_.socket.get());
+  loop_.unwatch(process_.log.get());
+  process_ = {};
+}
+
+void Worker::process_ended() {
+  if (!has_ended(process_.pidfd.get())) return;
+  read_log();
+  tail_.finish(hooks_.on_line);
+  read_messages();
+  const Ending ending = reap(process_.pidfd);
+  // First of all: whoever slept on a ring to the dead may wait for a bell that nobody rings.
+  memory_.ring_sleepers();
+  forget_process();
+  after_end(ending);
+}
+
+void Worker::count_death() {
+  for (const std::uint32_t index : memory_.layout().groups[group_].lanes) {
+    shm::LanePage& lane = memory_.lane(index);
+    // relaxed, all: the lane is dead; its next incarnation reads them after exec.
+    lane.crash_count.store(lane.crash_count.load(std::memory_order_relaxed) + 1,
+                           std::memory_order_relaxed);
+    const std::uint64_t key = lane.attempt_key.load(std::memory_order_relaxed);
+    if (key != 0 && lane.attempt_count.load(std::memory_order_relaxed) >= rules_.max_attempts &&
+        lane.quarantine_key.load(std::memory_order_relaxed) != key) {
+      lane.quarantine_key.store(key, std::memory_order_relaxed);
+      hooks_.on_event("warn", "record_quarantined",
+                      fmt::format("lane={} key={:#x} deaths={}",
+                                  memory_.layout().lanes[index].name(), key, rules_.max_attempts));
+    }
+  }
+}
+
+void Worker::after_end(const Ending& ending) {
+  if (timer_) loop_.cancel(*timer_);
+  timer_.reset();
+  if (ending.exited && ending.status == 0 && lanes_finished()) {
+    hooks_.on_event("info", "worker_finished", fmt::format("group={}", name()));
+    return apply(ChildEvent::kFinished);
+  }
+  if (state_ == ChildState::kStopping) {
+    hooks_.on_event("info", "worker_stopped",
+                    fmt::format("group={} after_ms={}", name(), now_ms() - ordered_ms_));
+    return apply(ChildEvent::kFinished);
+  }
+  if (state_ == ChildState::kReplacing) return apply(ChildEvent::kDiedAgain);
+  count_death();
+  const RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_);
+  delay_ms_ = verdict.delay_ms;
+  const std::string words = failure_.empty() ? tail_.last_words(kLastWordsLines) : failure_;
+  obituary_ = fmt::format("the process of stage group '{}' ended with {}{}{}", name(),
+                          ending.text(), words.empty() ? "" : ": ", words);
+  if (verdict.give_up) {
+    obituary_ = fmt::format("stage group '{}' died {} times within {} s, the last time with {}{}{}",
+                            name(), verdict.deaths, rules_.restarts.within_ms / 1000, ending.text(),
+                            words.empty() ? "" : ": ", words);
+  }
+  hooks_.on_event("warn", "worker_died",
+                  fmt::format("group={} {}={} deaths={} life_ms={} restart_in_ms={}", name(),
+                              ending.exited ? "status" : "signal",
+                              ending.exited ? ending.status : ending.signal, verdict.deaths,
+                              now_ms() - started_ms_, verdict.delay_ms));
+  apply(verdict.give_up || permanent_ ? ChildEvent::kDiedForGood
+        : verdict.delay_ms == 0       ? ChildEvent::kDiedAgain
+                                      : ChildEvent::kDiedLater);
+}
+
+void Worker::apply(ChildEvent event) {
+  const ChildStep step = next_step(state_, event);
+  state_ = step.state;
+  switch (step.action) {
+    case ChildAction::kNothing:
+      return;
+    case ChildAction::kStart:
+      set_desires(desire_);
+      try {
+        spawn();
+      } catch (const Error& error) {
+        // The system has no room for a process now: as if it had died at once.
+        failure_ = error.message();
+        kill();
+        if (process_.pidfd) static_cast<void>(reap(process_.pidfd));
+        forget_process();
+        Ending ending;
+        ending.exited = true;
+        ending.status = 127;
+        after_end(ending);
+      }
+      return;
+    case ChildAction::kStartLater:
+      timer_ = loop_.after(delay_ms_, [this] {
+        timer_.reset();
+        apply(ChildEvent::kTime);
+      });
+      return;
+    case ChildAction::kOrderEnd:
+      return order_end();
+    case ChildAction::kReportEnd:
+      return hooks_.on_over();
+    case ChildAction::kFailFeed:
+      return hooks_.on_lost(obituary_);
+  }
+}
+
+void Worker::order_end() {
+  ordered_ms_ = now_ms();
+  set_desires(shm::LaneDesire::kStop);
+  timer_ = loop_.after(rules_.stop_ms, [this] {
+    timer_.reset();
+    hooks_.on_event(
+        "warn", "worker_killed",
+        fmt::format("group={} pid={} waited_ms={}", name(), process_.identity.pid, rules_.stop_ms));
+    kill();
+  });
+}
+
+void Worker::set_desires(shm::LaneDesire desire) {
+  for (const std::uint32_t lane : memory_.layout().groups[group_].lanes) {
+    memory_.set_desire(lane, desire);
+  }
+}
+
+void Worker::drain() {
+  desire_ = shm::LaneDesire::kDrain;
+  if (state_ == ChildState::kStarting || state_ == ChildState::kRunning ||
+      state_ == ChildState::kWaiting) {
+    set_desires(desire_);
+  }
+}
+
+void Worker::stop() {
+  if (timer_ && state_ != ChildState::kStopping) {
+    loop_.cancel(*timer_);
+    timer_.reset();
+  }
+  apply(ChildEvent::kStop);
+}
+
+void Worker::kill() {
+  if (process_.pidfd) {
+    ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
+  }
+}
+
+bool Worker::replace() {
+  if (state_ != ChildState::kRunning) return false;
+  apply(ChildEvent::kReplace);
+  return true;
+}
+
+bool Worker::send(const ToWorker& message) {
+  return process_.socket &&
+         control::send_packet(process_.socket.get(), message.SerializeAsString()).ok();
+}
+
+}  // namespace ringfeed::process

@@ -1,0 +1,112 @@
+// One stage group: its process, and whoever comes after it.
+//
+// The process gets its memory over the setup socket, says `ready`, and is then watched through its
+// pidfd and heard through its log pipe. After its death: everything that it still said is read, it
+// is reaped, sleeping lanes are rung (the dead one may have owed them a wake-up), the death is
+// counted on its lanes' pages, a record that killed too often is put under quarantine, and the
+// table (child.h) with the restart budget decides what follows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "supervisor/layout/worker_setup.h"
+#include "supervisor/process/child.h"
+#include "supervisor/process/event_loop.h"
+#include "supervisor/process/log_tail.h"
+#include "supervisor/process/restart_budget.h"
+#include "supervisor/process/spawn.h"
+
+namespace ringfeed {
+class FromWorker;
+class ToWorker;
+}  // namespace ringfeed
+
+namespace ringfeed::process {
+
+struct WorkerRules {
+  std::string binary;
+  RestartLimits restarts;
+  std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
+  std::uint64_t stop_ms = 3'000;   // after an order to stop: then it is killed
+};
+
+class Worker {
+ public:
+  struct Hooks {
+    std::function<void()> on_started;  // another process runs the group
+    std::function<void()> on_ready;
+    std::function<void()> on_over;                           // done or gone
+    std::function<void(const std::string& reason)> on_lost;  // the feed cannot go on
+    std::function<void(std::string_view line)> on_line;      // what the process says
+    std::function<void(std::string_view level, std::string_view event, const std::string& values)>
+        on_event;
+    std::function<void(const FromWorker&)> on_message;  // answers to calls
+  };
+
+  Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
+         const layout::SetupFacts& facts, const WorkerRules& rules, Hooks hooks);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // The first start. Throws Error if the system refuses it.
+  void start();
+  // Sources stop, what is under way flows out; holds for later incarnations too.
+  void drain();
+  // The process ends between two steps, or is killed after stop_ms.
+  void stop();
+  // Kills it; what follows is as after any death.
+  void kill();
+  // A fresh process takes over between two steps; false unless it runs.
+  bool replace();
+  // False if there is no process to talk to.
+  bool send(const ToWorker& message);
+
+  [[nodiscard]] const std::string& name() const;
+  [[nodiscard]] ChildState state() const { return state_; }
+  [[nodiscard]] bool ready() const;
+  [[nodiscard]] const Identity& identity() const { return process_.identity; }
+  [[nodiscard]] std::uint32_t restarts() const { return starts_ == 0 ? 0 : starts_ - 1; }
+  // now_ms() when the present process said that it is ready.
+  [[nodiscard]] std::uint64_t ready_ms() const { return ready_ms_; }
+
+ private:
+  void spawn();
+  void send_setup();
+  void read_messages();
+  void read_log();
+  void process_ended();
+  void forget_process();
+  void after_end(const Ending& ending);
+  void count_death();
+  void apply(ChildEvent event);
+  void order_end();
+  void set_desires(shm::LaneDesire desire);
+  [[nodiscard]] bool lanes_finished() const;
+
+  EventLoop& loop_;
+  const layout::FeedMemory& memory_;
+  std::uint32_t group_;
+  layout::SetupFacts facts_;
+  WorkerRules rules_;
+  Hooks hooks_;
+  RestartBudget budget_;
+  ChildState state_ = ChildState::kWaiting;
+  Spawned process_;
+  LogTail tail_;
+  std::uint32_t starts_ = 0;
+  std::uint64_t started_ms_ = 0;
+  std::uint64_t ready_ms_ = 0;
+  std::uint64_t ordered_ms_ = 0;                    // when it was told to end
+  shm::LaneDesire desire_ = shm::LaneDesire::kRun;  // of a process that is not told to end
+  std::optional<EventLoop::TimerId> timer_;         // backoff, or patience with a stop
+  std::uint64_t delay_ms_ = 0;
+  std::string failure_;  // what the process said about its end
+  bool permanent_ = false;
+  std::string obituary_;
+};
+
+}  // namespace ringfeed::process

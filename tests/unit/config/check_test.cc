@@ -1,0 +1,448 @@
+#include "supervisor/config/check.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "supervisor/config/fields.h"
+#include "tests/unit/config/plan_maker.h"
+
+namespace ringfeed::config {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::StartsWith;
+
+TEST(Check, TheLc0PipelineIsRight) {
+  EXPECT_THAT(messages(lc0_text()), IsEmpty());
+  const Configuration configuration =
+      read_config(RINGFEED_SOURCE_DIR "/workers/pipelines/lc0.textproto");
+  const PipelinePlan plan = lc0_plan(configuration.message());
+  EXPECT_EQ(problem_report(check_config(configuration, plan).problems), "");
+}
+
+// Five mistakes of five kinds, each with its place; nothing that only follows from them.
+TEST(Check, FiveMistakesGiveFiveMessages) {
+  EXPECT_THAT(
+      messages("feed: \"lc0\"\n"
+               "epochs: 70000\n"
+               "stages { name: \"provider\" file_path_provider { directory: \"/data\" } }\n"
+               "stages { name: \"loader\" chunk_source_loader { input: \"provder\" } }\n"
+               "stages {\n"
+               "  name: \"pool\"\n"
+               "  shuffling_chunk_pool { input: \"loader\" chunk_pool_sise: 1000 }\n"
+               "}\n"
+               "stages { name: \"unpacker\" chunk_unpacker { input: \"pool\" threads: 0 } }\n"
+               "stages { name: \"sampler\" shuffling_frame_sampler { input: \"pool\" } }\n"
+               "stages { name: \"tensors\" tensor_generator { input: \"sampler\" } }\n"),
+      ElementsAre("lc0.textproto:2:1: epochs is 70000; give a whole number from 0 to 65535",
+                  "lc0.textproto:4:47: stage 'loader': input is \"provder\", but there is no "
+                  "stage 'provder'; did you mean 'provider'?",
+                  "lc0.textproto:7:42: stage 'pool': unknown field 'chunk_pool_sise' in "
+                  "shuffling_chunk_pool; did you mean 'chunk_pool_size'?",
+                  "lc0.textproto:9:58: stage 'unpacker': threads is 0; give a whole number from "
+                  "1 to 64",
+                  "lc0.textproto:10:52: stage 'sampler': pool.output carries chunks, "
+                  "sampler.input takes frames; frames come from unpacker.output"));
+}
+
+TEST(Check, AMistakeInASyntaxDoesNotHideTheOthers) {
+  EXPECT_THAT(messages(lc0_text_with("name: \"pool\"", "name \"pool\"") + "seed: x\n"),
+              ElementsAre(StartsWith("lc0.textproto:3:15: expected ':' after 'name'"),
+                          StartsWith("lc0.textproto:7:7: seed is x;")));
+}
+
+TEST(Check, BrokenStructureIsAllThatIsReported) {
+  EXPECT_THAT(messages("stages {"), SizeIs(1));
+  EXPECT_THAT(messages("}"), SizeIs(1));
+}
+
+// Every "lc0.textproto:12:3" or "lc0.json:12:3" in a message as "@".
+std::string without_places(std::string message) {
+  for (const std::string source : {"lc0.textproto:", "lc0.json:"}) {
+    for (std::size_t at = message.find(source); at != std::string::npos;
+         at = message.find(source)) {
+      std::size_t end = message.find_first_not_of("0123456789:", at + source.size());
+      if (end == std::string::npos) end = message.size();
+      if (message[end - 1] == ':') --end;  // the colon after the place
+      message.replace(at, end - at, "@");
+    }
+  }
+  return message;
+}
+
+// The same mistakes in both notations: the same words, other places.
+TEST(Check, JsonAndTextGiveEqualMessages) {
+  const std::string text = R"(
+    sede: 1
+    epochs: 70000
+    stages { nmae: "provider" file_path_provider { directory: "/data" threads: 2 } }
+    stages { name: "loader" chunk_source_loader { input: "provder" overflow_behavior: BLOK } }
+    stages { name: "loader" shuffling_chunk_pool { input: "loader" threads: 65 } }
+    stages { name: "unpacker" chunk_unpacker { input: "poool" position_sampling_rate: 1.5 } }
+    stages { name: "sampler" }
+    stages {
+      name: "tensors" tensor_generator { input: "unpacker.rows" batch_size: -1 } chunk_unpacker {}
+    }
+    stage_groups { name: "a" stages: "tensor" }
+    feed_output { slots: 1000 groups { kind: RANKED } }
+    drop_remainder: 7
+  )";
+  const std::string json = R"({
+    "sede": 1,
+    "epochs": 70000,
+    "stages": [
+      {"nmae": "provider", "file_path_provider": {"directory": "/data", "threads": 2}},
+      {"name": "loader",
+       "chunkSourceLoader": {"input": "provder", "overflow_behavior": "BLOK"}},
+      {"name": "loader", "shuffling_chunk_pool": {"input": "loader", "threads": 65}},
+      {"name": "unpacker", "chunk_unpacker": {"input": "poool", "positionSamplingRate": 1.5}},
+      {"name": "sampler"},
+      {"name": "tensors",
+       "tensor_generator": {"input": "unpacker.rows", "batch_size": -1}, "chunk_unpacker": {}}
+    ],
+    "stage_groups": [{"name": "a", "stages": ["tensor"]}],
+    "feed_output": {"slots": 1000, "groups": [{"kind": "RANKED"}]},
+    "drop_remainder": 7
+  })";
+  const auto words = [](std::vector<std::string> all) {
+    for (std::string& message : all) message = without_places(message);
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const std::vector<std::string> of_text = words(messages(text));
+  EXPECT_EQ(of_text, words(messages(json)));
+  EXPECT_THAT(of_text, SizeIs(testing::Ge(14U)));
+  for (const std::string& message : of_text) EXPECT_THAT(message, StartsWith("@: "));
+}
+
+// ------------------------------------------------------------------------------------------ stages
+
+TEST(CheckStages, ThereMustBeOne) {
+  EXPECT_THAT(messages("seed: 1"),
+              ElementsAre("lc0.textproto: there are no stages; add stages { name: "
+                          "\"…\" … }"));
+  EXPECT_THAT(messages("stagse: 1"), SizeIs(1)) << "the misspelt field is the one mistake";
+}
+
+TEST(CheckStages, HaveNames) {
+  EXPECT_THAT(
+      messages(lc0_text_with("name: \"tensors\" ", "")),
+      ElementsAre(StartsWith("lc0.textproto:6:1: stage 'stages[5]': it has no name; add name:")));
+  EXPECT_THAT(messages(lc0_text_with("name: \"tensors\"", "name: \"\"")), SizeIs(1));
+}
+
+TEST(CheckStages, HaveNamesWithoutADot) {
+  EXPECT_THAT(
+      messages(lc0_text_with("name: \"tensors\"", "name: \"ten.sors\"")),
+      ElementsAre(StartsWith("lc0.textproto:6:10: stage 'ten.sors': \"ten.sors\" cannot be a name; "
+                             "take 1 to 64 letters")));
+}
+
+TEST(CheckStages, HaveDifferentNames) {
+  EXPECT_THAT(messages(lc0_text() +
+                       "stages { name: \"loader\" file_path_provider { directory: \"/d\" } }\n"),
+              ElementsAre("lc0.textproto:7:10: stage 'loader': this name is taken by the stage at "
+                          "lc0.textproto:2:1; rename one of them"));
+}
+
+TEST(CheckStages, HaveAConfiguration) {
+  EXPECT_THAT(
+      messages(lc0_text() + "stages { name: \"empty\" }"),
+      ElementsAre("lc0.textproto:7:1: stage 'empty': it has no configuration; give exactly one of "
+                  "file_path_provider, chunk_source_loader, shuffling_chunk_pool, chunk_unpacker, "
+                  "shuffling_frame_sampler, tensor_generator"));
+}
+
+TEST(CheckStages, AnUnknownConfigurationIsOneMistake) {
+  EXPECT_THAT(
+      messages(lc0_text_with("tensor_generator", "tensor_generater")),
+      ElementsAre(HasSubstr("6:26: stage 'tensors': unknown field 'tensor_generater' in stages[5]; "
+                            "did you mean 'tensor_generator'?")));
+  EXPECT_THAT(
+      messages(lc0_text_with("tensor_generator", "blender")),
+      ElementsAre(HasSubstr("unknown field 'blender' in stages[5]; it has name, file_path")));
+  EXPECT_THAT(
+      messages(lc0_text_with("tensor_generator { input: \"sampler\" }", "tensor_generator: 5")),
+      ElementsAre(HasSubstr("tensor_generator is 5; give a message")));
+}
+
+TEST(CheckStages, HaveOneConfigurationOnly) {
+  EXPECT_THAT(
+      messages(lc0_text_with("tensor_generator {", "chunk_unpacker {} tensor_generator {")),
+      testing::Contains("lc0.textproto:6:1: stage 'tensors': it has 2 configurations, "
+                        "chunk_unpacker (lc0.textproto:6:26), tensor_generator "
+                        "(lc0.textproto:6:44); keep one and make the others stages of their own"));
+}
+
+// ------------------------------------------------------------------------------------------ ranges
+
+// Every field that has a range: its ends are accepted, what lies beyond is refused. New fields are
+// covered the day they are written.
+TEST(CheckRanges, HoldForEveryFieldOfTheSchema) {
+  int ranges = 0;
+  const auto visit = [&ranges](const google::protobuf::Descriptor& descriptor,
+                               const auto& self) -> void {
+    for (int i = 0; i < descriptor.field_count(); ++i) {
+      const google::protobuf::FieldDescriptor& field = *descriptor.field(i);
+      if (field.message_type() != nullptr) self(*field.message_type(), self);
+      if (!field.options().HasExtension(::ringfeed::range)) continue;
+      ++ranges;
+      const Range& range = field.options().GetExtension(::ringfeed::range);
+      EXPECT_TRUE(range.has_min() || range.has_above()) << field.full_name();
+      if (range.has_min()) {
+        EXPECT_TRUE(in_range(field, range.min())) << field.full_name();
+        EXPECT_FALSE(in_range(field, range.min() - 1)) << field.full_name();
+      }
+      if (range.has_max()) {
+        EXPECT_TRUE(in_range(field, range.max())) << field.full_name();
+        EXPECT_FALSE(in_range(field, range.max() + 1)) << field.full_name();
+      }
+      if (range.has_above()) {
+        EXPECT_FALSE(in_range(field, range.above())) << field.full_name();
+      }
+      EXPECT_FALSE(in_range(field, std::numeric_limits<double>::quiet_NaN())) << field.full_name();
+      const bool number =
+          field.cpp_type() == field.CPPTYPE_UINT32 || field.cpp_type() == field.CPPTYPE_UINT64 ||
+          field.cpp_type() == field.CPPTYPE_FLOAT || field.cpp_type() == field.CPPTYPE_DOUBLE;
+      EXPECT_TRUE(number) << field.full_name();
+      // A default outside its own range would refuse who copies the documentation.
+      if (field.has_default_value() && field.cpp_type() == field.CPPTYPE_UINT32) {
+        EXPECT_TRUE(in_range(field, field.default_value_uint32())) << field.full_name();
+      }
+      if (field.has_default_value() && field.cpp_type() == field.CPPTYPE_UINT64) {
+        EXPECT_TRUE(in_range(field, static_cast<double>(field.default_value_uint64())))
+            << field.full_name();
+      }
+    }
+  };
+  visit(*DataLoaderConfig::descriptor(), visit);
+  EXPECT_GE(ranges, 30);
+}
+
+TEST(CheckRanges, EveryNumberOfTheSchemaHasOneOrNeedsNone) {
+  std::vector<std::string> without;
+  const auto visit = [&without](const google::protobuf::Descriptor& descriptor,
+                                const auto& self) -> void {
+    for (int i = 0; i < descriptor.field_count(); ++i) {
+      const google::protobuf::FieldDescriptor& field = *descriptor.field(i);
+      if (field.message_type() != nullptr) self(*field.message_type(), self);
+      const bool number =
+          field.cpp_type() != field.CPPTYPE_MESSAGE && field.cpp_type() != field.CPPTYPE_STRING &&
+          field.cpp_type() != field.CPPTYPE_BOOL && field.cpp_type() != field.CPPTYPE_ENUM;
+      if (number && !field.options().HasExtension(::ringfeed::range))
+        without.push_back(field.name());
+    }
+  };
+  visit(*DataLoaderConfig::descriptor(), visit);
+  EXPECT_THAT(without, ElementsAre("seed"));
+}
+
+TEST(CheckRanges, SayWhatIsAllowed) {
+  EXPECT_THAT(messages(lc0_text(), {"stages.pool.threads=64"}), IsEmpty());
+  EXPECT_THAT(
+      messages(lc0_text(), {"stages.pool.threads=65"}),
+      ElementsAre("--set stages.pool.threads=65: stage 'pool': threads is 65; give a whole number "
+                  "from 1 to 64"));
+  EXPECT_THAT(messages(lc0_text(), {"stages.tensors.batch_size=0"}),
+              ElementsAre(HasSubstr("batch_size is 0; give a whole number from 1 to 1048576")));
+  EXPECT_THAT(
+      messages(lc0_text(), {"feed_output.slots=257"}),
+      ElementsAre(HasSubstr("feed_output.slots is 257; give a whole number from 1 to 256")));
+}
+
+TEST(CheckRanges, OfRatesLeaveOutZeroAndNaN) {
+  for (const char* bad : {"0", "-0.5", "1.01", "nan", "inf"}) {
+    EXPECT_THAT(
+        messages(lc0_text(), {std::string("stages.unpacker.position_sampling_rate=") + bad}),
+        ElementsAre(AllOf(HasSubstr("position_sampling_rate is "),
+                          HasSubstr("; give a number above 0 and at most 1"))))
+        << bad;
+  }
+  EXPECT_THAT(messages(lc0_text(), {"stages.unpacker.position_sampling_rate=1e-9"}), IsEmpty());
+}
+
+// -------------------------------------------------------------------------- what stages refuse
+
+TEST(CheckPlan, TheStagesOwnRefusalsHaveThePlaceOfTheirField) {
+  EXPECT_THAT(
+      messages(
+          lc0_text_with("input: \"loader\"", "input: \"loader\" hanse_sampling_threshold: 250")),
+      ElementsAre("lc0.textproto:3:62: stage 'pool': sampling by position is not in this version; "
+                  "remove the field"));
+  EXPECT_THAT(
+      messages(lc0_text_with("directory: \"/data\"", "")),
+      ElementsAre("lc0.textproto:1:27: stage 'provider': directory is missing; give the directory "
+                  "to search"))
+      << "a field that was not given has the place of what should contain it";
+}
+
+TEST(CheckPlan, AValueIsRefusedOnce) {
+  const std::vector<std::string> all =
+      messages(lc0_text(), {"stages.unpacker.position_sampling_rate=2"});
+  EXPECT_THAT(all, ElementsAre(testing::Not(HasSubstr("the stage's own words"))));
+}
+
+TEST(CheckPlan, TheHanseFieldsHaveTheirNumbers) {
+  const google::protobuf::Descriptor& pool = *ShufflingChunkPoolConfig::descriptor();
+  EXPECT_EQ(pool.FindFieldByName("hanse_sampling_threshold")->number(), 6);
+  EXPECT_EQ(pool.FindFieldByName("hanse_sampling_gamma")->number(), 7);
+  EXPECT_EQ(pool.FindFieldByName("hanse_sampling_gamma")->default_value_float(), 1.0F);
+}
+
+// ------------------------------------------------------------------------------------- stage
+// groups
+
+const char* const kTwoGroups =
+    "stage_groups { name: \"in\" stages: [\"provider\", \"loader\", \"pool\"] }\n"
+    "stage_groups { name: \"out\" stages: [\"unpacker\", \"sampler\", \"tensors\"] }\n";
+
+TEST(CheckGroups, HoldEveryStageOnce) { EXPECT_THAT(messages(lc0_text() + kTwoGroups), IsEmpty()); }
+
+TEST(CheckGroups, RefuseAnUnknownStage) {
+  EXPECT_THAT(messages(lc0_text() + kTwoGroups,
+                       {"stage_groups.in.stages=[\"provider\", \"loader\", \"pol\"]"}),
+              ElementsAre(HasSubstr(
+                  "stage group 'in' names 'pol', but there is no such stage; did you mean "
+                  "'pool'?")));
+}
+
+TEST(CheckGroups, RefuseAStageTwice) {
+  EXPECT_THAT(
+      messages(lc0_text() + "stage_groups { name: \"more\" stages: \"pool\" }\n" + kTwoGroups),
+      ElementsAre(StartsWith(
+          "lc0.textproto:8:58: stage group 'in' names 'pool', which is in group 'more'")));
+}
+
+TEST(CheckGroups, RefuseToLeaveStagesOut) {
+  EXPECT_THAT(
+      messages(lc0_text() + "stage_groups { name: \"a\" stages: [\"provider\", \"loader\"] }\n"),
+      ElementsAre("lc0.textproto:7:1: no stage group has pool, unpacker, sampler, tensors; add "
+                  "every stage to a group, or remove stage_groups and let the supervisor group "
+                  "them"));
+}
+
+TEST(CheckGroups, HaveNamesAndStages) {
+  EXPECT_THAT(
+      messages(lc0_text() + kTwoGroups + "stage_groups { name: \"in\" }\nstage_groups {}\n"),
+      ElementsAre(HasSubstr("9:1: stage group 'in' has no stages"),
+                  HasSubstr("9:16: the stage group 'in' exists already, at lc0.textproto:7:1"),
+                  HasSubstr("10:1: this stage group has no name"),
+                  HasSubstr("10:1: stage group '' has no stages")));
+  EXPECT_THAT(messages(lc0_text() + kTwoGroups, {"stage_groups.in.name=a b"}),
+              ElementsAre(HasSubstr("\"a b\" cannot be the name of a stage group")));
+}
+
+// -------------------------------------------------------------------------------- the feed's end
+
+TEST(CheckFeed, HasAValidName) {
+  EXPECT_THAT(messages(lc0_text(), {"feed=lc0.run-1"}), IsEmpty());
+  EXPECT_THAT(
+      messages(lc0_text(), {"feed=lc0/run"}),
+      ElementsAre("--set feed=lc0/run: feed is \"lc0/run\"; take 1 to 64 letters, digits, '_', '.' "
+                  "or '-'"));
+  EXPECT_THAT(messages(lc0_text() + "feed: \"\""),
+              ElementsAre(HasSubstr("7:1: feed is \"\"; take")));
+}
+
+TEST(CheckConsumers, RankedGroupsNeedAWorldAndSharedOnesHaveNone) {
+  EXPECT_THAT(
+      messages(lc0_text() + "feed_output { groups { name: \"a\" kind: RANKED world: 4 } groups { "
+                            "name: \"b\" } }"),
+      IsEmpty());
+  EXPECT_THAT(
+      messages(lc0_text() + "feed_output { groups { name: \"a\" kind: RANKED } }"),
+      ElementsAre(HasSubstr("7:15: consumer group 'a' is RANKED without world; add world: N")));
+  EXPECT_THAT(
+      messages(lc0_text() + "feed_output { groups { name: \"a\" world: 4 } }"),
+      ElementsAre(HasSubstr("consumer group 'a' is SHARED and has a world of 4; remove world")));
+  EXPECT_THAT(
+      messages(lc0_text() + "feed_output { groups { name: \"a\" kind: RANKED world: 17 } }"),
+      ElementsAre(
+          HasSubstr("feed_output.groups[0].world is 17; give a whole number from 1 to 16")));
+}
+
+TEST(CheckConsumers, HaveDifferentNames) {
+  EXPECT_THAT(
+      messages(lc0_text() + "feed_output { groups { name: \"a\" } groups { name: \"a\" } groups {} "
+                            "groups { name: \"a b\" } }"),
+      ElementsAre(HasSubstr("the consumer group 'a' exists already, at lc0.textproto:7:15"),
+                  HasSubstr("this consumer group has no name"),
+                  HasSubstr("\"a b\" cannot be the name of a consumer group")));
+}
+
+TEST(CheckConsumers, AreAtMostSixteen) {
+  const auto with_groups = [](int count) {
+    std::string text = lc0_text() + "feed_output {";
+    for (int i = 0; i < count; ++i) text += " groups { name: \"g" + std::to_string(i) + "\" }";
+    return text + " }";
+  };
+  EXPECT_THAT(messages(with_groups(16)), IsEmpty());
+  EXPECT_THAT(
+      messages(with_groups(17)),
+      ElementsAre(HasSubstr("this is consumer group number 17 of 17; a feed has at most 16")));
+}
+
+TEST(CheckSlots, EachProducingLaneNeedsItsOwn) {
+  EXPECT_THAT(messages(lc0_text() + "feed_output { slots: 4 }", {"stages.tensors.threads=4"}),
+              IsEmpty());
+  EXPECT_THAT(
+      messages(lc0_text() + "feed_output { slots: 3 }", {"stages.tensors.threads=4"}),
+      ElementsAre(HasSubstr("7:15: the feed has 3 slots for 4 lanes of stage 'tensors', each of "
+                            "which needs one of its own; set feed_output.slots to at least 4")));
+}
+
+TEST(CheckSlots, SkipAndDetachNeedRoomToMakeProgress) {
+  const std::string groups =
+      "feed_output { groups { name: \"a\" max_hold: 3 } groups { name: \"b\" policy: SKIP "
+      "max_hold: 3 } }";
+  EXPECT_THAT(messages(lc0_text() + groups), IsEmpty());  // 8 slots: 3 + 3 held, 2 to spare
+  EXPECT_THAT(
+      messages(lc0_text() + groups, {"feed_output.slots=7"}),
+      ElementsAre(HasSubstr("policy SKIP of consumer group 'b' needs 8 there: 2 more than the "
+                            "max_hold of all groups; set feed_output.slots to at least 8")));
+  EXPECT_THAT(messages(lc0_text() + groups, {"stages.tensors.threads=2"}),
+              ElementsAre(HasSubstr("set feed_output.slots to at least 16")));
+  EXPECT_THAT(
+      messages(lc0_text() + groups, {"feed_output.groups.b.policy=BLOCK", "feed_output.slots=2"}),
+      IsEmpty());
+}
+
+TEST(CheckSlots, QueueCapacityOfTheLastStageIsTheNumberOfSlotsUnlessSlotsIsGiven) {
+  const auto slots = [](const std::vector<std::string>& overrides) {
+    const CheckedText text = checked_text(lc0_text(), overrides);
+    EXPECT_EQ(problem_report(text.checked.problems), "");
+    return slot_count(text.configuration.message(), text.checked.wiring);
+  };
+  EXPECT_EQ(slots({}), 8U);
+  EXPECT_EQ(slots({"stages.tensors.queue_capacity=12"}), 12U);
+  EXPECT_EQ(slots({"stages.tensors.queue_capacity=12", "feed_output.slots=5"}), 5U);
+}
+
+TEST(CheckRestarts, BackoffDoesNotShrink) {
+  EXPECT_THAT(messages(lc0_text(), {"restart.backoff_ms_min=5000"}), IsEmpty());
+  EXPECT_THAT(messages(lc0_text(), {"restart.backoff_ms_min=5001"}),
+              ElementsAre(HasSubstr(
+                  "restart.backoff_ms_max (5000) is below restart.backoff_ms_min (5001)")));
+}
+
+// ---------------------------------------------------------------------------------------- messages
+
+TEST(CheckMessages, OfAMessageThatWasNeverTextHaveAPath) {
+  DataLoaderConfig config = parse_config(lc0_text(), "x.textproto").message();
+  config.mutable_stages(2)->mutable_shuffling_chunk_pool()->set_threads(0);
+  const Configuration configuration(config, "DataLoader");
+  EXPECT_EQ(problem_report(check_config(configuration, lc0_plan(config)).problems),
+            "DataLoader: stage 'pool': threads is 0; give a whole number from 1 to 64\n");
+}
+
+}  // namespace
+}  // namespace ringfeed::config

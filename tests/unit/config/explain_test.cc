@@ -1,0 +1,63 @@
+#include "supervisor/config/explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/config/plan_maker.h"
+
+namespace ringfeed::config {
+namespace {
+
+TEST(Explain, ShowsGroupsStagesPortsBatchesAndMemory) {
+  const CheckedText text = checked_text(
+      "seed: 7 epochs: 2 storage { memory_budget_bytes: 4294967296 }\n"
+      "feed_output { groups { name: \"ranks\" kind: RANKED world: 4 } }\n" +
+          lc0_text(),
+      {"stages.pool.threads=2"});
+  ASSERT_EQ(problem_report(text.checked.problems), "");
+  const std::vector<StageGroup> groups =
+      stage_groups(text.configuration.message(), text.plan, text.checked.wiring, 2);
+  const std::vector<MemoryPart> memory{{"rings", 96 << 20}, {"feed payload", 235 << 20}};
+  EXPECT_EQ(
+      explain(text.configuration.message(), text.plan, text.checked.wiring, groups, memory),
+      "feed lc0: 6 stages, 8 lanes, 3 processes\n"
+      "  2 epochs, seed 7, dispatch ORDERED, 8 slots\n"
+      "group provider+loader+pool: 5 lanes\n"
+      "  provider  file_path_provider    lanes 1           in: -                           out: "
+      "files on output\n"
+      "  loader    chunk_source_loader   lanes 1           in: files from provider.output  out: "
+      "sources on output\n"
+      "  pool      shuffling_chunk_pool  lanes 1 + 2 read  in: sources from loader.output  out: "
+      "chunks on output\n"
+      "group unpacker+sampler: 2 lanes\n"
+      "  unpacker  chunk_unpacker           lanes 1  in: chunks from pool.output      out: "
+      "frames on output\n"
+      "  sampler   shuffling_frame_sampler  lanes 1  in: frames from unpacker.output  out: "
+      "frames on output\n"
+      "group tensors: 1 lane\n"
+      "  tensors  tensor_generator  lanes 1  in: frames from sampler.output  out: batches on "
+      "output\n"
+      "batches of up to 1024 rows, 28.0 MiB each, from tensors.output\n"
+      "  planes float32 [rows, 112, 8, 8]\n"
+      "consumer group ranks: RANKED of 4, policy BLOCK\n"
+      "memory\n"
+      "  rings         96.0 MiB\n"
+      "  feed payload  235.0 MiB\n"
+      "  in sum        331.0 MiB\n"
+      "  of a budget of 4.0 GiB\n");
+}
+
+TEST(Explain, BytesHaveTheUnitThatReadsBest) {
+  EXPECT_EQ(shown_bytes(0), "0 B");
+  EXPECT_EQ(shown_bytes(1023), "1023 B");
+  EXPECT_EQ(shown_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(shown_bytes((1 << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(shown_bytes(9771050598), "9.1 GiB");
+  EXPECT_EQ(shown_bytes(~0ULL), "16777216.0 TiB");
+}
+
+}  // namespace
+}  // namespace ringfeed::config

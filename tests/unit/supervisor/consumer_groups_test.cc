@@ -1,0 +1,434 @@
+// Specification of supervisor/control/consumer_groups.h: how groups join and leave, what becomes of
+// what a dead member held, who is refused.
+#include "supervisor/control/consumer_groups.h"
+
+#include <gmock/gmock.h>
+
+#include "supervisor/process/linger.h"
+#include "tests/unit/supervisor/feed_maker.h"
+
+namespace ringfeed::control {
+namespace {
+
+using shm::ClaimState;
+using shm::GroupState;
+using test::ProducingLane;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr process::Identity kSomebody{77, 1};
+
+// A feed with its lanes in this process, and groups as the supervisor keeps them.
+class Groups : public ::testing::Test {
+ protected:
+  explicit Groups(const test::FeedShape& shape = {})
+      : memory_(test::feed_memory(shape)), groups_(*memory_) {
+    for (std::uint32_t l = 0; l < memory_->layout().output.lanes; ++l) {
+      lanes_.push_back(std::make_unique<ProducingLane>(*memory_, l));
+    }
+  }
+
+  Result<MemberPlace> enter(const GroupWish& wish) { return groups_.enter(wish, kSomebody, now_); }
+  MemberPlace must_enter(const GroupWish& wish) { return enter(wish).value_or_throw(); }
+  void answer() {
+    for (const auto& lane : lanes_) lane->attend();
+    groups_.advance(now_);
+  }
+  // What a member does in rf_next.
+  bool take(const MemberPlace& at, std::uint64_t s) {
+    std::atomic<std::uint64_t>& word = this->word(at.group, s);
+    return shm::claim_take(word, word.load(), s, static_cast<std::uint8_t>(at.member));
+  }
+  bool release(const MemberPlace& at, std::uint64_t s) {
+    return shm::claim_finish(word(at.group, s), s, static_cast<std::uint8_t>(at.member));
+  }
+  std::atomic<std::uint64_t>& word(std::uint32_t group, std::uint64_t s) {
+    return memory_->group(group).words[s % memory_->layout().output.descriptors];
+  }
+  shm::Claim claim(std::uint32_t group, std::uint64_t s) {
+    return shm::decode_claim(word(group, s).load());
+  }
+  std::uint64_t start(std::uint32_t group) { return memory_->group(group).head.start.load(); }
+
+  std::unique_ptr<layout::FeedMemory> memory_;
+  ConsumerGroups groups_;
+  std::vector<std::unique_ptr<ProducingLane>> lanes_;
+  std::uint64_t now_ = 1000;
+};
+
+class GroupsOfTwoLanes : public Groups {
+ protected:
+  GroupsOfTwoLanes() : Groups({.packers = 2, .slots = 4}) {}
+};
+
+TEST_F(GroupsOfTwoLanes, AGroupIsActiveOnlyWhenEveryLaneHasAnswered) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true});
+  EXPECT_EQ(groups_.state(place.group), GroupState::kJoining);
+  EXPECT_TRUE(groups_.in_motion());
+  lanes_[0]->attend();
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kJoining) << "lane 1 has not answered";
+  lanes_[1]->attend();
+  const auto changes = groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].name, "a");
+  EXPECT_FALSE(groups_.in_motion());
+}
+
+TEST_F(GroupsOfTwoLanes, AFinishedLaneNeedNotAnswer) {
+  lanes_[1]->finish();
+  const MemberPlace place = must_enter({.name = "a", .oldest = true});
+  lanes_[0]->attend();
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+}
+
+TEST_F(GroupsOfTwoLanes, AnAnswerToAnEarlierGroupOfThePageDoesNotCount) {
+  const MemberPlace first = must_enter({.name = "a"});
+  answer();
+  groups_.leave(first, now_);
+  groups_.close(first.group);
+  groups_.advance(now_);
+  ASSERT_EQ(groups_.state(first.group), GroupState::kUnused);
+  // All other pages first, so that this one comes again.
+  for (int i = 1; i < 16; ++i) {
+    const MemberPlace other = must_enter({.name = "g" + std::to_string(i)});
+    EXPECT_NE(other.group, first.group) << "the page freed last is used last";
+  }
+  const MemberPlace again = must_enter({.name = "b"});
+  ASSERT_EQ(again.group, first.group);
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(again.group), GroupState::kJoining);
+}
+
+// One lane with 4 slots: batches 1..4 wait for the first group.
+TEST_F(Groups, TheOldestIsTheFirstBatchThatIsStillHeld) {
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  const MemberPlace a = must_enter({.name = "a", .oldest = true});
+  answer();
+  EXPECT_EQ(start(a.group), 1U);
+  for (std::uint64_t s = 1; s <= 2; ++s) {
+    ASSERT_TRUE(take(a, s));
+    ASSERT_TRUE(release(a, s));
+  }
+  ASSERT_EQ(lanes_[0]->publish_all(), 2);  // 5 and 6 in the slots of 1 and 2
+  const MemberPlace b = must_enter({.name = "b", .oldest = true});
+  answer();
+  EXPECT_EQ(start(b.group), 3U);
+}
+
+TEST_F(Groups, TheNewestIsTheNextBatch) {
+  const MemberPlace a = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  const MemberPlace b = must_enter({.name = "b", .oldest = false});
+  answer();
+  EXPECT_EQ(start(b.group), 5U);
+  EXPECT_EQ(groups_.unfinished(b.group, false), 0U);
+  EXPECT_EQ(groups_.unfinished(a.group, false), 4U);
+}
+
+TEST_F(Groups, DeclaredGroupsAreEntitledToTheFirstBatch) {
+  ASSERT_TRUE(groups_.declare({.name = "train"}).ok());
+  EXPECT_TRUE(groups_.ever_joined());
+  const MemberPlace place = must_enter({.name = "train"});
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  EXPECT_EQ(start(place.group), 1U);
+}
+
+TEST_F(Groups, WhatADeadMemberHeldCanBeTakenAgainAndSaysSo) {
+  const MemberPlace dead = must_enter({.name = "a", .oldest = true});
+  const MemberPlace other = must_enter({.name = "a"});
+  ASSERT_NE(dead.member, other.member);
+  answer();
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  ASSERT_TRUE(take(dead, 1));
+  ASSERT_TRUE(take(other, 2));
+  ASSERT_TRUE(take(dead, 3));
+  EXPECT_EQ(groups_.leave(dead, now_), 2U);
+  EXPECT_EQ(claim(dead.group, 1).state, ClaimState::kAvail);
+  EXPECT_EQ(claim(dead.group, 1).tries, 1);
+  EXPECT_EQ(claim(dead.group, 2).state, ClaimState::kTaken) << "the living keep what they hold";
+  EXPECT_TRUE(take(other, 1));
+  EXPECT_EQ(groups_.leave(dead, now_), 0U) << "twice is the same as once";
+  EXPECT_EQ(claim(dead.group, 1).state, ClaimState::kTaken);
+}
+
+TEST_F(Groups, AfterMaxTriesDeliveriesABatchIsClosed) {
+  const GroupWish wish{.name = "a", .oldest = true, .max_tries = 2};
+  MemberPlace place = must_enter(wish);
+  answer();
+  ASSERT_TRUE(lanes_[0]->publish());
+  ASSERT_TRUE(take(place, 1));  // the first delivery
+  groups_.leave(place, now_);
+  ASSERT_EQ(claim(place.group, 1).state, ClaimState::kAvail);
+  place = must_enter(wish);
+  ASSERT_TRUE(take(place, 1));  // the second
+  groups_.leave(place, now_);
+  EXPECT_EQ(claim(place.group, 1).state, ClaimState::kSkipped);
+}
+
+TEST_F(Groups, WithoutRedeliveryABatchIsNeverGivenTwice) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true, .redeliver = false});
+  answer();
+  ASSERT_TRUE(lanes_[0]->publish());
+  ASSERT_TRUE(take(place, 1));
+  groups_.leave(place, now_);
+  EXPECT_EQ(claim(place.group, 1).state, ClaimState::kSkipped);
+}
+
+TEST_F(Groups, AGroupWithoutMembersStaysForRejoinMsAndThenLeaves) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true, .rejoin_ms = 500});
+  answer();
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  ASSERT_EQ(lanes_[0]->publish_all(), 0);
+  groups_.leave(place, now_);
+  now_ += 499;
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  now_ += 1;
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kUnused);
+}
+
+TEST_F(Groups, AMemberThatComesBackInTimeFindsItsGroup) {
+  MemberPlace place = must_enter({.name = "a", .oldest = true, .rejoin_ms = 500});
+  answer();
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  groups_.leave(place, now_);
+  now_ += 400;
+  place = must_enter({.name = "a"});
+  now_ += 400;
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  EXPECT_EQ(groups_.unfinished(place.group, false), 4U);
+}
+
+TEST_F(Groups, DeclaredGroupsStayWithoutMembers) {
+  ASSERT_TRUE(groups_.declare({.name = "train", .rejoin_ms = 1}).ok());
+  const MemberPlace place = must_enter({.name = "train"});
+  groups_.leave(place, now_);
+  now_ += 1'000'000;
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  groups_.close(place.group);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+}
+
+TEST_F(Groups, ADrainingGroupKeepsItsPageWhileABatchIsHeld) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_TRUE(lanes_[0]->publish());
+  ASSERT_TRUE(take(place, 1));
+  groups_.close(place.group);
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kDraining);
+  const Result<MemberPlace> late = enter({.name = "a"});
+  ASSERT_FALSE(late.ok());
+  EXPECT_THAT(late.error().message(), HasSubstr("being closed"));
+  groups_.leave(place, now_);
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kUnused);
+}
+
+// The page's last group was done with batch 1, which is still held by nobody else: for the new
+// group it counts as not given yet, also while it joins.
+TEST_F(Groups, ANewGroupOnAnOldPageStartsWithCleanWords) {
+  const MemberPlace old = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  ASSERT_TRUE(take(old, 1));
+  ASSERT_TRUE(release(old, 1));
+  memory_->group(old.group).low.store(2);
+  groups_.leave(old, now_);
+  groups_.close(old.group);
+  groups_.advance(now_);
+  std::uint32_t group = 99;
+  for (int i = 0; i < 16; ++i) {
+    group = must_enter({.name = "g" + std::to_string(i), .oldest = true}).group;
+  }
+  ASSERT_EQ(group, old.group);
+  lanes_[0]->attend();
+  EXPECT_EQ(lanes_[0]->publish_all(), 0) << "it has answered: from 1 on nothing is reused";
+  groups_.advance(now_);
+  ASSERT_EQ(groups_.state(group), GroupState::kActive);
+  EXPECT_EQ(start(group), 1U);
+  EXPECT_EQ(claim(group, 1).state, ClaimState::kNone);
+  EXPECT_EQ(memory_->group(group).low.load(), 0U);
+  EXPECT_EQ(groups_.unfinished(group, false), 4U);
+}
+
+TEST_F(Groups, RefusesToBeAnotherKindOfGroupThanItIs) {
+  must_enter({.name = "a", .max_hold = 2});
+  for (const GroupWish& wish : {
+           GroupWish{.name = "a", .kind = shm::GroupKind::kRanked, .rank = 0, .world = 2},
+           GroupWish{.name = "a", .policy = shm::GroupPolicy::kSkip},
+           GroupWish{.name = "a", .redeliver = false},
+           GroupWish{.name = "a", .max_tries = 9},
+           GroupWish{.name = "a", .max_hold = 3},
+       }) {
+    const Result<MemberPlace> place = enter(wish);
+    ASSERT_FALSE(place.ok());
+    EXPECT_EQ(place.error().code(), ErrorCode::kIncompatible);
+    EXPECT_THAT(place.error().message(), HasSubstr("consumer group 'a' has"));
+  }
+  EXPECT_TRUE(enter({.name = "a"}).ok()) << "what is not said agrees";
+}
+
+TEST_F(Groups, ARankIsOneMembersAndOnlyOnce) {
+  const auto wish = [](std::uint32_t rank) {
+    return GroupWish{
+        .name = "r", .kind = shm::GroupKind::kRanked, .rank = rank, .world = 2, .oldest = true};
+  };
+  const MemberPlace one = must_enter(wish(1));
+  EXPECT_EQ(one.member, 1U);
+  EXPECT_EQ(must_enter(wish(0)).member, 0U);
+  const Result<MemberPlace> taken = enter(wish(1));
+  ASSERT_FALSE(taken.ok());
+  EXPECT_EQ(taken.error().code(), ErrorCode::kBusy);
+  EXPECT_THAT(taken.error().message(),
+              HasSubstr("rank 1 of consumer group 'r' is taken by process 77"));
+  const Result<MemberPlace> beyond = enter(wish(2));
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_EQ(beyond.error().code(), ErrorCode::kInvalidArgument);
+  groups_.leave(one, now_);
+  EXPECT_TRUE(enter(wish(1)).ok());
+}
+
+TEST_F(Groups, ARankedGroupNeedsARank) {
+  const Result<MemberPlace> place =
+      enter({.name = "r", .kind = shm::GroupKind::kRanked, .world = 2});
+  ASSERT_FALSE(place.ok());
+  EXPECT_EQ(place.error().code(), ErrorCode::kInvalidArgument);
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    EXPECT_EQ(groups_.state(g), GroupState::kUnused) << "nothing was made";
+  }
+}
+
+TEST_F(Groups, ASeventeenthMemberIsRefused) {
+  for (int i = 0; i < 16; ++i) must_enter({.name = "a"});
+  const Result<MemberPlace> place = enter({.name = "a"});
+  ASSERT_FALSE(place.ok());
+  EXPECT_EQ(place.error().code(), ErrorCode::kBusy);
+  EXPECT_THAT(place.error().message(), HasSubstr("16 members"));
+}
+
+TEST_F(Groups, ASeventeenthGroupIsRefused) {
+  for (int i = 0; i < 16; ++i) must_enter({.name = "g" + std::to_string(i)});
+  const Result<MemberPlace> place = enter({.name = "one-more"});
+  ASSERT_FALSE(place.ok());
+  EXPECT_EQ(place.error().code(), ErrorCode::kBusy);
+}
+
+// 4 slots a lane: a group with policy skip may hold 2 and leaves 2 to spare; no second one fits.
+TEST_F(Groups, ASkippingGroupThatLeavesTooFewSlotsIsRefusedWithTheNumbers) {
+  must_enter({.name = "a", .policy = shm::GroupPolicy::kSkip, .max_hold = 2});
+  const Result<MemberPlace> place = enter({.name = "b", .max_hold = 1});
+  ASSERT_FALSE(place.ok());
+  EXPECT_EQ(place.error().code(), ErrorCode::kNoMemory);
+  EXPECT_THAT(place.error().message(),
+              AllOf(HasSubstr("group 'a'"), HasSubstr("needs 5 slots"), HasSubstr("has 4"),
+                    HasSubstr("feed_output.slots to 5")));
+}
+
+TEST_F(Groups, BlockingGroupsNeedNoSpareSlots) {
+  must_enter({.name = "a", .max_hold = 200});
+  EXPECT_TRUE(enter({.name = "b", .max_hold = 200}).ok());
+}
+
+TEST_F(Groups, SlotsInUseAreThoseThatSomeGroupStillNeeds) {
+  EXPECT_EQ(groups_.slots_used(), 0U);
+  lanes_[0]->publish_all();
+  EXPECT_EQ(groups_.slots_used(), 4U) << "nobody has come yet, so they wait";
+  const MemberPlace place = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_TRUE(take(place, 2));
+  EXPECT_EQ(groups_.slots_used(), 4U);
+  ASSERT_TRUE(release(place, 2));
+  EXPECT_EQ(groups_.slots_used(), 3U);
+}
+
+class Linger : public Groups {
+ protected:
+  std::optional<std::string> why(bool draining = false) {
+    return process::reason_to_linger(groups_,
+                                     {draining, now_, ended_, memory_->batches_published()});
+  }
+  std::uint64_t ended_ = 1000;
+};
+
+TEST_F(Linger, BatchesWaitForTheFirstTrainerUnlessSomebodyAskedForTheEnd) {
+  lanes_[0]->publish_all();
+  lanes_[0]->finish();
+  now_ += 1'000'000;
+  ASSERT_TRUE(why().has_value());
+  EXPECT_THAT(*why(), HasSubstr("4 batches wait for the first trainer"));
+  EXPECT_EQ(why(true), std::nullopt);
+}
+
+TEST_F(Linger, AFeedWithoutBatchesDoesNotWaitForEver) {
+  lanes_[0]->finish();
+  EXPECT_TRUE(why().has_value());
+  now_ += process::kEmptyFeedMs;
+  EXPECT_EQ(why(), std::nullopt);
+}
+
+TEST_F(Linger, UntilTheLastBatchIsGivenBack) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_TRUE(lanes_[0]->publish());
+  lanes_[0]->finish();
+  ASSERT_TRUE(take(place, 1));
+  EXPECT_TRUE(why().has_value()) << "a death would give it to somebody else";
+  EXPECT_TRUE(why(true).has_value());
+  ASSERT_TRUE(release(place, 1));
+  EXPECT_EQ(why(), std::nullopt);
+}
+
+TEST_F(Linger, NotForAMemberThatHasSeenTheEndAndKeepsItsLastBatch) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_TRUE(lanes_[0]->publish());
+  lanes_[0]->finish();
+  ASSERT_TRUE(take(place, 1));
+  memory_->group(place.group)
+      .members[place.member]
+      .state.store(static_cast<std::uint32_t>(shm::MemberState::kAtEnd));
+  EXPECT_EQ(why(), std::nullopt);
+}
+
+TEST_F(Linger, ForATrainerThatMayComeBackAndNoLongerThanThat) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true, .rejoin_ms = 500});
+  answer();
+  lanes_[0]->publish_all();
+  lanes_[0]->finish();
+  groups_.leave(place, now_);
+  EXPECT_TRUE(why().has_value());
+  EXPECT_EQ(why(true), std::nullopt);
+  now_ += 500;
+  EXPECT_EQ(why(), std::nullopt);
+}
+
+TEST_F(Linger, ForADeclaredGroupThatNobodyHasCalledForYet) {
+  ASSERT_TRUE(groups_.declare({.name = "train"}).ok());
+  lanes_[0]->publish_all();
+  lanes_[0]->finish();
+  now_ += 1'000'000;
+  ASSERT_TRUE(why().has_value());
+  EXPECT_THAT(*why(), HasSubstr("first trainer of group 'train'"));
+  EXPECT_TRUE(why(true).has_value()) << "until drain_timeout_s";
+}
+
+TEST_F(Linger, ADrainWithoutAnybodyToTakeTheBatchesIsHopeless) {
+  EXPECT_TRUE(process::drain_is_hopeless(groups_));
+  const MemberPlace place = must_enter({.name = "a"});
+  EXPECT_FALSE(process::drain_is_hopeless(groups_));
+  groups_.leave(place, now_);
+  EXPECT_TRUE(process::drain_is_hopeless(groups_));
+  ASSERT_TRUE(groups_.declare({.name = "train"}).ok());
+  EXPECT_FALSE(process::drain_is_hopeless(groups_));
+}
+
+}  // namespace
+}  // namespace ringfeed::control

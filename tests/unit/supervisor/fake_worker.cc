@@ -1,0 +1,89 @@
+// A worker without stages, for tests of the supervisor: takes its setup as a real one does, then
+// behaves as RINGFEED_FAKE says.
+//   serve      says ready; ends when its lanes are told to stop, or, finished, to drain
+//   finish     says ready, finishes its lanes, ends
+//   crash      says a line and ends with status 9, before it is ready
+//   permanent  says that a restart would meet the same, and ends with status 1
+//   stuck      says ready and does nothing any more, whatever it is told
+//   poison     begins record 42 on every lane and kills itself, unless the record is set aside
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "proto/worker.pb.h"
+#include "ringfeed/shm/bell.h"
+#include "ringfeed/shm/segment.h"
+#include "supervisor/control/packet.h"
+
+namespace {
+
+using namespace ringfeed;  // NOLINT: a test program
+
+void say(int socket, const FromWorker& message) {
+  control::send_packet(socket, message.SerializeAsString()).or_throw();
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  const int socket = atoi(argv[2]);
+  std::vector<shm::Fd> fds;
+  std::size_t expected = 1;
+  while (fds.size() < expected) {
+    control::Packet packet = control::receive_packet(socket).value_or_throw();
+    ToWorker message;
+    if (packet.end || !message.ParseFromString(packet.bytes)) return 70;
+    if (message.has_setup()) expected = message.setup().descriptor_count();
+    for (shm::Fd& fd : packet.fds) fds.push_back(std::move(fd));
+  }
+  WorkerSetup setup;
+  if (!setup.ParseFromFileDescriptor(fds[0].get())) return 71;
+  const shm::Mapping control = shm::map_segment(fds[1].get(), true).value_or_throw();
+  const auto lane = [&](std::uint32_t index) -> shm::LanePage& {
+    return *reinterpret_cast<shm::LanePage*>(control.data() + shm::lane_page_offset(index));
+  };
+  const std::string_view behaviour = getenv("RINGFEED_FAKE");
+  if (behaviour == "crash") {
+    std::fputs("fake worker: out of luck\n", stderr);
+    return 9;
+  }
+  FromWorker message;
+  if (behaviour == "permanent") {
+    message.mutable_failure()->set_text("the fake has no stage 'mix'");
+    message.mutable_failure()->set_permanent(true);
+    say(socket, message);
+    return 1;
+  }
+  message.mutable_ready()->set_pid(static_cast<std::uint32_t>(getpid()));
+  say(socket, message);
+  for (const LaneSetup& planned : setup.lanes()) {
+    shm::LanePage& page = lane(planned.index());
+    page.pid.store(static_cast<std::uint32_t>(getpid()));
+    page.incarnation.fetch_add(1);
+    if (behaviour == "poison" && page.quarantine_key.load() != 42) {
+      page.attempt_key.store(42);
+      page.attempt_count.fetch_add(1);
+    }
+  }
+  if (behaviour == "poison" && lane(setup.lanes(0).index()).quarantine_key.load() != 42) {
+    kill(getpid(), SIGKILL);
+  }
+  for (const LaneSetup& planned : setup.lanes()) {
+    shm::LanePage& page = lane(planned.index());
+    while (behaviour == "stuck") pause();
+    while (behaviour == "serve" &&
+           page.desired.load() == static_cast<std::uint32_t>(shm::LaneDesire::kRun)) {
+      // Until the supervisor is gone at the latest: a test that fails leaves nobody behind.
+      char byte = 0;
+      if (recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return 72;
+      usleep(1000);
+    }
+    if (page.desired.load() == static_cast<std::uint32_t>(shm::LaneDesire::kStop)) return 0;
+    page.state.store(static_cast<std::uint32_t>(shm::LaneState::kFinished));
+  }
+  return 0;
+}

@@ -1,0 +1,298 @@
+// Specification of supervisor/layout: numbering of lanes and rings, sizes of segments, what a
+// worker is told, what is refused for want of memory.
+#include "ringfeed/shm/layout.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "proto/worker.pb.h"
+#include "supervisor/layout/memory.h"
+#include "supervisor/layout/worker_setup.h"
+#include "tests/unit/supervisor/feed_maker.h"
+
+namespace ringfeed::layout {
+namespace {
+
+using test::laid_out;
+using test::planned_feed;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> lane_names(const FeedLayout& layout) {
+  std::vector<std::string> names;
+  for (const LanePlan& lane : layout.lanes) names.push_back(lane.name());
+  return names;
+}
+
+const RingPlan& ring_between(const FeedLayout& layout, std::uint32_t from, std::uint32_t to) {
+  for (const RingPlan& ring : layout.rings) {
+    if (ring.from_lane == from && ring.to_lane == to) return ring;
+  }
+  throw std::out_of_range("no such ring");
+}
+
+//        0          1          2           3            4        5
+//   source.0 -> mix.0 -> mix.read.0, mix.read.1 -> pack.0, pack.1
+//                 ^------ feedback ------|
+TEST(FeedLayout, LanesAreNumberedByStageNodeAndNumber) {
+  const FeedLayout layout = laid_out({.packers = 2});
+  EXPECT_THAT(lane_names(layout),
+              ElementsAre("source.0", "mix.0", "mix.read.0", "mix.read.1", "pack.0", "pack.1"));
+  for (std::uint32_t i = 0; i < layout.lanes.size(); ++i) EXPECT_EQ(layout.lanes[i].index, i);
+  EXPECT_THAT(layout.producing_lanes, ElementsAre(4, 5));
+  EXPECT_THAT(layout.groups[0].lanes, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(layout.groups[1].lanes, ElementsAre(4, 5));
+}
+
+TEST(FeedLayout, EveryProducingLaneHasARingToEveryConsumingLane) {
+  const FeedLayout layout = laid_out({.packers = 3});
+  // source>mix 1, orders 2, feedback 2, mix.read>pack 2 x 3.
+  EXPECT_EQ(layout.rings.size(), 1U + 2U + 2U + 6U);
+  for (const std::uint32_t from : {2U, 3U}) {
+    for (const std::uint32_t to : {4U, 5U, 6U}) {
+      EXPECT_NO_THROW(static_cast<void>(ring_between(layout, from, to))) << from << ">" << to;
+    }
+  }
+}
+
+TEST(FeedLayout, BothEndsNameTheSameRingsInTheOrderOfThePeers) {
+  const FeedLayout layout = laid_out({.packers = 2});
+  for (std::uint32_t consumer = 4; consumer < 6; ++consumer) {
+    const InputPlan& input = layout.lanes[consumer].inputs.at(0);
+    ASSERT_EQ(input.rings.size(), 2U);
+    for (std::uint32_t p = 0; p < 2; ++p) {
+      const RingPlan& ring = layout.rings[input.rings[p]];
+      EXPECT_EQ(ring.from_lane, 2 + p);
+      EXPECT_EQ(ring.to_lane, consumer);
+      const OutputPlan& output = layout.lanes[2 + p].outputs.at(0);
+      EXPECT_EQ(output.rings.at(consumer - 4), input.rings[p]);
+      EXPECT_EQ(output.block, 7U) << "the consumer's block";
+    }
+  }
+}
+
+// mix.0 reads `input` (1 ring) and `feedback` (2 rings): lines 0, 1, 2.
+TEST(FeedLayout, HeadLinesAreNumberedOverAllInputsOfALane) {
+  const FeedLayout layout = laid_out();
+  const LanePlan& mix = layout.lanes[1];
+  std::vector<std::uint32_t> lines;
+  for (const InputPlan& input : mix.inputs) {
+    for (const std::uint32_t ring : input.rings) {
+      EXPECT_EQ(layout.rings[ring].heads_segment, mix.heads_segment);
+      lines.push_back(layout.rings[ring].head_index);
+    }
+  }
+  EXPECT_THAT(lines, ElementsAre(0, 1, 2));
+  EXPECT_GE(layout.segments[mix.heads_segment].spec.bytes,
+            shm::kHeadLinesOffset + 3 * sizeof(shm::HeadLine));
+}
+
+TEST(FeedLayout, RingSegmentsSayWhatTheirPortWasConfiguredWith) {
+  const FeedLayout layout = laid_out();
+  const RingPlan& orders = ring_between(layout, 1, 2);
+  EXPECT_EQ(orders.geometry.capacity_bytes, 8192U) << "5000 bytes, rounded up to pages";
+  EXPECT_EQ(orders.geometry.records_max, 64U);
+  EXPECT_EQ(orders.geometry.overflow, shm::Overflow::kDropNew);
+  const shm::SegmentSpec& spec = layout.segments[orders.segment].spec;
+  EXPECT_EQ(spec.bytes, 4096U + 8192U);
+  EXPECT_EQ(spec.geometry[0], 64U);
+  EXPECT_EQ(spec.geometry[1], static_cast<std::uint32_t>(shm::Overflow::kDropNew));
+}
+
+TEST(FeedLayout, OnlyArenasWithAHigherBoundMayGrow) {
+  const FeedLayout layout = laid_out();
+  const SegmentPlan& mix = layout.segments[layout.lanes[1].arena_segment];
+  EXPECT_TRUE(mix.spec.growable);
+  EXPECT_EQ(mix.spec.bytes, shm::arena_bytes(100'000));
+  EXPECT_EQ(mix.bytes_max, shm::arena_bytes(10'000'000));
+  EXPECT_EQ(mix.spec.geometry[0], shm::kJournalEntries);
+  const SegmentPlan& source = layout.segments[layout.lanes[0].arena_segment];
+  EXPECT_FALSE(source.spec.growable);
+  EXPECT_EQ(source.bytes_max, 0U);
+}
+
+TEST(FeedLayout, SlotsAreSharedOutEvenlyAndStartOnPages) {
+  const FeedLayout layout = laid_out({.packers = 3, .slots = 7, .slot_bytes = 5000});
+  EXPECT_EQ(layout.output.slots, 9U) << "the next multiple of three";
+  EXPECT_EQ(layout.output.descriptors, 255U);
+  EXPECT_EQ(layout.output.slot_bytes, 8192U);
+  EXPECT_EQ(layout.slot_bytes, 5000U);
+  const auto& geometry = layout.segments[layout.feed_control_segment].spec.geometry;
+  EXPECT_THAT(std::vector<std::uint32_t>(geometry.begin(), geometry.begin() + 6),
+              ElementsAre(3, 9, 255, 8192, 0, 1));
+  EXPECT_EQ(layout.segments[layout.payload_segment].spec.bytes, 4096U + 9U * 8192U);
+}
+
+TEST(FeedLayout, MoreSlotsThanDescriptorsAreNotPossible) {
+  const FeedLayout layout = laid_out({.packers = 3, .slots = 256});
+  EXPECT_EQ(layout.output.slots, 255U);
+}
+
+TEST(FeedLayout, RefusesAnInputThatNobodyWrites) {
+  test::PlannedFeed feed = planned_feed();
+  feed.plan.mutable_stages(1)->mutable_nodes(1)->mutable_inputs(0)->set_from(".nowhere");
+  try {
+    static_cast<void>(lay_out(feed.config, feed.plan, feed.wiring, feed.groups));
+    FAIL() << "was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIncompatible);
+    EXPECT_THAT(error.message(), AllOf(HasSubstr("orders"), HasSubstr("mix")));
+  }
+}
+
+TEST(FeedLayout, RefusesAStageWithoutBatches) {
+  test::PlannedFeed feed = planned_feed();
+  feed.plan.mutable_stages(2)->mutable_batch()->set_slot_bytes(0);
+  EXPECT_THROW(static_cast<void>(lay_out(feed.config, feed.plan, feed.wiring, feed.groups)), Error);
+}
+
+TEST(Memory, PartsAddUpToTheSum) {
+  const FeedLayout layout = laid_out({.packers = 2});
+  std::uint64_t sum = 0;
+  for (const config::MemoryPart& part : memory_parts(layout)) sum += part.bytes;
+  EXPECT_EQ(sum, memory_sum(layout));
+  std::uint64_t segments = 0;
+  for (const SegmentPlan& segment : layout.segments) {
+    segments += shm::align_up(segment.spec.bytes, 4096);
+  }
+  EXPECT_EQ(sum, segments);
+}
+
+TEST(Memory, WhatFitsIsNotRefused) {
+  const FeedLayout layout = laid_out();
+  const std::uint64_t sum = memory_sum(layout);
+  EXPECT_TRUE(check_memory(layout, {.available_bytes = sum, .place = "this machine"}).ok());
+  EXPECT_TRUE(
+      check_memory(layout, {.available_bytes = sum, .place = "x", .budget_bytes = sum}).ok());
+}
+
+TEST(Memory, ARefusalSaysWhatIsNeededWhatThereIsAndWhatToChange) {
+  const FeedLayout layout = laid_out({.slots = 8, .slot_bytes = 64 << 20});
+  const Status status =
+      check_memory(layout, {.available_bytes = 1 << 20, .place = "directory /dev/shm"});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::kNoMemory);
+  EXPECT_THAT(status.error().message(),
+              AllOf(HasSubstr("feed 'test'"), HasSubstr(std::to_string(memory_sum(layout))),
+                    HasSubstr("directory /dev/shm has 1.0 MiB (1048576 bytes) free"),
+                    HasSubstr("lower feed_output.slots, or batch_size of stage 'pack'"),
+                    HasSubstr("batches, 8 slots"), HasSubstr("in sum")));
+}
+
+TEST(Memory, ABudgetIsRefusedByItsOwnName) {
+  const FeedLayout layout = laid_out();
+  const Status status = check_memory(
+      layout, {.available_bytes = ~0ULL, .place = "this machine", .budget_bytes = 4096});
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message(),
+              AllOf(HasSubstr("storage.memory_budget_bytes allows 4.0 KiB"),
+                    HasSubstr("raise the budget")));
+}
+
+TEST(FeedMemory, SegmentsAreReadyAndOfThisFeed) {
+  const auto memory = test::feed_memory();
+  for (const SegmentPlan& plan : memory->layout().segments) {
+    const shm::Mapping mapping =
+        shm::map_segment(memory->fd(plan.id), false, 0, 4096).value_or_throw();
+    const shm::FeedIdentity& identity = memory->identity();
+    const Status status = shm::check_header(
+        *reinterpret_cast<const shm::SegmentHeader*>(mapping.data()), plan.spec.kind, &identity,
+        shm::align_up(plan.spec.bytes, 4096), plan.spec.name);
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message());
+  }
+}
+
+TEST(FeedMemory, TrainersCannotWriteAnythingButTheirGroup) {
+  const auto memory = test::feed_memory();
+  const std::vector<int> fds = memory->trainer_fds(3);
+  ASSERT_EQ(fds.size(), 4U);
+  EXPECT_FALSE(shm::map_segment(fds[0], true).ok()) << "control";
+  EXPECT_FALSE(shm::map_segment(fds[1], true).ok()) << "feed control";
+  EXPECT_TRUE(shm::map_segment(fds[2], true).ok()) << "group";
+  EXPECT_FALSE(shm::map_segment(fds[3], true).ok()) << "payload";
+  for (const int fd : fds) EXPECT_TRUE(shm::map_segment(fd, false).ok());
+}
+
+TEST(FeedMemory, TooLittleRoomLeavesNoFiles) {
+  const std::string directory = ::testing::TempDir() + "rf_layout_" + std::to_string(::getpid());
+  std::filesystem::create_directory(directory);
+  FeedLayout layout = laid_out();
+  layout.segments.back().spec.bytes = 1ULL << 60;
+  EXPECT_THROW(FeedMemory(layout, shm::Storage{directory}, {}), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(directory));
+  std::filesystem::remove_all(directory);
+}
+
+TEST(FeedMemory, FilesGoWithTheFeed) {
+  const std::string directory = ::testing::TempDir() + "rf_files_" + std::to_string(::getpid());
+  std::filesystem::create_directory(directory);
+  {
+    const FeedMemory memory(laid_out(), shm::Storage{directory}, {});
+    EXPECT_EQ(memory.files().size(), memory.layout().segments.size());
+    EXPECT_FALSE(std::filesystem::is_empty(directory));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory));
+  std::filesystem::remove_all(directory);
+}
+
+std::vector<std::uint32_t> writable(const WorkerSetup& setup) {
+  std::vector<std::uint32_t> ids;
+  for (const SegmentSetup& segment : setup.segments()) {
+    if (segment.writable()) ids.push_back(segment.id());
+  }
+  return ids;
+}
+
+TEST(WorkerSetup, DescriptorsAreCountedFromOneBecauseTheFirstIsTheSetup) {
+  const auto memory = test::feed_memory();
+  WorkerSetup setup;
+  const GroupSetup group = fill_setup(*memory, 0, {.seed = 9}, setup);
+  ASSERT_EQ(static_cast<int>(group.segments.size()), setup.segments_size());
+  EXPECT_EQ(setup.descriptor_count(), group.segments.size() + 1);
+  for (int i = 0; i < setup.segments_size(); ++i) {
+    EXPECT_EQ(setup.segments(i).fd_index(), static_cast<std::uint32_t>(i + 1));
+    EXPECT_EQ(setup.segments(i).id(), group.segments[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_EQ(setup.seed(), 9U);
+}
+
+TEST(WorkerSetup, AProducerMayWriteItsRingsAndNotTheirHeads) {
+  const auto memory = test::feed_memory();
+  const FeedLayout& layout = memory->layout();
+  WorkerSetup front;
+  fill_setup(*memory, 0, {}, front);
+  const RingPlan& ring = ring_between(layout, 2, 4);
+  EXPECT_THAT(writable(front), ::testing::Contains(ring.segment));
+  EXPECT_THAT(writable(front), ::testing::Not(::testing::Contains(ring.heads_segment)));
+  WorkerSetup back;
+  fill_setup(*memory, 1, {}, back);
+  EXPECT_THAT(writable(back), ::testing::Not(::testing::Contains(ring.segment)));
+  EXPECT_THAT(writable(back), ::testing::Contains(ring.heads_segment));
+}
+
+TEST(WorkerSetup, OnlyWhoWritesBatchesGetsTheFeed) {
+  const auto memory = test::feed_memory();
+  const FeedLayout& layout = memory->layout();
+  WorkerSetup front;
+  fill_setup(*memory, 0, {}, front);
+  EXPECT_FALSE(front.has_output());
+  for (const SegmentSetup& segment : front.segments()) {
+    EXPECT_NE(segment.id(), layout.payload_segment);
+    EXPECT_NE(segment.id(), layout.feed_control_segment);
+  }
+  WorkerSetup back;
+  fill_setup(*memory, 1, {}, back);
+  ASSERT_TRUE(back.has_output());
+  EXPECT_EQ(back.output().group_segments_size(), static_cast<int>(shm::kGroupsMax));
+  EXPECT_EQ(back.output().slots_per_lane(), 4U);
+  EXPECT_THAT(writable(back), ::testing::Contains(layout.payload_segment));
+  ASSERT_EQ(back.lanes_size(), 1);
+  EXPECT_TRUE(back.lanes(0).outputs(0).feed());
+  EXPECT_EQ(back.lanes(0).outputs(0).rings_size(), 0);
+}
+
+}  // namespace
+}  // namespace ringfeed::layout

@@ -1,0 +1,352 @@
+// Specification of supervisor/process/supervisor.h and worker.h, with real processes whose stages
+// are a fake: starts, deaths, ends, and what clients are told.
+#include "supervisor/process/supervisor.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "proto/control.pb.h"
+#include "ringfeed/shm/layout.h"
+#include "supervisor/control/client.h"
+#include "supervisor/control/packet.h"
+#include "supervisor/control/place.h"
+#include "tests/unit/supervisor/feed_maker.h"
+
+namespace ringfeed::process {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A feed run by a child of the test; the test is its client.
+class RunningFeed : public ::testing::Test {
+ protected:
+  RunningFeed() {
+    std::string pattern = ::testing::TempDir() + "rf_XXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+    feed_ = test::planned_feed();
+    RestartConfig& restart = *feed_.config.mutable_restart();
+    restart.set_max_restarts(4);
+    restart.set_backoff_ms_min(1);
+    restart.set_backoff_ms_max(2);
+  }
+  ~RunningFeed() override {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    std::filesystem::remove_all(directory_);
+  }
+
+  void start(const std::string& behaviour) {
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    ::setenv("RINGFEED_FAKE", behaviour.c_str(), 1);
+    const int err = ::open(said_path().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ::dup2(err, STDERR_FILENO);
+    int status = 99;
+    try {
+      control::FeedLock lock =
+          control::FeedLock::take(control::lock_path(directory_, "test"), "test").value_or_throw();
+      metrics::Talk talk(metrics::Level::kInfo, "");
+      const FeedRun run{.config = feed_.config,
+                        .plan = feed_.plan,
+                        .batches_stage = 2,
+                        .seed = 1,
+                        .config_file = "test.textproto",
+                        .worker_binary = std::string(RINGFEED_BINARY_DIR) + "/bin/" + kFakeWorker,
+                        .socket = control::socket_path(directory_, "test")};
+      Supervisor supervisor(
+          run, layout::lay_out(feed_.config, feed_.plan, feed_.wiring, feed_.groups), lock, talk);
+      status = supervisor.run();
+      lock.remove();
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+    }
+    ::_exit(status);
+  }
+
+  control::ControlClient connect() {
+    for (;;) {
+      std::optional<control::ControlClient> client =
+          control::ControlClient::connect({directory_}, "test");
+      if (client) return std::move(*client);
+      int status = 0;
+      if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+        pid_ = 0;
+        throw Error(ErrorCode::kClosed, "the feed ended before it could be reached:\n" + said());
+      }
+      ::usleep(1000);
+    }
+  }
+  StatusReply status(control::ControlClient& client) {
+    Request request;
+    request.set_id(++id_);
+    request.mutable_status();
+    return client.call(request).status();
+  }
+  // Asks until the answer is as wanted; the test's own time limit ends what never comes.
+  template <typename Condition>
+  StatusReply status_when(control::ControlClient& client, Condition&& condition) {
+    for (;;) {
+      StatusReply reply = status(client);
+      if (condition(reply)) return reply;
+      ::usleep(1000);
+    }
+  }
+  void request_stop(control::ControlClient& client, bool now) {
+    Request request;
+    request.set_id(++id_);
+    request.mutable_stop()->set_now(now);
+    EXPECT_EQ(client.call(request).error(), Reply::NONE);
+  }
+  // The exit status of the feed; -signal if it was killed.
+  int wait() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::string said_path() const { return directory_ + "/said"; }
+  std::string said() const {
+    std::ifstream in(said_path());
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  bool nothing_left() const {
+    return !std::filesystem::exists(control::socket_path(directory_, "test")) &&
+           !std::filesystem::exists(control::lock_path(directory_, "test"));
+  }
+
+  static constexpr const char* kFakeWorker = "supervisor_fake_worker";
+  std::string directory_;
+  test::PlannedFeed feed_;
+  pid_t pid_ = 0;
+  std::uint64_t id_ = 0;
+};
+
+bool all_running(const StatusReply& status) { return status.state() == StatusReply::WARMING; }
+
+TEST_F(RunningFeed, StopsNowAndLeavesNothingBehind) {
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  request_stop(client, true);
+  EXPECT_TRUE(client.wait_for_end());
+  EXPECT_EQ(wait(), 0) << said();
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(RunningFeed, TheFirstSignalDrainsAndLanesThatFinishEndTheFeed) {
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(wait(), 0) << said();
+  EXPECT_THAT(said(), HasSubstr("feed_draining"));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(RunningFeed, WhoeverDoesNotHearAStopIsKilled) {
+  start("stuck");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0);
+  EXPECT_THAT(said(), HasSubstr("worker_killed"));
+}
+
+TEST_F(RunningFeed, AnEndedFeedIsStillThereForItsFirstTrainerUntilItIsStopped) {
+  start("finish");
+  control::ControlClient client = connect();
+  const StatusReply ended = status_when(
+      client, [](const StatusReply& status) { return status.state() == StatusReply::ENDED; });
+  EXPECT_THAT(ended.reason(), HasSubstr("first trainer"));
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(wait(), 0);
+}
+
+TEST_F(RunningFeed, AKilledWorkerIsReplacedAndTheOthersAreNot) {
+  start("serve");
+  control::ControlClient client = connect();
+  const StatusReply before = status_when(client, all_running);
+  const auto pid_of = [](const StatusReply& status, int stage) {
+    return status.stages(stage).lanes(0).pid();
+  };
+  ::kill(static_cast<pid_t>(pid_of(before, 0)), SIGKILL);
+  const StatusReply after = status_when(client, [&](const StatusReply& status) {
+    const LaneStatus& lane = status.stages(0).lanes(0);
+    return lane.pid() != 0 && lane.pid() != pid_of(before, 0) && lane.incarnation() == 2;
+  });
+  EXPECT_EQ(after.stages(0).lanes(0).restarts(), 1U);
+  EXPECT_EQ(pid_of(after, 2), pid_of(before, 2));
+  EXPECT_EQ(after.stages(2).lanes(0).restarts(), 0U);
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0);
+}
+
+TEST_F(RunningFeed, AReplacedGroupGetsAFreshProcessWithoutADeath) {
+  start("serve");
+  control::ControlClient client = connect();
+  const StatusReply before = status_when(client, all_running);
+  Request request;
+  request.set_id(1000);
+  request.mutable_restart()->set_group("back");
+  const Reply reply = client.call(request);
+  ASSERT_EQ(reply.error(), Reply::NONE) << reply.text();
+  EXPECT_NE(reply.restart().pid(), before.stages(2).lanes(0).pid());
+  EXPECT_THAT(said(), ::testing::Not(HasSubstr("worker_died")));
+  request.mutable_restart()->set_group("nowhere");
+  const Reply refused = client.call(request);
+  EXPECT_EQ(refused.error(), Reply::NO_SUCH_GROUP);
+  EXPECT_THAT(refused.text(), HasSubstr("front, back"));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0);
+}
+
+TEST_F(RunningFeed, AWorkerThatAlwaysCrashesFailsTheFeedWithItsLastWords) {
+  start("crash");
+  EXPECT_EQ(wait(), 1);
+  EXPECT_THAT(said(), AllOf(HasSubstr("died 5 times within 60 s"), HasSubstr("exit status 9"),
+                            HasSubstr("fake worker: out of luck")));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(RunningFeed, AFailureThatARestartWouldMeetAgainIsNotTriedAgain) {
+  start("permanent");
+  EXPECT_EQ(wait(), 1);
+  EXPECT_THAT(said(), AllOf(HasSubstr("the fake has no stage 'mix'"),
+                            ::testing::Not(HasSubstr("worker_restarted"))));
+}
+
+TEST_F(RunningFeed, ARecordThatKillsTooOftenIsSetAside) {
+  feed_.config.mutable_restart()->set_max_attempts(3);
+  feed_.groups = {{"all", {0, 1, 2}}};
+  start("poison");
+  control::ControlClient client = connect();
+  status_when(client,
+              [](const StatusReply& status) { return status.state() == StatusReply::ENDED; });
+  EXPECT_THAT(said(), AllOf(HasSubstr("record_quarantined"), HasSubstr("key=0x2a deaths=3")));
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(wait(), 0);
+}
+
+// A trainer by hand: libringfeed has tests of its own.
+class Attached : public RunningFeed {
+ protected:
+  static Request attach_request() {
+    Request request;
+    request.set_id(1);
+    AttachRequest& attach = *request.mutable_attach();
+    attach.set_abi_major(shm::kAbiMajor);
+    attach.set_layout_hash(shm::kLayoutHash);
+    attach.set_pid(static_cast<std::uint32_t>(::getpid()));
+    attach.set_client("by hand");
+    attach.set_group("g");
+    return request;
+  }
+};
+
+TEST_F(Attached, ATrainerIsShownUntilItLeaves) {
+  start("serve");
+  control::ControlClient trainer = connect();
+  const Reply reply = trainer.call(attach_request());
+  ASSERT_EQ(reply.error(), Reply::NONE) << reply.text();
+  EXPECT_EQ(reply.attach().feed(), "test");
+  EXPECT_EQ(reply.attach().slots(), 4U);
+  EXPECT_EQ(reply.attach().slot_bytes(), 100U);
+  EXPECT_EQ(reply.attach().slot_stride(), 4096U);
+  EXPECT_EQ(reply.attach().tensors_size(), 1);
+  control::ControlClient observer = connect();
+  StatusReply shown = status(observer);
+  ASSERT_EQ(shown.trainers_size(), 1);
+  EXPECT_EQ(shown.trainers(0).pid(), static_cast<std::uint32_t>(::getpid()));
+  EXPECT_EQ(shown.trainers(0).client(), "by hand");
+  EXPECT_EQ(trainer.call(attach_request()).error(), Reply::BAD_REQUEST) << "one place a connection";
+  Request detach;
+  detach.set_id(2);
+  detach.mutable_detach();
+  EXPECT_EQ(trainer.call(detach).error(), Reply::NONE);
+  EXPECT_EQ(status(observer).trainers_size(), 0);
+  request_stop(observer, true);
+  EXPECT_EQ(wait(), 0);
+}
+
+TEST_F(Attached, AClosedConnectionIsNoDeathButADeathIs) {
+  start("serve");
+  int go[2];
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    {
+      control::ControlClient trainer = connect();
+      if (trainer.call(attach_request()).error() != Reply::NONE) ::_exit(1);
+    }  // the connection is closed, the process lives on
+    if (::write(go[1], "x", 1) != 1) ::_exit(2);
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(go[0], &byte, 1), 1);
+  control::ControlClient observer = connect();
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(status(observer).trainers_size(), 1);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  status_when(observer, [](const StatusReply& status) { return status.trainers_size() == 0; });
+  EXPECT_THAT(said(), HasSubstr("trainer_died"));
+  request_stop(observer, true);
+  EXPECT_EQ(wait(), 0);
+  ::close(go[0]);
+  ::close(go[1]);
+}
+
+TEST_F(Attached, AnotherAbiIsRefusedWithBothVersions) {
+  start("serve");
+  control::ControlClient trainer = connect();
+  Request request = attach_request();
+  request.mutable_attach()->set_abi_major(77);
+  const Reply reply = trainer.call(request);
+  EXPECT_EQ(reply.error(), Reply::INCOMPATIBLE);
+  EXPECT_THAT(reply.text(), AllOf(HasSubstr("77."), HasSubstr("same ringfeed version")));
+  request_stop(trainer, true);
+  EXPECT_EQ(wait(), 0);
+}
+
+TEST_F(Attached, AnotherProcessThanTheOneThatConnectedIsRefused) {
+  start("serve");
+  control::ControlClient trainer = connect();
+  Request request = attach_request();
+  request.mutable_attach()->set_pid(1);
+  const Reply reply = trainer.call(request);
+  EXPECT_EQ(reply.error(), Reply::BAD_REQUEST);
+  EXPECT_THAT(reply.text(), HasSubstr("process 1 uses it"));
+  request_stop(trainer, true);
+  EXPECT_EQ(wait(), 0);
+}
+
+TEST_F(Attached, ADeathOfAWorkerForGoodIsToldToItsTrainers) {
+  start("serve");
+  control::ControlClient trainer = connect();
+  ASSERT_EQ(trainer.call(attach_request()).error(), Reply::NONE);
+  control::ControlClient observer = connect();
+  // Every life is ended as soon as it is seen, until the budget is used up.
+  std::uint32_t last = 0;
+  try {
+    for (;;) {
+      const std::uint32_t pid = status(observer).stages(0).lanes(0).pid();
+      if (pid != 0 && pid != last) ::kill(static_cast<pid_t>(pid), SIGKILL);
+      last = pid;
+    }
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kClosed);
+  }
+  EXPECT_EQ(wait(), 1);
+  EXPECT_THAT(said(), HasSubstr("stage group 'front' died 5 times"));
+}
+
+}  // namespace
+}  // namespace ringfeed::process
