@@ -1,0 +1,246 @@
+/* The C client of a ringfeed feed, complete in this file: attach, take batches, give them back.
+ *
+ *   rf_attach_options options = {.struct_size = sizeof options, .feed = "lc0", .group = "run-a"};
+ *   rf_feed* feed = NULL;
+ *   if (rf_attach(&options, &feed) != RF_OK) die(rf_last_error(NULL));
+ *   rf_batch batch = {.struct_size = sizeof batch};
+ *   while (rf_next(feed, -1, &batch) == RF_OK) {
+ *     train(batch.data, batch.rows);  (shared memory, read-only, not a copy)
+ *     rf_release(feed, batch.seq);
+ *   }
+ *   rf_detach(feed);
+ *
+ * Threads: every function may be called by any thread. Several threads may be in rf_next,
+ * rf_release and rf_stats of one feed at the same time; a batch may be released by another thread
+ * than the one that took it. Only rf_detach ends a handle: no call may begin after it, except
+ * rf_release of batches that are still held.
+ *
+ * Processes: a handle belongs to the process that attached. In a child made by fork() every call
+ * answers RF_FORKED, and nothing that the child does (its end included) releases a batch of the
+ * parent; the child attaches by itself. The memory of batches is not mapped in the child.
+ *
+ * Death: a process that is killed at any instruction in here leaves its claims by name. The
+ * supervisor gives its batches to another member (or to its successor), where `tries` tells.
+ *
+ * Status: 0 is done, > 0 was to be expected, < 0 is an error whose text rf_last_error() gives.
+ * Structs begin with their size, so that fields can be added at their end: set struct_size to
+ * sizeof, the rest to 0, and every 0 means the default.
+ *
+ * C99, no dependency but libc.
+ */
+#ifndef RINGFEED_H
+#define RINGFEED_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RF_API __attribute__((visibility("default")))
+#else
+#define RF_API
+#endif
+
+typedef enum rf_status {
+  RF_OK = 0,
+  RF_TIMEOUT = 1,     /* nothing came in time; calling again is safe */
+  RF_END = 2,         /* the feed is closed and this group has had every batch */
+  RF_INTERRUPTED = 3, /* a signal came while waiting; calling again is safe */
+
+  RF_INVALID = -1,         /* the caller asked for something impossible */
+  RF_NO_SUCH_FEED = -2,    /* nobody serves a feed of this name */
+  RF_INCOMPATIBLE = -3,    /* another ABI, layout or feed than this library reads */
+  RF_REFUSED = -4,         /* the supervisor says no: group settings, no free member, no room */
+  RF_FEED_FAILED = -5,     /* the feed has stopped with a reason, or is about to end */
+  RF_SLOTS_EXHAUSTED = -6, /* this member holds so many batches that the next cannot come */
+  RF_DETACHED = -7,        /* this process is no member any more */
+  RF_FORKED = -8,          /* the handle belongs to the parent process */
+  RF_PERMISSION = -9,      /* another user's feed */
+  RF_NO_MEMORY = -10,      /* too little memory or address space in this process */
+  RF_IO = -11,             /* the system refused a call */
+  RF_DAMAGED = -12         /* shared memory or a message contradicts itself */
+} rf_status;
+
+typedef struct rf_feed rf_feed;
+
+/* How a group hands out its batches. */
+enum { RF_KIND_DEFAULT = 0, RF_SHARED = 1, RF_RANKED = 2 };
+/* Where a group begins that does not exist yet. */
+enum { RF_START_OLDEST = 0, RF_START_NEWEST = 1 };
+/* What the feed does when the group lags and all slots are held. */
+enum { RF_POLICY_DEFAULT = 0, RF_POLICY_BLOCK = 1, RF_POLICY_SKIP = 2, RF_POLICY_DETACH = 3 };
+/* What happens to the batches of a member that died. */
+enum { RF_REDELIVER_DEFAULT = 0, RF_REDELIVER = 1, RF_AT_MOST_ONCE = 2 };
+/* States of a feed, in rf_stats_info.phase. */
+enum {
+  RF_PHASE_STARTING = 0,
+  RF_PHASE_RUNNING = 1,
+  RF_PHASE_DRAINING = 2,
+  RF_PHASE_ENDED = 3,
+  RF_PHASE_FAILED = 4
+};
+
+/* What to attach to. From `kind` on, fields describe the group: they are used if this call makes
+ * the group and compared if it exists; 0 agrees with whatever it has. */
+typedef struct rf_attach_options {
+  uint32_t struct_size;    /* sizeof(rf_attach_options) */
+  int32_t timeout_ms;      /* longest wait for the feed to appear; 0: it is looked for once; < 0: no
+                              limit */
+  const char* feed;        /* its name: 1 to 64 characters out of A-Z a-z 0-9 _ . - */
+  const char* group;       /* name of the consumer group; NULL: "default" */
+  const char* socket_dir;  /* directory of control sockets; NULL: $RINGFEED_SOCKET_DIR, else
+                              $XDG_RUNTIME_DIR/ringfeed, else /run/ringfeed */
+  const char* socket_path; /* the control socket itself; wins over socket_dir */
+  const char* client;      /* shown by `ringfeed status`; NULL: the program's name */
+  uint32_t kind;           /* RF_SHARED, RF_RANKED */
+  uint32_t rank;           /* RF_RANKED: 0 to world - 1; this member takes the batches s with
+                              (s - 1) mod world == rank, s counting from 1 */
+  uint32_t world;          /* RF_RANKED: 1 to 16 */
+  uint32_t start;          /* RF_START_OLDEST, RF_START_NEWEST */
+  uint32_t policy;         /* RF_POLICY_BLOCK, ..._SKIP, ..._DETACH */
+  uint32_t redeliver;      /* RF_REDELIVER, RF_AT_MOST_ONCE */
+  uint32_t max_tries;      /* deliveries of one batch before it is closed; 0: default */
+  uint32_t max_hold;       /* batches that one member may hold at once; 0: default */
+  uint64_t stall_ms;  /* RF_POLICY_DETACH: milliseconds without progress before the group leaves */
+  uint64_t rejoin_ms; /* milliseconds that the group stays without members; 0: default */
+  int32_t answer_ms;  /* longest wait for the answer of a supervisor that is there; 0: what is
+                         left of timeout_ms, but 10 s if that is 0; < 0: no limit */
+  uint32_t reserved;  /* 0 */
+} rf_attach_options;
+
+/* One array of a batch. Its memory is at rf_batch.data + offset, row-major, little-endian. */
+typedef struct rf_tensor {
+  char name[64];        /* NUL-terminated, e.g. "planes" */
+  char dtype[16];       /* as NumPy names it: "float32", "int64", "uint8", ... */
+  uint32_t item_bytes;  /* bytes of one element; 0 for a dtype that this library does not know */
+  uint32_t dims;        /* dimensions in shape, 1 to 8 */
+  int64_t shape[8];     /* shape[0] is -1: the rows of the batch */
+  uint64_t offset;      /* bytes from the start of the batch; a multiple of 64 */
+  uint64_t bytes;       /* with rows_max rows */
+  uint64_t reserved[4]; /* 0 */
+} rf_tensor;
+
+/* What every batch of a feed looks like. */
+typedef struct rf_schema_info {
+  uint32_t struct_size;
+  uint32_t tensor_count;
+  uint32_t rows_max;        /* rows of a full batch */
+  uint32_t reserved;        /* 0 */
+  uint64_t slot_bytes;      /* bytes of one slot of the payload */
+  const rf_tensor* tensors; /* tensor_count of them */
+} rf_schema_info;
+
+/* A batch that this member holds. */
+typedef struct rf_batch {
+  uint32_t struct_size;  /* set by the caller before rf_next: sizeof(rf_batch) */
+  uint32_t rows;         /* rows used, 1 to rows_max */
+  uint64_t seq;          /* number of the batch in the feed, from 1 */
+  uint64_t bytes;        /* bytes used in the slot */
+  const void* data;      /* the slot, read-only: writing is SIGSEGV; valid until rf_release */
+  uint64_t token[2];     /* lineage: what went into it, as the last stage defines it */
+  uint32_t tries;        /* members that died while they held it; 0: a first delivery */
+  uint32_t slot;         /* index of the slot, for those who pin memory */
+  uint32_t crc32c;       /* CRC-32C of the bytes; 0 if the feed computes none */
+  uint32_t layout_id;    /* 0: as in the schema */
+  uint64_t published_ns; /* CLOCK_MONOTONIC when it was published */
+  uint32_t ragged[16];   /* lengths of the dimensions that vary, in schema order */
+} rf_batch;
+
+/* Where this member, its group and the feed stand. */
+typedef struct rf_stats_info {
+  uint32_t struct_size; /* set by the caller: sizeof(rf_stats_info) */
+  uint32_t phase;       /* RF_PHASE_STARTING to RF_PHASE_FAILED */
+  uint64_t published;   /* newest batch of the feed, 0 before the first */
+  uint64_t taken;       /* batches that this member has claimed */
+  uint64_t done;        /* of these, released */
+  uint64_t lag;         /* published batches that the group has not finished; at most 256 */
+  uint64_t start;       /* first batch that the group is entitled to */
+  uint64_t wait_ns;     /* time that rf_next has slept in this process */
+  uint64_t waits;       /* how often it slept */
+  uint32_t held;        /* batches that this member holds now */
+  uint32_t max_hold;    /* most that it may hold */
+  uint32_t slots;       /* of the feed */
+  uint32_t lanes;       /* producing lanes */
+  uint32_t group_index; /* 0 to 15 */
+  uint32_t member;      /* 0 to 15 */
+  uint32_t members;     /* live members of the group */
+  uint32_t kind;        /* RF_SHARED, RF_RANKED */
+  uint32_t rank;        /* in a ranked group */
+  uint32_t world;       /* in a ranked group; else 1 */
+  uint32_t supervisor_pid;
+  uint32_t ordered; /* 1: batches come in one fixed order; 0: as they are ready */
+  uint8_t feed_id[16];
+  char feed[68];  /* name, NUL-terminated */
+  char group[68]; /* name, NUL-terminated */
+} rf_stats_info;
+
+/* Becomes a member of a consumer group and maps the feed: payload read-only, own group's page for
+ * writing, nothing else.
+ *
+ * Waits up to options->timeout_ms for the feed to appear, so trainers may start before it, and then
+ * up to answer_ms. Blocks no other thread. A death in here leaves at most a member that the
+ * supervisor removes. Result: RF_OK and *feed; else *feed is NULL and rf_last_error(NULL) says why.
+ * RF_INTERRUPTED: a signal came; nothing is attached. RF_TIMEOUT: the feed is there, its supervisor
+ * has not answered. RF_NO_SUCH_FEED: no socket to connect to. RF_INCOMPATIBLE, RF_REFUSED,
+ * RF_FEED_FAILED, RF_PERMISSION, RF_INVALID, RF_NO_MEMORY, RF_IO, RF_DAMAGED. */
+RF_API rf_status rf_attach(const rf_attach_options* options, rf_feed** feed);
+
+/* Claims this member's next batch and fills *batch, without copying it.
+ *
+ * Shared groups: the lowest batch that nobody has taken, given-back ones first; ranked groups: the
+ * lowest of this rank's. Waits up to timeout_ms (< 0: until something happens, 0: not at all) on a
+ * futex; other threads go on.
+ * Result: RF_OK: held until rf_release(feed, batch->seq), or until this process dies.
+ * RF_TIMEOUT, RF_INTERRUPTED: nothing is claimed, calling again is safe. RF_END: nothing will come.
+ * RF_SLOTS_EXHAUSTED: release a batch first; nothing is claimed. RF_FEED_FAILED: what was published
+ * before has been delivered, no more will come; the text is the feed's reason. RF_DETACHED,
+ * RF_FORKED, RF_INVALID, RF_DAMAGED.
+ * Source: descriptor `seq mod D` of feed control, slot `slot` of the payload. */
+RF_API rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch);
+
+/* Gives batch `seq` back: its memory may be written again, pointers into it are dead.
+ *
+ * Does not block. May be called after rf_detach for batches that were held then; the last one ends
+ * the handle. A death before the exchange redelivers the batch, after it not.
+ * Result: RF_OK; RF_INVALID: this handle does not hold it (released twice?); RF_DETACHED: the claim
+ * had been taken away, nothing is left to do; RF_FORKED. */
+RF_API rf_status rf_release(rf_feed* feed, uint64_t seq);
+
+/* The schema of the feed; NULL for a NULL handle or in a forked child. Lives as long as the handle.
+ */
+RF_API const rf_schema_info* rf_schema(const rf_feed* feed);
+
+/* Fills *stats; its numbers are read one by one while the feed runs. RF_INVALID, RF_FORKED. */
+RF_API rf_status rf_stats(rf_feed* feed, rf_stats_info* stats);
+
+/* As rf_release(feed, batch->seq); a batch whose seq is 0 is none, and nothing happens. For cleanup
+ * that is arranged before the batch is taken. */
+RF_API rf_status rf_release_batch(rf_feed* feed, const rf_batch* batch);
+
+/* Leaves the group; the handle stays. Later calls answer RF_DETACHED, and threads that wait in
+ * rf_next return it soon.
+ *
+ * Batches that are still held stay mapped and claimed until they are released; with the last of
+ * them (or at once, if there is none) the supervisor is told, at most a second is waited for its
+ * answer, and the memory is unmapped. Calling again is harmless. RF_INVALID, RF_FORKED. */
+RF_API rf_status rf_leave(rf_feed* feed);
+
+/* Leaves the group as rf_leave does, and ends the handle: only rf_release of batches that are held
+ * then may follow, and with the last of them it is freed. NULL is allowed. RF_FORKED: the child's
+ * copy of the handle is left alone. */
+RF_API rf_status rf_detach(rf_feed* feed);
+
+/* One sentence on the last call with a status < 0 or RF_TIMEOUT that this thread made with `feed`
+ * (NULL: with rf_attach); "" if there was none. Never NULL; valid until this thread's next call. */
+RF_API const char* rf_last_error(const rf_feed* feed);
+
+/* Version of this library, "MAJOR.MINOR.PATCH". */
+RF_API const char* rf_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,62 @@
+"""Training data from a ringfeed feed, without copying it.
+
+    with ringfeed.attach("lc0", group="run-a") as feed:
+        for batch in feed:                   # name -> read-only array over the shared memory
+            step(torch.from_dlpack(batch["planes"]))
+
+``attach`` joins a feed that a supervisor serves (``ringfeed run``); ``DataLoader`` starts one of
+its own. ``python -m ringfeed`` is the command line of the supervisor.
+"""
+
+from .batch import Batch
+from .errors import (
+    BatchReleased,
+    FeedDamaged,
+    FeedDetached,
+    FeedEnd,
+    FeedFailed,
+    FeedIOError,
+    FeedMemoryError,
+    FeedPermission,
+    FeedRefused,
+    FeedTimeout,
+    ForkedFeed,
+    IncompatibleFeed,
+    InvalidConfiguration,
+    InvalidRequest,
+    NoSuchFeed,
+    RingfeedError,
+    SlotsExhausted,
+)
+from .feed import Feed, FeedStats, attach
+from .loader import DataLoader
+from .schema import Schema, Tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "BatchReleased",
+    "DataLoader",
+    "Feed",
+    "FeedDamaged",
+    "FeedDetached",
+    "FeedEnd",
+    "FeedFailed",
+    "FeedIOError",
+    "FeedMemoryError",
+    "FeedPermission",
+    "FeedRefused",
+    "FeedStats",
+    "FeedTimeout",
+    "ForkedFeed",
+    "IncompatibleFeed",
+    "InvalidConfiguration",
+    "InvalidRequest",
+    "NoSuchFeed",
+    "RingfeedError",
+    "Schema",
+    "SlotsExhausted",
+    "Tensor",
+    "attach",
+]

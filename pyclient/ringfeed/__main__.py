@@ -1,0 +1,23 @@
+"""``python -m ringfeed ARGS``: the program ``ringfeed`` that comes with the package."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import _programs
+from .errors import RingfeedError
+
+
+def main() -> int:
+    """Becomes the program: same process, same arguments, its exit status."""
+    try:
+        program = _programs.find("ringfeed")
+    except RingfeedError as error:
+        print(f"ringfeed: {error}", file=sys.stderr)
+        return 1
+    os.execv(program, [str(program), *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

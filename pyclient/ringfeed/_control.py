@@ -1,0 +1,134 @@
+"""Requests to a supervisor that are not about batches: a few fields of proto/control.proto.
+
+Written and read by hand, so that Python's protobuf is needed only by those who pass messages.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+from .errors import FeedDamaged, FeedIOError, FeedRefused
+
+_STOP = 5
+_STAGE_CONTROL = 6
+_STAGE_CONTROL_REPLY = 8
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number_field(field: int, value: int) -> bytes:
+    """A varint field on the wire."""
+    return _varint(field << 3) + _varint(value)
+
+
+def bytes_field(field: int, value: bytes) -> bytes:
+    """A length-delimited field (message, string, bytes) on the wire."""
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message: number, and an int or the bytes.
+
+    Raises:
+        FeedDamaged: The bytes are no message.
+    """
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        result = shift = 0
+        while True:
+            if at >= len(message) or shift > 63:
+                raise FeedDamaged(f"a reply of {len(message)} bytes is damaged at byte {at}")
+            byte = message[at]
+            at += 1
+            result |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return result
+
+    while at < len(message):
+        key = varint()
+        wire = key & 7
+        if wire == 0:
+            yield key >> 3, varint()
+            continue
+        if wire not in (1, 2, 5):
+            raise FeedDamaged(f"a reply of {len(message)} bytes is damaged at byte {at}")
+        count = varint() if wire == 2 else (8 if wire == 1 else 4)
+        if at + count > len(message):
+            raise FeedDamaged(f"a reply of {len(message)} bytes is cut short at byte {at}")
+        value = message[at : at + count]
+        at += count
+        yield key >> 3, value if wire == 2 else int.from_bytes(value, "little")
+
+
+def _request(
+    socket_path: str | os.PathLike[str], field: int, body: bytes, timeout_s: float
+) -> bytes:
+    """Sends one request; the serialized Reply.
+
+    Raises:
+        FeedIOError: Nobody is there, or no answer came within timeout_s.
+        FeedRefused: The supervisor says no.
+    """
+    message = number_field(1, 1) + bytes_field(field, body)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(os.fspath(socket_path))
+            connection.send(message)
+            reply = connection.recv(1 << 20)
+    except OSError as error:
+        raise FeedIOError(f"no answer from the supervisor at {socket_path}: {error}") from error
+    if not reply:
+        raise FeedIOError(f"the supervisor at {socket_path} closed the connection")
+    code, text = 0, ""
+    for number, value in fields(reply):
+        if number == 2 and isinstance(value, int):
+            code = value
+        if number == 3 and isinstance(value, bytes):
+            text = value.decode(errors="replace")
+    if code != 0:
+        raise FeedRefused(text or f"the supervisor refuses the request (error {code})")
+    return reply
+
+
+def stop(socket_path: str | os.PathLike[str], *, now: bool, timeout_s: float = 5.0) -> None:
+    """Asks a supervisor to drain the feed, or to stop at once."""
+    _request(socket_path, _STOP, number_field(1, int(now)), timeout_s)
+
+
+def stage_control(
+    socket_path: str | os.PathLike[str],
+    request: bytes,
+    stage: str | None,
+    timeout_s: float = 10.0,
+) -> list[tuple[str, bytes]]:
+    """Passes a serialized StageControlRequest on; (stage, serialized response) for each answer."""
+    call = b"" if stage is None else bytes_field(1, stage.encode())
+    reply = _request(socket_path, _STAGE_CONTROL, call + bytes_field(2, request), timeout_s)
+    answers = []
+    for number, body in fields(reply):
+        if number != _STAGE_CONTROL_REPLY or not isinstance(body, bytes):
+            continue
+        for inner, answer in fields(body):
+            if inner != 1 or not isinstance(answer, bytes):
+                continue
+            name, response = "", b""
+            for part, value in fields(answer):
+                if part == 1 and isinstance(value, bytes):
+                    name = value.decode(errors="replace")
+                if part == 2 and isinstance(value, bytes):
+                    response = value
+            answers.append((name, response))
+    return answers

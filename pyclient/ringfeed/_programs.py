@@ -1,0 +1,32 @@
+"""Where the programs are that come with the package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from .errors import RingfeedError
+
+
+def find(name: str) -> Path:
+    """Path of "ringfeed" or "ringfeed-worker".
+
+    Looked for in $RINGFEED_BIN_DIR, in the package, and in $PATH.
+    Raises:
+        RingfeedError: It is in none of them.
+    """
+    given = os.environ.get("RINGFEED_BIN_DIR")
+    places = [Path(given)] if given else []
+    places.append(Path(__file__).parent / "bin")
+    for place in places:
+        program = place / name
+        if os.access(program, os.X_OK):
+            return program
+    found = shutil.which(name)
+    if found:
+        return Path(found)
+    raise RingfeedError(
+        f"the program {name} is neither in {' nor in '.join(str(p) for p in places)} nor in PATH: "
+        "install the package with `pip install ./pyclient`, or set RINGFEED_BIN_DIR"
+    )

@@ -1,0 +1,443 @@
+"""A feed of one's own: an object that starts a supervisor and attaches to it."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _control, _programs
+from .errors import (
+    FeedDetached,
+    FeedEnd,
+    FeedFailed,
+    FeedIOError,
+    InvalidConfiguration,
+    RingfeedError,
+)
+from .feed import Feed, _attach
+from .schema import Schema
+
+_FEED = "loader"
+_STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it refuses
+_LOG_BYTES_MAX = 8192
+
+
+class _Supervisor:
+    """A `ringfeed run` child with its directory.
+
+    It is started by a thread that lives as long as it does and asks the kernel to end it with this
+    process, whatever that dies of (a parent's death is, to the kernel, that of the thread which
+    forked). It has a session of its own: Ctrl-C in a terminal is the trainer's business.
+    """
+
+    def __init__(self, config: bytes, suffix: str) -> None:
+        program = _programs.find("ringfeed")
+        self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-"))
+        self.socket_path = self.directory / f"{_FEED}.sock"
+        self._log = self.directory / "supervisor.log"
+        file = self.directory / f"{_FEED}{suffix}"
+        file.write_bytes(config)
+        self._command = [
+            str(program),
+            "run",
+            str(file),
+            "--set",
+            f"feed={_FEED}",
+            "--set",
+            f"control.directory={self.directory}",
+        ]
+        setpriv = shutil.which("setpriv")
+        if setpriv:
+            self._command = [setpriv, "--pdeathsig", "TERM", "--", *self._command]
+        self._child: subprocess.Popen[bytes] | None = None
+        self._error: OSError | None = None
+        self._started = threading.Event()
+        threading.Thread(target=self._run, name="ringfeed-supervisor", daemon=True).start()
+        self._started.wait()
+        if self._error is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise RingfeedError(f"{program} cannot be started: {self._error}") from self._error
+
+    def _run(self) -> None:
+        environment = dict(os.environ, RINGFEED_SOCKET_DIR=str(self.directory))
+        try:
+            with self._log.open("wb") as log:
+                self._child = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._error = error
+        self._started.set()
+        if self._child is not None:
+            self._child.wait()
+
+    @property
+    def exit_status(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        assert self._child is not None
+        return self._child.poll()
+
+    def said(self) -> str:
+        """The end of what it wrote."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - _LOG_BYTES_MAX))
+                return log.read().decode(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def error(self) -> RingfeedError:
+        """Why it is not there any more."""
+        status = self.exit_status
+        if status == _STATUS_INVALID:
+            return InvalidConfiguration(self.said())
+        how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
+        return FeedFailed(f"the supervisor ended with {how}: {self.said()}")
+
+    def end(self, timeout_s: float) -> None:
+        """Stops it and removes its directory. What still runs after timeout_s is killed."""
+        assert self._child is not None
+        if self.exit_status is None:
+            try:
+                _control.stop(self.socket_path, now=True)
+            except RingfeedError:
+                self._child.terminate()
+        deadline = time.monotonic() + timeout_s
+        # Not Popen.wait: the thread is in there and keeps its lock.
+        while self.exit_status is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if self.exit_status is None:
+            try:
+                os.killpg(self._child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class DataLoader:
+    """A private feed: configure, start(), get_next() until FeedEnd, stop().
+
+        loader = ringfeed.DataLoader(Path("lc0.textproto").read_text())
+        loader.start()
+        planes, policy, values = loader.get_next()
+
+    A configuration is a protobuf message, its text format, its JSON (text that begins with a
+    brace), or its serialized bytes; messages need the package ``protobuf``, the rest does not.
+    Texts, JSON and bytes cannot be mixed in one loader; messages go with each of them.
+
+    The supervisor is a child process and ends with this one. Also a context manager (start, stop)
+    and an iterator of tuples.
+    """
+
+    def __init__(self, config: Any = None, *, timeout_s: float | None = None) -> None:
+        """
+        Args:
+            config: A DataLoaderConfig, see add_stages(); None: stages follow.
+            timeout_s: Longest wait of get_next(); None: no limit.
+        """
+        self._pieces: list[tuple[bool, Any]] = []
+        self._timeout_s = timeout_s
+        self._supervisor: _Supervisor | None = None
+        self._feed: Feed | None = None
+        self._looks_after_death = 0
+        if config is not None:
+            self.add_stages(config)
+
+    def add_stage(self, config: Any) -> None:
+        """Add one stage: a StageConfig.
+
+        Raises:
+            InvalidConfiguration: Not a configuration, or the loader was started before.
+        """
+        self._add(True, config)
+
+    def add_stages(self, config: Any) -> None:
+        """Add everything in a DataLoaderConfig: its stages and its settings.
+
+        Raises:
+            InvalidConfiguration: Not a configuration, or the loader was started before.
+        """
+        self._add(False, config)
+
+    def _add(self, stage: bool, config: Any) -> None:
+        if self._supervisor is not None:
+            raise InvalidConfiguration("the loader has been started: add stages before start()")
+        if not isinstance(config, (str, bytes)) and not hasattr(config, "SerializeToString"):
+            raise InvalidConfiguration(
+                f"a configuration is a protobuf message, text or serialized bytes, not a "
+                f"{type(config).__name__}"
+            )
+        self._pieces.append((stage, config))
+
+    def _config_file(self) -> tuple[bytes, str]:
+        """The whole configuration in one format, and the file name's ending that says which."""
+        kinds = {_kind(config) for _, config in self._pieces} - {"message"}
+        if len(kinds) > 1:
+            raise InvalidConfiguration(
+                f"configurations were given as {' and as '.join(sorted(kinds))}: give all of them "
+                "in one form, or as messages"
+            )
+        kind = kinds.pop() if kinds else "bytes"
+        if kind == "bytes":
+            return b"".join(_as_bytes(stage, config) for stage, config in self._pieces), ".binpb"
+        if kind == "text":
+            text = "\n".join(_as_text(stage, config) for stage, config in self._pieces)
+            return text.encode(), ".textproto"
+        whole: dict[str, Any] = {"stages": []}
+        for stage, config in self._pieces:
+            part = _as_json(config)
+            whole["stages"] += [part] if stage else part.pop("stages", [])
+            if not stage:
+                whole.update(part)
+        return json.dumps(whole, indent=2).encode(), ".json"
+
+    def start(self, timeout_s: float | None = None) -> None:
+        """Start the feed; returns when it can be read from.
+
+        Args:
+            timeout_s: Longest wait for it, in seconds; None: no limit.
+        Raises:
+            InvalidConfiguration: What is wrong with the configuration, all of it: a last stage
+                without a port `output` of batches as well as a misspelt field.
+            FeedFailed: The supervisor ended; the text is what it said.
+            FeedTimeout, NoSuchFeed: It did not come up in time; it has been stopped again.
+        """
+        if self._supervisor is not None:
+            raise InvalidConfiguration("the loader has been started: make another one")
+        if not self._pieces:
+            raise InvalidConfiguration("the loader has no stages: call add_stage() before start()")
+        config, suffix = self._config_file()
+        supervisor = self._supervisor = _Supervisor(config, suffix)
+        _running.add(self)
+        try:
+            self._feed = _attach(
+                _FEED,
+                "default",
+                rank=None,
+                world=None,
+                start="oldest",
+                timeout_s=self._timeout_s,
+                attach_timeout_s=timeout_s,
+                socket_dir=None,
+                socket_path=supervisor.socket_path,
+                policy=None,
+                stall_ms=None,
+                redeliver=None,
+                max_tries=None,
+                max_hold=None,
+                rejoin_ms=None,
+                on_wait=self._check_supervisor,
+            )
+        except BaseException as error:
+            # The connection breaks a moment before the child can be reaped.
+            if isinstance(error, (FeedIOError, FeedFailed)):
+                deadline = time.monotonic() + 2
+                while supervisor.exit_status is None and time.monotonic() < deadline:
+                    time.sleep(0.005)
+            status = supervisor.exit_status
+            reason = supervisor.error() if status is not None else None
+            self.stop()
+            if reason is not None and isinstance(error, FeedIOError):
+                raise reason from error
+            raise
+
+    def _check_supervisor(self) -> None:
+        """Called while waiting: a supervisor that is gone will send nothing more."""
+        if self._supervisor is None or self._supervisor.exit_status is None:
+            return
+        # One more look first: the feed's own end or reason may have come with the exit.
+        self._looks_after_death += 1
+        if self._looks_after_death > 1 or self._feed is None:
+            raise self._supervisor.error()
+
+    def _attached(self) -> Feed:
+        if self._feed is None:
+            raise FeedDetached("the loader is not running: call start() first")
+        return self._feed
+
+    @property
+    def schema(self) -> Schema:
+        """Name, dtype and shape of the arrays that get_next() returns, in their order."""
+        return self._attached().schema
+
+    @property
+    def feed(self) -> Feed:
+        """The feed, for all that a Feed can do."""
+        return self._attached()
+
+    def get_next(self, timeout_s: float | None = None) -> tuple[np.ndarray, ...]:
+        """The next batch: one read-only array per tensor, in the order of the schema.
+
+        The slot goes back to the feed when the last of these arrays is gone.
+        Args:
+            timeout_s: Longest wait in seconds; None: as given to the constructor.
+        Raises:
+            FeedEnd: A finite run is over.
+            FeedTimeout, FeedFailed, SlotsExhausted: As Feed.next().
+            FeedDetached: Not started, or stopped.
+        """
+        batch = self._attached().next(timeout_s)
+        return tuple(batch[name] for name in batch)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        while True:
+            try:
+                arrays = self.get_next()
+            except FeedEnd:
+                return
+            yield arrays
+            # Not kept over the wait for the next one, so that a loop holds what its body holds.
+            del arrays
+
+    def send_control_message(self, message: Any, stage: str | None = None) -> list[Any]:
+        """Pass a message to one stage, or to all that understand it.
+
+        Args:
+            message: A StageControlRequest, as a message or serialized.
+            stage: Name of the stage; None: every stage.
+        Returns:
+            (name of the stage, StageControlResponse) for each answer; the response is a message
+            if a message was given, else bytes.
+        Raises:
+            FeedRefused: No such stage.
+            FeedIOError: The supervisor does not answer.
+        """
+        supervisor = self._supervisor
+        if supervisor is None:
+            raise FeedDetached("the loader is not running: call start() first")
+        is_message = hasattr(message, "SerializeToString")
+        data = message.SerializeToString() if is_message else bytes(message)
+        answers = _control.stage_control(supervisor.socket_path, data, stage)
+        if not is_message:
+            return list(answers)
+        return [(name, _response_to(message, response)) for name, response in answers]
+
+    def metrics(self) -> dict[str, Any]:
+        """What `ringfeed status --json` says: stages, lanes, rings, rates, restarts, trainers.
+
+        Raises:
+            FeedIOError: The supervisor does not answer.
+        """
+        supervisor = self._supervisor
+        if supervisor is None:
+            raise FeedDetached("the loader is not running: call start() first")
+        run = subprocess.run(
+            [str(_programs.find("ringfeed")), "status", _FEED, "--json"],
+            env=dict(os.environ, RINGFEED_SOCKET_DIR=str(supervisor.directory)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.returncode != 0:
+            raise FeedIOError(
+                f"`ringfeed status` ended with status {run.returncode}: {run.stderr.strip()}"
+            )
+        status: dict[str, Any] = json.loads(run.stdout)
+        return status
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop the feed and its processes; arrays that live stay readable.
+
+        Calling again, or before start(), is harmless. What has not ended after timeout_s is
+        killed.
+        """
+        feed, self._feed = self._feed, None
+        supervisor, self._supervisor = self._supervisor, None
+        if feed is not None:
+            feed.close()
+        if supervisor is not None:
+            supervisor.end(timeout_s)
+        _running.discard(self)
+
+    def __enter__(self) -> DataLoader:
+        if self._supervisor is None:
+            self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+# Loaders that run: a normal end of the process stops them and removes their directories.
+_running: weakref.WeakSet[DataLoader] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for loader in list(_running):
+        loader.stop()
+
+
+def _kind(config: Any) -> str:
+    if isinstance(config, bytes):
+        return "bytes"
+    if isinstance(config, str):
+        return "JSON" if config.lstrip().startswith("{") else "text"
+    return "message"
+
+
+def _as_bytes(stage: bool, config: Any) -> bytes:
+    data: bytes = config if isinstance(config, bytes) else config.SerializeToString()
+    # Serialized messages one after the other are one merged message; `stages` is field 1.
+    return _control.bytes_field(1, data) if stage else data
+
+
+def _as_text(stage: bool, config: Any) -> str:
+    if not isinstance(config, str):
+        from google.protobuf import text_format
+
+        config = text_format.MessageToString(config)
+    return f"stages {{\n{config}\n}}" if stage else str(config)
+
+
+def _as_json(config: Any) -> dict[str, Any]:
+    if not isinstance(config, str):
+        from google.protobuf import json_format
+
+        config = json_format.MessageToJson(config, preserving_proto_field_name=True)
+    try:
+        value = json.loads(config)
+    except json.JSONDecodeError as error:
+        raise InvalidConfiguration(f"the configuration is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidConfiguration("the configuration is JSON, but not an object")
+    return value
+
+
+def _response_to(request: Any, data: bytes) -> Any:
+    """The StageControlResponse from the file in which the request's class was defined."""
+    from google.protobuf import message_factory
+
+    descriptor = request.DESCRIPTOR.file.message_types_by_name["StageControlResponse"]
+    if hasattr(message_factory, "GetMessageClass"):
+        response = message_factory.GetMessageClass(descriptor)()
+    else:
+        response = message_factory.MessageFactory().GetPrototype(descriptor)()
+    response.ParseFromString(data)
+    return response

@@ -1,0 +1,480 @@
+// Becoming a member and ceasing to be one; what is known of the feed in between.
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "feed_access.h"
+#include "ringfeed/shm/layout.h"
+
+namespace ringfeed::client {
+namespace {
+
+constexpr uint64_t kAttachId = 1;
+constexpr uint64_t kDetachId = 2;
+// With neither timeout_ms nor answer_ms a supervisor that exists gets this long to answer.
+constexpr int64_t kAnswerMs = 10'000;
+constexpr int64_t kDetachMs = 1'000;
+// Pause between two looks for a socket that is not there yet. Starting a feed takes much longer.
+constexpr int64_t kRetryMs = 10;
+
+enum Received { kControlFd, kFeedControlFd, kGroupFd, kPayloadFd, kFds };
+
+bool valid_name(const char* name) {
+  if (name == nullptr || name[0] == '\0') return false;
+  const size_t count = strlen(name);
+  if (count > 64) return false;
+  for (size_t i = 0; i < count; ++i) {
+    const char c = name[i];
+    const bool ok = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                    c == '_' || c == '.' || c == '-';
+    if (!ok) return false;
+  }
+  return strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+rf_status check_options(const rf_attach_options& options, const char* group) {
+  if (!valid_name(options.feed)) {
+    return fail(nullptr, RF_INVALID,
+                "attach: '%s' is no feed name: 1 to 64 characters out of A-Z a-z 0-9 _ . -",
+                options.feed == nullptr ? "" : options.feed);
+  }
+  if (!valid_name(group)) {
+    return fail(nullptr, RF_INVALID,
+                "attach: '%s' is no group name: 1 to 64 characters out of A-Z a-z 0-9 _ . -",
+                group);
+  }
+  if (options.kind > RF_RANKED || options.start > RF_START_NEWEST ||
+      options.policy > RF_POLICY_DETACH || options.redeliver > RF_AT_MOST_ONCE) {
+    return fail(nullptr, RF_INVALID,
+                "attach: kind %u, start %u, policy %u, redeliver %u: one of them is none of the "
+                "values in ringfeed.h",
+                options.kind, options.start, options.policy, options.redeliver);
+  }
+  if (options.kind == RF_RANKED &&
+      (options.world < 1 || options.world > shm::kMembersMax || options.rank >= options.world)) {
+    return fail(nullptr, RF_INVALID,
+                "attach: rank %u of world %u: world is 1 to %u, rank is 0 to world - 1",
+                options.rank, options.world, shm::kMembersMax);
+  }
+  return RF_OK;
+}
+
+rf_status status_of_refusal(int64_t error) {
+  switch (error) {  // Reply.ErrorCode
+    case 1:
+      return RF_INVALID;
+    case 2:
+      return RF_INCOMPATIBLE;
+    case 3:
+      return RF_PERMISSION;
+    case 8:
+      return RF_FEED_FAILED;
+    default:
+      return RF_REFUSED;
+  }
+}
+
+// False if a signal came.
+bool pause_ms(int64_t ms) {
+  const timespec time{ms / 1000, ms % 1000 * 1'000'000};
+  return nanosleep(&time, nullptr) == 0;
+}
+
+rf_status connect_or_wait(const rf_attach_options& options, const Deadline& deadline, int* fd) {
+  char path[512];
+  for (;;) {
+    int error = 0;
+    *fd = connect_feed(options, path, sizeof path, &error);
+    if (*fd >= 0) return RF_OK;
+    if (error == EACCES || error == EPERM) {
+      return fail(nullptr, RF_PERMISSION,
+                  "feed %s: its socket %s belongs to another user: attach as the user that runs "
+                  "the feed",
+                  options.feed, path);
+    }
+    if (error == ENAMETOOLONG) {
+      return fail(nullptr, RF_INVALID,
+                  "feed %s: the socket path %s has %zu bytes, the system allows 107: use a shorter "
+                  "directory",
+                  options.feed, path, strlen(path));
+    }
+    if (error != ENOENT && error != ECONNREFUSED && error != ENOTDIR && error != EAGAIN) {
+      return fail(nullptr, RF_IO, "feed %s: cannot connect to %s: %s", options.feed, path,
+                  strerror(error));
+    }
+    const int64_t left = deadline.left_ms(kRetryMs);
+    if (left == 0) {
+      return fail(nullptr, RF_NO_SUCH_FEED,
+                  "feed %s: nobody serves %s (%s): start it with `ringfeed run`, or check the name "
+                  "and RINGFEED_SOCKET_DIR",
+                  options.feed, path, strerror(error));
+    }
+    if (!pause_ms(left)) {
+      return fail(nullptr, RF_INTERRUPTED, "feed %s: interrupted while waiting for it",
+                  options.feed);
+    }
+  }
+}
+
+// Takes back a request whose answer will not be waited for: the supervisor reads both in order.
+void withdraw(int fd) {
+  uint8_t message[64];
+  const size_t bytes = encode_detach(kDetachId, message, sizeof message);
+  send_message(fd, message, bytes);
+}
+
+void close_all(int* fds, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (fds[i] >= 0) close(fds[i]);
+    fds[i] = -1;
+  }
+}
+
+struct Hello {
+  AttachReply reply;
+  uint8_t message[kMessageBytes];
+};
+
+// Sends the request and waits for its answer. With RF_OK: reply and the four descriptors.
+rf_status request_attach(int socket, const rf_attach_options& options, const char* group,
+                         const Deadline& deadline, Hello* hello, int* fds) {
+  const char* client = options.client != nullptr && options.client[0] != '\0'
+                           ? options.client
+                           : program_invocation_short_name;
+  char client_cut[65];
+  snprintf(client_cut, sizeof client_cut, "%s", client);
+  const size_t bytes =
+      encode_attach(options, group, client_cut, kAttachId, hello->message, sizeof hello->message);
+  if (bytes == 0 || !send_message(socket, hello->message, bytes)) {
+    return fail(nullptr, RF_IO, "feed %s: its supervisor does not take the request: %s",
+                options.feed, strerror(errno));
+  }
+  for (;;) {
+    size_t fd_count = 0;
+    const ssize_t received = receive_message(socket, deadline, hello->message,
+                                             sizeof hello->message, fds, kFds, &fd_count);
+    uint64_t id = 0;
+    if (received <= 0) {
+      if (received == -1) {
+        withdraw(socket);
+        return fail(nullptr, RF_TIMEOUT,
+                    "feed %s: its supervisor is there but has not answered in time: it may still "
+                    "be starting, see `ringfeed status %s`",
+                    options.feed, options.feed);
+      }
+      if (received == -2) {
+        withdraw(socket);
+        return fail(nullptr, RF_INTERRUPTED, "feed %s: interrupted while attaching", options.feed);
+      }
+      return fail(nullptr, RF_IO, "feed %s: its supervisor closed the connection%s%s", options.feed,
+                  received == 0 ? "" : ": ", received == 0 ? "" : strerror(errno));
+    }
+    if (!decode_reply(hello->message, static_cast<size_t>(received), &id, &hello->reply)) {
+      close_all(fds, fd_count);
+      return fail(nullptr, RF_DAMAGED, "feed %s: its supervisor's answer of %zd bytes is no reply",
+                  options.feed, received);
+    }
+    if (id != kAttachId) {  // an event of the feed that came first
+      close_all(fds, fd_count);
+      continue;
+    }
+    if (hello->reply.error != 0) {
+      close_all(fds, fd_count);
+      return fail(nullptr, status_of_refusal(hello->reply.error), "%s",
+                  hello->reply.text[0] != '\0' ? hello->reply.text
+                                               : "the supervisor refuses without a reason");
+    }
+    // The answer's own numbers first: a supervisor of another version may send other descriptors.
+    if (hello->reply.abi_major != shm::kAbiMajor || hello->reply.layout_hash != shm::kLayoutHash) {
+      close_all(fds, fd_count);
+      return fail(nullptr, RF_INCOMPATIBLE,
+                  "feed %s: its ABI is %u.%u with layout %#018llx, this library reads %u.%u with "
+                  "%#018llx: use the same ringfeed version for supervisor and trainers",
+                  options.feed, hello->reply.abi_major, hello->reply.abi_minor,
+                  static_cast<unsigned long long>(hello->reply.layout_hash), shm::kAbiMajor,
+                  shm::kAbiMinor, static_cast<unsigned long long>(shm::kLayoutHash));
+    }
+    if (fd_count != kFds || !hello->reply.has_feed_id || hello->reply.tensor_count == 0 ||
+        hello->reply.member_index >= shm::kMembersMax) {
+      close_all(fds, fd_count);
+      return fail(nullptr, RF_DAMAGED,
+                  "feed %s: its supervisor's answer has %zu descriptors (4 expected), %u tensors, "
+                  "member %u",
+                  options.feed, fd_count, hello->reply.tensor_count, hello->reply.member_index);
+    }
+    return RF_OK;
+  }
+}
+
+rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
+  const uint8_t* id = hello.reply.feed_id;
+  rf_status status = map_segment(fds[kControlFd], shm::SegmentKind::kControl, "control", id, false,
+                                 &feed->control);
+  if (status == RF_OK) {
+    status = map_segment(fds[kFeedControlFd], shm::SegmentKind::kFeedControl, "feed control", id,
+                         false, &feed->feed_control);
+  }
+  if (status == RF_OK) {
+    status = map_segment(fds[kGroupFd], shm::SegmentKind::kGroup, "group", id, true,
+                         &feed->group_segment);
+  }
+  if (status == RF_OK) {
+    status = map_segment(fds[kPayloadFd], shm::SegmentKind::kPayload, "payload", id, false,
+                         &feed->payload);
+  }
+  if (status != RF_OK) return status;
+
+  const uint32_t* geometry = feed->feed_control.header()->geometry;
+  feed->lanes = geometry[0];
+  feed->slots = geometry[1];
+  feed->descriptors = geometry[2];
+  feed->slot_bytes = uint64_t{geometry[4]} << 32 | geometry[3];
+  feed->ordered = geometry[5] != 0;
+  const bool sound =
+      feed->lanes > 0 && feed->slots >= feed->lanes && feed->slots % feed->lanes == 0 &&
+      feed->descriptors >= feed->slots && feed->descriptors % feed->lanes == 0 &&
+      feed->descriptors <= shm::kDescriptorsMax &&
+      feed->feed_control.bytes >= shm::feed_control_bytes(feed->lanes, feed->descriptors) &&
+      feed->group_segment.bytes >= shm::kGroupSegmentBytes &&
+      feed->slot_bytes <= (feed->payload.bytes - shm::kPageBytes) / feed->slots;
+  if (!sound) {
+    return fail(nullptr, RF_DAMAGED,
+                "feed %s: %llu lanes, %llu slots of %llu bytes and %llu descriptors contradict "
+                "each other or their segments (payload %llu bytes)",
+                feed->name, static_cast<unsigned long long>(feed->lanes),
+                static_cast<unsigned long long>(feed->slots),
+                static_cast<unsigned long long>(feed->slot_bytes),
+                static_cast<unsigned long long>(feed->descriptors),
+                static_cast<unsigned long long>(feed->payload.bytes));
+  }
+  feed->group = feed->group_segment.at<shm::GroupPage>(shm::kPageBytes);
+
+  feed->schema.struct_size = sizeof feed->schema;
+  feed->schema.tensor_count = hello.reply.tensor_count;
+  feed->schema.rows_max = hello.reply.rows_max;
+  feed->schema.slot_bytes = feed->slot_bytes;
+  feed->schema.tensors = feed->tensors;
+  for (uint32_t i = 0; i < hello.reply.tensor_count; ++i) {
+    feed->tensors[i] = hello.reply.tensors[i];
+    const rf_tensor& tensor = feed->tensors[i];
+    if (tensor.bytes > feed->slot_bytes || tensor.offset > feed->slot_bytes - tensor.bytes) {
+      return fail(nullptr, RF_DAMAGED,
+                  "feed %s: tensor %s of %llu bytes at %llu does not fit a slot of %llu",
+                  feed->name, tensor.name, static_cast<unsigned long long>(tensor.bytes),
+                  static_cast<unsigned long long>(tensor.offset),
+                  static_cast<unsigned long long>(feed->slot_bytes));
+    }
+  }
+  return RF_OK;
+}
+
+void unmap_all(rf_feed* feed) {
+  unmap(&feed->control);
+  unmap(&feed->feed_control);
+  unmap(&feed->group_segment);
+  unmap(&feed->payload);
+  if (feed->socket >= 0) close(feed->socket);
+  feed->socket = -1;
+}
+
+void put_owner(rf_feed* feed) {
+  // acq_rel: as in put_user.
+  if (feed->owners.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  pthread_mutex_destroy(&feed->claiming);
+  free(feed);
+}
+
+// Tells the supervisor and gives it a moment to answer, so that the member's place is free when
+// this returns. Silence is no harm: the socket's end is a hint, the process's death is proof.
+void leave(rf_feed* feed) {
+  uint8_t message[4096];
+  const size_t bytes = encode_detach(kDetachId, message, sizeof message);
+  if (!send_message(feed->socket, message, bytes)) return;
+  const Deadline deadline = Deadline::after(kDetachMs);
+  auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
+  while (reply != nullptr) {
+    size_t fd_count = 0;
+    const ssize_t received =
+        receive_message(feed->socket, deadline, message, sizeof message, nullptr, 0, &fd_count);
+    if (received == -2) continue;
+    uint64_t id = 0;
+    if (received <= 0 ||
+        (decode_reply(message, static_cast<size_t>(received), &id, reply) && id == kDetachId)) {
+      break;
+    }
+  }
+  free(reply);
+}
+
+}  // namespace
+
+void put_user(rf_feed* feed) {
+  // acq_rel: release, so that this call's last accesses are over before another thread unmaps;
+  // acquire, so that the thread that unmaps has seen everybody else's end.
+  if (feed->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  leave(feed);
+  unmap_all(feed);
+  put_owner(feed);
+}
+
+}  // namespace ringfeed::client
+
+using namespace ringfeed;          // NOLINT: this file defines the C functions
+using namespace ringfeed::client;  // NOLINT
+
+extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
+  if (out != nullptr) *out = nullptr;
+  if (out == nullptr || given == nullptr ||
+      given->struct_size < offsetof(rf_attach_options, group)) {
+    return fail(nullptr, RF_INVALID,
+                "attach: options and a place for the handle are needed, with struct_size set to "
+                "sizeof(rf_attach_options)");
+  }
+  // A caller built with an older header knows fewer fields: the rest is 0, the default.
+  rf_attach_options options{};
+  memcpy(&options, given,
+         given->struct_size < sizeof options ? given->struct_size : sizeof options);
+  const char* group = options.group != nullptr ? options.group : "default";
+  if (const rf_status status = check_options(options, group); status != RF_OK) return status;
+
+  auto* feed = static_cast<rf_feed*>(calloc(1, sizeof(rf_feed)));
+  auto* hello = static_cast<Hello*>(calloc(1, sizeof(Hello)));
+  if (feed == nullptr || hello == nullptr) {
+    free(feed);
+    free(hello);
+    return fail(nullptr, RF_NO_MEMORY, "attach: no memory for the handle");
+  }
+  feed->pid = getpid();
+  feed->socket = -1;
+  pthread_mutex_init(&feed->claiming, nullptr);
+  snprintf(feed->name, sizeof feed->name, "%s", options.feed);
+  snprintf(feed->group_name, sizeof feed->group_name, "%s", group);
+
+  const Deadline deadline = Deadline::after(options.timeout_ms);
+  int fds[kFds] = {-1, -1, -1, -1};
+  rf_status status = connect_or_wait(options, deadline, &feed->socket);
+  if (status == RF_OK) {
+    Deadline answer = deadline;
+    if (options.answer_ms != 0) answer = Deadline::after(options.answer_ms);
+    if (options.answer_ms == 0 && options.timeout_ms == 0) answer = Deadline::after(kAnswerMs);
+    status = request_attach(feed->socket, options, group, answer, hello, fds);
+  }
+  bool member = false;
+  if (status == RF_OK) {
+    member = true;
+    status = map_all(feed, *hello, fds);
+  }
+  close_all(fds, kFds);
+  if (status == RF_OK) {
+    feed->member = static_cast<uint8_t>(hello->reply.member_index);
+    feed->group_index = hello->reply.group_index;
+    feed->supervisor_pid = hello->reply.supervisor_pid;
+    // acquire, pairs with the supervisor's release of the group's state: the head is that of this
+    // admission.
+    feed->group->head.state.load(std::memory_order_acquire);
+    feed->epoch = feed->group->head.epoch.load(std::memory_order_relaxed);  // relaxed: see above
+    feed->users.store(1, std::memory_order_relaxed);   // relaxed, both: nobody else has the
+    feed->owners.store(2, std::memory_order_relaxed);  // handle yet
+    *out = feed;
+  } else {
+    if (member) withdraw(feed->socket);
+    unmap_all(feed);
+    feed->owners.store(1, std::memory_order_relaxed);  // relaxed: nobody else has it
+    put_owner(feed);
+  }
+  free(hello);
+  return status;
+}
+
+extern "C" rf_status rf_leave(rf_feed* feed) {
+  if (feed == nullptr) return fail(feed, RF_INVALID, "leave: a handle is needed");
+  if (feed->pid != getpid()) return forked(feed);
+  // acq_rel: exactly one call gives up the membership's use; waiting threads see it with acquire.
+  if (feed->left.exchange(1, std::memory_order_acq_rel) != 0) return RF_OK;
+  // What is still held has been worked on or will not be: others need not wait for it to come
+  // back.
+  mark_at_end(feed);
+  put_user(feed);
+  return RF_OK;
+}
+
+extern "C" rf_status rf_detach(rf_feed* feed) {
+  if (feed == nullptr) return RF_OK;
+  const rf_status status = rf_leave(feed);
+  if (status == RF_OK) put_owner(feed);
+  return status;
+}
+
+extern "C" const rf_schema_info* rf_schema(const rf_feed* feed) {
+  if (feed == nullptr || feed->pid != getpid()) return nullptr;
+  return &feed->schema;
+}
+
+extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
+  if (feed == nullptr || stats == nullptr || stats->struct_size < sizeof(uint32_t)) {
+    return fail(feed, RF_INVALID, "stats: a handle and a struct with its struct_size are needed");
+  }
+  if (feed->pid != getpid()) return forked(feed);
+  const User user(feed);
+  // acquire, pairs with rf_leave.
+  if (!user || feed->left.load(std::memory_order_acquire) != 0) return detached(feed);
+  rf_stats_info full{};
+  full.struct_size = stats->struct_size;
+  const shm::GroupPage& group = *feed->group;
+  const shm::Member& self = group.members[feed->member];
+  // relaxed, all below: a report of numbers that move on; none is acted on.
+  full.phase = feed_state(feed).phase.load(std::memory_order_relaxed);
+  for (uint64_t lane = 0; lane < feed->lanes; ++lane) {
+    const uint64_t newest = producer_line(feed, lane).newest.load(std::memory_order_relaxed);
+    if (newest > full.published) full.published = newest;
+  }
+  full.taken = self.taken.load(std::memory_order_relaxed);
+  full.done = self.done.load(std::memory_order_relaxed);
+  full.start = group.head.start.load(std::memory_order_relaxed);
+  const uint64_t low = group.low.load(std::memory_order_relaxed);
+  uint64_t from = full.start > low ? full.start : low;
+  if (from == 0) from = 1;
+  if (full.published >= feed->descriptors && from <= full.published - feed->descriptors) {
+    from = full.published - feed->descriptors + 1;
+  }
+  for (uint64_t s = from; s <= full.published; ++s) {
+    const bool published = descriptor(feed, s).seq.load(std::memory_order_relaxed) == s;
+    const shm::Claim claim =
+        shm::decode_claim(group.words[s % feed->descriptors].load(std::memory_order_relaxed));
+    if (published && !shm::claim_finished(claim, s)) ++full.lag;
+  }
+  full.wait_ns = feed->wait_ns.load(std::memory_order_relaxed);
+  full.waits = feed->waits.load(std::memory_order_relaxed);
+  full.held = feed->held_count.load(std::memory_order_relaxed);
+  full.max_hold = group.head.max_hold;
+  full.slots = static_cast<uint32_t>(feed->slots);
+  full.lanes = static_cast<uint32_t>(feed->lanes);
+  full.group_index = feed->group_index;
+  full.member = feed->member;
+  for (const shm::Member& member : group.members) {
+    const auto state = static_cast<shm::MemberState>(member.state.load(std::memory_order_relaxed));
+    if (state == shm::MemberState::kLive || state == shm::MemberState::kAtEnd) ++full.members;
+  }
+  const bool ranked = group.head.kind == static_cast<uint32_t>(shm::GroupKind::kRanked);
+  full.kind = ranked ? RF_RANKED : RF_SHARED;
+  full.rank = ranked ? self.rank : 0;
+  full.world = ranked ? group.head.world : 1;
+  full.supervisor_pid = feed_state(feed).supervisor_pid.load(std::memory_order_relaxed);
+  if (full.supervisor_pid == 0) full.supervisor_pid = feed->supervisor_pid;
+  full.ordered = feed->ordered ? 1 : 0;
+  memcpy(full.feed_id, feed->feed_control.header()->feed_id, sizeof full.feed_id);
+  memcpy(full.feed, feed->name, sizeof full.feed);
+  memcpy(full.group, feed->group_name, sizeof full.group);
+  memcpy(stats, &full, stats->struct_size < sizeof full ? stats->struct_size : sizeof full);
+  return RF_OK;
+}
+
+extern "C" const char* rf_last_error(const rf_feed* feed) { return last_error(feed); }
+
+extern "C" const char* rf_version(void) { return RINGFEED_VERSION; }

@@ -1,0 +1,151 @@
+// The inside of the client library: the handle, the conversation with the supervisor, the segments.
+//
+// Built on libc alone: no exceptions, no RTTI, no libstdc++ at run time (headers such as <atomic>
+// that compile to instructions are used). Memory comes from calloc; owners release explicitly.
+#pragma once
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <atomic>
+
+#include "ringfeed.h"
+#include "ringfeed/shm/feed.h"
+#include "ringfeed/shm/lane_page.h"
+
+namespace ringfeed::client {
+
+inline constexpr uint32_t kTensorsMax = 64;
+inline constexpr size_t kErrorBytes = 1024;
+inline constexpr size_t kMessageBytes = size_t{64} * 1024;
+// A wait never lasts longer before the phase of the feed and the group are looked at again: the
+// last resort, should a waker die between its store and its ring.
+inline constexpr int64_t kSliceMs = 50;
+
+// ---- errors: one text per thread, so that no lock and no race can mix two threads' sentences ----
+
+// Notes the sentence of this thread's last failure and returns `status`, so that it can be returned
+// on. `feed` is only compared by rf_last_error, never followed.
+rf_status fail(const void* feed, rf_status status, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+const char* last_error(const void* feed);
+
+// ---- time ----
+
+uint64_t now_ns();
+
+struct Deadline {
+  uint64_t at_ns;  // CLOCK_MONOTONIC
+  bool never;
+
+  static Deadline after(int64_t timeout_ms);
+  // Milliseconds left, at most `most`; 0 when it has passed.
+  [[nodiscard]] int64_t left_ms(int64_t most) const;
+};
+
+// ---- messages (codec.cc): the attach part of proto/control.proto, written and read by hand ----
+
+struct AttachReply {
+  int64_t error;   // Reply.ErrorCode; 0 none
+  char text[768];  // Reply.text
+  uint32_t abi_major;
+  uint32_t abi_minor;
+  uint64_t layout_hash;
+  uint8_t feed_id[16];
+  bool has_feed_id;
+  uint32_t group_index;
+  uint32_t member_index;
+  uint32_t rows_max;
+  uint64_t slot_bytes;
+  uint32_t supervisor_pid;
+  uint32_t tensor_count;
+  rf_tensor tensors[kTensorsMax];
+};
+
+// The serialized Request; returns its bytes, 0 if it does not fit.
+size_t encode_attach(const rf_attach_options& options, const char* group, const char* client,
+                     uint64_t id, uint8_t* out, size_t room);
+size_t encode_detach(uint64_t id, uint8_t* out, size_t room);
+// False if the bytes are no message. *id: Reply.id, 0 for an event.
+bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply);
+
+// ---- the control socket (socket.cc) ----
+
+// Connects to the feed's supervisor; the descriptor or -1, with the path tried (the last one) and
+// the errno in *error (ENAMETOOLONG when a path does not fit a socket address).
+int connect_feed(const rf_attach_options& options, char* path, size_t path_room, int* error);
+bool send_message(int fd, const uint8_t* bytes, size_t count);
+// Receives one message with up to `fd_room` descriptors. > 0: its bytes; 0: closed by the peer;
+// -1: timeout; -2: interrupted; -3: error (errno).
+ssize_t receive_message(int fd, const Deadline& deadline, uint8_t* bytes, size_t room, int* fds,
+                        size_t fd_room, size_t* fd_count);
+
+// ---- segments (segment.cc) ----
+
+struct Map {
+  uint8_t* data;
+  uint64_t bytes;
+
+  template <typename T>
+  T* at(uint64_t offset) const {
+    return reinterpret_cast<T*>(data + offset);
+  }
+  [[nodiscard]] const shm::SegmentHeader* header() const {
+    return reinterpret_cast<const shm::SegmentHeader*>(data);
+  }
+};
+
+// Maps the segment behind `fd` if it is ready, of this kind, ABI, layout and feed. The mapping is
+// not inherited by children. Does not close the descriptor. Errors: RF_INCOMPATIBLE, RF_DAMAGED,
+// RF_NO_MEMORY, in one sentence.
+rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uint8_t* feed_id,
+                      bool writable, Map* map);
+void unmap(Map* map);
+
+}  // namespace ringfeed::client
+
+// A member of a consumer group, and everything that it maps.
+//
+// Mapped while `users` > 0: one for the membership, one for each batch held, one for each call
+// under way. Freed with the last of `owners`: one for the caller's handle, one while it is mapped.
+// `held` is the member's own list of its claims; the claim words in the group page are what others
+// go by.
+struct rf_feed {
+  pid_t pid;
+  std::atomic<uint32_t> users;
+  std::atomic<uint32_t> owners;
+  std::atomic<uint32_t> left;  // 1: rf_leave was called
+  int socket;
+  pthread_mutex_t claiming;  // one look at the claim words at a time; never held while sleeping
+
+  ringfeed::client::Map control;
+  ringfeed::client::Map feed_control;
+  ringfeed::client::Map group_segment;
+  ringfeed::client::Map payload;
+  ringfeed::shm::GroupPage* group;
+
+  uint64_t lanes;
+  uint64_t slots;
+  uint64_t descriptors;
+  uint64_t slot_bytes;
+  bool ordered;
+  uint64_t epoch;
+  uint32_t group_index;
+  uint8_t member;
+  uint32_t supervisor_pid;
+  std::atomic<uint32_t> supervisor_gone;  // its end of the socket is closed: a hint
+
+  std::atomic<uint64_t> held[ringfeed::shm::kDescriptorsMax];  // by s mod D: s, 0 none
+  std::atomic<uint32_t> held_slot[ringfeed::shm::kDescriptorsMax];
+  std::atomic<uint32_t> held_count;
+  std::atomic<uint64_t> wait_ns;
+  std::atomic<uint64_t> waits;
+
+  char name[68];
+  char group_name[68];
+  rf_schema_info schema;
+  rf_tensor tensors[ringfeed::client::kTensorsMax];
+};

@@ -1,0 +1,267 @@
+// Protocol-buffer wire format, as far as attaching needs it: varint, 64-bit and length-delimited
+// fields. Unknown fields are skipped, so the supervisor may be newer than this library.
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "ringfeed/shm/layout.h"
+
+namespace ringfeed::client {
+namespace {
+
+class Writer {
+ public:
+  Writer(uint8_t* out, size_t room) : out_(out), room_(room) {}
+
+  void varint(uint32_t field, uint64_t value) {
+    raw(uint64_t{field} << 3);
+    raw(value);
+  }
+  void fixed64(uint32_t field, uint64_t value) {
+    raw(uint64_t{field} << 3 | 1);
+    for (int i = 0; i < 8; ++i) byte(static_cast<uint8_t>(value >> (8 * i)));
+  }
+  void bytes(uint32_t field, const void* data, size_t count) {
+    raw(uint64_t{field} << 3 | 2);
+    raw(count);
+    const auto* from = static_cast<const uint8_t*>(data);
+    for (size_t i = 0; i < count; ++i) byte(from[i]);
+  }
+  void text(uint32_t field, const char* text) { bytes(field, text, strlen(text)); }
+  // Bytes written; 0 if they did not fit.
+  [[nodiscard]] size_t finish() const { return used_ <= room_ ? used_ : 0; }
+
+ private:
+  void raw(uint64_t value) {
+    while (value >= 0x80) {
+      byte(static_cast<uint8_t>(value | 0x80));
+      value >>= 7;
+    }
+    byte(static_cast<uint8_t>(value));
+  }
+  void byte(uint8_t value) {
+    if (used_ < room_) out_[used_] = value;
+    ++used_;
+  }
+  uint8_t* out_;
+  size_t room_;
+  size_t used_ = 0;
+};
+
+// Walks the fields of one message. After next() returned true: field, and value or (data, count).
+class Reader {
+ public:
+  Reader(const uint8_t* bytes, size_t bytes_count) : at_(bytes), end_(bytes + bytes_count) {}
+
+  bool next() {
+    if (at_ == end_) return false;
+    uint64_t key = 0;
+    if (!raw(&key)) return bad();
+    field = static_cast<uint32_t>(key >> 3);
+    wire = static_cast<uint32_t>(key & 7);
+    switch (wire) {
+      case 0:
+        return raw(&value) || bad();
+      case 1:
+      case 5: {
+        const size_t width = wire == 1 ? 8 : 4;
+        if (static_cast<size_t>(end_ - at_) < width) return bad();
+        value = 0;
+        for (size_t i = 0; i < width; ++i) value |= uint64_t{at_[i]} << (8 * i);
+        at_ += width;
+        return true;
+      }
+      case 2: {
+        uint64_t length = 0;
+        if (!raw(&length) || length > static_cast<uint64_t>(end_ - at_)) return bad();
+        data = at_;
+        count = static_cast<size_t>(length);
+        at_ += count;
+        return true;
+      }
+      default:
+        return bad();
+    }
+  }
+  [[nodiscard]] bool whole() const { return !bad_; }
+
+  // The field as text, cut to what fits.
+  void copy_text(char* out, size_t room) const {
+    const size_t used = count < room ? count : room - 1;
+    memcpy(out, data, used);
+    out[used] = '\0';
+  }
+
+  uint32_t field = 0;
+  uint32_t wire = 0;
+  uint64_t value = 0;
+  const uint8_t* data = nullptr;
+  size_t count = 0;
+
+  // A varint inside length-delimited bytes (packed numbers); false at the end.
+  bool raw(uint64_t* out) {
+    uint64_t result = 0;
+    for (unsigned shift = 0; shift < 70 && at_ != end_; shift += 7) {
+      const uint8_t byte = *at_++;
+      if (shift < 64) result |= uint64_t{byte & 0x7fU} << shift;
+      if ((byte & 0x80) == 0) {
+        *out = result;
+        return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  bool bad() {
+    bad_ = true;
+    at_ = end_;
+    return false;
+  }
+  const uint8_t* at_;
+  const uint8_t* end_;
+  bool bad_ = false;
+};
+
+uint32_t item_bytes(const char* dtype) {
+  struct Known {
+    const char* name;
+    uint32_t bytes;
+  };
+  static constexpr Known kKnown[] = {
+      {"bool", 1},    {"int8", 1},     {"uint8", 1},   {"int16", 2},    {"uint16", 2},
+      {"float16", 2}, {"bfloat16", 2}, {"int32", 4},   {"uint32", 4},   {"float32", 4},
+      {"int64", 8},   {"uint64", 8},   {"float64", 8}, {"complex64", 8}};
+  for (const Known& known : kKnown) {
+    if (strcmp(known.name, dtype) == 0) return known.bytes;
+  }
+  return 0;
+}
+
+bool decode_tensor(const uint8_t* bytes, size_t count, rf_tensor* tensor) {
+  Reader in(bytes, count);
+  while (in.next()) {
+    if (in.field == 1 && in.wire == 2) in.copy_text(tensor->name, sizeof tensor->name);
+    if (in.field == 2 && in.wire == 2) in.copy_text(tensor->dtype, sizeof tensor->dtype);
+    if (in.field == 3 && in.wire == 0) {
+      if (tensor->dims == 8) return false;
+      tensor->shape[tensor->dims++] = static_cast<int64_t>(in.value);
+    }
+    if (in.field == 3 && in.wire == 2) {
+      Reader packed(in.data, in.count);
+      uint64_t size = 0;
+      while (packed.raw(&size)) {
+        if (tensor->dims == 8) return false;
+        tensor->shape[tensor->dims++] = static_cast<int64_t>(size);
+      }
+    }
+    if (in.field == 4 && in.wire == 0) tensor->offset = in.value;
+    if (in.field == 5 && in.wire == 0) tensor->bytes = in.value;
+  }
+  tensor->item_bytes = item_bytes(tensor->dtype);
+  return in.whole() && tensor->dims > 0;
+}
+
+bool decode_attach(const uint8_t* bytes, size_t count, AttachReply* reply) {
+  Reader in(bytes, count);
+  while (in.next()) {
+    if (in.wire == 2) {
+      if (in.field == 4 && in.count == sizeof reply->feed_id) {
+        memcpy(reply->feed_id, in.data, in.count);
+        reply->has_feed_id = true;
+      }
+      if (in.field == 19) {
+        if (reply->tensor_count == kTensorsMax ||
+            !decode_tensor(in.data, in.count, &reply->tensors[reply->tensor_count++])) {
+          return false;
+        }
+      }
+      continue;
+    }
+    const auto number = static_cast<uint32_t>(in.value);
+    switch (in.field) {
+      case 1:
+        reply->abi_major = number;
+        break;
+      case 2:
+        reply->abi_minor = number;
+        break;
+      case 3:
+        reply->layout_hash = in.value;
+        break;
+      case 6:
+        reply->group_index = number;
+        break;
+      case 7:
+        reply->member_index = number;
+        break;
+      case 11:
+        reply->slot_bytes = in.value;
+        break;
+      case 13:
+        reply->rows_max = number;
+        break;
+      case 18:
+        reply->supervisor_pid = number;
+        break;
+      default:
+        break;
+    }
+  }
+  return in.whole();
+}
+
+}  // namespace
+
+size_t encode_attach(const rf_attach_options& options, const char* group, const char* client,
+                     uint64_t id, uint8_t* out, size_t room) {
+  uint8_t body[2048];
+  Writer attach(body, sizeof body);
+  attach.varint(1, shm::kAbiMajor);
+  attach.varint(2, shm::kAbiMinor);
+  attach.fixed64(3, shm::kLayoutHash);
+  attach.varint(4, static_cast<uint64_t>(getpid()));
+  attach.text(5, client);
+  attach.text(6, group);
+  if (options.kind != RF_KIND_DEFAULT) attach.varint(7, options.kind == RF_RANKED ? 1 : 0);
+  if (options.kind == RF_RANKED) {
+    attach.varint(8, options.rank);
+    attach.varint(9, options.world);
+  }
+  attach.varint(10, options.start == RF_START_NEWEST ? 0 : 1);
+  if (options.policy != RF_POLICY_DEFAULT) attach.varint(11, options.policy - 1);
+  if (options.stall_ms != 0) attach.varint(12, options.stall_ms);
+  if (options.redeliver != RF_REDELIVER_DEFAULT)
+    attach.varint(13, options.redeliver == RF_REDELIVER ? 1 : 0);
+  if (options.max_tries != 0) attach.varint(14, options.max_tries);
+  if (options.max_hold != 0) attach.varint(15, options.max_hold);
+  if (options.rejoin_ms != 0) attach.varint(16, options.rejoin_ms);
+  const size_t body_bytes = attach.finish();
+  if (body_bytes == 0) return 0;
+  Writer request(out, room);
+  request.varint(1, id);
+  request.bytes(2, body, body_bytes);
+  return request.finish();
+}
+
+size_t encode_detach(uint64_t id, uint8_t* out, size_t room) {
+  Writer request(out, room);
+  request.varint(1, id);
+  request.bytes(3, "", 0);
+  return request.finish();
+}
+
+bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply) {
+  memset(reply, 0, sizeof *reply);
+  *id = 0;
+  Reader in(bytes, count);
+  while (in.next()) {
+    if (in.field == 1 && in.wire == 0) *id = in.value;
+    if (in.field == 2 && in.wire == 0) reply->error = static_cast<int64_t>(in.value);
+    if (in.field == 3 && in.wire == 2) in.copy_text(reply->text, sizeof reply->text);
+    if (in.field == 4 && in.wire == 2 && !decode_attach(in.data, in.count, reply)) return false;
+  }
+  return in.whole();
+}
+
+}  // namespace ringfeed::client

@@ -1,0 +1,1062 @@
+// The specification of ringfeed.h: what a member of a consumer group may rely on.
+//
+// The feed is real: segments, producing lanes and a control socket, all in this process
+// (tests/support/fake_feed.h).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fake_feed.h"
+#include "ringfeed.h"
+
+namespace ringfeed::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Longest wait for what must happen; a test that needs it has failed.
+constexpr int kPatienceMs = 30'000;
+
+struct Wish {
+  const char* group = "g";
+  std::optional<std::uint32_t> rank = std::nullopt;
+  std::uint32_t world = 0;
+  std::uint32_t start = RF_START_OLDEST;
+  std::uint32_t max_hold = 0;
+};
+
+rf_status attach(const FakeFeed& fake, const Wish& wish, rf_feed** feed) {
+  const std::string path = fake.socket_path();
+  rf_attach_options options{};
+  options.struct_size = sizeof options;
+  options.timeout_ms = kPatienceMs;
+  options.feed = fake.options().feed.c_str();
+  options.group = wish.group;
+  options.socket_path = path.c_str();
+  options.client = "client_test";
+  options.kind = wish.rank ? RF_RANKED : RF_KIND_DEFAULT;
+  options.rank = wish.rank.value_or(0);
+  options.world = wish.world;
+  options.start = wish.start;
+  options.max_hold = wish.max_hold;
+  return rf_attach(&options, feed);
+}
+
+// A member that leaves at the end of the test.
+class Member {
+ public:
+  explicit Member(const FakeFeed& fake, const Wish& wish = {}) {
+    EXPECT_EQ(attach(fake, wish, &feed_), RF_OK) << rf_last_error(nullptr);
+  }
+  ~Member() {
+    for (const std::uint64_t seq : held_) rf_release(feed_, seq);
+    detach();
+  }
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  rf_status next(std::int64_t timeout_ms = kPatienceMs) {
+    batch_ = {};
+    batch_.struct_size = sizeof batch_;
+    const rf_status status = rf_next(feed_, timeout_ms, &batch_);
+    if (status == RF_OK) held_.push_back(batch_.seq);
+    return status;
+  }
+  // The number of the next batch; 0 if there was none.
+  std::uint64_t take() { return next() == RF_OK ? batch_.seq : 0; }
+  rf_status release(std::uint64_t seq) {
+    std::erase(held_, seq);
+    return rf_release(feed_, seq);
+  }
+  // Takes and gives back until there is no more; the numbers, and how it ended.
+  std::vector<std::uint64_t> take_all(rf_status* end = nullptr) {
+    std::vector<std::uint64_t> seen;
+    rf_status status = RF_OK;
+    while ((status = next()) == RF_OK) {
+      seen.push_back(batch_.seq);
+      EXPECT_EQ(release(batch_.seq), RF_OK);
+    }
+    if (end != nullptr) *end = status;
+    return seen;
+  }
+  rf_stats_info stats() {
+    rf_stats_info stats{};
+    stats.struct_size = sizeof stats;
+    EXPECT_EQ(rf_stats(feed_, &stats), RF_OK);
+    return stats;
+  }
+  std::string error() const { return rf_last_error(feed_); }
+  const rf_batch& batch() const { return batch_; }
+  rf_feed* feed() const { return feed_; }
+  // What is held then is the test's to release.
+  void detach() {
+    rf_detach(feed_);
+    feed_ = nullptr;
+    held_.clear();
+  }
+
+ private:
+  rf_feed* feed_ = nullptr;
+  rf_batch batch_{};
+  std::vector<std::uint64_t> held_;
+};
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+std::size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+// ---- attach ----
+
+TEST(Attach, GivesTheSchemaOfTheFeed) {
+  FakeFeed fake({.rows_max = 4});
+  Member member(fake);
+  const rf_schema_info* schema = rf_schema(member.feed());
+  ASSERT_NE(schema, nullptr);
+  ASSERT_EQ(schema->tensor_count, 3U);
+  EXPECT_EQ(schema->rows_max, 4U);
+  EXPECT_STREQ(schema->tensors[0].name, "x");
+  EXPECT_STREQ(schema->tensors[0].dtype, "float32");
+  EXPECT_EQ(schema->tensors[0].item_bytes, 4U);
+  EXPECT_EQ(schema->tensors[0].dims, 2U);
+  EXPECT_EQ(schema->tensors[0].shape[0], -1);
+  EXPECT_EQ(schema->tensors[0].shape[1], 3);
+  EXPECT_STREQ(schema->tensors[1].name, "id");
+  EXPECT_EQ(schema->tensors[1].offset, 64U);
+  EXPECT_STREQ(schema->tensors[2].name, "flags");
+}
+
+TEST(Attach, RefusesAFeedThatNobodyServes) {
+  rf_attach_options options{};
+  options.struct_size = sizeof options;
+  options.feed = "absent";
+  options.socket_dir = "/nonexistent";
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(rf_attach(&options, &feed), RF_NO_SUCH_FEED);
+  EXPECT_EQ(feed, nullptr);
+  EXPECT_THAT(rf_last_error(nullptr),
+              HasSubstr("feed absent: nobody serves /nonexistent/absent.sock"));
+}
+
+TEST(Attach, WaitsForAFeedThatIsNotThereYet) {
+  const std::string dir = (std::filesystem::temp_directory_path() / "rf-late-XXXXXX").string();
+  std::string made = dir;
+  ASSERT_NE(::mkdtemp(made.data()), nullptr);
+  std::atomic<bool> attached{false};
+  std::thread trainer([&] {
+    rf_attach_options options{};
+    options.struct_size = sizeof options;
+    options.feed = "fake";
+    options.socket_dir = made.c_str();
+    options.timeout_ms = kPatienceMs;
+    rf_feed* feed = nullptr;
+    EXPECT_EQ(rf_attach(&options, &feed), RF_OK) << rf_last_error(nullptr);
+    attached = true;
+    rf_detach(feed);
+  });
+  EXPECT_FALSE(attached);
+  {
+    FakeFeed fake({.socket_dir = made});
+    trainer.join();
+  }
+  EXPECT_TRUE(attached);
+  std::filesystem::remove_all(made);
+}
+
+TEST(Attach, RefusesWhatNoFeedCanBe) {
+  FakeFeed fake;
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(rf_attach(nullptr, &feed), RF_INVALID);
+  rf_attach_options options{};
+  EXPECT_EQ(rf_attach(&options, &feed), RF_INVALID) << "struct_size 0";
+  options.struct_size = sizeof options;
+  for (const char* name : {"", "a/b", "..", "a b"}) {
+    options.feed = name;
+    EXPECT_EQ(rf_attach(&options, &feed), RF_INVALID) << name;
+  }
+  EXPECT_EQ(attach(fake, {.rank = 2, .world = 2}, &feed), RF_INVALID);
+  EXPECT_THAT(rf_last_error(nullptr), HasSubstr("rank 2 of world 2"));
+  EXPECT_EQ(attach(fake, {.rank = 0, .world = 17}, &feed), RF_INVALID);
+  EXPECT_EQ(feed, nullptr);
+}
+
+TEST(Attach, PassesTheSupervisorsRefusalOn) {
+  FakeFeed fake;
+  fake.refuse(6, "group g is full: use another one");
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(attach(fake, {}, &feed), RF_REFUSED);
+  EXPECT_STREQ(rf_last_error(nullptr), "group g is full: use another one");
+}
+
+TEST(Attach, ASupervisorThatDoesNotAnswerIsATimeout) {
+  FakeFeed fake;
+  fake.set_silent(true);
+  const std::string path = fake.socket_path();
+  rf_attach_options options{};
+  options.struct_size = sizeof options;
+  options.feed = "fake";
+  options.socket_path = path.c_str();
+  options.answer_ms = 20;
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(rf_attach(&options, &feed), RF_TIMEOUT);
+  EXPECT_THAT(rf_last_error(nullptr), HasSubstr("has not answered in time"));
+}
+
+TEST(Attach, AnOlderCallersShorterOptionsMeanDefaults) {
+  FakeFeed fake;
+  const std::string path = fake.socket_path();
+  rf_attach_options options{};
+  options.feed = "fake";
+  options.socket_path = path.c_str();
+  options.struct_size = offsetof(rf_attach_options, client);
+  options.kind = 77;  // beyond its struct: not looked at
+  options.timeout_ms = kPatienceMs;
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(rf_attach(&options, &feed), RF_OK) << rf_last_error(nullptr);
+  EXPECT_EQ(rf_detach(feed), RF_OK);
+}
+
+TEST(Attach, LeavesNoDescriptorAndNoMappingBehind) {
+  FakeFeed fake;
+  const std::size_t maps_before = mappings();
+  { Member warm_up(fake); }
+  while (fake.members() != 0) std::this_thread::yield();
+  const std::size_t fds_before = open_descriptors();
+  for (int i = 0; i < 20; ++i) {
+    Member member(fake);
+    EXPECT_GT(mappings(), maps_before);
+  }
+  fake.refuse(6, "no");
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(attach(fake, {}, &feed), RF_REFUSED);
+  fake.refuse(0, "");
+  fake.spoil_header(shm::SegmentKind::kPayload, [](shm::SegmentHeader& h) { h.magic = 1; });
+  EXPECT_EQ(attach(fake, {}, &feed), RF_DAMAGED);
+  EXPECT_EQ(mappings(), maps_before);
+  // The server closes its ends in its own time.
+  while (open_descriptors() > fds_before) std::this_thread::yield();
+}
+
+// ---- every mismatch of a header is one sentence ----
+
+struct Spoil {
+  const char* name;
+  shm::SegmentKind kind;
+  void (*spoil)(shm::SegmentHeader&);
+  rf_status status;
+  const char* sentence;
+};
+void reseal(shm::SegmentHeader& h) {
+  h.crc32c = shm::crc32c_small(reinterpret_cast<const std::uint8_t*>(&h),
+                               offsetof(shm::SegmentHeader, crc32c));
+}
+
+class Mismatch : public ::testing::TestWithParam<Spoil> {};
+
+TEST_P(Mismatch, IsRefusedInOneSentence) {
+  FakeFeed fake;
+  fake.spoil_header(GetParam().kind, GetParam().spoil);
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(attach(fake, {}, &feed), GetParam().status);
+  EXPECT_EQ(feed, nullptr);
+  EXPECT_THAT(rf_last_error(nullptr), HasSubstr(GetParam().sentence));
+  // The next one finds everything as it should be: nothing of the refused member is left.
+  fake.spoil_header(GetParam().kind, nullptr);
+  while (fake.members() != 0) std::this_thread::yield();
+  Member member(fake);
+}
+
+using shm::SegmentHeader;
+using shm::SegmentKind;
+INSTANTIATE_TEST_SUITE_P(
+    Header, Mismatch,
+    ::testing::Values(
+        Spoil{"Magic", SegmentKind::kControl, [](SegmentHeader& h) { h.magic = 7; }, RF_DAMAGED,
+              "segment control: not a ringfeed segment"},
+        Spoil{"ByteOrder", SegmentKind::kControl, [](SegmentHeader& h) { h.endian = 0x04030201; },
+              RF_INCOMPATIBLE, "another byte order"},
+        Spoil{"Abi", SegmentKind::kFeedControl, [](SegmentHeader& h) { h.abi_major = 9; },
+              RF_INCOMPATIBLE,
+              "segment feed control: its ABI is 9.0 and this library reads 1.0: use the same "
+              "ringfeed version"},
+        Spoil{"MinReader", SegmentKind::kGroup, [](SegmentHeader& h) { h.abi_min_reader = 5; },
+              RF_INCOMPATIBLE, "segment group: its ABI"},
+        Spoil{"Layout", SegmentKind::kPayload, [](SegmentHeader& h) { ++h.layout_hash; },
+              RF_INCOMPATIBLE, "segment payload: its memory layout"},
+        Spoil{"Checksum", SegmentKind::kControl, [](SegmentHeader& h) { ++h.geometry[3]; },
+              RF_DAMAGED, "fails its checksum"},
+        Spoil{"Features", SegmentKind::kControl,
+              [](SegmentHeader& h) {
+                h.features_required = 4;
+                reseal(h);
+              },
+              RF_INCOMPATIBLE, "needs features 0x4"},
+        Spoil{"Kind", SegmentKind::kPayload,
+              [](SegmentHeader& h) {
+                h.kind = 2;
+                reseal(h);
+              },
+              RF_INCOMPATIBLE, "is of kind 2, expected 7"},
+        Spoil{"Truncated", SegmentKind::kPayload,
+              [](SegmentHeader& h) {
+                h.total_bytes *= 2;
+                reseal(h);
+              },
+              RF_DAMAGED, "it was truncated"},
+        Spoil{"Feed", SegmentKind::kGroup,
+              [](SegmentHeader& h) {
+                ++h.feed_id[0];
+                reseal(h);
+              },
+              RF_INCOMPATIBLE, "segment group: belongs to another feed"},
+        Spoil{"State", SegmentKind::kFeedControl, [](SegmentHeader& h) { h.state.store(2); },
+              RF_DAMAGED, "is condemned"},
+        Spoil{"Geometry", SegmentKind::kFeedControl,
+              [](SegmentHeader& h) {
+                h.geometry[1] = 1000;
+                reseal(h);
+              },
+              RF_DAMAGED, "contradict each other"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+// ---- next ----
+
+TEST(Next, GivesEveryBatchInOrderWithItsBytes) {
+  FakeFeed fake({.slots = 3, .rows_max = 4});
+  Member member(fake);
+  for (std::uint64_t s = 1; s <= 600; ++s) {  // more than twice around the descriptors
+    ASSERT_EQ(fake.publish(1), 1U);
+    ASSERT_EQ(member.next(), RF_OK);
+    ASSERT_EQ(member.batch().seq, s);
+    EXPECT_EQ(member.batch().rows, 4U);
+    EXPECT_EQ(member.batch().tries, 0U);
+    EXPECT_EQ(member.batch().token[0], 7 * s);
+    float x = 0;
+    std::memcpy(&x, static_cast<const std::byte*>(member.batch().data) + 4 * 5, 4);
+    ASSERT_EQ(x, static_cast<float>(1000 * s + 5));
+    ASSERT_EQ(member.release(s), RF_OK);
+  }
+}
+
+TEST(Next, WithoutABatchIsATimeoutAndClaimsNothing) {
+  FakeFeed fake;
+  Member member(fake);
+  EXPECT_EQ(member.next(0), RF_TIMEOUT);
+  EXPECT_EQ(member.next(5), RF_TIMEOUT);
+  EXPECT_THAT(member.error(), HasSubstr("no batch came in time; the feed is running"));
+  fake.publish(1);
+  EXPECT_EQ(member.take(), 1U);
+}
+
+TEST(Next, SleepsUntilABatchComes) {
+  FakeFeed fake;
+  Member member(fake);
+  std::thread producer([&] {
+    while (member.stats().waits == 0) std::this_thread::yield();
+    fake.publish(1);
+  });
+  EXPECT_EQ(member.take(), 1U);
+  producer.join();
+}
+
+// lane 0: 1 . 5     lane 1: . 2 ...     an ordered feed waits for 1 although 2 is there
+TEST(Next, AnOrderedFeedIsTakenInItsOrder) {
+  FakeFeed fake({.lanes = 2});
+  Member member(fake);
+  ASSERT_TRUE(fake.publish_lane(1));
+  EXPECT_EQ(member.next(0), RF_TIMEOUT);
+  ASSERT_TRUE(fake.publish_lane(0));
+  EXPECT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.take(), 2U);
+}
+
+TEST(Next, ARelaxedFeedIsTakenAsItIsReady) {
+  FakeFeed fake({.lanes = 2, .slots = 8, .ordered = false, .max_hold = 8});
+  Member member(fake);
+  ASSERT_TRUE(fake.publish_lane(1));
+  ASSERT_TRUE(fake.publish_lane(1));
+  EXPECT_EQ(member.take(), 2U);
+  EXPECT_EQ(member.take(), 4U);
+  ASSERT_TRUE(fake.publish_lane(0));
+  EXPECT_EQ(member.take(), 1U);
+}
+
+TEST(Next, ALaneThatHasClosedIsNotWaitedFor) {
+  FakeFeed fake({.lanes = 2, .slots = 8, .max_hold = 8});
+  Member member(fake);
+  ASSERT_EQ(fake.publish(2), 2U);
+  fake.close_lane(0);
+  ASSERT_TRUE(fake.publish_lane(1));  // 4; there is no 3
+  EXPECT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.take(), 2U);
+  EXPECT_EQ(member.take(), 4U);
+  fake.close_lane(1);
+  EXPECT_EQ(member.next(), RF_END);
+}
+
+TEST(Next, ASignalEndsTheWait) {
+  FakeFeed fake;
+  Member member(fake);
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  struct sigaction before {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  const pthread_t self = ::pthread_self();
+  std::atomic<bool> done{false};
+  std::thread sender([&] {
+    while (member.stats().waits == 0) std::this_thread::yield();
+    // Again and again: the first may come between two sleeps.
+    while (!done) ::pthread_kill(self, SIGUSR1);
+  });
+  EXPECT_EQ(member.next(-1), RF_INTERRUPTED);
+  done = true;
+  sender.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+  fake.publish(1);
+  rf_status status = RF_INTERRUPTED;
+  while (status == RF_INTERRUPTED) status = member.next();
+  EXPECT_EQ(status, RF_OK);
+}
+
+TEST(Next, EventsOfTheSupervisorDoNotDisturb) {
+  FakeFeed fake;
+  Member member(fake);
+  for (int i = 0; i < 1000; ++i) fake.send_event();
+  EXPECT_EQ(member.next(0), RF_TIMEOUT);
+  fake.publish(1);
+  EXPECT_EQ(member.take(), 1U);
+}
+
+TEST(Next, RefusesAStructWithoutItsSize) {
+  FakeFeed fake;
+  Member member(fake);
+  rf_batch batch{};
+  EXPECT_EQ(rf_next(member.feed(), 0, &batch), RF_INVALID);
+  EXPECT_EQ(rf_next(nullptr, 0, &batch), RF_INVALID);
+  rf_stats_info stats{};
+  EXPECT_EQ(rf_stats(member.feed(), &stats), RF_INVALID);
+}
+
+TEST(Next, AnOlderCallersShorterStructIsNotOverrun) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  struct {
+    rf_batch batch;
+  } room;
+  std::memset(&room, 0x5a, sizeof room);
+  room.batch.struct_size = offsetof(rf_batch, ragged);
+  ASSERT_EQ(rf_next(member.feed(), 0, &room.batch), RF_OK);
+  EXPECT_EQ(room.batch.seq, 1U);
+  EXPECT_EQ(rf_release(member.feed(), 1), RF_OK);
+  for (const std::uint32_t word : room.batch.ragged) EXPECT_EQ(word, 0x5a5a5a5aU);
+}
+
+// ---- the end ----
+
+TEST(End, ComesWhenAllIsTakenAlsoIfTheLastOnesAreStillHeldHere) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(2);
+  fake.close();
+  EXPECT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.take(), 2U);
+  EXPECT_EQ(member.next(), RF_END);
+  EXPECT_EQ(member.next(), RF_END);
+  EXPECT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(member.release(2), RF_OK);
+}
+
+TEST(End, IsNotReachedWhileAnotherLiveMemberMightGiveABatchBack) {
+  FakeFeed fake;
+  Member holder(fake);
+  Member other(fake);
+  fake.publish(1);
+  fake.close();
+  ASSERT_EQ(holder.take(), 1U);
+  EXPECT_EQ(other.next(0), RF_TIMEOUT);
+  EXPECT_EQ(holder.next(), RF_END);  // it has come back for more: batch 1 has been worked on
+  EXPECT_EQ(other.next(), RF_END);
+}
+
+TEST(End, ADeadMembersBatchComesBackBeforeIt) {
+  FakeFeed fake;
+  Member dying(fake);
+  Member other(fake);
+  fake.publish(2);
+  fake.close();
+  ASSERT_EQ(dying.take(), 1U);
+  ASSERT_EQ(other.take(), 2U);
+  ASSERT_EQ(other.next(0), RF_TIMEOUT);
+  fake.recover_member(0, 0);
+  ASSERT_EQ(other.next(), RF_OK);
+  EXPECT_EQ(other.batch().seq, 1U);
+  EXPECT_EQ(other.batch().tries, 1U);
+  EXPECT_EQ(other.next(), RF_END);
+}
+
+TEST(End, AFeedThatWasStoppedEndsThoughItsLanesNeverClosed) {
+  FakeFeed fake({.lanes = 2});
+  Member member(fake);
+  fake.publish(1);
+  fake.set_phase(shm::FeedPhase::kEnded);
+  EXPECT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.next(), RF_END);
+}
+
+TEST(End, AFailureComesAfterWhatWasPublished) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  fake.fail("feed 'fake' has failed: group pool died 11 times within 60 s");
+  EXPECT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.next(), RF_FEED_FAILED);
+  EXPECT_EQ(member.error(), "feed 'fake' has failed: group pool died 11 times within 60 s");
+}
+
+TEST(End, AGroupThatIsStillBeingAdmittedHearsOfTheFailure) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  fake.set_group_state(0, shm::GroupState::kJoining);
+  EXPECT_EQ(member.next(0), RF_TIMEOUT);
+  EXPECT_THAT(member.error(), HasSubstr("the group is still being admitted"));
+  fake.fail("worker pool died 11 times");
+  EXPECT_EQ(member.next(), RF_FEED_FAILED);
+  EXPECT_THAT(member.error(), HasSubstr("worker pool died 11 times"));
+}
+
+TEST(Next, BeginsWhenTheGroupIsAdmitted) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  fake.set_group_state(0, shm::GroupState::kJoining);
+  std::thread supervisor([&] {
+    while (member.stats().waits == 0) std::this_thread::yield();
+    fake.set_group_state(0, shm::GroupState::kActive);
+  });
+  EXPECT_EQ(member.take(), 1U);
+  supervisor.join();
+}
+
+TEST(End, AGroupThatHasLeftTheFeedSaysSo) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.set_group_state(0, shm::GroupState::kDraining);
+  EXPECT_EQ(member.next(), RF_DETACHED);
+  EXPECT_THAT(member.error(), HasSubstr("group g has left the feed"));
+}
+
+TEST(End, AMemberThatWasTakenForDeadClaimsNothingMore) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  fake.recover_member(0, 0);
+  EXPECT_EQ(member.next(), RF_DETACHED);
+  EXPECT_THAT(member.error(), HasSubstr("member 0 has been removed"));
+}
+
+// ---- redelivery ----
+
+// taken: 1 by the dying, 2 by the other; 3 published. 1 comes back: it lies below 3 and goes first.
+TEST(Redelivery, AGivenBackBatchComesBeforeNewOnes) {
+  FakeFeed fake({.slots = 8, .max_hold = 8});
+  Member dying(fake);
+  Member other(fake);
+  fake.publish(3);
+  ASSERT_EQ(dying.take(), 1U);
+  ASSERT_EQ(other.take(), 2U);
+  fake.recover_member(0, 0);
+  ASSERT_EQ(other.next(), RF_OK);
+  EXPECT_EQ(other.batch().seq, 1U);
+  EXPECT_EQ(other.batch().tries, 1U);
+  ASSERT_EQ(other.next(), RF_OK);
+  EXPECT_EQ(other.batch().seq, 3U);
+  EXPECT_EQ(other.batch().tries, 0U);
+}
+
+TEST(Redelivery, IsFoundHoweverFarTheGroupHasGoneOn) {
+  FakeFeed fake({.slots = 4, .max_hold = 8});
+  Member dying(fake);
+  Member other(fake);
+  fake.publish(1);
+  ASSERT_EQ(dying.take(), 1U);
+  for (std::uint64_t s = 2; s <= 200; ++s) {
+    ASSERT_EQ(fake.publish(1), 1U);
+    ASSERT_EQ(other.take(), s);
+    ASSERT_EQ(other.release(s), RF_OK);
+  }
+  fake.recover_member(0, 0);
+  EXPECT_EQ(other.take(), 1U);
+}
+
+TEST(Redelivery, AtMostOnceClosesTheBatchInstead) {
+  FakeFeed fake({.redeliver = false});
+  Member dying(fake);
+  Member other(fake);
+  fake.publish(2);
+  fake.close();
+  ASSERT_EQ(dying.take(), 1U);
+  fake.recover_member(0, 0);
+  EXPECT_EQ(other.take(), 2U);
+  EXPECT_EQ(other.next(), RF_END);
+}
+
+TEST(Redelivery, AReleaseThatComesTooLateSaysSoAndHarmsNobody) {
+  FakeFeed fake;
+  Member slow(fake);
+  Member other(fake);
+  fake.publish(1);
+  ASSERT_EQ(slow.take(), 1U);
+  fake.recover_member(0, 0);
+  ASSERT_EQ(other.take(), 1U);
+  EXPECT_EQ(slow.release(1), RF_DETACHED);
+  EXPECT_EQ(other.stats().held, 1U);
+  EXPECT_EQ(other.release(1), RF_OK);
+}
+
+// ---- groups ----
+
+TEST(Groups, EachSeesEveryBatch) {
+  FakeFeed fake({.slots = 6});
+  Member a(fake, {.group = "a"});
+  Member b(fake, {.group = "b"});
+  fake.publish(4);
+  fake.close();
+  EXPECT_THAT(a.take_all(), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(b.take_all(), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(Groups, RanksTakeTheirClassWhateverTheOthersDo) {
+  FakeFeed fake({.slots = 8});
+  Member r0(fake, {.rank = 0, .world = 2});
+  Member r1(fake, {.rank = 1, .world = 2});
+  fake.publish(7);
+  fake.close();
+  rf_status end = RF_OK;
+  EXPECT_THAT(r1.take_all(&end), ElementsAre(2, 4, 6));
+  EXPECT_EQ(end, RF_END);
+  EXPECT_THAT(r0.take_all(&end), ElementsAre(1, 3, 5, 7));
+  EXPECT_EQ(end, RF_END);
+}
+
+TEST(Groups, ARanksBatchComesBackToItsSuccessor) {
+  FakeFeed fake({.slots = 8});
+  Member other(fake, {.rank = 1, .world = 2});
+  Member dying(fake, {.rank = 0, .world = 2});
+  fake.publish(4);
+  fake.close();
+  ASSERT_EQ(dying.take(), 1U);
+  fake.recover_member(0, 0);
+  EXPECT_THAT(other.take_all(), ElementsAre(2, 4));
+  Member successor(fake, {.rank = 0, .world = 2});
+  ASSERT_EQ(successor.next(), RF_OK);
+  EXPECT_EQ(successor.batch().seq, 1U);
+  EXPECT_EQ(successor.batch().tries, 1U);
+  EXPECT_EQ(successor.take(), 3U);
+}
+
+TEST(Groups, NewestBeginsWithTheNextBatch) {
+  FakeFeed fake({.slots = 8});
+  fake.publish(3);
+  Member late(fake, {.group = "late", .start = RF_START_NEWEST});
+  Member all(fake, {.group = "all"});
+  fake.publish(1);
+  EXPECT_EQ(late.take(), 4U);
+  EXPECT_EQ(all.take(), 1U);
+}
+
+// Four members, one thread each, and a producer: every batch once, whoever is quicker.
+TEST(Groups, ConcurrentMembersNeverShareABatch) {
+  constexpr std::uint64_t kBatches = 2000;
+  FakeFeed fake({.lanes = 2, .slots = 8});
+  std::vector<std::unique_ptr<Member>> members;
+  for (int i = 0; i < 4; ++i) members.push_back(std::make_unique<Member>(fake));
+  std::vector<std::vector<std::uint64_t>> seen(members.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] { seen[i] = members[i]->take_all(); });
+  }
+  for (std::uint64_t published = 0; published < kBatches;) {
+    published += fake.publish(kBatches - published);
+    std::this_thread::yield();
+  }
+  fake.close();
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::uint64_t> all;
+  for (const auto& part : seen) {
+    EXPECT_TRUE(std::is_sorted(part.begin(), part.end()));
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  std::sort(all.begin(), all.end());
+  ASSERT_EQ(all.size(), kBatches);
+  for (std::uint64_t s = 1; s <= kBatches; ++s) ASSERT_EQ(all[s - 1], s);
+}
+
+// One handle, many threads: what a Python process with finalizers does.
+TEST(Groups, ThreadsOfOneMemberMayTakeAndReleaseForEachOther) {
+  constexpr std::uint64_t kBatches = 1000;
+  FakeFeed fake({.slots = 8, .max_hold = 8});
+  Member member(fake);
+  std::mutex mutex;
+  std::vector<std::uint64_t> taken;
+  std::atomic<std::uint64_t> released{0};
+  std::atomic<int> taking{2};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      for (;;) {
+        rf_batch batch{};
+        batch.struct_size = sizeof batch;
+        const rf_status status = rf_next(member.feed(), 20, &batch);
+        if (status == RF_END) break;
+        if (status != RF_OK) {
+          // The other threads hold all there is for the moment.
+          EXPECT_THAT(status, AnyOf(RF_TIMEOUT, RF_SLOTS_EXHAUSTED))
+              << rf_last_error(member.feed());
+          continue;
+        }
+        const std::lock_guard lock(mutex);
+        taken.push_back(batch.seq);
+      }
+      --taking;
+    });
+    threads.emplace_back([&] {
+      for (;;) {
+        std::uint64_t seq = 0;
+        {
+          const std::lock_guard lock(mutex);
+          if (!taken.empty()) {
+            seq = taken.back();
+            taken.pop_back();
+          } else if (taking == 0) {
+            return;
+          }
+        }
+        if (seq == 0) {
+          std::this_thread::yield();
+          continue;
+        }
+        EXPECT_EQ(rf_release(member.feed(), seq), RF_OK);
+        ++released;
+      }
+    });
+  }
+  for (std::uint64_t published = 0; published < kBatches;) {
+    published += fake.publish(kBatches - published);
+    std::this_thread::yield();
+  }
+  fake.close();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(released, kBatches);
+  EXPECT_EQ(member.stats().held, 0U);
+}
+
+// ---- hoarding ----
+
+TEST(Exhausted, BeyondMaxHold) {
+  FakeFeed fake({.slots = 8, .max_hold = 3});
+  Member member(fake);
+  fake.publish(5);
+  for (std::uint64_t s = 1; s <= 3; ++s) ASSERT_EQ(member.take(), s);
+  EXPECT_EQ(member.next(), RF_SLOTS_EXHAUSTED);
+  EXPECT_THAT(member.error(), HasSubstr("this member holds 3 of 8 slots (batches 1, 2, 3) and may "
+                                        "hold at most 3: release a batch before the next one"));
+  EXPECT_EQ(member.stats().held, 3U);
+  EXPECT_EQ(member.release(2), RF_OK);
+  EXPECT_EQ(member.take(), 4U);
+}
+
+TEST(Exhausted, WithAllSlotsOfTheFeed) {
+  FakeFeed fake({.slots = 2, .max_hold = 100});
+  Member member(fake);
+  fake.publish(2);
+  ASSERT_EQ(member.take(), 1U);
+  ASSERT_EQ(member.take(), 2U);
+  EXPECT_EQ(fake.publish(1), 0U);
+  EXPECT_EQ(member.next(), RF_SLOTS_EXHAUSTED);
+  EXPECT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(fake.publish(1), 1U);
+  EXPECT_EQ(member.take(), 3U);
+}
+
+// slots 0 2 of lane 0, 1 3 of lane 1; held: 1 3 (lane 0). Batch 5 is lane 0's and cannot come.
+TEST(Exhausted, WithAllSlotsOfTheLaneThatIsNext) {
+  FakeFeed fake({.lanes = 2, .slots = 4, .max_hold = 100});
+  Member member(fake);
+  fake.publish(4);
+  for (std::uint64_t s = 1; s <= 4; ++s) ASSERT_EQ(member.take(), s);
+  EXPECT_EQ(member.release(2), RF_OK);
+  EXPECT_EQ(member.release(4), RF_OK);
+  EXPECT_EQ(member.next(), RF_SLOTS_EXHAUSTED);
+  EXPECT_THAT(member.error(), HasSubstr("the lane that writes the next batch has no other slot"));
+}
+
+// One batch kept while the feed goes on: D batches later its descriptor is needed.
+TEST(Exhausted, WithABatchSoOldThatItsDescriptorIsNeeded) {
+  FakeFeed fake({.slots = 4, .descriptors = 16, .max_hold = 4});
+  Member member(fake);
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  for (std::uint64_t s = 2; s <= 16; ++s) {
+    ASSERT_EQ(fake.publish(1), 1U);
+    ASSERT_EQ(member.take(), s);
+    ASSERT_EQ(member.release(s), RF_OK);
+  }
+  EXPECT_EQ(fake.publish(1), 0U);
+  EXPECT_EQ(member.next(), RF_SLOTS_EXHAUSTED);
+  EXPECT_THAT(member.error(), HasSubstr("its descriptor is needed"));
+  EXPECT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(fake.publish(1), 1U);
+  EXPECT_EQ(member.take(), 17U);
+}
+
+TEST(Exhausted, IsNotWhatAnotherMembersHoardIsCalled) {
+  FakeFeed fake({.slots = 2, .max_hold = 100});
+  Member hoarder(fake);
+  Member other(fake);
+  fake.publish(2);
+  ASSERT_EQ(hoarder.take(), 1U);
+  ASSERT_EQ(hoarder.take(), 2U);
+  EXPECT_EQ(other.next(5), RF_TIMEOUT);
+}
+
+TEST(Exhausted, TheEndComesFirst) {
+  FakeFeed fake({.max_hold = 2});
+  Member member(fake);
+  fake.publish(2);
+  fake.close();
+  ASSERT_EQ(member.take(), 1U);
+  ASSERT_EQ(member.take(), 2U);
+  EXPECT_EQ(member.next(), RF_END);
+}
+
+// ---- release and detach ----
+
+TEST(Release, OnceAndOnlyWhatIsHeld) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.release(2), RF_INVALID);
+  EXPECT_EQ(member.release(0), RF_INVALID);
+  EXPECT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(member.release(1), RF_INVALID);
+  EXPECT_THAT(member.error(), HasSubstr("batch 1 is not held by this handle"));
+  EXPECT_EQ(member.stats().done, 1U);
+}
+
+TEST(Release, ABatchThatWasNeverFilledIsNone) {
+  FakeFeed fake;
+  Member member(fake);
+  rf_batch batch{};
+  EXPECT_EQ(rf_release_batch(member.feed(), &batch), RF_OK);
+  EXPECT_EQ(rf_release_batch(member.feed(), nullptr), RF_INVALID);
+  fake.publish(1);
+  batch.struct_size = sizeof batch;
+  ASSERT_EQ(rf_next(member.feed(), kPatienceMs, &batch), RF_OK);
+  EXPECT_EQ(rf_release_batch(member.feed(), &batch), RF_OK);
+  EXPECT_EQ(member.stats().held, 0U);
+}
+
+TEST(Release, RingsForALaneThatWaitsForRoom) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  const std::uint32_t before = fake.group(0).bell.load();
+  ASSERT_EQ(member.release(1), RF_OK);
+  EXPECT_NE(fake.group(0).bell.load(), before);
+}
+
+TEST(Detach, HeldBatchesStayReadableAndClaimedUntilTheyAreReleased) {
+  FakeFeed fake({.slots = 2});
+  Member member(fake);
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  const void* data = member.batch().data;
+  rf_feed* const feed = member.feed();
+  member.detach();
+  EXPECT_EQ(fake.members(), 1U);
+  float x = 0;
+  std::memcpy(&x, data, 4);
+  EXPECT_EQ(x, 1000.0F);
+  EXPECT_EQ(rf_release(feed, 1), RF_OK);
+  EXPECT_EQ(fake.members(), 0U);
+  const shm::Claim claim = shm::decode_claim(fake.group(0).words[1].load());
+  EXPECT_EQ(claim.state, shm::ClaimState::kDone);
+}
+
+TEST(Detach, OthersNeedNotWaitForWhatIsHeldThen) {
+  FakeFeed fake;
+  Member leaving(fake);
+  Member other(fake);
+  fake.publish(1);
+  fake.close();
+  ASSERT_EQ(leaving.take(), 1U);
+  rf_feed* const feed = leaving.feed();
+  leaving.detach();
+  EXPECT_EQ(other.next(), RF_END);
+  EXPECT_EQ(rf_release(feed, 1), RF_OK);
+}
+
+TEST(Detach, LeavingKeepsTheHandleForLaterCalls) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(2);
+  ASSERT_EQ(member.take(), 1U);
+  ASSERT_EQ(rf_leave(member.feed()), RF_OK);
+  EXPECT_EQ(member.next(), RF_DETACHED);
+  EXPECT_EQ(fake.members(), 1U) << "as long as it holds something";
+  EXPECT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(fake.members(), 0U);
+  EXPECT_EQ(rf_leave(member.feed()), RF_OK);
+  EXPECT_EQ(member.next(), RF_DETACHED);
+  EXPECT_EQ(member.release(1), RF_INVALID);
+  rf_stats_info stats{};
+  stats.struct_size = sizeof stats;
+  EXPECT_EQ(rf_stats(member.feed(), &stats), RF_DETACHED);
+  ASSERT_NE(rf_schema(member.feed()), nullptr);
+  EXPECT_STREQ(rf_schema(member.feed())->tensors[0].name, "x");
+}
+
+TEST(Detach, WakesAThreadThatWaits) {
+  FakeFeed fake;
+  Member member(fake);
+  std::thread waiter([&fake, feed = member.feed()] {
+    rf_batch batch{};
+    batch.struct_size = sizeof batch;
+    EXPECT_EQ(rf_next(feed, -1, &batch), RF_DETACHED);
+    EXPECT_EQ(fake.members(), 0U) << "the last call under way ends the handle";
+  });
+  while (member.stats().waits == 0) std::this_thread::yield();
+  member.detach();
+  waiter.join();
+}
+
+TEST(Detach, FreesThePlaceBeforeItReturns) {
+  FakeFeed fake;
+  for (int i = 0; i < 50; ++i) {
+    rf_feed* feed = nullptr;
+    ASSERT_EQ(attach(fake, {.rank = 0, .world = 1}, &feed), RF_OK) << rf_last_error(nullptr);
+    ASSERT_EQ(rf_detach(feed), RF_OK);
+  }
+  EXPECT_EQ(rf_detach(nullptr), RF_OK);
+}
+
+// ---- processes ----
+
+TEST(Fork, TheChildsCallsAreRefusedAndReleaseNothing) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(2);
+  ASSERT_EQ(member.take(), 1U);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rf_batch batch{};
+    batch.struct_size = sizeof batch;
+    rf_stats_info stats{};
+    stats.struct_size = sizeof stats;
+    const bool refused =
+        rf_next(member.feed(), 0, &batch) == RF_FORKED &&
+        rf_release(member.feed(), 1) == RF_FORKED && rf_stats(member.feed(), &stats) == RF_FORKED &&
+        rf_schema(member.feed()) == nullptr && rf_detach(member.feed()) == RF_FORKED &&
+        std::strstr(rf_last_error(member.feed()), "attach in the child") != nullptr;
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(member.stats().held, 1U);
+  EXPECT_EQ(fake.members(), 1U);
+  EXPECT_EQ(member.take(), 2U);
+  EXPECT_EQ(member.release(1), RF_OK);
+}
+
+TEST(Fork, TheBatchsMemoryIsNotMappedInTheChild) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  const auto* const data = static_cast<const volatile unsigned char*>(member.batch().data);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    ::_exit(data[0] == 0 ? 2 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EXPECT_FALSE(WIFEXITED(status) && (WEXITSTATUS(status) == 1 || WEXITSTATUS(status) == 2));
+#else
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+#endif
+}
+
+TEST(Fork, WritingToABatchEndsTheProcess) {
+  FakeFeed fake;
+  fake.publish(1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    rf_feed* feed = nullptr;
+    rf_batch batch{};
+    batch.struct_size = sizeof batch;
+    if (attach(fake, {}, &feed) != RF_OK || rf_next(feed, kPatienceMs, &batch) != RF_OK) ::_exit(1);
+    *static_cast<volatile unsigned char*>(const_cast<void*>(batch.data)) = 1;
+    ::_exit(2);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+}
+
+// ---- the program in C99 ----
+
+TEST(Example, ACProgramReadsAFeedToItsEnd) {
+  FakeFeed fake({.rows_max = 4});
+  fake.publish(3);
+  std::thread closer([&] { fake.close(); });
+  const std::string command = "RINGFEED_SOCKET_DIR=" + fake.socket_dir() + " " +
+                              RINGFEED_BINARY_DIR "/bin/client_example fake 2>&1";
+  FILE* const out = ::popen(command.c_str(), "r");
+  ASSERT_NE(out, nullptr);
+  std::string text;
+  char part[256];
+  while (std::fgets(part, sizeof part, out) != nullptr) text += part;
+  EXPECT_EQ(::pclose(out), 0) << text;
+  closer.join();
+  EXPECT_THAT(text, HasSubstr("batch 1: 4 rows, x float32 x 12, id int64 x 4, flags uint8 x 8\n"));
+  // Rows of batch s: twelve values from 1000 s on: 12 * 1000 * (1 + 2 + 3) + 3 * 66.
+  EXPECT_THAT(text, HasSubstr("total: 3 batches, 12 rows, sum 72198.0"));
+}
+
+}  // namespace
+}  // namespace ringfeed::testing

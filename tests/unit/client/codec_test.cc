@@ -1,0 +1,206 @@
+// The hand-written wire format beside the real protocol buffers: what one writes the other reads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "client.h"
+#include "proto/control.pb.h"
+#include "ringfeed/shm/layout.h"
+
+namespace ringfeed::client {
+namespace {
+
+Request written(const rf_attach_options& options, const char* group = "g") {
+  std::uint8_t bytes[1024];
+  const std::size_t count = encode_attach(options, group, "train.py", 7, bytes, sizeof bytes);
+  EXPECT_GT(count, 0U);
+  Request request;
+  EXPECT_TRUE(request.ParseFromArray(bytes, static_cast<int>(count)));
+  return request;
+}
+
+TEST(AttachCodec, WritesEveryFieldThatWasGiven) {
+  rf_attach_options options{};
+  options.kind = RF_RANKED;
+  options.rank = 3;
+  options.world = 4;
+  options.start = RF_START_NEWEST;
+  options.policy = RF_POLICY_SKIP;
+  options.redeliver = RF_AT_MOST_ONCE;
+  options.max_tries = 9;
+  options.max_hold = 300;
+  options.stall_ms = 1ULL << 40;
+  options.rejoin_ms = 12345;
+  const Request request = written(options);
+  EXPECT_EQ(request.id(), 7U);
+  const AttachRequest& attach = request.attach();
+  EXPECT_EQ(attach.abi_major(), shm::kAbiMajor);
+  EXPECT_EQ(attach.layout_hash(), shm::kLayoutHash);
+  EXPECT_NE(attach.pid(), 0U);
+  EXPECT_EQ(attach.client(), "train.py");
+  EXPECT_EQ(attach.group(), "g");
+  EXPECT_EQ(attach.kind(), ConsumerGroupConfig::RANKED);
+  EXPECT_EQ(attach.rank(), 3U);
+  EXPECT_EQ(attach.world(), 4U);
+  EXPECT_EQ(attach.start(), AttachRequest::NEWEST);
+  EXPECT_EQ(attach.policy(), ConsumerGroupConfig::SKIP);
+  EXPECT_TRUE(attach.has_redeliver());
+  EXPECT_FALSE(attach.redeliver());
+  EXPECT_EQ(attach.max_tries(), 9U);
+  EXPECT_EQ(attach.max_hold(), 300U);
+  EXPECT_EQ(attach.stall_ms(), 1ULL << 40);
+  EXPECT_EQ(attach.rejoin_ms(), 12345U);
+  EXPECT_TRUE(request.unknown_fields().empty());
+}
+
+TEST(AttachCodec, WhatIsNotGivenIsAbsent) {
+  const Request request = written({});
+  const AttachRequest& attach = request.attach();
+  EXPECT_FALSE(attach.has_kind() || attach.has_rank() || attach.has_world());
+  EXPECT_FALSE(attach.has_policy() || attach.has_redeliver() || attach.has_max_tries());
+  EXPECT_FALSE(attach.has_max_hold() || attach.has_stall_ms() || attach.has_rejoin_ms());
+  EXPECT_EQ(attach.start(), AttachRequest::OLDEST);
+}
+
+TEST(AttachCodec, RefusesARequestThatDoesNotFit) {
+  std::uint8_t bytes[16];
+  EXPECT_EQ(encode_attach({}, "g", "train.py", 1, bytes, sizeof bytes), 0U);
+}
+
+TEST(AttachCodec, WritesADetach) {
+  std::uint8_t bytes[64];
+  const std::size_t count = encode_detach(300, bytes, sizeof bytes);
+  Request request;
+  ASSERT_TRUE(request.ParseFromArray(bytes, static_cast<int>(count)));
+  EXPECT_EQ(request.id(), 300U);
+  EXPECT_TRUE(request.has_detach());
+}
+
+Reply full_reply() {
+  Reply reply;
+  reply.set_id(5);
+  ringfeed::AttachReply* const attach = reply.mutable_attach();
+  attach->set_abi_major(1);
+  attach->set_abi_minor(2);
+  attach->set_layout_hash(0x8877665544332211);
+  attach->set_feed_id("0123456789abcdef");
+  attach->set_feed("lc0");
+  attach->set_group_index(3);
+  attach->set_member_index(15);
+  attach->set_lanes(2);
+  attach->set_slot_bytes(1ULL << 40);
+  attach->set_rows_max(1024);
+  attach->set_supervisor_pid(4242);
+  for (const char* name : {"planes", "policy"}) {
+    TensorSpec* const tensor = attach->add_tensors();
+    tensor->set_name(name);
+    tensor->set_dtype("float32");
+    for (const std::int64_t size : {-1, 112, 8, 8}) tensor->add_shape(size);
+    tensor->set_offset(4096);
+    tensor->set_bytes(29360128);
+  }
+  return reply;
+}
+
+std::unique_ptr<AttachReply> read_back(const std::string& bytes, bool* ok, std::uint64_t* id) {
+  auto reply = std::make_unique<AttachReply>();
+  *ok = decode_reply(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size(), id,
+                     reply.get());
+  return reply;
+}
+
+TEST(ReplyCodec, ReadsWhatProtocolBuffersWrite) {
+  bool ok = false;
+  std::uint64_t id = 0;
+  const auto reply = read_back(full_reply().SerializeAsString(), &ok, &id);
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(id, 5U);
+  EXPECT_EQ(reply->error, 0);
+  EXPECT_EQ(reply->abi_major, 1U);
+  EXPECT_EQ(reply->abi_minor, 2U);
+  EXPECT_EQ(reply->layout_hash, 0x8877665544332211U);
+  EXPECT_EQ(std::memcmp(reply->feed_id, "0123456789abcdef", 16), 0);
+  EXPECT_EQ(reply->group_index, 3U);
+  EXPECT_EQ(reply->member_index, 15U);
+  EXPECT_EQ(reply->slot_bytes, 1ULL << 40);
+  EXPECT_EQ(reply->rows_max, 1024U);
+  EXPECT_EQ(reply->supervisor_pid, 4242U);
+  ASSERT_EQ(reply->tensor_count, 2U);
+  EXPECT_STREQ(reply->tensors[1].name, "policy");
+  EXPECT_STREQ(reply->tensors[1].dtype, "float32");
+  EXPECT_EQ(reply->tensors[1].item_bytes, 4U);
+  ASSERT_EQ(reply->tensors[1].dims, 4U);
+  EXPECT_EQ(reply->tensors[1].shape[0], -1);
+  EXPECT_EQ(reply->tensors[1].shape[1], 112);
+  EXPECT_EQ(reply->tensors[1].offset, 4096U);
+}
+
+TEST(ReplyCodec, ReadsARefusal) {
+  Reply refusal;
+  refusal.set_id(1);
+  refusal.set_error(Reply::GROUP_MISMATCH);
+  refusal.set_text("group g is ranked");
+  bool ok = false;
+  std::uint64_t id = 0;
+  const auto reply = read_back(refusal.SerializeAsString(), &ok, &id);
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(reply->error, Reply::GROUP_MISMATCH);
+  EXPECT_STREQ(reply->text, "group g is ranked");
+}
+
+TEST(ReplyCodec, SkipsFieldsThatItDoesNotKnow) {
+  Reply reply = full_reply();
+  // Field 100 of each wire type, in the reply and in the attach part.
+  for (auto* unknown :
+       {reply.mutable_unknown_fields(), reply.mutable_attach()->mutable_unknown_fields()}) {
+    unknown->AddVarint(100, 7);
+    unknown->AddFixed64(100, 0x0807060504030201);
+    unknown->AddLengthDelimited(100, "hi");
+    unknown->AddFixed32(100, 0x04030201);
+  }
+  bool ok = false;
+  std::uint64_t id = 0;
+  const auto read = read_back(reply.SerializeAsString(), &ok, &id);
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(read->tensor_count, 2U);
+}
+
+TEST(ReplyCodec, AReplyCutAnywhereIsRefusedOrLacksWhatWasCutOff) {
+  const std::string whole = full_reply().SerializeAsString();
+  std::size_t refused = 0;
+  for (std::size_t count = 0; count < whole.size(); ++count) {
+    // A copy of just these bytes, so that a read beyond them is seen by AddressSanitizer.
+    const std::string cut(whole.data(), count);
+    bool ok = false;
+    std::uint64_t id = 0;
+    const auto reply = read_back(cut, &ok, &id);
+    if (!ok) {
+      ++refused;
+      continue;
+    }
+    EXPECT_EQ(reply->tensor_count, 0U) << count;
+  }
+  EXPECT_GT(refused, whole.size() / 2);
+}
+
+TEST(ReplyCodec, RefusesMoreTensorsOrDimensionsThanItHasRoomFor) {
+  bool ok = true;
+  std::uint64_t id = 0;
+  Reply many = full_reply();
+  while (many.attach().tensors_size() <= static_cast<int>(kTensorsMax)) {
+    *many.mutable_attach()->add_tensors() = many.attach().tensors(0);
+  }
+  read_back(many.SerializeAsString(), &ok, &id);
+  EXPECT_FALSE(ok);
+  Reply deep = full_reply();
+  for (int i = 0; i < 5; ++i) deep.mutable_attach()->mutable_tensors(0)->add_shape(2);
+  ok = true;
+  read_back(deep.SerializeAsString(), &ok, &id);
+  EXPECT_FALSE(ok);
+}
+
+}  // namespace
+}  // namespace ringfeed::client
