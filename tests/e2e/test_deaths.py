@@ -1,0 +1,142 @@
+"""Workers are killed under load; no position is lost and none comes twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import lc0_data
+import numpy as np
+import pytest
+from conftest import BIN, FeedRun, wait_until
+from test_epoch import assert_exact
+
+MakeRun = Callable[..., FeedRun]
+
+GROUPS = (
+    'stage_groups { name: "files" stages: "provider" stages: "loader" }'
+    'stage_groups { name: "pool" stages: "pool" }'
+    'stage_groups { name: "mix" stages: "unpacker" stages: "sampler" }'
+    'stage_groups { name: "out" stages: "tensors" }'
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, games: lc0_data.Manifest
+) -> np.ndarray:
+    work = tmp_path_factory.mktemp("undisturbed")
+    run = FeedRun(work, Path(games.directory), epochs=2, extra=GROUPS)
+    try:
+        result = run.start().trainer(positions=0).result()
+        assert run.wait() == 0, run.text()
+        return result["digests"]
+    finally:
+        run.close()
+
+
+@pytest.mark.parametrize("group", ["pool", "mix", "out"])
+def test_a_killed_group_comes_back_and_nothing_is_lost(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,
+    group: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    run = make_run(epochs=2, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=10)
+    kills = []
+    for at in (5, 12, 20):
+        wait_until(lambda: trainer.batches() >= at, f"batch {at}")
+        pid = run.workers().get(group)
+        if pid is None:
+            continue  # this group has already finished its work
+        os.kill(pid, signal.SIGKILL)
+        kills.append(pid)
+        # A group that has nothing left to do ends right after its restart.
+        wait_until(lambda: run.workers().get(group) != pid, f"{group} to be replaced")
+    assert kills, "the group was killed at least once"
+    result = trainer.result()
+    assert_exact(result["hashes"], games, times=2)
+    assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nobody had died"
+    record_property("gap_ms_max", round(1000 * float(np.max(np.diff(result["times"]))), 1))
+    assert run.wait() == 0, run.text()
+
+
+def counter(run: FeedRun, stage: str, name: str) -> int:
+    """One counter of a stage, 0 while it is not there."""
+    status = run.status() or {}
+    for entry in status.get("stages", []):
+        if entry["name"] == stage:
+            for found in entry.get("counters", []):
+                if found["name"] == name:
+                    return int(found["value"])
+    return 0
+
+
+def test_a_file_that_came_while_the_provider_was_dead_is_found_once(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    lc0_data.make_dataset(data, games=8, tars=2, seed=4)
+    run = make_run(data, epochs=0, extra=GROUPS).start()
+    wait_until(lambda: counter(run, "loader", "sources") == 2, "both tars")
+    other = tmp_path / "other"
+    lc0_data.make_dataset(other, games=4, tars=1, seed=5)
+    tar = next(other.glob("*.tar"))
+    pid = run.workers()["files"]
+    os.kill(pid, signal.SIGSTOP)
+    tar.rename(data / f"new-{tar.name}")
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: run.workers().get("files") not in (None, pid), "the provider to be back")
+    wait_until(lambda: counter(run, "loader", "sources") == 3, "the new tar")
+    wait_until(lambda: counter(run, "pool", "chunks_total") == 12, "its games")
+    assert counter(run, "loader", "sources") == 3, "nothing was put out twice"
+    assert run.stop() == 0, run.text()
+
+
+def test_a_killed_trainer_leaves_its_batches_to_the_other(
+    make_run: MakeRun, games: lc0_data.Manifest
+) -> None:
+    run = make_run(groups='groups { name: "pair" }').start()
+    victim = run.trainer(group="pair", pause_ms=20)
+    survivor = run.trainer(group="pair", pause_ms=20)
+    wait_until(lambda: victim.batches() >= 2 and survivor.batches() >= 1, "both at work")
+    victim.process.kill()
+    result = survivor.result()
+    # What the victim had finished is gone with it; everything else came to the survivor, once.
+    audit_numbers = result["numbers"]
+    assert len(set(audit_numbers)) == len(audit_numbers)
+    last = int(audit_numbers.max())
+    assert len(audit_numbers) >= last - victim.batches() - 1
+    assert run.wait() == 0, run.text()
+
+
+def test_a_worker_that_dies_at_once_for_ever_stops_the_feed_with_the_reason(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(extra="restart { max_restarts: 3 within_s: 60 backoff_ms_min: 1 backoff_ms_max: 10 }")
+    programs = run.work / "bin"
+    programs.mkdir()
+    shutil.copy2(BIN / "ringfeed", programs / "ringfeed")
+    worker = programs / "ringfeed-worker"
+    worker.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = --plan ] && exec {BIN}/ringfeed-worker --plan\n'
+        'echo "cannot find my marbles" >&2\nkill -SEGV $$\n'
+    )
+    worker.chmod(0o755)
+    run.environment["RINGFEED_WORKER"] = str(worker)
+    done = subprocess.run(
+        [str(programs / "ringfeed"), "run", str(run.config)],
+        env=run.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "cannot find my marbles" in done.stderr

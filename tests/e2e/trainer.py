@@ -1,0 +1,75 @@
+"""A trainer for tests: attaches, notes number, hash and time of what it gets, until the feed ends."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+import lc0_reference  # noqa: E402
+
+import ringfeed  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--feed", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--progress", type=Path, required=True)
+    parser.add_argument("--group", default="default")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--world", type=int)
+    parser.add_argument("--start", default="oldest")
+    parser.add_argument("--batches", type=int, default=0, help="end after so many; 0: with the feed")
+    parser.add_argument("--positions", type=int, default=1, help="hash every position")
+    parser.add_argument("--pause-ms", type=float, default=0.0, help="work that each batch takes")
+    arguments = parser.parse_args()
+
+    numbers, tries, rows, digests, times, hashes = [], [], [], [], [], []
+    with ringfeed.attach(
+        arguments.feed,
+        group=arguments.group,
+        rank=arguments.rank,
+        world=arguments.world,
+        start=arguments.start,
+        timeout_s=60.0,
+        attach_timeout_s=60.0,
+    ) as feed:
+        for batch in feed:
+            times.append(time.monotonic())
+            numbers.append(batch.seq)
+            tries.append(batch.tries)
+            rows.append(batch.rows)
+            digest = hashlib.blake2b(digest_size=8)
+            for name in ("planes", "policy", "values"):
+                digest.update(np.ascontiguousarray(batch[name]).data)
+            digests.append(int.from_bytes(digest.digest(), "little"))
+            if arguments.positions:
+                hashes.append(
+                    lc0_reference.position_hashes(batch["planes"], batch["policy"], batch["values"])
+                )
+            if arguments.pause_ms:
+                time.sleep(arguments.pause_ms / 1000)
+            arguments.progress.write_text(str(len(numbers)))
+            if arguments.batches and len(numbers) >= arguments.batches:
+                break
+    np.savez(
+        arguments.out,
+        numbers=np.array(numbers, np.int64),
+        tries=np.array(tries, np.int64),
+        rows=np.array(rows, np.int64),
+        digests=np.array(digests, np.uint64),
+        times=np.array(times, np.float64),
+        hashes=np.concatenate(hashes) if hashes else np.zeros(0, np.uint64),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
