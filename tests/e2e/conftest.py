@@ -129,7 +129,7 @@ class FeedRun:
         for pid in children.split():
             try:
                 name = Path(f"/proc/{pid}/comm").read_text().strip()
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):  # it has just ended
                 continue
             if name.startswith("rf-"):
                 found[name[3:]] = int(pid)

@@ -711,6 +711,15 @@ def test_what_a_finished_program_held_is_not_delivered_again(
 # ---- the loader ----
 
 
+def runs(pid: int) -> bool:
+    """Is there such a process, other than as a zombie that whoever adopted it has yet to reap?"""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):  # gone, also between opening and reading
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
 class FakeProgram:
     """A `ringfeed` that notes its arguments and does what a test says."""
 
@@ -752,7 +761,7 @@ def test_a_loader_starts_a_private_feed_and_ends_it(program_dir: Path) -> None:
         loader.get_next()
     loader.stop()
     loader.stop()
-    assert not Path(f"/proc/{pid}").exists()
+    assert not runs(pid)
     assert (program_dir / "given-loader.textproto").read_text() == 'seed: 7\nstages {\nname: "a"\n}'
     with pytest.raises(ringfeed.FeedDetached):
         loader.get_next()
@@ -769,14 +778,7 @@ def test_a_loader_ends_with_its_process_even_when_that_is_killed(program_dir: Pa
         """)
     out, err = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == -signal.SIGKILL, err
-    while (
-        Path(f"/proc/{int(out)}").exists()
-        and "Z"
-        not in Path(f"/proc/{int(out)}/stat")
-        .read_text(errors="replace")
-        .rpartition(")")[2]
-        .split()[0:1]
-    ):
+    while runs(int(out)):
         pass
 
 
