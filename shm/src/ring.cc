@@ -174,6 +174,11 @@ std::uint64_t RingProducer::pending_bytes() const noexcept {
   return tail_ - std::min(tail_, peer_->head.load(std::memory_order_acquire));  // acquire: as above
 }
 
+bool RingProducer::worth_taking() const noexcept {
+  return pending_records() * 2 >= geometry_.records_max ||
+         pending_bytes() * 4 >= geometry_.capacity_bytes;
+}
+
 // ---- consumer
 // -------------------------------------------------------------------------------------------------------
 
@@ -321,6 +326,11 @@ std::uint64_t RingConsumer::free_bytes() const noexcept {
 
 std::uint64_t RingConsumer::pending_records() const noexcept {
   return peer_->tail_seq.load(std::memory_order_acquire) - seq_;  // acquire: as above
+}
+
+bool RingConsumer::worth_refilling() const noexcept {
+  return pending_records() * 2 <= geometry_.records_max &&
+         free_bytes() * 2 >= geometry_.capacity_bytes;
 }
 
 // ---- views

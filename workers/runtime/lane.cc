@@ -30,17 +30,6 @@ shm::WordRef state_word(Word word) noexcept {
   return shm::word_ref(shm::kArenaSegment, shm::kStateOffset + word.offset);
 }
 
-// Has enough gathered that a consumer's switch is worth it?
-bool enough_to_take(const shm::RingProducer& ring) noexcept {
-  return ring.pending_records() * 2 >= ring.geometry().records_max ||
-         ring.pending_bytes() * 4 >= ring.geometry().capacity_bytes;
-}
-// Is there enough room that a producer's switch is worth it?
-bool enough_room(const shm::RingConsumer& ring) noexcept {
-  return ring.pending_records() * 2 <= ring.geometry().records_max &&
-         ring.free_bytes() * 2 >= ring.geometry().capacity_bytes;
-}
-
 }  // namespace
 
 LaneRuntime::LaneRuntime(LaneParts parts)
@@ -280,10 +269,10 @@ void LaneRuntime::wake_neighbours(std::uint64_t now) noexcept {
     if (ring.neighbour.wake()) add(parts_.page->counters.wakes, 1);
   };
   for (OutputPort& port : parts_.outputs) {
-    for (OutputPort::Ring& ring : port.rings) attend(ring, ring.owed && enough_to_take(ring.end));
+    for (OutputPort::Ring& ring : port.rings) attend(ring, ring.owed && ring.end.worth_taking());
   }
   for (InputPort& port : parts_.inputs) {
-    for (InputPort::Ring& ring : port.rings) attend(ring, ring.owed && enough_room(ring.end));
+    for (InputPort::Ring& ring : port.rings) attend(ring, ring.owed && ring.end.worth_refilling());
   }
   owes_ = still;
 }
