@@ -67,6 +67,8 @@ int run(const ConfigArguments& arguments) {
                                              : std::filesystem::absolute(arguments.file).string(),
         .worker_binary = prepared->worker_binary,
         .socket = control::socket_path(directory, feed),
+        .dead_letters = control::dead_letter_directory(message.restart().dead_letters(), feed,
+                                                       control::read_environment()),
     };
     process::Supervisor supervisor(feed_run, std::move(prepared->layout), lock, talk);
     status = supervisor.run();

@@ -27,7 +27,9 @@ std::string variable(const char* name) {
 }  // namespace
 
 Environment read_environment() {
-  return {variable("RINGFEED_SOCKET_DIR"), variable("XDG_RUNTIME_DIR")};
+  std::string state_home = variable("XDG_STATE_HOME");
+  if (state_home.empty()) state_home = variable("HOME") + "/.local/state";
+  return {variable("RINGFEED_SOCKET_DIR"), variable("XDG_RUNTIME_DIR"), std::move(state_home)};
 }
 
 std::string socket_directory(const std::string& configured, const Environment& env) {
@@ -44,6 +46,12 @@ std::vector<std::string> search_directories(const std::string& given, const Envi
     return {env.runtime_dir + "/ringfeed", std::string(kSystemDirectory)};
   }
   return {std::string(kSystemDirectory)};
+}
+
+std::string dead_letter_directory(const std::string& configured, const std::string& feed,
+                                  const Environment& env) {
+  if (!configured.empty()) return std::filesystem::absolute(configured).string();
+  return fmt::format("{}/ringfeed/{}/dead-letters", env.state_home, feed);
 }
 
 std::string socket_path(const std::string& directory, const std::string& feed) {

@@ -14,8 +14,9 @@
 namespace ringfeed::control {
 
 struct Environment {
-  std::string socket_dir;   // $RINGFEED_SOCKET_DIR
-  std::string runtime_dir;  // $XDG_RUNTIME_DIR
+  std::string socket_dir;       // $RINGFEED_SOCKET_DIR
+  std::string runtime_dir;      // $XDG_RUNTIME_DIR
+  std::string state_home = {};  // $XDG_STATE_HOME, or ~/.local/state
 };
 [[nodiscard]] Environment read_environment();
 
@@ -27,6 +28,11 @@ inline constexpr std::string_view kSystemDirectory = "/run/ringfeed";
 // $RINGFEED_SOCKET_DIR alone; else $XDG_RUNTIME_DIR/ringfeed and /run/ringfeed.
 [[nodiscard]] std::vector<std::string> search_directories(const std::string& given,
                                                           const Environment& env);
+
+// Where a feed keeps the records that it has set aside: the configured directory, else
+// $XDG_STATE_HOME/ringfeed/<feed>/dead-letters, else ~/.local/state/ringfeed/<feed>/dead-letters.
+[[nodiscard]] std::string dead_letter_directory(const std::string& configured,
+                                                const std::string& feed, const Environment& env);
 
 [[nodiscard]] std::string socket_path(const std::string& directory, const std::string& feed);
 [[nodiscard]] std::string lock_path(const std::string& directory, const std::string& feed);

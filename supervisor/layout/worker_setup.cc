@@ -128,6 +128,7 @@ GroupSetup fill_setup(const FeedMemory& memory, std::uint32_t group, const Setup
   setup.set_seed(facts.seed);
   setup.set_dispatch(facts.ordered ? FeedOutputConfig::ORDERED : FeedOutputConfig::RELAXED);
   setup.set_supervisor_pid(facts.supervisor_pid);
+  setup.set_dead_letters(facts.dead_letters);
   Filler filler(memory, setup);
   for (const std::uint32_t lane : layout.groups[group].lanes) filler.lane(layout.lanes[lane]);
   filler.feed(facts.checksum);

@@ -25,6 +25,7 @@ struct SetupFacts {
   bool ordered = true;
   bool checksum = false;
   std::uint32_t supervisor_pid = 0;
+  std::string dead_letters = {};  // directory
 };
 
 // `setup` and the segments behind its fd_index, in that order (the first is fd_index 1).

@@ -1,5 +1,6 @@
 #include "supervisor/process/log_tail.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringfeed::process {
@@ -31,8 +32,10 @@ void LogTail::finish(const Sink& sink) { line(std::exchange(open_, {}), sink); }
 
 std::string LogTail::last_words(std::size_t lines) const {
   std::string text;
-  const std::size_t first = lines_.size() > lines ? lines_.size() - lines : 0;
-  for (std::size_t i = first; i < lines_.size(); ++i) {
+  const auto end = static_cast<std::size_t>(
+      std::find(lines_.begin(), lines_.end(), kBacktraceTitle) - lines_.begin());
+  const std::size_t first = end > lines ? end - lines : 0;
+  for (std::size_t i = first; i < end; ++i) {
     text += (text.empty() ? "" : " | ") + lines_[i];
   }
   return text;

@@ -13,6 +13,8 @@ namespace ringfeed::process {
 class LogTail {
  public:
   static constexpr std::size_t kLinesKept = 20;
+  // What a worker says before its backtrace (workers/runtime/fault.cc).
+  static constexpr std::string_view kBacktraceTitle = "backtrace, newest call first:";
   static constexpr std::size_t kLineBytesMax = 4096;  // a longer line is cut here
 
   using Sink = std::function<void(std::string_view line)>;
@@ -24,7 +26,8 @@ class LogTail {
   // A new process: the lines of the last one are not its own.
   void clear() { lines_.clear(); }
 
-  // The last lines, the most telling ones: at most `lines` of them, joined by " | ".
+  // The last lines, the most telling ones: at most `lines` of them, joined by " | "; a backtrace
+  // is left out.
   [[nodiscard]] std::string last_words(std::size_t lines) const;
   [[nodiscard]] const std::deque<std::string>& lines() const { return lines_; }
 

@@ -1,8 +1,9 @@
 // How often a stage group may die, and how soon it is started again.
 //
-// The first restart is at once. A life that was quick (shorter than kQuickLifeMs) makes the next
-// restart wait: backoff_ms_min, then twice as long each time, up to backoff_ms_max. More than
-// max_restarts deaths within `within_ms` end the feed.
+// The first restart is at once. A life in which nothing was done and that was shorter than
+// kQuickLifeMs makes the next restart wait: backoff_ms_min, then twice as long each time, up to
+// backoff_ms_max. More than max_restarts deaths within `within_ms` end the feed; those that a
+// record explains, which is set aside for it, do not count.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,10 @@ class RestartBudget {
     std::uint64_t delay_ms = 0;
     std::uint32_t deaths = 0;  // within the period, this one included
   };
-  // The process has died at `now_ms`, `life_ms` after it was started.
-  Verdict on_death(std::uint64_t now_ms, std::uint64_t life_ms);
+  // The process has died at `now_ms`, `life_ms` after it was started; `worked`: it did a step.
+  Verdict on_death(std::uint64_t now_ms, std::uint64_t life_ms, bool worked);
+  // The last `deaths` have been explained.
+  void forgive(std::uint32_t deaths);
 
  private:
   RestartLimits limits_;

@@ -140,6 +140,7 @@ void Supervisor::make_workers() {
   facts.seed = run_.seed;
   facts.ordered = run_.config.feed_output().dispatch() == FeedOutputConfig::ORDERED;
   facts.checksum = run_.config.feed_output().checksum();
+  facts.dead_letters = run_.dead_letters;
   facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
   for (std::uint32_t g = 0; g < memory_.layout().groups.size(); ++g) {
     Worker::Hooks hooks;
@@ -378,7 +379,7 @@ void Supervisor::look_for_stalls() {
       event(metrics::Level::kWarn, "worker_stalled",
             fmt::format("group={} lane={} without_step_ms={}", worker.name(),
                         memory_.layout().lanes[index].name(), now - moved_ms));
-      worker.kill();
+      worker.kill_stalled(index);
       break;
     }
   }

@@ -39,7 +39,8 @@ struct FeedRun {
   std::uint64_t seed = 0;
   std::string config_file;  // for status
   std::string worker_binary;
-  std::string socket;  // path of the control socket
+  std::string socket;             // path of the control socket
+  std::string dead_letters = {};  // directory for records that are set aside
 };
 
 class Supervisor {

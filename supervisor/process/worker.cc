@@ -1,6 +1,7 @@
 #include "supervisor/process/worker.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,6 +19,13 @@ namespace {
 // In the reason of a lost feed: enough to see why, short enough for one sentence.
 constexpr std::size_t kLastWordsLines = 3;
 
+// A signal that a thread gets for what it did itself (workers/runtime/fault.h).
+bool is_fault(const Ending& ending) {
+  return !ending.exited &&
+         (ending.signal == SIGSEGV || ending.signal == SIGBUS || ending.signal == SIGFPE ||
+          ending.signal == SIGILL || ending.signal == SIGABRT);
+}
+
 }  // namespace
 
 Worker::Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
@@ -28,7 +36,8 @@ Worker::Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t 
       facts_(facts),
       rules_(rules),
       hooks_(std::move(hooks)),
-      budget_(rules.restarts) {}
+      budget_(rules.restarts),
+      suspects_(rules.max_attempts) {}
 
 Worker::~Worker() {
   if (timer_) loop_.cancel(*timer_);
@@ -78,6 +87,13 @@ void Worker::send_setup() {
   WorkerSetup setup;
   const layout::GroupSetup group = layout::fill_setup(memory_, group_, facts_, setup);
   setup.set_incarnation(starts_);
+  for (const auto& [lane, condemned] : condemned_) {
+    CondemnedRecord& record = *setup.add_condemned();
+    record.set_lane(lane);
+    record.set_key(condemned.key);
+    record.set_deaths(condemned.deaths);
+    record.set_cause(condemned.cause);
+  }
   Result<shm::Fd> body = control::bytes_as_fd(setup.SerializeAsString(), "ringfeed-setup");
   if (!body) throw Error(body.error());
   std::vector<int> fds{body->get()};
@@ -153,21 +169,44 @@ void Worker::process_ended() {
   after_end(ending);
 }
 
-void Worker::count_death() {
-  for (const std::uint32_t index : memory_.layout().groups[group_].lanes) {
+// How many deaths have been explained with this one, by records that are set aside from now on.
+std::uint32_t Worker::count_death(const Ending& ending) {
+  const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
+  const bool any_faulted = std::any_of(lanes.begin(), lanes.end(), [this](std::uint32_t lane) {
+    return memory_.lane(lane).faulted.load(std::memory_order_relaxed) != 0;  // relaxed: it is dead
+  });
+  std::uint32_t explained = 0;
+  for (const std::uint32_t index : lanes) {
     shm::LanePage& lane = memory_.lane(index);
     // relaxed, all: the lane is dead; its next incarnation reads them after exec.
     lane.crash_count.store(lane.crash_count.load(std::memory_order_relaxed) + 1,
                            std::memory_order_relaxed);
     const std::uint64_t key = lane.attempt_key.load(std::memory_order_relaxed);
-    if (key != 0 && lane.attempt_count.load(std::memory_order_relaxed) >= rules_.max_attempts &&
-        lane.quarantine_key.load(std::memory_order_relaxed) != key) {
-      lane.quarantine_key.store(key, std::memory_order_relaxed);
-      hooks_.on_event("warn", "record_quarantined",
-                      fmt::format("lane={} key={:#x} deaths={}",
-                                  memory_.layout().lanes[index].name(), key, rules_.max_attempts));
-    }
+    const Blame blame = blame_for(lane.faulted.load(std::memory_order_relaxed) != 0, any_faulted,
+                                  stalled_ == index, stalled_.has_value(), is_fault(ending));
+    const Suspects::Verdict verdict = suspects_.on_death(index, key, blame);
+    if (!verdict.condemned) continue;
+    lane.quarantine_key.store(key, std::memory_order_relaxed);
+    const std::string lines = fmt::format("{}", fmt::join(tail_.lines(), "\n"));
+    condemned_[index] = {key, verdict.deaths,
+                         fmt::format("{}{}{}", stalled_ ? "stalled" : ending.text(),
+                                     lines.empty() ? "" : "\n", lines)};
+    explained = std::max(explained, verdict.deaths);
+    hooks_.on_event("warn", "record_quarantined",
+                    fmt::format("lane={} key={:#x} deaths={}", memory_.layout().lanes[index].name(),
+                                key, verdict.deaths));
   }
+  return explained;
+}
+
+// Has a lane of the process that has just ended committed a step?
+bool Worker::has_worked() const {
+  const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
+  return ready_ms_ != 0 && std::any_of(lanes.begin(), lanes.end(), [this](std::uint32_t lane) {
+           // relaxed: it is dead.
+           return memory_.lane(lane).progress_ns.load(std::memory_order_relaxed) / 1'000'000 >
+                  started_ms_;
+         });
 }
 
 void Worker::after_end(const Ending& ending) {
@@ -183,8 +222,15 @@ void Worker::after_end(const Ending& ending) {
     return apply(ChildEvent::kFinished);
   }
   if (state_ == ChildState::kReplacing) return apply(ChildEvent::kDiedAgain);
-  count_death();
-  const RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_);
+  const std::uint32_t explained = count_death(ending);
+  const bool stalled = stalled_.has_value();
+  stalled_.reset();
+  RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_, has_worked());
+  if (explained != 0) {
+    budget_.forgive(explained);
+    verdict.give_up = false;
+    verdict.delay_ms = 0;
+  }
   delay_ms_ = verdict.delay_ms;
   const std::string words = failure_.empty() ? tail_.last_words(kLastWordsLines) : failure_;
   obituary_ = fmt::format("the process of stage group '{}' ended with {}{}{}", name(),
@@ -194,11 +240,12 @@ void Worker::after_end(const Ending& ending) {
                             name(), verdict.deaths, rules_.restarts.within_ms / 1000, ending.text(),
                             words.empty() ? "" : ": ", words);
   }
-  hooks_.on_event("warn", "worker_died",
-                  fmt::format("group={} {}={} deaths={} life_ms={} restart_in_ms={}", name(),
-                              ending.exited ? "status" : "signal",
-                              ending.exited ? ending.status : ending.signal, verdict.deaths,
-                              now_ms() - started_ms_, verdict.delay_ms));
+  hooks_.on_event(
+      "warn", "worker_died",
+      fmt::format("group={} {}={} cause={} deaths={} life_ms={} restart_in_ms={}", name(),
+                  ending.exited ? "status" : "signal",
+                  ending.exited ? ending.status : ending.signal, stalled ? "stall" : "death",
+                  verdict.deaths, now_ms() - started_ms_, verdict.delay_ms));
   apply(verdict.give_up || permanent_ ? ChildEvent::kDiedForGood
         : verdict.delay_ms == 0       ? ChildEvent::kDiedAgain
                                       : ChildEvent::kDiedLater);
@@ -279,6 +326,11 @@ void Worker::kill() {
   if (process_.pidfd) {
     ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
   }
+}
+
+void Worker::kill_stalled(std::uint32_t lane) {
+  stalled_ = lane;
+  kill();
 }
 
 bool Worker::replace() {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,7 @@
 #include "supervisor/process/log_tail.h"
 #include "supervisor/process/restart_budget.h"
 #include "supervisor/process/spawn.h"
+#include "supervisor/process/suspects.h"
 
 namespace ringfeed {
 class FromWorker;
@@ -31,6 +33,13 @@ struct WorkerRules {
   RestartLimits restarts;
   std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
   std::uint64_t stop_ms = 3'000;   // after an order to stop: then it is killed
+};
+
+// A record that is set aside, and why.
+struct Condemned {
+  std::uint64_t key = 0;
+  std::uint32_t deaths = 0;
+  std::string cause;
 };
 
 class Worker {
@@ -60,6 +69,8 @@ class Worker {
   void stop();
   // Kills it; what follows is as after any death.
   void kill();
+  // The same because this lane hangs.
+  void kill_stalled(std::uint32_t lane);
   // A fresh process takes over between two steps; false unless it runs.
   bool replace();
   // False if there is no process to talk to.
@@ -81,7 +92,8 @@ class Worker {
   void process_ended();
   void forget_process();
   void after_end(const Ending& ending);
-  void count_death();
+  std::uint32_t count_death(const Ending& ending);
+  [[nodiscard]] bool has_worked() const;
   void apply(ChildEvent event);
   void order_end();
   void set_desires(shm::LaneDesire desire);
@@ -94,6 +106,9 @@ class Worker {
   WorkerRules rules_;
   Hooks hooks_;
   RestartBudget budget_;
+  Suspects suspects_;
+  std::map<std::uint32_t, Condemned> condemned_;  // by lane: the last one
+  std::optional<std::uint32_t> stalled_;          // lane for which it is being killed
   ChildState state_ = ChildState::kWaiting;
   Spawned process_;
   LogTail tail_;

@@ -81,6 +81,7 @@ class FeedRun:
         self.config = work / f"{self.feed}.textproto"
         self.config.write_text(PIPELINE.format(**{**DEFAULTS, "directory": directory, **settings}))
         self.log = work / f"{self.feed}.log"
+        self.program = Path(settings.get("programs", BIN)) / "ringfeed"
         self.process: subprocess.Popen[bytes] | None = None
         self.trainers: list[Trainer] = []
         self.environment = {**os.environ, "RINGFEED_SOCKET_DIR": str(self.sockets)}
@@ -88,7 +89,7 @@ class FeedRun:
     def command(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs one `ringfeed` command to its end."""
         return subprocess.run(
-            [str(BIN / "ringfeed"), *words],
+            [str(self.program), *words],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -99,7 +100,7 @@ class FeedRun:
     def start(self, *words: str) -> FeedRun:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [str(BIN / "ringfeed"), "run", str(self.config), *words],
+                [str(self.program), "run", str(self.config), *words],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

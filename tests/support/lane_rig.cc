@@ -468,6 +468,10 @@ LaneParts LaneRig::make_parts(Lane& lane) {
   if (spec.lanes > 1 || !spec.name.empty()) {
     parts.random_key = mix(parts.random_key, mix(mix(spec.name), lane.lane));
   }
+  parts.keep_dead_letter = [this](const DeadLetter& letter) {
+    dead_letters_.emplace_back(reinterpret_cast<const char*>(letter.record.bytes.data()),
+                               letter.record.bytes.size());
+  };
   parts.steps_per_commit = spec.steps_per_commit;
   parts.entries_per_step = spec.entries_per_step;
   parts.pid = static_cast<std::uint32_t>(::getpid());
@@ -660,6 +664,13 @@ void LaneRig::restart(std::size_t number) { attach(*lanes_[number]); }
 
 void LaneRig::restart(const std::string& name) {
   for (const std::size_t number : lanes_of(name)) restart(number);
+}
+
+void LaneRig::condemn(std::size_t number, std::uint64_t key) {
+  auto* const page =
+      reinterpret_cast<shm::LanePage*>(control_.data() + shm::lane_page_offset(number));
+  page->quarantine_key.store(key);
+  restart(number);
 }
 
 void LaneRig::restart_all() {

@@ -132,6 +132,9 @@ class LaneRig {
   void restart(std::size_t number);
   void restart(const std::string& node);
   void restart_all();
+  // The lane's worker has died too often on this record: the next incarnation, made here, sets it
+  // aside.
+  void condemn(std::size_t number, std::uint64_t key);
 #ifdef RINGFEED_FAILPOINTS
   // The lane makes its next round in a child process that is killed at the count-th passing of the
   // failpoint (or lives to the end of the round), and is restarted here. The rig's own lanes keep
@@ -154,6 +157,8 @@ class LaneRig {
   // The queue between two lanes of two nodes.
   [[nodiscard]] shm::QueueView queue(const std::string& from, std::uint32_t from_lane,
                                      const std::string& to, std::uint32_t to_lane) const;
+  // Bytes of the records that lanes have set aside, one entry for each time.
+  [[nodiscard]] const std::vector<std::string>& dead_letters() const { return dead_letters_; }
   // Lines that stages have logged and that contain `text`.
   [[nodiscard]] std::vector<std::string> log(std::string_view text = "") const;
   [[nodiscard]] const DataLoaderConfig& config() const { return config_; }
@@ -196,6 +201,7 @@ class LaneRig {
   std::vector<RigBatch> batches_;
   bool hold_batches_ = false;
 
+  std::vector<std::string> dead_letters_;
   mutable std::mutex log_mutex_;
   std::vector<std::string> log_;
 };

@@ -26,6 +26,10 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t by) noexcept {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }
 
+Record record_of(const shm::RecordView& view, std::uint32_t port) noexcept {
+  return {view.bytes, {view.header->tag[0], view.header->tag[1]}, view.header->user, InPort{port}};
+}
+
 shm::WordRef state_word(Word word) noexcept {
   return shm::word_ref(shm::kArenaSegment, shm::kStateOffset + word.offset);
 }
@@ -64,6 +68,11 @@ void LaneRuntime::attach() {
   page.waiting.store(0, std::memory_order_relaxed);
   page.pid.store(parts_.pid, std::memory_order_relaxed);
   page.start_ticks.store(parts_.start_ticks, std::memory_order_relaxed);
+  page.attempt_key.store(0, std::memory_order_relaxed);
+  page.faulted.store(0, std::memory_order_relaxed);
+  // relaxed: the supervisor stored it before it started this process.
+  quarantine_ = page.quarantine_key.load(std::memory_order_relaxed);
+  condemned_met_ = false;
   page.incarnation.store(page.incarnation.load(std::memory_order_relaxed) + 1,
                          std::memory_order_relaxed);
   const bool over = journal_.load(runtime_word(kFinishedWord)) != 0;
@@ -342,8 +351,49 @@ bool LaneRuntime::skip_empty_units() noexcept {
   return true;
 }
 
+// The record that the stage is about to work on: for whoever asks what a worker died of.
+void LaneRuntime::begin_record(std::uint64_t key) noexcept {
+  // relaxed: read by the supervisor after this process's death, which orders everything.
+  parts_.page->attempt_key.store(key, std::memory_order_relaxed);
+  // The processor makes its stores visible in order or not at all, for a death; the compiler must
+  // not move the work before it.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+// Moves past the condemned record; false: a unit that it ends could not be ended for want of room.
+bool LaneRuntime::set_aside() noexcept {
+  InputPort& port = parts_.inputs[shm::port_of(quarantine_)];
+  begin_attempt();
+  const std::optional<shm::RecordView> record = port.peek();
+  condemned_met_ = false;
+  // With KEEP_NEWEST it may have been given up meanwhile.
+  if (!record ||
+      shm::record_key(shm::port_of(quarantine_), port.current, record->header->seq) != quarantine_)
+    return true;
+  Step step(*this);
+  stage_->forget(step, record_of(*record, shm::port_of(quarantine_)));
+  touch(port.rings[port.current]);
+  if (port.consume(*record->header) && !end_followers()) {
+    roll_back();
+    condemned_met_ = true;
+    return false;
+  }
+  if (parts_.keep_dead_letter) {
+    parts_.keep_dead_letter({parts_.input_names[shm::port_of(quarantine_)], quarantine_, *record});
+  }
+  RF_FAILPOINT("runtime.lane.dead_letter");
+  if (!dead_letters_) dead_letters_ = counter("dead_letters");
+  step.count(*dead_letters_);
+  return true;
+}
+
 LaneRuntime::Round LaneRuntime::round() noexcept {
   if (last_ns_ == 0) last_ns_ = now_ns();
+  if (condemned_met_) {
+    const bool done = set_aside();
+    commit(now_ns());
+    return done ? Round::kWorked : Round::kWaits;
+  }
   const std::uint32_t reserve =
       64 + static_cast<std::uint32_t>(2 * (parts_.inputs.size() + parts_.outputs.size()));
   StepStatus status = StepStatus::kDone;
@@ -359,11 +409,13 @@ LaneRuntime::Round LaneRuntime::round() noexcept {
     if (skipped_) begin_attempt();  // what was skipped stays so, whatever the stage says
     Step step(*this);
     status = stage_->step(step);
+    parts_.page->attempt_key.store(0, std::memory_order_relaxed);  // relaxed: as in begin_record()
     if (status == StepStatus::kEnd) break;
     if (status != StepStatus::kDone) {
       roll_back();
       break;
     }
+    if (condemned_met_) break;
     // The feed chooses a slot by the descriptors, which tell of a batch once it is committed.
     if (published_) break;
   }
@@ -387,6 +439,7 @@ LaneRuntime::Round LaneRuntime::round() noexcept {
     wake_neighbours(now);
     return Round::kWorked;
   }
+  if (condemned_met_) return Round::kWorked;  // the next round sets it aside
   return status == StepStatus::kIdle ? Round::kIdle : Round::kWaits;
 }
 
@@ -445,8 +498,13 @@ std::optional<Record> Step::peek(InPort port) noexcept {
   // An empty unit behind consumed records is left to the next call.
   if (!record || record->header->type != static_cast<std::uint32_t>(shm::RecordType::kData))
     return std::nullopt;
-  return Record{
-      record->bytes, {record->header->tag[0], record->header->tag[1]}, record->header->user, port};
+  const std::uint64_t key = shm::record_key(port.index, input.current, record->header->seq);
+  if (key == lane_.quarantine_) {
+    lane_.condemned_met_ = true;
+    return std::nullopt;
+  }
+  lane_.begin_record(key);
+  return record_of(*record, port.index);
 }
 
 StepStatus Step::consume(const Record& record) noexcept {

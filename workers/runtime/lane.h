@@ -4,6 +4,11 @@
 // enough has gathered; and if the stage has nothing to do, ring everybody who is still owed a
 // wake-up and sleep.
 //
+// Poison. While the stage is in step(), the page names the input record that it looked at last. If
+// the worker dies there too often, the supervisor condemns the record (quarantine_key), and the
+// next incarnation sets it aside, in a step of its own: what was done before it is committed first,
+// so that no death on another record can bring it back.
+//
 // Runtime words in the arena (page kRuntimeWordsOffset), written by the lane's journal:
 //   offset  meaning
 //        0  draws made: counter of the lane's random numbers
@@ -14,7 +19,9 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +45,13 @@ constexpr shm::WordRef runtime_word(std::uint64_t offset) noexcept {
   return shm::word_ref(shm::kArenaSegment, shm::kRuntimeWordsOffset + offset);
 }
 
+// A record that is set aside.
+struct DeadLetter {
+  std::string input;  // the port
+  std::uint64_t key = 0;
+  shm::RecordView record;
+};
+
 // Everything that a lane is made of, gathered by whoever maps the memory (worker.cc, tests).
 struct LaneParts {
   std::string name;  // "pool.read.1"
@@ -56,6 +70,9 @@ struct LaneParts {
   std::uint32_t entries_per_step = 32;
   std::uint32_t pid = 0;
   std::uint64_t start_ticks = 0;
+  // Keeps a condemned record for people, before the step that sets it aside is committed; may be
+  // called again for the same record after a death.
+  std::function<void(const DeadLetter&)> keep_dead_letter;
 };
 
 class LaneRuntime {
@@ -84,6 +101,8 @@ class LaneRuntime {
   friend class Step;
 
   bool skip_empty_units() noexcept;
+  bool set_aside() noexcept;
+  void begin_record(std::uint64_t key) noexcept;
   void begin_attempt() noexcept;
   void roll_back() noexcept;
   bool commit(std::uint64_t now) noexcept;
@@ -109,7 +128,10 @@ class LaneRuntime {
   std::vector<OutputPort::Ring*> touched_outputs_;
   shm::Journal::Savepoint saved_{};
   std::uint32_t counters_ = 0;
+  std::optional<Counter> dead_letters_;
   bool feed_full_ = false;
+  std::uint64_t quarantine_ = 0;  // the condemned record, 0: none
+  bool condemned_met_ = false;    // it is at the head of its port
   bool skipped_ = false;
   bool published_ = false;  // a batch, in this commit
   // Where a record is written that an edge which may drop has no room for (one output at a time).

@@ -182,6 +182,13 @@ class Stage {
  public:
   virtual ~Stage() = default;
   virtual StepStatus step(Step& step) noexcept = 0;
+  // The record will not come again: it has killed the worker too often and is set aside. A stage
+  // that keeps in words how far it has come with a record puts them back to where a new one begins;
+  // the runtime consumes it.
+  virtual void forget(Step& step, const Record& record) noexcept {
+    static_cast<void>(step);
+    static_cast<void>(record);
+  }
   // After kIdle: how long to wait before step() is called again, unless input comes.
   [[nodiscard]] virtual int poll_ms() const noexcept { return 50; }
 };

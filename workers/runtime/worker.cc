@@ -23,6 +23,8 @@
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/layout.h"
+#include "workers/runtime/dead_letter.h"
+#include "workers/runtime/fault.h"
 #include "workers/runtime/lane.h"
 
 namespace ringfeed {
@@ -225,6 +227,7 @@ class Worker {
   std::uint64_t start_ticks_ = 0;
   std::vector<std::unique_ptr<shm::Arena>> arenas_;
   std::vector<std::unique_ptr<LaneRuntime>> lanes_;
+  std::vector<shm::LanePage*> pages_;  // theirs
   std::atomic<bool> leave_{false};
   std::atomic<std::uint32_t> running_{0};
 };
@@ -352,6 +355,29 @@ void Worker::make_lane(const LaneSetup& lane) {
   parts.pid = static_cast<std::uint32_t>(::getpid());
   parts.start_ticks = start_ticks_;
 
+  DeadLetterFacts facts{.directory = setup_.dead_letters(),
+                        .feed = setup_.feed(),
+                        .stage = lane.stage(),
+                        .node = lane.node(),
+                        .lane = lane.number(),
+                        .cause = "unknown"};
+  for (const CondemnedRecord& condemned : setup_.condemned()) {
+    if (condemned.lane() != lane.index()) continue;
+    facts.cause = condemned.cause();
+    facts.deaths = condemned.deaths();
+  }
+  parts.keep_dead_letter = [facts, name = parts.name](const DeadLetter& letter) {
+    const Result<std::string> path = write_dead_letter(facts, letter);
+    if (path) {
+      spdlog::warn("dead_letter lane={} seq={} bytes={} file={}", name, shm::seq_of(letter.key),
+                   letter.record.bytes.size(), *path);
+    } else {
+      spdlog::error("dead_letter_lost lane={} seq={} bytes={} error=\"{}\"", name,
+                    shm::seq_of(letter.key), letter.record.bytes.size(), path.error().message());
+    }
+  };
+
+  shm::LanePage* const lane_page = parts.page;
   auto runtime = std::make_unique<LaneRuntime>(std::move(parts));
   runtime->attach();
   StageContext context{.config = stage, .feed = config_, .stage = lane.stage()};
@@ -363,6 +389,7 @@ void Worker::make_lane(const LaneSetup& lane) {
   context.warn = [](std::string_view text) { spdlog::warn("{}", text); };
   if (!runtime->finished()) runtime->set_stage(create_stage(node, context));
   arenas_.push_back(std::move(arena));
+  pages_.push_back(lane_page);
   lanes_.push_back(std::move(runtime));
 }
 
@@ -390,10 +417,12 @@ int Worker::run(int setup_fd) {
   if (::pipe2(done, O_CLOEXEC) != 0) throw Error(ErrorCode::kIo, "no pipe for the lanes");
   running_ = static_cast<std::uint32_t>(lanes_.size());
   std::vector<std::thread> threads;
-  for (const std::unique_ptr<LaneRuntime>& lane : lanes_) {
-    threads.emplace_back([this, &lane, &done] {
-      ::pthread_setname_np(::pthread_self(), lane->name().substr(0, 15).c_str());
-      lane->run(leave_);
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    threads.emplace_back([this, i, &done] {
+      LaneRuntime& lane = *lanes_[i];
+      ::pthread_setname_np(::pthread_self(), lane.name().substr(0, 15).c_str());
+      const FaultWatch watch(*pages_[i]);
+      lane.run(leave_);
       // acq_rel: the last one out sees the others' ends.
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         const char byte = 1;
@@ -441,6 +470,7 @@ int run_worker(int setup_fd, const Registry& registry) {
   ::signal(SIGHUP, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
   ::fcntl(setup_fd, F_SETFD, FD_CLOEXEC);
+  watch_for_faults();
   std::vector<shm::Fd> descriptors;
   const WorkerSetup setup = receive_setup(setup_fd, descriptors);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + setup.group()));

@@ -128,6 +128,11 @@ bool ChunkSourceLoader::open_gzip(Step& step, const std::string& path, int fd,
   return true;
 }
 
+void ChunkSourceLoader::forget(Step& step, const Record&) noexcept {
+  step.store(state_.chunks_put, 0);
+  opened_ = false;
+}
+
 StepStatus ChunkSourceLoader::step(Step& step) noexcept {
   const std::optional<Record> record = step.peek(in_);
   if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;

@@ -35,6 +35,7 @@ class ChunkSourceLoader final : public Stage {
 
   explicit ChunkSourceLoader(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
+  void forget(Step& step, const Record& record) noexcept override;
 
  private:
   bool open_source(Step& step, const std::string& path) noexcept;

@@ -89,6 +89,11 @@ bool ChunkUnpacker::open_chunk(const Record& record) noexcept {
   return true;
 }
 
+void ChunkUnpacker::forget(Step& step, const Record&) noexcept {
+  step.store(state_.frames_put, 0);
+  opened_ = nullptr;
+}
+
 StepStatus ChunkUnpacker::step(Step& step) noexcept {
   const std::optional<Record> record = step.peek(in_);
   if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;

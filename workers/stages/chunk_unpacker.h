@@ -42,6 +42,7 @@ class ChunkUnpacker final : public Stage {
 
   explicit ChunkUnpacker(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
+  void forget(Step& step, const Record& record) noexcept override;
 
  private:
   bool open_chunk(const Record& record) noexcept;

@@ -523,6 +523,15 @@ bool ChunkReader::refuse(Step& step, const Record& record, SkipReason& reason,
   return step.consume(record) == StepStatus::kDone;
 }
 
+// A chunk that cannot be read alive is not to be drawn again.
+void ChunkReader::forget(Step& step, const Record& record) noexcept {
+  TaskRecord task{};
+  if (record.bytes.size() < sizeof task) return;
+  std::memcpy(&task, record.bytes.data(), sizeof task);
+  const RejectRecord reject{task.global_index};
+  (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
+}
+
 StepStatus ChunkReader::step(Step& step) noexcept {
   const std::optional<Record> record = step.peek(in_);
   if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;

@@ -140,6 +140,7 @@ class ChunkReader final : public Stage {
   explicit ChunkReader(const StageContext& context);
   ~ChunkReader() override;
   StepStatus step(Step& step) noexcept override;
+  void forget(Step& step, const Record& record) noexcept override;
 
  private:
   int open_file(const std::string& path) noexcept;

@@ -42,7 +42,7 @@ constexpr char kGolden[] =
     "LanePage:incarnation:388:4;"
     "LanePage:start_ticks:392:8;"
     "LanePage:attempt_key:400:8;"
-    "LanePage:attempt_count:408:4;"
+    "LanePage:faulted:408:4;"
     "LanePage:state:412:4;"
     "LanePage:progress_ns:416:8;"
     "LanePage:desired:512:4;"
@@ -124,7 +124,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0x7b7b2fb6f62a41d0;
+constexpr std::uint64_t kGoldenHash = 0x76e53a66a40a78c4;
 
 std::string layout_text() {
   std::string text;

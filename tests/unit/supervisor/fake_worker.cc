@@ -5,7 +5,7 @@
 //   crash      says a line and ends with status 9, before it is ready
 //   permanent  says that a restart would meet the same, and ends with status 1
 //   stuck      says ready and does nothing any more, whatever it is told
-//   poison     begins record 42 on every lane and kills itself, unless the record is set aside
+//   poison     begins record 42 on every lane and faults in the first, unless that is set aside
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -66,11 +66,11 @@ int main(int, char** argv) {
     page.incarnation.fetch_add(1);
     if (behaviour == "poison" && page.quarantine_key.load() != 42) {
       page.attempt_key.store(42);
-      page.attempt_count.fetch_add(1);
     }
   }
   if (behaviour == "poison" && lane(setup.lanes(0).index()).quarantine_key.load() != 42) {
-    kill(getpid(), SIGKILL);
+    lane(setup.lanes(0).index()).faulted.store(SIGSEGV);
+    kill(getpid(), SIGSEGV);
   }
   for (const LaneSetup& planned : setup.lanes()) {
     shm::LanePage& page = lane(planned.index());

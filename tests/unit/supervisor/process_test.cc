@@ -11,6 +11,7 @@
 #include "supervisor/process/log_tail.h"
 #include "supervisor/process/restart_budget.h"
 #include "supervisor/process/spawn.h"
+#include "supervisor/process/suspects.h"
 
 namespace ringfeed::process {
 namespace {
@@ -73,7 +74,7 @@ TEST(RestartBudget, TheFirstRestartIsAtOnceThenTheWaitDoublesUpToItsMaximum) {
   RestartBudget budget(kLimits);
   std::vector<std::uint64_t> delays;
   for (std::uint64_t i = 0; i < 5; ++i) {
-    const auto verdict = budget.on_death(1000 + i, 5);
+    const auto verdict = budget.on_death(1000 + i, 5, false);
     EXPECT_FALSE(verdict.give_up);
     delays.push_back(verdict.delay_ms);
   }
@@ -82,17 +83,18 @@ TEST(RestartBudget, TheFirstRestartIsAtOnceThenTheWaitDoublesUpToItsMaximum) {
 
 TEST(RestartBudget, ALifeOfSomeLengthMakesTheNextRestartQuickAgain) {
   RestartBudget budget(kLimits);
-  static_cast<void>(budget.on_death(1000, 5));
-  EXPECT_EQ(budget.on_death(1001, 5).delay_ms, 10U);
-  EXPECT_EQ(budget.on_death(5000, kQuickLifeMs).delay_ms, 0U);
-  EXPECT_EQ(budget.on_death(5001, 5).delay_ms, 0U) << "the first quick one after a long life";
-  EXPECT_EQ(budget.on_death(5002, 5).delay_ms, 10U);
+  static_cast<void>(budget.on_death(1000, 5, false));
+  EXPECT_EQ(budget.on_death(1001, 5, false).delay_ms, 10U);
+  EXPECT_EQ(budget.on_death(5000, kQuickLifeMs, false).delay_ms, 0U);
+  EXPECT_EQ(budget.on_death(5001, 5, false).delay_ms, 0U)
+      << "the first quick one after a long life";
+  EXPECT_EQ(budget.on_death(5002, 5, false).delay_ms, 10U);
 }
 
 TEST(RestartBudget, OneDeathMoreThanAllowedWithinThePeriodIsTheEnd) {
   RestartBudget budget(kLimits);
-  for (std::uint64_t i = 0; i < 5; ++i) EXPECT_FALSE(budget.on_death(1000 + i, 5).give_up);
-  const auto last = budget.on_death(1010, 5);
+  for (std::uint64_t i = 0; i < 5; ++i) EXPECT_FALSE(budget.on_death(1000 + i, 5, false).give_up);
+  const auto last = budget.on_death(1010, 5, false);
   EXPECT_TRUE(last.give_up);
   EXPECT_EQ(last.deaths, 6U);
 }
@@ -100,13 +102,63 @@ TEST(RestartBudget, OneDeathMoreThanAllowedWithinThePeriodIsTheEnd) {
 TEST(RestartBudget, DeathsAreForgottenAfterThePeriod) {
   RestartBudget budget(kLimits);
   for (std::uint64_t i = 0; i < 100; ++i) {
-    EXPECT_FALSE(budget.on_death(1000 + i * 15'000, 14'000).give_up) << i;
+    EXPECT_FALSE(budget.on_death(1000 + i * 15'000, 14'000, true).give_up) << i;
   }
 }
 
 TEST(RestartBudget, WithNoRestartsAllowedTheFirstDeathIsTheEnd) {
   RestartBudget budget({.max_restarts = 0});
-  EXPECT_TRUE(budget.on_death(1, 1'000'000).give_up);
+  EXPECT_TRUE(budget.on_death(1, 1'000'000, true).give_up);
+}
+
+TEST(RestartBudget, WhoeverWorkedDidNotDieOfItsStart) {
+  RestartBudget budget(kLimits);
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(budget.on_death(1000 + i, 5, true).delay_ms, 0U);
+}
+
+TEST(RestartBudget, DeathsThatAreExplainedDoNotCount) {
+  RestartBudget budget(kLimits);
+  for (std::uint64_t i = 0; i < 30; ++i) {
+    EXPECT_FALSE(budget.on_death(1000 + i, 5, false).give_up) << i;
+    if (i % 3 == 2) budget.forgive(3);
+  }
+  EXPECT_EQ(budget.on_death(1100, 5, false).delay_ms, 0U);
+}
+
+TEST(Blame, FallsOnTheLaneThatFaultedOrStalledAndOnNobodyForWhatCameFromOutside) {
+  EXPECT_EQ(blame_for(true, true, false, false, true), Blame::kCertain);
+  EXPECT_EQ(blame_for(false, true, false, false, true), Blame::kNone);
+  EXPECT_EQ(blame_for(false, false, true, true, false), Blame::kCertain);
+  EXPECT_EQ(blame_for(false, false, false, true, false), Blame::kNone);
+  EXPECT_EQ(blame_for(false, false, false, false, true), Blame::kNone) << "kill -SEGV by hand";
+  EXPECT_EQ(blame_for(false, false, false, false, false), Blame::kPerhaps) << "kill -KILL, exit";
+}
+
+TEST(Suspects, ARecordIsCondemnedOnceAfterSoManyDeathsOnItInARow) {
+  Suspects suspects(3);
+  EXPECT_FALSE(suspects.on_death(0, 7, Blame::kCertain).condemned);
+  EXPECT_FALSE(suspects.on_death(0, 7, Blame::kCertain).condemned);
+  const Suspects::Verdict third = suspects.on_death(0, 7, Blame::kCertain);
+  EXPECT_TRUE(third.condemned);
+  EXPECT_EQ(third.deaths, 3U);
+  EXPECT_FALSE(suspects.on_death(0, 7, Blame::kCertain).condemned);
+}
+
+TEST(Suspects, AnotherRecordStartsAnewAndLanesAreApart) {
+  Suspects suspects(2);
+  EXPECT_FALSE(suspects.on_death(0, 7, Blame::kCertain).condemned);
+  EXPECT_FALSE(suspects.on_death(0, 8, Blame::kCertain).condemned);
+  EXPECT_FALSE(suspects.on_death(0, 7, Blame::kCertain).condemned);
+  EXPECT_FALSE(suspects.on_death(1, 7, Blame::kCertain).condemned);
+  EXPECT_TRUE(suspects.on_death(0, 7, Blame::kCertain).condemned);
+}
+
+TEST(Suspects, DeathsThatMayBeAnybodysCountHalfAndNoneAtAll) {
+  Suspects suspects(2);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(suspects.on_death(0, 7, Blame::kPerhaps).condemned);
+  EXPECT_FALSE(suspects.on_death(0, 7, Blame::kNone).condemned);
+  EXPECT_FALSE(suspects.on_death(0, 0, Blame::kCertain).condemned) << "no record was worked on";
+  EXPECT_TRUE(suspects.on_death(0, 7, Blame::kPerhaps).condemned);
 }
 
 std::vector<std::string> passed_on;

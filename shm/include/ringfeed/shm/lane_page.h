@@ -13,15 +13,16 @@
 //   0x180      4  pid             lane        of the live incarnation; 0 before the first
 //   0x184      4  incarnation     lane        how often the lane was attached, from 1
 //   0x188      8  start_ticks     lane        start time of that process (/proc/PID/stat field 22)
-//   0x190      8  attempt_key     lane        the input record being worked on (ring, sequence
-//   number), 0 if none 0x198      4  attempt_count   lane        incarnations that have begun this
-//   key 0x19c      4  state           lane        LaneState 0x1a0      8  progress_ns     lane
-//   CLOCK_MONOTONIC at the last commit 0x200      4  desired         supervisor  LaneDesire 0x204
-//   4  crash_count     supervisor  deaths of this lane's worker 0x208      8  quarantine_key
-//   supervisor  a record to set aside instead of working on it 0x280      8  retire          lane
-//   1 + newest batch whose slot or descriptor was given up for reuse 0x290  16x16  answers lane per
-//   consumer group: admission epoch answered and first batch respected 0x400   3072  counters lane
-//   counters.h
+//   0x190      8  attempt_key     lane        record_key() of the record being worked on, 0: none
+//   0x198      4  faulted         lane        the signal that this lane itself raised, 0: none
+//   0x19c      4  state           lane        LaneState
+//   0x1a0      8  progress_ns     lane        CLOCK_MONOTONIC at the last commit
+//   0x200      4  desired         supervisor  LaneDesire
+//   0x204      4  crash_count     supervisor  deaths of this lane's worker
+//   0x208      8  quarantine_key  supervisor  a record to set aside instead of working on it
+//   0x280      8  retire          lane        1 + newest batch whose slot or descriptor was given
+//   up 0x290  16x16  answers         lane        per consumer group, see AdmissionAnswer 0x400 3072
+//   counters        lane        counters.h
 #pragma once
 
 #include "ringfeed/shm/abi.h"
@@ -44,6 +45,22 @@ enum class LaneDesire : std::uint32_t {
   kStop = 2,   // leave between two steps
 };
 
+// Names an input record of a lane for as long as the feed lives; never 0.
+constexpr std::uint64_t record_key(std::uint32_t port, std::uint32_t ring,
+                                   std::uint64_t seq) noexcept {
+  return std::uint64_t{1} << 63 | std::uint64_t{port & 0x3f} << 57 |
+         std::uint64_t{ring & 0xff} << 48 | (seq & ((std::uint64_t{1} << 48) - 1));
+}
+constexpr std::uint32_t port_of(std::uint64_t record_key) noexcept {
+  return static_cast<std::uint32_t>(record_key >> 57 & 0x3f);
+}
+constexpr std::uint32_t ring_of(std::uint64_t record_key) noexcept {
+  return static_cast<std::uint32_t>(record_key >> 48 & 0xff);
+}
+constexpr std::uint64_t seq_of(std::uint64_t record_key) noexcept {
+  return record_key & ((std::uint64_t{1} << 48) - 1);
+}
+
 // A lane's answer to the admission of one consumer group: from batch `from` on it reuses nothing
 // that this group, in this epoch, has not finished. `from` is stored first, then `epoch` (release).
 struct AdmissionAnswer {
@@ -63,7 +80,7 @@ struct LanePage {
   std::atomic<std::uint32_t> incarnation;
   std::atomic<std::uint64_t> start_ticks;
   std::atomic<std::uint64_t> attempt_key;
-  std::atomic<std::uint32_t> attempt_count;
+  std::atomic<std::uint32_t> faulted;
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint64_t> progress_ns;
   std::uint8_t reserved2[0x200 - 0x1a8];

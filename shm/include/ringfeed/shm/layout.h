@@ -47,7 +47,7 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(LanePage, incarnation),
     RF_FIELD(LanePage, start_ticks),
     RF_FIELD(LanePage, attempt_key),
-    RF_FIELD(LanePage, attempt_count),
+    RF_FIELD(LanePage, faulted),
     RF_FIELD(LanePage, state),
     RF_FIELD(LanePage, progress_ns),
     RF_FIELD(LanePage, desired),

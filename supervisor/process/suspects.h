@@ -1,0 +1,45 @@
+// Records that workers die on. A record is condemned after `max_attempts` deaths that can only be
+// its doing, or twice as many that may be anybody's.
+//
+// At a worker's death the page of each of its lanes tells which record was being worked on, if any.
+// Whose doing it was:
+//   a lane faulted or stalled       that lane's record, and no other's
+//   a fault that no lane raised     came from outside: nobody's
+//   SIGKILL, an exit status         perhaps the record's (no memory was left), perhaps not: each
+//                                   record that was being worked on counts half
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace ringfeed::process {
+
+enum class Blame : std::uint8_t { kNone, kPerhaps, kCertain };
+
+// `lane_faulted`, `lane_stalled`: this very lane; `any`: some lane of the process.
+[[nodiscard]] Blame blame_for(bool lane_faulted, bool any_faulted, bool lane_stalled,
+                              bool any_stalled, bool fault_signal) noexcept;
+
+class Suspects {
+ public:
+  explicit Suspects(std::uint32_t max_attempts) : max_attempts_(max_attempts) {}
+
+  struct Verdict {
+    bool condemned = false;    // with this death; once
+    std::uint32_t deaths = 0;  // on this record, one after the other
+  };
+  // A worker died while its lane worked on `key`. A death on another record of the lane lets the
+  // one before it go.
+  Verdict on_death(std::uint32_t lane, std::uint64_t key, Blame blame);
+
+ private:
+  struct Suspect {
+    std::uint64_t key = 0;
+    std::uint32_t halves = 0;
+    std::uint32_t deaths = 0;
+  };
+  std::uint32_t max_attempts_;
+  std::map<std::uint32_t, Suspect> by_lane_;
+};
+
+}  // namespace ringfeed::process

@@ -1,0 +1,57 @@
+"""Records that kill or hang their stage are set aside; all others are delivered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import lc0_data
+import lc0_reference
+import numpy as np
+import pytest
+from conftest import BIN, FeedRun
+
+EVERY = 12
+
+
+@pytest.mark.parametrize("how", ["crash", "abort", "exit", "hang"])
+def test_a_data_set_is_delivered_complete_but_for_its_poisoned_records(
+    tmp_path: Path, games: lc0_data.Manifest, how: str
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shutil.copy2(BIN / "ringfeed", programs / "ringfeed")
+    shutil.copy2(BIN / "poison_worker", programs / "ringfeed-worker")
+    letters = tmp_path / "letters"
+    run = FeedRun(
+        tmp_path,
+        Path(games.directory),
+        unpackers=2,
+        programs=programs,
+        extra=f'restart {{ max_attempts: 2 stall_ms: 400 dead_letters: "{letters}" }}',
+    )
+    run.environment.update(RINGFEED_POISON=how, RINGFEED_POISON_EVERY=str(EVERY))
+    try:
+        result = run.start().trainer().result()
+        assert run.wait() == 0, run.text()
+    finally:
+        run.close()
+
+    poisoned = 0
+    for record in letters.glob("*.record"):
+        identity, frames = np.frombuffer(record.read_bytes()[:12], "<u8,<u4")[0].tolist()
+        assert identity % EVERY == 0, "only what kills is set aside"
+        poisoned += frames
+        about = json.loads(record.with_suffix(".json").read_text())
+        assert about["stage"] == "unpacker" and about["bytes"] == record.stat().st_size
+        assert about["deaths"] >= 2
+        expected = {"crash": "signal 11", "abort": "signal 6", "exit": "status 9", "hang": "stalled"}
+        assert expected[how] in about["cause"]
+        if how == "crash":
+            assert "backtrace" in about["cause"] and "poison_worker" not in about["feed"]
+    assert poisoned > 0, "the data has poisoned chunks"
+    audit = lc0_reference.audit(result["hashes"], games.record_hashes)
+    assert not audit.repeated and not audit.unknown, str(audit)
+    assert len(audit.missing) == poisoned
+    assert run.text().count("record_quarantined") == len(list(letters.glob("*.record")))

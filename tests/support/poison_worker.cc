@@ -1,0 +1,89 @@
+// ringfeed-worker with a chunk_unpacker that cannot bear some chunks: those whose identity is a
+// multiple of RINGFEED_POISON_EVERY, read as an unsigned number. On them it does what
+// RINGFEED_POISON says, once it has put out what it can of them: `crash` (writes where nothing is),
+// `abort`, `exit` (status 9), `hang`.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "proto/config.pb.h"
+#include "workers/runtime/registry.h"
+#include "workers/runtime/worker.h"
+#include "workers/stages/all.h"
+#include "workers/stages/records.h"
+
+namespace ringfeed {
+namespace {
+
+std::string_view setting(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+void suffer() {
+  const std::string_view how = setting("RINGFEED_POISON", "crash");
+  volatile std::uintptr_t nowhere = 64;
+  if (how == "crash") *reinterpret_cast<volatile int*>(nowhere) = 1;
+  if (how == "abort") std::abort();
+  if (how == "exit") ::_exit(9);
+  while (how == "hang") ::pause();
+}
+
+class PoisonedUnpacker final : public Stage {
+ public:
+  PoisonedUnpacker(const StageContext& context, std::unique_ptr<Stage> real)
+      : in_(context.input("input")),
+        every_(std::strtoull(setting("RINGFEED_POISON_EVERY", "10").data(), nullptr, 10)),
+        real_(std::move(real)) {}
+  StepStatus step(Step& step) noexcept override {
+    std::uint64_t before = 0;
+    std::optional<Record> record = step.peek(in_);
+    if (record) std::memcpy(&before, record->bytes.data(), sizeof before);
+    const StepStatus status = real_->step(step);
+    if (record && before % every_ == 0) suffer();
+    return status;
+  }
+  void forget(Step& step, const Record& record) noexcept override { real_->forget(step, record); }
+
+ private:
+  InPort in_;
+  std::uint64_t every_;
+  std::unique_ptr<Stage> real_;
+};
+
+}  // namespace
+}  // namespace ringfeed
+
+int main(int argc, char** argv) {
+  using namespace ringfeed;  // NOLINT: a test program
+  Registry all;
+  register_all_stages(all);
+  Registry registry;
+  for (StageType type : all.types()) {
+    if (type.kind == "chunk_unpacker") {
+      type.nodes = [nodes = type.nodes](const StageConfig& stage, const DataLoaderConfig& feed) {
+        std::vector<NodeSpec> made = nodes(stage, feed);
+        for (NodeSpec& node : made) {
+          node.create = [create = node.create](const StageContext& context) {
+            return std::make_unique<PoisonedUnpacker>(context, create(context));
+          };
+        }
+        return made;
+      };
+    }
+    registry.add(std::move(type));
+  }
+  try {
+    if (argc == 2 && std::string_view(argv[1]) == "--plan") return print_plan(registry);
+    if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
+      return run_worker(std::atoi(argv[2]), registry);
+    }
+    return 2;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "poison_worker: %s\n", error.message().c_str());
+    return 1;
+  }
+}

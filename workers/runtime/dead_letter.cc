@@ -1,0 +1,75 @@
+#include "workers/runtime/dead_letter.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "ringfeed/shm/segment.h"
+
+namespace ringfeed {
+namespace {
+
+Error io_error(const std::string& path, const char* what) {
+  return Error(ErrorCode::kIo, fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
+}
+
+Status write_whole(const std::string& path, std::span<const std::byte> bytes) {
+  const std::string partial = path + ".partial";
+  const shm::Fd fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd) return io_error(partial, "cannot be created");
+  for (std::size_t at = 0; at < bytes.size();) {
+    const ssize_t wrote = ::write(fd.get(), bytes.data() + at, bytes.size() - at);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      const Error error = io_error(partial, "cannot be written");
+      ::unlink(partial.c_str());
+      return error;
+    }
+    at += static_cast<std::size_t>(wrote);
+  }
+  if (::rename(partial.c_str(), path.c_str()) != 0) return io_error(path, "cannot be renamed to");
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> write_dead_letter(const DeadLetterFacts& facts, const DeadLetter& letter) {
+  std::error_code failed;
+  std::filesystem::create_directories(facts.directory, failed);
+  if (failed) {
+    errno = failed.value();
+    return io_error(facts.directory, "cannot be created");
+  }
+  const std::string stem = fmt::format(
+      "{}/{}{}{}-{}-{}.{}-{}", facts.directory, facts.stage, facts.node.empty() ? "" : ".",
+      facts.node, letter.input, facts.lane, shm::ring_of(letter.key), shm::seq_of(letter.key));
+  const nlohmann::ordered_json about = {
+      {"feed", facts.feed},
+      {"stage", facts.stage},
+      {"node", facts.node},
+      {"lane", facts.lane},
+      {"port", letter.input},
+      {"ring", shm::ring_of(letter.key)},
+      {"seq", shm::seq_of(letter.key)},
+      {"lineage", {letter.record.header->tag[0], letter.record.header->tag[1]}},
+      {"user", letter.record.header->user},
+      {"bytes", letter.record.bytes.size()},
+      {"deaths", facts.deaths},
+      {"cause", facts.cause}};
+  const std::string text =
+      about.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (Status wrote = write_whole(stem + ".record", letter.record.bytes); !wrote)
+    return wrote.error();
+  if (Status wrote = write_whole(stem + ".json", std::as_bytes(std::span(text))); !wrote) {
+    return wrote.error();
+  }
+  return stem + ".record";
+}
+
+}  // namespace ringfeed

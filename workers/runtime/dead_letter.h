@@ -1,0 +1,31 @@
+// Dead letters on disk: the bytes of a record that killed its worker too often, and what is known
+// about it.
+//
+// DIRECTORY/STAGE-PORT-LANE.RING-SEQ.record holds the record as it stood in the ring, the same
+// name with .json who it was: feed, stage, node, lane, port, ring, seq, lineage, bytes, deaths,
+// cause.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ringfeed/shm/result.h"
+#include "workers/runtime/lane.h"
+
+namespace ringfeed {
+
+struct DeadLetterFacts {
+  std::string directory = {};
+  std::string feed = {};
+  std::string stage = {};
+  std::string node = {};
+  std::uint32_t lane = 0;
+  std::string cause = {};  // what the supervisor knows: signal, last words
+  std::uint32_t deaths = 0;
+};
+
+// Writes both files, each complete or absent; writing again replaces them by the same. Returns the
+// path of the record. Error: kIo, with the path and the system's reason.
+Result<std::string> write_dead_letter(const DeadLetterFacts& facts, const DeadLetter& letter);
+
+}  // namespace ringfeed
