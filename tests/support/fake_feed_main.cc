@@ -5,7 +5,7 @@
 // Prints "ready" and then one line of answer for each line of input:
 //   publish N [ROWS]   "ok": a thread publishes N more batches, each as soon as there is room
 //   close              "ok": the lanes close once all of these are published
-//   fail REASON        "ok": the feed has failed
+//   fail REASON        "ok": the feed fails once all of these are published
 //   newest             the number of the newest batch
 //   members            how many clients are attached
 //   recover G M        "ok": member M of group G is taken for dead
@@ -52,6 +52,11 @@ class Publisher {
     closing_ = true;
     changed_.notify_all();
   }
+  void fail(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    failure_ = reason;
+    changed_.notify_all();
+  }
 
  private:
   void run() {
@@ -65,6 +70,10 @@ class Publisher {
         feed_.close();
         closing_ = false;
       }
+      if (wanted_ == 0 && !failure_.empty()) {
+        feed_.fail(failure_);
+        failure_.clear();
+      }
       // No room: groups' bells are not listened to here, a look now and then does.
       changed_.wait_for(lock, std::chrono::milliseconds(wanted_ > 0 ? 1 : 1000));
     }
@@ -76,6 +85,7 @@ class Publisher {
   std::uint64_t wanted_ = 0;
   std::uint32_t rows_ = 0;
   bool closing_ = false;
+  std::string failure_;
   bool stop_ = false;
   std::thread thread_;
 };
@@ -135,7 +145,7 @@ int main(int argc, char** argv) {
     } else if (verb == "close") {
       publisher.close();
     } else if (verb == "fail") {
-      feed.fail(rest_of(words));
+      publisher.fail(rest_of(words));
     } else if (verb == "newest") {
       std::cout << feed.newest() << std::endl;
       continue;
