@@ -10,6 +10,11 @@
 namespace ringfeed {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 constexpr std::array kFaults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr std::size_t kStackBytes = 64 * 1024;
 constexpr int kFramesMax = 16;  // fit into the log's tail (supervisor/process/log_tail.h)
@@ -37,7 +42,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
 }  // namespace
 
 void watch_for_faults() {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (kSanitized) return;
   // The first call loads what it needs, which a handler must not do.
   std::array<void*, 1> frame;
   static_cast<void>(::backtrace(frame.data(), 1));
@@ -45,7 +50,6 @@ void watch_for_faults() {
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND | SA_NODEFER;
   for (const int signal : kFaults) ::sigaction(signal, &action, nullptr);
-#endif
 }
 
 FaultWatch::FaultWatch(shm::LanePage& page) : stack_(kStackBytes) {
