@@ -1,6 +1,8 @@
 // Becoming a member and ceasing to be one; what is known of the feed in between.
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,7 @@ namespace {
 
 constexpr uint64_t kAttachId = 1;
 constexpr uint64_t kDetachId = 2;
+constexpr uint64_t kLookAgainNs = 100'000'000;
 // With neither timeout_ms nor answer_ms a supervisor that exists gets this long to answer.
 constexpr int64_t kAnswerMs = 10'000;
 constexpr int64_t kDetachMs = 1'000;
@@ -86,11 +89,12 @@ bool pause_ms(int64_t ms) {
   return nanosleep(&time, nullptr) == 0;
 }
 
-rf_status connect_or_wait(const rf_attach_options& options, const Deadline& deadline, int* fd) {
-  char path[512];
+// `path` gets the socket's path, to find it again.
+rf_status connect_or_wait(const rf_attach_options& options, const Deadline& deadline, char* path,
+                          size_t path_room, int* fd) {
   for (;;) {
     int error = 0;
-    *fd = connect_feed(options, path, sizeof path, &error);
+    *fd = connect_feed(options, path, path_room, &error);
     if (*fd >= 0) return RF_OK;
     if (error == EACCES || error == EPERM) {
       return fail(nullptr, RF_PERMISSION,
@@ -295,7 +299,11 @@ void put_owner(rf_feed* feed) {
 void leave(rf_feed* feed) {
   uint8_t message[4096];
   const size_t bytes = encode_detach(kDetachId, message, sizeof message);
-  if (!send_message(feed->socket, message, bytes)) return;
+  // A supervisor that came after the one that died is told who leaves.
+  if (!send_message(feed->socket, message, bytes) &&
+      !(find_supervisor(feed, true) && send_message(feed->socket, message, bytes))) {
+    return;
+  }
   const Deadline deadline = Deadline::after(kDetachMs);
   auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
   while (reply != nullptr) {
@@ -313,6 +321,29 @@ void leave(rf_feed* feed) {
 }
 
 }  // namespace
+
+bool find_supervisor(rf_feed* feed, bool now) {
+  const uint64_t time = now_ns();
+  uint64_t not_before = feed->look_again_ns.load(std::memory_order_relaxed);
+  // relaxed: decides which thread looks, and how often.
+  if ((!now && time < not_before) ||
+      !feed->look_again_ns.compare_exchange_strong(not_before, time + kLookAgainNs,
+                                                   std::memory_order_relaxed)) {
+    return false;
+  }
+  int error = 0;
+  const int fd = connect_path(feed->socket_path, false, &error);
+  if (fd < 0) return false;
+  uint8_t message[96];
+  const size_t bytes = encode_rejoin(feed->feed_control.header()->feed_id, feed->group_index,
+                                     feed->member, feed->epoch, kRejoinId, message, sizeof message);
+  const bool sent = send_message(fd, message, bytes);
+  // In one act, so that other threads always find an open socket there.
+  if (sent) dup3(fd, feed->socket, O_CLOEXEC);
+  close(fd);
+  if (sent) feed->supervisor_gone.store(0, std::memory_order_relaxed);  // relaxed: a hint
+  return sent;
+}
 
 void put_user(rf_feed* feed) {
   // acq_rel: release, so that this call's last accesses are over before another thread unmaps;
@@ -358,7 +389,8 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
 
   const Deadline deadline = Deadline::after(options.timeout_ms);
   int fds[kFds] = {-1, -1, -1, -1};
-  rf_status status = connect_or_wait(options, deadline, &feed->socket);
+  rf_status status = connect_or_wait(options, deadline, feed->socket_path, sizeof feed->socket_path,
+                                     &feed->socket);
   if (status == RF_OK) {
     Deadline answer = deadline;
     if (options.answer_ms != 0) answer = Deadline::after(options.answer_ms);
@@ -375,6 +407,10 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
     feed->member = static_cast<uint8_t>(hello->reply.member_index);
     feed->group_index = hello->reply.group_index;
     feed->supervisor_pid = hello->reply.supervisor_pid;
+    // In another pid namespace the feed's numbers would name strangers, or nobody.
+    feed->sees_processes =
+        feed->supervisor_pid != 0 &&
+        (kill(static_cast<pid_t>(feed->supervisor_pid), 0) == 0 || errno == EPERM);
     // acquire, pairs with the supervisor's release of the group's state: the head is that of this
     // admission.
     feed->group->head.state.load(std::memory_order_acquire);

@@ -46,6 +46,9 @@ struct Deadline {
   [[nodiscard]] int64_t left_ms(int64_t most) const;
 };
 
+// Of the request in which a member tells a later supervisor of itself.
+constexpr uint64_t kRejoinId = 3;
+
 // ---- messages (codec.cc): the attach part of proto/control.proto, written and read by hand ----
 
 struct AttachReply {
@@ -69,6 +72,8 @@ struct AttachReply {
 size_t encode_attach(const rf_attach_options& options, const char* group, const char* client,
                      uint64_t id, uint8_t* out, size_t room);
 size_t encode_detach(uint64_t id, uint8_t* out, size_t room);
+size_t encode_rejoin(const uint8_t* feed_id, uint32_t group, uint32_t member, uint64_t epoch,
+                     uint64_t id, uint8_t* out, size_t room);
 // False if the bytes are no message. *id: Reply.id, 0 for an event.
 bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply);
 
@@ -77,6 +82,8 @@ bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply*
 // Connects to the feed's supervisor; the descriptor or -1, with the path tried (the last one) and
 // the errno in *error (ENAMETOOLONG when a path does not fit a socket address).
 int connect_feed(const rf_attach_options& options, char* path, size_t path_room, int* error);
+// To a path; with `wait` false it gives up where it would have to wait (EAGAIN).
+int connect_path(const char* path, bool wait, int* error);
 bool send_message(int fd, const uint8_t* bytes, size_t count);
 // Receives one message with up to `fd_room` descriptors. > 0: its bytes; 0: closed by the peer;
 // -1: timeout; -2: interrupted; -3: error (errno).
@@ -137,6 +144,11 @@ struct rf_feed {
   uint8_t member;
   uint32_t supervisor_pid;
   std::atomic<uint32_t> supervisor_gone;  // its end of the socket is closed: a hint
+  bool sees_processes;                    // pids of the feed mean something in this pid namespace
+  std::atomic<uint32_t> replaced;         // another feed of the name has taken its place
+  std::atomic<uint64_t> look_again_ns;    // for another supervisor, not before this time
+  std::atomic<uint64_t> abandoned_ns;     // since when neither it nor any lane lives; 0: they do
+  char socket_path[512];
 
   std::atomic<uint64_t> held[ringfeed::shm::kDescriptorsMax];  // by s mod D: s, 0 none
   std::atomic<uint32_t> held_slot[ringfeed::shm::kDescriptorsMax];

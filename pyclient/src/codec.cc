@@ -244,6 +244,21 @@ size_t encode_attach(const rf_attach_options& options, const char* group, const 
   return request.finish();
 }
 
+size_t encode_rejoin(const uint8_t* feed_id, uint32_t group, uint32_t member, uint64_t epoch,
+                     uint64_t id, uint8_t* out, size_t room) {
+  uint8_t body[64];
+  Writer rejoin(body, sizeof body);
+  rejoin.bytes(1, feed_id, 16);
+  rejoin.varint(2, group);
+  rejoin.varint(3, member);
+  rejoin.fixed64(4, epoch);
+  rejoin.varint(5, static_cast<uint64_t>(getpid()));
+  Writer request(out, room);
+  request.varint(1, id);
+  request.bytes(8, body, rejoin.finish());
+  return request.finish();
+}
+
 size_t encode_detach(uint64_t id, uint8_t* out, size_t room) {
   Writer request(out, room);
   request.varint(1, id);

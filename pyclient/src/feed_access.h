@@ -27,6 +27,10 @@ inline rf_status forked(const rf_feed* feed) {
               feed->name, static_cast<int>(feed->pid));
 }
 
+// Looks for the supervisor that has come after one that died, and tells it of this member; does not
+// wait for its answer. At most every 100 ms unless `now`. False: there is none yet.
+bool find_supervisor(rf_feed* feed, bool now);
+
 // Gives up one use of the memory; the last one leaves the feed and unmaps it.
 void put_user(rf_feed* feed);
 

@@ -4,8 +4,10 @@
 // lie before new ones, so they are found first, and no private position can be wrong. At most
 // D words are looked at, for only D batches can be unfinished.
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -23,6 +25,9 @@ using shm::ClaimState;
 using shm::FeedPhase;
 using shm::GroupState;
 using shm::MemberState;
+
+// So long nobody may live before waiting is given up: a supervisor may be on its way.
+constexpr uint64_t kAbandonedNs = 5'000'000'000;
 
 enum class Found {
   kBatch,    // claimed
@@ -350,16 +355,83 @@ Look look(rf_feed* feed, rf_batch* batch) {
   return {Found::kNothing, RF_OK};
 }
 
+// A supervisor that does not know this member is that of another feed of the same name.
+void note_answer(rf_feed* feed, const uint8_t* bytes, size_t count) {
+  auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
+  uint64_t id = 0;
+  if (reply != nullptr && decode_reply(bytes, count, &id, reply) && id == kRejoinId &&
+      reply->error != 0) {
+    // relaxed, both: hints; what follows is decided by the look at the processes.
+    feed->replaced.store(1, std::memory_order_relaxed);
+    feed->supervisor_gone.store(1, std::memory_order_relaxed);
+  }
+  free(reply);
+}
+
 // Reads what the supervisor says without being asked; its end is noted for the timeout's sentence.
 void hear_supervisor(rf_feed* feed) {
   uint8_t event[4096];
   for (int i = 0; i < 16; ++i) {
     const ssize_t received = recv(feed->socket, event, sizeof event, MSG_DONTWAIT);
-    if (received > 0) continue;
+    if (received > 0) {
+      note_answer(feed, event, static_cast<size_t>(received));
+      continue;
+    }
     // relaxed: for a message.
-    if (received == 0) feed->supervisor_gone.store(1, std::memory_order_relaxed);
+    if (received == 0 || (received < 0 && errno == ECONNRESET)) {
+      feed->supervisor_gone.store(1, std::memory_order_relaxed);
+      if (feed->replaced.load(std::memory_order_relaxed) == 0) find_supervisor(feed, false);
+    }
     return;
   }
+}
+
+// Is the process there that this number and start time name? (a zombie is not)
+bool process_lives(uint32_t pid, uint64_t start_ticks) {
+  char path[32];
+  char text[512];
+  snprintf(path, sizeof path, "/proc/%u/stat", pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno != ENOENT;
+  const ssize_t count = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (count <= 0) return false;
+  text[count] = '\0';
+  // Fields 3 (state) and 22 (start time) behind the name, which may contain anything.
+  const char* at = strrchr(text, ')');
+  if (at == nullptr || at[1] == '\0' || at[2] == 'Z' || at[2] == 'X') return false;
+  for (int field = 2; field < 22 && at != nullptr; ++field) at = strchr(at + 1, ' ');
+  return at != nullptr && strtoull(at, nullptr, 10) == start_ticks;
+}
+
+bool any_lane_lives(const rf_feed* feed) {
+  const uint32_t lanes = feed->control.header()->geometry[0];
+  for (uint32_t i = 0; i < lanes; ++i) {
+    const auto& page = *feed->control.at<const shm::LanePage>(shm::lane_page_offset(i));
+    // relaxed, all: whoever wrote them is asked for at the kernel.
+    const uint32_t pid = page.pid.load(std::memory_order_relaxed);
+    const uint32_t state = page.state.load(std::memory_order_relaxed);
+    if (pid != 0 && state == static_cast<uint32_t>(shm::LaneState::kRunning) &&
+        process_lives(pid, page.start_ticks.load(std::memory_order_relaxed))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Nobody is left who could publish anything, and nobody to start such processes again.
+bool is_abandoned(rf_feed* feed) {
+  // relaxed, all: decided by the look at the processes; a race only moves the moment.
+  if (!feed->sees_processes || feed->supervisor_gone.load(std::memory_order_relaxed) == 0 ||
+      any_lane_lives(feed)) {
+    feed->abandoned_ns.store(0, std::memory_order_relaxed);
+    return false;
+  }
+  const uint64_t now = now_ns();
+  uint64_t since = 0;
+  if (feed->abandoned_ns.compare_exchange_strong(since, now, std::memory_order_relaxed))
+    return false;
+  return now - since > kAbandonedNs;
 }
 
 // Sleeps until the bell has another value than `seen`, at most `ms`. False if a signal came.
@@ -414,6 +486,12 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
     }
     if (seen.found == Found::kAgain) continue;
     hear_supervisor(feed);
+    if (is_abandoned(feed)) {
+      return fail(feed, RF_FEED_FAILED,
+                  "feed %s: its supervisor and all its workers are gone: start it again with "
+                  "`ringfeed run`, and attach again",
+                  feed->name);
+    }
     const int64_t left = deadline.left_ms(seen.found == Found::kJoining ? 2 : kSliceMs);
     if (left == 0) return timed_out(feed, seen.found);
     if (!sleep_on_bell(feed, rings, left)) {

@@ -11,9 +11,8 @@
 #include "client.h"
 
 namespace ringfeed::client {
-namespace {
 
-int connect_path(const char* path, int* error) {
+int connect_path(const char* path, bool wait, int* error) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (strlen(path) >= sizeof address.sun_path) {
@@ -21,7 +20,7 @@ int connect_path(const char* path, int* error) {
     return -1;
   }
   memcpy(address.sun_path, path, strlen(path));
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | (wait ? 0 : SOCK_NONBLOCK), 0);
   if (fd < 0) {
     *error = errno;
     return -1;
@@ -32,8 +31,11 @@ int connect_path(const char* path, int* error) {
     close(fd);
     return -1;
   }
+  if (!wait) fcntl(fd, F_SETFL, 0);
   return fd;
 }
+
+namespace {
 
 bool given(const char* text) { return text != nullptr && text[0] != '\0'; }
 
@@ -42,23 +44,23 @@ bool given(const char* text) { return text != nullptr && text[0] != '\0'; }
 int connect_feed(const rf_attach_options& options, char* path, size_t path_room, int* error) {
   if (given(options.socket_path)) {
     snprintf(path, path_room, "%s", options.socket_path);
-    return connect_path(path, error);
+    return connect_path(path, true, error);
   }
   // secure_getenv: a set-uid program must not be led to another's socket.
   const char* dir =
       given(options.socket_dir) ? options.socket_dir : secure_getenv("RINGFEED_SOCKET_DIR");
   if (given(dir)) {
     snprintf(path, path_room, "%s/%s.sock", dir, options.feed);
-    return connect_path(path, error);
+    return connect_path(path, true, error);
   }
   if (const char* runtime = secure_getenv("XDG_RUNTIME_DIR"); given(runtime)) {
     snprintf(path, path_room, "%s/ringfeed/%s.sock", runtime, options.feed);
-    const int fd = connect_path(path, error);
+    const int fd = connect_path(path, true, error);
     // A trainer of a login session may well use a feed of the system.
     if (fd >= 0 || (*error != ENOENT && *error != ECONNREFUSED)) return fd;
   }
   snprintf(path, path_room, "/run/ringfeed/%s.sock", options.feed);
-  return connect_path(path, error);
+  return connect_path(path, true, error);
 }
 
 bool send_message(int fd, const uint8_t* bytes, size_t count) {

@@ -91,12 +91,6 @@ Status reserve(int fd, std::uint64_t from, std::uint64_t to, const std::string& 
   }
 }
 
-std::string file_name(const std::string& name) {
-  std::string out;
-  for (const char c : name) out += (c == '/' || c == ' ' || c == '>') ? '_' : c;
-  return out;
-}
-
 }  // namespace
 
 Fd& Fd::operator=(Fd&& other) noexcept {
@@ -159,16 +153,21 @@ std::uint64_t available_bytes(const Storage& storage) {
   return available;
 }
 
+std::string segment_file_name(const std::string& name) {
+  std::string out;
+  for (const char c : name) out += (c == '/' || c == ' ' || c == '>') ? '_' : c;
+  return out;
+}
+
 Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
                           const FeedIdentity& feed) {
   const std::uint64_t bytes = align_up(std::max<std::uint64_t>(spec.bytes, kPageBytes), kPageBytes);
   std::string path;
   Fd fd;
   if (storage.directory.empty()) {
-    fd = Fd(::memfd_create(file_name(spec.name).substr(0, 200).c_str(),
-                           MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    fd = Fd(::memfd_create(segment_file_name(spec.name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   } else {
-    path = storage.directory + "/" + file_name(spec.name);
+    path = storage.directory + "/" + segment_file_name(spec.name);
     // A new file and not the old one cut to nothing: whoever still maps the old one would die of
     // SIGBUS.
     ::unlink(path.c_str());

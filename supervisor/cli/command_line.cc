@@ -45,10 +45,15 @@ int main_with(int argc, char** argv) {
   ConfigArguments config;
   CLI::App* run_verb = app.add_subcommand("run", "Start a feed and serve it until it ends");
   add_config(*run_verb, config);
+  bool fresh = false;
+  run_verb->add_flag("--fresh", fresh,
+                     "start anew, also where a feed of this name could be taken over");
   run_verb->footer(
       "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\n"
+      "A feed whose supervisor was killed is taken over: stages and trainers go on where they "
+      "are.\n"
       "Example: ringfeed run lc0.textproto --set stages.pool.chunk_pool_size=20000");
-  run_verb->callback([&] { result = run(config); });
+  run_verb->callback([&] { result = run(config, fresh); });
 
   CLI::App* check_verb =
       app.add_subcommand("check", "Say what is wrong with a configuration, or what it would make");

@@ -20,7 +20,8 @@ struct ConfigArguments {
   std::vector<std::string> overrides;  // path=value
 };
 
-int run(const ConfigArguments& arguments);
+// `fresh`: does not take over a feed whose supervisor has died, but ends what is left of it.
+int run(const ConfigArguments& arguments, bool fresh);
 int check(const ConfigArguments& arguments);
 // `directory`: where feeds are looked for; empty: by the rule of control/place.h. An empty feed:
 // all that run there.

@@ -124,6 +124,9 @@ void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
   page.head.max_tries = terms.max_tries;
   page.head.world = terms.kind == shm::GroupKind::kRanked ? terms.world : 0;
   page.head.stall_ms = static_cast<std::uint32_t>(std::min<std::uint64_t>(terms.stall_ms, ~0U));
+  page.head.rejoin_ms = terms.rejoin_ms;
+  page.head.declared = 0;
+  page.head.from_oldest = 0;
   std::memset(page.head.name, 0, sizeof page.head.name);
   terms.name.copy(page.head.name, sizeof page.head.name - 1);
   // relaxed, all: published by the release of state.
@@ -150,6 +153,7 @@ Status ConsumerGroups::declare(const GroupTerms& wanted) {
   }
   write_head(*page, terms);
   groups_[*page].declared = true;
+  memory_.group(*page).head.declared = 1;
   groups_[*page].reported = GroupState::kActive;
   clear_words(memory_.group(*page));
   // relaxed: published by the release of state.
@@ -157,6 +161,46 @@ Status ConsumerGroups::declare(const GroupTerms& wanted) {
   ever_joined_ = true;
   set_state(*page, GroupState::kActive);
   return {};
+}
+
+std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
+  std::vector<KnownMember> members;
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    const GroupPage& page = memory_.group(g);
+    Group& group = groups_[g];
+    group.reported = state(g);
+    if (group.reported == GroupState::kUnused) continue;
+    group.terms.name.assign(page.head.name, ::strnlen(page.head.name, sizeof page.head.name));
+    group.terms.kind = static_cast<shm::GroupKind>(page.head.kind);
+    group.terms.world = page.head.world;
+    group.terms.policy = static_cast<shm::GroupPolicy>(page.head.policy);
+    group.terms.stall_ms = page.head.stall_ms;
+    group.terms.redeliver = page.head.redeliver != 0;
+    group.terms.max_tries = page.head.max_tries;
+    group.terms.max_hold = page.head.max_hold;
+    group.terms.rejoin_ms = page.head.rejoin_ms;
+    group.declared = page.head.declared != 0;
+    group.oldest = page.head.from_oldest != 0;
+    group.had_member = !group.declared;
+    ever_joined_ = ever_joined_ || group.reported != GroupState::kJoining;
+    // The page can be written by the group's trainers: what makes no sense ends the group.
+    const bool sane = page.head.kind <= 1 && page.head.policy <= 2 && page.head.max_tries >= 1 &&
+                      !group.terms.name.empty() &&
+                      (group.terms.kind != shm::GroupKind::kRanked ||
+                       (group.terms.world >= 1 && group.terms.world <= shm::kMembersMax));
+    if (!sane) {
+      group.declared = false;
+      group.terms.max_tries = 1;
+      set_state(g, GroupState::kDraining);
+    }
+    for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
+      const shm::Member& member = page.members[m];
+      if (member_state(member) == MemberState::kFree) continue;
+      group.had_member = true;
+      members.push_back({{g, m}, {static_cast<pid_t>(member.pid), member.start_ticks}});
+    }
+  }
+  return members;
 }
 
 Status ConsumerGroups::check_wish(const GroupWish& wish, std::uint32_t group) const {
@@ -224,6 +268,7 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
   }
   write_head(*page, terms);
   groups_[*page].oldest = wish.oldest;
+  memory_.group(*page).head.from_oldest = wish.oldest ? 1 : 0;
   groups_[*page].reported = GroupState::kJoining;
   set_state(*page, GroupState::kJoining);
   return *page;

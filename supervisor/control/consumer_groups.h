@@ -71,6 +71,14 @@ class ConsumerGroups {
   // Makes a group that exists from the start. Errors: kNoMemory (slots), kBusy (16 groups).
   [[nodiscard]] Status declare(const GroupTerms& terms);
 
+  // Takes up what an earlier supervisor has left in the pages. Members are given as they were;
+  // whoever finds one dead calls leave().
+  struct KnownMember {
+    MemberPlace place;
+    process::Identity who;
+  };
+  std::vector<KnownMember> adopt();
+
   // The place of a new member in the group of that name, which is made if there is none.
   // Errors: kInvalidArgument (rank, world), kIncompatible (the group is of another kind, world or
   // policy), kBusy (full, rank taken, group being closed), kNoMemory (too few slots).
@@ -114,7 +122,7 @@ class ConsumerGroups {
     GroupTerms terms;
     bool declared = false;
     bool had_member = false;
-    bool oldest = false;
+    bool oldest = false;  // from there on
     std::uint64_t empty_since_ms = 0;
     std::uint64_t unused_since = 0;  // order in which pages became free
     shm::GroupState reported = shm::GroupState::kUnused;

@@ -7,29 +7,60 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 
 namespace ringfeed::control {
 namespace {
 
-std::string read_all(int fd) {
-  std::string text;
-  std::array<char, 4096> bytes;
-  for (off_t at = 0;;) {
-    const ssize_t n = ::pread(fd, bytes.data(), bytes.size(), at);
-    if (n <= 0) return text;
-    text.append(bytes.data(), static_cast<std::size_t>(n));
-    at += n;
+std::string read_all(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string state_path(const std::string& lock_path) {
+  return std::filesystem::path(lock_path).replace_extension(".state").string();
+}
+
+std::string to_hex(const std::string& bytes) {
+  std::string out;
+  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return out;
+}
+
+std::string from_hex(const std::string& digits) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+    unsigned value = 0;
+    if (std::from_chars(digits.data() + i, digits.data() + i + 2, value, 16).ec != std::errc{}) {
+      return {};
+    }
+    bytes += static_cast<char>(value);
   }
+  return bytes;
 }
 
 }  // namespace
 
+std::string boot_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  in >> id;
+  return id;
+}
+
 std::string LockRecord::text() const {
-  std::string out = fmt::format("supervisor {} {}\n", supervisor.pid, supervisor.start_ticks);
+  std::string out;
+  if (!boot.empty()) out += fmt::format("boot {}\n", boot);
+  out += fmt::format("supervisor {} {}\n", supervisor.pid, supervisor.start_ticks);
+  if (!feed_id.empty()) out += fmt::format("feed_id {}\nseed {}\n", to_hex(feed_id), seed);
+  if (!config.empty()) out += fmt::format("config {}\n", to_hex(config));
+  if (!groups.empty()) out += fmt::format("groups {}\n", to_hex(groups));
   for (const auto& [group, worker] : workers) {
     out += fmt::format("worker {} {} {}\n", worker.pid, worker.start_ticks, group);
   }
@@ -54,6 +85,12 @@ LockRecord LockRecord::parse(const std::string& text) {
       if (words >> who.pid >> who.start_ticks >> group) record.workers.emplace_back(group, who);
     }
     if (what == "file" && line.size() > 5) record.files.push_back(line.substr(5));
+    if (what == "boot") words >> record.boot;
+    if (what == "seed") words >> record.seed;
+    std::string digits;
+    if (what == "feed_id" && words >> digits) record.feed_id = from_hex(digits);
+    if (what == "config" && words >> digits) record.config = from_hex(digits);
+    if (what == "groups" && words >> digits) record.groups = from_hex(digits);
   }
   return record;
 }
@@ -67,7 +104,7 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
       return Error{ErrorCode::kIo, fmt::format("lock file {}: {}", path, std::strerror(errno))};
     }
     const bool held = ::flock(lock.fd_.get(), LOCK_EX | LOCK_NB) != 0;
-    const LockRecord record = LockRecord::parse(read_all(lock.fd_.get()));
+    const LockRecord record = LockRecord::parse(read_all(state_path(path)));
     if (held) {
       return Error{ErrorCode::kBusy,
                    fmt::format("feed '{}' is already run by process {}: stop it with 'ringfeed "
@@ -89,23 +126,39 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
 }
 
 void FeedLock::write(const LockRecord& record) {
+  const std::string path = state_path(path_);
+  const std::string partial = path + ".partial";
   const std::string text = record.text();
-  if (::pwrite(fd_.get(), text.data(), text.size(), 0) < 0 ||
-      ::ftruncate(fd_.get(), static_cast<off_t>(text.size())) != 0) {
-    throw Error(ErrorCode::kIo, fmt::format("lock file {}: {}", path_, std::strerror(errno)));
+  const auto failed = [&] {
+    const Error error{ErrorCode::kIo, fmt::format("{}: {}", partial, std::strerror(errno))};
+    ::unlink(partial.c_str());
+    throw error;
+  };
+  const shm::Fd fd(
+      ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) failed();
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t wrote = ::write(fd.get(), text.data() + at, text.size() - at);
+    if (wrote < 0 && errno != EINTR) failed();
+    if (wrote > 0) at += static_cast<std::size_t>(wrote);
   }
+  if (::rename(partial.c_str(), path.c_str()) != 0) failed();
 }
 
 void FeedLock::remove() {
-  // Before the lock is given up, so that nobody else's file is removed.
-  if (fd_) ::unlink(path_.c_str());
+  // Before the lock is given up, so that nobody else's files are removed.
+  if (fd_) {
+    ::unlink(state_path(path_).c_str());
+    ::unlink(path_.c_str());
+  }
   fd_.reset();
 }
 
 std::vector<std::string> clear_remains(const LockRecord& record) {
   std::vector<std::string> done;
+  const bool same_boot = record.boot.empty() || record.boot == boot_id();
   for (const auto& [group, worker] : record.workers) {
-    if (process::is_alive(worker) && process::kill_process(worker, SIGKILL)) {
+    if (same_boot && process::is_alive(worker) && process::kill_process(worker, SIGKILL)) {
       done.push_back(fmt::format("ended worker {} of stage group '{}'", worker.pid, group));
     }
   }

@@ -1,11 +1,17 @@
-// The lock file of a feed: one supervisor per name, and what is left to clean when it was killed.
+// The lock of a feed: one supervisor per name; and its record, for whoever comes after a supervisor
+// that was killed, to take over the feed or to clean up.
 //
-// Lines of the file, rewritten whole by the supervisor whenever a worker is started:
+// <feed>.lock is empty; the lock is flock() on it, and the kernel drops it with the process.
+// <feed>.state is the record, replaced as a whole (rename) whenever a worker is started:
+//   boot <id>                              of the system: after another boot nothing lives
 //   supervisor <pid> <start_ticks>
+//   feed_id <32 hexadecimal digits>
+//   seed <number>
+//   config <hexadecimal digits>            the serialized DataLoaderConfig, as it was given
+//   groups <hexadecimal digits>            one with nothing but the stage groups that were formed
 //   worker <pid> <start_ticks> <stage group>
 //   file <path>
-// The lock itself is flock() on the file: the kernel drops it with the process, so a file without
-// its lock is the trace of a dead supervisor.
+// A record without its lock is the trace of a dead supervisor.
 #pragma once
 
 #include <string>
@@ -22,6 +28,11 @@ struct LockRecord {
   process::Identity supervisor;
   std::vector<std::pair<std::string, process::Identity>> workers;  // by stage group
   std::vector<std::string> files;
+  std::string boot = {};
+  std::string feed_id = {};  // 16 bytes
+  std::uint64_t seed = 0;
+  std::string config = {};
+  std::string groups = {};
 
   [[nodiscard]] std::string text() const;
   // What can be understood of a file that may be cut short.
@@ -38,7 +49,7 @@ class FeedLock {
   // What the last holder left, if it did not end properly.
   [[nodiscard]] const LockRecord& left_behind() const { return left_behind_; }
   void write(const LockRecord& record);
-  // Removes the file and gives up the lock.
+  // Removes both files and gives up the lock.
   void remove();
 
  private:
@@ -47,6 +58,9 @@ class FeedLock {
   std::string path_;
   LockRecord left_behind_;
 };
+
+// The system's present boot; "" if it does not say.
+[[nodiscard]] std::string boot_id();
 
 // Ends the workers that a dead supervisor has left, by number and start time, and removes its
 // files. Returns one line for each thing done.

@@ -147,6 +147,51 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   loop_.watch(pidfd, [this, at] { died(at); });
 }
 
+void Trainers::adopt() {
+  for (const ConsumerGroups::KnownMember& known : groups_.adopt()) {
+    Trainer trainer;
+    trainer.who = known.who;
+    trainer.client = process::executable_name(known.who.pid);
+    if (known.who.pid > 0) trainer.pidfd = process::open_pidfd(known.who.pid);
+    const std::string values =
+        fmt::format("group={} member={} pid={}", groups_.terms(known.place.group).name,
+                    known.place.member, known.who.pid);
+    // The pidfd first, then the look at the start time: both are about the same process.
+    if (!trainer.pidfd || process::start_ticks(known.who.pid) != known.who.start_ticks ||
+        process::has_ended(trainer.pidfd.get())) {
+      const std::uint32_t returned = groups_.leave(known.place, now_ms());
+      report_("trainer_died", fmt::format("{} batches_returned={}", values, returned));
+      continue;
+    }
+    const int pidfd = trainer.pidfd.get();
+    places_.insert_or_assign(known.place, std::move(trainer));
+    loop_.watch(pidfd, [this, at = known.place] { died(at); });
+    report_("trainer_adopted", values);
+  }
+}
+
+void Trainers::rejoin(ControlServer& server, ConnectionId connection, const RejoinRequest& request,
+                      Reply& reply) {
+  const shm::FeedId& id = memory_.identity().feed_id;
+  const MemberPlace place{request.group_index(), request.member_index()};
+  const auto at = places_.find(place);
+  const bool same_feed =
+      request.feed_id() == std::string_view(reinterpret_cast<const char*>(id.data()), id.size());
+  if (!same_feed || at == places_.end() || at->second.who.pid != server.peer(connection).pid ||
+      // relaxed: written by this process or the supervisor before it.
+      memory_.group(place.group).head.epoch.load(std::memory_order_relaxed) != request.epoch()) {
+    return refuse(reply, Reply::NO_SUCH_GROUP,
+                  fmt::format("feed '{}' does not know this member any more: attach again",
+                              memory_.layout().feed));
+  }
+  at->second.connection = connection;
+  report_("trainer_rejoined",
+          fmt::format("group={} member={} pid={}", groups_.terms(place.group).name, place.member,
+                      at->second.who.pid));
+  reply.mutable_rejoin()->set_supervisor_pid(
+      memory_.state().supervisor_pid.load(std::memory_order_relaxed));  // relaxed: a number
+}
+
 void Trainers::remove(Places::iterator at, std::string_view event) {
   const MemberPlace place = at->first;
   const std::string values =

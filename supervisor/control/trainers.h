@@ -16,6 +16,7 @@ namespace ringfeed {
 class AttachRequest;
 class BatchSchema;
 class DetachRequest;
+class RejoinRequest;
 class Reply;
 }  // namespace ringfeed
 
@@ -35,6 +36,12 @@ class Trainers {
   // Fills the reply; on success `fds` are the descriptors to send with it.
   void attach(ControlServer& server, ConnectionId connection, const AttachRequest& request,
               Reply& reply, std::vector<int>& fds);
+  // Members of an earlier supervisor's time: the living are watched, the dead give back what they
+  // held.
+  void adopt();
+  // One of them says by which connection it can be reached now.
+  void rejoin(ControlServer& server, ConnectionId connection, const RejoinRequest& request,
+              Reply& reply);
   void detach(ConnectionId connection, const DetachRequest& request, Reply& reply);
   void connection_closed(ConnectionId connection);
 

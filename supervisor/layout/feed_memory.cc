@@ -2,21 +2,27 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <filesystem>
+#include <map>
+#include <string_view>
 
 #include "ringfeed/shm/bell.h"
 
 namespace ringfeed::layout {
 namespace {
 
+std::string proc_fd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
+
 // A second description of the same file, which cannot be mapped for writing.
 shm::Fd open_reader(int fd, const std::string& name) {
-  shm::Fd reader(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  shm::Fd reader(::open(proc_fd(fd).c_str(), O_RDONLY | O_CLOEXEC));
   if (!reader) {
     throw Error(ErrorCode::kIo, fmt::format("segment {}: cannot be opened for reading: {}", name,
                                             std::strerror(errno)));
@@ -24,53 +30,128 @@ shm::Fd open_reader(int fd, const std::string& name) {
   return reader;
 }
 
-std::string path_of(int fd) {
+// What a link below /proc names; "" if it cannot be read.
+std::string link_target(const std::string& link) {
   char path[PATH_MAX];
-  const ssize_t length = ::readlink(fmt::format("/proc/self/fd/{}", fd).c_str(), path, sizeof path);
+  const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
   return length > 0 ? std::string(path, static_cast<std::size_t>(length)) : std::string();
 }
 
+// How the kernel calls a memfd: this, its name, " (deleted)".
+constexpr std::string_view kMemfd = "/memfd:";
+
 }  // namespace
+
+Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& feed,
+                                const std::vector<std::string>& files,
+                                const std::vector<pid_t>& holders) {
+  FoundMemory found;
+  found.identity.feed_id = feed;
+  found.files = files;
+  // Where each segment may be opened.
+  std::map<std::string, std::string> places;
+  for (const std::string& file : files) {
+    places.emplace(std::filesystem::path(file).filename().string(), file);
+  }
+  for (const pid_t holder : holders) {
+    std::error_code gone;  // the process may end at any time
+    for (std::filesystem::directory_iterator entry(fmt::format("/proc/{}/fd", holder), gone), end;
+         !gone && entry != end; entry.increment(gone)) {
+      const std::string target = link_target(entry->path().string());
+      if (!target.starts_with(kMemfd)) continue;
+      places.emplace(target.substr(kMemfd.size(), target.rfind(' ') - kMemfd.size()),
+                     entry->path().string());
+    }
+  }
+  for (const SegmentPlan& segment : layout.segments) {
+    const std::string& name = segment.spec.name;
+    const auto place = places.find(shm::segment_file_name(name));
+    shm::Fd fd;
+    if (place != places.end()) fd = shm::Fd(::open(place->second.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd) {
+      return Error{ErrorCode::kNotFound,
+                   fmt::format("segment {} is gone: no process holds it any more", name)};
+    }
+    struct stat info {};
+    ::fstat(fd.get(), &info);
+    Result<shm::Mapping> mapping = shm::map_segment(fd.get(), false, 0, shm::kPageBytes);
+    if (!mapping) return mapping.error();
+    const auto& header = *reinterpret_cast<const shm::SegmentHeader*>(mapping->data());
+    if (segment.id == 0) found.identity.config_hash = header.config_hash;
+    if (Status fits = shm::check_header(header, segment.spec.kind, &found.identity,
+                                        static_cast<std::uint64_t>(info.st_size), name);
+        !fits) {
+      return fits.error();
+    }
+    const std::uint64_t bytes = shm::align_up(segment.spec.bytes, shm::kPageBytes);
+    if (segment.spec.growable ? header.total_bytes < bytes
+                              : header.total_bytes != bytes ||
+                                    !std::equal(segment.spec.geometry.begin(),
+                                                segment.spec.geometry.end(), header.geometry)) {
+      return Error{ErrorCode::kIncompatible,
+                   fmt::format("segment {} has another size or shape than this configuration "
+                               "gives it ({} bytes, now {})",
+                               name, header.total_bytes, bytes)};
+    }
+    found.fds.push_back(std::move(fd));
+  }
+  return found;
+}
+
+void FeedMemory::map_segment(std::uint32_t id) {
+  const int fd = fds_[id].get();
+  shm::Mapping& mapping = mappings_[id];
+  switch (layout_.segments[id].spec.kind) {
+    case shm::SegmentKind::kControl:
+    case shm::SegmentKind::kFeedControl:
+    case shm::SegmentKind::kGroup:
+      mapping = shm::map_segment(fd, true).value_or_throw();
+      break;
+    case shm::SegmentKind::kRing:
+      mapping = shm::map_segment(fd, false, 0, shm::kPageBytes).value_or_throw();
+      break;
+    case shm::SegmentKind::kHeads:
+      mapping = shm::map_segment(fd, false).value_or_throw();
+      break;
+    case shm::SegmentKind::kArena:
+    case shm::SegmentKind::kPayload:
+      break;
+  }
+}
+
+void FeedMemory::open_readers() {
+  // Kept for the life of the feed: closing a description of the control segment would drop the
+  // POSIX lock that this process holds on it.
+  control_reader_ = open_reader(fd(0), layout_.segments[0].spec.name);
+  feed_control_reader_ = open_reader(fd(layout_.feed_control_segment), "feed control");
+  payload_reader_ = open_reader(fd(layout_.payload_segment), "payload");
+}
 
 FeedMemory::FeedMemory(FeedLayout layout, const shm::Storage& storage,
                        const shm::FeedIdentity& identity)
     : layout_(std::move(layout)), identity_(identity) {
-  const auto undo = [this] {
-    for (const std::string& file : files_) ::unlink(file.c_str());
-  };
   mappings_.resize(layout_.segments.size());
   try {
     for (const SegmentPlan& segment : layout_.segments) {
       fds_.push_back(shm::create_segment(segment.spec, storage, identity_).value_or_throw());
-      const int fd = fds_.back().get();
-      if (!storage.directory.empty()) files_.push_back(path_of(fd));
-      shm::Mapping& mapping = mappings_[segment.id];
-      switch (segment.spec.kind) {
-        case shm::SegmentKind::kControl:
-        case shm::SegmentKind::kFeedControl:
-        case shm::SegmentKind::kGroup:
-          mapping = shm::map_segment(fd, true).value_or_throw();
-          break;
-        case shm::SegmentKind::kRing:
-          mapping = shm::map_segment(fd, false, 0, shm::kPageBytes).value_or_throw();
-          break;
-        case shm::SegmentKind::kHeads:
-          mapping = shm::map_segment(fd, false).value_or_throw();
-          break;
-        case shm::SegmentKind::kArena:
-        case shm::SegmentKind::kPayload:
-          break;
-      }
+      if (!storage.directory.empty()) files_.push_back(link_target(proc_fd(fds_.back().get())));
+      map_segment(segment.id);
     }
-    // Kept for the life of the feed: closing a description of the control segment would drop the
-    // POSIX lock that this process holds on it.
-    control_reader_ = open_reader(fd(0), layout_.segments[0].spec.name);
-    feed_control_reader_ = open_reader(fd(layout_.feed_control_segment), "feed control");
-    payload_reader_ = open_reader(fd(layout_.payload_segment), "payload");
+    open_readers();
   } catch (...) {
-    undo();
+    for (const std::string& file : files_) ::unlink(file.c_str());
     throw;
   }
+}
+
+FeedMemory::FeedMemory(FeedLayout layout, FoundMemory found)
+    : layout_(std::move(layout)),
+      identity_(found.identity),
+      fds_(std::move(found.fds)),
+      files_(std::move(found.files)) {
+  mappings_.resize(layout_.segments.size());
+  for (const SegmentPlan& segment : layout_.segments) map_segment(segment.id);
+  open_readers();
 }
 
 FeedMemory::~FeedMemory() {
@@ -183,6 +264,16 @@ bool FeedMemory::lane_finished(std::uint32_t index) const {
   // acquire, pairs with the lane's release: all that it ever stored is there.
   return lane(index).state.load(std::memory_order_acquire) ==
          static_cast<std::uint32_t>(shm::LaneState::kFinished);
+}
+
+pid_t FeedMemory::lock_holder(std::uint32_t group) const {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = group + 1;
+  lock.l_len = 1;
+  if (::fcntl(fd(0), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
+  return lock.l_pid;
 }
 
 bool FeedMemory::all_lanes_finished() const {

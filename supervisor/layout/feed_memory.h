@@ -8,6 +8,8 @@
 // removed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,10 +20,26 @@
 
 namespace ringfeed::layout {
 
+// The segments of a feed whose supervisor is dead, one descriptor each, in the layout's order.
+struct FoundMemory {
+  std::vector<shm::Fd> fds;
+  shm::FeedIdentity identity;
+  std::vector<std::string> files;
+};
+
+// Gathers them: from their files if they have some, else from the processes that hold them (through
+// /proc/PID/fd, by name, kind and feed). Errors: kNotFound (one of them is gone with its last
+// holder), kIncompatible (the layout is another one), kDamaged.
+[[nodiscard]] Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& feed,
+                                              const std::vector<std::string>& files,
+                                              const std::vector<pid_t>& holders);
+
 class FeedMemory {
  public:
   // Throws Error (kNoMemory, kIo); nothing is left behind then.
   FeedMemory(FeedLayout layout, const shm::Storage& storage, const shm::FeedIdentity& identity);
+  // Takes over what is there. Throws Error (kIo).
+  FeedMemory(FeedLayout layout, FoundMemory found);
   ~FeedMemory();
   FeedMemory(const FeedMemory&) = delete;
   FeedMemory& operator=(const FeedMemory&) = delete;
@@ -63,7 +81,13 @@ class FeedMemory {
   [[nodiscard]] bool lane_finished(std::uint32_t index) const;
   [[nodiscard]] bool all_lanes_finished() const;
 
+  // The process that holds the worker lock of a stage group; 0: none.
+  [[nodiscard]] pid_t lock_holder(std::uint32_t group) const;
+
  private:
+  void map_segment(std::uint32_t id);
+  void open_readers();
+
   FeedLayout layout_;
   shm::FeedIdentity identity_;
   std::vector<shm::Fd> fds_;

@@ -1,5 +1,6 @@
 #include "supervisor/layout/worker_setup.h"
 
+#include <algorithm>
 #include <map>
 
 #include "proto/worker.pb.h"
@@ -129,10 +130,16 @@ GroupSetup fill_setup(const FeedMemory& memory, std::uint32_t group, const Setup
   setup.set_dispatch(facts.ordered ? FeedOutputConfig::ORDERED : FeedOutputConfig::RELAXED);
   setup.set_supervisor_pid(facts.supervisor_pid);
   setup.set_dead_letters(facts.dead_letters);
+  setup.set_socket(facts.socket);
   Filler filler(memory, setup);
   for (const std::uint32_t lane : layout.groups[group].lanes) filler.lane(layout.lanes[lane]);
   filler.feed(facts.checksum);
   GroupSetup out{filler.segments()};
+  for (const SegmentPlan& segment : layout.segments) {
+    if (std::find(out.segments.begin(), out.segments.end(), segment.id) == out.segments.end()) {
+      out.segments.push_back(segment.id);
+    }
+  }
   setup.set_descriptor_count(static_cast<std::uint32_t>(out.segments.size() + 1));
   return out;
 }

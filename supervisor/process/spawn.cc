@@ -122,39 +122,48 @@ std::string find_worker_binary() {
                           looked));
 }
 
-Spawned spawn_worker(const std::string& binary) {
+WorkerLinks make_worker_links() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     fail("the system gives no socket for a worker");
   }
-  Spawned spawned;
-  spawned.socket = shm::Fd(pair[0]);
-  const shm::Fd theirs(pair[1]);
+  WorkerLinks links;
+  links.socket = shm::Fd(pair[0]);
+  links.their_socket = shm::Fd(pair[1]);
   ::setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof kSocketBytes);
   set_nonblocking(pair[0]);
-
   Pipe log = make_pipe();
   ::fcntl(log.write.get(), F_SETPIPE_SZ, kLogPipeBytes);
   set_nonblocking(log.read.get());
   set_nonblocking(log.write.get());
+  links.log = std::move(log.read);
+  links.their_log = std::move(log.write);
+  return links;
+}
+
+Spawned spawn_worker(const std::string& binary) {
+  WorkerLinks links = make_worker_links();
   const shm::Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null) fail("/dev/null cannot be opened");
 
   SpawnSettings settings;
   settings.give(null.get(), STDIN_FILENO);
-  settings.give(log.write.get(), STDOUT_FILENO);
-  settings.give(log.write.get(), STDERR_FILENO);
-  settings.give(theirs.get(), kSetupFd);
+  settings.give(links.their_log.get(), STDOUT_FILENO);
+  settings.give(links.their_log.get(), STDERR_FILENO);
+  settings.give(links.their_socket.get(), kSetupFd);
   const pid_t pid =
       settings.spawn(binary, {"ringfeed-worker", "--setup-fd", std::to_string(kSetupFd)});
+  Spawned spawned;
   spawned.identity = {pid, start_ticks(pid).value_or(0)};
   spawned.pidfd = open_pidfd(pid);
   if (!spawned.pidfd) fail(fmt::format("process {} cannot be watched", pid));
-  spawned.log = std::move(log.read);
+  spawned.socket = std::move(links.socket);
+  spawned.log = std::move(links.log);
   return spawned;
 }
 
 std::string Ending::text() const {
+  if (!known) return "an unknown status (it was started by an earlier supervisor)";
   if (signal != 0) return fmt::format("signal {} ({})", signal, ::strsignal(signal));
   return fmt::format("exit status {}", status);
 }
@@ -162,6 +171,7 @@ std::string Ending::text() const {
 Ending reap(const shm::Fd& pidfd) {
   siginfo_t info{};
   while (::waitid(P_PIDFD, static_cast<id_t>(pidfd.get()), &info, WEXITED) != 0) {
+    if (errno == ECHILD) return {.known = false};
     if (errno != EINTR) fail("a worker cannot be waited for");
   }
   Ending ending;

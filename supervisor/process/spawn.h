@@ -34,11 +34,22 @@ struct Spawned {
   shm::Fd log;     // what the worker says, does not block
 };
 
+// The setup socket and the log pipe of a worker: ours, and those to give to it.
+struct WorkerLinks {
+  shm::Fd socket;
+  shm::Fd log;
+  shm::Fd their_socket;
+  shm::Fd their_log;
+};
+// Throws Error (kIo) if the system refuses.
+[[nodiscard]] WorkerLinks make_worker_links();
+
 // Throws Error (kIo) if the system refuses.
 [[nodiscard]] Spawned spawn_worker(const std::string& binary);
 
 // How a process has ended; waits for it, which is at once after its pidfd became readable.
 struct Ending {
+  bool known = true;  // false: not a child of this process, so nobody tells how
   bool exited = false;
   int status = 0;  // exit status
   int signal = 0;  // or the signal that killed it

@@ -53,17 +53,20 @@ metrics::Level level_of(std::string_view level) { return metrics::level_named(le
 }  // namespace
 
 Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
-                       metrics::Talk& talk)
+                       metrics::Talk& talk, std::optional<layout::FoundMemory> found)
     : run_(run),
       lock_(lock),
       talk_(talk),
-      memory_(std::move(layout), shm::Storage{run.config.storage().directory()},
-              identity_of(run.config)),
+      memory_(found ? layout::FeedMemory(std::move(layout), std::move(*found))
+                    : layout::FeedMemory(std::move(layout),
+                                         shm::Storage{run.config.storage().directory()},
+                                         identity_of(run.config))),
       groups_(memory_),
       trainers_(loop_, memory_, groups_, run.plan.stages(run.batches_stage).batch(),
                 [this](std::string_view name, const std::string& values) {
                   event(metrics::Level::kInfo, name, values);
                 }),
+      adopts_(found.has_value()),
       started_ms_(now_ms()) {}
 
 Supervisor::~Supervisor() = default;
@@ -141,6 +144,7 @@ void Supervisor::make_workers() {
   facts.ordered = run_.config.feed_output().dispatch() == FeedOutputConfig::ORDERED;
   facts.checksum = run_.config.feed_output().checksum();
   facts.dead_letters = run_.dead_letters;
+  facts.socket = run_.socket;
   facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
   for (std::uint32_t g = 0; g < memory_.layout().groups.size(); ++g) {
     Worker::Hooks hooks;
@@ -163,6 +167,12 @@ void Supervisor::record_workers() {
   control::LockRecord record;
   record.supervisor = {::getpid(), start_ticks(::getpid()).value_or(0)};
   record.files = memory_.files();
+  record.boot = control::boot_id();
+  const shm::FeedId& id = memory_.identity().feed_id;
+  record.feed_id.assign(reinterpret_cast<const char*>(id.data()), id.size());
+  record.seed = run_.seed;
+  record.config = run_.recorded_config;
+  record.groups = run_.recorded_groups;
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (worker->identity().pid != 0) {
       record.workers.emplace_back(worker->name(), worker->identity());
@@ -183,18 +193,21 @@ int Supervisor::run() {
   // relaxed: published by the release of the phase.
   memory_.state().supervisor_pid.store(static_cast<std::uint32_t>(::getpid()),
                                        std::memory_order_relaxed);
-  memory_.set_phase(shm::FeedPhase::kStarting, "");
-  declare_groups();
-  make_workers();
-  record_workers();
-  for (const std::unique_ptr<Worker>& worker : workers_) worker->start();
+  if (!adopts_) {
+    memory_.set_phase(shm::FeedPhase::kStarting, "");
+    declare_groups();
+    make_workers();
+    record_workers();
+    for (const std::unique_ptr<Worker>& worker : workers_) worker->start();
+  }
   server_ = std::make_unique<control::ControlServer>(
       loop_, run_.socket,
       control::ControlServer::Handlers{
           [this](control::ConnectionId id, const Request& request) { on_request(id, request); },
           [this](control::ConnectionId id) { trainers_.connection_closed(id); }});
-  event(metrics::Level::kInfo, "feed_started",
+  event(metrics::Level::kInfo, adopts_ ? "feed_adopted" : "feed_started",
         fmt::format("pid={} socket={} seed={}", ::getpid(), run_.socket, run_.seed));
+  if (adopts_) take_over();
   tick();
   loop_.run();
   talk_.end_progress();
@@ -204,6 +217,40 @@ int Supervisor::run() {
         status_ == 0 ? "feed_ended" : "feed_failed",
         fmt::format("batches={} reason=\"{}\"", memory_.batches_published(), reason_));
   return status_;
+}
+
+// The feed of a supervisor that has died: lanes and trainers may have gone on without one, or not.
+void Supervisor::take_over() {
+  // acquire, pairs with the release of the dead supervisor's set_phase().
+  const auto phase =
+      static_cast<shm::FeedPhase>(memory_.state().phase.load(std::memory_order_acquire));
+  first_batch_ = memory_.batches_published() > 0;
+  make_workers();
+  trainers_.adopt();
+  if (phase == shm::FeedPhase::kRunning) stage_ = Stage::kRunning;
+  for (std::uint32_t g = 0; g < workers_.size(); ++g) {
+    const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
+    // The kernel knows who holds the lanes, also of a process that was started just before the
+    // death and is in no record.
+    const pid_t holder = memory_.lock_holder(g);
+    const std::optional<std::uint64_t> ticks =
+        holder > 0 ? start_ticks(holder) : std::optional<std::uint64_t>();
+    if (ticks) {
+      workers_[g]->adopt({holder, *ticks});
+    } else if (std::all_of(lanes.begin(), lanes.end(),
+                           [this](std::uint32_t lane) { return memory_.lane_finished(lane); })) {
+      workers_[g]->adopt_finished();
+    } else {
+      workers_[g]->start();
+    }
+  }
+  record_workers();
+  // Whoever the dead one owed a bell.
+  memory_.ring_all_lanes();
+  memory_.ring_feed();
+  if (phase == shm::FeedPhase::kDraining) drain("the drain that was ordered before goes on");
+  if (phase == shm::FeedPhase::kStarting) worker_ready();
+  worker_over();
 }
 
 bool Supervisor::all_over() const {

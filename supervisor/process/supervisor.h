@@ -39,15 +39,18 @@ struct FeedRun {
   std::uint64_t seed = 0;
   std::string config_file;  // for status
   std::string worker_binary;
-  std::string socket;             // path of the control socket
-  std::string dead_letters = {};  // directory for records that are set aside
+  std::string socket;                // path of the control socket
+  std::string recorded_groups = {};  // for the lock's record: the stage groups that were formed
+  std::string recorded_config = {};  // the configuration as it was given
+  std::string dead_letters = {};     // directory for records that are set aside
 };
 
 class Supervisor {
  public:
   // Creates the segments. Throws Error (kNoMemory, kIo); nothing is left behind then.
+  // `found`: the memory of a feed to take over, whose supervisor has died.
   Supervisor(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
-             metrics::Talk& talk);
+             metrics::Talk& talk, std::optional<layout::FoundMemory> found = {});
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -62,6 +65,7 @@ class Supervisor {
   void on_signal(int signal);
   void declare_groups();
   void make_workers();
+  void take_over();
   void record_workers();
 
   // Lifecycle (supervisor.cc).
@@ -84,6 +88,7 @@ class Supervisor {
   // Requests (supervisor_requests.cc).
   void on_request(control::ConnectionId connection, const Request& request);
   void on_stage_control(control::ConnectionId connection, const Request& request);
+  void on_worker_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_stage_answer(std::uint64_t call, const StageControlReply* answer);
   void fill_status(StatusReply& status) const;
@@ -101,6 +106,7 @@ class Supervisor {
   std::vector<std::unique_ptr<Worker>> workers_;
   shm::Fd signals_;
   Stage stage_ = Stage::kStarting;
+  bool adopts_ = false;
   bool draining_ = false;  // ordered; stays set while the feed lingers
   EventLoop::TimerId tick_ = 0;
   bool moving_ = false;  // a timer for groups in motion is set

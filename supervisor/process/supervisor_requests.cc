@@ -74,6 +74,29 @@ void Supervisor::tell_trainers() {
   }
 }
 
+void Supervisor::on_worker_rejoin(control::ConnectionId connection, const Request& request,
+                                  Reply& reply) {
+  const shm::FeedId& id = memory_.identity().feed_id;
+  std::optional<WorkerLinks> links;
+  if (request.worker_rejoin().feed_id() ==
+      std::string_view(reinterpret_cast<const char*>(id.data()), id.size())) {
+    for (const std::unique_ptr<Worker>& worker : workers_) {
+      if (worker->name() != request.worker_rejoin().group()) continue;
+      links = worker->relink(server_->peer(connection).pid);
+    }
+  }
+  if (!links) {
+    reply.set_error(Reply::NO_SUCH_GROUP);
+    reply.set_text(fmt::format("process {} runs no lanes of feed '{}'",
+                               server_->peer(connection).pid, run_.config.feed()));
+    server_->send(connection, reply);
+    return;
+  }
+  reply.mutable_worker_rejoin()->set_supervisor_pid(static_cast<std::uint32_t>(::getpid()));
+  server_->send(connection, reply,
+                std::vector<int>{links->their_socket.get(), links->their_log.get()});
+}
+
 void Supervisor::on_request(control::ConnectionId connection, const Request& request) {
   Reply reply;
   reply.set_id(request.id());
@@ -92,6 +115,11 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
     case Request::kDetach:
       trainers_.detach(connection, request.detach(), reply);
       break;
+    case Request::kRejoin:
+      trainers_.rejoin(*server_, connection, request.rejoin(), reply);
+      break;
+    case Request::kWorkerRejoin:
+      return on_worker_rejoin(connection, request, reply);
     case Request::kStatus:
       fill_status(*reply.mutable_status());
       break;

@@ -21,7 +21,7 @@ constexpr std::size_t kLastWordsLines = 3;
 
 // A signal that a thread gets for what it did itself (workers/runtime/fault.h).
 bool is_fault(const Ending& ending) {
-  return !ending.exited &&
+  return ending.known && !ending.exited &&
          (ending.signal == SIGSEGV || ending.signal == SIGBUS || ending.signal == SIGFPE ||
           ending.signal == SIGILL || ending.signal == SIGABRT);
 }
@@ -73,13 +73,45 @@ void Worker::spawn() {
   ++starts_;
   process_ = spawn_worker(rules_.binary);
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
-  loop_.watch(process_.socket.get(), [this] { read_messages(); });
-  loop_.watch(process_.log.get(), [this] { read_log(); });
+  watch_links();
   send_setup();
   hooks_.on_event(
       "info", starts_ == 1 ? "worker_started" : "worker_restarted",
       fmt::format("group={} pid={} incarnation={}", name(), process_.identity.pid, starts_));
   hooks_.on_started();
+}
+
+void Worker::watch_links() {
+  loop_.watch(process_.socket.get(), [this] { read_messages(); });
+  loop_.watch(process_.log.get(), [this] { read_log(); });
+}
+
+void Worker::adopt(const Identity& process) {
+  process_.identity = process;
+  process_.pidfd = open_pidfd(process.pid);
+  // The pidfd first, then the look at the start time: both are about the same process.
+  if (!process_.pidfd || start_ticks(process.pid) != process.start_ticks) {
+    process_ = {};
+    return start();
+  }
+  ++starts_;
+  started_ms_ = ready_ms_ = now_ms();
+  state_ = ChildState::kRunning;
+  loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
+  set_desires(desire_);
+  hooks_.on_event("info", "worker_adopted", fmt::format("group={} pid={}", name(), process.pid));
+}
+
+std::optional<WorkerLinks> Worker::relink(pid_t peer) {
+  if (!process_.pidfd || process_.identity.pid != peer) return std::nullopt;
+  WorkerLinks links = make_worker_links();
+  // A worker that lost the answer asks again.
+  if (process_.socket) loop_.unwatch(process_.socket.get());
+  if (process_.log) loop_.unwatch(process_.log.get());
+  process_.socket = std::move(links.socket);
+  process_.log = std::move(links.log);
+  watch_links();
+  return links;
 }
 
 // Descriptor 0 is the setup itself; the segments follow, as many a packet as it takes.
@@ -114,6 +146,7 @@ void Worker::send_setup() {
 }
 
 void Worker::read_messages() {
+  if (!process_.socket) return;
   for (;;) {
     Result<control::Packet> packet = control::receive_packet(process_.socket.get());
     if (!packet || packet->end) return loop_.unwatch(process_.socket.get());
@@ -137,6 +170,7 @@ void Worker::read_messages() {
 }
 
 void Worker::read_log() {
+  if (!process_.log) return;
   std::array<char, 65536> bytes;
   for (;;) {
     const ssize_t n = ::read(process_.log.get(), bytes.data(), bytes.size());
@@ -152,8 +186,8 @@ void Worker::read_log() {
 
 void Worker::forget_process() {
   loop_.unwatch(process_.pidfd.get());
-  loop_.unwatch(process_.socket.get());
-  loop_.unwatch(process_.log.get());
+  if (process_.socket) loop_.unwatch(process_.socket.get());
+  if (process_.log) loop_.unwatch(process_.log.get());
   process_ = {};
 }
 
@@ -212,7 +246,7 @@ bool Worker::has_worked() const {
 void Worker::after_end(const Ending& ending) {
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
-  if (ending.exited && ending.status == 0 && lanes_finished()) {
+  if ((!ending.known || (ending.exited && ending.status == 0)) && lanes_finished()) {
     hooks_.on_event("info", "worker_finished", fmt::format("group={}", name()));
     return apply(ChildEvent::kFinished);
   }

@@ -63,6 +63,12 @@ class Worker {
 
   // The first start. Throws Error if the system refuses it.
   void start();
+  // A process that an earlier supervisor started runs the lanes: it is watched from now on.
+  void adopt(const Identity& process);
+  // The lanes had all finished before this supervisor began.
+  void adopt_finished() { state_ = ChildState::kDone; }
+  // The adopted process asks for its links: the ends to give to it. Empty if that is not it.
+  [[nodiscard]] std::optional<WorkerLinks> relink(pid_t peer);
   // Sources stop, what is under way flows out; holds for later incarnations too.
   void drain();
   // The process ends between two steps, or is killed after stop_ms.
@@ -86,6 +92,7 @@ class Worker {
 
  private:
   void spawn();
+  void watch_links();
   void send_setup();
   void read_messages();
   void read_log();

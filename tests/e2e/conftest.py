@@ -136,6 +136,16 @@ class FeedRun:
                 found[name[3:]] = int(pid)
         return found
 
+    def all_workers(self) -> dict[str, int]:
+        """Pid of each stage group's worker, whoever started it, from the feed's record."""
+        found = {}
+        record = (self.sockets / f"{self.feed}.state").read_text()
+        for line in record.splitlines():
+            words = line.split()
+            if words[0] == "worker" and Path(f"/proc/{words[1]}").exists():
+                found[words[3]] = int(words[1])
+        return found
+
     def trainer(self, **options: Any) -> Trainer:
         trainer = Trainer(self, len(self.trainers), **options)
         self.trainers.append(trainer)

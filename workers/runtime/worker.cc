@@ -10,6 +10,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -20,6 +22,7 @@
 #include <thread>
 
 #include "proto/config.pb.h"
+#include "proto/control.pb.h"
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/layout.h"
@@ -31,6 +34,8 @@ namespace ringfeed {
 namespace {
 
 constexpr std::size_t kDescriptorsPerPacket = 250;
+// A worker without a supervisor looks for the next one this often.
+constexpr int kLookForSupervisorMs = 100;
 
 // One packet with its descriptors; empty at the end of the stream.
 std::string receive_packet(int socket, std::vector<shm::Fd>& descriptors) {
@@ -209,6 +214,7 @@ class Worker {
 
   void make_lane(const LaneSetup& lane);
   static void answer(int setup_fd, const std::string& bytes);
+  [[nodiscard]] shm::Fd find_supervisor() const;
   void add_input(LaneParts& parts, const LaneSetup& lane, const LaneInput& input);
   void add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutput& output,
                   const OutputSpec& spec);
@@ -405,6 +411,40 @@ void Worker::answer(int setup_fd, const std::string& bytes) {
   ::send(setup_fd, out.data(), out.size(), MSG_NOSIGNAL);
 }
 
+// The next supervisor of the feed, if there is one now: its end of a new setup socket. The log goes
+// to it from then on.
+shm::Fd Worker::find_supervisor() const {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (setup_.socket().empty() || setup_.socket().size() >= sizeof address.sun_path) return {};
+  setup_.socket().copy(address.sun_path, sizeof address.sun_path - 1);
+  const shm::Fd control(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  // A supervisor that is stopped does not keep this thread: the lanes' end is awaited here too.
+  const timeval patience{1, 0};
+  ::setsockopt(control.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  ::setsockopt(control.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  if (::connect(control.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return {};
+  }
+  Request request;
+  request.set_id(1);
+  request.mutable_worker_rejoin()->set_feed_id(setup_.feed_id());
+  request.mutable_worker_rejoin()->set_group(setup_.group());
+  const std::string bytes = request.SerializeAsString();
+  if (::send(control.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) return {};
+  std::vector<shm::Fd> descriptors;
+  Reply reply;
+  try {
+    if (!reply.ParseFromString(receive_packet(control.get(), descriptors))) return {};
+  } catch (const Error&) {
+    return {};  // it did not answer in time, or has died as well
+  }
+  if (!reply.has_worker_rejoin() || descriptors.size() != 2) return {};
+  ::dup2(descriptors[1].get(), STDOUT_FILENO);
+  ::dup2(descriptors[1].get(), STDERR_FILENO);
+  return std::move(descriptors[0]);
+}
+
 // The threads run the lanes; this one waits for them, and for the end of the supervisor.
 int Worker::run(int setup_fd) {
   FromWorker ready;
@@ -433,11 +473,22 @@ int Worker::run(int setup_fd) {
   const int orphan_ms = static_cast<int>(config_.shutdown().orphan_timeout_s()) * 1000;
   pollfd watched[2] = {{done[0], POLLIN, 0}, {setup_fd, POLLIN, 0}};
   int timeout_ms = -1;
+  shm::Fd link;  // to a later supervisor than the one that started this process
+  int alone_ms = 0;
   for (;;) {
     const int events = ::poll(watched, timeout_ms < 0 ? 2 : 1, timeout_ms);
     if (events < 0 && errno == EINTR) continue;
     if (watched[0].revents != 0) break;
     if (events == 0) {
+      if (shm::Fd found = find_supervisor()) {
+        link = std::move(found);
+        watched[1] = {link.get(), POLLIN, 0};
+        timeout_ms = -1;
+        spdlog::info("supervisor_found group={} after_ms={}", setup_.group(), alone_ms);
+        continue;
+      }
+      alone_ms += timeout_ms;
+      if (alone_ms < orphan_ms) continue;
       spdlog::warn("orphaned group={} after_ms={}", setup_.group(), orphan_ms);
       // relaxed: read between two steps.
       leave_.store(true, std::memory_order_relaxed);
@@ -447,11 +498,12 @@ int Worker::run(int setup_fd) {
     }
     if ((watched[1].revents & (POLLIN | POLLHUP)) != 0) {
       std::string packet(64 * 1024, '\0');
-      const ssize_t got = ::recv(setup_fd, packet.data(), packet.size(), MSG_DONTWAIT);
-      if (got > 0) answer(setup_fd, packet.substr(0, static_cast<std::size_t>(got)));
+      const ssize_t got = ::recv(watched[1].fd, packet.data(), packet.size(), MSG_DONTWAIT);
+      if (got > 0) answer(watched[1].fd, packet.substr(0, static_cast<std::size_t>(got)));
       if (got == 0) {
         spdlog::warn("supervisor_gone group={} stays_ms={}", setup_.group(), orphan_ms);
-        timeout_ms = orphan_ms;  // the data path does not need it
+        timeout_ms = std::min(kLookForSupervisorMs, orphan_ms);  // the data path does not need it
+        alone_ms = 0;
       }
     }
   }

@@ -112,6 +112,9 @@ constexpr char kGolden[] =
     "GroupHead:world:40:4;"
     "GroupHead:stall_ms:44:4;"
     "GroupHead:name:48:64;"
+    "GroupHead:rejoin_ms:112:8;"
+    "GroupHead:declared:120:1;"
+    "GroupHead:from_oldest:121:1;"
     "Member:state:0:4;"
     "Member:pid:4:4;"
     "Member:start_ticks:8:8;"
@@ -124,7 +127,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0x76e53a66a40a78c4;
+constexpr std::uint64_t kGoldenHash = 0xfd4df57cdd548dc1;
 
 std::string layout_text() {
   std::string text;

@@ -94,7 +94,10 @@ struct GroupHead {
   std::uint32_t world;
   std::uint32_t stall_ms;
   char name[64];
-  std::uint8_t reserved[0x80 - 48 - 64];
+  std::uint64_t rejoin_ms;   // how long the group outlives its members
+  std::uint8_t declared;     // 1: of the configuration, stays without members
+  std::uint8_t from_oldest;  // 1: begins at the oldest batch that is held (JOINING)
+  std::uint8_t reserved[6];
 };
 static_assert(sizeof(GroupHead) == 0x80);
 

@@ -60,6 +60,9 @@ struct FeedIdentity {
 Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
                           const FeedIdentity& feed);
 
+// How a segment of this name is called in its directory and in /proc/PID/fd (`/memfd:<this>`).
+std::string segment_file_name(const std::string& name);
+
 // The bytes that a new segment can still get: of the machine and its cgroup for memfds, of the file
 // system else.
 std::uint64_t available_bytes(const Storage& storage);

@@ -1,0 +1,182 @@
+"""The supervisor is killed: stages and trainers go on, and the next one takes the feed over."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import lc0_data
+import numpy as np
+import pytest
+from conftest import FeedRun, wait_until
+from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
+from test_epoch import assert_exact
+
+MakeRun = Callable[..., FeedRun]
+
+
+def kill_supervisor(run: FeedRun) -> None:
+    assert run.process is not None
+    run.process.kill()
+    run.process.wait()
+
+
+def all_links_are_back(run: FeedRun, takeovers: int) -> bool:
+    return run.text().count("feed_adopted") == takeovers and run.status() is not None
+
+
+def test_nobody_notices_when_the_supervisor_is_killed_and_started_again(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+) -> None:
+    run = make_run(
+        epochs=2, extra=GROUPS, groups='groups { name: "default" } groups { name: "few" }'
+    ).start()
+    trainer = run.trainer(pause_ms=10)
+    leaving = run.trainer(group="few", batches=20, pause_ms=10)
+    wait_until(lambda: trainer.batches() >= 5 and leaving.batches() >= 2, "both to work")
+    workers = run.workers()
+    kill_supervisor(run)
+    at = trainer.batches()
+    wait_until(lambda: trainer.batches() >= at + 5, "batches without a supervisor")
+    run.start()
+    wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
+    wait_until(lambda: run.text().count("supervisor_found") >= 1, "a worker's log to come again")
+    # What is adopted is restarted as what was started.
+    os.kill(workers["mix"], signal.SIGKILL)
+    wait_until(lambda: "worker_restarted feed=lc0 group=mix" in run.text(), "its successor")
+    leaving.result()
+    wait_until(lambda: "trainer_left feed=lc0 group=few" in run.text(), "its wish to be heard")
+    assert "trainer_rejoined feed=lc0 group=few" in run.text()
+    following = run.trainer(group="few")
+    result = trainer.result()
+    following.result()
+    assert_exact(result["hashes"], games, times=2)
+    assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nobody had died"
+    assert run.wait() == 0, run.text()
+    assert not list(run.sockets.iterdir()), "nothing is left behind"
+
+
+def test_workers_and_trainers_that_die_without_a_supervisor_are_seen_to_by_the_next(
+    make_run: MakeRun, games: lc0_data.Manifest
+) -> None:
+    run = make_run(epochs=2, extra=GROUPS, groups='groups { name: "pair" }').start()
+    dying = run.trainer(group="pair", pause_ms=20)
+    staying = run.trainer(group="pair", pause_ms=20)
+    wait_until(lambda: dying.batches() >= 2 and staying.batches() >= 2, "both to work")
+    workers = run.workers()
+    kill_supervisor(run)
+    for name in ("pool", "mix"):
+        os.kill(workers[name], signal.SIGKILL)
+    dying.process.kill()
+    dying.process.wait()
+    run.start()
+    result = staying.result()
+    assert run.wait() == 0, run.text()
+    # Each batch number once over both members; those the dead one had finished are not known.
+    numbers = list(result["numbers"])
+    assert len(set(numbers)) == len(numbers)
+    assert max(result["tries"]) == 1, "what the dead member held came to the other"
+    assert "trainer_died" in run.text()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_processes_killed_at_random_change_no_batch(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    seed: int,
+) -> None:
+    dice = random.Random(seed)
+    run = make_run(
+        epochs=2, extra=GROUPS + "restart { max_restarts: 1000 backoff_ms_max: 20 }"
+    ).start()
+    trainer = run.trainer(pause_ms=8)
+    for at in range(3, 33, 3):
+        wait_until(lambda: trainer.batches() >= at, f"batch {at}")
+        if dice.random() < 0.5:
+            kill_supervisor(run)
+            run.start()
+            wait_until(lambda: run.status() is not None, "the supervisor")
+        else:
+            workers = [pid for pid in run.all_workers().values()]
+            if workers:
+                os.kill(dice.choice(workers), signal.SIGKILL)
+    result = trainer.result()
+    assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nobody had died"
+    assert run.wait() == 0, run.text()
+    assert not list(run.sockets.iterdir())
+
+
+def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    run = make_run(
+        epochs=2, extra=GROUPS + f'storage {{ directory: "{storage}" }}', groups='groups { name: "g" }'
+    ).start()
+    first = run.trainer(group="g", pause_ms=10)
+    wait_until(lambda: first.batches() >= 10, "batch 10")
+    first.process.send_signal(signal.SIGSTOP)  # nothing is under way in it
+    killed = run.all_workers()
+    kill_supervisor(run)
+    for pid in killed.values():
+        os.kill(pid, signal.SIGKILL)
+    first.process.kill()
+    first.process.wait()
+    done = first.batches()
+    run.start()
+    second = run.trainer(group="g")
+    result = second.result()
+    assert run.wait() == 0, run.text()
+    # The batch that the dead trainer worked on comes again, with a try more; none is left out.
+    assert result["numbers"][0] in (done, done + 1, done + 2)
+    assert list(result["numbers"]) == list(range(result["numbers"][0], len(undisturbed) + 1))
+    assert np.array_equal(result["digests"], undisturbed[result["numbers"][0] - 1 :])
+    assert not list(storage.iterdir()), "a feed that has ended leaves no files"
+
+
+def test_another_configuration_is_refused_by_name_and_fresh_starts_anew(
+    make_run: MakeRun, games: lc0_data.Manifest
+) -> None:
+    run = make_run(epochs=0, extra=GROUPS).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    config = run.config.read_text()
+    run.config.write_text(config.replace("reservoir_size_per_thread: 2000", "reservoir_size_per_thread: 300"))
+    refused = run.command("run", str(run.config))
+    assert refused.returncode == 3
+    assert "reservoir_size_per_thread: 2000 -> 300" in refused.stderr and "--fresh" in refused.stderr
+    assert all(Path(f"/proc/{pid}").exists() for pid in workers.values()), "nothing was ended"
+    # What only the supervisor follows may change.
+    run.config.write_text(config + "restart { max_restarts: 77 }")
+    run.start()
+    wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
+    kill_supervisor(run)
+    run.start("--fresh")
+    wait_until(lambda: run.text().count("first_batch") == 2, "the first batch of a new feed")
+    assert run.stop() == 0
+
+
+def test_a_trainer_whose_feed_is_dead_for_good_is_told(
+    make_run: MakeRun, games: lc0_data.Manifest
+) -> None:
+    run = make_run(epochs=0, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=5, positions=0)
+    wait_until(lambda: trainer.batches() >= 3, "batch 3")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    for pid in workers.values():
+        os.kill(pid, signal.SIGKILL)
+    assert trainer.process.wait(60) == 1
+    assert "its supervisor and all its workers are gone" in trainer.log.read_text()
+    run.command("clean")
