@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -260,9 +261,38 @@ shm::Mapping LaneRig::make_segment(const std::string& name, shm::SegmentKind kin
   spec.name = "rig/" + name;
   spec.kind = kind;
   spec.bytes = bytes;
-  const shm::Fd fd = shm::create_segment(spec, {}, {}).value_or_throw();
-  return shm::map_segment(fd.get(), true).value_or_throw();
+  shm::Fd fd = shm::create_segment(spec, {}, {}).value_or_throw();
+  shm::Mapping mapping = shm::map_segment(fd.get(), true).value_or_throw();
+  const RigSegment segment{.name = name,
+                           .kind = kind,
+                           .fd = fd.get(),
+                           .data = mapping.data(),
+                           .bytes = mapping.bytes(),
+                           .mapped_bytes = mapping.bytes()};
+  made_.push_back({std::move(fd), segment});
+  return mapping;
 }
+
+RigSegment LaneRig::arena_segment(const Lane& lane) const {
+  struct stat info {};
+  RF_CHECK(::fstat(lane.arena_fd.get(), &info) == 0, errno);
+  return {.name = "arena " + lane.node->name,
+          .kind = shm::SegmentKind::kArena,
+          .fd = lane.arena_fd.get(),
+          .data = lane.arena->base(),
+          .bytes = static_cast<std::uint64_t>(info.st_size),
+          .mapped_bytes = shm::kStateOffset + lane.arena->state_bytes_max(),
+          .lane = lane.number};
+}
+
+std::vector<RigSegment> LaneRig::segments() const {
+  std::vector<RigSegment> all;
+  for (const Made& made : made_) all.push_back(made.segment);
+  for (const std::unique_ptr<Lane>& lane : lanes_) all.push_back(arena_segment(*lane));
+  return all;
+}
+
+const std::string& LaneRig::node_of(std::size_t lane) const { return lanes_[lane]->node->name; }
 
 void LaneRig::build() {
   for (const std::unique_ptr<Node>& made : nodes_) {
@@ -399,6 +429,7 @@ LaneParts LaneRig::make_parts(Lane& lane) {
   const NodeSpec& spec = lane.node->spec;
   lane.arena = std::make_unique<shm::Arena>(
       shm::Arena::map(lane.arena_fd.get(), lane.arena_bytes_max, lane.node->name).value_or_throw());
+  if (on_arena_) on_arena_(arena_segment(lane));
   LaneParts parts;
   parts.name = lane.node->name + "." + std::to_string(lane.lane);
   parts.page =
@@ -469,6 +500,10 @@ LaneParts LaneRig::make_parts(Lane& lane) {
     parts.random_key = mix(parts.random_key, mix(mix(spec.name), lane.lane));
   }
   parts.keep_dead_letter = [this](const DeadLetter& letter) {
+    if (on_dead_letter_) {
+      on_dead_letter_(letter);
+      return;
+    }
     dead_letters_.emplace_back(reinterpret_cast<const char*>(letter.record.bytes.data()),
                                letter.record.bytes.size());
   };

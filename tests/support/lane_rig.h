@@ -61,6 +61,17 @@ struct RigBatch {
   friend bool operator==(const RigBatch&, const RigBatch&) = default;
 };
 
+// A segment as the rig has it mapped.
+struct RigSegment {
+  std::string name;
+  shm::SegmentKind kind = shm::SegmentKind::kControl;
+  int fd = -1;  // the rig's
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;         // in the segment now
+  std::uint64_t mapped_bytes = 0;  // of address space; more than `bytes` for an arena that may grow
+  std::size_t lane = 0;            // whose arena it is
+};
+
 // Queues of sources and of nodes that say nothing else.
 struct RigQueue {
   std::uint64_t capacity = 16;
@@ -144,8 +155,19 @@ class LaneRig {
   // The parts of a new incarnation of the lane, for tests of ports; the lane itself is dropped.
   LaneParts take_parts(std::size_t number);
   void want(shm::LaneDesire desire);
+  // Called from now on with the arena of each lane that is attached, before the lane touches it.
+  void on_arena(std::function<void(const RigSegment&)> hook) { on_arena_ = std::move(hook); }
+  // Keeps condemned records from now on, instead of the rig (dead_letters()).
+  void on_dead_letter(std::function<void(const DeadLetter&)> hook) {
+    on_dead_letter_ = std::move(hook);
+  }
 
   // ---- looking
+  // All of the rig's memory: first the segments that never move or grow, then the arenas, by lane,
+  // where the lanes' last attach has mapped them.
+  [[nodiscard]] std::vector<RigSegment> segments() const;
+  [[nodiscard]] const std::string& node_of(std::size_t lane) const;
+  [[nodiscard]] const shm::FeedGeometry& feed_geometry() const { return feed_geometry_; }
   // A named counter, summed over the lanes of the node.
   [[nodiscard]] std::uint64_t counter(const std::string& node, std::string_view name) const;
   [[nodiscard]] std::string note(const std::string& node) const;
@@ -183,6 +205,7 @@ class LaneRig {
   [[nodiscard]] EdgeMode mode(shm::Overflow overflow) const;
   [[nodiscard]] shm::Neighbour neighbour(std::size_t lane) const;
   shm::Mapping make_segment(const std::string& name, shm::SegmentKind kind, std::uint64_t bytes);
+  [[nodiscard]] RigSegment arena_segment(const Lane& lane) const;
 
   DataLoaderConfig config_;
   Registry registry_;
@@ -190,6 +213,13 @@ class LaneRig {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<Ring>> rings_;
   shm::Mapping control_;
+  struct Made {
+    shm::Fd fd;
+    RigSegment segment;
+  };
+  std::vector<Made> made_;  // all segments but the arenas
+  std::function<void(const RigSegment&)> on_arena_;
+  std::function<void(const DeadLetter&)> on_dead_letter_;
 
   shm::Mapping feed_control_;
   shm::Mapping payload_;

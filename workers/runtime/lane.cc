@@ -196,8 +196,9 @@ void LaneRuntime::roll_back() noexcept {
   }
 }
 
-// Lists the cursors and positions and commits. False: there was nothing to commit.
-bool LaneRuntime::commit(std::uint64_t now) noexcept {
+// Lists the cursors and positions, and the end of the outputs if they close, and commits. False:
+// there was nothing to commit.
+bool LaneRuntime::commit(std::uint64_t now, bool closing) noexcept {
   bool anything = journal_.entries() != 0 || random_.counter() != committed_draws_;
   for (InputPort::Ring* ring : touched_inputs_) anything = anything || ring->end.touched();
   for (OutputPort::Ring* ring : touched_outputs_) anything = anything || ring->end.touched();
@@ -221,6 +222,11 @@ bool LaneRuntime::commit(std::uint64_t now) noexcept {
   // Outputs before inputs: a neighbour downstream sees the record before the one upstream sees the
   // room.
   for (OutputPort::Ring* ring : touched_outputs_) ring->end.stage(journal_);
+  if (closing) {
+    // Behind the tails: whoever sees `closed` takes the tail that it reads then for the last one.
+    for (OutputPort::Ring* ring : touched_outputs_) ring->end.close(journal_);
+    if (parts_.feed) parts_.feed->close(journal_);
+  }
   for (InputPort::Ring* ring : touched_inputs_) ring->end.stage(journal_);
   journal_.commit();
   for (OutputPort::Ring* ring : touched_outputs_) {
@@ -446,14 +452,10 @@ LaneRuntime::Round LaneRuntime::round() noexcept {
 // The last step: closes the outputs together with whatever the stage still did.
 void LaneRuntime::finish() noexcept {
   for (OutputPort& port : parts_.outputs) {
-    for (OutputPort::Ring& ring : port.rings) {
-      touch(ring);
-      ring.end.close(journal_);
-    }
+    for (OutputPort::Ring& ring : port.rings) touch(ring);
   }
-  if (parts_.feed) parts_.feed->close(journal_);
   journal_.store(runtime_word(kFinishedWord), 1);
-  commit(now_ns());
+  commit(now_ns(), true);
   // release: the supervisor that reads it sees the closed outputs.
   parts_.page->state.store(static_cast<std::uint32_t>(shm::LaneState::kFinished),
                            std::memory_order_release);

@@ -105,7 +105,7 @@ class LaneRuntime {
   void begin_record(std::uint64_t key) noexcept;
   void begin_attempt() noexcept;
   void roll_back() noexcept;
-  bool commit(std::uint64_t now) noexcept;
+  bool commit(std::uint64_t now, bool closing = false) noexcept;
   void abandon() noexcept;
   void finish() noexcept;
   void wake_neighbours(std::uint64_t now) noexcept;

@@ -334,6 +334,47 @@ TEST(LaneEnd, IsSeenOnlyBehindTheLastRecord) {
   EXPECT_THAT(one.rig.got("out"), SizeIs(9));
 }
 
+// The lane dies in the carry-out of its last step, behind any number of its stores, and its
+// neighbour goes on before it is back.
+TEST(LaneEnd, IsSeenOnlyBehindTheLastRecordByTheNeighbourOfALaneThatDied) {
+  std::uint32_t entries = 1;
+  for (std::uint32_t stored = 0; stored <= entries; ++stored) {
+    OneStage one({}, forward);
+    for (const RigRecord& record : numbered(0, 3)) one.rig.feed("in", record);
+    one.rig.finish("in");
+    one.rig.round(one.rig.lanes_of("in").front());
+    const std::vector<RigSegment> segments = one.rig.segments();
+    // The rings come in the order of the nodes that read them.
+    const auto ring = std::find_if(segments.rbegin(), segments.rend(), [](const RigSegment& each) {
+      return each.kind == shm::SegmentKind::kRing;
+    });
+    ASSERT_NE(ring, segments.rend());
+    const std::vector<std::byte> before(ring->data, ring->data + shm::kRingDataOffset);
+    one.rig.round(one.stage);
+    ASSERT_TRUE(one.rig.finished(one.stage));
+    // All that the list has stored in the output ring behind the first `stored` entries is undone.
+    const shm::LanePage& page = one.rig.page(one.stage);
+    const std::uint32_t area = page.commit.load() & 1;
+    entries = page.entry_counts[area].load();
+    const RigSegment& arena = segments[segments.size() - one.rig.lane_count() + one.stage];
+    const auto* const list =
+        reinterpret_cast<const shm::JournalEntry*>(arena.data + shm::journal_area_offset(area));
+    for (std::uint32_t i = stored; i < entries; ++i) {
+      const shm::WordRef ref{list[i].where};
+      if (shm::segment_of(ref) != shm::kFirstRingSegment) continue;
+      std::memcpy(ring->data + shm::offset_of(ref), before.data() + shm::offset_of(ref), 8);
+    }
+    const std::size_t out = one.rig.lanes_of("out").front();
+    while (one.rig.round(out)) {
+    }
+    EXPECT_TRUE(!one.rig.finished(out) || one.rig.got("out").size() == 3) << stored << " stored";
+    one.rig.restart(one.stage);
+    one.rig.run();
+    EXPECT_THAT(texts(one.rig.got("out")), ElementsAre("0", "1", "2")) << stored << " stored";
+  }
+  EXPECT_GE(entries, 3U);
+}
+
 TEST(LaneEnd, IsForGoodWhateverIsRestarted) {
   int lives = 0;
   OneStage one({}, [&](const StageContext& context) {

@@ -131,6 +131,7 @@ class PutLane {
     return done;
   }
   void close_and_commit() {
+    ring.stage(journal);
     ring.close(journal);
     commit();
   }

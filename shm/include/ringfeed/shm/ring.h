@@ -86,6 +86,8 @@ class RingProducer {
 
   // Lists the cursors' new values in the journal if they have changed.
   void stage(Journal& journal) noexcept;
+  // Lists the end of the ring. After stage(): the words are stored in the order of the list, and a
+  // consumer that sees the end must not find an older tail behind it.
   void close(Journal& journal) noexcept;
 
   struct Savepoint {
