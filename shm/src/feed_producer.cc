@@ -99,7 +99,6 @@ bool FeedProducer::finished_by_all(std::uint64_t s, bool insist) noexcept {
     // While a group joins, its words are those of the group that had this page before: nobody can
     // have finished anything.
     if (s < from || (state != GroupState::kJoining && claim_finished(claim, s))) {
-      blocked_since_ns_[g] = 0;
       continue;
     }
     if (insist && state != GroupState::kJoining) {
@@ -111,8 +110,15 @@ bool FeedProducer::finished_by_all(std::uint64_t s, bool insist) noexcept {
       }
       if (policy == GroupPolicy::kDetach && state == GroupState::kActive) {
         const std::uint64_t now = now_ns();
-        if (blocked_since_ns_[g] == 0) blocked_since_ns_[g] = now;
-        if (now - blocked_since_ns_[g] > std::uint64_t{group.head.stall_ms} * 1'000'000) {
+        const std::uint64_t epoch = group.head.epoch.load(std::memory_order_relaxed);  // as above
+        Blocked& blocked = blocked_[g];
+        // Patience begins anew only with a batch that the group has finished; others that are tried
+        // meanwhile do not count.
+        if (blocked.since_ns == 0 || blocked.epoch != epoch ||
+            group_finished(group, blocked.batch, geometry_.descriptors)) {
+          blocked = {s, epoch, now};
+        }
+        if (now - blocked.since_ns > std::uint64_t{group.head.stall_ms} * 1'000'000) {
           auto expected = static_cast<std::uint32_t>(GroupState::kActive);
           // release: nothing of ours is published by it; the supervisor and the members read it
           // with acquire.

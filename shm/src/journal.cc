@@ -5,6 +5,7 @@
 
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/result.h"
+#include "ringfeed/shm/ring_layout.h"
 
 namespace ringfeed::shm {
 namespace {
@@ -12,10 +13,12 @@ namespace {
 constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
 constexpr std::uint32_t kNoEntry = 0xffffffffU;
 
-// tail and head: the first word of a line in a ring or heads segment, on which neighbours decide
-// whether to sleep.
+// tail, head and closed: the words of a ring or heads segment on which neighbours decide whether to
+// sleep.
 constexpr bool is_cursor(std::uint8_t segment, std::uint64_t offset) noexcept {
-  return segment != kArenaSegment && segment != kLanePageSegment && offset % kLineBytes == 0;
+  if (segment == kArenaSegment || segment == kLanePageSegment) return false;
+  return offset % kLineBytes == 0 ||
+         (segment >= kFirstRingSegment && offset % kLineBytes == offsetof(TailLine, closed));
 }
 
 }  // namespace

@@ -63,11 +63,18 @@ std::uint64_t read_number(const std::string& path, std::uint64_t otherwise) {
 }
 
 // Reserves [from, to) of the file; the file is left as it was if that fails.
+// Of the file system that holds the file.
+std::uint64_t free_bytes_beside(int fd) {
+  struct statvfs info {};
+  return ::fstatvfs(fd, &info) == 0 ? std::uint64_t{info.f_bavail} * info.f_frsize : 0;
+}
+
 Status reserve(int fd, std::uint64_t from, std::uint64_t to, const std::string& name,
                const Storage& storage) {
   // The kernel would hand out memfd pages until somebody is killed for them, so what is free is
   // asked first.
-  if (storage.directory.empty() && available_bytes(storage) < to - from) {
+  const bool memfd = ::fcntl(fd, F_GET_SEALS) >= 0;
+  if (memfd && available_bytes(storage) < to - from) {
     return Error{
         ErrorCode::kNoMemory,
         fmt::format(
@@ -83,8 +90,11 @@ Status reserve(int fd, std::uint64_t from, std::uint64_t to, const std::string& 
           ErrorCode::kNoMemory,
           fmt::format("segment {}: needs {}, {} are free{}: lower the sizes in the configuration "
                       "or make room",
-                      name, in_gib(to - from), in_gib(available_bytes(storage)),
-                      storage.directory.empty() ? "" : " in " + storage.directory)};
+                      name, in_gib(to - from),
+                      in_gib(memfd ? available_bytes(storage) : free_bytes_beside(fd)),
+                      memfd                       ? ""
+                      : storage.directory.empty() ? " in its directory"
+                                                  : " in " + storage.directory)};
     }
     return Error{ErrorCode::kIo, fmt::format("segment {}: cannot reserve {}: {}", name,
                                              in_gib(to - from), std::strerror(error))};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 namespace ringfeed::control {
 namespace {
@@ -95,24 +96,34 @@ bool ConsumerGroups::any_yields() const {
   return false;
 }
 
+// max_hold is what one member may hold, so a group may hold that much for each of them.
 Status ConsumerGroups::check_slots(const GroupTerms& terms) const {
-  std::uint32_t hold = terms.max_hold;
-  std::string yielding = terms.policy == shm::GroupPolicy::kBlock ? "" : terms.name;
-  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
-    if (state(g) == GroupState::kUnused) continue;
-    hold += groups_[g].terms.max_hold;
-    if (groups_[g].terms.policy != shm::GroupPolicy::kBlock) yielding = groups_[g].terms.name;
-  }
   const shm::FeedGeometry& feed = memory_.layout().output;
   const std::uint32_t slots = feed.slots / feed.lanes;
+  std::uint64_t hold = 0;
+  std::string yielding = terms.policy == shm::GroupPolicy::kBlock ? "" : terms.name;
+  bool known = false;
+  const auto add = [&](const GroupTerms& group, std::uint32_t members) {
+    hold +=
+        std::min<std::uint64_t>(std::uint64_t{group.max_hold} * std::max(members, 1U), feed.slots);
+  };
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (state(g) == GroupState::kUnused) continue;
+    const bool this_one = groups_[g].terms.name == terms.name;
+    known = known || this_one;
+    add(groups_[g].terms, live_members(g) + (this_one ? 1 : 0));
+    if (groups_[g].terms.policy != shm::GroupPolicy::kBlock) yielding = groups_[g].terms.name;
+  }
+  if (!known) add(terms, 1);
   if (yielding.empty() || slots >= hold + kSpareSlotsMin) return {};
-  return Error{ErrorCode::kNoMemory,
-               fmt::format("consumer group '{}' cannot join: with policy skip or detach (group "
-                           "'{}') each producing lane needs {} slots, {} more than the max_hold of "
-                           "all groups ({}), and has {}: lower max_hold, or raise "
-                           "feed_output.slots to {}",
-                           terms.name, yielding, hold + kSpareSlotsMin, kSpareSlotsMin, hold, slots,
-                           (hold + kSpareSlotsMin) * feed.lanes)};
+  return Error{
+      ErrorCode::kNoMemory,
+      fmt::format("a member of consumer group '{}' cannot join: with policy skip or detach "
+                  "(group '{}') each producing lane needs {} slots, {} more than the "
+                  "members of all groups may hold ({}), and has {}: lower max_hold, or "
+                  "raise feed_output.slots to {}",
+                  terms.name, yielding, hold + kSpareSlotsMin, kSpareSlotsMin, hold, slots,
+                  (hold + kSpareSlotsMin) * feed.lanes)};
 }
 
 void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
@@ -281,7 +292,8 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                  fmt::format("'{}' is no name for a consumer group: give 1 to {} characters",
                              wish.name, sizeof(shm::GroupHead::name) - 1)};
   }
-  advance(now_ms);
+  // What changes here is told by the next call.
+  for (Change& change : advance(now_ms)) untold_.push_back(std::move(change));
   MemberPlace place;
   const std::optional<std::uint32_t> existing = find(wish.name);
   if (existing) {
@@ -302,6 +314,7 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                                    wish.name, world - std::min(world, 1U))};
   }
   if (existing) {
+    if (Status slots = check_slots(groups_[*existing].terms); !slots) return slots.error();
     place.group = *existing;
   } else {
     Result<std::uint32_t> made = make(wish);
@@ -423,7 +436,7 @@ bool ConsumerGroups::rejoin_over(std::uint32_t group, std::uint64_t now_ms) cons
 }
 
 std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms) {
-  std::vector<Change> changes;
+  std::vector<Change> changes = std::exchange(untold_, {});
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     Group& group = groups_[g];
     if (state(g) == GroupState::kJoining) try_admit(g);

@@ -130,6 +130,7 @@ class ConsumerGroups {
 
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
   [[nodiscard]] std::optional<std::uint32_t> free_page() const;
+  // With one member more in the group of these terms.
   [[nodiscard]] Status check_slots(const GroupTerms& terms) const;
   [[nodiscard]] Status check_wish(const GroupWish& wish, std::uint32_t group) const;
   [[nodiscard]] Result<std::uint32_t> make(const GroupWish& wish);
@@ -142,6 +143,7 @@ class ConsumerGroups {
 
   const layout::FeedMemory& memory_;
   std::array<Group, shm::kGroupsMax> groups_;
+  std::vector<Change> untold_;
   bool ever_joined_ = false;
   std::uint64_t uses_ = 0;
 };

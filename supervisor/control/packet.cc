@@ -40,11 +40,18 @@ Status send_now(int socket, std::string_view bytes, std::span<const int> fds) {
   return {};
 }
 
+// Whoever may send may also send nonsense.
+constexpr std::size_t kBodyBytesMax = 64 << 20;
+
 // The bytes of a message that came as a descriptor.
 Result<std::string> read_body(int fd) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) {
     return Error{ErrorCode::kIo, std::string("a message's descriptor: ") + std::strerror(errno)};
+  }
+  if (info.st_size < 0 || static_cast<std::size_t>(info.st_size) > kBodyBytesMax) {
+    return Error{ErrorCode::kDamaged, fmt::format("a message of {} bytes: {} are the most",
+                                                  info.st_size, kBodyBytesMax)};
   }
   std::string body(static_cast<std::size_t>(info.st_size), '\0');
   std::size_t at = 0;

@@ -116,7 +116,10 @@ void ControlServer::send(ConnectionId connection, const Reply& reply, std::span<
   const auto found = connections_.find(connection);
   if (found == connections_.end()) return;
   const std::string bytes = reply.SerializeAsString();
-  if (!send_packet(found->second.socket.get(), bytes, fds)) close(connection);
+  const Status sent = send_packet(found->second.socket.get(), bytes, fds);
+  // Who has gone may have said more before: that is read first, up to the end. Who does not read is
+  // closed now.
+  if (!sent && sent.error().code() != ErrorCode::kClosed) close(connection);
 }
 
 Peer ControlServer::peer(ConnectionId connection) const {

@@ -156,7 +156,13 @@ Spawned spawn_worker(const std::string& binary) {
   Spawned spawned;
   spawned.identity = {pid, start_ticks(pid).value_or(0)};
   spawned.pidfd = open_pidfd(pid);
-  if (!spawned.pidfd) fail(fmt::format("process {} cannot be watched", pid));
+  if (!spawned.pidfd) {
+    const int error = errno;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    errno = error;
+    fail(fmt::format("process {} cannot be watched", pid));
+  }
   spawned.socket = std::move(links.socket);
   spawned.log = std::move(links.log);
   return spawned;

@@ -209,7 +209,13 @@ int Supervisor::run() {
         fmt::format("pid={} socket={} seed={}", ::getpid(), run_.socket, run_.seed));
   if (adopts_) take_over();
   tick();
-  loop_.run();
+  try {
+    loop_.run();
+  } catch (const std::exception& error) {
+    memory_.set_phase(shm::FeedPhase::kFailed,
+                      fmt::format("the supervisor has failed: {}", error.what()));
+    throw;
+  }
   talk_.end_progress();
   server_.reset();
   workers_.clear();
@@ -416,12 +422,14 @@ void Supervisor::look_for_stalls() {
     if (worker.state() != ChildState::kRunning) continue;
     for (const std::uint32_t index : memory_.layout().groups[g].lanes) {
       const shm::LanePage& lane = memory_.lane(index);
-      // relaxed, both: a lane that moves on meanwhile is looked at again in the next tick.
-      if (memory_.lane_finished(index) || lane.waiting.load(std::memory_order_relaxed) != 0) {
+      // acquire, pairs with the end of the lane's sleep: woke_ns is that of the sleep before.
+      // relaxed for the rest: a lane that moves on meanwhile is looked at again in the next tick.
+      if (memory_.lane_finished(index) || lane.waiting.load(std::memory_order_acquire) != 0) {
         continue;
       }
       const std::uint64_t moved_ms =
-          std::max(worker.ready_ms(), lane.progress_ns.load(std::memory_order_relaxed) / 1'000'000);
+          std::max({worker.ready_ms(), lane.progress_ns.load(std::memory_order_relaxed) / 1'000'000,
+                    lane.woke_ns.load(std::memory_order_relaxed) / 1'000'000});
       if (now < moved_ms + stall_ms) continue;
       event(metrics::Level::kWarn, "worker_stalled",
             fmt::format("group={} lane={} without_step_ms={}", worker.name(),

@@ -6,7 +6,9 @@
 //   a lane faulted or stalled       that lane's record, and no other's
 //   a fault that no lane raised     came from outside: nobody's
 //   SIGKILL, an exit status         perhaps the record's (no memory was left), perhaps not: each
-//                                   record that was being worked on counts half
+//                                   record that was being worked on counts half, and at most one
+//                                   of them is condemned: that of the lane that has been without a
+//                                   step for longest; the others are let go
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,8 @@ class Suspects {
   // A worker died while its lane worked on `key`. A death on another record of the lane lets the
   // one before it go.
   Verdict on_death(std::uint32_t lane, std::uint64_t key, Blame blame);
+  // It was another record's doing.
+  void acquit(std::uint32_t lane) { by_lane_.erase(lane); }
 
  private:
   struct Suspect {

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
+#include <vector>
 
 #include "proto/worker.pb.h"
 #include "supervisor/control/packet.h"
@@ -66,6 +68,7 @@ void Worker::start() {
 
 void Worker::spawn() {
   tail_.clear();
+  stalled_.reset();
   failure_.clear();
   permanent_ = false;
   started_ms_ = now_ms();
@@ -203,34 +206,71 @@ void Worker::process_ended() {
   after_end(ending);
 }
 
-// How many deaths have been explained with this one, by records that are set aside from now on.
-std::uint32_t Worker::count_death(const Ending& ending) {
-  const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
-  const bool any_faulted = std::any_of(lanes.begin(), lanes.end(), [this](std::uint32_t lane) {
-    return memory_.lane(lane).faulted.load(std::memory_order_relaxed) != 0;  // relaxed: it is dead
-  });
-  std::uint32_t explained = 0;
-  for (const std::uint32_t index : lanes) {
+Worker::DeathCount Worker::count_death(const Ending& ending) {
+  DeathCount count;
+  struct Candidate {
+    std::uint32_t lane;
+    std::uint64_t key;
+    std::uint64_t progress_ns;
+    std::uint32_t deaths;
+    Blame blame;
+  };
+  std::vector<Candidate> candidates;
+  std::vector<std::uint32_t> lanes;
+  for (const std::uint32_t index : memory_.layout().groups[group_].lanes) {
     shm::LanePage& lane = memory_.lane(index);
-    // relaxed, all: the lane is dead; its next incarnation reads them after exec.
+    // relaxed, all here and below: the lane is dead; its next incarnation reads them after exec.
     lane.crash_count.store(lane.crash_count.load(std::memory_order_relaxed) + 1,
                            std::memory_order_relaxed);
+    // A process that died before it attached the lane has left what the one before it wrote.
+    const std::uint32_t incarnation = lane.incarnation.load(std::memory_order_relaxed);
+    if (std::exchange(counted_[index], incarnation) != incarnation) lanes.push_back(index);
+  }
+  const bool any_faulted = std::any_of(lanes.begin(), lanes.end(), [this](std::uint32_t lane) {
+    return memory_.lane(lane).faulted.load(std::memory_order_relaxed) != 0;
+  });
+  for (const std::uint32_t index : lanes) {
+    const shm::LanePage& lane = memory_.lane(index);
     const std::uint64_t key = lane.attempt_key.load(std::memory_order_relaxed);
     const Blame blame = blame_for(lane.faulted.load(std::memory_order_relaxed) != 0, any_faulted,
                                   stalled_ == index, stalled_.has_value(), is_fault(ending));
     const Suspects::Verdict verdict = suspects_.on_death(index, key, blame);
+    count.certain = count.certain || (key != 0 && blame == Blame::kCertain);
     if (!verdict.condemned) continue;
-    lane.quarantine_key.store(key, std::memory_order_relaxed);
-    const std::string lines = fmt::format("{}", fmt::join(tail_.lines(), "\n"));
-    condemned_[index] = {key, verdict.deaths,
-                         fmt::format("{}{}{}", stalled_ ? "stalled" : ending.text(),
-                                     lines.empty() ? "" : "\n", lines)};
-    explained = std::max(explained, verdict.deaths);
-    hooks_.on_event("warn", "record_quarantined",
-                    fmt::format("lane={} key={:#x} deaths={}", memory_.layout().lanes[index].name(),
-                                key, verdict.deaths));
+    candidates.push_back(
+        {index, key, lane.progress_ns.load(std::memory_order_relaxed), verdict.deaths, blame});
   }
-  return explained;
+  if (candidates.empty()) return count;
+  const Candidate guilty = *std::min_element(
+      candidates.begin(), candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return a.progress_ns < b.progress_ns; });
+  for (const Candidate& other : candidates) {
+    if (other.lane != guilty.lane) suspects_.acquit(other.lane);
+  }
+  memory_.lane(guilty.lane).quarantine_key.store(guilty.key, std::memory_order_relaxed);
+  const std::string lines = fmt::format("{}", fmt::join(tail_.lines(), "\n"));
+  condemned_[guilty.lane] = {guilty.key, guilty.deaths,
+                             fmt::format("{}{}{}", stalled_ ? "stalled" : ending.text(),
+                                         lines.empty() ? "" : "\n", lines)};
+  count.explained = guilty.deaths;
+  // A stage that dies on every record is broken, and not its data.
+  const std::uint64_t steps = group_steps();
+  barren_ = steps - std::min(steps, steps_at_verdict_) <= lanes.size() ? barren_ + 1 : 0;
+  steps_at_verdict_ = steps;
+  hooks_.on_event(
+      "warn", "record_quarantined",
+      fmt::format("lane={} key={:#x} deaths={}", memory_.layout().lanes[guilty.lane].name(),
+                  guilty.key, guilty.deaths));
+  return count;
+}
+
+std::uint64_t Worker::group_steps() const {
+  std::uint64_t steps = 0;
+  for (const std::uint32_t lane : memory_.layout().groups[group_].lanes) {
+    // relaxed: a number.
+    steps += memory_.lane(lane).counters.steps.load(std::memory_order_relaxed);
+  }
+  return steps;
 }
 
 // Has a lane of the process that has just ended committed a step?
@@ -256,14 +296,16 @@ void Worker::after_end(const Ending& ending) {
     return apply(ChildEvent::kFinished);
   }
   if (state_ == ChildState::kReplacing) return apply(ChildEvent::kDiedAgain);
-  const std::uint32_t explained = count_death(ending);
+  const DeathCount count = count_death(ending);
   const bool stalled = stalled_.has_value();
   stalled_.reset();
   RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_, has_worked());
-  if (explained != 0) {
-    budget_.forgive(explained);
-    verdict.give_up = false;
+  // A record's doing, so it will be set aside: that ends by itself.
+  if (count.certain) verdict.give_up = false;
+  if (count.explained != 0) {
+    budget_.forgive(count.explained);
     verdict.delay_ms = 0;
+    verdict.give_up = barren_ > rules_.restarts.max_restarts;
   }
   delay_ms_ = verdict.delay_ms;
   const std::string words = failure_.empty() ? tail_.last_words(kLastWordsLines) : failure_;

@@ -99,7 +99,13 @@ class Worker {
   void process_ended();
   void forget_process();
   void after_end(const Ending& ending);
-  std::uint32_t count_death(const Ending& ending);
+  struct DeathCount {
+    bool certain = false;  // a record's doing, beyond doubt
+    std::uint32_t explained =
+        0;  // deaths, with this one, by a record that is set aside from now on
+  };
+  DeathCount count_death(const Ending& ending);
+  [[nodiscard]] std::uint64_t group_steps() const;
   [[nodiscard]] bool has_worked() const;
   void apply(ChildEvent event);
   void order_end();
@@ -114,8 +120,11 @@ class Worker {
   Hooks hooks_;
   RestartBudget budget_;
   Suspects suspects_;
-  std::map<std::uint32_t, Condemned> condemned_;  // by lane: the last one
-  std::optional<std::uint32_t> stalled_;          // lane for which it is being killed
+  std::map<std::uint32_t, Condemned> condemned_;    // by lane: the last one
+  std::map<std::uint32_t, std::uint32_t> counted_;  // by lane: incarnation whose death was
+  std::uint32_t barren_ = 0;  // records set aside in a row with nothing done between
+  std::uint64_t steps_at_verdict_ = 0;
+  std::optional<std::uint32_t> stalled_;  // lane for which it is being killed
   ChildState state_ = ChildState::kWaiting;
   Spawned process_;
   LogTail tail_;

@@ -366,31 +366,39 @@ void LaneRuntime::begin_record(std::uint64_t key) noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-// Moves past the condemned record; false: a unit that it ends could not be ended for want of room.
-bool LaneRuntime::set_aside() noexcept {
-  InputPort& port = parts_.inputs[shm::port_of(quarantine_)];
-  begin_attempt();
-  const std::optional<shm::RecordView> record = port.peek();
-  condemned_met_ = false;
-  // With KEEP_NEWEST it may have been given up meanwhile.
-  if (!record ||
-      shm::record_key(shm::port_of(quarantine_), port.current, record->header->seq) != quarantine_)
-    return true;
+// The condemned record is at the head of its port: keeps it for people, counts it and moves past
+// it. False: a unit that it ends could not be ended for want of room.
+bool LaneRuntime::pass_by(InputPort& port, const shm::RecordView& record) noexcept {
   Step step(*this);
-  stage_->forget(step, record_of(*record, shm::port_of(quarantine_)));
+  stage_->forget(step, record_of(record, shm::port_of(quarantine_)));
   touch(port.rings[port.current]);
-  if (port.consume(*record->header) && !end_followers()) {
-    roll_back();
-    condemned_met_ = true;
-    return false;
-  }
+  if (port.consume(*record.header) && !end_followers()) return false;
   if (parts_.keep_dead_letter) {
-    parts_.keep_dead_letter({parts_.input_names[shm::port_of(quarantine_)], quarantine_, *record});
+    parts_.keep_dead_letter({parts_.input_names[shm::port_of(quarantine_)], quarantine_, record});
   }
   RF_FAILPOINT("runtime.lane.dead_letter");
   if (!dead_letters_) dead_letters_ = counter("dead_letters");
   step.count(*dead_letters_);
   return true;
+}
+
+// A step that does nothing but that; false: no room.
+bool LaneRuntime::set_aside() noexcept {
+  InputPort& port = parts_.inputs[shm::port_of(quarantine_)];
+  begin_attempt();
+  condemned_met_ = false;
+  const std::optional<shm::RecordView> record = port.peek();
+  if (!record || shm::record_key(shm::port_of(quarantine_), port.current, record->header->seq) !=
+                     quarantine_) {
+    // The stage had gathered others before it: it is passed by in the middle of the stage's step.
+    // (With KEEP_NEWEST it may have been given up meanwhile.)
+    aside_in_step_ = true;
+    return true;
+  }
+  if (pass_by(port, *record)) return true;
+  roll_back();
+  condemned_met_ = true;
+  return false;
 }
 
 LaneRuntime::Round LaneRuntime::round() noexcept {
@@ -496,7 +504,12 @@ bool LaneRuntime::run(const std::atomic<bool>& leave) {
 
 std::optional<Record> Step::peek(InPort port) noexcept {
   InputPort& input = lane_.parts_.inputs[port.index];
-  const std::optional<shm::RecordView> record = input.peek();
+  std::optional<shm::RecordView> record = input.peek();
+  if (record && lane_.aside_in_step_ &&
+      shm::record_key(port.index, input.current, record->header->seq) == lane_.quarantine_) {
+    if (!lane_.pass_by(input, *record)) return std::nullopt;
+    record = input.peek();
+  }
   // An empty unit behind consumed records is left to the next call.
   if (!record || record->header->type != static_cast<std::uint32_t>(shm::RecordType::kData))
     return std::nullopt;

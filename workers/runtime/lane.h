@@ -101,6 +101,7 @@ class LaneRuntime {
   friend class Step;
 
   bool skip_empty_units() noexcept;
+  bool pass_by(InputPort& port, const shm::RecordView& record) noexcept;
   bool set_aside() noexcept;
   void begin_record(std::uint64_t key) noexcept;
   void begin_attempt() noexcept;
@@ -132,6 +133,7 @@ class LaneRuntime {
   bool feed_full_ = false;
   std::uint64_t quarantine_ = 0;  // the condemned record, 0: none
   bool condemned_met_ = false;    // it is at the head of its port
+  bool aside_in_step_ = false;    // it stands behind others that the stage takes in one step
   bool skipped_ = false;
   bool published_ = false;  // a batch, in this commit
   // Where a record is written that an edge which may drop has no room for (one output at a time).

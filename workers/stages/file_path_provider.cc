@@ -131,7 +131,8 @@ void FilePathProvider::scan_directory(const std::string& path) {
   }
   DIR* directory = ::opendir(path.c_str());
   if (directory == nullptr) {
-    if (errno != ENOENT) {
+    // Said and counted once, however often it is looked at.
+    if (errno != ENOENT && reported_.insert(path).second) {
       ++unreadable_;
       context_.warn(fmt::format("directory_unreadable stage={} path={}: {}", context_.stage, path,
                                 std::strerror(errno)));

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <deque>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -77,7 +78,8 @@ class FilePathProvider final : public Stage {
       visited_;  // device and inode of directories, against cycles of links
   std::deque<Found> pending_;
   std::unordered_set<std::string> waiting_for_close_;
-  std::uint64_t unreadable_ = 0;  // since the last step
+  std::uint64_t unreadable_ = 0;    // since the last step
+  std::set<std::string> reported_;  // directories that could not be read
   std::uint64_t still_open_ = 0;
   bool said_missing_ = false;
 };

@@ -205,6 +205,44 @@ TEST(Poison, TheStageForgetsHowFarItHadCome) {
   EXPECT_THAT(rig.dead_letters(), ElementsAre("cd!"));
 }
 
+// A stage that takes several records in one step meets the poisoned one behind others.
+TEST(Poison, AStageThatGathersPassesItByInTheMiddleOfAStep) {
+  for (const char* texts_in : {"bad 1 2 3", "1 bad 2 3", "1 2 bad 3"}) {
+    PoisonRig gather;
+    LaneRig& rig = gather.rig;
+    rig.add_source("in");
+    gather.stuck_on.assign(1, 0);
+    rig.add_node(
+        "work", function_node({.units = UnitRule::kRecord}, [&](const StageContext& context) {
+          return [&, in = context.input("input"), out = context.output("output")](Step& step) {
+            std::string all;
+            for (int i = 0; i < 3; ++i) {
+              const std::optional<Record> record = step.peek(in);
+              if (!record) return StepStatus::kNoInput;
+              if (is_poison(text_of(*record))) {
+                gather.stuck_on[0] = gather.key_of_lane(0);
+                return StepStatus::kNoInput;
+              }
+              all += text_of(*record);
+              if (const StepStatus s = step.consume(*record); s != StepStatus::kDone) return s;
+            }
+            return step.put(out, bytes_of(all)) ? StepStatus::kDone : StepStatus::kNoRoom;
+          };
+        }));
+    rig.add_sink("out", "work");
+    rig.build();
+    std::istringstream words(texts_in);
+    for (std::string word; words >> word;) rig.feed("in", {.bytes = word});
+    rig.run();
+    ASSERT_NE(gather.stuck_on[0], 0U);
+    rig.condemn(rig.lanes_of("work")[0], gather.stuck_on[0]);
+    ASSERT_TRUE(rig.run_until([&] { return !rig.got("out").empty(); })) << texts_in;
+    EXPECT_THAT(texts(rig.got("out")), ElementsAre("123"));
+    EXPECT_THAT(rig.dead_letters(), ::testing::Contains("bad"));
+    EXPECT_EQ(rig.counter("work", "dead_letters"), 1U);
+  }
+}
+
 TEST(Poison, ACondemnedRecordThatIsNotThereHarmsNobody) {
   OneLane one;
   LaneRig& rig = one.rig;

@@ -458,6 +458,26 @@ TEST(FeedPolicy, DetachLetsAStalledGroupGo) {
   EXPECT_EQ(content(memory, 1), 1U) << "what a live member holds stays";
 }
 
+// Long after the descriptors have come round, and with another group that takes everything.
+TEST(FeedPolicy, DetachLetsAGroupGoThatStallsLate) {
+  const FeedMemory memory(geometry_of(1, 4, 8));
+  Lane lane(memory);
+  join(memory, {&lane}, 0, {.policy = GroupPolicy::kDetach, .stall_ms = 0});
+  join(memory, {&lane}, 1);
+  for (std::uint64_t s = 1; s <= 30; ++s) {
+    ASSERT_EQ(lane.publish(), s);
+    for (const std::uint32_t group : {0U, 1U}) {
+      if (group == 0 && s > 26) continue;  // it stalls
+      ASSERT_TRUE(take(memory, group, s));
+      ASSERT_TRUE(finish(memory, group, s));
+    }
+  }
+  std::optional<std::uint64_t> next;
+  for (int i = 0; i < 1'000'000 && !next; ++i) next = lane.publish();
+  EXPECT_EQ(next, 31U);
+  EXPECT_EQ(state_of(memory, 0), GroupState::kDraining);
+}
+
 TEST(FeedPolicy, DetachIsPatientUntilStallMsIsOver) {
   const FeedMemory memory(geometry_of(1, 2, 8));
   Lane lane(memory);

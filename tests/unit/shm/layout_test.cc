@@ -45,6 +45,7 @@ constexpr char kGolden[] =
     "LanePage:faulted:408:4;"
     "LanePage:state:412:4;"
     "LanePage:progress_ns:416:8;"
+    "LanePage:woke_ns:424:8;"
     "LanePage:desired:512:4;"
     "LanePage:crash_count:516:4;"
     "LanePage:quarantine_key:520:8;"
@@ -127,7 +128,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0xfd4df57cdd548dc1;
+constexpr std::uint64_t kGoldenHash = 0xcd10b801df7499a3;
 
 std::string layout_text() {
   std::string text;

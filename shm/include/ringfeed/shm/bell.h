@@ -10,6 +10,8 @@
 // its ring.
 #pragma once
 
+#include <time.h>
+
 #include <cstdint>
 #include <span>
 
@@ -65,8 +67,16 @@ void sleep(LanePage& page, const Bell& own, std::span<BellWord> words, int timeo
   page.waiting.store(1, std::memory_order_seq_cst);
   settle();
   if (!ready()) futex_wait_any(words, timeout_ms < kSleepMsMax ? timeout_ms : kSleepMsMax);
-  // relaxed: a neighbour that still sees 1 rings once too often.
-  page.waiting.store(0, std::memory_order_relaxed);
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  // relaxed: before `waiting` falls, in the order of this lane's stores, so that nobody takes the
+  // time asleep for a lane that hangs.
+  page.woke_ns.store(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+                         static_cast<std::uint64_t>(now.tv_nsec),
+                     std::memory_order_relaxed);
+  // release: woke_ns is there when this is seen. A neighbour that still sees 1 rings once too
+  // often.
+  page.waiting.store(0, std::memory_order_release);
 }
 
 }  // namespace ringfeed::shm

@@ -102,7 +102,13 @@ class FeedProducer {
   FeedGeometry geometry_;
   std::uint32_t lane_;
   bool announce_ = false;
-  std::uint64_t blocked_since_ns_[kGroupsMax] = {};
+  // Policy detach: the batch that a group has not finished and a slot is needed for.
+  struct Blocked {
+    std::uint64_t batch = 0;
+    std::uint64_t epoch = 0;  // of the group: its page may have been given to another since
+    std::uint64_t since_ns = 0;
+  };
+  Blocked blocked_[kGroupsMax] = {};
 };
 
 }  // namespace ringfeed::shm

@@ -17,6 +17,7 @@
 //   0x198      4  faulted         lane        the signal that this lane itself raised, 0: none
 //   0x19c      4  state           lane        LaneState
 //   0x1a0      8  progress_ns     lane        CLOCK_MONOTONIC at the last commit
+//   0x1a8      8  woke_ns         lane        CLOCK_MONOTONIC when it last stopped sleeping
 //   0x200      4  desired         supervisor  LaneDesire
 //   0x204      4  crash_count     supervisor  deaths of this lane's worker
 //   0x208      8  quarantine_key  supervisor  a record to set aside instead of working on it
@@ -83,7 +84,8 @@ struct LanePage {
   std::atomic<std::uint32_t> faulted;
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint64_t> progress_ns;
-  std::uint8_t reserved2[0x200 - 0x1a8];
+  std::atomic<std::uint64_t> woke_ns;
+  std::uint8_t reserved2[0x200 - 0x1b0];
   std::atomic<std::uint32_t> desired;
   std::atomic<std::uint32_t> crash_count;
   std::atomic<std::uint64_t> quarantine_key;

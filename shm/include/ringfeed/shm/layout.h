@@ -50,6 +50,7 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(LanePage, faulted),
     RF_FIELD(LanePage, state),
     RF_FIELD(LanePage, progress_ns),
+    RF_FIELD(LanePage, woke_ns),
     RF_FIELD(LanePage, desired),
     RF_FIELD(LanePage, crash_count),
     RF_FIELD(LanePage, quarantine_key),
