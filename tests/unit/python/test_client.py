@@ -514,8 +514,10 @@ def test_stats_tell_what_happened(make_feed: MakeFeed) -> None:
 
 def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = dict(os.environ, PYTHONPATH=str(ROOT / "pyclient"))
+    # Who starts tests in the background may have had Ctrl-C ignored, which children inherit.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        [sys.executable, "-c", heard + textwrap.dedent(code), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
