@@ -1,0 +1,63 @@
+"""A trainer of the storm: appends a line per batch to a file, and may be killed at any moment.
+
+Line: time, number, tries, rows, checksum of the batch's bytes; written when the batch has been
+worked on and before its slot goes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+import ringfeed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--feed", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--world", type=int)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pause-ms", type=float, default=0.0)
+    arguments = parser.parse_args()
+    while True:
+        try:
+            feed = ringfeed.attach(
+                arguments.feed,
+                group=arguments.group,
+                rank=arguments.rank,
+                world=arguments.world,
+                start="oldest",
+                timeout_s=120.0,
+                attach_timeout_s=120.0,
+            )
+            break
+        except ringfeed.FeedRefused as error:
+            # The one before is dead, and its death has not been seen yet.
+            if "is taken by process" not in str(error):
+                raise
+            time.sleep(0.005)
+        except (ringfeed.FeedIOError, ringfeed.FeedTimeout):
+            time.sleep(0.01)  # the supervisor died meanwhile
+    with feed, arguments.out.open("a", buffering=1) as out:
+        for batch in feed:
+            checksum = 0
+            for name in ("planes", "policy", "values"):
+                checksum = zlib.crc32(np.ascontiguousarray(batch[name]).data, checksum)
+            if arguments.pause_ms:
+                time.sleep(arguments.pause_ms / 1000)
+            out.write(
+                f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n"
+            )
+        out.write("end\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Real feeds for tests: `ringfeed run` with a directory of its own, and trainers in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("RINGFEED_BIN_DIR", ROOT / "build" / "release" / "bin"))
+WAIT_S = 60.0  # longest wait for anything; a test that needs it has failed
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+    """The first true value of `condition`, looked at until then."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"waited {timeout_s:.0f} s for {what}"
+        time.sleep(0.01)
+
+
+PIPELINE = """
+feed: "{feed}"
+seed: {seed}
+epochs: {epochs}
+stages {{ name: "provider" file_path_provider {{ directory: "{directory}" queue_capacity: 64 }} }}
+stages {{ name: "loader" chunk_source_loader {{ input: "provider" threads: {loaders} }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" chunk_pool_size: {pool} threads: {readers} }} }}
+stages {{ name: "unpacker" chunk_unpacker {{
+  input: "pool" threads: {unpackers} position_sampling_rate: {rate} queue_capacity: 512 }} }}
+stages {{ name: "sampler" shuffling_frame_sampler {{
+  input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: 512 }} }}
+stages {{ name: "tensors" tensor_generator {{ input: "sampler" threads: {generators} batch_size: {batch} }} }}
+feed_output {{ slots: {slots} dispatch: {dispatch} {groups} }}
+{extra}
+"""
+
+DEFAULTS: dict[str, Any] = {
+    "feed": "lc0",
+    "seed": 7,
+    "epochs": 1,
+    "loaders": 1,
+    "readers": 1,
+    "unpackers": 1,
+    "generators": 1,
+    "pool": 100000,
+    "rate": 1.0,
+    "reservoir": 2000,
+    "batch": 256,
+    "slots": 6,
+    "dispatch": "ORDERED",
+    "groups": "",
+    "extra": "",
+}
+
+
+class FeedRun:
+    """One `ringfeed run` with a socket directory of its own."""
+
+    def __init__(self, work: Path, directory: Path, **settings: Any) -> None:
+        self.work = work
+        self.feed = settings.get("feed", "lc0")
+        self.sockets = work / "sockets"
+        self.config = work / f"{self.feed}.textproto"
+        self.config.write_text(PIPELINE.format(**{**DEFAULTS, "directory": directory, **settings}))
+        self.log = work / f"{self.feed}.log"
+        self.program = Path(settings.get("programs", BIN)) / "ringfeed"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.trainers: list[Trainer] = []
+        self.environment = {**os.environ, "RINGFEED_SOCKET_DIR": str(self.sockets)}
+
+    def command(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Runs one `ringfeed` command to its end."""
+        return subprocess.run(
+            [str(self.program), *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            **options,
+        )
+
+    def start(self, *words: str) -> FeedRun:
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [str(self.program), "run", str(self.config), *words],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        return self
+
+    def status(self) -> dict[str, Any] | None:
+        """What `ringfeed status --json` says, or None while nobody answers."""
+        done = self.command("status", self.feed, "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(sig)
+        return self.wait()
+
+    def workers(self) -> dict[str, int]:
+        """Pid of each stage group's worker."""
+        assert self.process is not None
+        found = {}
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        for pid in children.split():
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except (FileNotFoundError, ProcessLookupError):  # it has just ended
+                continue
+            if name.startswith("rf-"):
+                found[name[3:]] = int(pid)
+        return found
+
+    def all_workers(self) -> dict[str, int]:
+        """Pid of each stage group's worker, whoever started it, from the feed's record."""
+        found = {}
+        record = (self.sockets / f"{self.feed}.state").read_text()
+        for line in record.splitlines():
+            words = line.split()
+            if words[0] == "worker" and Path(f"/proc/{words[1]}").exists():
+                found[words[3]] = int(words[1])
+        return found
+
+    def trainer(self, **options: Any) -> Trainer:
+        trainer = Trainer(self, len(self.trainers), **options)
+        self.trainers.append(trainer)
+        return trainer
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def close(self) -> None:
+        for trainer in self.trainers:
+            trainer.process.kill()
+            trainer.process.wait()
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Trainer:
+    """A process that attaches and notes what it gets (trainer.py)."""
+
+    def __init__(self, run: FeedRun, number: int, **options: Any) -> None:
+        self.out = run.work / f"{run.feed}-trainer-{number}.npz"
+        self.log = run.work / f"{run.feed}-trainer-{number}.log"
+        self.progress = run.work / f"{run.feed}-trainer-{number}.progress"
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(ROOT / "tests" / "e2e" / "trainer.py"),
+                    f"--feed={run.feed}",
+                    f"--out={self.out}",
+                    f"--progress={self.progress}",
+                    *words,
+                ],
+                env=run.environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def batches(self) -> int:
+        """Batches noted so far."""
+        try:
+            return int(self.progress.read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def result(self, timeout_s: float = WAIT_S) -> Any:
+        status = self.process.wait(timeout_s)
+        assert status == 0, f"trainer ended with {status}: {self.log.read_text()}"
+        return np.load(self.out)
