@@ -12,9 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import lc0_data  # noqa: E402
-from feed_run import BIN, ROOT, FeedRun, Trainer, wait_until  # noqa: E402
+from feed_run import BIN, ROOT, FeedRun, Trainer, runs, wait_until  # noqa: E402
 
-__all__ = ["BIN", "ROOT", "FeedRun", "Trainer", "wait_until"]
+__all__ = ["BIN", "ROOT", "FeedRun", "Trainer", "runs", "wait_until"]
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pathlib import Path
 import lc0_data
 import numpy as np
 import pytest
-from conftest import FeedRun, wait_until
+from conftest import FeedRun, runs, wait_until
 from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
 from test_epoch import assert_exact
 
@@ -162,7 +162,7 @@ def test_another_configuration_is_refused_by_name_and_fresh_starts_anew(
     refused = run.command("run", str(run.config))
     assert refused.returncode == 3
     assert "reservoir_size_per_thread: 2000 -> 300" in refused.stderr and "--fresh" in refused.stderr
-    assert all(Path(f"/proc/{pid}").exists() for pid in workers.values()), "nothing was ended"
+    assert all(runs(pid) for pid in workers.values()), "nothing was ended"
     # What only the supervisor follows may change.
     run.config.write_text(config + "restart { max_restarts: 77 }")
     run.start()

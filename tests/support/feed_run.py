@@ -30,6 +30,15 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_
         time.sleep(0.01)
 
 
+def runs(pid: int) -> bool:
+    """Is there such a process, other than as a zombie that whoever adopted it has yet to reap?"""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):  # gone, also between opening and reading
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
 PIPELINE = """
 feed: "{feed}"
 seed: {seed}
@@ -136,7 +145,7 @@ class FeedRun:
         record = (self.sockets / f"{self.feed}.state").read_text()
         for line in record.splitlines():
             words = line.split()
-            if words[0] == "worker" and Path(f"/proc/{words[1]}").exists():
+            if words[0] == "worker" and runs(int(words[1])):
                 found[words[3]] = int(words[1])
         return found
 

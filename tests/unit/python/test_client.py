@@ -24,8 +24,10 @@ ROOT = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("RINGFEED_BUILD_DIR", ROOT / "build" / "release"))
 os.environ.setdefault("RINGFEED_LIBRARY", str(BUILD / "lib" / "libringfeed.so"))
 sys.path.insert(0, str(ROOT / "pyclient"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import ringfeed  # noqa: E402
+from feed_run import runs  # noqa: E402
 
 # Longest wait for what must happen; a test that needs it has failed.
 PATIENCE_S = 30.0
@@ -711,15 +713,6 @@ def test_what_a_finished_program_held_is_not_delivered_again(
 
 
 # ---- the loader ----
-
-
-def runs(pid: int) -> bool:
-    """Is there such a process, other than as a zombie that whoever adopted it has yet to reap?"""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):  # gone, also between opening and reading
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 class FakeProgram:
