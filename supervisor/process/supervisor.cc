@@ -412,7 +412,9 @@ void Supervisor::tick() {
   tick_ = loop_.after(stage_ == Stage::kLingering ? kLingerTickMs : kTickMs, [this] { tick(); });
 }
 
-// A lane that is awake and has not committed a step for stall_ms hangs: its process is replaced.
+// A lane that works has committed a step within stall_ms; one that sleeps has looked around (it
+// does every kSleepMsMax, whether or not it is woken). One that has done neither hangs, or its
+// process is stopped: it is replaced.
 void Supervisor::look_for_stalls() {
   const std::uint64_t stall_ms = run_.config.restart().stall_ms();
   if (stall_ms == 0 || (stage_ != Stage::kRunning && stage_ != Stage::kDraining)) return;
@@ -422,11 +424,8 @@ void Supervisor::look_for_stalls() {
     if (worker.state() != ChildState::kRunning) continue;
     for (const std::uint32_t index : memory_.layout().groups[g].lanes) {
       const shm::LanePage& lane = memory_.lane(index);
-      // acquire, pairs with the end of the lane's sleep: woke_ns is that of the sleep before.
-      // relaxed for the rest: a lane that moves on meanwhile is looked at again in the next tick.
-      if (memory_.lane_finished(index) || lane.waiting.load(std::memory_order_acquire) != 0) {
-        continue;
-      }
+      // relaxed, both: a lane that moves on meanwhile is looked at again in the next tick.
+      if (memory_.lane_finished(index)) continue;
       const std::uint64_t moved_ms =
           std::max({worker.ready_ms(), lane.progress_ns.load(std::memory_order_relaxed) / 1'000'000,
                     lane.woke_ns.load(std::memory_order_relaxed) / 1'000'000});

@@ -140,3 +140,23 @@ def test_a_worker_that_dies_at_once_for_ever_stops_the_feed_with_the_reason(
     )
     assert done.returncode == 1
     assert "cannot find my marbles" in done.stderr
+
+
+@pytest.mark.parametrize("group", ["pool", "mix", "out"])
+def test_a_stopped_worker_is_replaced_after_stall_ms(
+    make_run: MakeRun, games: lc0_data.Manifest, undisturbed: np.ndarray, group: str
+) -> None:
+    """Whether its lanes worked or slept when it was stopped."""
+    run = make_run(epochs=2, extra=GROUPS + "restart { stall_ms: 500 }").start()
+    trainer = run.trainer(positions=0, pause_ms=10)
+    wait_until(lambda: trainer.batches() >= 5, "batch 5")
+    pid = run.workers()[group]
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(
+        lambda: run.workers().get(group) != pid or run.process.poll() is not None,
+        f"{group} to be replaced",
+    )
+    result = trainer.result()
+    assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nothing had been"
+    assert run.wait() == 0, run.text()
+    assert "worker_stalled" in run.text() and "dead_letter " not in run.text()

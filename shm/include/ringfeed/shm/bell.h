@@ -69,14 +69,12 @@ void sleep(LanePage& page, const Bell& own, std::span<BellWord> words, int timeo
   if (!ready()) futex_wait_any(words, timeout_ms < kSleepMsMax ? timeout_ms : kSleepMsMax);
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  // relaxed: before `waiting` falls, in the order of this lane's stores, so that nobody takes the
-  // time asleep for a lane that hangs.
+  // relaxed: for the supervisor, which tells by it a lane that sleeps from one that hangs.
   page.woke_ns.store(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
                          static_cast<std::uint64_t>(now.tv_nsec),
                      std::memory_order_relaxed);
-  // release: woke_ns is there when this is seen. A neighbour that still sees 1 rings once too
-  // often.
-  page.waiting.store(0, std::memory_order_release);
+  // relaxed: a neighbour that still sees 1 rings once too often.
+  page.waiting.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace ringfeed::shm
