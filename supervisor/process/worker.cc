@@ -316,6 +316,12 @@ void Worker::after_end(const Ending& ending) {
                             name(), verdict.deaths, rules_.restarts.within_ms / 1000, ending.text(),
                             words.empty() ? "" : ": ", words);
   }
+  if (verdict.give_up && count.explained != 0) {
+    obituary_ = fmt::format(
+        "stage group '{}' has set aside {} records in a row and done none between: its stage is "
+        "broken, not its data; the last one ended with {}{}{}",
+        name(), barren_, ending.text(), words.empty() ? "" : ": ", words);
+  }
   hooks_.on_event(
       "warn", "worker_died",
       fmt::format("group={} {}={} cause={} deaths={} life_ms={} restart_in_ms={}", name(),

@@ -55,3 +55,27 @@ def test_a_data_set_is_delivered_complete_but_for_its_poisoned_records(
     assert not audit.repeated and not audit.unknown, str(audit)
     assert len(audit.missing) == poisoned
     assert run.text().count("record_quarantined") == len(list(letters.glob("*.record")))
+
+
+def test_a_stage_that_dies_on_every_record_stops_the_feed_with_the_reason(
+    tmp_path: Path, games: lc0_data.Manifest
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shutil.copy2(BIN / "ringfeed", programs / "ringfeed")
+    shutil.copy2(BIN / "poison_worker", programs / "ringfeed-worker")
+    run = FeedRun(
+        tmp_path,
+        Path(games.directory),
+        programs=programs,
+        extra=f'restart {{ max_restarts: 5 dead_letters: "{tmp_path / "letters"}" }}',
+    )
+    run.environment.update(RINGFEED_POISON="abort", RINGFEED_POISON_EVERY="1")
+    try:
+        trainer = run.start().trainer()
+        assert run.wait() == 1
+        assert trainer.process.wait(60) == 1
+        assert "its stage is broken, not its data" in trainer.log.read_text()
+        assert "has set aside 6 records in a row" in run.text()
+    finally:
+        run.close()
