@@ -86,6 +86,19 @@ int main_with(int argc, char** argv) {
   add_directory(*clean_verb, directory);
   clean_verb->callback([&] { result = clean(directory); });
 
+  std::string letters_directory;
+  CLI::App* letters_verb = app.add_subcommand(
+      "dead-letters", "List the records that were set aside because they killed their stage");
+  letters_verb->add_option("FEED", feed, "name of the feed")->required();
+  letters_verb
+      ->add_option("--directory", letters_directory,
+                   "where they are kept; default: $XDG_STATE_HOME/ringfeed/FEED/dead-letters")
+      ->type_name("DIR");
+  letters_verb->add_flag("--json", json,
+                         "for programs: one JSON object a record, all that is known");
+  letters_verb->footer("Example: ringfeed dead-letters lc0");
+  letters_verb->callback([&] { result = dead_letters(feed, letters_directory, json); });
+
   CLI::App* version_verb = app.add_subcommand("version", "Show the version and the ABI");
   version_verb->footer("Example: ringfeed version");
   version_verb->callback([] {

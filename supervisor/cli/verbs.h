@@ -28,6 +28,8 @@ int check(const ConfigArguments& arguments);
 int status(const std::string& directory, const std::string& feed, bool json);
 int stop(const std::string& directory, const std::string& feed, bool now);
 int clean(const std::string& directory);
+// `directory`: where they are; empty: where the feed keeps them by default.
+int dead_letters(const std::string& feed, const std::string& directory, bool json);
 
 // Parses and carries out; every message and exit status of the program comes from here.
 int main_with(int argc, char** argv);

@@ -38,6 +38,10 @@ def test_a_data_set_is_delivered_complete_but_for_its_poisoned_records(
     finally:
         run.close()
 
+    listed = run.command("dead-letters", run.feed, "--directory", str(letters), "--json")
+    assert listed.returncode == 0
+    files = [json.loads(line)["file"] for line in listed.stdout.splitlines()]
+    assert sorted(files) == sorted(str(path) for path in letters.glob("*.record"))
     poisoned = 0
     for record in letters.glob("*.record"):
         identity, frames = np.frombuffer(record.read_bytes()[:12], "<u8,<u4")[0].tolist()

@@ -1,0 +1,57 @@
+// ringfeed dead-letters: the records that a feed has set aside.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ringfeed/shm/result.h"
+#include "supervisor/cli/verbs.h"
+#include "supervisor/control/place.h"
+
+namespace ringfeed::cli {
+namespace {
+
+// The first line: how the stage ended; the worker's last words follow.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+int dead_letters(const std::string& feed, const std::string& directory, bool json) {
+  const std::filesystem::path place =
+      control::dead_letter_directory(directory, feed, control::read_environment());
+  std::vector<std::filesystem::path> files;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator entry(place, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    if (entry->path().extension() == ".json") files.push_back(entry->path());
+  }
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: {}", place.string(), failed.message()));
+  }
+  std::sort(files.begin(), files.end());
+  for (const std::filesystem::path& file : files) {
+    std::ifstream in(file);
+    const nlohmann::json about = nlohmann::json::parse(in, nullptr, false);
+    std::filesystem::path record = file;
+    record.replace_extension(".record");
+    if (about.is_discarded() || !about.is_object()) {
+      fmt::print(stderr, "{}: is damaged\n", file.string());
+      continue;
+    }
+    if (json) {
+      nlohmann::json out = about;
+      out["file"] = record.string();
+      fmt::print("{}\n", out.dump());
+      continue;
+    }
+    fmt::print("{}  {} bytes, {} deaths, {}\n", record.string(), about.value("bytes", 0ULL),
+               about.value("deaths", 0U), first_line(about.value("cause", std::string("unknown"))));
+  }
+  if (files.empty()) fmt::print(stderr, "no dead letters in {}\n", place.string());
+  return kOk;
+}
+
+}  // namespace ringfeed::cli
