@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
@@ -26,6 +27,10 @@ std::uint64_t drawn_seed() {
   }
   return seed;
 }
+
+// For the memory of a feed whose workers are just starting.
+constexpr int kLooks = 100;
+constexpr std::chrono::milliseconds kBetweenLooks{20};
 
 // The stage groups as a configuration says them.
 DataLoaderConfig formed_groups(const Prepared& prepared) {
@@ -86,11 +91,22 @@ Result<layout::FoundMemory> look_for_feed(const control::LockRecord& left, Prepa
       config::stage_groups(grouped, *prepared.plan, prepared.wiring, usable_cores());
   layout::FeedLayout layout =
       layout::lay_out(prepared.configuration.message(), *prepared.plan, prepared.wiring, then);
-  std::vector<pid_t> holders;
-  for (const auto& [group, worker] : left.workers) {
-    if (process::is_alive(worker)) holders.push_back(worker.pid);
+  const auto look = [&] {
+    std::vector<pid_t> holders;
+    for (const auto& [group, worker] : left.workers) {
+      if (process::is_alive(worker)) holders.push_back(worker.pid);
+    }
+    return layout::find_memory(layout, feed_id, left.files, holders);
+  };
+  Result<layout::FoundMemory> found = look();
+  // A worker that was started a moment before the supervisor's death has its descriptors still on
+  // the way to it.
+  for (int tries = 0; !found && found.error().code() == ErrorCode::kNotFound &&
+                      anything_lives(left) && tries < kLooks;
+       ++tries) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    found = look();
   }
-  Result<layout::FoundMemory> found = layout::find_memory(layout, feed_id, left.files, holders);
   if (!found) return found;
   const shm::Mapping mapping = shm::map_segment(found->fds[0].get(), false).value_or_throw();
   const auto& state =

@@ -302,7 +302,7 @@ def main() -> int:
     try:
         data = lc0_data.make_dataset(work / "data", games=60, tars=3, seed=3, loose=5)
         # About 95 batches an epoch; long enough for all the kills, about ten a second.
-        epochs = max(3, round(arguments.kills * 0.15))
+        epochs = max(3, round(arguments.kills * 0.1))
         expected = undisturbed(work / "undisturbed", Path(data.directory), epochs)
         storm_dir = work / "storm"
         storm_dir.mkdir()
@@ -349,6 +349,7 @@ def main() -> int:
             "trainer_starts": sum(member.starts for member in storm.members),
             **found,
             "dead_letters": text.count("dead_letter "),
+            "started_anew": text.count(" feed_started ") - 1,
             "gap_ms_p50": round(quantile(gaps, 0.5), 1),
             "gap_ms_p99": round(quantile(gaps, 0.99), 1),
             "left_behind": left,
@@ -365,7 +366,8 @@ def main() -> int:
             f"{found['repeated']} repeated, {found['torn']} torn, {found['out_of_order']} out of order"
             + ("" if enough else "; the feed ended before all kills were made")
         )
-        return 0 if status == 0 and bad == 0 and enough and report["dead_letters"] == 0 else 1
+        bad += report["dead_letters"] + report["started_anew"]
+        return 0 if status == 0 and bad == 0 and enough else 1
     finally:
         if os.environ.get("RINGFEED_KEEP") != "1":
             shutil.rmtree(work, ignore_errors=True)
