@@ -27,6 +27,9 @@ constexpr std::uint64_t kTickMs = 100;
 constexpr std::uint64_t kLingerTickMs = 10;
 // Groups that join or leave are looked at this often: lanes answer between two steps.
 constexpr std::uint64_t kMotionMs = 2;
+// A process that has to be replaced when it hangs may take this long to become ready: it maps its
+// memory and rebuilds its caches.
+constexpr std::uint64_t kStartMsMax = 10'000;
 
 std::uint64_t hash_of(const std::string& bytes) {
   std::uint64_t hash = 0xcbf29ce484222325;
@@ -417,10 +420,20 @@ void Supervisor::tick() {
 // process is stopped: it is replaced.
 void Supervisor::look_for_stalls() {
   const std::uint64_t stall_ms = run_.config.restart().stall_ms();
-  if (stall_ms == 0 || (stage_ != Stage::kRunning && stage_ != Stage::kDraining)) return;
+  if (stall_ms == 0 || stage_ == Stage::kLingering || stage_ == Stage::kStopping ||
+      stage_ == Stage::kFailing) {
+    return;
+  }
   const std::uint64_t now = now_ms();
   for (std::size_t g = 0; g < workers_.size(); ++g) {
     Worker& worker = *workers_[g];
+    if (worker.state() == ChildState::kStarting) {
+      if (now < worker.started_ms() + std::max(stall_ms, kStartMsMax)) continue;
+      event(metrics::Level::kWarn, "worker_stalled",
+            fmt::format("group={} starting_for_ms={}", worker.name(), now - worker.started_ms()));
+      worker.kill();
+      continue;
+    }
     if (worker.state() != ChildState::kRunning) continue;
     for (const std::uint32_t index : memory_.layout().groups[g].lanes) {
       const shm::LanePage& lane = memory_.lane(index);

@@ -87,6 +87,7 @@ class Worker {
   [[nodiscard]] bool ready() const;
   [[nodiscard]] const Identity& identity() const { return process_.identity; }
   [[nodiscard]] std::uint32_t restarts() const { return starts_ == 0 ? 0 : starts_ - 1; }
+  [[nodiscard]] std::uint64_t started_ms() const { return started_ms_; }
   // now_ms() when the present process said that it is ready.
   [[nodiscard]] std::uint64_t ready_ms() const { return ready_ms_; }
 
