@@ -2,7 +2,7 @@
 
     python tests/crash/storm.py --kills 300 [--seed 1] [--json FILE]
 
-Seven trainers in four groups (alone, two sharing, two ranks, and one that is slow) read a finite feed
+Six trainers in four groups (alone, two sharing, two ranks, and one that is slow) read a finite feed
 with small rings. Victims: workers (SIGKILL, SIGSEGV from outside, SIGSTOP for longer than stall_ms),
 trainers (SIGKILL, SIGSTOP for a while) and the supervisor (SIGKILL; then started again). Killed
 trainers are started again. What is killed when depends on the seed; when it hits, on the machine.
