@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 
 #include "ringfeed/shm/segment.h"
 #include "workers/formats/gzip.h"
@@ -42,7 +43,16 @@ ChunkSourceLoader::ChunkSourceLoader(const StageContext& context)
       unreadable_(context, "skipped_unreadable"),
       empty_(context, "skipped_empty"),
       no_chunks_(context, "skipped_no_chunks"),
-      cache_directory_(context.config.chunk_source_loader().cache_directory()) {}
+      cache_directory_(context.config.chunk_source_loader().cache_directory()) {
+  if (cache_directory_.empty()) return;
+  std::error_code failed;
+  std::filesystem::create_directories(cache_directory_, failed);
+  if (failed) {
+    context_.warn(
+        fmt::format("cache_unusable stage={} path={}: {}; tars are read anew at each start",
+                    context_.stage, cache_directory_, failed.message()));
+  }
+}
 
 // Lists the file's chunks in places_; false: it was counted as skipped.
 bool ChunkSourceLoader::open_source(Step& step, const std::string& path) noexcept {

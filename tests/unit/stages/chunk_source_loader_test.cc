@@ -213,20 +213,21 @@ TEST(SourceLoader, CountsTheProblemsOfATarOnce) {
 }
 
 TEST(SourceLoaderCache, SparesReadingATarAgain) {
-  TempDir cache;
-  Loader first(fmt::format("cache_directory: '{}'", cache.path()));
+  TempDir place;
+  const std::string cache = fmt::format("{}/made/when/missing", place.path());
+  Loader first(fmt::format("cache_directory: '{}'", cache));
   const std::string path = first.directory.write("games.tar", tar_of(7));
   first.feed(path);
   first.finish();
   EXPECT_EQ(first.rig.counter("loader", "index_cache_hits"), 0U);
-  Loader second(fmt::format("cache_directory: '{}'", cache.path()));
+  Loader second(fmt::format("cache_directory: '{}'", cache));
   second.feed(path);
   second.finish();
   EXPECT_EQ(second.rig.counter("loader", "index_cache_hits"), 1U);
   EXPECT_EQ(second.rig.got("out"), first.rig.got("out"));
   // Another content is another tar.
   first.directory.write("games.tar", tar_of(9));
-  Loader third(fmt::format("cache_directory: '{}'", cache.path()));
+  Loader third(fmt::format("cache_directory: '{}'", cache));
   third.feed(path);
   third.finish();
   EXPECT_EQ(third.rig.counter("loader", "index_cache_hits"), 0U);
