@@ -5,7 +5,7 @@
  *   if (rf_attach(&options, &feed) != RF_OK) die(rf_last_error(NULL));
  *   rf_batch batch = {.struct_size = sizeof batch};
  *   while (rf_next(feed, -1, &batch) == RF_OK) {
- *     train(batch.data, batch.rows);  (shared memory, read-only, not a copy)
+ *     train(batch.data, batch.rows);  (shared memory, read-only unless asked otherwise, not a copy)
  *     rf_release(feed, batch.seq);
  *   }
  *   rf_detach(feed);
@@ -73,6 +73,16 @@ enum { RF_START_OLDEST = 0, RF_START_NEWEST = 1 };
 enum { RF_POLICY_DEFAULT = 0, RF_POLICY_BLOCK = 1, RF_POLICY_SKIP = 2, RF_POLICY_DETACH = 3 };
 /* What happens to the batches of a member that died. */
 enum { RF_REDELIVER_DEFAULT = 0, RF_REDELIVER = 1, RF_AT_MOST_ONCE = 2 };
+/* What a batch's memory is to this process.
+ *
+ * Read-only: the feed's own pages; writing is SIGSEGV.
+ *
+ * Private: the same pages until they are written, and from then on a copy of the page (usually 4
+ * KiB) that this process alone sees and pays for: neither the feed nor another trainer can tell.
+ * The copies of a batch are dropped when it is released, so the next batch in the slot shows its
+ * own bytes. Not for memory that a device is to read by itself: registering or pinning private
+ * pages (cudaHostRegister, io_uring, RDMA) copies them, and the device then reads old bytes. */
+enum { RF_VIEW_READONLY = 0, RF_VIEW_PRIVATE = 1 };
 /* States of a feed, in rf_stats_info.phase. */
 enum {
   RF_PHASE_STARTING = 0,
@@ -107,7 +117,7 @@ typedef struct rf_attach_options {
   uint64_t rejoin_ms; /* milliseconds that the group stays without members; 0: default */
   int32_t answer_ms;  /* longest wait for the answer of a supervisor that is there; 0: what is
                          left of timeout_ms, but 10 s if that is 0; < 0: no limit */
-  uint32_t reserved;  /* 0 */
+  uint32_t view;      /* RF_VIEW_READONLY, RF_VIEW_PRIVATE: of this member alone */
 } rf_attach_options;
 
 /* One array of a batch. Its memory is at rf_batch.data + offset, row-major, little-endian. */
@@ -138,7 +148,8 @@ typedef struct rf_batch {
   uint32_t rows;         /* rows used, 1 to rows_max */
   uint64_t seq;          /* number of the batch in the feed, from 1 */
   uint64_t bytes;        /* bytes used in the slot */
-  const void* data;      /* the slot, read-only: writing is SIGSEGV; valid until rf_release */
+  const void* data;      /* the slot, valid until rf_release; may be written (through a cast) with
+                            RF_VIEW_PRIVATE, else writing is SIGSEGV */
   uint64_t token[2];     /* lineage: what went into it, as the last stage defines it */
   uint32_t tries;        /* members that died while they held it; 0: a first delivery */
   uint32_t slot;         /* index of the slot, for those who pin memory */
@@ -174,10 +185,12 @@ typedef struct rf_stats_info {
   uint8_t feed_id[16];
   char feed[68];  /* name, NUL-terminated */
   char group[68]; /* name, NUL-terminated */
+  uint64_t next;  /* lowest batch that the group has not finished; in a ranked group: of those that
+                     this rank takes */
 } rf_stats_info;
 
-/* Becomes a member of a consumer group and maps the feed: payload read-only, own group's page for
- * writing, nothing else.
+/* Becomes a member of a consumer group and maps the feed: payload read-only (or private), own
+ * group's page for writing, nothing else.
  *
  * Waits up to options->timeout_ms for the feed to appear, so trainers may start before it, and then
  * up to answer_ms. Blocks no other thread. A death in here leaves at most a member that the
@@ -196,11 +209,12 @@ RF_API rf_status rf_attach(const rf_attach_options* options, rf_feed** feed);
  * RF_TIMEOUT, RF_INTERRUPTED: nothing is claimed, calling again is safe. RF_END: nothing will come.
  * RF_SLOTS_EXHAUSTED: release a batch first; nothing is claimed. RF_FEED_FAILED: what was published
  * before has been delivered, no more will come; the text is the feed's reason. RF_DETACHED,
- * RF_FORKED, RF_INVALID, RF_DAMAGED.
+ * RF_FORKED, RF_INVALID, RF_DAMAGED, RF_IO (private pages that the system will not drop).
  * Source: descriptor `seq mod D` of feed control, slot `slot` of the payload. */
 RF_API rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch);
 
-/* Gives batch `seq` back: its memory may be written again, pointers into it are dead.
+/* Gives batch `seq` back: its memory may be written again, pointers into it are dead, what was
+ * written into private pages is gone.
  *
  * Does not block. May be called after rf_detach for batches that were held then; the last one ends
  * the handle. A death before the exchange redelivers the batch, after it not.
@@ -214,6 +228,14 @@ RF_API const rf_schema_info* rf_schema(const rf_feed* feed);
 
 /* Fills *stats; its numbers are read one by one while the feed runs. RF_INVALID, RF_FORKED. */
 RF_API rf_status rf_stats(rf_feed* feed, rf_stats_info* stats);
+
+/* The payload as it is mapped here: every rf_batch.data lies in it. For those who register memory
+ * with a device; the memory is read-only and shared, so ask for read access alone, and unregister
+ * before rf_leave: it is unmapped then, or with the last batch that is still held.
+ * RF_INVALID: also with RF_VIEW_PRIVATE, whose pages must not be registered. RF_DETACHED,
+ * RF_FORKED.
+ */
+RF_API rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* bytes);
 
 /* As rf_release(feed, batch->seq); a batch whose seq is 0 is none, and nothing happens. For cleanup
  * that is arranged before the batch is taken. */

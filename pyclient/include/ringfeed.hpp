@@ -59,7 +59,8 @@ struct AttachOptions {
   uint32_t world = 0;
   uint32_t start = RF_START_OLDEST;
   uint32_t policy = RF_POLICY_DEFAULT;
-  uint32_t max_hold = 0;        // 0: default
+  uint32_t max_hold = 0;  // 0: default
+  uint32_t view = RF_VIEW_READONLY;
   int32_t timeout_ms = 10'000;  // for the feed to appear and to answer; < 0: no limit
 };
 
@@ -69,13 +70,17 @@ class Feed;
 class Batch {
  public:
   Batch(Batch&& other) noexcept
-      : feed_(std::exchange(other.feed_, nullptr)), schema_(other.schema_), raw_(other.raw_) {}
+      : feed_(std::exchange(other.feed_, nullptr)),
+        schema_(other.schema_),
+        raw_(other.raw_),
+        private_view_(other.private_view_) {}
   Batch& operator=(Batch&& other) noexcept {
     if (this != &other) {
       release();
       feed_ = std::exchange(other.feed_, nullptr);
       schema_ = other.schema_;
       raw_ = other.raw_;
+      private_view_ = other.private_view_;
     }
     return *this;
   }
@@ -110,6 +115,19 @@ class Batch {
     throw ClientError(RF_INVALID, "the feed has no tensor " + std::string(name));
   }
 
+  // The same array for writing. Only this process sees what is written, and only until the batch is
+  // given back. Throws ClientError as tensor(), and RF_INVALID without RF_VIEW_PRIVATE.
+  template <typename T>
+  [[nodiscard]] std::span<T> mutable_tensor(std::string_view name) const {
+    if (!private_view_) {
+      throw ClientError(
+          RF_INVALID,
+          "this feed's batches are read-only: attach with view RF_VIEW_PRIVATE to write to them");
+    }
+    const std::span<const T> found = tensor<T>(name);
+    return {const_cast<T*>(found.data()), found.size()};
+  }
+
   // Gives the batch back now. Harmless when it was already.
   void release() noexcept {
     if (feed_ != nullptr) rf_release(std::exchange(feed_, nullptr), raw_.seq);
@@ -117,11 +135,13 @@ class Batch {
 
  private:
   friend class Feed;
-  Batch(rf_feed* feed, const rf_schema_info* schema, const rf_batch& raw) noexcept
-      : feed_(feed), schema_(schema), raw_(raw) {}
+  Batch(rf_feed* feed, const rf_schema_info* schema, const rf_batch& raw,
+        bool private_view) noexcept
+      : feed_(feed), schema_(schema), raw_(raw), private_view_(private_view) {}
   rf_feed* feed_;
   const rf_schema_info* schema_;
   rf_batch raw_;
+  bool private_view_;
 };
 
 // A member of a consumer group; leaves with its owner. Move-only.
@@ -142,15 +162,19 @@ class Feed {
     raw.start = options.start;
     raw.policy = options.policy;
     raw.max_hold = options.max_hold;
+    raw.view = options.view;
+    private_view_ = options.view == RF_VIEW_PRIVATE;
     if (const rf_status status = rf_attach(&raw, &feed_); status != RF_OK) {
       throw ClientError(status, rf_last_error(nullptr));
     }
   }
-  Feed(Feed&& other) noexcept : feed_(std::exchange(other.feed_, nullptr)) {}
+  Feed(Feed&& other) noexcept
+      : feed_(std::exchange(other.feed_, nullptr)), private_view_(other.private_view_) {}
   Feed& operator=(Feed&& other) noexcept {
     if (this != &other) {
       rf_detach(feed_);
       feed_ = std::exchange(other.feed_, nullptr);
+      private_view_ = other.private_view_;
     }
     return *this;
   }
@@ -166,7 +190,7 @@ class Feed {
     int64_t left_ms = timeout_ms;
     for (;;) {
       const rf_status status = rf_next(feed_, left_ms, &raw);
-      if (status == RF_OK) return Batch(feed_, rf_schema(feed_), raw);
+      if (status == RF_OK) return Batch(feed_, rf_schema(feed_), raw, private_view_);
       if (status == RF_END) return std::nullopt;
       if (status != RF_INTERRUPTED) throw ClientError(status, rf_last_error(feed_));
       if (timeout_ms < 0) continue;
@@ -188,6 +212,7 @@ class Feed {
 
  private:
   rf_feed* feed_ = nullptr;
+  bool private_view_ = false;
 };
 
 // A private feed: configure, start(), get_next() until nullopt, stop(). The supervisor is a child

@@ -59,6 +59,10 @@ rf_status check_options(const rf_attach_options& options, const char* group) {
                 "values in ringfeed.h",
                 options.kind, options.start, options.policy, options.redeliver);
   }
+  if (options.view > RF_VIEW_PRIVATE) {
+    return fail(nullptr, RF_INVALID, "attach: view %u is neither read-only nor private",
+                options.view);
+  }
   if (options.kind == RF_RANKED &&
       (options.world < 1 || options.world > shm::kMembersMax || options.rank >= options.world)) {
     return fail(nullptr, RF_INVALID,
@@ -216,21 +220,43 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
   }
 }
 
+// Can the private pages of one slot be dropped, and without those of its neighbours?
+rf_status check_private(const rf_feed* feed) {
+  if (!feed->private_view) return RF_OK;
+  const long page = sysconf(_SC_PAGESIZE);
+  if (page <= 0 || shm::kPageBytes % static_cast<uint64_t>(page) != 0 ||
+      feed->slot_bytes % static_cast<uint64_t>(page) != 0) {
+    return fail(nullptr, RF_INVALID,
+                "feed %s: its slots of %llu bytes are not whole pages of this system (%ld bytes), "
+                "so they cannot be private one by one: use read-only batches, and copies of them",
+                feed->name, static_cast<unsigned long long>(feed->slot_bytes), page);
+  }
+  // Now and not with the first batch. It also undoes the copying of everything in a program that
+  // has locked its future memory.
+  if (!drop_private(feed->payload.data, feed->payload.bytes)) {
+    return fail(nullptr, RF_IO,
+                "feed %s: this system does not drop private pages (%s): use read-only batches, and "
+                "copies of them",
+                feed->name, strerror(errno));
+  }
+  return RF_OK;
+}
+
 rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
   const uint8_t* id = hello.reply.feed_id;
-  rf_status status = map_segment(fds[kControlFd], shm::SegmentKind::kControl, "control", id, false,
-                                 &feed->control);
+  rf_status status = map_segment(fds[kControlFd], shm::SegmentKind::kControl, "control", id,
+                                 Access::kRead, &feed->control);
   if (status == RF_OK) {
     status = map_segment(fds[kFeedControlFd], shm::SegmentKind::kFeedControl, "feed control", id,
-                         false, &feed->feed_control);
+                         Access::kRead, &feed->feed_control);
   }
   if (status == RF_OK) {
-    status = map_segment(fds[kGroupFd], shm::SegmentKind::kGroup, "group", id, true,
+    status = map_segment(fds[kGroupFd], shm::SegmentKind::kGroup, "group", id, Access::kWrite,
                          &feed->group_segment);
   }
   if (status == RF_OK) {
-    status = map_segment(fds[kPayloadFd], shm::SegmentKind::kPayload, "payload", id, false,
-                         &feed->payload);
+    status = map_segment(fds[kPayloadFd], shm::SegmentKind::kPayload, "payload", id,
+                         feed->private_view ? Access::kPrivate : Access::kRead, &feed->payload);
   }
   if (status != RF_OK) return status;
 
@@ -258,6 +284,7 @@ rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
                 static_cast<unsigned long long>(feed->payload.bytes));
   }
   feed->group = feed->group_segment.at<shm::GroupPage>(shm::kPageBytes);
+  if (status = check_private(feed); status != RF_OK) return status;
 
   feed->schema.struct_size = sizeof feed->schema;
   feed->schema.tensor_count = hello.reply.tensor_count;
@@ -276,6 +303,21 @@ rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
     }
   }
   return RF_OK;
+}
+
+// Has the group finished batch `s`?
+bool finished(const rf_feed* feed, uint64_t s) {
+  // relaxed: for a report; nothing is read because of it.
+  const uint64_t word = feed->group->words[s % feed->descriptors].load(std::memory_order_relaxed);
+  return shm::claim_finished(shm::decode_claim(word), s);
+}
+
+// The lowest batch from `from` on that this member may get and the group has not finished.
+uint64_t next_unfinished(const rf_feed* feed, const rf_stats_info& stats, uint64_t from) {
+  const uint64_t world = stats.world > 0 ? stats.world : 1;
+  uint64_t s = from + (stats.rank + world - (from - 1) % world) % world;
+  while (s <= stats.published && finished(feed, s)) s += world;
+  return s;
 }
 
 void unmap_all(rf_feed* feed) {
@@ -384,6 +426,7 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   feed->pid = getpid();
   feed->socket = -1;
   pthread_mutex_init(&feed->claiming, nullptr);
+  feed->private_view = options.view == RF_VIEW_PRIVATE;
   snprintf(feed->name, sizeof feed->name, "%s", options.feed);
   snprintf(feed->group_name, sizeof feed->group_name, "%s", group);
 
@@ -452,6 +495,26 @@ extern "C" const rf_schema_info* rf_schema(const rf_feed* feed) {
   return &feed->schema;
 }
 
+extern "C" rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* bytes) {
+  if (feed == nullptr || data == nullptr || bytes == nullptr) {
+    return fail(feed, RF_INVALID, "payload: a handle and places for the results are needed");
+  }
+  if (feed->pid != getpid()) return forked(feed);
+  const User user(feed);
+  // acquire, pairs with rf_leave.
+  if (!user || feed->left.load(std::memory_order_acquire) != 0) return detached(feed);
+  if (feed->private_view) {
+    return fail(feed, RF_INVALID,
+                "feed %s: attached with a private view, whose pages a device must not read: "
+                "registering copies them, and the copies do not change with the feed; attach "
+                "read-only",
+                feed->name);
+  }
+  *data = feed->payload.data;
+  *bytes = feed->payload.bytes;
+  return RF_OK;
+}
+
 extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
   if (feed == nullptr || stats == nullptr || stats->struct_size < sizeof(uint32_t)) {
     return fail(feed, RF_INVALID, "stats: a handle and a struct with its struct_size are needed");
@@ -481,9 +544,7 @@ extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
   }
   for (uint64_t s = from; s <= full.published; ++s) {
     const bool published = descriptor(feed, s).seq.load(std::memory_order_relaxed) == s;
-    const shm::Claim claim =
-        shm::decode_claim(group.words[s % feed->descriptors].load(std::memory_order_relaxed));
-    if (published && !shm::claim_finished(claim, s)) ++full.lag;
+    if (published && !finished(feed, s)) ++full.lag;
   }
   full.wait_ns = feed->wait_ns.load(std::memory_order_relaxed);
   full.waits = feed->waits.load(std::memory_order_relaxed);
@@ -507,6 +568,7 @@ extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
   memcpy(full.feed_id, feed->feed_control.header()->feed_id, sizeof full.feed_id);
   memcpy(full.feed, feed->name, sizeof full.feed);
   memcpy(full.group, feed->group_name, sizeof full.group);
+  full.next = next_unfinished(feed, full, from);
   memcpy(stats, &full, stats->struct_size < sizeof full ? stats->struct_size : sizeof full);
   return RF_OK;
 }

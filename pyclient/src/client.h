@@ -105,11 +105,20 @@ struct Map {
   }
 };
 
+enum class Access {
+  kRead,
+  kWrite,
+  kPrivate,  // readable and writable; a page that is written becomes this process's own
+};
+
 // Maps the segment behind `fd` if it is ready, of this kind, ABI, layout and feed. The mapping is
 // not inherited by children. Does not close the descriptor. Errors: RF_INCOMPATIBLE, RF_DAMAGED,
 // RF_NO_MEMORY, in one sentence.
 rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uint8_t* feed_id,
-                      bool writable, Map* map);
+                      Access access, Map* map);
+// Forgets this process's own pages in a part of a private mapping (whole pages): from then on it
+// shows the segment's bytes. False: the system refuses.
+bool drop_private(uint8_t* data, uint64_t bytes);
 void unmap(Map* map);
 
 }  // namespace ringfeed::client
@@ -139,6 +148,7 @@ struct rf_feed {
   uint64_t descriptors;
   uint64_t slot_bytes;
   bool ordered;
+  bool private_view;  // payload is mapped copy-on-write
   uint64_t epoch;
   uint32_t group_index;
   uint8_t member;

@@ -20,6 +20,10 @@ inline const std::atomic<uint32_t>& feed_bell(const rf_feed* feed) {
   return feed->feed_control.at<const shm::Bell>(shm::kFeedBellOffset)->rings;
 }
 
+inline uint64_t slot_offset(const rf_feed* feed, uint64_t slot) {
+  return shm::kPageBytes + slot * feed->slot_bytes;
+}
+
 inline rf_status forked(const rf_feed* feed) {
   return fail(feed, RF_FORKED,
               "feed %s: this handle belongs to process %d and not to its child: attach in the "

@@ -190,9 +190,8 @@ Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
                       "group has left the feed, attach again",
                       feed->name, feed->group_name, static_cast<unsigned long long>(s)));
   }
-  const uint64_t end = shm::kPageBytes + feed->slots * feed->slot_bytes;
-  if (full.slot >= feed->slots || offset < shm::kPageBytes || full.bytes > feed->slot_bytes ||
-      offset > end - full.bytes || full.rows > feed->schema.rows_max) {
+  if (full.slot >= feed->slots || offset != slot_offset(feed, full.slot) ||
+      full.bytes > feed->slot_bytes || full.rows > feed->schema.rows_max) {
     shm::claim_finish(feed->group->words[s % feed->descriptors], s, feed->member);
     return error(fail(feed, RF_DAMAGED,
                       "feed %s: batch %llu: slot %u, offset %llu, %llu bytes, %u rows contradict "
@@ -204,6 +203,16 @@ Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
                       static_cast<unsigned long long>(feed->slot_bytes), feed->schema.rows_max));
   }
   full.data = feed->payload.data + offset;
+  // Released slots have no private pages, but a program that locks all its memory makes some for
+  // slots that it does not hold; they would show bytes of that time.
+  if (feed->private_view && !drop_private(feed->payload.data + offset, feed->slot_bytes)) {
+    const int why = errno;
+    shm::claim_finish(feed->group->words[s % feed->descriptors], s, feed->member);
+    return error(fail(feed, RF_IO,
+                      "feed %s: batch %llu: the private pages of slot %u cannot be dropped (%s), "
+                      "so it might show old bytes; it is skipped: use read-only batches",
+                      feed->name, static_cast<unsigned long long>(s), full.slot, strerror(why)));
+  }
   // relaxed, all: the process's own list and counters that others only report.
   feed->held_slot[s % feed->descriptors].store(full.slot, std::memory_order_relaxed);
   feed->held_count.fetch_add(1, std::memory_order_relaxed);
@@ -512,6 +521,13 @@ extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
                 "feed %s: batch %llu is not held by this handle: it was released before, or never "
                 "taken",
                 feed->name, static_cast<unsigned long long>(seq));
+  }
+  if (feed->private_view) {
+    // Before the exchange: after it the slot may be written and leased here again by another
+    // thread, whose pages these would be. relaxed: stored by the taker before `held`.
+    const uint64_t slot = feed->held_slot[seq % feed->descriptors].load(std::memory_order_relaxed);
+    // Refused only where rf_next would be refused the same and say so.
+    drop_private(feed->payload.data + slot_offset(feed, slot), feed->slot_bytes);
   }
   shm::GroupPage& group = *feed->group;
   const bool finished = shm::claim_finish(group.words[seq % feed->descriptors], seq, feed->member);

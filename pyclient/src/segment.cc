@@ -2,6 +2,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "client.h"
 #include "ringfeed/shm/layout.h"
@@ -67,7 +69,7 @@ rf_status check_header(const shm::SegmentHeader& header, shm::SegmentKind kind, 
 }  // namespace
 
 rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uint8_t* feed_id,
-                      bool writable, Map* map) {
+                      Access access, Map* map) {
   *map = {nullptr, 0};
   struct stat info {};
   if (fstat(fd, &info) != 0) {
@@ -78,13 +80,16 @@ rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uin
     return fail(nullptr, RF_DAMAGED, "segment %s: has %llu bytes, less than its header needs", name,
                 static_cast<unsigned long long>(bytes));
   }
-  void* data =
-      mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  // Unreserved: of a private mapping only the pages that are written take memory, and only until
+  // their batch is released.
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int flags = access == Access::kPrivate ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+  void* data = mmap(nullptr, bytes, protection, flags, fd, 0);
   if (data == MAP_FAILED) {
     return fail(nullptr, errno == EACCES ? RF_PERMISSION : RF_NO_MEMORY,
                 "segment %s: its %llu bytes cannot be mapped %s: %s", name,
-                static_cast<unsigned long long>(bytes), writable ? "for writing" : "for reading",
-                strerror(errno));
+                static_cast<unsigned long long>(bytes),
+                access == Access::kRead ? "for reading" : "for writing", strerror(errno));
   }
   *map = {static_cast<uint8_t*>(data), bytes};
   // A child could release or overwrite in the parent's name; and a forked data-loading helper shall
@@ -98,6 +103,14 @@ rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uin
   }
   if (status != RF_OK) unmap(map);
   return status;
+}
+
+bool drop_private(uint8_t* data, uint64_t bytes) {
+  if (madvise(data, bytes, MADV_DONTNEED) == 0) return true;
+  // A program that locks all its memory has locked (and thereby copied) these pages too, and locked
+  // pages are not dropped. By number, because sanitizers make the function munlock do nothing.
+  return errno == EINVAL && syscall(SYS_munlock, data, bytes) == 0 &&
+         madvise(data, bytes, MADV_DONTNEED) == 0;
 }
 
 void unmap(Map* map) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +39,7 @@ struct Wish {
   std::uint32_t world = 0;
   std::uint32_t start = RF_START_OLDEST;
   std::uint32_t max_hold = 0;
+  std::uint32_t view = RF_VIEW_READONLY;
 };
 
 rf_status attach(const FakeFeed& fake, const Wish& wish, rf_feed** feed) {
@@ -54,6 +56,7 @@ rf_status attach(const FakeFeed& fake, const Wish& wish, rf_feed** feed) {
   options.world = wish.world;
   options.start = wish.start;
   options.max_hold = wish.max_hold;
+  options.view = wish.view;
   return rf_attach(&options, feed);
 }
 
@@ -204,6 +207,8 @@ TEST(Attach, RefusesWhatNoFeedCanBe) {
   EXPECT_EQ(attach(fake, {.rank = 2, .world = 2}, &feed), RF_INVALID);
   EXPECT_THAT(rf_last_error(nullptr), HasSubstr("rank 2 of world 2"));
   EXPECT_EQ(attach(fake, {.rank = 0, .world = 17}, &feed), RF_INVALID);
+  EXPECT_EQ(attach(fake, {.view = 2}, &feed), RF_INVALID);
+  EXPECT_THAT(rf_last_error(nullptr), HasSubstr("view 2 is neither"));
   EXPECT_EQ(feed, nullptr);
 }
 
@@ -683,6 +688,51 @@ TEST(Groups, ARanksBatchComesBackToItsSuccessor) {
   EXPECT_EQ(successor.take(), 3U);
 }
 
+TEST(Stats, NextIsTheLowestBatchThatTheGroupHasNotFinished) {
+  FakeFeed fake({.slots = 8, .max_hold = 8});
+  Member member(fake);
+  EXPECT_EQ(member.stats().next, 1U) << "nothing is published yet";
+  fake.publish(5);
+  EXPECT_EQ(member.stats().next, 1U);
+  ASSERT_EQ(member.take(), 1U);
+  ASSERT_EQ(member.take(), 2U);
+  EXPECT_EQ(member.stats().next, 1U) << "held is not finished";
+  ASSERT_EQ(member.release(2), RF_OK);
+  EXPECT_EQ(member.stats().next, 1U);
+  ASSERT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(member.stats().next, 3U);
+  fake.close();
+  EXPECT_EQ(member.take_all().size(), 3U);
+  EXPECT_EQ(member.stats().next, 6U);
+}
+
+TEST(Stats, NextOfARankIsOneOfItsOwn) {
+  FakeFeed fake({.slots = 8, .max_hold = 8});
+  Member first(fake, {.rank = 0, .world = 2});
+  Member second(fake, {.rank = 1, .world = 2});
+  fake.publish(5);
+  EXPECT_EQ(first.stats().next, 1U);
+  EXPECT_EQ(second.stats().next, 2U);
+  ASSERT_EQ(second.take(), 2U);
+  ASSERT_EQ(second.release(2), RF_OK);
+  EXPECT_EQ(first.stats().next, 1U);
+  EXPECT_EQ(second.stats().next, 4U);
+  fake.close();
+  EXPECT_EQ(first.take_all(), (std::vector<std::uint64_t>{1, 3, 5}));
+  EXPECT_EQ(first.stats().next, 7U);
+}
+
+TEST(Stats, AnOlderCallersShorterStructIsNotOverrun) {
+  FakeFeed fake;
+  Member member(fake);
+  rf_stats_info stats{};
+  stats.struct_size = offsetof(rf_stats_info, next);
+  stats.next = 77;
+  EXPECT_EQ(rf_stats(member.feed(), &stats), RF_OK);
+  EXPECT_STREQ(stats.group, "g");
+  EXPECT_EQ(stats.next, 77U);
+}
+
 TEST(Groups, NewestBeginsWithTheNextBatch) {
   FakeFeed fake({.slots = 8});
   fake.publish(3);
@@ -777,6 +827,209 @@ TEST(Groups, ThreadsOfOneMemberMayTakeAndReleaseForEachOther) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(released, kBatches);
   EXPECT_EQ(member.stats().held, 0U);
+}
+
+// ---- private views ----
+
+// Batch s of these tests spreads over several pages, so that some are written and some are not.
+constexpr std::uint32_t kWideRows = 2000;
+constexpr std::uint64_t kWideItems = 3 * kWideRows;
+
+float* writable_x(const rf_batch& batch) {
+  return static_cast<float*>(const_cast<void*>(batch.data));
+}
+
+// Is this what the feed wrote for batch s? The first place that is not, or kWideItems.
+std::uint64_t first_wrong(const void* data, std::uint64_t s) {
+  for (std::uint64_t i = 0; i < kWideItems; ++i) {
+    float x = 0;
+    std::memcpy(&x, static_cast<const std::byte*>(data) + 4 * i, 4);
+    if (x != static_cast<float>(1000 * s + i)) return i;
+  }
+  return kWideItems;
+}
+
+// Bytes of the payload's mapping that this process has made its own.
+std::uint64_t own_bytes(const void* data) {
+  std::ifstream maps("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uint64_t from = 0;
+    std::uint64_t to = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) {
+      const auto at = reinterpret_cast<std::uint64_t>(data);
+      here = from <= at && at < to;
+    }
+    std::uint64_t kib = 0;
+    if (here && std::sscanf(line.c_str(), "Anonymous: %lu kB", &kib) == 1) return 1024 * kib;
+  }
+  ADD_FAILURE() << "no mapping at " << data;
+  return 0;
+}
+
+TEST(PrivateView, WhatIsWrittenIsSeenByThisMemberAloneAndOnlyWithThisBatch) {
+  FakeFeed fake({.slots = 1, .rows_max = kWideRows, .max_hold = 1});
+  Member writer(fake, {.group = "w", .view = RF_VIEW_PRIVATE});
+  Member other_writer(fake, {.group = "o", .view = RF_VIEW_PRIVATE});
+  Member reader(fake, {.group = "r"});
+  for (std::uint64_t s = 1; s <= 20; ++s) {
+    ASSERT_EQ(fake.publish(1), 1U);
+    for (Member* member : {&writer, &other_writer, &reader}) {
+      ASSERT_EQ(member->take(), s);
+      ASSERT_EQ(first_wrong(member->batch().data, s), kWideItems) << s;
+    }
+    // All of it, or one page in the middle.
+    float* const x = writable_x(writer.batch());
+    const std::uint64_t from = s % 2 == 0 ? 0 : 2048;
+    const std::uint64_t count = s % 2 == 0 ? kWideItems : 1024;
+    std::fill_n(x + from, count, -1.0F);
+    for (std::uint64_t i = from; i < from + count; ++i) ASSERT_EQ(x[i], -1.0F);
+    EXPECT_EQ(first_wrong(other_writer.batch().data, s), kWideItems) << s;
+    EXPECT_EQ(first_wrong(reader.batch().data, s), kWideItems) << s;
+    EXPECT_EQ(first_wrong(fake.payload() + shm::kPageBytes, s), kWideItems) << s;
+    writable_x(other_writer.batch())[0] = -2.0F;
+    EXPECT_EQ(x[0], s % 2 == 0 ? -1.0F : static_cast<float>(1000 * s));
+    for (Member* member : {&writer, &other_writer, &reader}) {
+      ASSERT_EQ(member->release(s), RF_OK);
+    }
+  }
+}
+
+TEST(PrivateView, TakesMemoryForWrittenPagesAloneAndGivesItBackWithTheBatch) {
+  FakeFeed fake({.slots = 2, .rows_max = kWideRows});
+  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  fake.publish(2);
+  ASSERT_EQ(member.take(), 1U);
+  const rf_batch first = member.batch();
+  ASSERT_EQ(first_wrong(first.data, 1), kWideItems);
+  EXPECT_EQ(own_bytes(first.data), 0U) << "reading copies nothing";
+  writable_x(first)[0] = -1.0F;
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  EXPECT_EQ(own_bytes(first.data), page);
+  ASSERT_EQ(member.take(), 2U);
+  writable_x(member.batch())[0] = -1.0F;
+  EXPECT_EQ(own_bytes(first.data), 2 * page);
+  ASSERT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(own_bytes(first.data), page) << "those of the batch that is still held";
+  EXPECT_EQ(writable_x(member.batch())[0], -1.0F);
+  ASSERT_EQ(member.release(2), RF_OK);
+  EXPECT_EQ(own_bytes(first.data), 0U);
+}
+
+// A program that locks its memory copies every page of a private mapping at that moment.
+TEST(PrivateView, PagesThatAProgramHasLockedDoNotShowOldBytes) {
+  FakeFeed fake({.slots = 2, .rows_max = kWideRows});
+  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  const auto* const slots = static_cast<const std::byte*>(member.batch().data) -
+                            member.batch().slot * rf_schema(member.feed())->slot_bytes;
+  // By number, because sanitizers make the function mlock do nothing.
+  ASSERT_EQ(::syscall(SYS_mlock, slots, 2 * rf_schema(member.feed())->slot_bytes), 0)
+      << std::strerror(errno);
+  EXPECT_GT(own_bytes(member.batch().data), rf_schema(member.feed())->slot_bytes);
+  writable_x(member.batch())[0] = -1.0F;
+  ASSERT_EQ(member.release(1), RF_OK);
+  for (std::uint64_t s = 2; s <= 5; ++s) {
+    ASSERT_EQ(fake.publish(1), 1U);
+    ASSERT_EQ(member.take(), s);
+    EXPECT_EQ(first_wrong(member.batch().data, s), kWideItems) << s;
+    ASSERT_EQ(member.release(s), RF_OK);
+  }
+}
+
+// Threads write to what they hold while others release and take the same slots: no thread finds
+// another's or an older batch's bytes in its own, and none loses what it has written.
+TEST(PrivateView, ThreadsThatWriteToTheirBatchesDoNotDisturbEachOther) {
+  constexpr std::uint64_t kBatches = 1500;
+  FakeFeed fake({.slots = 4, .rows_max = kWideRows, .max_hold = 4});
+  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  std::atomic<std::uint64_t> old_bytes{0};
+  std::atomic<std::uint64_t> lost_bytes{0};
+  std::atomic<std::uint64_t> taken{0};
+  std::atomic<bool> broken{false};
+  // For ThreadSanitizer: the order between a release and the next claim of the slot passes through
+  // the feed's own mapping of the claim words, where it does not see it.
+  std::atomic<std::uint64_t> order{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&] {
+      for (;;) {
+        rf_batch batch{};
+        batch.struct_size = sizeof batch;
+        const rf_status status = rf_next(member.feed(), 20, &batch);
+        if (status == RF_END) break;
+        if (status == RF_TIMEOUT || status == RF_SLOTS_EXHAUSTED) continue;
+        if (status != RF_OK) {
+          ADD_FAILURE() << rf_last_error(member.feed());
+          broken = true;
+          break;
+        }
+        order.fetch_add(1, std::memory_order_acq_rel);
+        ++taken;
+        if (first_wrong(batch.data, batch.seq) != kWideItems) ++old_bytes;
+        float* const x = writable_x(batch);
+        const auto mark = -static_cast<float>(batch.seq);
+        for (std::uint64_t k = batch.seq % 64; k < kWideItems; k += 64) x[k] = mark;
+        // Long enough for a release elsewhere to finish what it has begun.
+        for (int wait = 0; wait < 4; ++wait) std::this_thread::yield();
+        for (std::uint64_t k = batch.seq % 64; k < kWideItems; k += 64) {
+          if (x[k] != mark) ++lost_bytes;
+        }
+        order.fetch_add(1, std::memory_order_acq_rel);
+        EXPECT_EQ(rf_release(member.feed(), batch.seq), RF_OK);
+      }
+    });
+  }
+  for (std::uint64_t published = 0; published < kBatches;) {
+    if (broken) break;
+    published += fake.publish(kBatches - published);
+    std::this_thread::yield();
+  }
+  fake.close();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(taken, kBatches);
+  EXPECT_EQ(old_bytes, 0U);
+  EXPECT_EQ(lost_bytes, 0U);
+}
+
+TEST(PrivateView, LeavesNoMappingBehind) {
+  FakeFeed fake;
+  const std::size_t before = mappings();
+  fake.publish(1);
+  {
+    Member member(fake, {.view = RF_VIEW_PRIVATE});
+    ASSERT_EQ(member.take(), 1U);
+    writable_x(member.batch())[0] = -1.0F;
+    EXPECT_GT(mappings(), before);
+  }
+  EXPECT_EQ(mappings(), before);
+}
+
+TEST(Payload, IsWhereTheBatchesLie) {
+  FakeFeed fake({.slots = 3});
+  Member member(fake);
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  const void* data = nullptr;
+  std::uint64_t bytes = 0;
+  ASSERT_EQ(rf_payload(member.feed(), &data, &bytes), RF_OK);
+  EXPECT_GE(member.batch().data, data);
+  EXPECT_LE(static_cast<const std::byte*>(member.batch().data) + member.batch().bytes,
+            static_cast<const std::byte*>(data) + bytes);
+  EXPECT_EQ(rf_payload(member.feed(), nullptr, &bytes), RF_INVALID);
+  EXPECT_EQ(rf_payload(nullptr, &data, &bytes), RF_INVALID);
+  ASSERT_EQ(rf_leave(member.feed()), RF_OK);
+  EXPECT_EQ(rf_payload(member.feed(), &data, &bytes), RF_DETACHED) << "though a batch is held";
+}
+
+TEST(Payload, OfAPrivateViewIsNotGivenAway) {
+  FakeFeed fake;
+  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  const void* data = nullptr;
+  std::uint64_t bytes = 0;
+  EXPECT_EQ(rf_payload(member.feed(), &data, &bytes), RF_INVALID);
+  EXPECT_THAT(member.error(), HasSubstr("attach read-only"));
 }
 
 // ---- hoarding ----
@@ -1018,6 +1271,22 @@ TEST(Fork, TheBatchsMemoryIsNotMappedInTheChild) {
 #else
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
 #endif
+}
+
+TEST(Fork, APrivateViewIsNotMappedInTheChildEither) {
+  FakeFeed fake;
+  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  const auto* const data = static_cast<const volatile unsigned char*>(member.batch().data);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    ::_exit(data[0] == 0 ? 2 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_FALSE(WIFEXITED(status) && (WEXITSTATUS(status) == 1 || WEXITSTATUS(status) == 2));
 }
 
 TEST(Fork, WritingToABatchEndsTheProcess) {

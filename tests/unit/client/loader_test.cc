@@ -59,6 +59,26 @@ TEST(CppFeed, ABatchMayOutliveItsFeedAndBeMoved) {
   EXPECT_THROW(static_cast<void>(kept->tensor<float>("x")), ringfeed::ClientError);
 }
 
+TEST(CppFeed, APrivateBatchMayBeWrittenAndTheNextOneIsAsTheFeedWroteIt) {
+  FakeFeed fake({.slots = 1, .max_hold = 1});
+  ringfeed::AttachOptions options = options_for(fake);
+  options.view = RF_VIEW_PRIVATE;
+  ringfeed::Feed feed(options);
+  for (std::uint64_t s = 1; s <= 5; ++s) {
+    ASSERT_EQ(fake.publish(1), 1U);
+    std::optional<ringfeed::Batch> batch = feed.next(kPatienceMs);
+    ASSERT_TRUE(batch);
+    EXPECT_EQ(batch->tensor<float>("x")[4], static_cast<float>(1000 * s + 4));
+    for (float& x : batch->mutable_tensor<float>("x")) x = -1.0F;
+    EXPECT_EQ(batch->tensor<float>("x")[4], -1.0F);
+  }
+  ASSERT_EQ(fake.publish(1), 1U);
+  ringfeed::Feed read_only(options_for(fake));
+  std::optional<ringfeed::Batch> batch = read_only.next(kPatienceMs);
+  ASSERT_TRUE(batch);
+  EXPECT_THROW(static_cast<void>(batch->mutable_tensor<float>("x")), ringfeed::ClientError);
+}
+
 TEST(CppFeed, ErrorsCarryTheirStatusAndSentence) {
   FakeFeed fake;
   ringfeed::Feed feed(options_for(fake));
