@@ -4,6 +4,8 @@ The feed is real shared memory with real producing lanes, in a process of its ow
 (tests/support/fake_feed.cc): batch s holds x = 1000 s + place, id = s, flags = s.
 """
 
+# flake8: noqa: F811
+
 from __future__ import annotations
 
 import gc
@@ -11,90 +13,27 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-BUILD = Path(os.environ.get("RINGFEED_BUILD_DIR", ROOT / "build" / "release"))
-os.environ.setdefault("RINGFEED_LIBRARY", str(BUILD / "lib" / "libringfeed.so"))
-sys.path.insert(0, str(ROOT / "pyclient"))
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+
+from fake_feed import (  # noqa: E402, F401
+    BUILD,
+    PATIENCE_S,
+    ROOT,
+    MakeFeed,
+    make_feed,
+    rows_of,
+    run_python,
+)
 
 import ringfeed  # noqa: E402
 from feed_run import runs  # noqa: E402
-
-# Longest wait for what must happen; a test that needs it has failed.
-PATIENCE_S = 30.0
-
-
-class FakeFeed:
-    """Talks to a fake_feed process."""
-
-    def __init__(self, directory: Path, *options: str, name: str = "fake") -> None:
-        self.name = name
-        self.directory = directory
-        command = [str(BUILD / "bin" / "fake_feed"), "--dir", str(directory), "--feed", name]
-        self.process = subprocess.Popen(
-            [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._line() == "ready"
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def tell(self, command: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self._line()
-
-    def attach(self, **options: object) -> ringfeed.Feed:
-        settings: dict = {"timeout_s": PATIENCE_S, "socket_dir": self.directory}
-        settings.update(options)
-        return ringfeed.attach(self.name, **settings)
-
-    def wait_until_members(self, count: int) -> None:
-        while int(self.tell("members")) != count:
-            pass
-
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-
-
-MakeFeed = Callable[..., FakeFeed]
-
-
-@pytest.fixture
-def make_feed() -> Iterator[MakeFeed]:
-    # Short: a socket's path may have 107 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="rf-"))
-    feeds: list[FakeFeed] = []
-
-    def make(*options: str, name: str = "fake") -> FakeFeed:
-        feeds.append(FakeFeed(directory, *options, name=name))
-        return feeds[-1]
-
-    yield make
-    gc.collect()
-    for feed in feeds:
-        feed.end()
-    for left in directory.iterdir():
-        left.unlink()
-    directory.rmdir()
-
-
-def rows_of(seq: int, rows: int) -> np.ndarray:
-    return (1000 * seq + np.arange(3 * rows, dtype=np.float32)).reshape(rows, 3)
-
 
 # ---- batches ----
 
@@ -343,6 +282,7 @@ def test_the_timeout_of_attach_is_that_of_loops(make_feed: MakeFeed) -> None:
 def test_a_failed_feed_delivers_what_it_had_and_then_its_reason(make_feed: MakeFeed) -> None:
     fake = make_feed()
     fake.tell("publish 1")
+    fake.wait_until_published(1)
     with fake.attach() as feed:
         fake.tell("fail worker unpack died 11 times: see its log")
         assert feed.next().seq == 1
@@ -488,8 +428,7 @@ def test_ranks_take_their_class_of_batches(make_feed: MakeFeed) -> None:
 def test_start_newest_begins_with_the_next_batch(make_feed: MakeFeed) -> None:
     fake = make_feed("--slots", "4")
     fake.tell("publish 2")
-    while fake.tell("newest") != "2":
-        pass
+    fake.wait_until_published(2)
     with fake.attach(group="late", start="newest") as feed:
         fake.tell("publish 1")
         assert feed.next().seq == 3
@@ -512,19 +451,6 @@ def test_stats_tell_what_happened(make_feed: MakeFeed) -> None:
 
 
 # ---- processes and signals ----
-
-
-def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "pyclient"))
-    # Who starts tests in the background may have had Ctrl-C ignored, which children inherit.
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", heard + textwrap.dedent(code), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
 
 
 def test_ctrl_c_ends_a_wait(make_feed: MakeFeed) -> None:
@@ -694,8 +620,7 @@ def test_what_a_finished_program_held_is_not_delivered_again(
     fake = make_feed("--slots", "4")
     fake.tell("publish 3")
     fake.tell("close")
-    while fake.tell("newest") != "3":
-        pass
+    fake.wait_until_published(3)
     child = run_python(
         f"""
         import sys, ringfeed
