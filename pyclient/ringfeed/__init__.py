@@ -2,10 +2,11 @@
 
     with ringfeed.attach("lc0", group="run-a") as feed:
         for batch in feed:                   # name -> read-only array over the shared memory
-            step(torch.from_dlpack(batch["planes"]))
+            step(batch["planes"], batch["policy"], batch["values"])
 
 ``attach`` joins a feed that a supervisor serves (``ringfeed run``); ``DataLoader`` starts one of
-its own. ``python -m ringfeed`` is the command line of the supervisor.
+its own. ``ringfeed.torch`` has loaders for PyTorch, ``ringfeed.jax`` arrays for JAX; they are
+imported by name. ``python -m ringfeed`` is the command line of the supervisor.
 """
 
 from .batch import Batch

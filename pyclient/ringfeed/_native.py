@@ -46,6 +46,8 @@ _ERRORS: dict[int, type[errors.RingfeedError]] = {
 KINDS = {"shared": 1, "ranked": 2}
 STARTS = {"oldest": 0, "newest": 1}
 POLICIES = {"block": 1, "skip": 2, "detach": 3}
+# "copy" is Python's own: copies are made from a read-only view.
+VIEWS = {"readonly": 0, "private": 1, "copy": 0}
 PHASES = ("starting", "running", "draining", "ended", "failed")
 
 
@@ -69,7 +71,7 @@ class _AttachOptions(ctypes.Structure):
         ("stall_ms", ctypes.c_uint64),
         ("rejoin_ms", ctypes.c_uint64),
         ("answer_ms", ctypes.c_int32),
-        ("reserved", ctypes.c_uint32),
+        ("view", ctypes.c_uint32),
     ]
 
 
@@ -140,6 +142,7 @@ class _Stats(ctypes.Structure):
         ("feed_id", ctypes.c_uint8 * 16),
         ("feed", ctypes.c_char * 68),
         ("group", ctypes.c_char * 68),
+        ("next", ctypes.c_uint64),
     ]
 
 
@@ -163,8 +166,13 @@ def _load() -> ctypes.CDLL:
     library.rf_next.argtypes = [feed, ctypes.c_int64, ctypes.POINTER(_Batch)]
     library.rf_release.argtypes = [feed, ctypes.c_uint64]
     library.rf_stats.argtypes = [feed, ctypes.POINTER(_Stats)]
+    library.rf_payload.argtypes = [
+        feed,
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.POINTER(ctypes.c_uint64),
+    ]
     library.rf_leave.argtypes = [feed]
-    for function in ("rf_attach", "rf_next", "rf_release", "rf_stats", "rf_leave"):
+    for function in ("rf_attach", "rf_next", "rf_release", "rf_stats", "rf_payload", "rf_leave"):
         getattr(library, function).restype = ctypes.c_int
     library.rf_schema.argtypes = [feed]
     library.rf_schema.restype = ctypes.POINTER(_Schema)
@@ -301,6 +309,7 @@ class Handle:
         max_hold: int | None,
         stall_ms: int | None,
         rejoin_ms: int | None,
+        view: str,
     ) -> tuple[int, str, Handle | None]:
         """One call of rf_attach: (status, text, handle)."""
         options = _AttachOptions(
@@ -322,6 +331,7 @@ class Handle:
             max_hold=max_hold or 0,
             stall_ms=stall_ms or 0,
             rejoin_ms=rejoin_ms or 0,
+            view=VIEWS[view],
         )
         handle = cls()
         status = int(_library.rf_attach(ctypes.byref(options), ctypes.byref(handle.raw)))
@@ -370,6 +380,14 @@ class Handle:
                 )
             )
         return tensors, schema.contents.rows_max, schema.contents.slot_bytes
+
+    def payload(self) -> tuple[int, int]:
+        """(address, bytes) of the mapped payload."""
+        data, size = ctypes.c_void_p(), ctypes.c_uint64()
+        status = int(_library.rf_payload(self.raw, ctypes.byref(data), ctypes.byref(size)))
+        if status != OK:
+            raise error_for(status, self._text(self.raw))
+        return data.value or 0, size.value
 
     def stats(self) -> dict[str, Any]:
         """The fields of rf_stats_info by name."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _native
+from ._transfers import Transfers
 from .errors import BatchReleased
 from .schema import Schema, Tensor
+
+if TYPE_CHECKING:
+    # Not by its own name: in the class below that is a method.
+    import torch as pytorch
 
 
 class _Memory:
@@ -18,10 +23,10 @@ class _Memory:
 
     __slots__ = ("_lease", "__array_interface__")
 
-    def __init__(self, lease: _native.Lease, tensor: Tensor) -> None:
+    def __init__(self, lease: _native.Lease, tensor: Tensor, writable: bool) -> None:
         self._lease = lease
         self.__array_interface__ = {
-            "data": (lease.data + tensor.offset, True),  # True: read-only
+            "data": (lease.data + tensor.offset, not writable),
             "shape": tensor.shape_of(lease.rows),
             "typestr": tensor.dtype.str,
             "version": 3,
@@ -29,18 +34,24 @@ class _Memory:
 
 
 class Batch(Mapping[str, np.ndarray]):
-    """Name to read-only array over the shared memory, in the order of the schema; no copies.
+    """Name to array over the shared memory, in the order of the schema; no copies.
 
     The slot stays claimed while this object or any array from it lives: views, slices and tensors
-    made through DLPack count. An array that still exists can never be overwritten.
+    made from them count. An array that still exists can never be overwritten by the feed.
 
-    ``torch.from_dlpack(batch["x"])`` and ``numpy.from_dlpack`` share the memory (NumPy 2.1 or
-    newer; a consumer that does not speak DLPack 1 gets NumPy's BufferError: use ``copy()``).
-    PyTorch has no read-only tensors: a tensor made so looks writable, and writing to it in place
-    ends the process with SIGSEGV, because the mapping is read-only. ``.clone()`` or ``.to(device)``
-    gives memory of its own. Arrays must not be used in a forked child, where they are not mapped.
+    Whether the arrays may be written is the feed's ``view``: read-only by default; private pages,
+    where what is written is this process's own and is gone with the batch; or copies, whose slot
+    goes back before the batch is handed out.
+
+    ``torch()`` gives tensors, ``to()`` tensors on a device. ``numpy.from_dlpack`` and other
+    consumers of DLPack 1 share the memory (NumPy 2.1 or newer; one that does not speak DLPack 1
+    gets NumPy's BufferError for read-only arrays: use ``copy()``). Beware of
+    ``torch.from_dlpack`` with read-only arrays: PyTorch has no read-only tensors, so what it makes
+    looks writable, and an in-place operation ends the process with SIGSEGV.
+    Arrays must not be used in a forked child, where they are not mapped.
 
     Attributes:
+        view: "readonly", "private" or "copy".
         seq: Number of the batch in the feed, from 1.
         rows: Rows in it, 1 to ``schema.rows_max``.
         tries: How many members died while they held it; 0 for a first delivery.
@@ -52,9 +63,18 @@ class Batch(Mapping[str, np.ndarray]):
         published_ns: CLOCK_MONOTONIC when it was published.
     """
 
-    def __init__(self, lease: _native.Lease, schema: Schema) -> None:
+    def __init__(
+        self,
+        lease: _native.Lease,
+        schema: Schema,
+        view: str = "readonly",
+        transfers: Transfers | None = None,
+    ) -> None:
         self._lease: _native.Lease | None = lease
         self._schema = schema
+        self._transfers = Transfers() if transfers is None else transfers
+        self._released = False
+        self.view = view
         self._arrays: dict[str, np.ndarray] = {}
         self.seq: int = lease.seq
         self.rows: int = lease.rows
@@ -65,19 +85,32 @@ class Batch(Mapping[str, np.ndarray]):
         self.slot: int = lease.slot
         self.crc32c: int = lease.crc32c
         self.published_ns: int = lease.published_ns
+        if view == "copy":
+            self._arrays = {name: np.array(self._mapped(name)) for name in schema}
+            self._lease = None
+
+    def _mapped(self, name: str) -> np.ndarray:
+        tensor = self._schema[name]
+        if self._lease is None:
+            raise BatchReleased(
+                f"batch {self.seq} was released: take arrays from it before release(), or use "
+                "copy()"
+            )
+        return np.asarray(_Memory(self._lease, tensor, self.view == "private"))
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = self._arrays.get(name)
         if array is None:
-            tensor = self._schema[name]
-            if self._lease is None:
-                raise BatchReleased(
-                    f"batch {self.seq} was released: take arrays from it before release(), or use "
-                    "copy()"
-                )
-            array = np.asarray(_Memory(self._lease, tensor))
-            self._arrays[name] = array
+            array = self._arrays[name] = self._mapped(name)
         return array
+
+    def __setitem__(self, name: str, array: np.ndarray) -> None:
+        """For ``batch[name] *= 2``, which ends with storing the array that it has changed."""
+        if array is not self[name]:
+            raise TypeError(
+                f"a batch keeps its arrays: write into one that may be written, "
+                f"batch[{name!r}][...] = value"
+            )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._schema)
@@ -94,7 +127,7 @@ class Batch(Mapping[str, np.ndarray]):
     @property
     def released(self) -> bool:
         """Has release() been called? Arrays taken before it may still hold the slot."""
-        return self._lease is None
+        return self._released
 
     def release(self) -> None:
         """Drop this batch's own hold on the slot.
@@ -102,6 +135,7 @@ class Batch(Mapping[str, np.ndarray]):
         The slot goes back at once if no array of the batch lives outside it, else with the last
         one. Calling again is harmless. Afterwards ``batch[name]`` raises BatchReleased.
         """
+        self._released = True
         self._arrays.clear()
         self._lease = None
 
@@ -114,6 +148,46 @@ class Batch(Mapping[str, np.ndarray]):
         copies = {name: np.array(self[name]) for name in self}
         self.release()
         return copies
+
+    def torch(self, copy: bool | None = None) -> dict[str, pytorch.Tensor]:
+        """Name to torch.Tensor for every tensor, in host memory. The batch stays as it is.
+
+        PyTorch cannot mark a tensor read-only, and an operation in place on read-only memory would
+        end the process. So a tensor shares the slot only where it may be written.
+
+        Args:
+            copy: None: the tensors share the memory of a private (or copied) view, and are copies
+                on a read-only feed. True: copies in any case. False: never copies.
+        Returns:
+            Tensors that hold the slot while they live, unless they are copies.
+        Raises:
+            InvalidRequest: copy=False on a read-only feed: attach with view="private".
+            BatchReleased: The batch was released before.
+            ImportError: PyTorch is not installed.
+        """
+        from . import torch as bridge
+
+        return bridge.tensors(self, copy)
+
+    def to(
+        self, device: str | int | pytorch.device, non_blocking: bool = False
+    ) -> dict[str, pytorch.Tensor]:
+        """Name to torch.Tensor on a device, for every tensor. The batch stays as it is.
+
+        The tensors have memory of their own (copies, if the device is the CPU).
+
+        Args:
+            device: As for ``torch.Tensor.to``.
+            non_blocking: Return before a CUDA device has read everything; the slot stays claimed
+                until it has, whatever becomes of this object. It helps after ``feed.pin()``;
+                other devices are copied to before the return.
+        Raises:
+            BatchReleased: The batch was released before.
+            ImportError: PyTorch is not installed.
+        """
+        from . import torch as bridge
+
+        return bridge.to_device(self, device, non_blocking, self._transfers)
 
     def __enter__(self) -> Batch:
         return self

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from . import _native
+from ._transfers import Transfers
 from .batch import Batch
 from .errors import FeedEnd, FeedTimeout, InvalidRequest
 from .schema import Schema
@@ -40,6 +41,7 @@ class FeedStats:
         ordered: Do batches come in one fixed order?
         feed_id: 16 random bytes, another for each start of a feed.
         feed, group: Names.
+        next: Lowest batch that the group has not finished; in a ranked group, of this rank's.
     """
 
     phase: str
@@ -65,10 +67,13 @@ class FeedStats:
     feed_id: bytes
     feed: str
     group: str
+    next: int
 
 
 class Feed:
     """A member of a consumer group: an iterator of batches, and a context manager.
+
+    Attributes: ``name``, ``group``, ``timeout_s`` and ``view``, as given to ``attach``.
 
     Made by ``attach``. May be used by several threads. Not usable in a forked child
     (ForkedFeed): attach there.
@@ -81,11 +86,15 @@ class Feed:
         group: str,
         timeout_s: float | None = None,
         on_wait: Callable[[], None] | None = None,
+        view: str = "readonly",
     ) -> None:
         self._handle = handle
+        self._transfers = Transfers()
+        self._unpin: Callable[[], object] | None = None
         self.name = name
         self.group = group
         self.timeout_s = timeout_s
+        self.view = view
         self._on_wait = on_wait
         try:
             self._schema = Schema.of(handle)
@@ -111,8 +120,8 @@ class Feed:
             timeout_s: Longest wait in seconds; None: the timeout_s given to attach(), and if that
                 is None as well, until a batch comes or the feed ends.
         Returns:
-            Name to read-only array. The slot stays claimed while an array lives or until
-            release().
+            Name to array, read-only unless another view was asked for. The slot stays claimed
+            while an array lives or until release().
         Raises:
             FeedTimeout: Nothing came in time; nothing is claimed, calling again is safe.
             FeedEnd: The feed is closed and this group has had every batch.
@@ -127,12 +136,13 @@ class Feed:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = None if limit_s is None else time.monotonic() + limit_s
         collected = False
+        self._transfers.forget_finished()
         while True:
             left_ms = _left_ms(deadline)
             slice_ms = min(_SLICE_MS, left_ms) if left_ms >= 0 else _SLICE_MS
             status, text, lease = self._handle.next(slice_ms)
             if lease is not None:
-                return Batch(lease, self._schema)
+                return Batch(lease, self._schema, self.view, self._transfers)
             if status == _native.TIMEOUT:
                 if _left_ms(deadline) == 0:
                     raise FeedTimeout(f"{text} (waited {limit_s:g} s)")
@@ -140,6 +150,8 @@ class Feed:
                     self._on_wait()
             elif status == _native.END:
                 raise FeedEnd(f"feed {self.name}: closed, group {self.group} has had every batch")
+            elif status == _native.SLOTS_EXHAUSTED and self._transfers.wait_for_oldest():
+                pass  # a slot that only the device still read from may have gone back
             elif status == _native.SLOTS_EXHAUSTED and not collected:
                 # Arrays that only a reference cycle keeps alive are no one's any more.
                 collected = True
@@ -160,6 +172,41 @@ class Feed:
         """Numbers of this member, its group and the feed, as they are now."""
         return FeedStats(**self._handle.stats())
 
+    @property
+    def pinned(self) -> bool:
+        """Is the payload registered with CUDA?"""
+        return self._unpin is not None
+
+    def pin(self) -> None:
+        """Register the feed's memory with CUDA: copies to a device start from the slot itself.
+
+        Without it the driver copies a batch to memory of its own first, and ``non_blocking=True``
+        waits for that. It takes a moment for each gigabyte, once; the memory is unregistered by
+        close(). Registered memory is read-only for the device; where the driver cannot do that and
+        registers it nevertheless, a RuntimeWarning says so. Calling again is harmless.
+
+        Copy with ``batch.to(device, non_blocking=True)``: it keeps the slot until the device has
+        read it. With a tensor's own ``.to(..., non_blocking=True)`` that is the caller's business.
+
+        Raises:
+            InvalidRequest: PyTorch sees no CUDA device, or the view is not "readonly": pages of
+                a private view are copied when they are registered, and copies are not in the feed.
+            FeedIOError: The driver refuses; the text is its reason. Nothing has changed.
+            FeedDetached: The feed was closed.
+            ImportError: PyTorch is not installed.
+        """
+        if self._unpin is None:
+            from . import torch as bridge
+
+            self._unpin = bridge.pin(self, self._handle, self._transfers)
+
+    def _let_devices_go(self) -> None:
+        """Waits for copies under way and unregisters what is pinned: the memory may go away."""
+        self._transfers.wait()
+        if self._unpin is not None:
+            self._unpin()
+            self._unpin = None
+
     def close(self) -> None:
         """Leave the group.
 
@@ -167,7 +214,10 @@ class Feed:
         this process ends normally; only then the supervisor is told. Threads waiting in next() get
         FeedDetached. The end of a ``with`` block does the same; if an exception ends it, batches
         that are held when the process ends count as not worked on and are delivered again.
+        Copies to a device are waited for, and pinned memory is unregistered.
         """
+        if not self.closed:
+            self._let_devices_go()
         self._handle.close()
 
     def __enter__(self) -> Feed:
@@ -179,8 +229,12 @@ class Feed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an exception the work on a batch may have stopped half-way.
-        self._handle.close(finished=error is None)
+        try:
+            if not self.closed:
+                self._let_devices_go()
+        finally:
+            # After an exception the work on a batch may have stopped half-way.
+            self._handle.close(finished=error is None)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -204,6 +258,7 @@ def attach(
     max_tries: int | None = None,
     max_hold: int | None = None,
     rejoin_ms: int | None = None,
+    view: str = "readonly",
 ) -> Feed:
     """Become a member of a consumer group of a running feed.
 
@@ -230,6 +285,10 @@ def attach(
         max_hold: Batches that one member may hold at once. A loop over the feed needs 2: the one
             of the last round lives until the next one has come.
         rejoin_ms: Milliseconds that the group waits for members to come back.
+        view: What the arrays of a batch are. "readonly": the feed's own memory. "private": the
+            same, and what this process writes into it is seen by nobody else and is gone with the
+            batch; a page that is written (usually 4 KiB) is copied first. "copy": arrays of their
+            own; the slot goes back before next() returns.
     Returns:
         The member: iterate over it, or call next().
     Raises:
@@ -258,6 +317,7 @@ def attach(
         max_tries=max_tries,
         max_hold=max_hold,
         rejoin_ms=rejoin_ms,
+        view=view,
         on_wait=None,
     )
 
@@ -270,7 +330,7 @@ def _left_ms(deadline: float | None) -> int:
     return min(2**31 - 1, math.ceil(left_s * 1000)) if left_s > 0 else 0
 
 
-def _choice(name: str, value: str | None, known: dict[str, int]) -> None:
+def choice(name: str, value: str | None, known: dict[str, int]) -> None:
     if value is not None and value not in known:
         raise InvalidRequest(f"attach: {name}={value!r} is none of {', '.join(known)}")
 
@@ -292,6 +352,7 @@ def _attach(
     max_tries: int | None,
     max_hold: int | None,
     rejoin_ms: int | None,
+    view: str,
     on_wait: Callable[[], None] | None,
 ) -> Feed:
     if (rank is None) != (world is None):
@@ -300,8 +361,9 @@ def _attach(
         raise InvalidRequest(
             f"attach: rank {rank} of world {world}: world is 1 to 16, rank is 0 to world - 1"
         )
-    _choice("start", start, _native.STARTS)
-    _choice("policy", policy, _native.POLICIES)
+    choice("start", start, _native.STARTS)
+    choice("policy", policy, _native.POLICIES)
+    choice("view", view, _native.VIEWS)
     deadline = None if attach_timeout_s is None else time.monotonic() + attach_timeout_s
     while True:
         # The wait for a missing feed comes in slices; that for an answer is one, which a signal
@@ -326,9 +388,10 @@ def _attach(
             max_hold=max_hold,
             stall_ms=stall_ms,
             rejoin_ms=rejoin_ms,
+            view=view,
         )
         if handle is not None:
-            return Feed(handle, feed, group, timeout_s, on_wait)
+            return Feed(handle, feed, group, timeout_s, on_wait, view)
         error = _native.error_for(status, text)
         if status == _native.INTERRUPTED:
             continue

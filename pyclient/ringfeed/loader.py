@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _control, _programs
+from . import _control, _native, _programs
 from .errors import (
     FeedDetached,
     FeedEnd,
@@ -28,7 +28,7 @@ from .errors import (
     InvalidConfiguration,
     RingfeedError,
 )
-from .feed import Feed, _attach
+from .feed import Feed, _attach, choice
 from .schema import Schema
 
 _FEED = "loader"
@@ -149,14 +149,19 @@ class DataLoader:
     and an iterator of tuples.
     """
 
-    def __init__(self, config: Any = None, *, timeout_s: float | None = None) -> None:
+    def __init__(
+        self, config: Any = None, *, timeout_s: float | None = None, view: str = "readonly"
+    ) -> None:
         """
         Args:
             config: A DataLoaderConfig, see add_stages(); None: stages follow.
             timeout_s: Longest wait of get_next(); None: no limit.
+            view: "readonly", "private" or "copy" arrays, as for attach().
         """
+        choice("view", view, _native.VIEWS)
         self._pieces: list[tuple[bool, Any]] = []
         self._timeout_s = timeout_s
+        self._view = view
         self._supervisor: _Supervisor | None = None
         self._feed: Feed | None = None
         self._looks_after_death = 0
@@ -246,6 +251,7 @@ class DataLoader:
                 max_tries=None,
                 max_hold=None,
                 rejoin_ms=None,
+                view=self._view,
                 on_wait=self._check_supervisor,
             )
         except BaseException as error:
@@ -286,9 +292,10 @@ class DataLoader:
         return self._attached()
 
     def get_next(self, timeout_s: float | None = None) -> tuple[np.ndarray, ...]:
-        """The next batch: one read-only array per tensor, in the order of the schema.
+        """The next batch: one array per tensor, in the order of the schema.
 
-        The slot goes back to the feed when the last of these arrays is gone.
+        The arrays are read-only, unless another view was asked for. The slot goes back to the feed
+        when the last of them is gone.
         Args:
             timeout_s: Longest wait in seconds; None: as given to the constructor.
         Raises:

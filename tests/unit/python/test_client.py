@@ -129,6 +129,58 @@ def test_torch_shares_the_memory_and_holds_the_slot(make_feed: MakeFeed) -> None
         assert feed.stats().held == 0
 
 
+# ---- without frameworks ----
+
+
+def test_the_package_needs_neither_torch_nor_jax(make_feed: MakeFeed) -> None:
+    fake = make_feed()
+    fake.tell("publish 1")
+    child = run_python(
+        """
+        import sys
+        sys.modules["torch"] = sys.modules["jax"] = None  # as if they were not installed
+        import ringfeed
+        with ringfeed.attach("fake", socket_dir=sys.argv[1]) as feed:
+            batch = feed.next(30)
+            print(batch["x"].sum())
+            for use in (batch.torch, lambda: batch.to("cpu"), feed.pin):
+                try:
+                    use()
+                except ImportError as error:
+                    print(error)
+        """,
+        str(fake.directory),
+    )
+    out, err = child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 0, err
+    lines = out.splitlines()
+    assert lines[0] == str(float(rows_of(1, 4).sum())) and len(lines) == 4
+    assert all("ringfeed.torch needs PyTorch" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize(("module", "package"), [("torch", "torch"), ("jax", "jax")])
+def test_a_module_for_a_framework_that_is_missing_says_what_to_install(
+    module: str, package: str
+) -> None:
+    child = run_python(f"""
+        import sys
+        sys.modules["{module}"] = None
+        try:
+            import ringfeed.{module}
+        except ImportError as error:
+            print(type(error).__name__, error)
+        """)
+    out, err = child.communicate(timeout=PATIENCE_S)
+    assert out.startswith("ImportError ringfeed."), err
+    assert f"`pip install {package}`" in out
+
+
+def test_importing_the_package_imports_no_framework() -> None:
+    child = run_python("import ringfeed, sys; print({'torch', 'jax'} & set(sys.modules))")
+    out, err = child.communicate(timeout=PATIENCE_S)
+    assert out == "set()\n", err
+
+
 # ---- leases ----
 
 
