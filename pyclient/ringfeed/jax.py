@@ -1,0 +1,121 @@
+"""A feed for JAX: batches as dictionaries of jax.Array.
+
+with ringfeed.attach("lc0", group="run-a") as feed:
+    for batch in ringfeed.jax.iterate(feed):     # name -> jax.Array
+        state = update(state, batch)
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+try:
+    import jax
+except ModuleNotFoundError as error:
+    if error.name != "jax":
+        raise
+    raise ImportError(
+        "ringfeed.jax needs JAX, which is not installed here: `pip install jax` (see "
+        "https://docs.jax.dev for builds with accelerators); NumPy arrays need nothing more"
+    ) from error
+
+from .batch import Batch
+from .errors import FeedEnd, SlotsExhausted
+from .feed import Feed
+
+__all__ = ["iterate"]
+
+# How long, and how often, a slot is looked for that only a computation under way seems to hold. By
+# then the results that somebody still waits for are there.
+_PATIENCE_S = 5.0
+_LOOK_S = 0.001
+
+
+def iterate(
+    feed: Feed,
+    *,
+    device: jax.Device | jax.sharding.Sharding | None = None,
+    copy: bool = False,
+) -> Iterator[dict[str, jax.Array]]:
+    """Batches of a feed, name to jax.Array, until the feed ends.
+
+    Dtypes are those of JAX: without ``jax_enable_x64`` int64 becomes int32.
+
+    On the CPU JAX makes arrays over the slot itself where it can: the slot stays claimed until the
+    last of them is gone and the computations that read it are done. For other devices the slot
+    stays claimed until JAX has copied it.
+
+    Args:
+        feed: The feed; it may be used otherwise as well, and stays open.
+        device: Where to: a device, or a sharding. If the sharding spans processes, each gives its
+            own batch as its part (jax.make_array_from_process_local_data). None: JAX's default.
+        copy: Copy each batch first and give its slot back at once.
+    Raises:
+        SlotsExhausted: Arrays of so many batches live that the next cannot come: let them go, or
+            use copy=True.
+        And what Feed.next() raises.
+    """
+    handed_out = _HandedOut()
+    while True:
+        try:
+            # Not by a name: a loop holds what its body holds, and no batch more.
+            yield _place(handed_out.next(feed), device, copy, handed_out)
+        except FeedEnd:
+            return
+
+
+def _place(
+    batch: Batch,
+    device: jax.Device | jax.sharding.Sharding | None,
+    copy: bool,
+    handed_out: _HandedOut,
+) -> dict[str, jax.Array]:
+    arrays = batch.copy() if copy else batch
+    spread = isinstance(device, jax.sharding.Sharding) and not device.is_fully_addressable
+    placed = {}
+    for name in arrays:
+        if spread:
+            placed[name] = jax.make_array_from_process_local_data(device, arrays[name])
+        else:
+            placed[name] = jax.device_put(arrays[name], device)
+    handed_out.add(batch, placed)
+    return placed
+
+
+class _HandedOut:
+    """Which slots are held by arrays that live, and which only by computations under way.
+
+    JAX runs computations in the background, and what they read is held until they are done, though
+    nobody has the arrays any more. That is a matter of time, and no hoarding.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[weakref.ref[Any], list[weakref.ref[jax.Array]]]] = []
+
+    def add(self, batch: Batch, placed: dict[str, jax.Array]) -> None:
+        lease = batch._lease
+        if lease is not None:
+            arrays = [weakref.ref(array) for array in placed.values()]
+            self._batches.append((weakref.ref(lease), arrays))
+
+    def next(self, feed: Feed) -> Batch:
+        try:
+            return feed.next()
+        except SlotsExhausted:
+            pass
+        jax.block_until_ready([array for array in jax.live_arrays() if not array.is_deleted()])
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return feed.next()
+            except SlotsExhausted:
+                if not self._some_held_by_computations() or time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_S)
+
+    def _some_held_by_computations(self) -> bool:
+        self._batches = [entry for entry in self._batches if entry[0]() is not None]
+        return any(all(array() is None for array in arrays) for _, arrays in self._batches)
