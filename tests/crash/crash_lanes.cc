@@ -1,213 +1,142 @@
-// A step survives death at any instruction: the proof by exhaustion.
+// A step survives death at any instruction: see tests/crash/README.md.
+#include <errno.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
-#include <memory>
-#include <thread>
-#include <unordered_set>
+#include <filesystem>
 
-#include "tests/crash/finish.h"
-#include "tests/crash/trace.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/crash/proof.h"
 
 namespace ringfeed::crash {
 namespace {
 
-using testing::LaneRig;
-
-struct Options {
-  bool full = false;
-  std::uint64_t seed = 1;
-  std::string only;
-  unsigned workers = 0;
+// A mistake that is planted in a copy of the code (mistakes/NAME.patch), and where it must be
+// found: the scenario and the kind of step. crash_lanes_NAME is this program with the mistake.
+struct Mistake {
+  const char* name;
+  const char* scenario;
+  Kind kind;
+};
+constexpr Mistake kMistakes[] = {
+    {"tail_before_record", "pipeline", Kind::kUnpack},
+    {"head_past_journal", "pipeline", Kind::kSwap},
+    {"one_area", "pipeline", Kind::kSwap},
+    {"count_after_commit", "pipeline", Kind::kSwap},
+    {"no_carry_out", "pipeline", Kind::kSwap},
+    {"list_cleared_first", "pipeline", Kind::kAttach},
+    {"copy_entry", "pipeline", Kind::kSwap},
+    {"place_taken_at_once", "pipeline", Kind::kSwap},
+    {"draws_past_journal", "pipeline", Kind::kSwap},
+    {"count_past_journal", "pipeline", Kind::kRow},
+    {"word_past_journal", "pipeline", Kind::kRow},
+    {"seq_before_batch", "pipeline", Kind::kPublish},
+    {"closed_before_tail", "pipeline", Kind::kFinish},
+    {"letter_after_commit", "letters", Kind::kLetter},
 };
 
-// What one kind of step has come to.
-struct Tally {
-  std::uint64_t instructions = 0;
-  std::uint64_t states = 0;    // changes of the shared memory
-  std::uint64_t distinct = 0;  // of them
-  std::uint64_t finished[kWays] = {};
-  std::uint64_t wrong[kWays] = {};
-
-  void add(const Tally& other) {
-    instructions += other.instructions;
-    states += other.states;
-    distinct += other.distinct;
-    for (std::size_t way = 0; way < kWays; ++way) {
-      finished[way] += other.finished[way];
-      wrong[way] += other.wrong[way];
-    }
-  }
-};
-using Tallies = std::array<Tally, kKinds>;
-
-// What one worker reports, in memory shared with it.
-struct Report {
-  static constexpr std::size_t kFailuresMax = 16;
-  struct Failure {
-    std::uint64_t state;
-    Way way;
-    char text[500];
-  };
-  Tallies tallies;
-  std::uint64_t failure_count;
-  Failure failures[kFailuresMax];
-};
-
-// One state to be finished.
-struct Point {
-  std::uint64_t round;
-  std::uint64_t state;
-};
-
-// The states that are finished: each distinct one once; in a bounded run only every so many of
-// those that differ in what nothing refers to.
-std::vector<Point> choose(const Options& options, const Trace& trace, Tallies& tallies) {
-  std::vector<Point> points;
-  std::unordered_set<std::uint64_t> seen;
-  std::array<std::uint64_t, 3> every = {1, 4, 40};
-  if (options.full) every = {1, 1, 1};
-  std::array<std::uint64_t, 3> count = {options.seed, options.seed, options.seed};
-  for (std::uint64_t r = 0; r < trace.rounds.size(); ++r) {
-    const Round& round = trace.rounds[r];
-    if (!round.stepped) continue;
-    Tally& tally = tallies[static_cast<std::size_t>(round.kind)];
-    tally.instructions += round.instructions;
-    for (std::uint64_t s = round.first_state; s < round.first_state + round.state_count; ++s) {
-      const State& state = trace.log.states[s];
-      ++tally.states;
-      if (!seen.insert(state.hash).second) continue;
-      ++tally.distinct;
-      const auto grain = static_cast<std::size_t>(state.grain);
-      if (count[grain]++ % every[grain] != 0) continue;
-      if (!options.only.empty() && options.only != kind_name(round.kind)) continue;
-      points.push_back({r, s});
-    }
-  }
-  return points;
+std::string with_commas(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  return text;
 }
 
-// Walks through the trace and finishes every so many of the points.
-void work(const Scenario& scenario, LaneRig& rig, Memory& memory, const Outcome& outcome,
-          const Trace& trace, const std::vector<Point>& points, std::size_t first,
-          std::size_t every, Report& report) {
-  memory.separate();
-  // The memory is what it was after the run: back to its beginning.
-  for (std::uint32_t i = 0; i < memory.segments().size(); ++i) {
-    memory.resize(i, trace.base.segments[i].size());
-    std::memcpy(memory.segments()[i].data, trace.base.segments[i].data(),
-                trace.base.segments[i].size());
+void print_tallies(const Tallies& tallies) {
+  fmt::print("{:8} {:>10} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6}\n", "kind", "stepped", "states",
+             "distinct", "at once", "late", "wrong", "wrong");
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    const Tally& tally = tallies.kinds[kind];
+    if (tally.states == 0) continue;
+    fmt::print("{:8} {:>10} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6}\n",
+               kind_name(static_cast<Kind>(kind)), with_commas(tally.stepped),
+               with_commas(tally.states), with_commas(tally.distinct),
+               with_commas(tally.finished[0]), with_commas(tally.finished[1]), tally.wrong[0],
+               tally.wrong[1]);
   }
-  Finisher finisher(scenario, rig, memory, outcome);
-  std::uint64_t applied = 0;
-  for (std::size_t p = first; p < points.size(); p += every) {
-    const Round& round = trace.rounds[points[p].round];
-    const std::uint32_t arena = memory.arena_of(round.lane);
-    for (; applied <= points[p].state; ++applied) {
-      const State& state = trace.log.states[applied];
-      if (state.arena_bytes != 0) memory.resize(arena, state.arena_bytes);
-      for (std::uint64_t c = 0; c < state.change_count; ++c) {
-        const WordChange& change = trace.log.changes[state.first_change + c];
-        memory.store(change.segment, change.offset, change.after);
-      }
-    }
-    const State& state = trace.log.states[points[p].state];
-    Tally& tally = report.tallies[static_cast<std::size_t>(round.kind)];
-    for (const Way way : {Way::kAtOnce, Way::kLate}) {
-      const std::string wrong = finisher.finish(
-          {.dead = round.lane, .trainer = round.trainer, .letters = state.letters}, way);
-      ++tally.finished[static_cast<std::size_t>(way)];
-      if (wrong.empty()) continue;
-      ++tally.wrong[static_cast<std::size_t>(way)];
-      if (report.failure_count >= Report::kFailuresMax) continue;
-      Report::Failure& failure = report.failures[report.failure_count++];
-      failure.state = p;
-      failure.way = way;
-      std::strncpy(failure.text, wrong.c_str(), sizeof failure.text - 1);
-    }
-  }
+  fmt::print("SIGKILL: {} runs finished, {} wrong\n", tallies.kills, tallies.kills_wrong);
 }
 
-void run_scenario(const Options& options, const Scenario& scenario, Tallies& tallies) {
-  const testing::TempDir directory;
-  scenario.write(directory.path());
-  const Outcome outcome = undisturbed(scenario, directory.path());
-  LaneRig rig(scenario.feed_text);
-  build(scenario, directory.path(), rig);
-  Memory memory(rig);
-  const Trace traced = trace(scenario, rig, memory, outcome, options.seed, options.full);
-  const std::vector<Point> points = choose(options, traced, tallies);
-  fmt::print(stderr, "{}: {} rounds, {} states, {} to finish\n", scenario.name,
-             traced.rounds.size(), traced.log.states.size(), points.size());
+// Runs the program with the mistake, which says by itself what it finds. True: it was found.
+bool find_mistake(const Mistake& mistake, std::uint64_t seed, bool quiet) {
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").string() + "_" + mistake.name;
+  const std::string seed_text = std::to_string(seed);
+  std::fflush(stdout);
+  const pid_t child = ::fork();
+  RF_CHECK(child >= 0, errno);
+  if (child == 0) {
+    ::execl(program.c_str(), program.c_str(), "--planted", mistake.name, "--seed",
+            seed_text.c_str(), quiet ? "--quiet" : nullptr, nullptr);
+    fmt::print(stderr, "{} cannot be started: build the target crash_mistakes\n", program);
+    ::_exit(127);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) RF_CHECK(errno == EINTR, errno);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
 
-  const std::size_t workers =
-      options.workers != 0 ? options.workers : std::max(1U, std::thread::hardware_concurrency());
-  void* const shared = ::mmap(nullptr, workers * sizeof(Report), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  RF_CHECK(shared != MAP_FAILED, errno);
-  auto* const reports = static_cast<Report*>(shared);
-  std::vector<pid_t> children;
-  for (std::size_t w = 0; w < workers; ++w) {
-    children.push_back(::fork());
-    RF_CHECK(children.back() >= 0, errno);
-    if (children.back() == 0) {
-      work(scenario, rig, memory, outcome, traced, points, w, workers, reports[w]);
-      ::_exit(0);
-    }
+// This program has the mistake: it must be found.
+int find(const std::string& name, Options options) {
+  const auto* const mistake = std::find_if(std::begin(kMistakes), std::end(kMistakes),
+                                           [&](const Mistake& each) { return each.name == name; });
+  RF_CHECK(mistake != std::end(kMistakes));
+  options.only = kind_name(mistake->kind);
+  options.copies_only = true;
+  Tallies tallies{};
+  for (const Scenario& scenario : scenarios()) {
+    if (scenario.name == mistake->scenario) prove(options, scenario, tallies);
   }
-  for (const pid_t child : children) {
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0) RF_CHECK(errno == EINTR, errno);
-    RF_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, status);
-  }
-  for (std::size_t w = 0; w < workers; ++w) {
-    for (std::size_t kind = 0; kind < kKinds; ++kind) tallies[kind].add(reports[w].tallies[kind]);
-    for (std::size_t f = 0; f < reports[w].failure_count; ++f) {
-      const Report::Failure& failure = reports[w].failures[f];
-      const Point& point = points[failure.state];
-      const Round& round = traced.rounds[point.round];
-      fmt::print("{} {} round {} ({} of lane {}) state {} of {} {}: {}\n", scenario.name,
-                 kind_name(round.kind), point.round, rig.node_of(round.lane), round.lane,
-                 point.state - round.first_state, round.state_count,
-                 failure.way == Way::kAtOnce ? "at once" : "late", failure.text);
-    }
-  }
-  ::munmap(shared, workers * sizeof(Report));
+  const Tally& tally = tallies.kinds[static_cast<std::size_t>(mistake->kind)];
+  const bool found = tally.wrong[0] + tally.wrong[1] != 0;
+  fmt::print("mistake {:20} {:9} in {:7} {:>3} of {} wrong at once, {:>3} of {} late\n", name,
+             found ? "found" : "NOT FOUND", options.only, tally.wrong[0], tally.finished[0],
+             tally.wrong[1], tally.finished[1]);
+  return found ? 0 : 1;
 }
 
 int run(int argc, char** argv) {
   Options options;
+  std::string only_mistake;
+  std::string planted;
   CLI::App app("A step survives death at any instruction.");
   app.add_flag("--full", options.full, "every instruction, every state");
   app.add_option("--seed", options.seed, "of the order of rounds, and of what a bounded run takes");
-  app.add_option("--only", options.only, "one kind of step");
+  app.add_option("--only", options.only, "one kind of step, and no planted mistakes")
+      ->check(CLI::IsMember(kind_names()));
+  app.add_option("--mistake", only_mistake, "nothing but this planted mistake")
+      ->check(CLI::IsMember([] {
+        std::vector<std::string> names;
+        for (const Mistake& mistake : kMistakes) names.emplace_back(mistake.name);
+        return names;
+      }()));
   app.add_option("--workers", options.workers, "processes that finish runs; default: the CPUs");
+  app.add_option("--planted", planted, "this program has the mistake")->group("");
+  app.add_flag("--quiet", options.quiet)->group("");
   CLI11_PARSE(app, argc, argv);
+  if (!planted.empty()) return find(planted, options);
+
   Tallies tallies{};
-  for (const Scenario& scenario : scenarios()) run_scenario(options, scenario, tallies);
-  std::uint64_t deaths = 0;
-  std::uint64_t wrong = 0;
   std::uint64_t kinds = 0;
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    const Tally& tally = tallies[kind];
-    if (tally.states == 0) continue;
-    fmt::print(
-        "{:8} {:8} instructions, {:6} states, {:6} distinct, {:6} + {:6} finished, {} + {} wrong\n",
-        kind_name(static_cast<Kind>(kind)), tally.instructions, tally.states, tally.distinct,
-        tally.finished[0], tally.finished[1], tally.wrong[0], tally.wrong[1]);
-    deaths += tally.finished[0] + tally.finished[1];
-    wrong += tally.wrong[0] + tally.wrong[1];
-    ++kinds;
+  if (only_mistake.empty()) {
+    for (const Scenario& scenario : scenarios()) prove(options, scenario, tallies);
+    print_tallies(tallies);
+    for (const Tally& tally : tallies.kinds) kinds += tally.finished[0] != 0 ? 1 : 0;
   }
-  fmt::print("crash: {} deaths in {} kinds of step, {} wrong\n", deaths, kinds, wrong);
-  return wrong == 0 ? 0 : 1;
+  std::uint64_t planted_count = 0;
+  std::uint64_t found = 0;
+  if (options.only.empty()) {
+    for (const Mistake& mistake : kMistakes) {
+      if (!only_mistake.empty() && only_mistake != mistake.name) continue;
+      ++planted_count;
+      found += find_mistake(mistake, options.seed, only_mistake.empty()) ? 1 : 0;
+    }
+  }
+  fmt::print("crash: {} deaths in {} kinds of step, {} wrong; {} of {} planted mistakes found\n",
+             with_commas(tallies.deaths()), kinds, tallies.wrong(), found, planted_count);
+  return tallies.wrong() == 0 && found == planted_count ? 0 : 1;
 }
 
 }  // namespace

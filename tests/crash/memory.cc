@@ -40,6 +40,18 @@ bool all_zero(const std::byte* page) {
 Memory::Memory(testing::LaneRig& rig)
     : rig_(rig), segments_(rig.segments()), lanes_(rig.lane_count()) {
   first_arena_ = static_cast<std::uint32_t>(segments_.size() - lanes_);
+  for (std::size_t i = first_arena_; i < segments_.size(); ++i) {
+    void* const at = ::mmap(nullptr, segments_[i].mapped_bytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_NORESERVE, segments_[i].fd, 0);
+    RF_CHECK(at != MAP_FAILED, errno, segments_[i].mapped_bytes);
+    segments_[i].data = static_cast<std::byte*>(at);
+  }
+}
+
+Memory::~Memory() {
+  for (std::size_t i = first_arena_; i < segments_.size(); ++i) {
+    ::munmap(segments_[i].data, segments_[i].mapped_bytes);
+  }
 }
 
 std::uint64_t Memory::bytes(std::uint32_t segment) const {
@@ -72,27 +84,25 @@ Image Memory::copy() const {
   return image;
 }
 
-void Memory::compare_page(Image& image, std::uint32_t segment, std::uint64_t page_offset,
-                          std::vector<WordChange>& changes) const {
-  const std::byte* const now = segments_[segment].data + page_offset;
-  std::byte* const then = image.segments[segment].data() + page_offset;
-  if (std::memcmp(now, then, kPageBytes) == 0) return;
-  for (std::uint64_t at = 0; at < kPageBytes; at += 8) {
-    const std::uint64_t before = word_at(then + at);
-    const std::uint64_t after = word_at(now + at);
-    if (before == after) continue;
-    changes.push_back({segment, page_offset + at, before, after});
-    std::memcpy(then + at, &after, sizeof after);
-    if (is_clock(segment, page_offset + at)) continue;
-    image.hash +=
-        share(segment, page_offset + at, after) - share(segment, page_offset + at, before);
-  }
+void Memory::apply(Image& image, const WordChange& change) const {
+  std::memcpy(image.segments[change.segment].data() + change.offset, &change.after,
+              sizeof change.after);
+  if (is_clock(change.segment, change.offset)) return;
+  image.hash += share(change.segment, change.offset, change.after) -
+                share(change.segment, change.offset, change.before);
 }
 
 void Memory::compare(Image& image, std::vector<WordChange>& changes) const {
   for (std::uint32_t i = 0; i < segments_.size(); ++i) {
     for (std::uint64_t page = 0; page < image.segments[i].size(); page += kPageBytes) {
-      compare_page(image, i, page, changes);
+      const std::byte* const now = segments_[i].data + page;
+      const std::byte* const then = image.segments[i].data() + page;
+      if (std::memcmp(now, then, kPageBytes) == 0) continue;
+      for (std::uint64_t at = 0; at < kPageBytes; at += 8) {
+        if (word_at(now + at) == word_at(then + at)) continue;
+        changes.push_back({i, page + at, word_at(then + at), word_at(now + at)});
+        apply(image, changes.back());
+      }
     }
   }
 }
@@ -104,7 +114,7 @@ void Memory::grow(Image& image, std::uint32_t segment, std::uint64_t bytes) {
   image.hash += mix(segment, bytes);
 }
 
-void Memory::remap(const RigSegment& segment, int flags) const {
+void Memory::remap(const RigSegment& segment, int flags) {
   // MAP_NORESERVE: an arena's address space is larger than any machine's memory.
   void* const at = ::mmap(segment.data, segment.mapped_bytes, PROT_READ | PROT_WRITE,
                           flags | MAP_FIXED | MAP_NORESERVE, segment.fd, 0);
@@ -141,7 +151,7 @@ void Memory::store(std::uint32_t segment, std::uint64_t offset, std::uint64_t va
 
 void Memory::make_private() {
   for (const RigSegment& segment : segments_) remap(segment, MAP_PRIVATE);
-  rig_.on_arena([this](const RigSegment& segment) { remap(segment, MAP_PRIVATE); });
+  rig_.on_arena([](const RigSegment& segment) { remap(segment, MAP_PRIVATE); });
 }
 
 }  // namespace ringfeed::crash

@@ -27,7 +27,11 @@ struct Image {
 class Memory {
  public:
   explicit Memory(testing::LaneRig& rig);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
 
+  // As the rig gives them, but with the arenas mapped once more, for lanes come and go.
   [[nodiscard]] const std::vector<testing::RigSegment>& segments() const { return segments_; }
   [[nodiscard]] std::uint32_t arena_of(std::size_t lane) const {
     return first_arena_ + static_cast<std::uint32_t>(lane);
@@ -36,11 +40,10 @@ class Memory {
   [[nodiscard]] std::uint64_t bytes(std::uint32_t segment) const;
 
   [[nodiscard]] Image copy() const;
-  // Adds the words of this page that differ from the image, and makes the image the same.
-  void compare_page(Image& image, std::uint32_t segment, std::uint64_t page_offset,
-                    std::vector<WordChange>& changes) const;
-  // The same for all of it.
+  // Adds the words that differ from the image, and makes the image the same.
   void compare(Image& image, std::vector<WordChange>& changes) const;
+  // Makes the change in the image.
+  void apply(Image& image, const WordChange& change) const;
   // A larger arena in the image as well, with zeros.
   static void grow(Image& image, std::uint32_t segment, std::uint64_t bytes);
 
@@ -58,7 +61,7 @@ class Memory {
   [[nodiscard]] bool is_clock(std::uint32_t segment, std::uint64_t offset) const;
 
  private:
-  void remap(const testing::RigSegment& segment, int flags) const;
+  static void remap(const testing::RigSegment& segment, int flags);
 
   testing::LaneRig& rig_;
   std::vector<testing::RigSegment> segments_;

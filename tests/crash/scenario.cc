@@ -20,54 +20,143 @@ void write_file(const std::string& directory, const std::string& name, const std
   RF_CHECK(out.good(), content.size());
 }
 
+std::string loose_game(std::uint64_t first, std::uint64_t count) {
+  return testing::gzip_text(testing::game(first, count));
+}
+
 // Thirteen positions: a tar with two games and something that is no game, a loose game, and one
 // that is not compressed.
 void write_few(const std::string& directory) {
   testing::TarMaker tar;
-  tar.add("0.gz", testing::gzip_text(testing::game(0, 3)));
+  tar.add("0.gz", loose_game(0, 3));
   tar.add("bad.gz", "neither gzip nor records");
-  tar.add("1.gz", testing::gzip_text(testing::game(3, 2)));
+  tar.add("1.gz", loose_game(3, 2));
   write_file(directory, "000.tar", tar.end().text());
-  write_file(directory, "001.gz", testing::gzip_text(testing::game(5, 4)));
+  write_file(directory, "001.gz", loose_game(5, 4));
   write_file(directory, "002.gz", testing::game(9, 4));
 }
 
-void describe_few(LaneRig& rig, const std::string& directory) {
+// Twenty-three positions in seven games and five files.
+void write_more(const std::string& directory) {
+  testing::TarMaker tar;
+  for (std::uint64_t i = 0; i < 3; ++i) tar.add(fmt::format("{}.gz", i), loose_game(6 + 3 * i, 3));
+  write_file(directory, "000.gz", loose_game(0, 3));
+  write_file(directory, "001.gz", loose_game(3, 3));
+  write_file(directory, "002.tar", tar.end().text());
+  write_file(directory, "003.gz", loose_game(15, 4));
+  write_file(directory, "004.gz", loose_game(19, 4));
+}
+
+// Games of seven positions, so many that places of the reservoir are used again.
+void write_many(const std::string& directory) {
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    write_file(directory, fmt::format("{:03}.gz", i), loose_game(7 * i, 7));
+  }
+}
+
+// Positions that do not pack, so many that the reservoir needs more memory than it began with.
+void write_large(const std::string& directory) {
+  for (std::uint64_t i = 0; i < 9; ++i) {
+    std::string records;
+    for (std::uint64_t id = 5 * i; id < 5 * i + 5; ++id) records += testing::lc0_record(id, 1858);
+    write_file(directory, fmt::format("{:03}.gz", i), testing::gzip_text(records));
+  }
+}
+
+struct Sizes {
+  std::uint32_t lanes = 1;  // of every stage but the provider and the sampler
+  double rate = 1;
+  std::uint64_t chunk_bytes = 16384;  // of the ring behind the pool: a chunk may fill half of it
+  std::uint64_t frame_bytes = 4096;   // of the rings that carry frames
+  std::uint32_t reservoir = 4;
+};
+
+void describe(LaneRig& rig, const std::string& directory, const Sizes& sizes) {
   rig.add_stage(
       fmt::format("name: 'provider' file_path_provider {{ directory: '{}' "
                   "queue_capacity: 2 queue_bytes: 4096 }}",
                   directory));
   rig.add_stage(
-      "name: 'loader' chunk_source_loader { input: 'provider' queue_capacity: 2 queue_bytes: 4096 "
-      "}");
-  // A chunk may fill half of its ring: seven positions.
+      fmt::format("name: 'loader' chunk_source_loader {{ input: 'provider' threads: {} "
+                  "queue_capacity: 2 queue_bytes: 4096 }}",
+                  sizes.lanes));
   rig.add_stage(
-      "name: 'pool' shuffling_chunk_pool { input: 'loader' chunk_pool_size: 10 queue_capacity: 2 "
-      "queue_bytes: 16384 }");
+      fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'loader' threads: {} "
+                  "chunk_pool_size: 20 queue_capacity: 2 queue_bytes: {} }}",
+                  sizes.lanes, sizes.chunk_bytes));
   rig.add_stage(
-      "name: 'unpacker' chunk_unpacker { input: 'pool' position_sampling_rate: 1 queue_capacity: 3 "
-      "queue_bytes: 4096 }");
+      fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'pool' threads: {} "
+                  "position_sampling_rate: {} queue_capacity: 3 queue_bytes: {} }}",
+                  sizes.lanes, sizes.rate, sizes.frame_bytes));
   rig.add_stage(
-      "name: 'sampler' shuffling_frame_sampler { input: 'unpacker' reservoir_size_per_thread: 4 "
-      "queue_capacity: 3 queue_bytes: 4096 }");
-  rig.add_stage("name: 'tensors' tensor_generator { input: 'sampler' batch_size: 4 }");
+      fmt::format("name: 'sampler' shuffling_frame_sampler {{ input: 'unpacker' "
+                  "reservoir_size_per_thread: {} queue_capacity: 3 queue_bytes: {} }}",
+                  sizes.reservoir, sizes.frame_bytes));
+  rig.add_stage(fmt::format(
+      "name: 'tensors' tensor_generator {{ input: 'sampler' threads: {} batch_size: 4 }}",
+      sizes.lanes));
+}
+
+std::function<void(LaneRig&, const std::string&)> with(const Sizes& sizes) {
+  return [sizes](LaneRig& rig, const std::string& directory) { describe(rig, directory, sizes); };
+}
+
+// The sampler, while the number of frames that it has taken is in this range.
+std::function<bool(const LaneRig&, std::size_t)> sampler_at(std::uint64_t begin,
+                                                            std::uint64_t end) {
+  return [begin, end](const LaneRig& rig, std::size_t lane) {
+    const std::uint64_t taken = rig.queue("unpacker", 0, "sampler", 0).get_total;
+    return rig.node_of(lane) == "sampler" && taken >= begin && taken < end;
+  };
 }
 
 }  // namespace
 
-const char* kind_name(Kind kind) {
-  static constexpr std::array<const char*, kKinds> kNames = {
-      "find", "index", "collect", "grow",    "draw",   "read",   "unpack", "fill",
-      "swap", "drain", "row",     "publish", "finish", "letter", "wait",   "attach"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
+namespace {
+constexpr std::array<const char*, kKinds> kKindNames = {
+    "find", "index", "collect", "grow",    "draw",   "read",   "unpack", "fill",
+    "swap", "drain", "row",     "publish", "finish", "letter", "wait",   "attach"};
+}  // namespace
+
+const char* kind_name(Kind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
+
+std::vector<std::string> kind_names() { return {kKindNames.begin(), kKindNames.end()}; }
 
 std::vector<Scenario> scenarios() {
-  return {{.name = "pipeline",
-           .about = "one lane of each stage, from files to batches",
-           .feed_text = "epochs: 1 seed: 3 feed_output { slots: 2 }",
-           .write = write_few,
-           .describe = describe_few}};
+  const std::string one_pass = "epochs: 1 seed: 3 feed_output { slots: 2 }";
+  std::vector<Scenario> all;
+  // One lane of each stage, from files to batches.
+  all.push_back(
+      {.name = "pipeline", .feed_text = one_pass, .write = write_few, .describe = with({})});
+  // Two of most, and every chunk used twice.
+  all.push_back({.name = "lanes",
+                 .feed_text = "epochs: 2 seed: 3 feed_output { slots: 4 }",
+                 .write = write_more,
+                 .describe = with({.lanes = 2, .rate = 0.5})});
+  // Every lane that reads records has one to set aside.
+  all.push_back({.name = "letters",
+                 .feed_text = one_pass,
+                 .write = write_more,
+                 .describe = with({}),
+                 .condemned = {{"pool", 0},
+                               {"loader", 1},
+                               {"pool.read", 2},
+                               {"unpacker", 3},
+                               {"sampler", 4},
+                               {"tensors", 5}}});
+  // Frames take places that others have left: after more swaps than one commit may hold.
+  all.push_back({.name = "places",
+                 .feed_text = one_pass,
+                 .write = write_many,
+                 .describe = with({}),
+                 .wanted = sampler_at(68, 76)});
+  // The reservoir's arena grows.
+  all.push_back({.name = "large",
+                 .feed_text = one_pass,
+                 .write = write_large,
+                 .describe = with({.chunk_bytes = 98304, .frame_bytes = 20480, .reservoir = 8}),
+                 .wanted = sampler_at(37, 40)});
+  return all;
 }
 
 void build(const Scenario& scenario, const std::string& directory, LaneRig& rig) {
@@ -117,7 +206,9 @@ Outcome undisturbed(const Scenario& scenario, const std::string& directory) {
   outcome.batches = trainer.batches();
   outcome.counters = named_counters(rig);
   for (const Condemned& record : scenario.condemned) {
-    outcome.letters |= std::uint64_t{1} << rig.lanes_of(record.node).front();
+    const std::size_t lane = rig.lanes_of(record.node).front();
+    outcome.letters |= std::uint64_t{1} << lane;
+    RF_CHECK(outcome.counters[lane]["dead_letters"] == 1, lane);
   }
   return outcome;
 }

@@ -34,6 +34,7 @@ enum class Kind : std::uint8_t {
 };
 inline constexpr std::size_t kKinds = 16;
 const char* kind_name(Kind kind);
+std::vector<std::string> kind_names();
 
 struct Condemned {
   std::string node;
@@ -42,15 +43,14 @@ struct Condemned {
 
 struct Scenario {
   std::string name;
-  std::string about;
   std::string feed_text;
   // Writes the files, and describes the stages that read them.
   std::function<void(const std::string& directory)> write;
   std::function<void(testing::LaneRig& rig, const std::string& directory)> describe;
-  std::uint64_t hold = 1;  // batches that the trainer keeps
-  std::vector<Condemned> condemned = {};
-  // Rounds of which lanes are stepped, and from which on.
-  std::vector<std::string> nodes = {};  // empty: all
+  std::uint64_t hold = 1;                 // batches that the trainer keeps
+  std::vector<Condemned> condemned = {};  // keys differ
+  // Is the lane's next round stepped? Without it all are.
+  std::function<bool(const testing::LaneRig& rig, std::size_t lane)> wanted = {};
 };
 
 std::vector<Scenario> scenarios();
