@@ -15,16 +15,16 @@ namespace {
 constexpr const char* kExitCodes =
     "Exit status: 0 ok, 1 failure, 2 usage, 3 invalid configuration, 4 no such feed.";
 
-void add_config(CLI::App& verb, ConfigArguments& arguments) {
-  verb.add_option("CONFIG", arguments.file,
-                  "configuration: .textproto, .json or .binpb; - is standard input")
-      ->required();
+CLI::Option* add_config(CLI::App& verb, ConfigArguments& arguments) {
+  CLI::Option* const file = verb.add_option(
+      "CONFIG", arguments.file, "configuration: .textproto, .json or .binpb; - is standard input");
   verb.add_option("--set", arguments.overrides,
                   "path=value, applied after the file; may be given several times")
       ->type_name("PATH=VALUE")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  return file;
 }
 
 void add_directory(CLI::App& verb, std::string& directory) {
@@ -44,20 +44,29 @@ int main_with(int argc, char** argv) {
 
   ConfigArguments config;
   CLI::App* run_verb = app.add_subcommand("run", "Start a feed and serve it until it ends");
-  add_config(*run_verb, config);
-  bool fresh = false;
-  run_verb->add_flag("--fresh", fresh,
+  CLI::Option* const run_config = add_config(*run_verb, config);
+  RunOptions options;
+  run_verb->add_flag("--fresh", options.fresh,
                      "start anew, also where a feed of this name could be taken over");
+  run_verb
+      ->add_option("--resume", options.resume,
+                   "go on from this snapshot; CONFIG may be left out then")
+      ->type_name("DIR");
   run_verb->footer(
       "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\n"
       "A feed whose supervisor was killed is taken over: stages and trainers go on where they "
       "are.\n"
       "Example: ringfeed run lc0.textproto --set stages.pool.chunk_pool_size=20000");
-  run_verb->callback([&] { result = run(config, fresh); });
+  run_verb->callback([&] {
+    if (options.resume.empty() && run_config->count() == 0) {
+      throw CLI::RequiredError("CONFIG (or --resume DIR)");
+    }
+    result = run(config, options);
+  });
 
   CLI::App* check_verb =
       app.add_subcommand("check", "Say what is wrong with a configuration, or what it would make");
-  add_config(*check_verb, config);
+  add_config(*check_verb, config)->required();
   check_verb->footer("Example: ringfeed check lc0.textproto");
   check_verb->callback([&] { result = check(config); });
 
@@ -79,6 +88,20 @@ int main_with(int argc, char** argv) {
   stop_verb->footer("Example: ringfeed stop lc0");
   add_directory(*stop_verb, directory);
   stop_verb->callback([&] { result = stop(directory, feed, now); });
+
+  std::string target;
+  CLI::App* snapshot_verb =
+      app.add_subcommand("snapshot", "Save a running feed, so that it can go on from there");
+  snapshot_verb->add_option("FEED", feed, "name of the feed")->required();
+  snapshot_verb
+      ->add_option("DIR", target, "directory to be made; a snapshot that is there is replaced")
+      ->required();
+  snapshot_verb->add_flag("--json", json, "for programs: one JSON object");
+  snapshot_verb->footer(
+      "The feed stands still for a moment only. Later: ringfeed run --resume DIR\n"
+      "Example: ringfeed snapshot lc0 /data/checkpoints/lc0-feed");
+  add_directory(*snapshot_verb, directory);
+  snapshot_verb->callback([&] { result = take_snapshot(directory, feed, target, json); });
 
   CLI::App* clean_verb = app.add_subcommand(
       "clean", "Remove what killed feeds have left: sockets, lock files, segment files, workers");

@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "proto/control.pb.h"
@@ -19,6 +21,8 @@ namespace {
 
 // Between the two looks from which rates are made: long enough for a few batches.
 constexpr std::chrono::milliseconds kRateInterval{500};
+// Disks may be slow, and a feed large; whoever is impatient may interrupt it.
+constexpr int kSnapshotMs = 24 * 3600 * 1000;
 
 std::vector<std::string> look_in(const std::string& directory) {
   return control::search_directories(directory, control::read_environment());
@@ -77,6 +81,33 @@ int stop(const std::string& directory, const std::string& feed, bool now) {
   fmt::print(stderr, "feed '{}' {}\n", feed,
              now ? "stops" : "drains: its trainers get what is on its way, then it ends");
   client->wait_for_end();
+  return kOk;
+}
+
+int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
+                  bool json) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) return no_such_feed(directories, feed);
+  Request request;
+  request.set_id(1);
+  request.mutable_snapshot()->set_directory(
+      std::filesystem::absolute(target).lexically_normal().string());
+  const Reply reply = client->call(request, kSnapshotMs);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  const SnapshotReply& taken = reply.snapshot();
+  if (json) {
+    fmt::print(
+        "{{\"directory\": {}, \"bytes\": {}, \"newest_batch\": {}, \"pause_us\": {}, "
+        "\"total_ms\": {}}}\n",
+        nlohmann::json(taken.directory()).dump(), taken.bytes(), taken.newest_batch(),
+        taken.pause_us(), taken.total_ms());
+  } else {
+    fmt::print(
+        "{}: {:.1f} MiB, up to batch {}; the lanes stood still for {:.1f} ms, it took {} ms\n",
+        taken.directory(), static_cast<double>(taken.bytes()) / (1 << 20), taken.newest_batch(),
+        static_cast<double>(taken.pause_us()) / 1000, taken.total_ms());
+  }
   return kOk;
 }
 

@@ -23,7 +23,10 @@ int usable_cores() {
 }
 
 std::optional<Prepared> prepare(const ConfigArguments& arguments) {
-  Prepared prepared(config::read_config(arguments.file, arguments.overrides));
+  Prepared prepared(arguments.text.empty()
+                        ? config::read_config(arguments.file, arguments.overrides)
+                        : config::parse_config(arguments.text, arguments.file, arguments.overrides,
+                                               config::Format::kText));
   prepared.plan = std::make_unique<PipelinePlan>();
   if (prepared.configuration.complete()) {
     prepared.worker_binary = process::find_worker_binary();

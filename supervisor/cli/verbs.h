@@ -17,17 +17,24 @@ inline constexpr int kNoSuchFeed = 4;
 
 struct ConfigArguments {
   std::string file;
+  std::string text = {};               // in place of the file, which then only names it
   std::vector<std::string> overrides;  // path=value
 };
 
-// `fresh`: does not take over a feed whose supervisor has died, but ends what is left of it.
-int run(const ConfigArguments& arguments, bool fresh);
+struct RunOptions {
+  bool fresh = false;       // does not take over what an earlier run has left, but ends it
+  std::string resume = {};  // a snapshot to go on from; then the configuration may be left out
+};
+int run(const ConfigArguments& arguments, const RunOptions& options);
 int check(const ConfigArguments& arguments);
 // `directory`: where feeds are looked for; empty: by the rule of control/place.h. An empty feed:
 // all that run there.
 int status(const std::string& directory, const std::string& feed, bool json);
 int stop(const std::string& directory, const std::string& feed, bool now);
 int clean(const std::string& directory);
+// Has the feed save itself to `target`.
+int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
+                  bool json);
 // `directory`: where they are; empty: where the feed keeps them by default.
 int dead_letters(const std::string& feed, const std::string& directory, bool json);
 

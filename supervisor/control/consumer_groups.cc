@@ -500,6 +500,16 @@ std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts
   return count;
 }
 
+std::uint64_t ConsumerGroups::next_batch(std::uint32_t group) const {
+  const std::uint64_t newest = memory_.newest_batch();
+  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
+    if (memory_.published(s) && !shm::group_finished(memory_.group(group), s, descriptors))
+      return s;
+  }
+  return newest + 1;
+}
+
 std::uint32_t ConsumerGroups::slots_used() const {
   const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().output.descriptors;

@@ -114,6 +114,8 @@ class ConsumerGroups {
   // Published batches that the group has not finished. With `at_end_counts`, those held by a member
   // that has seen the end of the feed count as finished: what it holds has been worked on.
   [[nodiscard]] std::uint64_t unfinished(std::uint32_t group, bool at_end_counts) const;
+  // Lowest batch that the group has not finished; newest + 1 if there is none.
+  [[nodiscard]] std::uint64_t next_batch(std::uint32_t group) const;
   // Slots whose batch some group still needs.
   [[nodiscard]] std::uint32_t slots_used() const;
 

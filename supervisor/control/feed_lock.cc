@@ -8,12 +8,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+
+#include "supervisor/control/hex.h"
 
 namespace ringfeed::control {
 namespace {
@@ -25,24 +26,6 @@ std::string read_all(const std::string& path) {
 
 std::string state_path(const std::string& lock_path) {
   return std::filesystem::path(lock_path).replace_extension(".state").string();
-}
-
-std::string to_hex(const std::string& bytes) {
-  std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
-}
-
-std::string from_hex(const std::string& digits) {
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
-    unsigned value = 0;
-    if (std::from_chars(digits.data() + i, digits.data() + i + 2, value, 16).ec != std::errc{}) {
-      return {};
-    }
-    bytes += static_cast<char>(value);
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -61,6 +44,7 @@ std::string LockRecord::text() const {
   if (!feed_id.empty()) out += fmt::format("feed_id {}\nseed {}\n", to_hex(feed_id), seed);
   if (!config.empty()) out += fmt::format("config {}\n", to_hex(config));
   if (!groups.empty()) out += fmt::format("groups {}\n", to_hex(groups));
+  if (!snapshot.empty()) out += fmt::format("snapshot {}\n", snapshot);
   for (const auto& [group, worker] : workers) {
     out += fmt::format("worker {} {} {}\n", worker.pid, worker.start_ticks, group);
   }
@@ -85,6 +69,7 @@ LockRecord LockRecord::parse(const std::string& text) {
       if (words >> who.pid >> who.start_ticks >> group) record.workers.emplace_back(group, who);
     }
     if (what == "file" && line.size() > 5) record.files.push_back(line.substr(5));
+    if (what == "snapshot" && line.size() > 9) record.snapshot = line.substr(9);
     if (what == "boot") words >> record.boot;
     if (what == "seed") words >> record.seed;
     std::string digits;

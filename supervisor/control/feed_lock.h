@@ -9,6 +9,7 @@
 //   seed <number>
 //   config <hexadecimal digits>            the serialized DataLoaderConfig, as it was given
 //   groups <hexadecimal digits>            one with nothing but the stage groups that were formed
+//   snapshot <path>                        the newest one that this feed has taken
 //   worker <pid> <start_ticks> <stage group>
 //   file <path>
 // A record without its lock is the trace of a dead supervisor.
@@ -33,6 +34,7 @@ struct LockRecord {
   std::uint64_t seed = 0;
   std::string config = {};
   std::string groups = {};
+  std::string snapshot = {};
 
   [[nodiscard]] std::string text() const;
   // What can be understood of a file that may be cut short.

@@ -163,6 +163,10 @@ std::vector<int> FeedMemory::trainer_fds(std::uint32_t g) const {
           payload_reader_.get()};
 }
 
+std::span<const std::byte> FeedMemory::bytes(std::uint32_t segment) const {
+  return {mappings_[segment].data(), mappings_[segment].bytes()};
+}
+
 shm::FeedState& FeedMemory::state() const {
   return *reinterpret_cast<shm::FeedState*>(mappings_[0].data() + shm::kFeedStateOffset);
 }
@@ -234,6 +238,12 @@ void FeedMemory::set_desire(std::uint32_t index, shm::LaneDesire desire) const {
   // seq_cst, so that a lane that is about to sleep sees it or hears the bell below.
   lane(index).desired.store(static_cast<std::uint32_t>(desire), std::memory_order_seq_cst);
   ring_lane(index);
+}
+
+void FeedMemory::order_park(std::uint32_t index, std::uint64_t ticket) const {
+  // relaxed: published by the store of the desire.
+  lane(index).park_ticket.store(ticket, std::memory_order_relaxed);
+  set_desire(index, shm::LaneDesire::kPark);
 }
 
 std::uint64_t FeedMemory::newest_batch() const {

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ class FeedMemory {
   // The files of the segments, if they have names.
   [[nodiscard]] std::vector<std::string> files() const { return files_; }
 
+  // What the supervisor has mapped of a segment.
+  [[nodiscard]] std::span<const std::byte> bytes(std::uint32_t segment) const;
   [[nodiscard]] shm::FeedState& state() const;
   [[nodiscard]] shm::LanePage& lane(std::uint32_t index) const;
   [[nodiscard]] shm::GroupPage& group(std::uint32_t g) const;
@@ -72,6 +75,7 @@ class FeedMemory {
   // The reason first, then the phase; everyone who waits is woken.
   void set_phase(shm::FeedPhase phase, const std::string& reason) const;
   void set_desire(std::uint32_t lane, shm::LaneDesire desire) const;
+  void order_park(std::uint32_t lane, std::uint64_t ticket) const;
 
   // Number of the newest batch that any lane has published; 0 before the first.
   [[nodiscard]] std::uint64_t newest_batch() const;

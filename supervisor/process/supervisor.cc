@@ -176,6 +176,7 @@ void Supervisor::record_workers() {
   record.seed = run_.seed;
   record.config = run_.recorded_config;
   record.groups = run_.recorded_groups;
+  record.snapshot = newest_snapshot_.empty() ? run_.resumed_from : newest_snapshot_;
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (worker->identity().pid != 0) {
       record.workers.emplace_back(worker->name(), worker->identity());
@@ -208,8 +209,15 @@ int Supervisor::run() {
       control::ControlServer::Handlers{
           [this](control::ConnectionId id, const Request& request) { on_request(id, request); },
           [this](control::ConnectionId id) { trainers_.connection_closed(id); }});
-  event(metrics::Level::kInfo, adopts_ ? "feed_adopted" : "feed_started",
-        fmt::format("pid={} socket={} seed={}", ::getpid(), run_.socket, run_.seed));
+  event(metrics::Level::kInfo,
+        !adopts_                    ? "feed_started"
+        : run_.resumed_from.empty() ? "feed_adopted"
+                                    : "feed_resumed",
+        fmt::format("pid={} socket={} seed={}{}", ::getpid(), run_.socket, run_.seed,
+                    run_.resumed_from.empty()
+                        ? std::string()
+                        : fmt::format(" snapshot={} next_batch={}", run_.resumed_from,
+                                      memory_.newest_batch() + 1)));
   if (adopts_) take_over();
   tick();
   try {
@@ -330,6 +338,7 @@ void Supervisor::stop(const std::string& why) {
   reason_ = why;
   if (stage_ == Stage::kLingering) return finish(0);
   stage_ = Stage::kStopping;
+  give_up_snapshot(why);
   event(metrics::Level::kInfo, "feed_stopping", fmt::format("reason=\"{}\"", why));
   for (const std::unique_ptr<Worker>& worker : workers_) worker->stop();
   worker_over();
@@ -338,6 +347,7 @@ void Supervisor::stop(const std::string& why) {
 void Supervisor::fail(const std::string& reason) {
   if (stage_ == Stage::kFailing) return;
   stage_ = Stage::kFailing;
+  give_up_snapshot(reason);
   reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
   memory_.set_phase(shm::FeedPhase::kFailed, reason_);
   tell_trainers();
@@ -371,6 +381,7 @@ bool Supervisor::still_needed() {
 }
 
 void Supervisor::finish(int status) {
+  give_up_snapshot(reason_);
   status_ = status;
   loop_.stop();
 }
@@ -406,7 +417,7 @@ void Supervisor::advance_groups() {
 void Supervisor::tick() {
   advance_groups();
   look_for_stalls();
-  if (stage_ == Stage::kLingering && !still_needed()) return finish(0);
+  if (stage_ == Stage::kLingering && !snapshot_ && !still_needed()) return finish(0);
   if (stage_ == Stage::kDraining && drain_is_hopeless(groups_)) {
     stop(reason_ + "; no trainer is there to take what is on its way");
   }

@@ -19,6 +19,7 @@
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/trainers.h"
 #include "supervisor/metrics/talk.h"
+#include "supervisor/process/snapshot_task.h"
 #include "supervisor/process/worker.h"
 
 namespace ringfeed {
@@ -26,6 +27,7 @@ class DataLoaderConfig;
 class PipelinePlan;
 class Reply;
 class Request;
+class SnapshotManifest;
 class StageControlReply;
 class StatusReply;
 }  // namespace ringfeed
@@ -43,6 +45,7 @@ struct FeedRun {
   std::string recorded_groups = {};  // for the lock's record: the stage groups that were formed
   std::string recorded_config = {};  // the configuration as it was given
   std::string dead_letters = {};     // directory for records that are set aside
+  std::string resumed_from = {};     // the snapshot that `found` memory was read from
 };
 
 class Supervisor {
@@ -90,6 +93,10 @@ class Supervisor {
   void on_stage_control(control::ConnectionId connection, const Request& request);
   void on_worker_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
+  void on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
+  void describe_snapshot(SnapshotManifest& manifest) const;
+  void give_up_snapshot(const std::string& why);
+  void snapshot_done(const Result<SnapshotTask::Facts>& result);
   void on_stage_answer(std::uint64_t call, const StageControlReply* answer);
   void fill_status(StatusReply& status) const;
   void tell_trainers();
@@ -127,6 +134,9 @@ class Supervisor {
   };
   std::map<std::uint64_t, Call> calls_;
   std::uint64_t next_call_ = 1;
+  std::unique_ptr<SnapshotTask> snapshot_;  // the one under way
+  std::pair<control::ConnectionId, std::uint64_t> snapshot_asker_;
+  std::string newest_snapshot_;
   // Who waits for a stage group's fresh process.
   std::multimap<std::string, std::pair<control::ConnectionId, std::uint64_t>> restarts_;
 };

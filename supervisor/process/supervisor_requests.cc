@@ -1,14 +1,18 @@
 // What clients ask over the control socket.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
+#include "proto/snapshot.pb.h"
 #include "proto/worker.pb.h"
+#include "supervisor/control/hex.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/metrics/status.h"
 #include "supervisor/process/supervisor.h"
@@ -132,6 +136,10 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
       on_restart(connection, request, reply);
       if (!reply.has_error()) return;
       break;
+    case Request::kSnapshot:
+      on_snapshot(connection, request, reply);
+      if (!reply.has_error()) return;
+      break;
     case Request::BODY_NOT_SET:
       reply.set_error(Reply::BAD_REQUEST);
       reply.set_text(
@@ -169,6 +177,78 @@ void Supervisor::on_restart(control::ConnectionId connection, const Request& req
     return;
   }
   restarts_.emplace(group, std::pair(connection, request.id()));
+}
+
+void Supervisor::on_snapshot(control::ConnectionId connection, const Request& request,
+                             Reply& reply) {
+  const auto refuse = [&](std::string text) {
+    reply.set_error(Reply::INTERNAL);
+    reply.set_text(std::move(text));
+  };
+  if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) {
+    return refuse(fmt::format("feed '{}' is being stopped", run_.config.feed()));
+  }
+  if (snapshot_) {
+    return refuse(fmt::format("feed '{}' is taking a snapshot already", run_.config.feed()));
+  }
+  SnapshotTask::Hooks hooks;
+  hooks.park = [this](std::uint64_t ticket) {
+    for (const std::unique_ptr<Worker>& worker : workers_) worker->park(ticket);
+  };
+  hooks.describe = [this](SnapshotManifest& manifest) { describe_snapshot(manifest); };
+  hooks.done = [this](const Result<SnapshotTask::Facts>& result) { snapshot_done(result); };
+  snapshot_asker_ = {connection, request.id()};
+  snapshot_ = std::make_unique<SnapshotTask>(loop_, memory_, request.snapshot().directory(),
+                                             std::move(hooks));
+}
+
+void Supervisor::describe_snapshot(SnapshotManifest& manifest) const {
+  const shm::FeedIdentity& identity = memory_.identity();
+  manifest.set_feed(run_.config.feed());
+  manifest.set_feed_id(control::to_hex(
+      {reinterpret_cast<const char*>(identity.feed_id.data()), identity.feed_id.size()}));
+  manifest.set_config_hash(identity.config_hash);
+  manifest.set_seed(run_.seed);
+  manifest.set_taken_at(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    if (groups_.state(g) == shm::GroupState::kUnused) continue;
+    SnapshotGroup& group = *manifest.add_groups();
+    group.set_name(groups_.terms(g).name);
+    group.set_next_batch(groups_.next_batch(g));
+  }
+  manifest.mutable_stage_groups()->ParseFromString(run_.recorded_groups);
+  manifest.mutable_config()->ParseFromString(run_.recorded_config);
+}
+
+void Supervisor::snapshot_done(const Result<SnapshotTask::Facts>& result) {
+  Reply reply;
+  reply.set_id(snapshot_asker_.second);
+  if (result) {
+    newest_snapshot_ = result->directory;
+    record_workers();
+    SnapshotReply& out = *reply.mutable_snapshot();
+    out.set_directory(result->directory);
+    out.set_bytes(result->bytes);
+    out.set_newest_batch(result->newest_batch);
+    out.set_pause_us(result->pause_us);
+    out.set_total_ms(result->total_ms);
+    event(metrics::Level::kInfo, "snapshot_taken",
+          fmt::format("directory={} bytes={} newest_batch={} pause_us={} total_ms={}",
+                      result->directory, result->bytes, result->newest_batch, result->pause_us,
+                      result->total_ms));
+  } else {
+    reply.set_error(Reply::INTERNAL);
+    reply.set_text(result.error().message());
+    event(metrics::Level::kWarn, "snapshot_failed",
+          fmt::format("reason=\"{}\"", result.error().message()));
+  }
+  server_->send(snapshot_asker_.first, reply);
+  snapshot_.reset();
+}
+
+void Supervisor::give_up_snapshot(const std::string& why) {
+  if (!snapshot_) return;
+  snapshot_done(Error(ErrorCode::kClosed, fmt::format("the snapshot was given up: {}", why)));
 }
 
 void Supervisor::on_stage_control(control::ConnectionId connection, const Request& request) {

@@ -62,6 +62,8 @@ bool Worker::lanes_finished() const {
 }
 
 void Worker::start() {
+  // What an earlier supervisor has left there is not meant for this process.
+  set_desires(desire_);
   spawn();
   state_ = ChildState::kStarting;
 }
@@ -384,8 +386,17 @@ void Worker::order_end() {
 
 void Worker::set_desires(shm::LaneDesire desire) {
   for (const std::uint32_t lane : memory_.layout().groups[group_].lanes) {
-    memory_.set_desire(lane, desire);
+    if (park_ticket_ != 0 && desire != shm::LaneDesire::kStop) {
+      memory_.order_park(lane, park_ticket_);
+    } else {
+      memory_.set_desire(lane, desire);
+    }
   }
+}
+
+void Worker::park(std::uint64_t ticket) {
+  park_ticket_ = ticket;
+  if (state_ != ChildState::kStopping && state_ != ChildState::kReplacing) set_desires(desire_);
 }
 
 void Worker::drain() {

@@ -71,6 +71,8 @@ class Worker {
   [[nodiscard]] std::optional<WorkerLinks> relink(pid_t peer);
   // Sources stop, what is under way flows out; holds for later incarnations too.
   void drain();
+  // The lanes stand still between two steps, those of later incarnations too; 0: they go on.
+  void park(std::uint64_t ticket);
   // The process ends between two steps, or is killed after stop_ms.
   void stop();
   // Kills it; what follows is as after any death.
@@ -134,6 +136,7 @@ class Worker {
   std::uint64_t ready_ms_ = 0;
   std::uint64_t ordered_ms_ = 0;                    // when it was told to end
   shm::LaneDesire desire_ = shm::LaneDesire::kRun;  // of a process that is not told to end
+  std::uint64_t park_ticket_ = 0;                   // 0: they run
   std::optional<EventLoop::TimerId> timer_;         // backoff, or patience with a stop
   std::uint64_t delay_ms_ = 0;
   std::string failure_;  // what the process said about its end

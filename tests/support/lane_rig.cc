@@ -673,12 +673,12 @@ bool LaneRig::run_until(const std::function<bool()>& condition) {
 }
 
 bool LaneRig::run_in_threads(const std::function<bool()>& until) {
-  std::atomic<bool> leave{false};
+  LaneOrders orders;
   std::atomic<std::size_t> running{lanes_.size()};
   std::vector<std::thread> threads;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    threads.emplace_back([&leave, &running, &runtime = *lane->runtime] {
-      runtime.run(leave);
+    threads.emplace_back([&orders, &running, &runtime = *lane->runtime] {
+      runtime.run(orders);
       running.fetch_sub(1);
     });
   }
@@ -689,7 +689,7 @@ bool LaneRig::run_in_threads(const std::function<bool()>& until) {
     std::this_thread::yield();
     in_time = std::chrono::steady_clock::now() < end;
   }
-  leave.store(true);
+  orders.leave.store(true);
   for (std::thread& thread : threads) thread.join();
   take_batches();
   return in_time;

@@ -70,6 +70,7 @@ void LaneRuntime::attach() {
   page.start_ticks.store(parts_.start_ticks, std::memory_order_relaxed);
   page.attempt_key.store(0, std::memory_order_relaxed);
   page.faulted.store(0, std::memory_order_relaxed);
+  page.parked.store(0, std::memory_order_relaxed);
   // relaxed: the supervisor stored it before it started this process.
   quarantine_ = page.quarantine_key.load(std::memory_order_relaxed);
   condemned_met_ = false;
@@ -474,14 +475,43 @@ void LaneRuntime::finish() noexcept {
   settle_debts();
 }
 
-bool LaneRuntime::run(const std::atomic<bool>& leave) {
+// Stands still between two steps, see lane_page.h.
+void LaneRuntime::park(const LaneOrders& orders) noexcept {
+  shm::LanePage& page = *parts_.page;
+  settle_debts();
+  // relaxed: ordered by the load of desired, which has said PARK.
+  const std::uint64_t ticket = page.park_ticket.load(std::memory_order_relaxed);
+  RF_FAILPOINT("runtime.lane.parking");
+  // release: whoever reads it sees all that this lane has stored.
+  page.parked.store(ticket, std::memory_order_release);
+  const auto goes_on = [&] {
+    // acquire: another ticket is seen with the desire that came with it. relaxed: looked at often.
+    return page.desired.load(std::memory_order_acquire) !=
+               static_cast<std::uint32_t>(shm::LaneDesire::kPark) ||
+           page.park_ticket.load(std::memory_order_relaxed) != ticket ||
+           orders.alone.load(std::memory_order_relaxed) ||
+           orders.leave.load(std::memory_order_relaxed);
+  };
+  shm::BellWord own[1];
+  while (!goes_on()) shm::sleep(page, *parts_.bell, own, shm::kSleepMsMax, goes_on, [] {});
+  // seq_cst: whoever still finds the ticket after this knows that nothing below has happened.
+  page.parked.store(0, std::memory_order_seq_cst);
+  last_ns_ = now_ns();
+}
+
+bool LaneRuntime::run(const LaneOrders& orders) {
   while (!finished()) {
-    // relaxed: a wish that is followed at the next step boundary.
-    if (leave.load(std::memory_order_relaxed) ||
-        parts_.page->desired.load(std::memory_order_relaxed) ==
-            static_cast<std::uint32_t>(shm::LaneDesire::kStop)) {
+    // acquire: an order to park is seen with its ticket. relaxed, the others: wishes that are
+    // followed at the next step boundary.
+    const auto desired =
+        static_cast<shm::LaneDesire>(parts_.page->desired.load(std::memory_order_acquire));
+    if (orders.leave.load(std::memory_order_relaxed) || desired == shm::LaneDesire::kStop) {
       settle_debts();
       return false;
+    }
+    if (desired == shm::LaneDesire::kPark && !orders.alone.load(std::memory_order_relaxed)) {
+      park(orders);
+      continue;
     }
     if (parts_.feed) parts_.feed->attend_groups();
     switch (round()) {

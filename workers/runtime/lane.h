@@ -75,6 +75,12 @@ struct LaneParts {
   std::function<void(const DeadLetter&)> keep_dead_letter;
 };
 
+// What a process tells its lanes while they run; read between two steps.
+struct LaneOrders {
+  std::atomic<bool> leave{false};
+  std::atomic<bool> alone{false};  // without a supervisor: nobody would end a lane's parking
+};
+
 class LaneRuntime {
  public:
   explicit LaneRuntime(LaneParts parts);
@@ -86,9 +92,8 @@ class LaneRuntime {
   void describe(StageContext& context);
   void set_stage(std::unique_ptr<Stage> stage) { stage_ = std::move(stage); }
 
-  // Runs until the lane has finished, is told to stop, or `orphaned` is set. True: finished for
-  // good.
-  bool run(const std::atomic<bool>& leave);
+  // Runs until the lane has finished, or is told to stop or to leave. True: finished for good.
+  bool run(const LaneOrders& orders);
   // One round: as many calls as one commit takes. For tests that interleave lanes by hand.
   enum class Round { kWorked, kWaits, kIdle, kFinished };
   Round round() noexcept;
@@ -112,6 +117,7 @@ class LaneRuntime {
   void wake_neighbours(std::uint64_t now) noexcept;
   void settle_debts() noexcept;
   void sleep(int timeout_ms) noexcept;
+  void park(const LaneOrders& orders) noexcept;
   bool end_followers() noexcept;
   Counter counter(std::string_view name) noexcept;
 

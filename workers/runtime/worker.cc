@@ -234,7 +234,7 @@ class Worker {
   std::vector<std::unique_ptr<shm::Arena>> arenas_;
   std::vector<std::unique_ptr<LaneRuntime>> lanes_;
   std::vector<shm::LanePage*> pages_;  // theirs
-  std::atomic<bool> leave_{false};
+  LaneOrders orders_;
   std::atomic<std::uint32_t> running_{0};
 };
 
@@ -462,7 +462,7 @@ int Worker::run(int setup_fd) {
       LaneRuntime& lane = *lanes_[i];
       ::pthread_setname_np(::pthread_self(), lane.name().substr(0, 15).c_str());
       const FaultWatch watch(*pages_[i]);
-      lane.run(leave_);
+      lane.run(orders_);
       // acq_rel: the last one out sees the others' ends.
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         const char byte = 1;
@@ -484,6 +484,8 @@ int Worker::run(int setup_fd) {
         link = std::move(found);
         watched[1] = {link.get(), POLLIN, 0};
         timeout_ms = -1;
+        // relaxed, as below; the new one has said what it desires before it answered.
+        orders_.alone.store(false, std::memory_order_relaxed);
         spdlog::info("supervisor_found group={} after_ms={}", setup_.group(), alone_ms);
         continue;
       }
@@ -491,7 +493,7 @@ int Worker::run(int setup_fd) {
       if (alone_ms < orphan_ms) continue;
       spdlog::warn("orphaned group={} after_ms={}", setup_.group(), orphan_ms);
       // relaxed: read between two steps.
-      leave_.store(true, std::memory_order_relaxed);
+      orders_.leave.store(true, std::memory_order_relaxed);
       timeout_ms = -1;
       watched[1].fd = -1;
       continue;
@@ -503,6 +505,8 @@ int Worker::run(int setup_fd) {
       if (got == 0) {
         spdlog::warn("supervisor_gone group={} stays_ms={}", setup_.group(), orphan_ms);
         timeout_ms = std::min(kLookForSupervisorMs, orphan_ms);  // the data path does not need it
+        // relaxed: a parked lane looks at it every kSleepMsMax.
+        orders_.alone.store(true, std::memory_order_relaxed);
         alone_ms = 0;
       }
     }

@@ -18,12 +18,20 @@
 //   0x19c      4  state           lane        LaneState
 //   0x1a0      8  progress_ns     lane        CLOCK_MONOTONIC at the last commit
 //   0x1a8      8  woke_ns         lane        CLOCK_MONOTONIC when it last stopped sleeping
+//   0x1b0      8  parked          lane        the park_ticket for which it stands still; 0: none
 //   0x200      4  desired         supervisor  LaneDesire
 //   0x204      4  crash_count     supervisor  deaths of this lane's worker
 //   0x208      8  quarantine_key  supervisor  a record to set aside instead of working on it
+//   0x210      8  park_ticket     supervisor  number of the last order to park
 //   0x280      8  retire          lane        1 + newest batch whose slot or descriptor was given
 //   up 0x290  16x16  answers         lane        per consumer group, see AdmissionAnswer 0x400 3072
 //   counters        lane        counters.h
+//
+// Parking: the supervisor stores the ticket, then `desired` = PARK, and rings. The lane answers
+// with the ticket (release) when all that it has begun is committed and carried out, and does not
+// touch shared memory until another desire is there, or its supervisor is gone; before it goes on
+// it stores 0. A ticket is used once: `parked` of a lane that died while it stood still names an
+// old one.
 #pragma once
 
 #include "ringfeed/shm/abi.h"
@@ -44,6 +52,7 @@ enum class LaneDesire : std::uint32_t {
   kRun = 0,
   kDrain = 1,  // sources put out nothing new; what is under way flows out
   kStop = 2,   // leave between two steps
+  kPark = 3,   // stand still between two steps, until something else is desired
 };
 
 // Names an input record of a lane for as long as the feed lives; never 0.
@@ -85,11 +94,13 @@ struct LanePage {
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint64_t> progress_ns;
   std::atomic<std::uint64_t> woke_ns;
-  std::uint8_t reserved2[0x200 - 0x1b0];
+  std::atomic<std::uint64_t> parked;
+  std::uint8_t reserved2[0x200 - 0x1b8];
   std::atomic<std::uint32_t> desired;
   std::atomic<std::uint32_t> crash_count;
   std::atomic<std::uint64_t> quarantine_key;
-  std::uint8_t reserved3[0x280 - 0x210];
+  std::atomic<std::uint64_t> park_ticket;
+  std::uint8_t reserved3[0x280 - 0x218];
   std::atomic<std::uint64_t> retire;
   std::uint64_t reserved4;
   AdmissionAnswer answers[kGroupsMax];

@@ -1,0 +1,39 @@
+// What of an earlier run can be gone on with: the memory of a feed whose supervisor has died, or a
+// snapshot.
+#pragma once
+
+#include <string>
+
+#include "supervisor/cli/prepare.h"
+#include "supervisor/control/feed_lock.h"
+#include "supervisor/layout/feed_memory.h"
+
+namespace ringfeed {
+class SnapshotManifest;
+}
+
+namespace ringfeed::cli {
+
+// The stage groups as a configuration says them.
+[[nodiscard]] DataLoaderConfig formed_groups(const Prepared& prepared);
+
+[[nodiscard]] bool anything_lives(const control::LockRecord& left);
+
+// In what the configuration of the feed that was left differs from this one, a line each; empty if
+// it can be taken over with it, or there is none. What only the supervisor follows may differ.
+[[nodiscard]] std::string left_unlike(const control::LockRecord& left, const DataLoaderConfig& now);
+// The same for a snapshot, whose memory may lie elsewhere now.
+[[nodiscard]] std::string saved_unlike(const SnapshotManifest& saved, const DataLoaderConfig& now);
+
+// The memory of the feed that was left, if it can still be had; the groups and so the layout of
+// `prepared` become what they were. Errors: kNotFound (nothing is left), kIncompatible, kDamaged.
+[[nodiscard]] Result<layout::FoundMemory> look_for_feed(const control::LockRecord& left,
+                                                        Prepared& prepared);
+
+// New memory with what the snapshot holds; the layout of `prepared` becomes what it was. Errors:
+// those of snapshot::load(), kNoMemory.
+[[nodiscard]] Result<layout::FoundMemory> load_snapshot(const std::string& directory,
+                                                        const SnapshotManifest& manifest,
+                                                        Prepared& prepared);
+
+}  // namespace ringfeed::cli

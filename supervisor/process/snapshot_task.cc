@@ -1,0 +1,252 @@
+#include "supervisor/process/snapshot_task.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "proto/snapshot.pb.h"
+#include "ringfeed/shm/failpoint.h"
+#include "supervisor/snapshot/load.h"
+#include "supervisor/snapshot/store.h"
+
+namespace ringfeed::process {
+namespace {
+
+// A step that takes longer is stuck, or works on a very large file: the snapshot is given up.
+constexpr std::uint64_t kParkMsMax = 10'000;
+constexpr std::uint64_t kLookMs = 1;
+// The lanes are parked once so little has changed during a pass that it is copied in a moment, or
+// another pass would not gain much.
+constexpr std::uint64_t kRestBytes = 16 << 20;
+constexpr int kPassesMax = 5;
+// So that lanes and trainers go first while they work.
+constexpr int kNice = 5;
+
+std::uint64_t now_us() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec) / 1000;
+}
+
+// Written by others than lanes, so that nobody stands still for it.
+bool is_small(shm::SegmentKind kind) {
+  return kind == shm::SegmentKind::kControl || kind == shm::SegmentKind::kFeedControl ||
+         kind == shm::SegmentKind::kGroup;
+}
+
+}  // namespace
+
+SnapshotTask::SnapshotTask(EventLoop& loop, const layout::FeedMemory& memory, std::string directory,
+                           Hooks hooks)
+    : loop_(loop),
+      memory_(memory),
+      directory_(std::move(directory)),
+      hooks_(std::move(hooks)),
+      manifest_(std::make_unique<SnapshotManifest>()),
+      began_ms_(now_ms()),
+      said_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!said_) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("no descriptor for a snapshot: {}", std::strerror(errno)));
+  }
+  facts_.directory = directory_;
+  snapshot::describe_segments(memory_.layout(), *manifest_);
+  loop_.watch(said_.get(), [this] { on_word(); });
+  thread_ = std::thread([this] { work(); });
+}
+
+SnapshotTask::~SnapshotTask() {
+  if (timer_) loop_.cancel(*timer_);
+  loop_.unwatch(said_.get());
+  go_on();
+  {
+    const std::lock_guard lock(mutex_);
+    // relaxed: the lock orders it for whoever waits; a copy under way looks at it now and then.
+    given_up_.store(true, std::memory_order_relaxed);
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+// ---- the thread
+
+void SnapshotTask::say(Word word) {
+  {
+    const std::lock_guard lock(mutex_);
+    from_thread_ = word;
+  }
+  const std::uint64_t one = 1;
+  (void)!::write(said_.get(), &one, sizeof one);
+}
+
+bool SnapshotTask::await(Word word) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock,
+                [&] { return to_thread_ == word || given_up_.load(std::memory_order_relaxed); });
+  return to_thread_ == word;
+}
+
+void SnapshotTask::work() {
+  try {
+    snapshot::Store store(directory_);
+    for (const layout::SegmentPlan& segment : memory_.layout().segments) {
+      store.add(segment.spec.name, memory_.fd(segment.id));
+    }
+    std::optional<Error> early;
+    std::thread polite([&] {
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+      try {
+        std::uint64_t before = ~std::uint64_t{0};
+        for (int pass = 0; pass < kPassesMax; ++pass) {
+          const std::uint64_t changed = store.copy(1, given_up_);
+          if (changed < kRestBytes || changed > before / 2) break;
+          before = changed;
+        }
+      } catch (const Error& error) {
+        early = error;
+      }
+    });
+    polite.join();
+    if (early) throw Error(*early);
+    say(Word::kCopied);
+    if (!await(Word::kRest)) return;
+    for (std::size_t i = 0; i < small_.size(); ++i) {
+      if (!small_[i].empty()) store.put(i, std::move(small_[i]));
+    }
+    store.copy(std::max(1U, std::thread::hardware_concurrency()), given_up_);
+    facts_.bytes = store.bytes();
+    RF_FAILPOINT("supervisor.snapshot.copied");
+    say(Word::kRestCopied);
+    if (!await(Word::kPublish)) return;
+    RF_FAILPOINT("supervisor.snapshot.publishing");
+    store.publish(*manifest_);
+  } catch (const Error& error) {
+    failure_ = error;
+  } catch (const std::exception& error) {
+    failure_ = Error(ErrorCode::kIo, fmt::format("snapshot {}: {}", directory_, error.what()));
+  }
+  say(Word::kDone);
+}
+
+// ---- the loop
+
+void SnapshotTask::on_word() {
+  std::uint64_t count = 0;
+  (void)!::read(said_.get(), &count, sizeof count);
+  Word word;
+  {
+    const std::lock_guard lock(mutex_);
+    word = std::exchange(from_thread_, Word::kNothing);
+  }
+  if (word == Word::kCopied) return park();
+  if (word == Word::kRestCopied) {
+    for (std::uint32_t lane = 0; lane < commits_.size(); ++lane) {
+      // relaxed: at_rest() has ordered it.
+      if (at_rest(lane) &&
+          memory_.lane(lane).commit.load(std::memory_order_relaxed) == commits_[lane]) {
+        continue;
+      }
+      return finish(Error(ErrorCode::kIo,
+                          fmt::format("snapshot {}: lane {} went on while it was taken: try again",
+                                      directory_, memory_.layout().lanes[lane].name())));
+    }
+    go_on();
+    {
+      const std::lock_guard lock(mutex_);
+      to_thread_ = Word::kPublish;
+    }
+    changed_.notify_all();
+  }
+  if (word == Word::kDone) finish(failure_);
+}
+
+void SnapshotTask::park() {
+  ticket_ = 1;
+  for (const layout::LanePlan& plan : memory_.layout().lanes) {
+    // relaxed: written by supervisors only.
+    ticket_ =
+        std::max(ticket_, memory_.lane(plan.index).park_ticket.load(std::memory_order_relaxed) + 1);
+  }
+  parked_ = true;
+  parked_us_ = now_us();
+  hooks_.park(ticket_);
+  look_at_lanes();
+}
+
+bool SnapshotTask::at_rest(std::uint32_t lane) const {
+  // acquire, pairs with the lane's release: all that it has stored is there.
+  return memory_.lane_finished(lane) ||
+         memory_.lane(lane).parked.load(std::memory_order_acquire) == ticket_;
+}
+
+void SnapshotTask::look_at_lanes() {
+  timer_.reset();
+  for (const layout::LanePlan& plan : memory_.layout().lanes) {
+    if (at_rest(plan.index)) continue;
+    if (now_us() - parked_us_ > kParkMsMax * 1000) {
+      return finish(
+          Error(ErrorCode::kTimeout,
+                fmt::format("snapshot {}: lane {} has not come to the end of its step within {} s",
+                            directory_, plan.name(), kParkMsMax / 1000)));
+    }
+    timer_ = loop_.after(kLookMs, [this] { look_at_lanes(); });
+    return;
+  }
+  copy_small();
+}
+
+void SnapshotTask::copy_small() {
+  const layout::FeedLayout& layout = memory_.layout();
+  commits_.clear();
+  for (const layout::LanePlan& plan : layout.lanes) {
+    // relaxed: at_rest() has ordered it.
+    commits_.push_back(memory_.lane(plan.index).commit.load(std::memory_order_relaxed));
+  }
+  small_.resize(layout.segments.size());
+  for (const layout::SegmentPlan& segment : layout.segments) {
+    if (!is_small(segment.spec.kind)) continue;
+    // Word by word: trainers may claim batches at this moment, each by one store.
+    const std::span<const std::byte> bytes = memory_.bytes(segment.id);
+    std::vector<std::byte>& copy = small_[segment.id];
+    copy.resize(bytes.size());
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+      const auto* word = reinterpret_cast<const std::atomic<std::uint64_t>*>(bytes.data() + at);
+      // relaxed: no word depends on another one that a trainer writes.
+      const std::uint64_t value = word->load(std::memory_order_relaxed);
+      std::memcpy(copy.data() + at, &value, sizeof value);
+    }
+  }
+  facts_.newest_batch = memory_.newest_batch();
+  manifest_->set_newest_batch(facts_.newest_batch);
+  hooks_.describe(*manifest_);
+  {
+    const std::lock_guard lock(mutex_);
+    to_thread_ = Word::kRest;
+  }
+  changed_.notify_all();
+}
+
+void SnapshotTask::go_on() {
+  if (!parked_) return;
+  parked_ = false;
+  hooks_.park(0);
+  facts_.pause_us = now_us() - parked_us_;
+}
+
+void SnapshotTask::finish(std::optional<Error> error) {
+  go_on();
+  facts_.total_ms = now_ms() - began_ms_;
+  const Result<Facts> result = error ? Result<Facts>(*error) : Result<Facts>(facts_);
+  // A copy: done() may destroy this object and its hooks.
+  const auto done = hooks_.done;
+  done(result);
+}
+
+}  // namespace ringfeed::process

@@ -1,0 +1,99 @@
+// Takes one snapshot while the feed runs.
+//
+//   copying    a thread copies all segments and, as long as that gains something, what has changed
+//              meanwhile; lanes work on
+//   parking    every lane is asked to stand still between two steps
+//   at rest    what the supervisor or trainers write even now (control, feed control, groups) is
+//              copied at once, here; the thread copies what has changed in all others; then
+//              everyone's rest is checked, and the lanes go on
+//   saving     the thread makes it durable and gives it its name
+//
+// A lane that dies while it stands still is no harm: its next incarnation stands still as well. One
+// that went on (its process believed the supervisor dead) makes the snapshot void.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "supervisor/layout/feed_memory.h"
+#include "supervisor/process/event_loop.h"
+
+namespace ringfeed {
+class SnapshotManifest;
+}
+
+namespace ringfeed::process {
+
+class SnapshotTask {
+ public:
+  struct Facts {
+    std::string directory;
+    std::uint64_t bytes = 0;         // of all segments
+    std::uint64_t newest_batch = 0;  // published when the lanes stood still
+    std::uint64_t pause_us = 0;      // from the order to park to the order to go on
+    std::uint64_t total_ms = 0;
+  };
+  struct Hooks {
+    // Parks all lanes under this ticket; 0: they go on.
+    std::function<void(std::uint64_t ticket)> park;
+    // Completes the manifest; called while the lanes stand still.
+    std::function<void(SnapshotManifest&)> describe;
+    std::function<void(const Result<Facts>&)> done;  // may destroy the task
+  };
+
+  // Errors come through done(), later.
+  SnapshotTask(EventLoop& loop, const layout::FeedMemory& memory, std::string directory,
+               Hooks hooks);
+  // Gives up if it is not done: the lanes go on, nothing is left behind.
+  ~SnapshotTask();
+  SnapshotTask(const SnapshotTask&) = delete;
+  SnapshotTask& operator=(const SnapshotTask&) = delete;
+
+ private:
+  // What the thread says, and waits for.
+  enum class Word { kNothing, kCopied, kRest, kRestCopied, kPublish, kDone };
+
+  void work();
+  void say(Word word);
+  bool await(Word word);  // false: given up
+  void on_word();
+  void park();
+  void look_at_lanes();
+  void copy_small();
+  void go_on();
+  void finish(std::optional<Error> error);
+  [[nodiscard]] bool at_rest(std::uint32_t lane) const;
+
+  EventLoop& loop_;
+  const layout::FeedMemory& memory_;
+  std::string directory_;
+  Hooks hooks_;
+  Facts facts_;
+  std::unique_ptr<SnapshotManifest> manifest_;
+  std::uint64_t ticket_ = 0;
+  bool parked_ = false;
+  std::uint64_t began_ms_ = 0;
+  std::uint64_t parked_us_ = 0;
+  std::vector<std::uint64_t> commits_;  // by lane, at rest
+  std::optional<EventLoop::TimerId> timer_;
+
+  shm::Fd said_;  // an eventfd, for the loop
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Word from_thread_ = Word::kNothing;
+  Word to_thread_ = Word::kNothing;
+  std::optional<Error> failure_;               // of the thread
+  std::vector<std::vector<std::byte>> small_;  // by segment; empty: the thread copies it
+  std::atomic<bool> given_up_{false};
+  std::thread thread_;
+};
+
+}  // namespace ringfeed::process

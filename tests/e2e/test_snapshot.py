@@ -1,0 +1,264 @@
+"""A running feed is saved, dies, and goes on elsewhere with the batch that would have come next."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lc0_data
+import numpy as np
+import pytest
+from conftest import FeedRun, wait_until
+from test_adoption import kill_supervisor
+from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
+
+MakeRun = Callable[..., FeedRun]
+TWO_GROUPS: dict[str, Any] = {
+    "epochs": 2,
+    "extra": GROUPS,
+    "groups": 'groups { name: "default" } groups { name: "slow" }',
+}
+ONE_GROUP = {**TWO_GROUPS, "groups": 'groups { name: "default" }'}
+
+
+def snapshot(run: FeedRun, directory: Path) -> dict[str, Any]:
+    done = run.command("snapshot", run.feed, str(directory), "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def kill_everything(run: FeedRun) -> None:
+    workers = run.all_workers()
+    kill_supervisor(run)
+    for trainer in run.trainers:
+        trainer.process.kill()
+        trainer.process.wait()
+    for pid in workers.values():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not run.all_workers(), "everybody's end")
+
+
+def next_batches(directory: Path) -> dict[str, int]:
+    """The next batch of each group, as the manifest says it."""
+    text = (directory / "manifest.textproto").read_text()
+    return {
+        name: int(batch)
+        for name, batch in re.findall(r'groups \{\s*name: "(\w+)"\s*next_batch: (\d+)', text)
+    }
+
+
+def follow(run: FeedRun, undisturbed: np.ndarray, expected: dict[str, int]) -> None:  # noqa: F811
+    """Trainers of both groups get what an undisturbed run gives from their next batch on."""
+    trainers = {group: run.trainer(group=group, positions=0) for group in expected}
+    for group, first in expected.items():
+        result = trainers[group].result()
+        assert list(result["numbers"]) == list(range(first, len(undisturbed) + 1)), group
+        assert np.array_equal(result["digests"], undisturbed[first - 1 :]), group
+    assert run.wait() == 0, run.text()
+
+
+def test_a_killed_feed_goes_on_from_its_snapshot_for_every_group(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = make_run(**TWO_GROUPS).start()
+    quick = run.trainer(pause_ms=5, positions=0)
+    slow = run.trainer(group="slow", pause_ms=20, positions=0)
+    wait_until(lambda: quick.batches() >= 6 and slow.batches() >= 4, "both to work")
+    saved = snapshot(run, tmp_path / "saved")
+    assert saved["newest_batch"] >= 6
+    at = quick.batches()
+    wait_until(lambda: quick.batches() >= at + 4, "the feed to go on after it was saved")
+    kill_everything(run)
+
+    resumed = make_run(**TWO_GROUPS)
+    resumed.start("--resume", str(tmp_path / "saved"))
+    expected = next_batches(tmp_path / "saved")
+    assert set(expected) == {"default", "slow"} and expected["default"] >= 6
+    follow(resumed, undisturbed, expected)
+    assert "feed_resumed" in resumed.text()
+
+
+def test_a_snapshot_needs_nothing_of_the_feed_that_it_was_taken_of(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = make_run(**TWO_GROUPS).start()
+    trainer = run.trainer(pause_ms=5, positions=0)
+    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    snapshot(run, tmp_path / "saved")
+    shutil.move(tmp_path / "saved", tmp_path / "moved")
+    kill_everything(run)
+    shutil.rmtree(run.sockets)
+
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    resumed = make_run(**{**TWO_GROUPS, "extra": f'{GROUPS} storage {{ directory: "{storage}" }}'})
+    # The configuration comes from the snapshot, and is completed for this place.
+    with open(resumed.log, "ab") as log:
+        resumed.process = subprocess.Popen(
+            [
+                *(str(resumed.program), "run", "--resume", str(tmp_path / "moved")),
+                *("--set", f'storage.directory="{storage}"'),
+            ],
+            env=resumed.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    wait_until(lambda: list(storage.iterdir()), "the segments in their files")
+    follow(resumed, undisturbed, next_batches(tmp_path / "moved"))
+    assert not list(storage.iterdir())
+
+
+def test_the_next_run_after_everybody_died_takes_the_newest_snapshot_by_itself(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = make_run(**TWO_GROUPS).start()
+    trainer = run.trainer(pause_ms=5, positions=0)
+    wait_until(lambda: trainer.batches() >= 2, "some batches")
+    saved = tmp_path / "saved"
+    snapshot(run, saved)
+    wait_until(lambda: trainer.batches() >= 5, "more of them")
+    snapshot(run, saved)  # takes the place of the first
+    kill_everything(run)
+    run.start()
+    follow(run, undisturbed, next_batches(saved))
+    assert f"snapshot={saved}" in run.text()
+    assert "goes on from the snapshot of" in run.text()
+    # A feed that has ended leaves nothing that the next one would go on from.
+    assert not list(run.sockets.iterdir())
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_a_resumed_feed_may_be_killed_and_saved_again(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = make_run(**ONE_GROUP).start()
+    saved = tmp_path / "saved"
+    for number in range(3):
+        trainer = run.trainer(pause_ms=100, positions=0)
+        wait_until(lambda at=trainer: at.batches() >= 3, "some batches")
+        snapshot(run, saved)
+        if number == 1:
+            os.kill(run.all_workers()["mix"], signal.SIGKILL)
+        kill_everything(run)
+        run.start("--resume", str(saved))
+    follow(run, undisturbed, next_batches(saved))
+
+
+def test_snapshots_of_a_feed_whose_stages_die_are_right(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = make_run(**ONE_GROUP).start()
+    trainer = run.trainer(pause_ms=50, positions=0)
+    taken = []
+    for number, group in enumerate(("pool", "mix", "out", "pool", "mix")):
+        wait_until(lambda at=4 * number: trainer.batches() >= 2 + at, "more batches")
+        saved = tmp_path / f"saved{number}"
+        pid = run.workers().get(group)
+        with subprocess.Popen(
+            [str(run.program), "snapshot", run.feed, str(saved)],
+            env=run.environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as taking:
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+            _, errors = taking.communicate()
+            assert taking.returncode == 0, errors
+        taken.append(saved)
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
+    for saved in taken:
+        resumed = make_run(**TWO_GROUPS)
+        shutil.copy(run.config, resumed.config)
+        resumed.start("--resume", str(saved))
+        follow(resumed, undisturbed, next_batches(saved))
+
+
+def refused(run: FeedRun, directory: Path) -> str:
+    done = run.command("run", str(run.config), "--resume", str(directory))
+    assert done.returncode != 0
+    assert not list(run.sockets.glob("*.sock"))
+    return done.stderr
+
+
+def test_a_damaged_or_foreign_snapshot_is_refused_with_what_is_wrong(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(**TWO_GROUPS).start()
+    trainer = run.trainer(pause_ms=5, positions=0)
+    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    good = tmp_path / "good"
+    snapshot(run, good)
+    manifest = (good / "manifest.textproto").read_text()
+    kill_everything(run)
+    name, file = re.findall(
+        r'name: "(lc0/arena sampler[^"]*)".*?file: "(\S+)"', manifest, re.DOTALL
+    )[0]
+
+    def copy(label: str) -> Path:
+        shutil.copytree(good, tmp_path / label)
+        return tmp_path / label
+
+    other = make_run(**TWO_GROUPS)
+    assert "is no snapshot" in refused(other, tmp_path / "nothing")
+    flipped = copy("flipped")
+    with open(flipped / file, "r+b") as segment:
+        segment.seek(100_000)
+        byte = segment.read(1)
+        segment.seek(100_000)
+        segment.write(bytes([byte[0] ^ 1]))
+    assert f"is damaged: {file} (segment {name}) fails its checksum" in refused(other, flipped)
+    short = copy("short")
+    os.truncate(short / file, 4096)
+    assert "fails its checksum" in refused(other, short)
+    long = copy("long")
+    os.truncate(long / file, (long / file).stat().st_size + (1 << 30))
+    assert "should have" in refused(other, long)
+    gone = copy("gone")
+    (gone / file).unlink()
+    assert file in refused(other, gone)
+    edited = copy("edited")
+    (edited / "manifest.textproto").write_text(manifest.replace("seed: 7", "seed: 8"))
+    assert "manifest.textproto fails its checksum" in refused(other, edited)
+
+    another = make_run(**{**TWO_GROUPS, "reservoir": 3000})
+    text = refused(another, good)
+    assert "another configuration" in text and "reservoir_size_per_thread" in text
+
+
+def test_a_snapshot_that_cannot_be_written_changes_nothing(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = make_run(**ONE_GROUP).start()
+    trainer = run.trainer(pause_ms=5, positions=0)
+    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    done = run.command("snapshot", "lc0", str(precious))
+    assert done.returncode == 1 and "is no snapshot" in done.stderr
+    assert (precious / "file").read_text() == "kept"
+    done = run.command("snapshot", "lc0", str(tmp_path / "no" / "such" / "place"))
+    assert done.returncode == 1 and "No such file or directory" in done.stderr
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
