@@ -740,7 +740,9 @@ LaneParts LaneRig::take_parts(std::size_t number) {
 
 void LaneRig::want(shm::LaneDesire desire) {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const_cast<shm::LanePage&>(page(i)).desired.store(static_cast<std::uint32_t>(desire));
+    auto& lane_page = const_cast<shm::LanePage&>(page(i));
+    if (desire == shm::LaneDesire::kPark) lane_page.park_ticket.fetch_add(1);
+    lane_page.desired.store(static_cast<std::uint32_t>(desire));
     shm::ring(neighbour(i).bell->rings);
   }
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/support/lane_rig.h"
 #include "tests/unit/runtime/test_stages.h"
 
@@ -104,6 +106,69 @@ TEST(Threads, KeepTheNewestInOrder) {
   for (std::size_t i = 1; i < got.size(); ++i) {
     EXPECT_LT(std::stoi(got[i - 1].bytes), std::stoi(got[i].bytes));
   }
+}
+
+// Whoever copies the memory while all lanes stand still sees no step half done.
+TEST(Threads, StandStillWhileTheyAreParkedAndLoseNothing) {
+  LaneRig rig("feed_output { dispatch: ORDERED }");
+  rig.add_source("in", 2, {.capacity = 4});
+  rig.add_node("stage", function_node({.lanes = 3, .capacity = 4}, forward));
+  rig.add_sink("out", "stage");
+  rig.build();
+  constexpr std::uint64_t kRecords = 30'000;
+  for (const RigRecord& record : numbered(0, kRecords)) rig.feed("in", record);
+  rig.finish("in");
+  const auto at_rest = [&](std::uint64_t ticket) {
+    for (std::size_t i = 0; i < rig.lane_count(); ++i) {
+      const shm::LanePage& page = rig.page(i);
+      if (page.parked.load() != ticket &&
+          page.state.load() != static_cast<std::uint32_t>(shm::LaneState::kFinished)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const auto commits = [&] {
+    std::vector<std::uint64_t> out;
+    for (std::size_t i = 0; i < rig.lane_count(); ++i) out.push_back(rig.page(i).commit.load());
+    return out;
+  };
+  std::uint64_t ticket = 0;
+  std::uint64_t moves = 0;  // between two parkings
+  std::vector<std::uint64_t> before(rig.lane_count());
+  EXPECT_TRUE(rig.run_in_threads([&] {
+    rig.want(shm::LaneDesire::kPark);
+    ++ticket;
+    while (!at_rest(ticket)) std::this_thread::yield();
+    const std::vector<std::uint64_t> then = commits();
+    if (then != before) ++moves;
+    before = then;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    EXPECT_EQ(commits(), then) << "a parked lane has made a step";
+    EXPECT_TRUE(at_rest(ticket));
+    rig.want(shm::LaneDesire::kRun);
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    return false;
+  }));
+  EXPECT_TRUE(rig.all_finished());
+  EXPECT_EQ(texts(rig.got("out")), texts(numbered(0, kRecords)));
+  EXPECT_GT(moves, 1U) << "the lanes were never parked in the middle: this test has tested nothing";
+}
+
+// Nobody would end it.
+TEST(Threads, DoNotParkWithoutASupervisor) {
+  LaneRig rig;
+  rig.add_source("in");
+  rig.add_node("stage", function_node({}, forward));
+  rig.add_sink("out", "stage");
+  rig.build();
+  rig.feed("in", {.bytes = "a"});
+  rig.finish("in");
+  rig.want(shm::LaneDesire::kPark);
+  LaneOrders orders;
+  orders.alone.store(true);
+  for (std::size_t i = 0; i < rig.lane_count(); ++i) EXPECT_TRUE(rig.lane(i).run(orders));
+  EXPECT_THAT(texts(rig.got("out")), ::testing::ElementsAre("a"));
 }
 
 }  // namespace

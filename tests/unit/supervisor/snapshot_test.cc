@@ -1,0 +1,315 @@
+// Specification of supervisor/snapshot: what is on disk is complete or absent, is what the segments
+// held at the last copy, and is read back only where it belongs.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "proto/snapshot.pb.h"
+#include "supervisor/control/hex.h"
+#include "supervisor/snapshot/load.h"
+#include "supervisor/snapshot/pages.h"
+#include "supervisor/snapshot/store.h"
+#include "tests/unit/supervisor/feed_maker.h"
+
+namespace ringfeed::snapshot {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Snapshots : public ::testing::Test {
+ protected:
+  Snapshots() : layout_(test::laid_out()), memory_(test::feed_memory()) {
+    work_ = fs::temp_directory_path() / ("ringfeed-snapshot-" + std::to_string(::getpid()));
+    fs::create_directory(work_);
+  }
+  ~Snapshots() override { fs::remove_all(work_); }
+
+  SnapshotManifest manifest() const {
+    SnapshotManifest out;
+    describe_segments(layout_, out);
+    out.set_feed("test");
+    const shm::FeedId& id = memory_->identity().feed_id;
+    out.set_feed_id(control::to_hex({reinterpret_cast<const char*>(id.data()), id.size()}));
+    out.set_config_hash(1);
+    out.set_seed(5);
+    return out;
+  }
+  void add_all(Store& store) const {
+    for (const layout::SegmentPlan& segment : layout_.segments) {
+      store.add(segment.spec.name, memory_->fd(segment.id));
+    }
+  }
+  SnapshotManifest save(const fs::path& place) {
+    Store store(place);
+    add_all(store);
+    store.copy(2, go_);
+    SnapshotManifest out = manifest();
+    store.publish(out);
+    return out;
+  }
+  shm::Mapping map(int fd) const { return shm::map_segment(fd, true).value_or_throw(); }
+  // Everything but the page of the header.
+  static std::string contents(const shm::Mapping& mapping) {
+    return {reinterpret_cast<const char*>(mapping.data()) + shm::kPageBytes,
+            mapping.bytes() - shm::kPageBytes};
+  }
+  std::uint32_t arena_of(std::uint32_t lane) const { return layout_.lanes[lane].arena_segment; }
+
+  layout::FeedLayout layout_;
+  std::unique_ptr<layout::FeedMemory> memory_;
+  fs::path work_;
+  std::atomic<bool> go_{false};  // "cancelled"
+};
+
+TEST_F(Snapshots, GiveBackWhatTheSegmentsHeld) {
+  std::mt19937_64 random(3);
+  const std::uint32_t arena = arena_of(1);
+  shm::grow_segment(memory_->fd(arena), 400'000, "arena").or_throw();
+  for (const std::uint32_t segment : {arena, layout_.payload_segment}) {
+    const shm::Mapping mapping = map(memory_->fd(segment));
+    for (int i = 0; i < 100; ++i) {
+      const std::uint64_t at =
+          shm::kPageBytes + random() % ((mapping.bytes() - shm::kPageBytes) / 8) * 8;
+      *reinterpret_cast<std::uint64_t*>(mapping.data() + at) = random();
+    }
+  }
+  const SnapshotManifest saved = save(work_ / "saved");
+  SnapshotManifest read;
+  ASSERT_TRUE(read_manifest(work_ / "saved", read).ok());
+  EXPECT_EQ(read.SerializeAsString(), saved.SerializeAsString());
+  Result<layout::FoundMemory> found = load(work_ / "saved", read, layout_, {});
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(found->identity.feed_id, memory_->identity().feed_id);
+  for (const std::uint32_t segment : {arena, layout_.payload_segment}) {
+    EXPECT_EQ(contents(map(found->fds[segment].get())), contents(map(memory_->fd(segment))));
+  }
+  // And is memory that a supervisor can take over.
+  const layout::FeedMemory taken(layout_, std::move(*found));
+  EXPECT_EQ(taken.newest_batch(), 0U);
+}
+
+TEST_F(Snapshots, WriteOnlyWhatHasChangedSinceTheLastCopy) {
+  const shm::Mapping arena = map(memory_->fd(arena_of(1)));
+  Store store(work_ / "saved");
+  add_all(store);
+  store.copy(1, go_);
+  EXPECT_EQ(store.copy(1, go_), 0U);
+  arena.data()[5 * shm::kPageBytes] = std::byte{1};
+  arena.data()[9 * shm::kPageBytes + 17] = std::byte{1};
+  EXPECT_EQ(store.copy(2, go_), 2 * shm::kPageBytes);
+  // Back to zeros is a change as well.
+  arena.data()[5 * shm::kPageBytes] = std::byte{0};
+  EXPECT_EQ(store.copy(1, go_), shm::kPageBytes);
+  SnapshotManifest out = manifest();
+  store.publish(out);
+  Result<layout::FoundMemory> found = load(work_ / "saved", out, layout_, {});
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(contents(map(found->fds[arena_of(1)].get())), contents(arena));
+}
+
+// Whatever is written while it is copied: the last copy, at rest, is right.
+TEST_F(Snapshots, AreRightThoughSegmentsChangeWhileTheyAreCopied) {
+  const shm::Mapping arena = map(memory_->fd(arena_of(1)));
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    std::mt19937_64 random(7);
+    while (!stop.load()) {
+      auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(arena.data());
+      words[512 + random() % (arena.bytes() / 8 - 512)].store(random());
+    }
+  });
+  Store store(work_ / "saved");
+  add_all(store);
+  for (int pass = 0; pass < 20; ++pass) store.copy(1, go_);
+  stop.store(true);
+  writer.join();
+  store.copy(2, go_);
+  SnapshotManifest out = manifest();
+  store.publish(out);
+  Result<layout::FoundMemory> found = load(work_ / "saved", out, layout_, {});
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(contents(map(found->fds[arena_of(1)].get())), contents(arena));
+}
+
+TEST_F(Snapshots, TakeNoRoomForZeros) {
+  SnapshotManifest saved = save(work_ / "saved");
+  for (const SnapshotSegment& segment : saved.segments()) {
+    struct stat info {};
+    ASSERT_EQ(::stat((work_ / "saved" / segment.file()).c_str(), &info), 0);
+    EXPECT_LE(info.st_blocks * 512, 64 * 1024) << segment.name() << " of " << segment.bytes();
+  }
+}
+
+TEST_F(Snapshots, AreThereWholeOrNotAtAll) {
+  {
+    Store store(work_ / "saved");
+    add_all(store);
+    store.copy(1, go_);
+    EXPECT_FALSE(fs::exists(work_ / "saved"));
+  }
+  EXPECT_TRUE(fs::is_empty(work_)) << "what is not published is removed";
+  {
+    Store store(work_ / "saved");
+    add_all(store);
+    go_.store(true);
+    EXPECT_THROW(store.copy(2, go_), Error);
+    go_.store(false);
+  }
+  EXPECT_TRUE(fs::is_empty(work_));
+  // What a death has left is taken away by the next one.
+  fs::create_directory(work_ / ".saved.partial");
+  std::ofstream(work_ / ".saved.partial" / "000.segment") << "half";
+  save(work_ / "saved");
+  EXPECT_TRUE(fs::exists(work_ / "saved" / kManifestFile));
+  EXPECT_FALSE(fs::exists(work_ / ".saved.partial"));
+}
+
+TEST_F(Snapshots, ReplaceOneBeforeAndNothingElse) {
+  save(work_ / "saved");
+  map(memory_->fd(arena_of(1))).data()[3 * shm::kPageBytes] = std::byte{9};
+  const SnapshotManifest second = save(work_ / "saved");
+  SnapshotManifest read;
+  ASSERT_TRUE(read_manifest(work_ / "saved", read).ok());
+  EXPECT_EQ(read.SerializeAsString(), second.SerializeAsString());
+  EXPECT_FALSE(fs::exists(work_ / ".saved.partial"));
+
+  fs::create_directory(work_ / "precious");
+  std::ofstream(work_ / "precious" / "file") << "kept";
+  try {
+    const Store store(work_ / "precious");
+    FAIL() << "a directory with other things was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("is there already and is no snapshot"));
+  }
+  EXPECT_TRUE(fs::exists(work_ / "precious" / "file"));
+}
+
+TEST_F(Snapshots, AreWrittenToOnePlaceByOneAtATime) {
+  const Store store(work_ / "saved");
+  EXPECT_THROW(Store(work_ / "saved"), Error);
+}
+
+TEST_F(Snapshots, ThatCannotBeWrittenLeaveNothingAndSaySo) {
+  const shm::Mapping arena = map(memory_->fd(arena_of(1)));
+  for (std::uint64_t at = shm::kPageBytes; at < arena.bytes(); ++at)
+    arena.data()[at] = std::byte{1};
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{16384, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  std::string message;
+  try {
+    Store store(work_ / "saved");
+    add_all(store);
+    store.copy(2, go_);
+  } catch (const Error& error) {
+    message = error.message();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_THAT(message, HasSubstr("saved: segment "));
+  EXPECT_THAT(message, HasSubstr("File too large"));
+  EXPECT_TRUE(fs::is_empty(work_));
+}
+
+TEST_F(Snapshots, ThatAreDamagedAreRefused) {
+  const shm::Mapping arena = map(memory_->fd(arena_of(1)));
+  for (std::uint64_t at = 8192; at < 40'000; ++at) arena.data()[at] = std::byte{1};
+  const SnapshotManifest good = save(work_ / "good");
+  const std::string file = good.segments(static_cast<int>(arena_of(1))).file();
+  const auto loaded = [&](const fs::path& place) -> std::string {
+    SnapshotManifest read;
+    if (const Status status = read_manifest(place, read); !status) return status.error().message();
+    const Result<layout::FoundMemory> found = load(place, read, layout_, {});
+    return found ? "loaded" : found.error().message();
+  };
+  ASSERT_EQ(loaded(work_ / "good"), "loaded");
+  std::mt19937 random(1);
+  for (int i = 0; i < 50; ++i) {
+    const fs::path place = work_ / "flipped";
+    fs::remove_all(place);
+    fs::copy(work_ / "good", place);
+    std::fstream bytes(place / file, std::ios::in | std::ios::out | std::ios::binary);
+    // Page 0 holds the header, which the new segment has of its own; its bytes count as well.
+    const std::streamoff at = random() % 40'000;
+    bytes.seekg(at);
+    const char old = static_cast<char>(bytes.get());
+    bytes.seekp(at);
+    bytes.put(static_cast<char>(old ^ (1 << random() % 8)));
+    bytes.close();
+    EXPECT_THAT(loaded(place), HasSubstr("fails its checksum")) << "byte " << at;
+  }
+  const std::string text = [&] {
+    std::ifstream in(work_ / "good" / kManifestFile);
+    return std::string((std::istreambuf_iterator<char>(in)), {});
+  }();
+  for (std::size_t at = 0; at < text.size(); at += 37) {
+    fs::remove_all(work_ / "flipped");
+    fs::copy(work_ / "good", work_ / "flipped");
+    std::string changed = text;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    std::ofstream(work_ / "flipped" / kManifestFile) << changed;
+    EXPECT_THAT(loaded(work_ / "flipped"), HasSubstr("is damaged")) << "byte " << at;
+    std::ofstream(work_ / "flipped" / kManifestFile) << text.substr(0, at);
+    EXPECT_THAT(loaded(work_ / "flipped"), HasSubstr("is damaged")) << "cut at " << at;
+  }
+}
+
+TEST_F(Snapshots, OfAnotherLayoutAreRefusedByTheSegmentThatDiffers) {
+  SnapshotManifest saved = save(work_ / "saved");
+  const layout::FeedLayout wider = test::laid_out({.slots = 8});
+  const Result<layout::FoundMemory> found = load(work_ / "saved", saved, wider, {});
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code(), ErrorCode::kIncompatible);
+  EXPECT_THAT(found.error().message(), HasSubstr("feed control"));
+  saved.set_layout_hash(saved.layout_hash() + 1);
+  std::ofstream(work_ / "saved" / kManifestFile) << manifest_text(saved);
+  SnapshotManifest read;
+  const Status status = read_manifest(work_ / "saved", read);
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message(), HasSubstr("use that version"));
+}
+
+TEST_F(Snapshots, LeaveNoFilesBehindWhereTheyCannotBeLoaded) {
+  const SnapshotManifest saved = save(work_ / "saved");
+  fs::remove(work_ / "saved" / saved.segments(saved.segments_size() - 1).file());
+  const fs::path storage = work_ / "storage";
+  fs::create_directory(storage);
+  EXPECT_FALSE(load(work_ / "saved", saved, layout_, {storage}).ok());
+  EXPECT_TRUE(fs::is_empty(storage));
+}
+
+// Numbers of processes mean nothing after a while, or elsewhere.
+TEST_F(Snapshots, KnowNobodyWhoWasAtWork) {
+  shm::LanePage& lane = memory_->lane(2);
+  lane.pid.store(static_cast<std::uint32_t>(::getpid()));
+  lane.progress_ns.store(~std::uint64_t{0});
+  lane.parked.store(3);
+  lane.commit.store(77);
+  shm::Member& member = memory_->group(4).members[1];
+  member.pid = static_cast<std::uint32_t>(::getpid());
+  member.state.store(static_cast<std::uint32_t>(shm::MemberState::kLive));
+  const SnapshotManifest saved = save(work_ / "saved");
+  const layout::FeedMemory found(layout_,
+                                 load(work_ / "saved", saved, layout_, {}).value_or_throw());
+  EXPECT_EQ(found.lane(2).pid.load(), 0U);
+  EXPECT_EQ(found.lane(2).progress_ns.load(), 0U);
+  EXPECT_EQ(found.lane(2).parked.load(), 0U);
+  EXPECT_EQ(found.lane(2).commit.load(), 77U);
+  EXPECT_EQ(found.group(4).members[1].pid, 0U);
+  EXPECT_EQ(found.group(4).members[1].state.load(),
+            static_cast<std::uint32_t>(shm::MemberState::kLive))
+      << "its claims are still to be given back";
+}
+
+}  // namespace
+}  // namespace ringfeed::snapshot
