@@ -118,6 +118,8 @@ typedef struct rf_attach_options {
   int32_t answer_ms;  /* longest wait for the answer of a supervisor that is there; 0: what is
                          left of timeout_ms, but 10 s if that is 0; < 0: no limit */
   uint32_t view;      /* RF_VIEW_READONLY, RF_VIEW_PRIVATE: of this member alone */
+  uint64_t position;  /* this member's next batch; 0: wherever the group is. Earlier ones are passed
+                         over; a group that is beyond it is put back, if the feed still holds it */
 } rf_attach_options;
 
 /* One array of a batch. Its memory is at rf_batch.data + offset, row-major, little-endian. */
@@ -212,6 +214,13 @@ RF_API rf_status rf_attach(const rf_attach_options* options, rf_feed** feed);
  * RF_FORKED, RF_INVALID, RF_DAMAGED, RF_IO (private pages that the system will not drop).
  * Source: descriptor `seq mod D` of feed control, slot `slot` of the payload. */
 RF_API rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch);
+
+/* This member's next batch is `position`: what comes before it is given back at once, unseen, as if
+ * it had been worked on; rf_next then returns batches from there on. For a program that saved with
+ * its own state how far it had come. Batches that are held stay so. To go back to an earlier batch
+ * than the group's next one, attach anew with rf_attach_options.position.
+ * Result: RF_OK, RF_INVALID, RF_DETACHED, RF_FORKED. */
+RF_API rf_status rf_pass_over(rf_feed* feed, uint64_t position);
 
 /* Gives batch `seq` back: its memory may be written again, pointers into it are dead, what was
  * written into private pages is gone.

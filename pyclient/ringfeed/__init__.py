@@ -29,7 +29,7 @@ from .errors import (
     RingfeedError,
     SlotsExhausted,
 )
-from .feed import Feed, FeedStats, attach
+from .feed import Feed, FeedStats, Snapshot, attach
 from .loader import DataLoader
 from .schema import Schema, Tensor
 
@@ -58,6 +58,7 @@ __all__ = [
     "RingfeedError",
     "Schema",
     "SlotsExhausted",
+    "Snapshot",
     "Tensor",
     "attach",
 ]

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 from .errors import FeedDamaged, FeedIOError, FeedRefused
 
 _STOP = 5
 _STAGE_CONTROL = 6
 _STAGE_CONTROL_REPLY = 8
+_SNAPSHOT = 10
+_SNAPSHOT_REPLY = 13
 
 
 def _varint(value: int) -> bytes:
@@ -73,7 +76,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _request(
-    socket_path: str | os.PathLike[str], field: int, body: bytes, timeout_s: float
+    socket_path: str | os.PathLike[str], field: int, body: bytes, timeout_s: float | None
 ) -> bytes:
     """Sends one request; the serialized Reply.
 
@@ -106,6 +109,29 @@ def _request(
 def stop(socket_path: str | os.PathLike[str], *, now: bool, timeout_s: float = 5.0) -> None:
     """Asks a supervisor to drain the feed, or to stop at once."""
     _request(socket_path, _STOP, number_field(1, int(now)), timeout_s)
+
+
+def find_socket(feed: str, socket_dir: str | os.PathLike[str] | None) -> Path:
+    """The control socket of a feed, by the rule of rf_attach_options.socket_dir."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    places = (
+        socket_dir,
+        os.environ.get("RINGFEED_SOCKET_DIR") or None,
+        Path(runtime, "ringfeed") if runtime else None,
+    )
+    directory = next((place for place in places if place is not None), "/run/ringfeed")
+    return Path(directory, f"{feed}.sock")
+
+
+def snapshot(
+    socket_path: str | os.PathLike[str], directory: str, timeout_s: float | None
+) -> dict[int, int]:
+    """Has the feed save itself; the numbers of SnapshotReply by field."""
+    body = bytes_field(1, directory.encode())
+    for number, reply in fields(_request(socket_path, _SNAPSHOT, body, timeout_s)):
+        if number == _SNAPSHOT_REPLY and isinstance(reply, bytes):
+            return {field: value for field, value in fields(reply) if isinstance(value, int)}
+    raise FeedDamaged("the supervisor's answer to a snapshot is none")
 
 
 def stage_control(

@@ -72,6 +72,7 @@ class _AttachOptions(ctypes.Structure):
         ("rejoin_ms", ctypes.c_uint64),
         ("answer_ms", ctypes.c_int32),
         ("view", ctypes.c_uint32),
+        ("position", ctypes.c_uint64),
     ]
 
 
@@ -166,13 +167,17 @@ def _load() -> ctypes.CDLL:
     library.rf_next.argtypes = [feed, ctypes.c_int64, ctypes.POINTER(_Batch)]
     library.rf_release.argtypes = [feed, ctypes.c_uint64]
     library.rf_stats.argtypes = [feed, ctypes.POINTER(_Stats)]
+    library.rf_pass_over.argtypes = [feed, ctypes.c_uint64]
     library.rf_payload.argtypes = [
         feed,
         ctypes.POINTER(ctypes.c_void_p),
         ctypes.POINTER(ctypes.c_uint64),
     ]
     library.rf_leave.argtypes = [feed]
-    for function in ("rf_attach", "rf_next", "rf_release", "rf_stats", "rf_payload", "rf_leave"):
+    for function in (
+        *("rf_attach", "rf_next", "rf_release", "rf_pass_over"),
+        *("rf_stats", "rf_payload", "rf_leave"),
+    ):
         getattr(library, function).restype = ctypes.c_int
     library.rf_schema.argtypes = [feed]
     library.rf_schema.restype = ctypes.POINTER(_Schema)
@@ -310,6 +315,7 @@ class Handle:
         stall_ms: int | None,
         rejoin_ms: int | None,
         view: str,
+        position: int = 0,
     ) -> tuple[int, str, Handle | None]:
         """One call of rf_attach: (status, text, handle)."""
         options = _AttachOptions(
@@ -332,6 +338,7 @@ class Handle:
             stall_ms=stall_ms or 0,
             rejoin_ms=rejoin_ms or 0,
             view=VIEWS[view],
+            position=position,
         )
         handle = cls()
         status = int(_library.rf_attach(ctypes.byref(options), ctypes.byref(handle.raw)))
@@ -388,6 +395,12 @@ class Handle:
         if status != OK:
             raise error_for(status, self._text(self.raw))
         return data.value or 0, size.value
+
+    def pass_over(self, position: int) -> None:
+        """rf_pass_over."""
+        status = int(_library.rf_pass_over(self.raw, position))
+        if status != OK:
+            raise error_for(status, self._text(self.raw))
 
     def stats(self) -> dict[str, Any]:
         """The fields of rf_stats_info by name."""

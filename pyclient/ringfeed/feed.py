@@ -7,14 +7,17 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from . import _native
+from . import _control, _native
 from ._transfers import Transfers
 from .batch import Batch
-from .errors import FeedEnd, FeedTimeout, InvalidRequest
+from .errors import FeedEnd, FeedTimeout, InvalidRequest, RingfeedError
 from .schema import Schema
 
 # Longest stay in C, in milliseconds, before Python may run signal handlers. Data is not delayed by
@@ -70,6 +73,25 @@ class FeedStats:
     next: int
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot that was taken.
+
+    Attributes:
+        directory: Where it is.
+        bytes: Memory of the feed that it holds.
+        newest_batch: Number of the newest batch in it, 0 before the first.
+        pause_s: Time for which the stages stood still, in seconds.
+        total_s: Time until it was safe on disk, in seconds.
+    """
+
+    directory: Path
+    bytes: int
+    newest_batch: int
+    pause_s: float
+    total_s: float
+
+
 class Feed:
     """A member of a consumer group: an iterator of batches, and a context manager.
 
@@ -87,8 +109,15 @@ class Feed:
         timeout_s: float | None = None,
         on_wait: Callable[[], None] | None = None,
         view: str = "readonly",
+        attach_at: Callable[[int], _native.Handle] | None = None,
+        socket_path: Path | None = None,
     ) -> None:
         self._handle = handle
+        self._attach_at = attach_at
+        self._socket_path = socket_path
+        self._last = 0  # number of the batch that was handed out last
+        self._leases: list[tuple[int, weakref.ref[Any]]] = []
+        self._again: set[int] = set()  # batches that may come again and have been seen
         self._transfers = Transfers()
         self._unpin: Callable[[], object] | None = None
         self.name = name
@@ -142,7 +171,13 @@ class Feed:
             slice_ms = min(_SLICE_MS, left_ms) if left_ms >= 0 else _SLICE_MS
             status, text, lease = self._handle.next(slice_ms)
             if lease is not None:
-                return Batch(lease, self._schema, self.view, self._transfers)
+                batch = Batch(lease, self._schema, self.view, self._transfers)
+                if batch.seq in self._again:
+                    self._again.discard(batch.seq)
+                    batch.release()
+                    continue
+                self._note(batch.seq, lease)
+                return batch
             if status == _native.TIMEOUT:
                 if _left_ms(deadline) == 0:
                     raise FeedTimeout(f"{text} (waited {limit_s:g} s)")
@@ -159,6 +194,11 @@ class Feed:
             elif status != _native.INTERRUPTED:
                 raise _native.error_for(status, text)
 
+    def _note(self, seq: int, lease: object) -> None:
+        self._last = seq
+        self._leases = [(held, alive) for held, alive in self._leases if alive() is not None]
+        self._leases.append((seq, weakref.ref(lease)))
+
     def __iter__(self) -> Iterator[Batch]:
         return self
 
@@ -171,6 +211,122 @@ class Feed:
     def stats(self) -> FeedStats:
         """Numbers of this member, its group and the feed, as they are now."""
         return FeedStats(**self._handle.stats())
+
+    def snapshot(
+        self, directory: str | os.PathLike[str], timeout_s: float | None = None
+    ) -> Snapshot:
+        """Save the whole feed, so that ``ringfeed run --resume`` can go on from there.
+
+        The feed goes on meanwhile and stands still for some milliseconds only. Take it before
+        state_dict(): what is handed out between the two is then passed over after a resume.
+
+        Args:
+            directory: To be made, complete or not at all; a snapshot that is there is replaced.
+                On the machine of the supervisor.
+            timeout_s: Longest wait in seconds; None: until it is done.
+        Raises:
+            FeedRefused: It could not be taken; the text is the reason. The feed goes on.
+            FeedIOError: The supervisor does not answer in time, or is gone.
+        """
+        path = Path(directory).absolute()
+        if self._socket_path is None:
+            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
+        facts = _control.snapshot(self._socket_path, str(path), timeout_s)
+        return Snapshot(
+            directory=path,
+            bytes=facts.get(2, 0),
+            newest_batch=facts.get(3, 0),
+            pause_s=facts.get(4, 0) / 1e6,
+            total_s=facts.get(5, 0) / 1e3,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this member is, to be saved with the model: plain numbers, strings and lists."""
+        stats = self.stats()
+        return {
+            "version": 1,
+            "feed": stats.feed,
+            "feed_id": stats.feed_id.hex(),
+            "group": stats.group,
+            "rank": stats.rank,
+            "world": stats.world,
+            "last": self._last,
+            "next": self._last + stats.world if self._last else stats.next,
+            # Handed out and still in somebody's hands: these come again if this process dies now.
+            "held": [seq for seq, lease in self._leases if lease() is not None],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was saved: the next batch is the one that would have come next.
+
+        Batches that had been handed out by then and would come again (this process died, or the
+        feed was resumed from an earlier snapshot) are passed over. If the group has gone on since,
+        it is put back: that needs the batches to be held by the feed still, and nobody in the group
+        to hold one; every rank of a ranked group does it for itself. In a shared group of several
+        members there is no position of one's own: those batches that this member held are passed
+        over when they come again.
+
+        Raises:
+            InvalidRequest: The state is of another feed, another run of it, another group or rank;
+                or the feed does not hold that batch any more: start it from the snapshot that was
+                taken with the state. Nothing has changed.
+        """
+        stats = self.stats()
+        where = f"feed {stats.feed}, group {stats.group}"
+        if state.get("version") != 1:
+            raise InvalidRequest(
+                f"{where}: the state is of version {state.get('version')}, this ringfeed reads 1"
+            )
+        for key, own in (("feed", stats.feed), ("group", stats.group)):
+            if state[key] != own:
+                raise InvalidRequest(f"{where}: the state is of {key} {state[key]}: {_ELSEWHERE}")
+        if state["feed_id"] != stats.feed_id.hex():
+            raise InvalidRequest(
+                f"{where}: the state is of another run of this feed, whose batches are numbered "
+                f"anew and mixed differently: {_ELSEWHERE}"
+            )
+        if (state["rank"], state["world"]) != (stats.rank, stats.world):
+            raise InvalidRequest(
+                f"{where}: the state is of rank {state['rank']} of {state['world']}, this is rank "
+                f"{stats.rank} of {stats.world}: {_ELSEWHERE}"
+            )
+        position = int(state["next"])
+        if stats.kind == "shared" and stats.members > 1:
+            self._again = set(state["held"])
+        elif stats.next <= position:
+            self._handle.pass_over(position)
+        else:
+            self._put_back(position, stats, where)
+        self._last = int(state["last"])
+
+    def _put_back(self, position: int, stats: FeedStats, where: str) -> None:
+        if stats.held:
+            raise InvalidRequest(
+                f"{where}: to go back to batch {position} the {stats.held} batches in hand must be "
+                "released first"
+            )
+        if self._attach_at is None:
+            raise InvalidRequest(
+                f"{where}: batches from {position} on have been worked on since the state was "
+                f"saved, the next one is {stats.next}: {_ELSEWHERE}"
+            )
+        pinned = self.pinned
+        self._let_devices_go()
+        self._handle.close()
+        try:
+            self._handle = self._attach_at(position)
+            if self._handle.stats()["next"] > position:
+                self._handle.close()
+                raise InvalidRequest(
+                    f"batches from {position} on have been worked on since the state was saved, "
+                    f"the next one is {stats.next}: {_ELSEWHERE}"
+                )
+        except RingfeedError as error:
+            self._handle = self._attach_at(0)
+            raise InvalidRequest(f"{where}: {error}") from error
+        finally:
+            if pinned:
+                self.pin()
 
     @property
     def pinned(self) -> bool:
@@ -239,6 +395,12 @@ class Feed:
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"Feed({self.name!r}, group={self.group!r}{state})"
+
+
+_ELSEWHERE = (
+    "that takes a snapshot of the feed saved together with the model (ringfeed run --resume); "
+    "without load_state_dict() training goes on with the next batch"
+)
 
 
 def attach(
@@ -364,38 +526,44 @@ def _attach(
     choice("start", start, _native.STARTS)
     choice("policy", policy, _native.POLICIES)
     choice("view", view, _native.VIEWS)
-    deadline = None if attach_timeout_s is None else time.monotonic() + attach_timeout_s
-    while True:
-        # The wait for a missing feed comes in slices; that for an answer is one, which a signal
-        # ends: a supervisor that is slow to answer is not asked over and over again.
-        left_ms = _left_ms(deadline)
-        wait_ms = min(_SLICE_MS, left_ms) if left_ms >= 0 else _SLICE_MS
-        status, text, handle = _native.Handle.attach(
-            feed=feed,
-            group=group,
-            timeout_ms=wait_ms,
-            answer_ms=left_ms,
-            socket_dir=socket_dir,
-            socket_path=socket_path,
-            client=os.path.basename(sys.argv[0] or "python") if sys.argv else "python",
-            kind="ranked" if rank is not None else None,
-            rank=rank,
-            world=world,
-            start=start,
-            policy=policy,
-            redeliver=redeliver,
-            max_tries=max_tries,
-            max_hold=max_hold,
-            stall_ms=stall_ms,
-            rejoin_ms=rejoin_ms,
-            view=view,
-        )
-        if handle is not None:
-            return Feed(handle, feed, group, timeout_s, on_wait, view)
-        error = _native.error_for(status, text)
-        if status == _native.INTERRUPTED:
-            continue
-        if status != _native.NO_SUCH_FEED or _left_ms(deadline) == 0:
-            raise error
-        if on_wait is not None:
-            on_wait()
+
+    def attach_at(position: int) -> _native.Handle:
+        deadline = None if attach_timeout_s is None else time.monotonic() + attach_timeout_s
+        while True:
+            # The wait for a missing feed comes in slices; that for an answer is one, which a signal
+            # ends: a supervisor that is slow to answer is not asked over and over again.
+            left_ms = _left_ms(deadline)
+            wait_ms = min(_SLICE_MS, left_ms) if left_ms >= 0 else _SLICE_MS
+            status, text, handle = _native.Handle.attach(
+                feed=feed,
+                group=group,
+                timeout_ms=wait_ms,
+                answer_ms=left_ms,
+                socket_dir=socket_dir,
+                socket_path=socket_path,
+                client=os.path.basename(sys.argv[0] or "python") if sys.argv else "python",
+                kind="ranked" if rank is not None else None,
+                rank=rank,
+                world=world,
+                start=start,
+                policy=policy,
+                redeliver=redeliver,
+                max_tries=max_tries,
+                max_hold=max_hold,
+                stall_ms=stall_ms,
+                rejoin_ms=rejoin_ms,
+                view=view,
+                position=position,
+            )
+            if handle is not None:
+                return handle
+            error = _native.error_for(status, text)
+            if status == _native.INTERRUPTED:
+                continue
+            if status != _native.NO_SUCH_FEED or _left_ms(deadline) == 0:
+                raise error
+            if on_wait is not None:
+                on_wait()
+
+    control = Path(socket_path) if socket_path else _control.find_socket(feed, socket_dir)
+    return Feed(attach_at(0), feed, group, timeout_s, on_wait, view, attach_at, control)

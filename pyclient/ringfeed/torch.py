@@ -351,9 +351,6 @@ class FeedLoader:
         if self._owner:
             options.setdefault("view", "private" if self.device is None else "readonly")
         self.feed = _attached(feed, group, ranked, options)
-        self._last = 0  # number of the batch that was handed out last
-        self._leases: list[tuple[int, weakref.ref[Any]]] = []
-        self._again: set[int] = set()  # batches that may come again and have been seen
         self._at = 0  # batches of the iteration that have been handed out
         self._resumed = False
         try:
@@ -391,19 +388,10 @@ class FeedLoader:
 
     def _hand_out(self) -> Tensors:
         batch = self.feed.next()
-        while batch.seq in self._again:
-            self._again.discard(batch.seq)
-            batch.release()
-            batch = self.feed.next()
         if self.device is None:
             out = batch.torch(self._copy)
         else:
             out = batch.to(self.device, self._non_blocking)
-        lease = batch._lease
-        if lease is not None:
-            self._leases = [(seq, held) for seq, held in self._leases if held() is not None]
-            self._leases.append((batch.seq, weakref.ref(lease)))
-        self._last = batch.seq
         self._at += 1
         return out
 
@@ -416,67 +404,16 @@ class FeedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader is, to be saved with the model: plain numbers, strings and lists."""
-        stats = self.feed.stats()
-        step = stats.world
-        return {
-            "version": 1,
-            "feed": stats.feed,
-            "feed_id": stats.feed_id.hex(),
-            "group": stats.group,
-            "rank": stats.rank,
-            "world": stats.world,
-            "last": self._last,
-            "next": self._last + step if self._last else stats.next,
-            # Handed out and still in somebody's hands: these come again if this process dies now.
-            "held": [seq for seq, lease in self._leases if lease() is not None],
-            "epoch": self.epoch,
-            "at": self._at,
-        }
+        return {**self.feed.state_dict(), "epoch": self.epoch, "at": self._at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Confirms that the feed goes on where the state was saved, and takes over its counts.
-
-        A running feed cannot be moved. But its group stays where it is while a trainer is
-        restarted, and what a dead trainer held comes again: those batches that the state knows as
-        seen are passed over. So after this call the next batch is the one that follows the last
-        one before state_dict(), or else InvalidRequest says why that cannot be.
+        """Go on where the state was saved, in the middle of an iteration too; as
+        Feed.load_state_dict() does it.
 
         Raises:
-            InvalidRequest: The state is of another feed, another run of it, another group or rank;
-                or the group is elsewhere. Nothing has changed.
+            InvalidRequest: That cannot be; the text says why. Nothing has changed.
         """
-        stats = self.feed.stats()
-        where = f"feed {stats.feed}, group {stats.group}"
-        if state.get("version") != 1:
-            raise InvalidRequest(
-                f"{where}: the state is of version {state.get('version')}, this ringfeed reads 1"
-            )
-        for key, own in (("feed", stats.feed), ("group", stats.group)):
-            if state[key] != own:
-                raise InvalidRequest(f"{where}: the state is of {key} {state[key]}: {_ELSEWHERE}")
-        if state["feed_id"] != stats.feed_id.hex():
-            raise InvalidRequest(
-                f"{where}: the state is of another run of this feed, whose batches are numbered "
-                f"anew and mixed differently: {_ELSEWHERE}"
-            )
-        if (state["rank"], state["world"]) != (stats.rank, stats.world):
-            raise InvalidRequest(
-                f"{where}: the state is of rank {state['rank']} of {state['world']}, this is rank "
-                f"{stats.rank} of {stats.world}: {_ELSEWHERE}"
-            )
-        again = set(state["held"])
-        if stats.next > state["next"]:
-            raise InvalidRequest(
-                f"{where}: batches from {state['next']} on have been worked on since the state was "
-                f"saved, the next one is {stats.next}: {_ELSEWHERE}"
-            )
-        if stats.next < state["next"] and stats.next not in again:
-            raise InvalidRequest(
-                f"{where}: the next batch is {stats.next}, and the state was saved before batch "
-                f"{state['next']}: {_ELSEWHERE}"
-            )
-        self._again = again
-        self._last = int(state["last"])
+        self.feed.load_state_dict(state)
         self._at = int(state["at"])
         self._resumed = True
         self.epoch = int(state["epoch"])
@@ -502,8 +439,3 @@ class FeedLoader:
         length = "" if self.batches is None else f", batches={self.batches}"
         return f"FeedLoader({self.feed!r}, device={self.device}{length})"
 
-
-_ELSEWHERE = (
-    "a feed that runs cannot be moved to another position, that takes a snapshot of the feed saved "
-    "together with the model; without load_state_dict() training goes on with the next batch"
-)

@@ -362,6 +362,31 @@ void leave(rf_feed* feed) {
   free(reply);
 }
 
+// Waits for the group's admission if the caller asked for a position, and looks whether it can have
+// it: a batch that was held when it asked may have been given up before the lanes knew of the
+// group.
+rf_status check_position(const rf_feed* feed, const Deadline& deadline) {
+  if (feed->position == 0) return RF_OK;
+  const shm::GroupHead& head = feed->group->head;
+  // acquire, pairs with the supervisor's release: start is that of this admission.
+  while (head.state.load(std::memory_order_acquire) ==
+         static_cast<uint32_t>(shm::GroupState::kJoining)) {
+    if (deadline.left_ms(1) == 0) {
+      return fail(nullptr, RF_TIMEOUT, "feed %s: group %s has not been admitted in time",
+                  feed->name, feed->group_name);
+    }
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  const uint64_t start = head.start.load(std::memory_order_relaxed);  // relaxed: ordered by state
+  if (start <= feed->position) return RF_OK;
+  return fail(nullptr, RF_REFUSED,
+              "feed %s, group %s: batch %llu is not held any more, the group begins with %llu: "
+              "start the feed from a snapshot of that time (ringfeed run --resume DIR)",
+              feed->name, feed->group_name, static_cast<unsigned long long>(feed->position),
+              static_cast<unsigned long long>(start));
+}
+
 }  // namespace
 
 bool find_supervisor(rf_feed* feed, bool now) {
@@ -427,6 +452,7 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   feed->socket = -1;
   pthread_mutex_init(&feed->claiming, nullptr);
   feed->private_view = options.view == RF_VIEW_PRIVATE;
+  feed->position = options.position;
   snprintf(feed->name, sizeof feed->name, "%s", options.feed);
   snprintf(feed->group_name, sizeof feed->group_name, "%s", group);
 
@@ -458,6 +484,9 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
     // admission.
     feed->group->head.state.load(std::memory_order_acquire);
     feed->epoch = feed->group->head.epoch.load(std::memory_order_relaxed);  // relaxed: see above
+    status = check_position(feed, Deadline::after(kAnswerMs));
+  }
+  if (status == RF_OK) {
     feed->users.store(1, std::memory_order_relaxed);   // relaxed, both: nobody else has the
     feed->owners.store(2, std::memory_order_relaxed);  // handle yet
     *out = feed;

@@ -148,6 +148,7 @@ struct rf_feed {
   uint64_t descriptors;
   uint64_t slot_bytes;
   bool ordered;
+  uint64_t position;  // batches below it are passed over
   bool private_view;  // payload is mapped copy-on-write
   uint64_t epoch;
   uint32_t group_index;

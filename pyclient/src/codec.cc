@@ -236,6 +236,7 @@ size_t encode_attach(const rf_attach_options& options, const char* group, const 
   if (options.max_tries != 0) attach.varint(14, options.max_tries);
   if (options.max_hold != 0) attach.varint(15, options.max_hold);
   if (options.rejoin_ms != 0) attach.varint(16, options.rejoin_ms);
+  if (options.position != 0) attach.varint(17, options.position);
   const size_t body_bytes = attach.finish();
   if (body_bytes == 0) return 0;
   Writer request(out, room);

@@ -163,6 +163,20 @@ uint64_t raise_low(rf_feed* feed, uint64_t base) {
   return low;
 }
 
+// The group is through with batch `s`: whoever waits for its slot is rung.
+void ring_group(rf_feed* feed) {
+  shm::GroupPage& group = *feed->group;
+  // relaxed: the kernel orders the wake, and a lane that is about to sleep compares the value.
+  // Rung without asking who waits: at batch rate a system call is cheaper than to be wrong.
+  group.bell.fetch_add(1, std::memory_order_relaxed);
+  syscall(SYS_futex, &group.bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+void pass_over(rf_feed* feed, uint64_t s) {
+  shm::claim_finish(feed->group->words[s % feed->descriptors], s, feed->member);
+  ring_group(feed);
+}
+
 // Batch `s` is this member's: notes it and fills *batch.
 Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
   const shm::Descriptor& from = descriptor(feed, s);
@@ -337,6 +351,11 @@ Look look(rf_feed* feed, rf_batch* batch) {
         // release: as in mark_at_end; a batch came back after the end.
         self.state.compare_exchange_strong(at_end, static_cast<uint32_t>(MemberState::kLive),
                                            std::memory_order_release, std::memory_order_relaxed);
+        if (s < feed->position) {
+          // Had been worked on before the position was saved.
+          pass_over(feed, s);
+          break;
+        }
         raise_low(feed, base);
         return took(feed, s, tries, batch);
       }
@@ -509,6 +528,17 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
   }
 }
 
+extern "C" rf_status rf_pass_over(rf_feed* feed, uint64_t position) {
+  if (feed == nullptr) return fail(feed, RF_INVALID, "pass over: a handle is needed");
+  if (feed->pid != getpid()) return forked(feed);
+  const User user(feed);
+  if (!user) return detached(feed);
+  pthread_mutex_lock(&feed->claiming);
+  if (position > feed->position) feed->position = position;
+  pthread_mutex_unlock(&feed->claiming);
+  return RF_OK;
+}
+
 extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
   if (feed == nullptr) return fail(feed, RF_INVALID, "release: a handle is needed");
   if (feed->pid != getpid()) return forked(feed);
@@ -536,10 +566,7 @@ extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
     // relaxed, both: counters that others only report.
     self.done.fetch_add(1, std::memory_order_relaxed);
     self.last_ns.store(now_ns(), std::memory_order_relaxed);
-    // relaxed: the kernel orders the wake, and a lane that is about to sleep compares the value.
-    // Rung without asking who waits: at batch rate a system call is cheaper than to be wrong.
-    group.bell.fetch_add(1, std::memory_order_relaxed);
-    syscall(SYS_futex, &group.bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+    ring_group(feed);
   }
   feed->held_count.fetch_sub(1, std::memory_order_relaxed);  // relaxed: own count
   const rf_status status =

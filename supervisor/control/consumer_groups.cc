@@ -69,11 +69,14 @@ void ConsumerGroups::set_state(std::uint32_t group, GroupState next) {
   memory_.ring_feed();
 }
 
+// Of two pages of one group the one that follows the other.
 std::optional<std::uint32_t> ConsumerGroups::find(std::string_view name) const {
+  std::optional<std::uint32_t> found;
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
-    if (state(g) != GroupState::kUnused && groups_[g].terms.name == name) return g;
+    if (state(g) == GroupState::kUnused || groups_[g].terms.name != name) continue;
+    if (!found || groups_[g].replaces == found || state(*found) == GroupState::kDraining) found = g;
   }
-  return std::nullopt;
+  return found;
 }
 
 // The page that has been free for longest: a producing lane that was slow in closing batches of the
@@ -211,6 +214,16 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
       members.push_back({{g, m}, {static_cast<pid_t>(member.pid), member.start_ticks}});
     }
   }
+  // acquire, pairs with the release of begin() and follow().
+  const std::uint32_t replacing = memory_.state().replacing.load(std::memory_order_acquire);
+  const std::uint32_t now = (replacing >> 8) - 1;
+  const std::uint32_t before = (replacing & 0xff) - 1;
+  if (now < shm::kGroupsMax && before < shm::kGroupsMax) {
+    groups_[now].replaces = before;
+    // relaxed: ordered by the load above. Only its own group reads wrong what stands there wrong.
+    groups_[now].wanted = memory_.group(now).head.start.load(std::memory_order_relaxed);
+    if (state(now) != GroupState::kJoining) follow(now);
+  }
   return members;
 }
 
@@ -270,6 +283,43 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
                              wish.name, terms.max_hold, terms.max_tries)};
   }
   if (Status slots = check_slots(terms); !slots) return slots.error();
+  return begin(terms, wish, std::nullopt);
+}
+
+// The group's next batch is beyond the wish: a page of its own, from that batch on.
+Result<std::uint32_t> ConsumerGroups::put_back(std::uint32_t group, const GroupWish& wish) {
+  if (state(group) != GroupState::kActive || any_taken(group)) {
+    return Error{ErrorCode::kBusy,
+                 fmt::format("consumer group '{}' cannot be put back to batch {}: its members hold "
+                             "batches: release them first",
+                             wish.name, wish.position)};
+  }
+  // relaxed: written by supervisors only.
+  if (memory_.state().replacing.load(std::memory_order_relaxed) != 0) {
+    return Error{ErrorCode::kBusy, "another group is being put back just now: try again"};
+  }
+  return begin(GroupTerms(groups_[group].terms), wish, group);
+}
+
+// A new page, which the lanes are asked to respect.
+Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const GroupWish& wish,
+                                            std::optional<std::uint32_t> replaces) {
+  // The ranks of a ranked group begin together: with the round of that batch.
+  const std::uint64_t round = terms.kind == shm::GroupKind::kRanked ? terms.world : 1;
+  const std::uint64_t wanted = wish.position == 0 ? 0 : (wish.position - 1) / round * round + 1;
+  if (wanted != 0) {
+    std::uint64_t oldest = 1;
+    for (const std::uint32_t lane : memory_.layout().producing_lanes) {
+      // acquire, pairs with the lane's release: the slots of batches below it are written again.
+      oldest = std::max(oldest, memory_.lane(lane).retire.load(std::memory_order_acquire));
+    }
+    if (wanted < oldest) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("batch {} is not held any more, the oldest one is {}: start the "
+                               "feed from a snapshot of that time (ringfeed run --resume DIR)",
+                               wish.position, oldest)};
+    }
+  }
   const std::optional<std::uint32_t> page = free_page();
   if (!page) {
     return Error{ErrorCode::kBusy,
@@ -278,11 +328,36 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
                              wish.name, shm::kGroupsMax)};
   }
   write_head(*page, terms);
-  groups_[*page].oldest = wish.oldest;
-  memory_.group(*page).head.from_oldest = wish.oldest ? 1 : 0;
-  groups_[*page].reported = GroupState::kJoining;
+  Group& group = groups_[*page];
+  shm::GroupHead& head = memory_.group(*page).head;
+  group.oldest = wish.oldest;
+  group.wanted = wanted;
+  group.replaces = replaces;
+  head.from_oldest = wish.oldest ? 1 : 0;
+  if (replaces) {
+    // relaxed: published by the state; read by the next supervisor.
+    memory_.state().replacing.store((*page + 1) << 8 | (*replaces + 1), std::memory_order_relaxed);
+  }
+  head.start.store(wanted, std::memory_order_relaxed);  // relaxed: published by the state
+  group.reported = GroupState::kJoining;
   set_state(*page, GroupState::kJoining);
   return *page;
+}
+
+// The group goes on on this page: the one before it ends.
+void ConsumerGroups::follow(std::uint32_t group) {
+  const std::optional<std::uint32_t> before = std::exchange(groups_[group].replaces, {});
+  shm::GroupHead& head = memory_.group(group).head;
+  if (before && state(*before) == GroupState::kActive &&
+      groups_[*before].terms.name == groups_[group].terms.name) {
+    groups_[group].declared = groups_[*before].declared;
+    head.declared = groups_[group].declared ? 1 : 0;
+    groups_[*before].declared = false;
+    memory_.group(*before).head.declared = 0;
+    set_state(*before, GroupState::kDraining);
+  }
+  // release: the old page drains before this is forgotten.
+  memory_.state().replacing.store(0, std::memory_order_release);
 }
 
 Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::Identity& who,
@@ -313,7 +388,13 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                      : fmt::format("consumer group '{}' is ranked: give a rank from 0 to {}",
                                    wish.name, world - std::min(world, 1U))};
   }
-  if (existing) {
+  if (existing && wish.position != 0 &&
+      next_batch(*existing, ranked ? wish.rank : std::nullopt) > wish.position &&
+      state(*existing) != GroupState::kJoining) {
+    Result<std::uint32_t> made = put_back(*existing, wish);
+    if (!made) return made.error();
+    place.group = *made;
+  } else if (existing) {
     if (Status slots = check_slots(groups_[*existing].terms); !slots) return slots.error();
     place.group = *existing;
   } else {
@@ -410,13 +491,20 @@ bool ConsumerGroups::try_admit(std::uint32_t group) {
     from = std::max(from, answer.from.load(std::memory_order_relaxed));
   }
   clear_words(page);
-  const std::uint64_t start =
-      groups_[group].oldest ? from : std::max(from, memory_.newest_batch() + 1);
+  const std::uint64_t wanted = groups_[group].wanted;
+  std::uint64_t start = groups_[group].oldest ? from : std::max(from, memory_.newest_batch() + 1);
+  // What was held when it was asked for may have been given up since: then the group stays where
+  // it was, and the member sees that.
+  if (wanted != 0) {
+    start = std::max(from, wanted);
+    if (from > wanted && groups_[group].replaces) start = next_batch(*groups_[group].replaces);
+  }
   // relaxed: published by the release of state.
   page.head.start.store(start, std::memory_order_relaxed);
   ever_joined_ = true;
   if (live_members(group) == 0) groups_[group].empty_since_ms = 0;
   set_state(group, GroupState::kActive);
+  if (groups_[group].replaces) follow(group);
   return true;
 }
 
@@ -500,14 +588,20 @@ std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts
   return count;
 }
 
-std::uint64_t ConsumerGroups::next_batch(std::uint32_t group) const {
+std::uint64_t ConsumerGroups::next_batch(std::uint32_t group,
+                                         std::optional<std::uint32_t> rank) const {
   const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().output.descriptors;
-  for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
-    if (memory_.published(s) && !shm::group_finished(memory_.group(group), s, descriptors))
-      return s;
+  const std::uint64_t world = rank ? std::max(groups_[group].terms.world, 1U) : 1;
+  const auto is_own = [&](std::uint64_t s) { return !rank || (s - 1) % world == *rank; };
+  std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1;
+  for (; s <= newest || !is_own(s); ++s) {
+    if (s <= newest && is_own(s) && memory_.published(s) &&
+        !shm::group_finished(memory_.group(group), s, descriptors)) {
+      break;
+    }
   }
-  return newest + 1;
+  return s;
 }
 
 std::uint32_t ConsumerGroups::slots_used() const {

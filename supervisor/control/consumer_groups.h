@@ -8,6 +8,9 @@
 //   UNUSED -> ACTIVE    declare(): before any worker starts; start = 1
 //   ACTIVE -> DRAINING  advance(): no member for rejoin_ms; close(); or a lane (policy detach)
 //   DRAINING -> UNUSED  advance(): no word is TAKEN and no member lives
+// A group that is put back to an earlier batch (GroupWish::position) is admitted anew, on another
+// page, while the old page still holds its batches; with the new page's ACTIVE the old one drains.
+// So no word ever goes back.
 // Nothing here waits: advance() looks and moves on what can be moved. A death of the supervisor
 // leaves a group in one of these states, and each can be taken up from the page alone.
 //
@@ -56,6 +59,7 @@ struct GroupWish {
   std::optional<std::uint32_t> max_tries = {};
   std::optional<std::uint32_t> max_hold = {};
   std::optional<std::uint64_t> rejoin_ms = {};
+  std::uint64_t position = 0;  // the member's next batch; 0: wherever the group is
 };
 
 struct MemberPlace {
@@ -80,8 +84,9 @@ class ConsumerGroups {
   std::vector<KnownMember> adopt();
 
   // The place of a new member in the group of that name, which is made if there is none.
-  // Errors: kInvalidArgument (rank, world), kIncompatible (the group is of another kind, world or
-  // policy), kBusy (full, rank taken, group being closed), kNoMemory (too few slots).
+  // Errors: kInvalidArgument (rank, world, a position that is not held any more), kIncompatible
+  // (the group is of another kind, world or policy), kBusy (full, rank taken, group being closed),
+  // kNoMemory (too few slots).
   [[nodiscard]] Result<MemberPlace> enter(const GroupWish& wish, const process::Identity& who,
                                           std::uint64_t now_ms);
   // The member is dead (proved), or leaves: gives back what it holds and frees its place. Returns
@@ -114,8 +119,10 @@ class ConsumerGroups {
   // Published batches that the group has not finished. With `at_end_counts`, those held by a member
   // that has seen the end of the feed count as finished: what it holds has been worked on.
   [[nodiscard]] std::uint64_t unfinished(std::uint32_t group, bool at_end_counts) const;
-  // Lowest batch that the group has not finished; newest + 1 if there is none.
-  [[nodiscard]] std::uint64_t next_batch(std::uint32_t group) const;
+  // Lowest batch that the group has not finished; newest + 1 if there is none. With a rank: of
+  // those that it takes.
+  [[nodiscard]] std::uint64_t next_batch(std::uint32_t group,
+                                         std::optional<std::uint32_t> rank = {}) const;
   // Slots whose batch some group still needs.
   [[nodiscard]] std::uint32_t slots_used() const;
 
@@ -124,7 +131,9 @@ class ConsumerGroups {
     GroupTerms terms;
     bool declared = false;
     bool had_member = false;
-    bool oldest = false;  // from there on
+    bool oldest = false;                         // from there on
+    std::uint64_t wanted = 0;                    // from this batch on, if it is held; 0: as above
+    std::optional<std::uint32_t> replaces = {};  // the page of the same group before
     std::uint64_t empty_since_ms = 0;
     std::uint64_t unused_since = 0;  // order in which pages became free
     shm::GroupState reported = shm::GroupState::kUnused;
@@ -136,6 +145,10 @@ class ConsumerGroups {
   [[nodiscard]] Status check_slots(const GroupTerms& terms) const;
   [[nodiscard]] Status check_wish(const GroupWish& wish, std::uint32_t group) const;
   [[nodiscard]] Result<std::uint32_t> make(const GroupWish& wish);
+  [[nodiscard]] Result<std::uint32_t> put_back(std::uint32_t group, const GroupWish& wish);
+  [[nodiscard]] Result<std::uint32_t> begin(const GroupTerms& terms, const GroupWish& wish,
+                                            std::optional<std::uint32_t> replaces);
+  void follow(std::uint32_t group);
   void write_head(std::uint32_t group, const GroupTerms& terms);
   void set_state(std::uint32_t group, shm::GroupState state);
   [[nodiscard]] bool any_yields() const;

@@ -29,6 +29,7 @@ GroupWish wish_of(const AttachRequest& request) {
   if (request.has_max_tries()) wish.max_tries = request.max_tries();
   if (request.has_max_hold()) wish.max_hold = request.max_hold();
   if (request.has_rejoin_ms()) wish.rejoin_ms = request.rejoin_ms();
+  wish.position = request.position();
   return wish;
 }
 

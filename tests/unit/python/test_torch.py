@@ -837,7 +837,7 @@ def test_a_state_from_before_the_first_batch_is_a_position_too(make_feed: MakeFe
         assert ids(loader) == [1, 2, 3]
 
 
-def test_a_position_that_the_group_has_left_behind_is_refused(make_feed: MakeFeed) -> None:
+def test_a_position_to_which_the_group_cannot_be_put_back_is_refused(make_feed: MakeFeed) -> None:
     fake = make_feed("--slots", "4")
     fake.tell("publish 8")
     with loader_of(fake, batches=2) as loader:
@@ -852,14 +852,17 @@ def test_a_position_that_the_group_has_left_behind_is_refused(make_feed: MakeFee
         assert ids(loader) == [5, 6], "nothing has changed"
 
 
-def test_a_position_ahead_of_the_group_is_refused(make_feed: MakeFeed) -> None:
+def test_what_comes_before_a_position_ahead_of_the_group_is_passed_over(
+    make_feed: MakeFeed,
+) -> None:
     fake = make_feed("--slots", "4")
-    fake.tell("publish 2")
+    fake.tell("publish 10")
+    fake.tell("close")
     with loader_of(fake) as loader:
         state = loader.state_dict()
         state.update(last=7, next=8)
-        with pytest.raises(ringfeed.InvalidRequest, match="the next batch is 1, and the state was"):
-            loader.load_state_dict(state)
+        loader.load_state_dict(state)
+        assert ids(loader) == [8, 9, 10]
 
 
 def test_a_state_of_another_run_or_group_or_kind_is_refused(make_feed: MakeFeed) -> None:

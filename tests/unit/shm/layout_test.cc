@@ -73,6 +73,7 @@ constexpr char kGolden[] =
     "FeedState:phase:0:4;"
     "FeedState:reason_bytes:4:4;"
     "FeedState:supervisor_pid:8:4;"
+    "FeedState:replacing:12:4;"
     "FeedState:reason:16:1008;"
     "TailLine:tail:0:8;"
     "TailLine:tail_seq:8:8;"
@@ -130,7 +131,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0xcd10b801df7499a3;
+constexpr std::uint64_t kGoldenHash = 0x59b1d53ca4b01a4f;
 
 std::string layout_text() {
   std::string text;

@@ -134,7 +134,9 @@ struct FeedState {
   std::atomic<std::uint32_t> phase;
   std::uint32_t reason_bytes;
   std::atomic<std::uint32_t> supervisor_pid;
-  std::uint32_t reserved;
+  // A consumer group that is put back to an earlier batch: (1 + its new page) << 8 | 1 + its old
+  // page; 0: none. Here and not on the pages, which the group's trainers may write.
+  std::atomic<std::uint32_t> replacing;
   char reason[1024 - 16];
 };
 static_assert(sizeof(FeedState) == 1024);

@@ -78,6 +78,7 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(FeedState, phase),
     RF_FIELD(FeedState, reason_bytes),
     RF_FIELD(FeedState, supervisor_pid),
+    RF_FIELD(FeedState, replacing),
     RF_FIELD(FeedState, reason),
     RF_FIELD(TailLine, tail),
     RF_FIELD(TailLine, tail_seq),
