@@ -1,7 +1,9 @@
 #include "tests/crash/finish.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -13,55 +15,84 @@
 namespace ringfeed::crash {
 namespace {
 
-constexpr std::size_t kTextBytes = 4096;
+constexpr std::size_t kTextBytes = 500;
 // Against a lane that never comes back from a step: no run takes a hundredth of it.
 constexpr unsigned kSecondsMax = 60;
+
+struct Reply {
+  char wrong[kTextBytes];
+};
 
 }  // namespace
 
 Finisher::Finisher(const Scenario& scenario, testing::LaneRig& rig, Memory& memory,
                    const Outcome& outcome)
-    : scenario_(scenario), rig_(rig), memory_(memory), outcome_(outcome) {
-  void* const shared =
-      ::mmap(nullptr, kTextBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  RF_CHECK(shared != MAP_FAILED, errno);
-  text_ = static_cast<char*>(shared);
-  stderr_fd_ = ::memfd_create("stderr", MFD_CLOEXEC);
-  RF_CHECK(stderr_fd_ >= 0, errno);
+    : scenario_(scenario),
+      rig_(rig),
+      memory_(memory),
+      outcome_(outcome),
+      stderr_(::memfd_create("stderr", MFD_CLOEXEC)) {
+  RF_CHECK(stderr_, errno);
 }
 
 Finisher::~Finisher() {
-  ::munmap(text_, kTextBytes);
-  ::close(stderr_fd_);
+  requests_.reset();  // it ends when there can be no more
+  if (child_ >= 0) ::waitpid(child_, nullptr, 0);
+}
+
+void Finisher::start() {
+  int requests[2];
+  int replies[2];
+  RF_CHECK(::pipe2(requests, O_CLOEXEC) == 0 && ::pipe2(replies, O_CLOEXEC) == 0, errno);
+  child_ = ::fork();
+  RF_CHECK(child_ >= 0, errno);
+  if (child_ == 0) {
+    ::close(requests[1]);
+    ::close(replies[0]);
+    ::dup2(stderr_.get(), STDERR_FILENO);
+    serve(requests[0], replies[1]);
+  }
+  ::close(requests[0]);
+  ::close(replies[1]);
+  requests_ = shm::Fd(requests[1]);
+  replies_ = shm::Fd(replies[0]);
 }
 
 std::string Finisher::finish(const Survivors& survivors, Way way) {
-  const pid_t child = ::fork();
-  RF_CHECK(child >= 0, errno);
-  if (child == 0) {
-    ::alarm(kSecondsMax);
-    ::dup2(stderr_fd_, STDERR_FILENO);
-    std::string wrong;
-    try {
-      wrong = run(survivors, way);
-    } catch (const std::exception& error) {
-      wrong = error.what();
-    }
-    wrong.resize(std::min(wrong.size(), kTextBytes - 1));
-    std::memcpy(text_, wrong.c_str(), wrong.size() + 1);
-    ::_exit(wrong.empty() ? 0 : 1);
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0) RF_CHECK(errno == EINTR, errno);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 1) return text_;
-  return last_words(status);
+  if (child_ < 0) start();
+  const Request request{survivors, way};
+  RF_CHECK(::write(requests_.get(), &request, sizeof request) == sizeof request, errno);
+  Reply reply{};
+  // Shorter than what a pipe takes and gives whole.
+  static_assert(sizeof(Reply) <= PIPE_BUF && sizeof(Request) <= PIPE_BUF);
+  const ssize_t got = ::read(replies_.get(), &reply, sizeof reply);
+  if (got == sizeof reply) return reply.wrong;
+  RF_CHECK(got == 0, got, errno);
+  return last_words();
 }
 
-std::string Finisher::last_words(int status) const {
+void Finisher::serve(int requests, int replies) {
+  Request request{};
+  while (::read(requests, &request, sizeof request) == sizeof request) {
+    ::alarm(kSecondsMax);
+    Reply reply{};
+    try {
+      run(request).copy(reply.wrong, sizeof reply.wrong - 1);
+    } catch (const std::exception& error) {
+      std::string_view(error.what()).copy(reply.wrong, sizeof reply.wrong - 1);
+    }
+    RF_CHECK(::write(replies, &reply, sizeof reply) == sizeof reply, errno);
+  }
+  ::_exit(0);
+}
+
+std::string Finisher::last_words() {
+  int status = 0;
+  RF_CHECK(::waitpid(child_, &status, 0) == child_, errno);
+  child_ = -1;
   char words[400] = {};
-  const ssize_t got = ::pread(stderr_fd_, words, sizeof words - 1, 0);
-  RF_CHECK(::ftruncate(stderr_fd_, 0) == 0 && ::lseek(stderr_fd_, 0, SEEK_SET) == 0, errno);
+  const ssize_t got = ::pread(stderr_.get(), words, sizeof words - 1, 0);
+  RF_CHECK(::ftruncate(stderr_.get(), 0) == 0 && ::lseek(stderr_.get(), 0, SEEK_SET) == 0, errno);
   std::string text(words, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   text = text.substr(0, text.find('\n'));
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
@@ -71,7 +102,8 @@ std::string Finisher::last_words(int status) const {
                              : fmt::format("a lane ended with status {:#x}: {}", status, text);
 }
 
-std::string Finisher::run(const Survivors& survivors, Way way) {
+std::string Finisher::run(const Request& request) {
+  const Survivors& survivors = request.survivors;
   memory_.make_private();
   std::uint64_t letters = survivors.letters;
   rig_.on_dead_letter([&](const DeadLetter& letter) {
@@ -84,9 +116,9 @@ std::string Finisher::run(const Survivors& survivors, Way way) {
   trainer.expect(&outcome_.batches);
   trainer.set(survivors.trainer);
   for (std::size_t lane = 0; lane < rig_.lane_count(); ++lane) {
-    if (way == Way::kAtOnce || lane != survivors.dead) rig_.restart(lane);
+    if (request.way == Way::kAtOnce || lane != survivors.dead) rig_.restart(lane);
   }
-  if (way == Way::kLate) {
+  if (request.way == Way::kLate) {
     if (!run_in_turn(rig_, trainer, survivors.dead)) return "the others never block";
     rig_.restart(survivors.dead);
   }

@@ -1,10 +1,16 @@
-// From a state that a death has left: new incarnations of all lanes bring the run to its end, in a
-// process of their own, and what comes out is compared with the undisturbed run.
+// From a state that a death has left: new incarnations of all lanes bring the run to its end, in
+// another process and on private pages, and what comes out is compared with the undisturbed run.
+//
+// One process finishes run after run, each with new lanes on fresh mappings of the memory as it
+// then is. One that dies or hangs is replaced.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
 
+#include "ringfeed/shm/segment.h"
 #include "tests/crash/memory.h"
 #include "tests/crash/scenario.h"
 
@@ -35,16 +41,24 @@ class Finisher {
   std::string finish(const Survivors& survivors, Way way);
 
  private:
-  std::string run(const Survivors& survivors, Way way);
+  struct Request {
+    Survivors survivors;
+    Way way;
+  };
+  void start();
+  [[noreturn]] void serve(int requests, int replies);
+  std::string run(const Request& request);
   std::string compare(const Trainer& trainer, std::uint64_t letters) const;
-  std::string last_words(int status) const;
+  std::string last_words();
 
   const Scenario& scenario_;
   testing::LaneRig& rig_;
   Memory& memory_;
   const Outcome& outcome_;
-  char* text_;     // shared with the child
-  int stderr_fd_;  // what it says when it dies
+  pid_t child_ = -1;
+  shm::Fd requests_;
+  shm::Fd replies_;
+  shm::Fd stderr_;  // what it says when it dies
 };
 
 }  // namespace ringfeed::crash

@@ -54,7 +54,7 @@ class Memory {
   void resize(std::uint32_t segment, std::uint64_t bytes);
   void store(std::uint32_t segment, std::uint64_t offset, std::uint64_t value) const;
   // From now on nothing that this process stores is seen by others, arenas that lanes attach later
-  // included. Sizes are still shared.
+  // included. Called again, it forgets what was stored since. Sizes are still shared.
   void make_private();
 
   // A word that tells when something happened or how long it took, and that no lane acts upon.
