@@ -60,16 +60,17 @@ void print_tallies(const Tallies& tallies) {
 }
 
 // Runs the program with the mistake, which says by itself what it finds. True: it was found.
-bool find_mistake(const Mistake& mistake, std::uint64_t seed, bool quiet) {
+bool find_mistake(const Mistake& mistake, const Options& options, bool quiet) {
   const std::string program =
       std::filesystem::read_symlink("/proc/self/exe").string() + "_" + mistake.name;
-  const std::string seed_text = std::to_string(seed);
+  const std::string seed = std::to_string(options.seed);
+  const std::string workers = std::to_string(options.workers);
   std::fflush(stdout);
   const pid_t child = ::fork();
   RF_CHECK(child >= 0, errno);
   if (child == 0) {
-    ::execl(program.c_str(), program.c_str(), "--planted", mistake.name, "--seed",
-            seed_text.c_str(), quiet ? "--quiet" : nullptr, nullptr);
+    ::execl(program.c_str(), program.c_str(), "--planted", mistake.name, "--seed", seed.c_str(),
+            "--workers", workers.c_str(), quiet ? "--quiet" : nullptr, nullptr);
     fmt::print(stderr, "{} cannot be started: build the target crash_mistakes\n", program);
     ::_exit(127);
   }
@@ -99,6 +100,7 @@ int find(const std::string& name, Options options) {
 
 int run(int argc, char** argv) {
   Options options;
+  bool only_mistakes = false;
   std::string only_mistake;
   std::string planted;
   CLI::App app("A step survives death at any instruction.");
@@ -106,7 +108,8 @@ int run(int argc, char** argv) {
   app.add_option("--seed", options.seed, "of the order of rounds, and of what a bounded run takes");
   app.add_option("--only", options.only, "one kind of step, and no planted mistakes")
       ->check(CLI::IsMember(kind_names()));
-  app.add_option("--mistake", only_mistake, "nothing but this planted mistake")
+  app.add_flag("--mistakes", only_mistakes, "nothing but the planted mistakes");
+  app.add_option("--mistake", only_mistake, "nothing but this one, and what is wrong with it")
       ->check(CLI::IsMember([] {
         std::vector<std::string> names;
         for (const Mistake& mistake : kMistakes) names.emplace_back(mistake.name);
@@ -120,23 +123,36 @@ int run(int argc, char** argv) {
 
   Tallies tallies{};
   std::uint64_t kinds = 0;
-  if (only_mistake.empty()) {
+  bool all_kinds = true;
+  only_mistakes = only_mistakes || !only_mistake.empty();
+  if (!only_mistakes) {
     for (const Scenario& scenario : scenarios()) prove(options, scenario, tallies);
     print_tallies(tallies);
     for (const Tally& tally : tallies.kinds) kinds += tally.finished[0] != 0 ? 1 : 0;
+    // A kind that no scenario brings about any more is not a kind that survives.
+    all_kinds = kinds == (options.only.empty() ? kKinds : 1);
   }
   std::uint64_t planted_count = 0;
   std::uint64_t found = 0;
-  if (options.only.empty()) {
+  if (options.only.empty() || only_mistakes) {
     for (const Mistake& mistake : kMistakes) {
       if (!only_mistake.empty() && only_mistake != mistake.name) continue;
       ++planted_count;
-      found += find_mistake(mistake, options.seed, only_mistake.empty()) ? 1 : 0;
+      found += find_mistake(mistake, options, only_mistake.empty()) ? 1 : 0;
     }
   }
-  fmt::print("crash: {} deaths in {} kinds of step, {} wrong; {} of {} planted mistakes found\n",
-             with_commas(tallies.deaths()), kinds, tallies.wrong(), found, planted_count);
-  return tallies.wrong() == 0 && found == planted_count ? 0 : 1;
+  std::string summary;
+  if (!only_mistakes) {
+    summary =
+        fmt::format("{} deaths in {} of {} kinds of step, {} wrong", with_commas(tallies.deaths()),
+                    kinds, options.only.empty() ? kKinds : 1, tallies.wrong());
+  }
+  if (planted_count != 0) {
+    summary += fmt::format("{}{} of {} planted mistakes found", summary.empty() ? "" : "; ", found,
+                           planted_count);
+  }
+  fmt::print("crash: {}\n", summary);
+  return tallies.wrong() == 0 && all_kinds && found == planted_count ? 0 : 1;
 }
 
 }  // namespace
