@@ -298,12 +298,10 @@ void LaneRuntime::settle_debts() noexcept {
   wake_neighbours(~std::uint64_t{0});
 }
 
-void LaneRuntime::sleep(int timeout_ms) noexcept {
+void LaneRuntime::sleep(int timeout_ms, std::uint32_t desired) noexcept {
   shm::BellWord words[1 + shm::kGroupsMax];
   std::size_t count = 1;
   if (feed_full_) count += parts_.feed->group_bells(std::span(words).subspan(1));
-  // relaxed: a hint; the supervisor rings the bell after it has changed it.
-  const std::uint32_t desired = parts_.page->desired.load(std::memory_order_relaxed);
   const auto ready = [&] {
     for (InputPort& port : parts_.inputs) {
       if (port.empty && port.moved()) return true;
@@ -312,7 +310,9 @@ void LaneRuntime::sleep(int timeout_ms) noexcept {
       if (port.full && port.moved()) return true;
     }
     if (feed_full_ && parts_.feed->has_room(journal_)) return true;
-    return parts_.page->desired.load(std::memory_order_relaxed) != desired;  // relaxed: as above
+    // relaxed: the supervisor rings the bell, whose value is older than this look, after it has
+    // changed it.
+    return parts_.page->desired.load(std::memory_order_relaxed) != desired;
   };
   shm::LaneCounters& counters = parts_.page->counters;
   bool blocked = feed_full_;
@@ -501,15 +501,17 @@ void LaneRuntime::park(const LaneOrders& orders) noexcept {
 
 bool LaneRuntime::run(const LaneOrders& orders) {
   while (!finished()) {
-    // acquire: an order to park is seen with its ticket. relaxed, the others: wishes that are
-    // followed at the next step boundary.
-    const auto desired =
-        static_cast<shm::LaneDesire>(parts_.page->desired.load(std::memory_order_acquire));
-    if (orders.leave.load(std::memory_order_relaxed) || desired == shm::LaneDesire::kStop) {
+    // acquire: an order to park is seen with its ticket. relaxed: a wish that is followed at the next
+    // step boundary. Read before the round: one that comes later may have been rung for before
+    // sleep() reads the bell, and is news there.
+    const std::uint32_t desired = parts_.page->desired.load(std::memory_order_acquire);
+    if (orders.leave.load(std::memory_order_relaxed) ||
+        desired == static_cast<std::uint32_t>(shm::LaneDesire::kStop)) {
       settle_debts();
       return false;
     }
-    if (desired == shm::LaneDesire::kPark && !orders.alone.load(std::memory_order_relaxed)) {
+    if (desired == static_cast<std::uint32_t>(shm::LaneDesire::kPark) &&
+        !orders.alone.load(std::memory_order_relaxed)) {
       park(orders);
       continue;
     }
@@ -519,10 +521,10 @@ bool LaneRuntime::run(const LaneOrders& orders) {
       case Round::kFinished:
         break;
       case Round::kWaits:
-        sleep(shm::kSleepMsMax);
+        sleep(shm::kSleepMsMax, desired);
         break;
       case Round::kIdle:
-        sleep(stage_->poll_ms());
+        sleep(stage_->poll_ms(), desired);
         break;
     }
   }

@@ -116,7 +116,8 @@ class LaneRuntime {
   void finish() noexcept;
   void wake_neighbours(std::uint64_t now) noexcept;
   void settle_debts() noexcept;
-  void sleep(int timeout_ms) noexcept;
+  // `desired`: what the round that found nothing to do was asked for.
+  void sleep(int timeout_ms, std::uint32_t desired) noexcept;
   void park(const LaneOrders& orders) noexcept;
   bool end_followers() noexcept;
   Counter counter(std::string_view name) noexcept;

@@ -4,8 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -425,6 +429,39 @@ TEST(LaneDesires, StopLeavesBetweenTwoStepsAndLosesNothing) {
   EXPECT_TRUE(one.rig.run_in_threads());
   EXPECT_TRUE(one.rig.all_finished());
   EXPECT_EQ(texts(one.rig.got("out")), texts(numbered(0, 1000)));
+}
+
+// How often this thread has given up its processor to wait.
+long waits_of_this_thread() {
+  rusage usage{};
+  RF_CHECK(::getrusage(RUSAGE_THREAD, &usage) == 0, errno);
+  return usage.ru_nvcsw;
+}
+
+// The wish comes, and is rung for, when the lane's last round is under way and it has not read its
+// bell yet: only a look at the wish itself keeps it awake. Repeated, as a thread may also have to
+// wait for something else.
+TEST(LaneDesires, AWishDuringARoundIsNotSleptOver) {
+  long waits_min = std::numeric_limits<long>::max();
+  for (int trial = 0; trial < 20 && waits_min > 0; ++trial) {
+    LaneRig* rig = nullptr;
+    long waits = 0;
+    OneStage one({.from = "", .units = UnitRule::kRecord}, [&](const StageContext&) {
+      return [&](Step& step) {
+        if (step.draining()) {
+          waits_min = std::min(waits_min, waits_of_this_thread() - waits);
+          return StepStatus::kEnd;
+        }
+        rig->want(shm::LaneDesire::kDrain);
+        waits = waits_of_this_thread();
+        return StepStatus::kIdle;
+      };
+    });
+    rig = &one.rig;
+    EXPECT_TRUE(one.rig.run_in_threads());
+    EXPECT_TRUE(one.rig.all_finished());
+  }
+  EXPECT_EQ(waits_min, 0) << "the lane slept until its time was over";
 }
 
 // A source that has nothing to do is asked again without being rung for.
