@@ -79,7 +79,7 @@ bool FeedProducer::respects(std::uint32_t g) const noexcept {
 
 // `insist`: a group with policy skip or detach is made to give way, but only if nobody else stands
 // in the way: a batch is not taken from one group while another still needs its slot.
-bool FeedProducer::finished_by_all(std::uint64_t s, bool insist) noexcept {
+bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
   bool finished = true;
   bool anyone = false;
   std::uint32_t closing[kGroupsMax];
@@ -101,14 +101,15 @@ bool FeedProducer::finished_by_all(std::uint64_t s, bool insist) noexcept {
     if (s < from || (state != GroupState::kJoining && claim_finished(claim, s))) {
       continue;
     }
-    if (insist && state != GroupState::kJoining) {
+    if (insist != Insist::kNo && state != GroupState::kJoining) {
       const auto policy = static_cast<GroupPolicy>(group.head.policy);
       if ((policy == GroupPolicy::kSkip || state == GroupState::kDraining) &&
           claim_open(claim, s)) {
         closing[closing_count++] = g;
         continue;
       }
-      if (policy == GroupPolicy::kDetach && state == GroupState::kActive) {
+      if (insist == Insist::kYes && policy == GroupPolicy::kDetach &&
+          state == GroupState::kActive) {
         const std::uint64_t now = now_ns();
         const std::uint64_t epoch = group.head.epoch.load(std::memory_order_relaxed);  // as above
         Blocked& blocked = blocked_[g];
@@ -131,6 +132,7 @@ bool FeedProducer::finished_by_all(std::uint64_t s, bool insist) noexcept {
     finished = false;
   }
   if (!finished || !anyone) return false;
+  if (insist != Insist::kYes) return true;
   for (std::size_t i = 0; i < closing_count; ++i) {
     // A member may have taken the batch since: then it is his.
     if (!claim_close(memory_.groups[closing[i]]->words[s % geometry_.descriptors], s)) return false;
@@ -139,7 +141,7 @@ bool FeedProducer::finished_by_all(std::uint64_t s, bool insist) noexcept {
 }
 
 // The own slot with the oldest batch that nobody needs, for batch s.
-std::optional<FeedProducer::Slot> FeedProducer::find_slot(std::uint64_t s, bool insist) noexcept {
+std::optional<FeedProducer::Slot> FeedProducer::find_slot(std::uint64_t s, Insist insist) noexcept {
   const std::uint32_t own = geometry_.slots / geometry_.lanes;
   std::uint64_t last[kDescriptorsMax] = {};
   // Newest first: the first descriptor that names a slot says what it holds.
@@ -159,16 +161,16 @@ std::optional<FeedProducer::Slot> FeedProducer::find_slot(std::uint64_t s, bool 
   std::optional<Slot> best;
   for (std::uint32_t i = 0; i < own; ++i) {
     if (best && last[i] >= best->last) continue;
-    if (last[i] == 0 || finished_by_all(last[i], false))
+    if (last[i] == 0 || finished_by_all(last[i], Insist::kNo))
       best = Slot{i * geometry_.lanes + lane_, last[i]};
   }
-  if (best || !insist) return best;
+  if (best) return best;
   // Nothing is free: the oldest batches that their groups can be made to give up, oldest first.
   for (std::uint64_t t = s > geometry_.descriptors ? s - geometry_.descriptors
                                                    : (s - 1) % geometry_.lanes + 1;
        t < s; t += geometry_.lanes) {
     for (std::uint32_t i = 0; i < own; ++i) {
-      if (last[i] == t && finished_by_all(t, true)) return Slot{i * geometry_.lanes + lane_, t};
+      if (last[i] == t && finished_by_all(t, insist)) return Slot{i * geometry_.lanes + lane_, t};
     }
   }
   return std::nullopt;
@@ -189,9 +191,9 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
   attend_groups();
   // The descriptor's last batch must be over for everyone; before that its slot need not even be
   // looked for.
-  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, true))
+  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, Insist::kYes))
     return std::nullopt;
-  const std::optional<Slot> slot = find_slot(s, true);
+  const std::optional<Slot> slot = find_slot(s, Insist::kYes);
   if (!slot) return std::nullopt;
   const std::uint64_t given_up =
       std::max(slot->last, s > geometry_.descriptors ? s - geometry_.descriptors : 0);
@@ -279,10 +281,13 @@ void FeedProducer::attend_groups() noexcept {
 }
 
 bool FeedProducer::has_room(const Journal& journal) noexcept {
+  // One that began to join or to leave since the round may have rung before the bells were read.
+  attend_groups();
   if (journal.load(memory_.open_slot) != 0) return true;
   const std::uint64_t s = next_batch(journal);
-  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, false)) return false;
-  return find_slot(s, false).has_value();
+  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, Insist::kCould))
+    return false;
+  return find_slot(s, Insist::kCould).has_value();
 }
 
 std::size_t FeedProducer::group_bells(std::span<BellWord> words) const noexcept {

@@ -309,7 +309,8 @@ void LaneRuntime::sleep(int timeout_ms, std::uint32_t desired) noexcept {
     for (const OutputPort& port : parts_.outputs) {
       if (port.full && port.moved()) return true;
     }
-    if (feed_full_ && parts_.feed->has_room(journal_)) return true;
+    // Looked at even if a batch is not what is missing: a group that joins waits for an answer.
+    if (parts_.feed && parts_.feed->has_room(journal_) && feed_full_) return true;
     // relaxed: the supervisor rings the bell, whose value is older than this look, after it has
     // changed it.
     return parts_.page->desired.load(std::memory_order_relaxed) != desired;

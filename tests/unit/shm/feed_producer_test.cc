@@ -397,7 +397,8 @@ TEST(FeedPolicy, SkipGivesUpTheOldestThatNobodyHolds) {
   join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
   ASSERT_THAT(lane.publish_all(3), ElementsAre(1, 2, 3));
   ASSERT_TRUE(take(memory, 0, 1));
-  EXPECT_FALSE(lane.feed.has_room(lane.journal)) << "looking takes nothing away";
+  EXPECT_TRUE(lane.feed.has_room(lane.journal));
+  EXPECT_FALSE(skipped(memory, 0, 2)) << "looking takes nothing away";
   EXPECT_EQ(lane.publish(), 4U);
   EXPECT_TRUE(skipped(memory, 0, 2));
   EXPECT_FALSE(skipped(memory, 0, 3));
@@ -442,6 +443,21 @@ TEST(FeedPolicy, SkipGivesNothingUpWhileAnotherGroupNeedsTheSlots) {
   EXPECT_TRUE(skipped(memory, 0, 2)) << "this one was in the way";
   EXPECT_FALSE(skipped(memory, 0, 1));
   EXPECT_FALSE(skipped(memory, 0, 3));
+}
+
+// open() finds the slots held; before the lane has read its bells, one comes back. The lane has to
+// see it, or sleeps although nobody will ring again.
+TEST(FeedPolicy, TheSleepersLookSeesWhatOpenWouldMakeFree) {
+  const FeedMemory memory(geometry_of(1, 2, 8));
+  Lane lane(memory);
+  join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
+  join(memory, {&lane}, 1, {.policy = GroupPolicy::kBlock});
+  ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
+  EXPECT_FALSE(lane.feed.has_room(lane.journal));
+  use(memory, 1, 1);
+  EXPECT_TRUE(lane.feed.has_room(lane.journal));
+  EXPECT_FALSE(skipped(memory, 0, 1)) << "looking takes nothing away";
+  EXPECT_EQ(lane.publish(), 3U);
 }
 
 TEST(FeedPolicy, DetachLetsAStalledGroupGo) {
@@ -535,6 +551,15 @@ TEST(FeedAdmission, ALaneAnswersBeforeItReusesAnything) {
   EXPECT_EQ(memory.lanes[0].page().answers[1].from.load(), 1U);
 }
 
+// A group that begins to join when the lane has had its turn rings before the lane reads its bells.
+TEST(FeedAdmission, TheSleepersLookAnswers) {
+  const FeedMemory memory(geometry_of(1, 2, 8));
+  Lane lane(memory);
+  begin_join(memory, 0);
+  EXPECT_TRUE(lane.feed.has_room(lane.journal)) << "the first batches are for this group";
+  EXPECT_TRUE(answered(memory, 0));
+}
+
 TEST(FeedAdmission, AGroupThatStartsLaterDoesNotHoldWhatWasBefore) {
   const FeedMemory memory(geometry_of(1, 2, 8));
   Lane lane(memory);
@@ -595,6 +620,17 @@ TEST(FeedLeaving, ADrainingGroupsUntakenBatchesAreClosed) {
   EXPECT_TRUE(skipped(memory, 0, 3));
   EXPECT_EQ(lane.publish(), 4U);
   EXPECT_TRUE(finish(memory, 0, 2)) << "the member may still give it back";
+}
+
+TEST(FeedLeaving, TheSleepersLookClosesWhatIsLeft) {
+  const FeedMemory memory(geometry_of(1, 2, 8));
+  Lane lane(memory);
+  join(memory, {&lane}, 0);
+  ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
+  EXPECT_FALSE(lane.feed.has_room(lane.journal));
+  memory.group(0).head.state = static_cast<std::uint32_t>(GroupState::kDraining);
+  EXPECT_TRUE(lane.feed.has_room(lane.journal));
+  EXPECT_TRUE(skipped(memory, 0, 1));
 }
 
 TEST(FeedLeaving, WithoutGroupsTheFeedWaitsForTheNextOne) {

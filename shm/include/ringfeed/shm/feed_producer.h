@@ -81,7 +81,8 @@ class FeedProducer {
   [[nodiscard]] std::uint64_t next_batch(const Journal& journal) const noexcept;
   // Bells of the groups that exist; filled into `words`, returns how many.
   std::size_t group_bells(std::span<BellWord> words) const noexcept;
-  // Could open() say yes now? (the sleeper's look)
+  // The sleeper's look, after it has read its bells: attends to groups that have moved since
+  // open(), and says whether open() would say yes now. Nothing is taken from a group by it.
   [[nodiscard]] bool has_room(const Journal& journal) noexcept;
   [[nodiscard]] const FeedGeometry& geometry() const noexcept { return geometry_; }
 
@@ -90,9 +91,15 @@ class FeedProducer {
     std::uint32_t index;
     std::uint64_t last;  // batch that it holds, 0 if never used
   };
-  std::optional<Slot> find_slot(std::uint64_t s, bool insist) noexcept;
+  // What a batch that no group holds, but some have not finished, counts for.
+  enum class Insist {
+    kNo,     // it is needed
+    kCould,  // it is in nobody's way if its groups can be made to give way
+    kYes,    // and they are
+  };
+  std::optional<Slot> find_slot(std::uint64_t s, Insist insist) noexcept;
   bool respects(std::uint32_t g) const noexcept;
-  bool finished_by_all(std::uint64_t s, bool insist) noexcept;
+  bool finished_by_all(std::uint64_t s, Insist insist) noexcept;
   std::uint64_t newest(const Journal& journal) const noexcept;
   const ProducerLine& line() const noexcept;
   Descriptor& descriptor(std::uint64_t s) const noexcept;
