@@ -166,9 +166,10 @@ uint64_t raise_low(rf_feed* feed, uint64_t base) {
 // The group is through with batch `s`: whoever waits for its slot is rung.
 void ring_group(rf_feed* feed) {
   shm::GroupPage& group = *feed->group;
-  // relaxed: the kernel orders the wake, and a lane that is about to sleep compares the value.
-  // Rung without asking who waits: at batch rate a system call is cheaper than to be wrong.
-  group.bell.fetch_add(1, std::memory_order_relaxed);
+  // release, pairs with the acquire of the bell in the lane's sleep(): a lane that has read the new
+  // value sees the batch given back. Rung without asking who waits: at batch rate a system call is
+  // cheaper than to be wrong.
+  group.bell.fetch_add(1, std::memory_order_release);
   syscall(SYS_futex, &group.bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 

@@ -170,6 +170,21 @@ TEST(BellThreads, ARingBetweenTheLastLookAndTheWaitIsNotSleptOver) {
   EXPECT_EQ(lane.page().waiting.load(), 0U);
 }
 
+// Bells are rung without asking who sleeps where one word tells of many things. Whoever reads the
+// new value, and so would sleep on, must see what it was rung for. (ThreadSanitizer finds the
+// race.)
+TEST(BellThreads, WhoHasReadTheNewValueSeesWhatItWasRungFor) {
+  const LaneMemory lane;
+  int news = 0;  // not atomic: ordered by the bell alone
+  std::thread ringer([&] {
+    news = 1;
+    ring(lane.bell().rings);
+  });
+  while (lane.bell().rings.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+  EXPECT_EQ(news, 1);
+  ringer.join();
+}
+
 TEST(BellThreads, OnlyASleeperIsRung) {
   const LaneMemory lane;
   EXPECT_FALSE(lane.as_neighbour().wake());

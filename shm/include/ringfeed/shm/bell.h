@@ -33,9 +33,10 @@ void futex_wait_any(std::span<const BellWord> words, int timeout_ms) noexcept;
 void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept;
 
 inline void ring(std::atomic<std::uint32_t>& bell) noexcept {
-  // release is not needed for the cursors (they are seq_cst); relaxed suffices because the kernel
-  // orders the wake.
-  bell.fetch_add(1, std::memory_order_relaxed);
+  // release, pairs with the acquire of the bell's value before a sleeper looks: where a bell is
+  // rung without asking who sleeps (feed, groups, wishes), a sleeper that has read the new value,
+  // which will not wake it, sees what it was rung for.
+  bell.fetch_add(1, std::memory_order_release);
   futex_wake_all(bell);
 }
 
@@ -61,7 +62,7 @@ template <typename Ready, typename Settle>
 void sleep(LanePage& page, const Bell& own, std::span<BellWord> words, int timeout_ms,
            Ready&& ready, Settle&& settle) noexcept {
   words[0].word = &own.rings;
-  // acquire: the values must be older than the last look below.
+  // acquire: the values must be older than the last look below, which sees what they were rung for.
   for (BellWord& bell : words) bell.seen = bell.word->load(std::memory_order_acquire);
   // seq_cst, pairs with Neighbour::wake.
   page.waiting.store(1, std::memory_order_seq_cst);
