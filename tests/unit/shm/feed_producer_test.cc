@@ -622,6 +622,23 @@ TEST(FeedLeaving, ADrainingGroupsUntakenBatchesAreClosed) {
   EXPECT_TRUE(finish(memory, 0, 2)) << "the member may still give it back";
 }
 
+// Nobody waits for the answer of a finished lane, so one that is started again must keep its hands
+// off: when it comes to close a batch, the page may be another group's.
+TEST(FeedLeaving, AFinishedLaneTouchesNoGroup) {
+  const FeedMemory memory(geometry_of(1, 2, 8));
+  Lane lane(memory);
+  join(memory, {&lane}, 0);
+  ASSERT_THAT(lane.publish_all(1), ElementsAre(1));
+  lane.feed.close(lane.journal);
+  lane.journal.commit();
+  memory.group(0).head.state = static_cast<std::uint32_t>(GroupState::kDraining);
+  begin_join(memory, 1);
+  Lane next_life(memory);
+  next_life.feed.attend_groups();
+  EXPECT_FALSE(skipped(memory, 0, 1));
+  EXPECT_FALSE(answered(memory, 1));
+}
+
 TEST(FeedLeaving, TheSleepersLookClosesWhatIsLeft) {
   const FeedMemory memory(geometry_of(1, 2, 8));
   Lane lane(memory);
