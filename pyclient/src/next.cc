@@ -2,7 +2,8 @@
 //
 // A look goes over the claim words from the lowest batch that is not finished: given-back batches
 // lie before new ones, so they are found first, and no private position can be wrong. At most
-// D words are looked at, for only D batches can be unfinished.
+// D words are looked at, for only D batches can be unfinished. Modelled in tests/model/claims.pml;
+// the waiting in tests/model/wakeup_feed.pml.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>

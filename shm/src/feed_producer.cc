@@ -60,7 +60,8 @@ std::uint64_t FeedProducer::next_batch(const Journal& journal) const noexcept {
 }
 
 // Groups whose claims this lane must wait for: all that have joined, and those that it has
-// answered.
+// answered. Modelled in tests/model/claims.pml, as are finished_by_all(), find_slot(), open(),
+// publish() and attend_groups() below.
 bool FeedProducer::respects(std::uint32_t g) const noexcept {
   const GroupPage& group = *memory_.groups[g];
   switch (state_of(group)) {
@@ -246,6 +247,7 @@ void FeedProducer::close(Journal& journal) noexcept {
   announce_ = true;
 }
 
+// Modelled in tests/model/wakeup_feed.pml.
 void FeedProducer::announce() noexcept {
   if (!announce_) return;
   announce_ = false;
@@ -283,6 +285,7 @@ void FeedProducer::attend_groups() noexcept {
   }
 }
 
+// Modelled in tests/model/wakeup_feed.pml.
 bool FeedProducer::has_room(const Journal& journal) noexcept {
   // One that began to join or to leave since the round may have rung before the bells were read.
   attend_groups();

@@ -35,7 +35,8 @@ void RingProducer::attach() noexcept {
 }
 
 // Would a record that ends at `end`, the ring's record number `seq`, fit? Looks at the consumer's
-// line only if what was last seen there does not suffice.
+// line only if what was last seen there does not suffice. Modelled in tests/model/journal.pml, as
+// is all here but what KEEP_NEWEST adds; head_moved() and tail_moved() in tests/model/wakeup.pml.
 bool RingProducer::has_room(std::uint64_t end, std::uint64_t seq) noexcept {
   if (end <= head_seen_ + geometry_.capacity_bytes && seq - head_seq_seen_ < geometry_.records_max)
     return true;

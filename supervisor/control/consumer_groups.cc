@@ -60,6 +60,7 @@ GroupState ConsumerGroups::state(std::uint32_t group) const {
   return static_cast<GroupState>(memory_.group(group).head.state.load(std::memory_order_acquire));
 }
 
+// Modelled in tests/model/wakeup_feed.pml.
 void ConsumerGroups::set_state(std::uint32_t group, GroupState next) {
   // release: the head, the words and start were written before.
   memory_.group(group).head.state.store(static_cast<std::uint32_t>(next),
@@ -256,6 +257,7 @@ Status ConsumerGroups::check_wish(const GroupWish& wish, std::uint32_t group) co
   return {};
 }
 
+// Modelled in tests/model/claims.pml.
 Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
   GroupTerms terms;
   terms.name = wish.name;
@@ -435,6 +437,7 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
   return place;
 }
 
+// Modelled in tests/model: claims.pml and wakeup_feed.pml.
 std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_ms) {
   GroupPage& page = memory_.group(place.group);
   Group& group = groups_[place.group];
@@ -472,7 +475,8 @@ void ConsumerGroups::clear_words(GroupPage& page) {
   page.low.store(0, std::memory_order_relaxed);
 }
 
-// All producing lanes respect the group in this epoch: its first batch can be fixed.
+// All producing lanes respect the group in this epoch: its first batch can be fixed. Modelled in
+// tests/model/claims.pml.
 bool ConsumerGroups::try_admit(std::uint32_t group) {
   GroupPage& page = memory_.group(group);
   // relaxed: written by this process.
@@ -523,6 +527,7 @@ bool ConsumerGroups::rejoin_over(std::uint32_t group, std::uint64_t now_ms) cons
          now_ms - std::min(now_ms, groups_[group].empty_since_ms) >= groups_[group].terms.rejoin_ms;
 }
 
+// Modelled in tests/model/claims.pml.
 std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms) {
   std::vector<Change> changes = std::exchange(untold_, {});
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {

@@ -200,6 +200,7 @@ void FeedMemory::ring_lane(std::uint32_t index) const noexcept {
       reinterpret_cast<shm::Bell*>(mappings_[0].data() + shm::bells_offset(layout_.lanes.size()));
   shm::ring(bells[index].rings);
 }
+// Modelled in tests/model/wakeup.pml.
 void FeedMemory::ring_sleepers() const noexcept {
   for (const LanePlan& lane_plan : layout_.lanes) {
     // seq_cst, pairs with the sleeper's store of waiting (bell.h).
@@ -234,6 +235,7 @@ void FeedMemory::set_phase(shm::FeedPhase phase, const std::string& reason) cons
   ring_feed();
 }
 
+// Modelled in tests/model/wakeup.pml.
 void FeedMemory::set_desire(std::uint32_t index, shm::LaneDesire desire) const {
   // seq_cst, so that a lane that is about to sleep sees it or hears the bell below.
   lane(index).desired.store(static_cast<std::uint32_t>(desire), std::memory_order_seq_cst);

@@ -45,6 +45,7 @@ LaneRuntime::LaneRuntime(LaneParts parts)
            parts_.inputs.size(), parts_.outputs.size());
 }
 
+// Modelled in tests/model: journal.pml, wakeup.pml, wakeup_feed.pml and claims.pml.
 void LaneRuntime::attach() {
   RF_FAILPOINT("runtime.lane.attach");
   journal_.recover();
@@ -198,7 +199,7 @@ void LaneRuntime::roll_back() noexcept {
 }
 
 // Lists the cursors and positions, and the end of the outputs if they close, and commits. False:
-// there was nothing to commit.
+// there was nothing to commit. Modelled in tests/model/journal.pml.
 bool LaneRuntime::commit(std::uint64_t now, bool closing) noexcept {
   bool anything = journal_.entries() != 0 || random_.counter() != committed_draws_;
   for (InputPort::Ring* ring : touched_inputs_) anything = anything || ring->end.touched();
@@ -270,7 +271,7 @@ void LaneRuntime::abandon() noexcept {
 // --------------------------------------------------------------------------------------------
 
 // Late: a switch costs microseconds, so a sleeper is woken when enough has gathered, or time has
-// passed, or this lane is about to sleep itself (settle_debts).
+// passed, or this lane is about to sleep itself (settle_debts). Modelled in tests/model/wakeup.pml.
 void LaneRuntime::wake_neighbours(std::uint64_t now) noexcept {
   if (!owes_) return;
   const bool late = now - owes_since_ns_ > kOwedNsMax;
@@ -293,11 +294,13 @@ void LaneRuntime::wake_neighbours(std::uint64_t now) noexcept {
   owes_ = still;
 }
 
+// Modelled in tests/model/wakeup.pml.
 void LaneRuntime::settle_debts() noexcept {
   owes_since_ns_ = 0;
   wake_neighbours(~std::uint64_t{0});
 }
 
+// Modelled in tests/model/wakeup.pml; with a feed, in wakeup_feed.pml.
 void LaneRuntime::sleep(int timeout_ms, std::uint32_t desired) noexcept {
   shm::BellWord words[1 + shm::kGroupsMax];
   std::size_t count = 1;
@@ -459,7 +462,8 @@ LaneRuntime::Round LaneRuntime::round() noexcept {
   return status == StepStatus::kIdle ? Round::kIdle : Round::kWaits;
 }
 
-// The last step: closes the outputs together with whatever the stage still did.
+// The last step: closes the outputs together with whatever the stage still did. Modelled in
+// tests/model: journal.pml and wakeup.pml.
 void LaneRuntime::finish() noexcept {
   for (OutputPort& port : parts_.outputs) {
     for (OutputPort::Ring& ring : port.rings) touch(ring);
@@ -500,6 +504,7 @@ void LaneRuntime::park(const LaneOrders& orders) noexcept {
   last_ns_ = now_ns();
 }
 
+// Modelled in tests/model: wakeup.pml and wakeup_feed.pml.
 bool LaneRuntime::run(const LaneOrders& orders) {
   while (!finished()) {
     // acquire: an order to park is seen with its ticket. relaxed: a wish that is followed at the next

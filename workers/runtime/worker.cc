@@ -188,6 +188,7 @@ class Worker {
  private:
   // Held as long as the process lives; the kernel drops it exactly with the process, and forks do
   // not inherit it.
+  // Modelled in tests/model/journal.pml: with it, a lane has one live incarnation.
   void take_lock() {
     struct flock lock {};
     lock.l_type = F_WRLCK;

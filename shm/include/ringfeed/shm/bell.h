@@ -7,7 +7,7 @@
 // In the one total order either the sleeper sees the cursor or the waker sees `waiting`; a ring
 // between the last look and the kernel's compare changes the value, and the wait fails. Every wait
 // ends after kSleepMsMax at the latest: the last resort, should a waker die between its store and
-// its ring.
+// its ring. Modelled in tests/model/wakeup.pml.
 #pragma once
 
 #include <time.h>

@@ -11,7 +11,7 @@
 //
 // Word, from the lowest bit: state 8, tries 8, member 8, seq 40. Every transition is a
 // compare-and-swap from the exact old value and seq never decreases, so there is no ABA, and a
-// recovery may run twice or beside another.
+// recovery may run twice or beside another. Modelled in tests/model/claims.pml.
 #pragma once
 
 #include "ringfeed/shm/abi.h"
