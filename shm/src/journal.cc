@@ -45,7 +45,7 @@ std::atomic<std::uint64_t>& Journal::word(WordRef ref) const noexcept {
   return *reinterpret_cast<std::atomic<std::uint64_t>*>(segments_[segment].data + offset);
 }
 
-// Modelled in tests/model/journal.pml.
+// Modelled in tests/model/journal.pml, as are recover(), store() and commit() below.
 void Journal::carry_out(const JournalEntry* entries, std::uint32_t count) noexcept {
   for (std::uint32_t i = 0; i < count; ++i) {
     RF_FAILPOINT("shm.journal.carry_out");
@@ -69,7 +69,6 @@ void Journal::carry_out(const JournalEntry* entries, std::uint32_t count) noexce
   }
 }
 
-// Modelled in tests/model/journal.pml.
 void Journal::recover() noexcept {
   // acquire: as in the constructor.
   commit_ = page_.commit.load(std::memory_order_acquire);
@@ -105,7 +104,6 @@ std::uint64_t Journal::load(WordRef ref) const noexcept {
   return word(ref).load(std::memory_order_relaxed);
 }
 
-// Modelled in tests/model/journal.pml.
 void Journal::store(WordRef ref, std::uint64_t value) noexcept {
   std::uint32_t* entry = find(ref);
   if (*entry != kNoEntry) {
@@ -141,7 +139,6 @@ void Journal::rollback(Savepoint to) noexcept {
   for (std::uint32_t i = 0; i < count_; ++i) *find({next_[i].where}) = i;
 }
 
-// Modelled in tests/model/journal.pml.
 void Journal::commit() noexcept {
   const std::uint64_t next = commit_ + 1;
   // relaxed: published by the release of commit below; nobody reads the count before.

@@ -199,7 +199,7 @@ void LaneRuntime::roll_back() noexcept {
 }
 
 // Lists the cursors and positions, and the end of the outputs if they close, and commits. False:
-// there was nothing to commit. Modelled in tests/model/journal.pml.
+// there was nothing to commit. Modelled in tests/model/journal.pml, as is finish() below.
 bool LaneRuntime::commit(std::uint64_t now, bool closing) noexcept {
   bool anything = journal_.entries() != 0 || random_.counter() != committed_draws_;
   for (InputPort::Ring* ring : touched_inputs_) anything = anything || ring->end.touched();
@@ -462,8 +462,7 @@ LaneRuntime::Round LaneRuntime::round() noexcept {
   return status == StepStatus::kIdle ? Round::kIdle : Round::kWaits;
 }
 
-// The last step: closes the outputs together with whatever the stage still did. Modelled in
-// tests/model: journal.pml and wakeup.pml.
+// The last step: closes the outputs together with whatever the stage still did.
 void LaneRuntime::finish() noexcept {
   for (OutputPort& port : parts_.outputs) {
     for (OutputPort::Ring& ring : port.rings) touch(ring);
