@@ -114,7 +114,7 @@ typedef struct rf_attach_options {
   uint32_t max_tries;      /* deliveries of one batch before it is closed; 0: default */
   uint32_t max_hold;       /* batches that one member may hold at once; 0: default */
   uint64_t stall_ms;  /* RF_POLICY_DETACH: milliseconds without progress before the group leaves */
-  uint64_t rejoin_ms; /* milliseconds that the group stays without members; 0: default */
+  uint64_t rejoin_ms; /* milliseconds that the group stays without members; 0: default, 1: none */
   int32_t answer_ms;  /* longest wait for the answer of a supervisor that is there; 0: what is
                          left of timeout_ms, but 10 s if that is 0; < 0: no limit */
   uint32_t view;      /* RF_VIEW_READONLY, RF_VIEW_PRIVATE: of this member alone */

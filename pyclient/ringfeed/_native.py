@@ -336,7 +336,8 @@ class Handle:
             max_tries=max_tries or 0,
             max_hold=max_hold or 0,
             stall_ms=stall_ms or 0,
-            rejoin_ms=rejoin_ms or 0,
+            # 0 is the default in C; a group that waits for nobody waits for a millisecond.
+            rejoin_ms=0 if rejoin_ms is None else max(1, rejoin_ms),
             view=VIEWS[view],
             position=position,
         )

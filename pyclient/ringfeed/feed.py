@@ -446,7 +446,7 @@ def attach(
         max_tries: Deliveries of one batch before it is closed.
         max_hold: Batches that one member may hold at once. A loop over the feed needs 2: the one
             of the last round lives until the next one has come.
-        rejoin_ms: Milliseconds that the group waits for members to come back.
+        rejoin_ms: Milliseconds that the group waits for members to come back; 0: not at all.
         view: What the arrays of a batch are. "readonly": the feed's own memory. "private": the
             same, and what this process writes into it is seen by nobody else and is gone with the
             batch; a page that is written (usually 4 KiB) is copied first. "copy": arrays of their

@@ -18,12 +18,6 @@ std::uint64_t now_ns() noexcept {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// acquire, pairs with the supervisor's release: the head of the group page was written before its
-// state.
-GroupState state_of(const GroupPage& group) noexcept {
-  return static_cast<GroupState>(group.head.state.load(std::memory_order_acquire));
-}
-
 }  // namespace
 
 FeedProducer::FeedProducer(const Memory& memory, const FeedGeometry& geometry,
@@ -59,12 +53,25 @@ std::uint64_t FeedProducer::next_batch(const Journal& journal) const noexcept {
   return last == 0 ? lane_ + 1 : last + geometry_.lanes;
 }
 
+// Any value can stand there: the group's members may write to its page, and one of them may do so
+// for ever. What the supervisor bars is as if it were not there.
+GroupState FeedProducer::state_of(std::uint32_t g) const noexcept {
+  // acquire, pairs with the supervisor's release: what was written before the bar was lifted is
+  // seen.
+  if ((memory_.page->groups_barred.load(std::memory_order_acquire) >> g & 1) != 0) {
+    return GroupState::kUnused;
+  }
+  // acquire, pairs with the supervisor's release: the head of the group page was written before its
+  // state.
+  return static_cast<GroupState>(memory_.groups[g]->head.state.load(std::memory_order_acquire));
+}
+
 // Groups whose claims this lane must wait for: all that have joined, and those that it has
 // answered. Modelled in tests/model/claims.pml, as are finished_by_all(), find_slot(), open(),
 // publish() and attend_groups() below.
 bool FeedProducer::respects(std::uint32_t g) const noexcept {
   const GroupPage& group = *memory_.groups[g];
-  switch (state_of(group)) {
+  switch (state_of(g)) {
     case GroupState::kActive:
     case GroupState::kDraining:
       return true;
@@ -83,13 +90,17 @@ bool FeedProducer::respects(std::uint32_t g) const noexcept {
 bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
   bool finished = true;
   bool anyone = false;
-  std::uint32_t closing[kGroupsMax];
+  struct Closing {
+    std::uint32_t group;
+    bool skips;  // it stays, and this is a loss to it
+  };
+  Closing closing[kGroupsMax];
   std::size_t closing_count = 0;
   for (std::uint32_t g = 0; g < kGroupsMax; ++g) {
     if (!respects(g)) continue;
     anyone = true;
     GroupPage& group = *memory_.groups[g];
-    const GroupState state = state_of(group);
+    const GroupState state = state_of(g);
     // relaxed, both: ordered by the load of state; the answer is this lane's own.
     const std::uint64_t from = state == GroupState::kJoining
                                    ? memory_.page->answers[g].from.load(std::memory_order_relaxed)
@@ -106,7 +117,7 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
       const auto policy = static_cast<GroupPolicy>(group.head.policy);
       if ((policy == GroupPolicy::kSkip || state == GroupState::kDraining) &&
           claim_open(claim, s)) {
-        closing[closing_count++] = g;
+        closing[closing_count++] = {g, state == GroupState::kActive};
         continue;
       }
       if (insist == Insist::kYes && policy == GroupPolicy::kDetach &&
@@ -136,7 +147,12 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
   if (insist != Insist::kYes) return true;
   for (std::size_t i = 0; i < closing_count; ++i) {
     // A member may have taken the batch since: then it is his.
-    if (!claim_close(memory_.groups[closing[i]]->words[s % geometry_.descriptors], s)) return false;
+    const auto [g, skips] = closing[i];
+    if (!claim_close(memory_.groups[g]->words[s % geometry_.descriptors], s)) return false;
+    if (!skips) continue;
+    // relaxed, both: own word, a count for people.
+    std::atomic<std::uint32_t>& skipped = memory_.page->answers[g].skipped;
+    skipped.store(skipped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
   return true;
 }
@@ -260,7 +276,7 @@ void FeedProducer::attend_groups() noexcept {
   if (line().closed.load(std::memory_order_relaxed) != 0) return;
   for (std::uint32_t g = 0; g < kGroupsMax; ++g) {
     GroupPage& group = *memory_.groups[g];
-    const GroupState state = state_of(group);
+    const GroupState state = state_of(g);
     if (state == GroupState::kJoining) {
       // relaxed: ordered by the acquire of state.
       const auto epoch =
@@ -271,6 +287,7 @@ void FeedProducer::attend_groups() noexcept {
       answer.from.store(
           std::max<std::uint64_t>(1, memory_.page->retire.load(std::memory_order_relaxed)),
           std::memory_order_relaxed);
+      answer.skipped.store(0, std::memory_order_relaxed);  // relaxed: a count for people
       RF_FAILPOINT("shm.feed.answering");
       // release, pairs with the supervisor's acquire: from now on this lane respects the group.
       answer.epoch.store(epoch, std::memory_order_release);
@@ -299,7 +316,7 @@ bool FeedProducer::has_room(const Journal& journal) noexcept {
 std::size_t FeedProducer::group_bells(std::span<BellWord> words) const noexcept {
   std::size_t count = 0;
   for (std::uint32_t g = 0; g < kGroupsMax && count < words.size(); ++g) {
-    if (state_of(*memory_.groups[g]) == GroupState::kUnused) continue;
+    if (state_of(g) == GroupState::kUnused) continue;
     words[count++] = {&memory_.groups[g]->bell, 0};
   }
   return count;

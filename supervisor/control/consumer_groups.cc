@@ -38,9 +38,8 @@ MemberState member_state(const shm::Member& member) {
   // acquire, pairs with the release of whoever changed it last.
   return static_cast<MemberState>(member.state.load(std::memory_order_acquire));
 }
-bool is_live(const shm::Member& member) {
-  const MemberState state = member_state(member);
-  return state == MemberState::kLive || state == MemberState::kAtEnd;
+std::uint32_t stall_ms_of(const GroupTerms& terms) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(terms.stall_ms, ~0U));
 }
 
 template <typename T>
@@ -56,12 +55,17 @@ Status mismatch(const std::string& group, std::string_view what, const T& has, c
 ConsumerGroups::ConsumerGroups(const layout::FeedMemory& memory) : memory_(memory) {}
 
 GroupState ConsumerGroups::state(std::uint32_t group) const {
+  const GroupState known = groups_[group].state;
   // acquire: a producing lane may have set DRAINING.
-  return static_cast<GroupState>(memory_.group(group).head.state.load(std::memory_order_acquire));
+  const auto seen =
+      static_cast<GroupState>(memory_.group(group).head.state.load(std::memory_order_acquire));
+  const bool detached = known == GroupState::kActive && seen == GroupState::kDraining;
+  return detached ? seen : known;
 }
 
 // Modelled in tests/model/wakeup_feed.pml.
 void ConsumerGroups::set_state(std::uint32_t group, GroupState next) {
+  groups_[group].state = next;
   // release: the head, the words and start were written before.
   memory_.group(group).head.state.store(static_cast<std::uint32_t>(next),
                                         std::memory_order_release);
@@ -86,7 +90,11 @@ std::optional<std::uint32_t> ConsumerGroups::free_page() const {
   std::optional<std::uint32_t> best;
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     if (state(g) != GroupState::kUnused) continue;
-    if (!best || groups_[g].unused_since < groups_[*best].unused_since) best = g;
+    // One that somebody still writes to, although he has left, comes last.
+    const auto order = [this](std::uint32_t page) {
+      return std::pair(groups_[page].barred, groups_[page].unused_since);
+    };
+    if (!best || order(g) < order(*best)) best = g;
   }
   return best;
 }
@@ -138,7 +146,7 @@ void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
   page.head.max_hold = terms.max_hold;
   page.head.max_tries = terms.max_tries;
   page.head.world = terms.kind == shm::GroupKind::kRanked ? terms.world : 0;
-  page.head.stall_ms = static_cast<std::uint32_t>(std::min<std::uint64_t>(terms.stall_ms, ~0U));
+  page.head.stall_ms = stall_ms_of(terms);
   page.head.rejoin_ms = terms.rejoin_ms;
   page.head.declared = 0;
   page.head.from_oldest = 0;
@@ -146,15 +154,17 @@ void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
   terms.name.copy(page.head.name, sizeof page.head.name - 1);
   // relaxed, all: published by the release of state.
   for (shm::Member& member : page.members) {
+    member.pid = 0;
+    member.start_ticks = 0;
     member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_relaxed);
   }
   page.head.start.store(0, std::memory_order_relaxed);
-  page.head.epoch.store(page.head.epoch.load(std::memory_order_relaxed) + 1,
-                        std::memory_order_relaxed);
-  const std::uint64_t unused_since = groups_[group].unused_since;
-  groups_[group] = Group{};
-  groups_[group].terms = terms;
-  groups_[group].unused_since = unused_since;
+  Group fresh;
+  fresh.terms = terms;
+  fresh.unused_since = groups_[group].unused_since;
+  fresh.epoch = groups_[group].epoch + 1;
+  groups_[group] = fresh;
+  page.head.epoch.store(fresh.epoch, std::memory_order_relaxed);
 }
 
 Status ConsumerGroups::declare(const GroupTerms& wanted) {
@@ -170,6 +180,7 @@ Status ConsumerGroups::declare(const GroupTerms& wanted) {
   groups_[*page].declared = true;
   memory_.group(*page).head.declared = 1;
   groups_[*page].reported = GroupState::kActive;
+  groups_[*page].start = 1;
   clear_words(memory_.group(*page));
   // relaxed: published by the release of state.
   memory_.group(*page).head.start.store(1, std::memory_order_relaxed);
@@ -180,11 +191,23 @@ Status ConsumerGroups::declare(const GroupTerms& wanted) {
 
 std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
   std::vector<KnownMember> members;
+  const auto was_barred = [this](std::uint32_t g) {
+    const auto& lanes = memory_.layout().producing_lanes;
+    return std::any_of(lanes.begin(), lanes.end(), [&](std::uint32_t index) {
+      // relaxed: written by the supervisor before this one.
+      return (memory_.lane(index).groups_barred.load(std::memory_order_relaxed) >> g & 1) != 0;
+    });
+  };
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     const GroupPage& page = memory_.group(g);
     Group& group = groups_[g];
-    group.reported = state(g);
-    if (group.reported == GroupState::kUnused) continue;
+    // relaxed: published by the release of state.
+    group.epoch = page.head.epoch.load(std::memory_order_relaxed);
+    // acquire: the head was written before.
+    const std::uint32_t found = page.head.state.load(std::memory_order_acquire);
+    if (found == static_cast<std::uint32_t>(GroupState::kUnused)) continue;
+    group.state = static_cast<GroupState>(found);
+    group.start = page.head.start.load(std::memory_order_relaxed);  // relaxed: as epoch
     group.terms.name.assign(page.head.name, ::strnlen(page.head.name, sizeof page.head.name));
     group.terms.kind = static_cast<shm::GroupKind>(page.head.kind);
     group.terms.world = page.head.world;
@@ -197,22 +220,27 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     group.declared = page.head.declared != 0;
     group.oldest = page.head.from_oldest != 0;
     group.had_member = !group.declared;
-    ever_joined_ = ever_joined_ || group.reported != GroupState::kJoining;
+    ever_joined_ = ever_joined_ || group.state != GroupState::kJoining;
     // The page can be written by the group's trainers: what makes no sense ends the group.
-    const bool sane = page.head.kind <= 1 && page.head.policy <= 2 && page.head.max_tries >= 1 &&
+    const bool sane = found <= 3 && !was_barred(g) && page.head.kind <= 1 &&
+                      page.head.policy <= 2 && page.head.max_tries >= 1 &&
                       !group.terms.name.empty() &&
                       (group.terms.kind != shm::GroupKind::kRanked ||
                        (group.terms.world >= 1 && group.terms.world <= shm::kMembersMax));
     if (!sane) {
       group.declared = false;
       group.terms.max_tries = 1;
+      group.damage = "head";
+      bar(g, true);
       set_state(g, GroupState::kDraining);
     }
+    group.reported = group.state;
     for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
       const shm::Member& member = page.members[m];
       if (member_state(member) == MemberState::kFree) continue;
       group.had_member = true;
-      members.push_back({{g, m}, {static_cast<pid_t>(member.pid), member.start_ticks}});
+      group.members[m] = {static_cast<pid_t>(member.pid), member.start_ticks};
+      members.push_back({{g, m}, group.members[m]});
     }
   }
   // acquire, pairs with the release of begin() and follow().
@@ -332,17 +360,16 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
   write_head(*page, terms);
   Group& group = groups_[*page];
   shm::GroupHead& head = memory_.group(*page).head;
-  group.oldest = wish.oldest;
   group.wanted = wanted;
   group.replaces = replaces;
-  head.from_oldest = wish.oldest ? 1 : 0;
   if (replaces) {
     // relaxed: published by the state; read by the next supervisor.
     memory_.state().replacing.store((*page + 1) << 8 | (*replaces + 1), std::memory_order_relaxed);
   }
+  group.start = wanted;
   head.start.store(wanted, std::memory_order_relaxed);  // relaxed: published by the state
+  join(*page, wish.oldest);
   group.reported = GroupState::kJoining;
-  set_state(*page, GroupState::kJoining);
   return *page;
 }
 
@@ -360,6 +387,13 @@ void ConsumerGroups::follow(std::uint32_t group) {
   }
   // release: the old page drains before this is forgotten.
   memory_.state().replacing.store(0, std::memory_order_release);
+}
+
+void ConsumerGroups::join(std::uint32_t group, bool oldest) {
+  groups_[group].oldest = oldest;
+  memory_.group(group).head.from_oldest = oldest ? 1 : 0;
+  bar(group, false);
+  set_state(group, GroupState::kJoining);
 }
 
 Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::Identity& who,
@@ -404,19 +438,16 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
     if (!made) return made.error();
     place.group = *made;
   }
-  GroupPage& page = memory_.group(place.group);
+  std::array<process::Identity, shm::kMembersMax>& members = groups_[place.group].members;
   if (ranked) {
     place.member = *wish.rank;
-    if (is_live(page.members[place.member])) {
+    if (members[place.member].pid != 0) {
       return Error{ErrorCode::kBusy,
                    fmt::format("rank {} of consumer group '{}' is taken by process {}",
-                               place.member, wish.name, page.members[place.member].pid)};
+                               place.member, wish.name, members[place.member].pid)};
     }
   } else {
-    while (place.member < shm::kMembersMax &&
-           member_state(page.members[place.member]) != MemberState::kFree) {
-      ++place.member;
-    }
+    while (place.member < shm::kMembersMax && members[place.member].pid != 0) ++place.member;
     if (place.member == shm::kMembersMax) {
       return Error{ErrorCode::kBusy,
                    fmt::format("consumer group '{}' has {} members, which is the most: let one "
@@ -424,7 +455,8 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                                wish.name, shm::kMembersMax)};
     }
   }
-  shm::Member& member = page.members[place.member];
+  members[place.member] = who;
+  shm::Member& member = memory_.group(place.group).members[place.member];
   member.pid = static_cast<std::uint32_t>(who.pid);
   member.start_ticks = who.start_ticks;
   member.rank = ranked ? place.member : 0;
@@ -437,21 +469,42 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
   return place;
 }
 
+// Whoever held it is dead, or nobody is there who could: true if this call changed the word.
+bool ConsumerGroups::give_back(std::uint32_t group, std::atomic<std::uint64_t>& word,
+                               std::uint32_t member) {
+  const GroupTerms& terms = groups_[group].terms;
+  // max_tries counts deliveries, the word counts those that came to nothing.
+  if (!shm::claim_recover(word, static_cast<std::uint8_t>(member), terms.redeliver,
+                          terms.max_tries - 1)) {
+    return false;
+  }
+  // relaxed: a count for people.
+  const shm::Claim now = shm::decode_claim(word.load(std::memory_order_relaxed));
+  if (now.state == ClaimState::kSkipped) ++groups_[group].closed;
+  return true;
+}
+
+std::uint64_t ConsumerGroups::lost(std::uint32_t group) const {
+  std::uint64_t count = groups_[group].closed;
+  for (const std::uint32_t index : memory_.layout().producing_lanes) {
+    // relaxed: a count for people.
+    count += memory_.lane(index).answers[group].skipped.load(std::memory_order_relaxed);
+  }
+  return count;
+}
+
 // Modelled in tests/model: claims.pml and wakeup_feed.pml.
 std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_ms) {
   GroupPage& page = memory_.group(place.group);
   Group& group = groups_[place.group];
-  // max_tries counts deliveries, the word counts those that came to nothing.
-  const std::uint32_t tries_max = group.terms.max_tries - 1;
   std::uint32_t returned = 0;
   for (std::uint32_t i = 0; i < memory_.layout().output.descriptors; ++i) {
-    returned += shm::claim_recover(page.words[i], static_cast<std::uint8_t>(place.member),
-                                   group.terms.redeliver, tries_max)
-                    ? 1
-                    : 0;
+    returned += give_back(place.group, page.words[i], place.member) ? 1 : 0;
   }
+  group.members[place.member] = {};
   shm::Member& member = page.members[place.member];
   member.pid = 0;
+  member.start_ticks = 0;
   // release: only now may the place be given to somebody else; the words were given back before.
   member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_release);
   if (live_members(place.group) == 0) group.empty_since_ms = now_ms;
@@ -479,8 +532,7 @@ void ConsumerGroups::clear_words(GroupPage& page) {
 // tests/model/claims.pml.
 bool ConsumerGroups::try_admit(std::uint32_t group) {
   GroupPage& page = memory_.group(group);
-  // relaxed: written by this process.
-  const auto epoch = static_cast<std::uint32_t>(page.head.epoch.load(std::memory_order_relaxed));
+  const auto epoch = static_cast<std::uint32_t>(groups_[group].epoch);
   std::uint64_t from = 1;
   for (const std::uint32_t index : memory_.layout().producing_lanes) {
     const shm::LanePage& lane = memory_.lane(index);
@@ -505,6 +557,7 @@ bool ConsumerGroups::try_admit(std::uint32_t group) {
   }
   // relaxed: published by the release of state.
   page.head.start.store(start, std::memory_order_relaxed);
+  groups_[group].start = start;
   ever_joined_ = true;
   if (live_members(group) == 0) groups_[group].empty_since_ms = 0;
   set_state(group, GroupState::kActive);
@@ -522,6 +575,104 @@ bool ConsumerGroups::any_taken(std::uint32_t group) const {
                      });
 }
 
+// What stands in the page of a group that no lane, and no member who keeps to the rules, can have
+// written; empty: nothing. Not everything wrong can be told from what is right: the rest spoils the
+// group, and nobody else, because what concerns others is not read from the page.
+std::string_view ConsumerGroups::damage(std::uint32_t g) const {
+  const Group& group = groups_[g];
+  const GroupTerms& terms = group.terms;
+  const GroupPage& page = memory_.group(g);
+  // acquire: a producing lane may have set DRAINING.
+  const auto seen = static_cast<GroupState>(page.head.state.load(std::memory_order_acquire));
+  if (seen != group.state &&
+      !(group.state == GroupState::kActive && seen == GroupState::kDraining &&
+        terms.policy == shm::GroupPolicy::kDetach)) {
+    return "state";
+  }
+  const bool same_terms =
+      page.head.kind == static_cast<std::uint32_t>(terms.kind) &&
+      page.head.policy == static_cast<std::uint32_t>(terms.policy) &&
+      page.head.redeliver == (terms.redeliver ? 1 : 0) && page.head.max_hold == terms.max_hold &&
+      page.head.max_tries == terms.max_tries &&
+      page.head.world == (terms.kind == shm::GroupKind::kRanked ? terms.world : 0) &&
+      page.head.stall_ms == stall_ms_of(terms) && page.head.rejoin_ms == terms.rejoin_ms &&
+      page.head.declared == (group.declared ? 1 : 0) &&
+      page.head.from_oldest == (group.oldest ? 1 : 0) &&
+      terms.name ==
+          std::string_view(page.head.name, ::strnlen(page.head.name, sizeof page.head.name));
+  if (!same_terms) return "terms";
+  // relaxed, both: stored by this process, or the supervisor before it.
+  if (page.head.epoch.load(std::memory_order_relaxed) != group.epoch) return "epoch";
+  if (page.head.start.load(std::memory_order_relaxed) != group.start) return "start";
+  for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
+    const shm::Member& member = page.members[m];
+    const process::Identity& who = group.members[m];
+    const MemberState is = member_state(member);
+    const bool sound = who.pid == 0 ? is == MemberState::kFree
+                                    : (is == MemberState::kLive || is == MemberState::kAtEnd) &&
+                                          member.pid == static_cast<std::uint32_t>(who.pid) &&
+                                          member.start_ticks == who.start_ticks;
+    if (!sound) return "members";
+  }
+  // Until the group is admitted its words are those of the page's last group.
+  if (group.state == GroupState::kJoining) return {};
+  // relaxed: a hint, and checked as such.
+  std::uint64_t claimed = page.low.load(std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < memory_.layout().output.descriptors; ++i) {
+    // acquire: what was published when the word was written is seen below.
+    const shm::Claim claim = shm::decode_claim(page.words[i].load(std::memory_order_acquire));
+    if (claim.state > ClaimState::kSkipped || claim.member >= shm::kMembersMax) return "words";
+    claimed = std::max(claimed, claim.seq);
+  }
+  // A batch can be claimed a moment before its lane has counted it, so there is some room.
+  const bool sound = claimed <= memory_.newest_batch() + memory_.layout().output.descriptors;
+  return sound ? std::string_view() : "words";
+}
+
+void ConsumerGroups::bar(std::uint32_t group, bool barred) {
+  groups_[group].barred = barred;
+  for (const std::uint32_t index : memory_.layout().producing_lanes) {
+    std::atomic<std::uint32_t>& bars = memory_.lane(index).groups_barred;
+    // relaxed: only this process writes it.
+    const std::uint32_t others = bars.load(std::memory_order_relaxed) & ~(1U << group);
+    // release, pairs with the lane's acquire: the page of a group that is no longer barred has been
+    // written anew.
+    bars.store(others | (barred ? 1U << group : 0), std::memory_order_release);
+  }
+}
+
+// Makes the page say again what it has to, and finds out whether somebody spoils it.
+void ConsumerGroups::look_at_page(std::uint32_t g) {
+  Group& group = groups_[g];
+  GroupPage& page = memory_.group(g);
+  if (group.state == GroupState::kUnused || group.barred) {
+    // relaxed: compared, and set right as long as somebody goes on writing.
+    if (page.head.state.load(std::memory_order_relaxed) ==
+        static_cast<std::uint32_t>(group.state)) {
+      return;
+    }
+    // One who was a member may still have the page.
+    if (!group.barred) bar(g, true);
+    return set_state(g, group.state);
+  }
+  group.damage = damage(g);
+  if (!group.damage.empty()) {
+    bar(g, true);
+    return set_state(g, GroupState::kDraining);
+  }
+  group.state = state(g);  // a lane may have detached it
+  if (group.state != GroupState::kActive) return;
+  for (std::uint32_t i = 0; i < memory_.layout().output.descriptors; ++i) {
+    // acquire, pairs with the member's claim.
+    const shm::Claim claim = shm::decode_claim(page.words[i].load(std::memory_order_acquire));
+    // Nobody is there who could hold it: it was written by one who had no right to.
+    if (claim.state == ClaimState::kTaken && claim.member < shm::kMembersMax &&
+        group.members[claim.member].pid == 0) {
+      give_back(g, page.words[i], claim.member);
+    }
+  }
+}
+
 bool ConsumerGroups::rejoin_over(std::uint32_t group, std::uint64_t now_ms) const {
   return live_members(group) == 0 &&
          now_ms - std::min(now_ms, groups_[group].empty_since_ms) >= groups_[group].terms.rejoin_ms;
@@ -532,19 +683,28 @@ std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms
   std::vector<Change> changes = std::exchange(untold_, {});
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     Group& group = groups_[g];
+    look_at_page(g);
     if (state(g) == GroupState::kJoining) try_admit(g);
     if (state(g) == GroupState::kActive && !group.declared && group.had_member &&
         live_members(g) == 0) {
       if (group.empty_since_ms == 0) group.empty_since_ms = now_ms;
       if (rejoin_over(g, now_ms)) set_state(g, GroupState::kDraining);
     }
-    if (state(g) == GroupState::kDraining && live_members(g) == 0 && !any_taken(g)) {
-      group.unused_since = ++uses_;
-      set_state(g, GroupState::kUnused);
+    // Every claim was a member's and went back with him: what is left in the words is nobody's.
+    if (state(g) == GroupState::kDraining && live_members(g) == 0) {
+      if (group.barred && group.declared) {
+        write_head(g, GroupTerms(group.terms));
+        group.declared = true;
+        memory_.group(g).head.declared = 1;
+        join(g, true);
+      } else {
+        group.unused_since = ++uses_;
+        set_state(g, GroupState::kUnused);
+      }
     }
     if (const GroupState now = state(g); now != group.reported) {
       group.reported = now;
-      changes.push_back({g, now, group.terms.name});
+      changes.push_back({g, now, group.terms.name, group.damage});
     }
   }
   return changes;
@@ -560,9 +720,9 @@ bool ConsumerGroups::in_motion() const {
 }
 
 std::uint32_t ConsumerGroups::live_members(std::uint32_t group) const {
-  const GroupPage& page = memory_.group(group);
-  return static_cast<std::uint32_t>(std::count_if(page.members, page.members + shm::kMembersMax,
-                                                  [](const auto& m) { return is_live(m); }));
+  const auto& members = groups_[group].members;
+  return static_cast<std::uint32_t>(
+      std::count_if(members.begin(), members.end(), [](const auto& who) { return who.pid != 0; }));
 }
 
 std::uint32_t ConsumerGroups::live_members() const {
@@ -574,6 +734,7 @@ std::uint32_t ConsumerGroups::live_members() const {
 }
 
 std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts) const {
+  if (groups_[group].barred) return 0;
   const GroupPage& page = memory_.group(group);
   const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().output.descriptors;
@@ -619,7 +780,7 @@ std::uint32_t ConsumerGroups::slots_used() const {
     bool needed = !ever_joined_;
     for (std::uint32_t g = 0; g < shm::kGroupsMax && !needed; ++g) {
       const GroupState now = state(g);
-      needed = (now == GroupState::kActive || now == GroupState::kDraining) &&
+      needed = (now == GroupState::kActive || now == GroupState::kDraining) && !groups_[g].barred &&
                !shm::group_finished(memory_.group(g), s, descriptors);
     }
     used += needed ? 1 : 0;

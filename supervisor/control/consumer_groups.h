@@ -15,8 +15,16 @@
 // leaves a group in one of these states, and each can be taken up from the page alone.
 //
 // A member is freed only with proof of its death, or at its own wish; its claims go back first.
+//
+// Members may write to their group's page, so nothing that concerns anybody else is read back from
+// it: state, terms, members and start are kept here, and the page is a copy for others. advance()
+// compares; a group whose page says what nobody who keeps to the rules can have written is barred:
+// lanes no longer respect it, its members find it DRAINING, and when they are gone it is UNUSED,
+// or, if it was declared, made anew.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -99,6 +107,7 @@ class ConsumerGroups {
     std::uint32_t group;
     shm::GroupState state;  // entered now
     std::string name;
+    std::string_view damage = {};  // what was wrong with its page, if that is why it leaves
   };
   // Moves on what can be moved on; returns what has changed.
   std::vector<Change> advance(std::uint64_t now_ms);
@@ -115,6 +124,12 @@ class ConsumerGroups {
   // Has a member ever been there, since the group was made?
   [[nodiscard]] bool had_member(std::uint32_t group) const { return groups_[group].had_member; }
   [[nodiscard]] bool rejoin_over(std::uint32_t group, std::uint64_t now_ms) const;
+  // Number of the admission, as its members know it.
+  [[nodiscard]] std::uint64_t epoch(std::uint32_t group) const { return groups_[group].epoch; }
+  [[nodiscard]] std::uint64_t start(std::uint32_t group) const { return groups_[group].start; }
+  // Batches that the group has lost since it was made: skipped, or closed instead of delivered
+  // again.
+  [[nodiscard]] std::uint64_t lost(std::uint32_t group) const;
 
   // Published batches that the group has not finished. With `at_end_counts`, those held by a member
   // that has seen the end of the feed count as finished: what it holds has been worked on.
@@ -137,6 +152,13 @@ class ConsumerGroups {
     std::uint64_t empty_since_ms = 0;
     std::uint64_t unused_since = 0;  // order in which pages became free
     shm::GroupState reported = shm::GroupState::kUnused;
+    shm::GroupState state = shm::GroupState::kUnused;
+    std::uint64_t epoch = 0;
+    std::uint64_t start = 0;
+    std::array<process::Identity, shm::kMembersMax> members = {};  // pid 0: none
+    std::uint64_t closed = 0;  // batches of the dead that nobody gets
+    bool barred = false;
+    std::string_view damage = {};
   };
 
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
@@ -155,6 +177,11 @@ class ConsumerGroups {
   static void clear_words(shm::GroupPage& page);
   bool try_admit(std::uint32_t group);
   [[nodiscard]] bool any_taken(std::uint32_t group) const;
+  void join(std::uint32_t group, bool oldest);
+  [[nodiscard]] std::string_view damage(std::uint32_t group) const;
+  void look_at_page(std::uint32_t group);
+  void bar(std::uint32_t group, bool barred);
+  bool give_back(std::uint32_t group, std::atomic<std::uint64_t>& word, std::uint32_t member);
 
   const layout::FeedMemory& memory_;
   std::array<Group, shm::kGroupsMax> groups_;

@@ -179,8 +179,7 @@ void Trainers::rejoin(ControlServer& server, ConnectionId connection, const Rejo
   const bool same_feed =
       request.feed_id() == std::string_view(reinterpret_cast<const char*>(id.data()), id.size());
   if (!same_feed || at == places_.end() || at->second.who.pid != server.peer(connection).pid ||
-      // relaxed: written by this process or the supervisor before it.
-      memory_.group(place.group).head.epoch.load(std::memory_order_relaxed) != request.epoch()) {
+      groups_.epoch(place.group) != request.epoch()) {
     return refuse(reply, Reply::NO_SUCH_GROUP,
                   fmt::format("feed '{}' does not know this member any more: attach again",
                               memory_.layout().feed));

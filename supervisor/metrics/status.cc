@@ -201,13 +201,9 @@ void fill_trainers(const layout::FeedMemory& memory, const control::ConsumerGrou
     group.set_world(terms.world);
     group.set_policy(static_cast<ConsumerGroupConfig::Policy>(terms.policy));
     group.set_members(groups.live_members(g));
-    group.set_start(read(page.head.start));
+    group.set_start(groups.start(g));
     group.set_lag(groups.unfinished(g, false));
-    std::uint64_t skipped = 0;
-    for (const std::atomic<std::uint64_t>& word : page.words) {
-      skipped += shm::decode_claim(read(word)).state == shm::ClaimState::kSkipped ? 1 : 0;
-    }
-    group.set_skipped(skipped);
+    group.set_skipped(groups.lost(g));
     for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
       const shm::Member& member = page.members[m];
       if (read(member.state) == static_cast<std::uint32_t>(shm::MemberState::kFree)) continue;

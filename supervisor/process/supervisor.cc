@@ -391,13 +391,13 @@ void Supervisor::advance_groups() {
     switch (change.state) {
       case shm::GroupState::kActive:
         event(metrics::Level::kInfo, "group_joined",
-              fmt::format("group={} from_batch={}", change.name,
-                          // relaxed: for people.
-                          memory_.group(change.group).head.start.load(std::memory_order_relaxed)));
+              fmt::format("group={} from_batch={}", change.name, groups_.start(change.group)));
         break;
       case shm::GroupState::kDraining:
         event(metrics::Level::kWarn, "group_leaving",
-              fmt::format("group={} members={}", change.name, groups_.live_members(change.group)));
+              fmt::format("group={} members={}{}", change.name, groups_.live_members(change.group),
+                          change.damage.empty() ? std::string()
+                                                : fmt::format(" damaged={}", change.damage)));
         break;
       case shm::GroupState::kUnused:
         event(metrics::Level::kInfo, "group_left", fmt::format("group={}", change.name));

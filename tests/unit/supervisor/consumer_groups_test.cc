@@ -4,6 +4,11 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+
 #include "supervisor/process/linger.h"
 #include "tests/unit/supervisor/feed_maker.h"
 
@@ -347,6 +352,149 @@ TEST_F(Groups, SlotsInUseAreThoseThatSomeGroupStillNeeds) {
   EXPECT_EQ(groups_.slots_used(), 4U);
   ASSERT_TRUE(release(place, 2));
   EXPECT_EQ(groups_.slots_used(), 3U);
+}
+
+// ---- a member that spoils its group's page ------------------------------------------------------
+
+class SpoiledGroups : public Groups {
+ protected:
+  SpoiledGroups() {
+    bad_ = must_enter({.name = "bad", .oldest = true});
+    good_ = must_enter({.name = "good", .oldest = true});
+    answer();
+    EXPECT_TRUE(lanes_[0]->publish());
+  }
+  shm::GroupPage& page() { return memory_->group(bad_.group); }
+  // The first change that advance() tells of.
+  std::string damage() {
+    const auto changes = groups_.advance(now_);
+    return changes.empty() ? "" : std::string(changes[0].damage);
+  }
+
+  MemberPlace bad_;
+  MemberPlace good_;
+};
+
+TEST_F(SpoiledGroups, WhatMembersMayWriteIsNoDamage) {
+  ASSERT_TRUE(take(bad_, 1));
+  page().low.store(1);
+  page().bell.store(99);
+  page().members[bad_.member].taken.store(77);
+  page().members[bad_.member].state.store(static_cast<std::uint32_t>(shm::MemberState::kAtEnd));
+  EXPECT_EQ(damage(), "");
+  EXPECT_EQ(groups_.state(bad_.group), GroupState::kActive);
+}
+
+TEST_F(SpoiledGroups, WhatNobodyMayWriteIsFoundAndEndsTheGroup) {
+  const std::pair<const char*, std::function<void(shm::GroupPage&)>> deeds[] = {
+      {"state", [](auto& page) { page.head.state.store(77); }},
+      {"state", [](auto& page) { page.head.state.store(0); }},
+      {"terms", [](auto& page) { page.head.policy = 1; }},
+      {"terms", [](auto& page) { page.head.world = 0xffff; }},
+      {"terms", [](auto& page) { std::memset(page.head.name, 'x', sizeof page.head.name); }},
+      {"epoch", [](auto& page) { page.head.epoch.store(0); }},
+      {"start", [](auto& page) { page.head.start.store(~0ULL); }},
+      {"members", [](auto& page) { page.members[0].pid = 1; }},
+      {"members", [](auto& page) { page.members[9].state.store(1); }},
+      {"words", [](auto& page) { page.words[3].store(~0ULL); }},
+      {"words", [](auto& page) { page.words[3].store(shm::encode_claim({.seq = 9999})); }},
+      {"words", [](auto& page) { page.low.store(1ULL << 39); }},
+  };
+  for (const auto& [what, deed] : deeds) {
+    deed(page());
+    EXPECT_EQ(damage(), what);
+    EXPECT_EQ(groups_.state(bad_.group), GroupState::kDraining) << what;
+    EXPECT_EQ(groups_.state(good_.group), GroupState::kActive) << what;
+    groups_.leave(bad_, now_);
+    groups_.advance(now_);
+    EXPECT_EQ(groups_.state(bad_.group), GroupState::kUnused) << what;
+    bad_ = must_enter({.name = "bad", .oldest = true});
+    answer();
+    ASSERT_EQ(groups_.state(bad_.group), GroupState::kActive) << what;
+  }
+}
+
+// Its claim is one that only its end would undo, and it never ends.
+TEST_F(SpoiledGroups, NoLaneWaitsForThemAnyMore) {
+  ASSERT_EQ(lanes_[0]->publish_all(), 3);
+  for (std::uint64_t s = 1; s <= 4; ++s) {
+    ASSERT_TRUE(take(good_, s) && release(good_, s));
+    ASSERT_TRUE(take(bad_, s));
+  }
+  EXPECT_EQ(lanes_[0]->publish_all(), 0);
+  page().head.policy = 2;
+  groups_.advance(now_);
+  page().head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
+  EXPECT_EQ(lanes_[0]->publish_all(), 4);
+  EXPECT_EQ(groups_.unfinished(bad_.group, false), 0U);
+}
+
+TEST_F(SpoiledGroups, TheirMembersAreCountedByTheSupervisorAlone) {
+  for (shm::Member& member : page().members) member.state.store(1);
+  EXPECT_EQ(groups_.live_members(bad_.group), 1U);
+  groups_.leave(bad_, now_);
+  EXPECT_EQ(groups_.live_members(bad_.group), 0U);
+}
+
+TEST_F(SpoiledGroups, AClaimOfAMemberThatIsNotThereGoesBack) {
+  word(bad_.group, 1)
+      .store(shm::encode_claim({.seq = 1, .member = 7, .state = ClaimState::kTaken}));
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(bad_.group), GroupState::kActive) << "that alone is no proof of harm";
+  EXPECT_TRUE(take(bad_, 1));
+}
+
+TEST_F(SpoiledGroups, OneThatHasLeftCanNotBringItsGroupBack) {
+  groups_.leave(bad_, now_);
+  groups_.close(bad_.group);
+  groups_.advance(now_);
+  page().head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(bad_.group), GroupState::kUnused);
+  ASSERT_TRUE(take(good_, 1) && release(good_, 1));
+  page().head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
+  EXPECT_EQ(lanes_[0]->publish_all(), 4) << "no lane respects what it wrote";
+}
+
+TEST_F(Groups, ADeclaredGroupThatWasSpoiledIsMadeAnew) {
+  ASSERT_TRUE(groups_.declare({.name = "train"}).ok());
+  const MemberPlace place = must_enter({.name = "train"});
+  memory_->group(place.group).head.kind = 77;
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kDraining);
+  groups_.leave(place, now_);
+  groups_.advance(now_);
+  answer();
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  EXPECT_TRUE(groups_.declared(place.group));
+  ASSERT_TRUE(lanes_[0]->publish());
+  EXPECT_TRUE(take(must_enter({.name = "train"}), 1));
+}
+
+// The next supervisor knows from the lanes' pages who was barred.
+TEST_F(SpoiledGroups, StayBarredForTheNextSupervisor) {
+  page().head.redeliver = 7;
+  groups_.advance(now_);
+  page().head.redeliver = 1;
+  page().head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
+  ConsumerGroups next(*memory_);
+  EXPECT_EQ(next.adopt().size(), 2U);
+  EXPECT_EQ(next.state(bad_.group), GroupState::kDraining);
+  EXPECT_EQ(next.state(good_.group), GroupState::kActive);
+}
+
+TEST_F(Groups, WhatAGroupHasLostIsCountedForItsLife) {
+  const MemberPlace skips = must_enter({.name = "skips",
+                                        .oldest = true,
+                                        .policy = shm::GroupPolicy::kSkip,
+                                        .redeliver = false,
+                                        .max_hold = 1});
+  answer();
+  for (int i = 0; i < 700; ++i) ASSERT_TRUE(lanes_[0]->publish());
+  EXPECT_EQ(groups_.lost(skips.group), 700U - 4U) << "more than there are words";
+  ASSERT_TRUE(take(skips, 700));
+  groups_.leave(skips, now_);
+  EXPECT_EQ(groups_.lost(skips.group), 700U - 4U + 1U);
 }
 
 class Linger : public Groups {

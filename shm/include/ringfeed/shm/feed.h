@@ -30,7 +30,8 @@
 // page's last group has come to its end by then), sets start, ACTIVE.
 //
 // A trainer that scribbles over its group page spoils its own group: producing lanes check every
-// value they read here.
+// value they read here, and the supervisor, who keeps its own account of every group, bars a page
+// that contradicts it (LanePage::groups_barred).
 #pragma once
 
 #include "ringfeed/shm/abi.h"

@@ -98,6 +98,7 @@ class FeedProducer {
     kYes,    // and they are
   };
   std::optional<Slot> find_slot(std::uint64_t s, Insist insist) noexcept;
+  GroupState state_of(std::uint32_t g) const noexcept;
   bool respects(std::uint32_t g) const noexcept;
   bool finished_by_all(std::uint64_t s, Insist insist) noexcept;
   std::uint64_t newest(const Journal& journal) const noexcept;

@@ -23,6 +23,8 @@
 //   0x204      4  crash_count     supervisor  deaths of this lane's worker
 //   0x208      8  quarantine_key  supervisor  a record to set aside instead of working on it
 //   0x210      8  park_ticket     supervisor  number of the last order to park
+//   0x218      4  groups_barred   supervisor  bit g: consumer group g is not to be respected,
+//                                             whatever its page says
 //   0x280      8  retire          lane        1 + newest batch whose slot or descriptor was given
 //   up 0x290  16x16  answers         lane        per consumer group, see AdmissionAnswer 0x400 3072
 //   counters        lane        counters.h
@@ -73,9 +75,11 @@ constexpr std::uint64_t seq_of(std::uint64_t record_key) noexcept {
 
 // A lane's answer to the admission of one consumer group: from batch `from` on it reuses nothing
 // that this group, in this epoch, has not finished. `from` is stored first, then `epoch` (release).
+// `skipped` counts what the lane has taken from the group since (policy skip); a death between the
+// two loses a count.
 struct AdmissionAnswer {
   std::atomic<std::uint32_t> epoch;
-  std::uint32_t reserved;
+  std::atomic<std::uint32_t> skipped;
   std::atomic<std::uint64_t> from;
 };
 static_assert(sizeof(AdmissionAnswer) == 16);
@@ -100,7 +104,8 @@ struct LanePage {
   std::atomic<std::uint32_t> crash_count;
   std::atomic<std::uint64_t> quarantine_key;
   std::atomic<std::uint64_t> park_ticket;
-  std::uint8_t reserved3[0x280 - 0x218];
+  std::atomic<std::uint32_t> groups_barred;
+  std::uint8_t reserved3[0x280 - 0x21c];
   std::atomic<std::uint64_t> retire;
   std::uint64_t reserved4;
   AdmissionAnswer answers[kGroupsMax];
