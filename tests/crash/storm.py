@@ -266,9 +266,12 @@ def quantile(values: list[float], q: float) -> float:
     return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else 0.0
 
 
-def undisturbed(work: Path, data: Path, epochs: int) -> dict[int, tuple[int, int]]:
+def undisturbed(
+    work: Path, data: Path, epochs: int, settings: dict[str, Any]
+) -> dict[int, tuple[int, int]]:
+    """What each batch of such a feed is, by number, when nobody dies."""
     work.mkdir()
-    run = FeedRun(work, data, epochs=epochs, **{**SETTINGS, "groups": 'groups { name: "alone" }'})
+    run = FeedRun(work, data, epochs=epochs, **settings)
     member = Member("alone", ["--group=alone"], work / "alone.lines")
     try:
         run.start()
@@ -303,7 +306,8 @@ def main() -> int:
         data = lc0_data.make_dataset(work / "data", games=60, tars=3, seed=3, loose=5)
         # About 95 batches an epoch; long enough for all the kills, about ten a second.
         epochs = max(3, round(arguments.kills * 0.1))
-        expected = undisturbed(work / "undisturbed", Path(data.directory), epochs)
+        reference = {**SETTINGS, "groups": 'groups { name: "alone" }'}
+        expected = undisturbed(work / "undisturbed", Path(data.directory), epochs, reference)
         storm_dir = work / "storm"
         storm_dir.mkdir()
         run = FeedRun(storm_dir, Path(data.directory), epochs=epochs, **SETTINGS)

@@ -25,6 +25,9 @@ def main() -> int:
     parser.add_argument("--world", type=int)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pause-ms", type=float, default=0.0)
+    parser.add_argument("--policy")
+    parser.add_argument("--stall-ms", type=int)
+    parser.add_argument("--rejoin-ms", type=int)
     arguments = parser.parse_args()
     while True:
         try:
@@ -34,6 +37,9 @@ def main() -> int:
                 rank=arguments.rank,
                 world=arguments.world,
                 start="oldest",
+                policy=arguments.policy,
+                stall_ms=arguments.stall_ms,
+                rejoin_ms=arguments.rejoin_ms,
                 timeout_s=120.0,
                 attach_timeout_s=120.0,
             )
