@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "proto/batch.pb.h"
 #include "proto/control.pb.h"
@@ -105,7 +106,9 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
                               "attach in the process that trains",
                               trainer.who.pid, request.pid()));
   }
-  Result<MemberPlace> place = groups_.enter(wish_of(request), trainer.who, now_ms());
+  const GroupWish wish = wish_of(request);
+  bury_dead(wish.name);
+  Result<MemberPlace> place = groups_.enter(wish, trainer.who, now_ms());
   if (!place) {
     return refuse(reply, reply_code(place.error().code()), place.error().message());
   }
@@ -208,6 +211,16 @@ void Trainers::died(const MemberPlace& place) {
   if (at != places_.end() && process::has_ended(at->second.pidfd.get())) {
     remove(at, "trainer_died");
   }
+}
+
+// Whoever comes after one that has died finds its rank free, and first of all what it held, also if
+// the loop has not come to that death yet.
+void Trainers::bury_dead(const std::string& group) {
+  std::vector<MemberPlace> members;
+  for (const auto& [place, trainer] : places_) {
+    if (groups_.terms(place.group).name == group) members.push_back(place);
+  }
+  for (const MemberPlace& place : members) died(place);
 }
 
 void Trainers::detach(ConnectionId connection, const DetachRequest& request, Reply& reply) {

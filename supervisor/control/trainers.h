@@ -59,6 +59,7 @@ class Trainers {
   using Places = std::map<MemberPlace, Trainer>;
 
   void died(const MemberPlace& place);
+  void bury_dead(const std::string& group);
   void remove(Places::iterator at, std::string_view event);
   [[nodiscard]] Places::iterator find(ConnectionId connection);
 

@@ -81,6 +81,7 @@ def train(run: FeedRun, place: Place, pause_ms: float) -> None:
     """A member's life, in a child: a line per batch, written before its slot goes back."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     options: dict[str, Any] = {}
     if place.group == "ranks":
         options = {"rank": place.number, "world": SIZES["ranks"]}
@@ -95,8 +96,8 @@ def train(run: FeedRun, place: Place, pause_ms: float) -> None:
             )
             break
         except ringfeed.FeedRefused as error:
-            # Its predecessor's death, or the end of the last guest, has not been seen yet.
-            if "is taken by process" not in str(error) and "groups" not in str(error):
+            # The end of the last guest has not been seen yet.
+            if not place.guest or "groups" not in str(error):
                 raise
         except (ringfeed.FeedFailed, ringfeed.FeedIOError, ringfeed.NoSuchFeed):
             pass  # it has ended, or is about to
@@ -140,6 +141,7 @@ class Crowd:
         # What is buffered here must not come out of the child as well.
         sys.stdout.flush()
         sys.stderr.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until the child can take it
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -151,6 +153,7 @@ class Crowd:
             finally:
                 sys.stderr.flush()
                 os._exit(status)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         place.pid, place.leaving = pid, False
 
     def reap(self) -> None:

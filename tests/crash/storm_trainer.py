@@ -44,11 +44,6 @@ def main() -> int:
                 attach_timeout_s=120.0,
             )
             break
-        except ringfeed.FeedRefused as error:
-            # The one before is dead, and its death has not been seen yet.
-            if "is taken by process" not in str(error):
-                raise
-            time.sleep(0.005)
         except (ringfeed.FeedIOError, ringfeed.FeedTimeout):
             time.sleep(0.01)  # the supervisor died meanwhile
     with feed, arguments.out.open("a", buffering=1) as out:
