@@ -188,6 +188,12 @@ Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
                  fmt::format("segment {}: cannot be created{}: {}", spec.name,
                              path.empty() ? "" : " as " + path, std::strerror(errno))};
   }
+  // A memfd is born with mode 0777: whoever is sent a descriptor for reading could open it anew for
+  // writing, through /proc, also as another user.
+  if (path.empty() && ::fchmod(fd.get(), 0600) != 0) {
+    return Error{ErrorCode::kIo, fmt::format("segment {}: its mode cannot be set: {}", spec.name,
+                                             std::strerror(errno))};
+  }
   if (Status status = reserve(fd.get(), 0, bytes, spec.name, storage); !status) {
     if (!path.empty()) ::unlink(path.c_str());
     return status.error();
