@@ -8,6 +8,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
+#include "supervisor/config/paths.h"
 #include "supervisor/process/spawn.h"
 
 namespace ringfeed::cli {
@@ -27,6 +28,7 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments) {
                         ? config::read_config(arguments.file, arguments.overrides)
                         : config::parse_config(arguments.text, arguments.file, arguments.overrides,
                                                config::Format::kText));
+  config::make_paths_absolute(prepared.configuration.message(), std::filesystem::current_path());
   prepared.plan = std::make_unique<PipelinePlan>();
   if (prepared.configuration.complete()) {
     prepared.worker_binary = process::find_worker_binary();
@@ -36,6 +38,9 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments) {
   if (!checked.ok()) {
     fmt::print(stderr, "{}", config::problem_report(checked.problems));
     return std::nullopt;
+  }
+  for (const config::Problem& warning : checked.warnings) {
+    fmt::print(stderr, "warning: {}\n", warning.message());
   }
   const DataLoaderConfig& message = prepared.configuration.message();
   prepared.wiring = std::move(checked.wiring);

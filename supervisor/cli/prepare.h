@@ -31,7 +31,7 @@ struct Prepared {
   Prepared(Prepared&&) noexcept;
 };
 
-// nullopt: there are problems, and all of them have been said on standard error.
+// nullopt: there are problems, and all of them have been said on standard error. So are warnings.
 [[nodiscard]] std::optional<Prepared> prepare(const ConfigArguments& arguments);
 
 [[nodiscard]] layout::MemoryLimits memory_limits(const Prepared& prepared);

@@ -11,6 +11,7 @@
 #include "proto/plan.pb.h"
 #include "supervisor/config/fields.h"
 #include "supervisor/config/names.h"
+#include "supervisor/config/paths.h"
 
 namespace ringfeed::config {
 namespace {
@@ -46,12 +47,17 @@ class Checker {
     check_restarts();
     if (checked_.problems.empty()) require_consistent(config_, plan_);
     sort_problems(checked_.problems);
+    sort_problems(checked_.warnings);
     return std::move(checked_);
   }
 
  private:
   void problem(const std::string& path, std::string text) {
     checked_.problems.push_back(
+        {places_.find(path), stage_label(config_, path), std::move(text), path});
+  }
+  void warn(const std::string& path, std::string text) {
+    checked_.warnings.push_back(
         {places_.find(path), stage_label(config_, path), std::move(text), path});
   }
   [[nodiscard]] bool reported(std::string_view path) const {
@@ -137,6 +143,7 @@ class Checker {
         }
       } else if (!field->is_repeated()) {
         check_range(message, *field, field_path);
+        check_data(message, *field, field_path);
       }
     }
   }
@@ -174,6 +181,15 @@ class Checker {
     if (in_range(field, value)) return;
     problem(path,
             fmt::format("{} is {}; give {}", shown_path(path), shown, allowed_numbers(field)));
+  }
+
+  void check_data(const Message& message, const FieldDescriptor& field, const std::string& path) {
+    if (field.options().GetExtension(::ringfeed::path_use) != PATH_READ) return;
+    const std::string directory = message.GetReflection()->GetString(message, &field);
+    if (directory.empty()) return;
+    if (std::string doubt = doubt_about_data(directory, config_.epochs() > 0); !doubt.empty()) {
+      warn(path, std::move(doubt));
+    }
   }
 
   // What the stages refuse. A value that has been refused already is not refused again.
@@ -343,6 +359,15 @@ class Checker {
                       "one or lower the other",
                       restart.backoff_ms_max(), restart.backoff_ms_min()));
     }
+    // 0 is an order of its own: the first death ends the feed, whatever it was of.
+    if (restart.max_restarts() != 0 && restart.max_attempts() > restart.max_restarts()) {
+      warn(
+          restart.has_max_attempts() ? "restart.max_attempts" : "restart.max_restarts",
+          fmt::format("restart.max_attempts ({}) is above restart.max_restarts ({}): a record that "
+                      "kills its stage may use up the restarts, and so stop the feed, before it "
+                      "is set aside; raise max_restarts, or lower max_attempts",
+                      restart.max_attempts(), restart.max_restarts()));
+    }
   }
 
   const DataLoaderConfig& config_;
@@ -354,7 +379,7 @@ class Checker {
 }  // namespace
 
 Checked check_config(const Configuration& configuration, const PipelinePlan& plan) {
-  if (!configuration.complete()) return Checked{{}, configuration.problems()};
+  if (!configuration.complete()) return Checked{{}, configuration.problems(), {}};
   return Checker(configuration, plan).check();
 }
 

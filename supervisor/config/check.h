@@ -3,7 +3,7 @@
 // What is checked, in the order of the code: names of stages, exactly one configuration each,
 // ranges of all numbers (from the options in config.proto), what the stages themselves refuse (from
 // the plan), the wiring (wiring.h), the feed's name, stage groups, slots and consumer groups,
-// restarts.
+// restarts. Data directories are looked at, and may give warnings.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ namespace ringfeed::config {
 struct Checked {
   Wiring wiring;                  // complete only if there are no problems
   std::vector<Problem> problems;  // of reading and of checking, in the order of the file
+  std::vector<Problem> warnings;  // what is allowed, and probably not meant
   [[nodiscard]] bool ok() const { return problems.empty(); }
 };
 

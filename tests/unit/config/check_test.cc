@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <string>
 
 #include "supervisor/config/fields.h"
+#include "supervisor/config/paths.h"
 #include "tests/unit/config/plan_maker.h"
 
 namespace ringfeed::config {
@@ -432,6 +436,84 @@ TEST(CheckRestarts, BackoffDoesNotShrink) {
   EXPECT_THAT(messages(lc0_text(), {"restart.backoff_ms_min=5001"}),
               ElementsAre(HasSubstr(
                   "restart.backoff_ms_max (5000) is below restart.backoff_ms_min (5001)")));
+}
+
+// ---------------------------------------------------------------------------------------- warnings
+
+std::vector<std::string> warnings(const std::vector<std::string>& overrides) {
+  std::vector<std::string> all;
+  for (const Problem& warning : checked_text(lc0_text(), overrides).checked.warnings) {
+    all.push_back(warning.message());
+  }
+  return all;
+}
+
+class CheckData : public testing::Test {
+ protected:
+  CheckData() {
+    std::string pattern = testing::TempDir() + "data_XXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  ~CheckData() override { std::filesystem::remove_all(directory_); }
+  [[nodiscard]] std::string override_to(const std::string& below) const {
+    return "stages.provider.directory=" + directory_ + below;
+  }
+  std::string directory_;
+};
+
+TEST_F(CheckData, ADirectoryThatDoesNotExistIsWaitedFor) {
+  EXPECT_THAT(warnings({override_to("/later")}),
+              ElementsAre(AllOf(HasSubstr("stage 'provider'"),
+                                HasSubstr(directory_ + "/later does not exist: the feed will wait "
+                                                       "for it"))));
+  EXPECT_THAT(warnings({override_to("/later"), "epochs=1"}),
+              ElementsAre(HasSubstr("does not exist: a finite run has no data then")));
+}
+
+TEST_F(CheckData, ADirectoryWithoutAFileIsEmptyWhateverDirectoriesAndHiddenNamesItHas) {
+  std::filesystem::create_directories(directory_ + "/a/b");
+  std::filesystem::create_directories(directory_ + "/.hidden");
+  std::ofstream(directory_ + "/.hidden/game.gz") << "x";
+  std::ofstream(directory_ + "/a/.game.gz") << "x";
+  EXPECT_THAT(warnings({override_to("")}), ElementsAre(HasSubstr("has no files yet")));
+  std::ofstream(directory_ + "/a/b/game.gz") << "x";
+  EXPECT_THAT(warnings({override_to("")}), IsEmpty());
+}
+
+TEST_F(CheckData, AFileIsNoDirectory) {
+  std::ofstream(directory_ + "/file") << "x";
+  EXPECT_THAT(warnings({override_to("/file")}), ElementsAre(HasSubstr("/file is no directory")));
+}
+
+TEST_F(CheckData, MoreAttemptsThanRestartsAreDoubted) {
+  std::ofstream(directory_ + "/game.gz") << "x";
+  const std::string data = override_to("");
+  EXPECT_THAT(warnings({data, "restart.max_attempts=10"}), IsEmpty());
+  EXPECT_THAT(
+      warnings({data, "restart.max_attempts=11"}),
+      ElementsAre(HasSubstr("restart.max_attempts (11) is above restart.max_restarts (10)")));
+  EXPECT_THAT(warnings({data, "restart.max_restarts=2"}),
+              ElementsAre(HasSubstr("restart.max_attempts (3) is above restart.max_restarts (2)")));
+  EXPECT_THAT(warnings({data, "restart.max_restarts=0"}), IsEmpty())
+      << "the first death is to stop the feed";
+}
+
+TEST(Paths, RelativeOnesCountFromTheGivenDirectoryAndOthersStay) {
+  DataLoaderConfig config = parse_config(lc0_text(), "x.textproto").message();
+  config.mutable_stages(0)->mutable_file_path_provider()->set_directory("games/../more");
+  config.mutable_stages(1)->mutable_chunk_source_loader()->set_cache_directory("/var/cache");
+  config.mutable_storage()->set_directory("shm");
+  config.mutable_log()->set_file("feed.log");
+  config.mutable_control()->set_directory("run");
+  config.mutable_restart()->set_dead_letters("dead");
+  make_paths_absolute(config, "/work");
+  EXPECT_EQ(config.stages(0).file_path_provider().directory(), "/work/games/../more");
+  EXPECT_EQ(config.stages(1).chunk_source_loader().cache_directory(), "/var/cache");
+  EXPECT_EQ(config.storage().directory(), "/work/shm");
+  EXPECT_EQ(config.log().file(), "/work/feed.log");
+  EXPECT_EQ(config.control().directory(), "/work/run");
+  EXPECT_EQ(config.restart().dead_letters(), "/work/dead");
+  EXPECT_EQ(config.stages(1).chunk_source_loader().input(), "provider") << "no path";
 }
 
 // ---------------------------------------------------------------------------------------- messages

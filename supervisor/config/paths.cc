@@ -1,0 +1,86 @@
+#include "supervisor/config/paths.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <string_view>
+#include <vector>
+
+#include "proto/config.pb.h"
+
+namespace ringfeed::config {
+namespace {
+
+namespace fs = std::filesystem;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+void make_absolute(Message& message, const fs::path& directory) {
+  const Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      if (!field->is_repeated())
+        make_absolute(*reflection.MutableMessage(&message, field), directory);
+      for (int i = 0; field->is_repeated() && i < reflection.FieldSize(message, field); ++i) {
+        make_absolute(*reflection.MutableRepeatedMessage(&message, field, i), directory);
+      }
+      continue;
+    }
+    if (field->options().GetExtension(::ringfeed::path_use) == NO_PATH || field->is_repeated())
+      continue;
+    const fs::path given = reflection.GetString(message, field);
+    // Not normalized: x/.. is another place than . if x is a link.
+    if (!given.empty() && given.is_relative()) {
+      reflection.SetString(&message, field, (directory / given).string());
+    }
+  }
+}
+
+// The first file that a provider would put out, or at least look at.
+bool holds_a_file(const fs::path& directory) {
+  std::error_code failed;
+  fs::recursive_directory_iterator at(directory,
+                                      fs::directory_options::follow_directory_symlink |
+                                          fs::directory_options::skip_permission_denied,
+                                      failed);
+  for (; !failed && at != fs::recursive_directory_iterator(); at.increment(failed)) {
+    if (at->path().filename().native().front() == '.') {
+      at.disable_recursion_pending();
+    } else if (at->is_regular_file(failed)) {
+      return true;
+    }
+    failed.clear();
+  }
+  // What cannot be looked at is not called empty.
+  return static_cast<bool>(failed);
+}
+
+}  // namespace
+
+void make_paths_absolute(DataLoaderConfig& config, const fs::path& directory) {
+  make_absolute(config, directory);
+}
+
+std::string doubt_about_data(const fs::path& directory, bool finite) {
+  std::error_code failed;
+  const fs::file_status status = fs::status(directory, failed);
+  const std::string_view then = finite ? "a finite run has no data then" : "the feed will wait for";
+  if (status.type() == fs::file_type::not_found) {
+    return fmt::format("directory {} does not exist: {}{}", directory.string(), then,
+                       finite ? "" : " it");
+  }
+  if (failed) return {};
+  if (status.type() != fs::file_type::directory) {
+    return fmt::format("{} is no directory: {}{}", directory.string(), then,
+                       finite ? "" : " one in its place");
+  }
+  if (holds_a_file(directory)) return {};
+  return fmt::format("directory {} has no files yet: {}{}", directory.string(), then,
+                     finite ? "" : " them");
+}
+
+}  // namespace ringfeed::config

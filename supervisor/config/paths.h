@@ -1,0 +1,22 @@
+// Paths in a configuration: the fields that the schema marks with its option `path_use`.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace ringfeed {
+class DataLoaderConfig;
+}
+
+namespace ringfeed::config {
+
+// Relative paths count from `directory`: the one in which the program was started, also for paths
+// in a file that lies elsewhere, because the same path may come from --set. Made absolute at once,
+// they mean the same to a supervisor that takes the feed over from another directory.
+void make_paths_absolute(DataLoaderConfig& config, const std::filesystem::path& directory);
+
+// What a person should know of a directory from which an endless (or finite) run is to read: "" if
+// it holds a file, or cannot be looked into.
+[[nodiscard]] std::string doubt_about_data(const std::filesystem::path& directory, bool finite);
+
+}  // namespace ringfeed::config
