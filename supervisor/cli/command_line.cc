@@ -2,18 +2,23 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "ringfeed/shm/layout.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/verbs.h"
+#include "supervisor/config/names.h"
 
 namespace ringfeed::cli {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Exit status: 0 ok, 1 failure, 2 usage, 3 invalid configuration, 4 no such feed.";
+    "Exit status: 0 ok, 1 failure, 2 usage, 3 invalid configuration, 4 no such feed, 5 the feed "
+    "goes on without a supervisor.";
 
 CLI::Option* add_config(CLI::App& verb, ConfigArguments& arguments) {
   CLI::Option* const file = verb.add_option(
@@ -34,11 +39,28 @@ void add_directory(CLI::App& verb, std::string& directory) {
       ->type_name("DIR");
 }
 
+std::string version_text() {
+  return fmt::format("ringfeed {}, ABI {}.{}, layout {:#018x}", RINGFEED_VERSION, shm::kAbiMajor,
+                     shm::kAbiMinor, shm::kLayoutHash);
+}
+
+// CLI11 would call a misspelt verb an argument too many. "" if the first word is a verb, or an
+// option.
+std::string verb_mistake(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || *argv[1] == '\0' || *argv[1] == '-') return {};
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  if (std::find(verbs.begin(), verbs.end(), argv[1]) != verbs.end()) return {};
+  return fmt::format("there is no verb '{}'{}", argv[1],
+                     config::did_you_mean(argv[1], verbs, "there are"));
+}
+
 }  // namespace
 
 int main_with(int argc, char** argv) {
   CLI::App app{"ringfeed feeds training data to the processes that train.", "ringfeed"};
   app.require_subcommand(1);
+  app.set_version_flag("--version", version_text());
   app.footer(kExitCodes);
   int result = kOk;
 
@@ -46,6 +68,8 @@ int main_with(int argc, char** argv) {
   CLI::App* run_verb = app.add_subcommand("run", "Start a feed and serve it until it ends");
   CLI::Option* const run_config = add_config(*run_verb, config);
   RunOptions options;
+  std::string directory;
+  add_directory(*run_verb, directory);
   run_verb->add_flag("--fresh", options.fresh,
                      "start anew, also where a feed of this name could be taken over");
   run_verb
@@ -56,11 +80,13 @@ int main_with(int argc, char** argv) {
       "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\n"
       "A feed whose supervisor was killed is taken over: stages and trainers go on where they "
       "are.\n"
+      "Relative paths in a configuration count from the directory in which this is started.\n"
       "Example: ringfeed run lc0.textproto --set stages.pool.chunk_pool_size=20000");
   run_verb->callback([&] {
     if (options.resume.empty() && run_config->count() == 0) {
       throw CLI::RequiredError("CONFIG (or --resume DIR)");
     }
+    options.directory = directory;
     result = run(config, options);
   });
 
@@ -70,7 +96,6 @@ int main_with(int argc, char** argv) {
   check_verb->footer("Example: ringfeed check lc0.textproto");
   check_verb->callback([&] { result = check(config); });
 
-  std::string directory;
   std::string feed;
   bool json = false;
   CLI::App* status_verb =
@@ -85,7 +110,9 @@ int main_with(int argc, char** argv) {
   CLI::App* stop_verb = app.add_subcommand("stop", "End a feed and wait until it has ended");
   stop_verb->add_option("FEED", feed, "name of the feed")->required();
   stop_verb->add_flag("--now", now, "do not drain: batches on their way are lost");
-  stop_verb->footer("Example: ringfeed stop lc0");
+  stop_verb->footer(
+      "A feed without a supervisor cannot drain: --now ends its workers.\n"
+      "Example: ringfeed stop lc0");
   add_directory(*stop_verb, directory);
   stop_verb->callback([&] { result = stop(directory, feed, now); });
 
@@ -105,9 +132,12 @@ int main_with(int argc, char** argv) {
 
   CLI::App* clean_verb = app.add_subcommand(
       "clean", "Remove what killed feeds have left: sockets, lock files, segment files, workers");
+  bool force = false;
+  clean_verb->add_flag("--force", force,
+                       "also end feeds that go on without a supervisor and could be taken over");
   clean_verb->footer("Live feeds are not touched.\nExample: ringfeed clean");
   add_directory(*clean_verb, directory);
-  clean_verb->callback([&] { result = clean(directory); });
+  clean_verb->callback([&] { result = clean(directory, force); });
 
   std::string letters_directory;
   CLI::App* letters_verb = app.add_subcommand(
@@ -124,11 +154,12 @@ int main_with(int argc, char** argv) {
 
   CLI::App* version_verb = app.add_subcommand("version", "Show the version and the ABI");
   version_verb->footer("Example: ringfeed version");
-  version_verb->callback([] {
-    fmt::print("ringfeed {}, ABI {}.{}, layout {:#018x}\n", RINGFEED_VERSION, shm::kAbiMajor,
-               shm::kAbiMinor, shm::kLayoutHash);
-  });
+  version_verb->callback([] { fmt::print("{}\n", version_text()); });
 
+  if (const std::string mistake = verb_mistake(app, argc, argv); !mistake.empty()) {
+    fmt::print(stderr, "ringfeed: {}\nRun with --help for more information.\n", mistake);
+    return kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -71,9 +71,7 @@ DataLoaderConfig formed_groups(const Prepared& prepared) {
 }
 
 bool anything_lives(const control::LockRecord& left) {
-  return left.boot == control::boot_id() &&
-         std::any_of(left.workers.begin(), left.workers.end(),
-                     [](const auto& worker) { return process::is_alive(worker.second); });
+  return !control::living_workers(left).empty();
 }
 
 std::string left_unlike(const control::LockRecord& left, const DataLoaderConfig& now) {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -28,11 +29,89 @@ std::vector<std::string> look_in(const std::string& directory) {
   return control::search_directories(directory, control::read_environment());
 }
 
+// A feed whose workers go on without a supervisor.
+struct Orphan {
+  std::string feed;
+  std::string directory;
+  control::LockRecord record;
+
+  // "mix (4711), out (4712)"
+  [[nodiscard]] std::string workers() const {
+    std::vector<std::string> shown;
+    for (const auto& [group, worker] : control::living_workers(record)) {
+      shown.push_back(fmt::format("{} ({})", group, worker.pid));
+    }
+    return fmt::format("{}", fmt::join(shown, ", "));
+  }
+};
+
+std::optional<Orphan> find_orphan(const std::vector<std::string>& directories,
+                                  const std::string& feed) {
+  for (const std::string& place : directories) {
+    if (std::optional<control::LockRecord> record =
+            control::find_orphan(control::lock_path(place, feed))) {
+      return Orphan{feed, place, std::move(*record)};
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<Orphan> find_orphans(const std::vector<std::string>& directories) {
+  std::vector<Orphan> orphans;
+  for (const std::string& place : directories) {
+    for (const std::string& feed : control::feeds_in(place)) {
+      if (std::optional<Orphan> orphan = find_orphan({place}, feed)) {
+        orphans.push_back(std::move(*orphan));
+      }
+    }
+  }
+  return orphans;
+}
+
+std::string orphan_text(const Orphan& orphan) {
+  return fmt::format(
+      "feed {}: orphaned: its supervisor (process {}) is dead, its workers go on: {}\n"
+      "  `ringfeed run CONFIG` takes it over, `ringfeed stop {} --now` ends it\n",
+      orphan.feed, orphan.record.supervisor.pid, orphan.workers(), orphan.feed);
+}
+
+std::string orphan_json(const Orphan& orphan) {
+  nlohmann::ordered_json out;
+  out["feed"] = orphan.feed;
+  out["state"] = "ORPHANED";
+  out["reason"] = fmt::format("process {}, its supervisor, is dead", orphan.record.supervisor.pid);
+  nlohmann::ordered_json& workers = out["workers"] = nlohmann::ordered_json::array();
+  for (const auto& [group, worker] : control::living_workers(orphan.record)) {
+    workers.push_back({{"group", group}, {"pid", worker.pid}});
+  }
+  return out.dump(2) + "\n";
+}
+
 int no_such_feed(const std::vector<std::string>& directories, const std::string& feed) {
-  const std::vector<std::string> live = control::ControlClient::live_feeds(directories);
-  fmt::print(stderr, "no feed '{}' runs in {}; {}\n", feed, fmt::join(directories, " or "),
-             live.empty() ? "none runs there" : fmt::format("running: {}", fmt::join(live, ", ")));
+  std::vector<std::string> there = control::ControlClient::live_feeds(directories);
+  for (const Orphan& orphan : find_orphans(directories)) {
+    there.push_back(orphan.feed + " (without a supervisor)");
+  }
+  fmt::print(
+      stderr, "no feed '{}' runs in {}; {}\n", feed, fmt::join(directories, " or "),
+      there.empty() ? "none runs there" : fmt::format("running: {}", fmt::join(there, ", ")));
   return kNoSuchFeed;
+}
+
+// Ends an orphaned feed as `clean` does. False: somebody takes it over just now.
+bool end_orphan(const Orphan& orphan) {
+  Result<control::FeedLock> lock =
+      control::FeedLock::take(control::lock_path(orphan.directory, orphan.feed), orphan.feed);
+  if (!lock) {
+    fmt::print(stderr, "{}\n", lock.error().message());
+    return false;
+  }
+  for (const std::string& done : control::clear_remains(lock->left_behind())) {
+    fmt::print("feed {}: {}\n", orphan.feed, done);
+  }
+  ::unlink(control::socket_path(orphan.directory, orphan.feed).c_str());
+  lock->remove();
+  return true;
 }
 
 StatusReply ask_status(control::ControlClient& client, std::uint64_t id) {
@@ -49,9 +128,11 @@ StatusReply ask_status(control::ControlClient& client, std::uint64_t id) {
 int status(const std::string& directory, const std::string& feed, bool json) {
   const std::vector<std::string> directories = look_in(directory);
   std::vector<std::string> feeds{feed};
+  std::vector<Orphan> orphans;
   if (feed.empty()) {
     feeds = control::ControlClient::live_feeds(directories);
-    if (feeds.empty()) {
+    orphans = find_orphans(directories);
+    if (feeds.empty() && orphans.empty()) {
       fmt::print(stderr, "no feed runs in {}\n", fmt::join(directories, " or "));
       return kNoSuchFeed;
     }
@@ -59,20 +140,34 @@ int status(const std::string& directory, const std::string& feed, bool json) {
   for (const std::string& name : feeds) {
     std::optional<control::ControlClient> client =
         control::ControlClient::connect(directories, name);
-    if (!client) return no_such_feed(directories, name);
+    if (!client) {
+      std::optional<Orphan> orphan = find_orphan(directories, name);
+      if (!orphan) return no_such_feed(directories, name);
+      orphans.push_back(std::move(*orphan));
+      continue;
+    }
     const StatusReply before = ask_status(*client, 1);
     std::this_thread::sleep_for(kRateInterval);
     const StatusReply now = ask_status(*client, 2);
     fmt::print("{}",
                json ? metrics::status_json(now, &before) : metrics::show_status(now, &before));
   }
-  return kOk;
+  for (const Orphan& orphan : orphans) {
+    fmt::print("{}", json ? orphan_json(orphan) : orphan_text(orphan));
+  }
+  return orphans.empty() ? kOk : kOrphaned;
 }
 
 int stop(const std::string& directory, const std::string& feed, bool now) {
   const std::vector<std::string> directories = look_in(directory);
   std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
-  if (!client) return no_such_feed(directories, feed);
+  if (!client) {
+    const std::optional<Orphan> orphan = find_orphan(directories, feed);
+    if (!orphan) return no_such_feed(directories, feed);
+    if (now) return end_orphan(*orphan) ? kOk : kFailure;
+    fmt::print(stderr, "{}", orphan_text(*orphan));
+    return kOrphaned;
+  }
   Request request;
   request.set_id(1);
   request.mutable_stop()->set_now(now);
@@ -111,9 +206,10 @@ int take_snapshot(const std::string& directory, const std::string& feed, const s
   return kOk;
 }
 
-int clean(const std::string& directory) {
+int clean(const std::string& directory, bool force) {
   const std::vector<std::string> directories = look_in(directory);
   int cleaned = 0;
+  int left = 0;
   for (const std::string& place : directories) {
     for (const std::string& feed : control::feeds_in(place)) {
       Result<control::FeedLock> lock =
@@ -123,6 +219,12 @@ int clean(const std::string& directory) {
         if (lock.error().code() != ErrorCode::kBusy) {
           fmt::print(stderr, "{}\n", lock.error().message());
         }
+        continue;
+      }
+      if (!force && !control::living_workers(lock->left_behind()).empty()) {
+        fmt::print(stderr, "{}  left as it is; `ringfeed clean --force` ends all such feeds\n",
+                   orphan_text({feed, place, lock->left_behind()}));
+        ++left;
         continue;
       }
       for (const std::string& done : control::clear_remains(lock->left_behind())) {
@@ -136,7 +238,9 @@ int clean(const std::string& directory) {
       ++cleaned;
     }
   }
-  if (cleaned == 0) fmt::print(stderr, "nothing to clean in {}\n", fmt::join(directories, " or "));
+  if (cleaned == 0 && left == 0) {
+    fmt::print(stderr, "nothing to clean in {}\n", fmt::join(directories, " or "));
+  }
   return kOk;
 }
 

@@ -58,8 +58,9 @@ int run(const ConfigArguments& given, const RunOptions& options) {
   const DataLoaderConfig& message = prepared->configuration.message();
   const std::string& feed = message.feed();
 
-  const std::string directory =
-      control::socket_directory(message.control().directory(), control::read_environment());
+  const std::string directory = control::socket_directory(
+      options.directory.empty() ? message.control().directory() : options.directory,
+      control::read_environment());
   control::prepare_directory(directory, feed);
   control::FeedLock lock =
       control::FeedLock::take(control::lock_path(directory, feed), feed).value_or_throw();

@@ -1,6 +1,7 @@
 // The verbs of the command line; each returns the exit status of the program.
 //
 //   0 ok   1 failure   2 usage   3 invalid configuration   4 no such feed
+//   5 the feed goes on without a supervisor ("orphaned"): `ringfeed run` takes it over
 // Data goes to standard output, talk to standard error. Throws Error for what is 1.
 #pragma once
 
@@ -14,6 +15,7 @@ inline constexpr int kFailure = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kInvalidConfiguration = 3;
 inline constexpr int kNoSuchFeed = 4;
+inline constexpr int kOrphaned = 5;
 
 struct ConfigArguments {
   std::string file;
@@ -22,6 +24,8 @@ struct ConfigArguments {
 };
 
 struct RunOptions {
+  std::string directory = {};  // of the control socket; empty: as the configuration says, else by the
+                               // rule of control/place.h
   bool fresh = false;       // does not take over what an earlier run has left, but ends it
   std::string resume = {};  // a snapshot to go on from; then the configuration may be left out
 };
@@ -30,8 +34,10 @@ int check(const ConfigArguments& arguments);
 // `directory`: where feeds are looked for; empty: by the rule of control/place.h. An empty feed:
 // all that run there.
 int status(const std::string& directory, const std::string& feed, bool json);
+// `now`: does not drain; an orphaned feed, which nobody can drain, is ended.
 int stop(const std::string& directory, const std::string& feed, bool now);
-int clean(const std::string& directory);
+// `force`: orphaned feeds too.
+int clean(const std::string& directory, bool force);
 // Has the feed save itself to `target`.
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
                   bool json);

@@ -139,11 +139,25 @@ void FeedLock::remove() {
   fd_.reset();
 }
 
+std::vector<std::pair<std::string, process::Identity>> living_workers(const LockRecord& record) {
+  std::vector<std::pair<std::string, process::Identity>> living;
+  if (!record.boot.empty() && record.boot != boot_id()) return living;
+  for (const auto& worker : record.workers) {
+    if (process::is_alive(worker.second)) living.push_back(worker);
+  }
+  return living;
+}
+
+std::optional<LockRecord> find_orphan(const std::string& lock_path) {
+  LockRecord record = LockRecord::parse(read_all(state_path(lock_path)));
+  if (process::is_alive(record.supervisor) || living_workers(record).empty()) return std::nullopt;
+  return record;
+}
+
 std::vector<std::string> clear_remains(const LockRecord& record) {
   std::vector<std::string> done;
-  const bool same_boot = record.boot.empty() || record.boot == boot_id();
-  for (const auto& [group, worker] : record.workers) {
-    if (same_boot && process::is_alive(worker) && process::kill_process(worker, SIGKILL)) {
+  for (const auto& [group, worker] : living_workers(record)) {
+    if (process::kill_process(worker, SIGKILL)) {
       done.push_back(fmt::format("ended worker {} of stage group '{}'", worker.pid, group));
     }
   }

@@ -15,6 +15,7 @@
 // A record without its lock is the trace of a dead supervisor.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,14 @@ class FeedLock {
 
 // The system's present boot; "" if it does not say.
 [[nodiscard]] std::string boot_id();
+
+// The workers of the record that still live.
+[[nodiscard]] std::vector<std::pair<std::string, process::Identity>> living_workers(
+    const LockRecord& record);
+
+// The record of a feed whose supervisor is dead and whose workers go on: the next `ringfeed run`
+// can take it over. nullopt: there is no such feed. Takes no lock, so it is in nobody's way.
+[[nodiscard]] std::optional<LockRecord> find_orphan(const std::string& lock_path);
 
 // Ends the workers that a dead supervisor has left, by number and start time, and removes its
 // files. Returns one line for each thing done.

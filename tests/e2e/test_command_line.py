@@ -1,0 +1,112 @@
+"""The verbs: feeds whose supervisor is dead, misspelt words, paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import lc0_data
+from conftest import BIN, FeedRun, runs, wait_until
+from test_adoption import kill_supervisor
+
+MakeRun = Callable[..., FeedRun]
+
+
+def ringfeed(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(BIN / "ringfeed"), *words], capture_output=True, text=True, timeout=60)
+
+
+def orphan(make_run: MakeRun) -> tuple[FeedRun, list[int]]:
+    """A feed whose supervisor was killed, and the pids of its workers."""
+    run = make_run(epochs=0).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    workers = list(run.all_workers().values())
+    kill_supervisor(run)
+    assert workers and all(runs(pid) for pid in workers)
+    return run, workers
+
+
+def test_a_feed_without_a_supervisor_is_shown_and_left_to_the_next_one(make_run: MakeRun) -> None:
+    run, workers = orphan(make_run)
+    for words in (["status", "lc0"], ["status"]):
+        shown = run.command(*words)
+        assert shown.returncode == 5
+        assert "feed lc0: orphaned" in shown.stdout and "ringfeed run CONFIG" in shown.stdout
+        assert all(f"({pid})" in shown.stdout for pid in workers)
+    as_json = json.loads(run.command("status", "lc0", "--json").stdout)
+    assert as_json["state"] == "ORPHANED"
+    assert sorted(worker["pid"] for worker in as_json["workers"]) == sorted(workers)
+
+    stopped = run.command("stop", "lc0")
+    assert stopped.returncode == 5 and "ringfeed run CONFIG" in stopped.stderr
+    cleaned = run.command("clean")
+    assert cleaned.returncode == 0
+    assert "feed lc0: orphaned" in cleaned.stderr and "clean --force" in cleaned.stderr
+    assert all(runs(pid) for pid in workers), "nobody has ended them"
+
+    run.start()
+    wait_until(lambda: "feed_adopted" in run.text() and run.status(), "the feed to be taken over")
+    assert sorted(run.all_workers().values()) == sorted(workers)
+    assert run.stop() == 0, run.text()
+
+
+def test_stop_now_ends_a_feed_without_a_supervisor(make_run: MakeRun) -> None:
+    run, workers = orphan(make_run)
+    assert run.command("stop", "lc0", "--now").returncode == 0
+    wait_until(lambda: not any(runs(pid) for pid in workers), "the workers to end")
+    assert run.command("status", "lc0").returncode == 4
+    assert not list(run.sockets.iterdir())
+
+
+def test_clean_with_force_ends_a_feed_without_a_supervisor(make_run: MakeRun) -> None:
+    run, workers = orphan(make_run)
+    assert run.command("clean", "--force").returncode == 0
+    wait_until(lambda: not any(runs(pid) for pid in workers), "the workers to end")
+    assert not list(run.sockets.iterdir())
+
+
+def test_clean_removes_what_no_process_holds_any_more(make_run: MakeRun) -> None:
+    run, workers = orphan(make_run)
+    for pid in workers:
+        os.kill(pid, 9)
+    wait_until(lambda: not any(runs(pid) for pid in workers), "the workers to end")
+    assert run.command("clean").returncode == 0
+    assert not list(run.sockets.iterdir())
+
+
+def test_a_misspelt_verb_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    done = ringfeed("stauts", "lc0")
+    assert done.returncode == 2 and "did you mean 'status'" in done.stderr
+    done = ringfeed("xyzzy")
+    assert done.returncode == 2
+    assert all(verb in done.stderr for verb in ("run", "check", "status", "stop", "clean"))
+
+
+def test_version_is_a_verb_and_an_option() -> None:
+    assert ringfeed("--version").stdout == ringfeed("version").stdout != ""
+    assert ringfeed("--version").returncode == 0
+
+
+def test_run_takes_a_socket_directory_like_the_other_verbs(make_run: MakeRun, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    run = make_run(epochs=0).start("--socket-dir", str(elsewhere))
+    wait_until((elsewhere / "lc0.sock").exists, "the socket")
+    assert run.command("status", "lc0").returncode == 4
+    assert run.command("status", "lc0", "--socket-dir", str(elsewhere)).returncode == 0
+    assert run.command("stop", "lc0", "--now", "--socket-dir", str(elsewhere)).returncode == 0
+    assert run.wait() == 0
+
+
+def test_relative_paths_count_from_where_run_is_started(
+    make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path
+) -> None:
+    shutil.copytree(games.directory, tmp_path / "here" / "games")
+    run = make_run(Path("games"), epochs=0)
+    checked = run.command("check", str(run.config), cwd=tmp_path)
+    assert f"directory {tmp_path}/games does not exist" in checked.stderr
+    checked = run.command("check", str(run.config), cwd=tmp_path / "here")
+    assert checked.returncode == 0 and checked.stderr == ""
