@@ -60,7 +60,8 @@ typedef enum rf_status {
   RF_PERMISSION = -9,      /* another user's feed */
   RF_NO_MEMORY = -10,      /* too little memory or address space in this process */
   RF_IO = -11,             /* the system refused a call */
-  RF_DAMAGED = -12         /* shared memory or a message contradicts itself */
+  RF_DAMAGED = -12,        /* shared memory or a message contradicts itself */
+  RF_FEED_STOPPED = -13    /* the feed was stopped before its end: what was under way is lost */
 } rf_status;
 
 typedef struct rf_feed rf_feed;
@@ -89,7 +90,8 @@ enum {
   RF_PHASE_RUNNING = 1,
   RF_PHASE_DRAINING = 2,
   RF_PHASE_ENDED = 3,
-  RF_PHASE_FAILED = 4
+  RF_PHASE_FAILED = 4,
+  RF_PHASE_STOPPED = 5
 };
 
 /* What to attach to. From `kind` on, fields describe the group: they are used if this call makes
@@ -164,7 +166,7 @@ typedef struct rf_batch {
 /* Where this member, its group and the feed stand. */
 typedef struct rf_stats_info {
   uint32_t struct_size; /* set by the caller: sizeof(rf_stats_info) */
-  uint32_t phase;       /* RF_PHASE_STARTING to RF_PHASE_FAILED */
+  uint32_t phase;       /* RF_PHASE_STARTING to RF_PHASE_STOPPED */
   uint64_t published;   /* newest batch of the feed, 0 before the first */
   uint64_t taken;       /* batches that this member has claimed */
   uint64_t done;        /* of these, released */
@@ -189,6 +191,7 @@ typedef struct rf_stats_info {
   char group[68]; /* name, NUL-terminated */
   uint64_t next;  /* lowest batch that the group has not finished; in a ranked group: of those that
                      this rank takes */
+  char socket[112]; /* path of the control socket, NUL-terminated */
 } rf_stats_info;
 
 /* Becomes a member of a consumer group and maps the feed: payload read-only (or private), own
@@ -210,8 +213,10 @@ RF_API rf_status rf_attach(const rf_attach_options* options, rf_feed** feed);
  * Result: RF_OK: held until rf_release(feed, batch->seq), or until this process dies.
  * RF_TIMEOUT, RF_INTERRUPTED: nothing is claimed, calling again is safe. RF_END: nothing will come.
  * RF_SLOTS_EXHAUSTED: release a batch first; nothing is claimed. RF_FEED_FAILED: what was published
- * before has been delivered, no more will come; the text is the feed's reason. RF_DETACHED,
- * RF_FORKED, RF_INVALID, RF_DAMAGED, RF_IO (private pages that the system will not drop).
+ * before has been delivered, no more will come; the text is the feed's reason. RF_FEED_STOPPED: the
+ * same for a feed that was stopped at once (`ringfeed stop --now`, a second signal, a drain that
+ * took too long); one that was drained ends with RF_END. RF_DETACHED, RF_FORKED, RF_INVALID,
+ * RF_DAMAGED, RF_IO (private pages that the system will not drop).
  * Source: descriptor `seq mod D` of feed control, slot `slot` of the payload. */
 RF_API rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch);
 
@@ -264,7 +269,8 @@ RF_API rf_status rf_leave(rf_feed* feed);
 RF_API rf_status rf_detach(rf_feed* feed);
 
 /* One sentence on the last call with a status < 0 or RF_TIMEOUT that this thread made with `feed`
- * (NULL: with rf_attach); "" if there was none. Never NULL; valid until this thread's next call. */
+ * (NULL: with rf_attach), and why the feed ended after RF_END; "" if there was none. Never NULL;
+ * valid until this thread's next call. */
 RF_API const char* rf_last_error(const rf_feed* feed);
 
 /* Version of this library, "MAJOR.MINOR.PATCH". */

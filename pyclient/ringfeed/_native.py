@@ -41,6 +41,7 @@ _ERRORS: dict[int, type[errors.RingfeedError]] = {
     -10: errors.FeedMemoryError,
     -11: errors.FeedIOError,
     -12: errors.FeedDamaged,
+    -13: errors.FeedStopped,
 }
 
 KINDS = {"shared": 1, "ranked": 2}
@@ -48,7 +49,7 @@ STARTS = {"oldest": 0, "newest": 1}
 POLICIES = {"block": 1, "skip": 2, "detach": 3}
 # "copy" is Python's own: copies are made from a read-only view.
 VIEWS = {"readonly": 0, "private": 1, "copy": 0}
-PHASES = ("starting", "running", "draining", "ended", "failed")
+PHASES = ("starting", "running", "draining", "ended", "failed", "stopped")
 
 
 class _AttachOptions(ctypes.Structure):
@@ -144,6 +145,7 @@ class _Stats(ctypes.Structure):
         ("feed", ctypes.c_char * 68),
         ("group", ctypes.c_char * 68),
         ("next", ctypes.c_uint64),
+        ("socket", ctypes.c_char * 112),
     ]
 
 
@@ -414,6 +416,7 @@ class Handle:
         values["feed_id"] = bytes(values["feed_id"])
         values["feed"] = values["feed"].decode()
         values["group"] = values["group"].decode()
+        values["socket"] = os.fsdecode(values["socket"])
         values["phase"] = PHASES[values["phase"]] if values["phase"] < len(PHASES) else "unknown"
         values["kind"] = "ranked" if values["kind"] == KINDS["ranked"] else "shared"
         values["ordered"] = values["ordered"] != 0

@@ -19,6 +19,14 @@ class FeedFailed(RingfeedError):
     """The feed has stopped with a reason. What it had published was delivered before."""
 
 
+class FeedStopped(RingfeedError):
+    """The feed was stopped before its end: batches that were under way are lost.
+
+    What it had published was delivered before. `ringfeed stop --now`, a second signal or a drain
+    that took too long does it; a feed that was drained ends as one that is over (FeedEnd).
+    """
+
+
 class SlotsExhausted(RingfeedError):
     """This member holds so many batches that the next cannot come: release one first.
 

@@ -598,6 +598,8 @@ extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
   memcpy(full.feed, feed->name, sizeof full.feed);
   memcpy(full.group, feed->group_name, sizeof full.group);
   full.next = next_unfinished(feed, full, from);
+  // A path that could be connected to is shorter; the rest is zero.
+  memcpy(full.socket, feed->socket_path, strnlen(feed->socket_path, sizeof full.socket - 1));
   memcpy(stats, &full, stats->struct_size < sizeof full ? stats->struct_size : sizeof full);
   return RF_OK;
 }

@@ -280,6 +280,27 @@ rf_status failed(const rf_feed* feed) {
   return fail(feed, RF_FEED_FAILED, "%.*s", static_cast<int>(bytes), state.reason);
 }
 
+rf_status stopped(const rf_feed* feed) {
+  const shm::FeedState& state = feed_state(feed);
+  const uint32_t bytes =
+      state.reason_bytes < sizeof state.reason ? state.reason_bytes : sizeof state.reason;
+  return fail(feed, RF_FEED_STOPPED,
+              "feed %s was stopped before its end, batches that were under way are lost: %.*s",
+              feed->name, static_cast<int>(bytes), state.reason);
+}
+
+// Why it has come to its end: the run is over, or it was drained.
+rf_status ended(const rf_feed* feed, FeedPhase phase) {
+  const shm::FeedState& state = feed_state(feed);
+  const uint32_t bytes =
+      state.reason_bytes < sizeof state.reason ? state.reason_bytes : sizeof state.reason;
+  // Lanes close before the supervisor says why; an order to drain it has said before.
+  if (bytes == 0 || phase == FeedPhase::kStarting || phase == FeedPhase::kRunning) {
+    return fail(feed, RF_END, "the run is over");
+  }
+  return fail(feed, RF_END, "%.*s", static_cast<int>(bytes), state.reason);
+}
+
 Look look(rf_feed* feed, rf_batch* batch) {
   const Look membership = check_member(feed);
   if (membership.found == Found::kError) return membership;
@@ -290,10 +311,14 @@ Look look(rf_feed* feed, rf_batch* batch) {
   // of the failure, is seen.
   const auto phase = static_cast<FeedPhase>(feed_state(feed).phase.load(std::memory_order_acquire));
   if (membership.found == Found::kJoining) {
-    return phase == FeedPhase::kFailed ? error(failed(feed)) : membership;
+    return phase == FeedPhase::kFailed    ? error(failed(feed))
+           : phase == FeedPhase::kStopped ? error(stopped(feed))
+                                          : membership;
   }
+  const bool over =
+      phase == FeedPhase::kEnded || phase == FeedPhase::kFailed || phase == FeedPhase::kStopped;
   Lanes lanes;
-  see_lanes(feed, phase == FeedPhase::kEnded || phase == FeedPhase::kFailed, &lanes);
+  see_lanes(feed, over, &lanes);
 
   const bool ranked = group.head.kind == static_cast<uint32_t>(shm::GroupKind::kRanked);
   const uint64_t world = ranked ? group.head.world : 1;
@@ -371,9 +396,15 @@ Look look(rf_feed* feed, rf_batch* batch) {
   const uint64_t unfinished = raise_low(feed, base);
 
   if (phase == FeedPhase::kFailed) return error(failed(feed));
+  if (phase == FeedPhase::kStopped) return error(stopped(feed));
   if (lanes.all_closed && awaited == 0) {
+    // A feed without a single batch may have failed by that: its supervisor, if there is one, says
+    // so in a moment, and rings the bell. relaxed: a hint; it is heard again in the next slice.
+    if (lanes.top == 0 && !over && feed->supervisor_gone.load(std::memory_order_relaxed) == 0) {
+      return {Found::kNothing, RF_OK};
+    }
     mark_at_end(feed);
-    if (!elsewhere) return {Found::kEnd, RF_END};
+    if (!elsewhere) return {Found::kEnd, ended(feed, phase)};
     return {Found::kNothing, RF_OK};
   }
   // Everything in sight was finished, and more may lie behind it.
@@ -482,9 +513,10 @@ rf_status timed_out(const rf_feed* feed, Found found) {
   // relaxed, both: for a message.
   const bool gone = feed->supervisor_gone.load(std::memory_order_relaxed) != 0;
   const uint32_t phase = feed_state(feed).phase.load(std::memory_order_relaxed);
-  static constexpr const char* kPhases[] = {"starting", "running", "draining", "ended", "failed"};
+  static constexpr const char* kPhases[] = {"starting", "running", "draining",
+                                            "ended",    "failed",  "stopped"};
   return fail(feed, RF_TIMEOUT, "feed %s, group %s: no batch came in time; the feed is %s%s%s",
-              feed->name, feed->group_name, phase < 5 ? kPhases[phase] : "in an unknown state",
+              feed->name, feed->group_name, phase < 6 ? kPhases[phase] : "in an unknown state",
               found == Found::kJoining ? ", the group is still being admitted" : "",
               gone ? " and its supervisor has closed the connection" : "");
 }

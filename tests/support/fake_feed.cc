@@ -221,11 +221,15 @@ void FakeFeed::set_phase(shm::FeedPhase phase) {
   state.phase.store(static_cast<std::uint32_t>(phase), std::memory_order_release);
 }
 
-void FakeFeed::fail(const std::string& reason) {
+void FakeFeed::fail(const std::string& reason) { over(shm::FeedPhase::kFailed, reason); }
+
+void FakeFeed::stop(const std::string& reason) { over(shm::FeedPhase::kStopped, reason); }
+
+void FakeFeed::over(shm::FeedPhase phase, const std::string& reason) {
   auto& state = *reinterpret_cast<shm::FeedState*>(control_.data() + shm::kFeedStateOffset);
   state.reason_bytes = static_cast<std::uint32_t>(std::min(reason.size(), sizeof state.reason));
   std::memcpy(state.reason, reason.data(), state.reason_bytes);
-  set_phase(shm::FeedPhase::kFailed);
+  set_phase(phase);
 }
 
 void FakeFeed::recover(std::uint32_t g, std::uint32_t member) {

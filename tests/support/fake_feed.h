@@ -54,6 +54,8 @@ class FakeFeed {
   void close();
   void close_lane(std::uint32_t lane);
   void fail(const std::string& reason);
+  // As by `ringfeed stop --now`: the lanes have not closed.
+  void stop(const std::string& reason);
   void set_phase(shm::FeedPhase phase);
 
   // What the supervisor does with proof of a member's death.
@@ -74,6 +76,7 @@ class FakeFeed {
   [[nodiscard]] const std::byte* payload() const { return payload_.data(); }
 
  private:
+  void over(shm::FeedPhase phase, const std::string& reason);
   struct Lane;
   struct Connection;
   void serve();

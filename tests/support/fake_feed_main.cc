@@ -6,6 +6,7 @@
 //   publish N [ROWS]   "ok": a thread publishes N more batches, each as soon as there is room
 //   close              "ok": the lanes close once all of these are published
 //   fail REASON        "ok": the feed fails once all of these are published
+//   stop REASON        "ok": the feed is stopped
 //   newest             the number of the newest batch
 //   members            how many clients are attached
 //   recover G M        "ok": member M of group G is taken for dead
@@ -146,6 +147,8 @@ int main(int argc, char** argv) {
       publisher.close();
     } else if (verb == "fail") {
       publisher.fail(rest_of(words));
+    } else if (verb == "stop") {
+      feed.stop(rest_of(words));
     } else if (verb == "newest") {
       std::cout << feed.newest() << std::endl;
       continue;

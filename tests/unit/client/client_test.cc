@@ -546,6 +546,36 @@ TEST(End, AFailureComesAfterWhatWasPublished) {
   EXPECT_EQ(member.error(), "feed 'fake' has failed: group pool died 11 times within 60 s");
 }
 
+TEST(End, AStopComesAfterWhatWasPublishedAndIsNoEnd) {
+  FakeFeed fake({.lanes = 2});
+  Member member(fake);
+  fake.publish(1);
+  fake.stop("stopped by a request of process 7");
+  EXPECT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.next(), RF_FEED_STOPPED);
+  EXPECT_THAT(member.error(), HasSubstr("stopped by a request of process 7"));
+  EXPECT_EQ(member.stats().phase, static_cast<uint32_t>(RF_PHASE_STOPPED));
+}
+
+TEST(End, AFeedWithoutABatchEndsWhenItsSupervisorSaysHow) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.close_lane(0);
+  EXPECT_EQ(member.next(20), RF_TIMEOUT) << "lanes close before the supervisor knows why";
+  fake.fail("the run is over without a single batch");
+  EXPECT_EQ(member.next(), RF_FEED_FAILED);
+}
+
+TEST(End, ItsReasonIsTold) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  fake.close();
+  EXPECT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.next(), RF_END);
+  EXPECT_EQ(member.error(), "the run is over");
+}
+
 TEST(End, AGroupThatIsStillBeingAdmittedHearsOfTheFailure) {
   FakeFeed fake;
   Member member(fake);

@@ -130,8 +130,9 @@ enum class FeedPhase : std::uint32_t {
   kStarting = 0,
   kRunning = 1,
   kDraining = 2,
-  kEnded = 3,   // every producing lane has closed; what is published stays readable
-  kFailed = 4,  // `reason` says why; no more batches will come
+  kEnded = 3,    // every producing lane has closed; what is published stays readable
+  kFailed = 4,   // `reason` says why; no more batches will come
+  kStopped = 5,  // ended before its lanes were at their end; `reason` says why, no more will come
 };
 
 // Written by the supervisor: the reason first, then the phase (release).
