@@ -12,8 +12,10 @@ from pathlib import Path
 
 from .errors import FeedDamaged, FeedIOError, FeedRefused
 
+_STATUS = 4
 _STOP = 5
 _STAGE_CONTROL = 6
+_STATUS_REPLY = 6
 _STAGE_CONTROL_REPLY = 8
 _SNAPSHOT = 10
 _SNAPSHOT_REPLY = 13
@@ -104,6 +106,21 @@ def _request(
     if code != 0:
         raise FeedRefused(text or f"the supervisor refuses the request (error {code})")
     return reply
+
+
+def waits_for(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> str:
+    """What a feed waits for, in its supervisor's words; "" if for nothing."""
+    reply = _request(socket_path, _STATUS, b"", timeout_s)
+    reason, progress = "", []
+    for number, body in fields(reply):
+        if number != _STATUS_REPLY or not isinstance(body, bytes):
+            continue
+        for inner, value in fields(body):
+            if inner == 3 and isinstance(value, bytes):
+                reason = value.decode(errors="replace")
+            if inner == 13 and isinstance(value, bytes):
+                progress.append(value.decode(errors="replace"))
+    return reason or "; ".join(progress)
 
 
 def stop(socket_path: str | os.PathLike[str], *, now: bool, timeout_s: float = 5.0) -> None:

@@ -23,6 +23,8 @@ from .schema import Schema
 # Longest stay in C, in milliseconds, before Python may run signal handlers. Data is not delayed by
 # it: the wait in C ends when a batch comes, and with a signal.
 _SLICE_MS = 100
+# Who has waited in vain for so many seconds asks the supervisor why.
+_ASK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class FeedStats:
     """Where a member, its group and the feed stand; read while they run.
 
     Attributes:
-        phase: "starting", "running", "draining", "ended" or "failed".
+        phase: "starting", "running", "draining", "ended", "failed" or "stopped".
         published: Newest batch of the feed, 0 before the first.
         taken, done: Batches that this member has claimed, and of these released.
         lag: Published batches that the group has not finished; at most 256.
@@ -45,6 +47,7 @@ class FeedStats:
         feed_id: 16 random bytes, another for each start of a feed.
         feed, group: Names.
         next: Lowest batch that the group has not finished; in a ranked group, of this rank's.
+        socket: Path of the supervisor's control socket.
     """
 
     phase: str
@@ -71,6 +74,7 @@ class FeedStats:
     feed: str
     group: str
     next: int
+    socket: str
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,9 @@ class Snapshot:
 class Feed:
     """A member of a consumer group: an iterator of batches, and a context manager.
 
-    Attributes: ``name``, ``group``, ``timeout_s`` and ``view``, as given to ``attach``.
+    Attributes: ``name``, ``group``, ``timeout_s`` and ``view``, as given to ``attach``;
+    ``end_reason``: why the feed came to its end ("the run is over", or who had it drained), None
+    before that.
 
     Made by ``attach``. May be used by several threads. Not usable in a forked child
     (ForkedFeed): attach there.
@@ -124,6 +130,7 @@ class Feed:
         self.group = group
         self.timeout_s = timeout_s
         self.view = view
+        self.end_reason: str | None = None
         self._on_wait = on_wait
         try:
             self._schema = Schema.of(handle)
@@ -157,6 +164,7 @@ class Feed:
             SlotsExhausted: This member holds as many batches as it may, or all that the lanes
                 could write into; release one first.
             FeedFailed: The feed has stopped; the text is its reason.
+            FeedStopped: The feed was stopped before its end; the text says by whom.
             FeedDetached: The group has left the feed, or this feed was closed.
             ForkedFeed: Called in a child of the process that attached.
             KeyboardInterrupt: Ctrl-C while waiting; nothing is claimed.
@@ -180,11 +188,18 @@ class Feed:
                 return batch
             if status == _native.TIMEOUT:
                 if _left_ms(deadline) == 0:
-                    raise FeedTimeout(f"{text} (waited {limit_s:g} s)")
+                    # A poll is not worth a question.
+                    waits = self._waits_for() if (limit_s or 0.0) >= _ASK_S else ""
+                    raise FeedTimeout(
+                        f"{text} (waited {limit_s:g} s){'; ' + waits if waits else ''}"
+                    )
                 if self._on_wait is not None:
                     self._on_wait()
             elif status == _native.END:
-                raise FeedEnd(f"feed {self.name}: closed, group {self.group} has had every batch")
+                self.end_reason = text
+                raise FeedEnd(
+                    f"feed {self.name}: closed, group {self.group} has had every batch: {text}"
+                )
             elif status == _native.SLOTS_EXHAUSTED and self._transfers.wait_for_oldest():
                 pass  # a slot that only the device still read from may have gone back
             elif status == _native.SLOTS_EXHAUSTED and not collected:
@@ -198,6 +213,13 @@ class Feed:
         self._last = seq
         self._leases = [(held, alive) for held, alive in self._leases if alive() is not None]
         self._leases.append((seq, weakref.ref(lease)))
+
+    def _waits_for(self) -> str:
+        """What the supervisor says that the feed waits for; "" if it says nothing."""
+        try:
+            return _control.waits_for(self.stats().socket)
+        except RingfeedError:
+            return ""
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -518,7 +540,12 @@ def _attach(
     on_wait: Callable[[], None] | None,
 ) -> Feed:
     if (rank is None) != (world is None):
-        raise InvalidRequest("attach: rank and world are given together or not at all")
+        given, missing = ("rank", "world") if world is None else ("world", "rank")
+        raise InvalidRequest(
+            f"attach: {given}={rank if world is None else world} without {missing}: rank and world "
+            "are given together (world: how many ranks, 1 to 16; rank: 0 to world - 1), or "
+            "neither for a shared group"
+        )
     if rank is not None and world is not None and not 0 <= rank < world <= 16:
         raise InvalidRequest(
             f"attach: rank {rank} of world {world}: world is 1 to 16, rank is 0 to world - 1"

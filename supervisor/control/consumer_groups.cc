@@ -265,10 +265,16 @@ Status ConsumerGroups::check_wish(const GroupWish& wish, std::uint32_t group) co
                              wish.name, live_members(group))};
   }
   if (wish.kind && *wish.kind != has.kind) {
-    return mismatch(wish.name, "kind", name_of(has.kind), name_of(*wish.kind));
+    return has.kind == shm::GroupKind::kRanked
+               ? mismatch(wish.name, "kind", fmt::format("ranked of a world of {}", has.world),
+                          fmt::format("{}", name_of(*wish.kind)))
+               : mismatch(wish.name, "kind", name_of(has.kind), name_of(*wish.kind));
   }
   if (has.kind == shm::GroupKind::kRanked && wish.world && *wish.world != has.world) {
-    return mismatch(wish.name, "world", has.world, *wish.world);
+    return Error{ErrorCode::kIncompatible,
+                 fmt::format("consumer group '{}' has a world of {}, and one of {} was asked for: "
+                             "give world {} and a rank from 0 to {}, or use another group",
+                             wish.name, has.world, *wish.world, has.world, has.world - 1)};
   }
   if (wish.policy && *wish.policy != has.policy) {
     return mismatch(wish.name, "policy", name_of(has.policy), name_of(*wish.policy));
@@ -421,8 +427,9 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                      ? fmt::format("rank {} of consumer group '{}', whose world is {}: give a "
                                    "rank from 0 to {}",
                                    *wish.rank, wish.name, world, world - std::min(world, 1U))
-                     : fmt::format("consumer group '{}' is ranked: give a rank from 0 to {}",
-                                   wish.name, world - std::min(world, 1U))};
+                     : fmt::format("consumer group '{}' is ranked of a world of {}: give world {} "
+                                   "and a rank from 0 to {}, or use another group",
+                                   wish.name, world, world, world - std::min(world, 1U))};
   }
   if (existing && wish.position != 0 &&
       next_batch(*existing, ranked ? wish.rank : std::nullopt) > wish.position &&
@@ -778,14 +785,57 @@ std::uint32_t ConsumerGroups::slots_used() const {
   for (std::uint64_t s = newest; s != 0 && s + descriptors > newest; --s) {
     if (!memory_.published(s) || !seen.insert(memory_.descriptor(s).slot).second) continue;
     bool needed = !ever_joined_;
-    for (std::uint32_t g = 0; g < shm::kGroupsMax && !needed; ++g) {
-      const GroupState now = state(g);
-      needed = (now == GroupState::kActive || now == GroupState::kDraining) && !groups_[g].barred &&
-               !shm::group_finished(memory_.group(g), s, descriptors);
-    }
+    for (std::uint32_t g = 0; g < shm::kGroupsMax && !needed; ++g) needed = needs(g, s);
     used += needed ? 1 : 0;
   }
   return used;
+}
+
+bool ConsumerGroups::needs(std::uint32_t group, std::uint64_t batch) const {
+  const GroupState now = state(group);
+  return (now == GroupState::kActive || now == GroupState::kDraining) && !groups_[group].barred &&
+         !shm::group_finished(memory_.group(group), batch, memory_.layout().output.descriptors);
+}
+
+std::vector<std::uint32_t> ConsumerGroups::holding_up() const {
+  const shm::FeedGeometry& feed = memory_.layout().output;
+  const std::uint64_t newest = memory_.newest_batch();
+  struct LaneSlots {
+    std::uint32_t needed = 0;
+    std::uint64_t oldest = 0;  // batch in them
+  };
+  std::vector<LaneSlots> lanes(feed.lanes);
+  std::set<std::uint32_t> seen;
+  for (std::uint64_t s = newest; s != 0 && s + feed.descriptors > newest; --s) {
+    if (!memory_.published(s) || !seen.insert(memory_.descriptor(s).slot).second) continue;
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      if (!needs(g, s)) continue;
+      LaneSlots& lane = lanes[(s - 1) % feed.lanes];
+      ++lane.needed;
+      lane.oldest = s;
+      break;
+    }
+  }
+  std::set<std::uint32_t> groups;
+  for (std::uint32_t lane = 0; lane < feed.lanes; ++lane) {
+    if (lanes[lane].needed < feed.slots / feed.lanes ||
+        memory_.lane_finished(memory_.layout().producing_lanes[lane])) {
+      continue;
+    }
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      if (needs(g, lanes[lane].oldest)) groups.insert(g);
+    }
+  }
+  return {groups.begin(), groups.end()};
+}
+
+std::vector<std::uint32_t> ConsumerGroups::missing_ranks(std::uint32_t group) const {
+  std::vector<std::uint32_t> missing;
+  if (groups_[group].terms.kind != shm::GroupKind::kRanked) return missing;
+  for (std::uint32_t rank = 0; rank < groups_[group].terms.world; ++rank) {
+    if (groups_[group].members[rank].pid == 0) missing.push_back(rank);
+  }
+  return missing;
 }
 
 }  // namespace ringfeed::control

@@ -140,6 +140,10 @@ class ConsumerGroups {
                                          std::optional<std::uint32_t> rank = {}) const;
   // Slots whose batch some group still needs.
   [[nodiscard]] std::uint32_t slots_used() const;
+  // The groups for whose sake a producing lane has no slot to write into; empty: each has one.
+  [[nodiscard]] std::vector<std::uint32_t> holding_up() const;
+  // Ranks of a ranked group that no live member has; empty for a shared one.
+  [[nodiscard]] std::vector<std::uint32_t> missing_ranks(std::uint32_t group) const;
 
  private:
   struct Group {
@@ -162,6 +166,8 @@ class ConsumerGroups {
   };
 
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
+  // Has the group still to finish this published batch?
+  [[nodiscard]] bool needs(std::uint32_t group, std::uint64_t batch) const;
   [[nodiscard]] std::optional<std::uint32_t> free_page() const;
   // With one member more in the group of these terms.
   [[nodiscard]] Status check_slots(const GroupTerms& terms) const;

@@ -163,8 +163,9 @@ void Trainers::adopt() {
     // The pidfd first, then the look at the start time: both are about the same process.
     if (!trainer.pidfd || process::start_ticks(known.who.pid) != known.who.start_ticks ||
         process::has_ended(trainer.pidfd.get())) {
+      const std::string_view how = end_of(known.place);
       const std::uint32_t returned = groups_.leave(known.place, now_ms());
-      report_("trainer_died", fmt::format("{} batches_returned={}", values, returned));
+      report_(how, fmt::format("{} batches_returned={}", values, returned));
       continue;
     }
     const int pidfd = trainer.pidfd.get();
@@ -206,10 +207,20 @@ void Trainers::remove(Places::iterator at, std::string_view event) {
   report_(event, fmt::format("{} batches_returned={}", values, returned));
 }
 
+// A trainer that leaves while arrays of a batch still live (an exception ended its loop, and the
+// traceback holds them) says so in its page alone; the batch goes back when the process has ended.
+std::string_view Trainers::end_of(const MemberPlace& place) const {
+  // relaxed: the process is gone, and its end was seen through the kernel.
+  return memory_.group(place.group).members[place.member].state.load(std::memory_order_relaxed) ==
+                 static_cast<std::uint32_t>(shm::MemberState::kAtEnd)
+             ? "trainer_left"
+             : "trainer_died";
+}
+
 void Trainers::died(const MemberPlace& place) {
   const auto at = places_.find(place);
   if (at != places_.end() && process::has_ended(at->second.pidfd.get())) {
-    remove(at, "trainer_died");
+    remove(at, end_of(place));
   }
 }
 
@@ -239,7 +250,7 @@ void Trainers::connection_closed(ConnectionId connection) {
   if (at == places_.end()) return;
   at->second.connection = 0;
   // A hint, no proof: the pidfd decides.
-  if (process::has_ended(at->second.pidfd.get())) remove(at, "trainer_died");
+  if (process::has_ended(at->second.pidfd.get())) remove(at, end_of(at->first));
 }
 
 std::string Trainers::client(const MemberPlace& place) const {

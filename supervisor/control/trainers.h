@@ -60,6 +60,8 @@ class Trainers {
 
   void died(const MemberPlace& place);
   void bury_dead(const std::string& group);
+  // Of a member whose process has ended: had it left its group, or come to the feed's end?
+  [[nodiscard]] std::string_view end_of(const MemberPlace& place) const;
   void remove(Places::iterator at, std::string_view event);
   [[nodiscard]] Places::iterator find(ConnectionId connection);
 

@@ -28,6 +28,10 @@ struct LingerFacts {
 [[nodiscard]] std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
                                                           const LingerFacts& facts);
 
+// Which groups keep the feed from writing its next batch, as a person reads it: "the feed waits for
+// group 'eval': 2 batches behind, no member attached"; nullopt: none does.
+[[nodiscard]] std::optional<std::string> held_up_by(const control::ConsumerGroups& groups);
+
 // While the feed drains: can the batches on their way still get anywhere?
 [[nodiscard]] bool drain_is_hopeless(const control::ConsumerGroups& groups);
 

@@ -304,11 +304,13 @@ void Supervisor::worker_over() {
     case Stage::kDraining:
       return linger();
     case Stage::kStopping:
-      memory_.set_phase(shm::FeedPhase::kEnded, reason_);
+      // Not kEnded: what was under way is lost, and trainers are to know that this is no end.
+      memory_.set_phase(shm::FeedPhase::kStopped, reason_);
       tell_trainers();
       return finish(0);
     case Stage::kFailing:
-      return finish(1);
+      if (!tells_reason_) finish(1);
+      return;
     case Stage::kLingering:
       return;
   }
@@ -333,6 +335,7 @@ void Supervisor::drain(const std::string& why) {
 }
 
 void Supervisor::stop(const std::string& why) {
+  if (stage_ == Stage::kFailing && tells_reason_) return finish(1);
   if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) return;
   draining_ = true;
   reason_ = why;
@@ -357,8 +360,37 @@ void Supervisor::fail(const std::string& reason) {
   worker_over();
 }
 
+// What the stages have counted: "provider: files_found=3; loader: skipped_extension=3".
+std::string Supervisor::counts_text() const {
+  StatusReply status;
+  metrics::fill_stages(memory_, run_.plan, std::vector<metrics::GroupFacts>(workers_.size()),
+                       status);
+  std::string text;
+  for (const StageStatus& stage : status.stages()) {
+    std::vector<std::string> facts;
+    if (!stage.progress().empty()) facts.push_back(stage.progress());
+    for (const CounterStatus& counter : stage.counters()) {
+      if (counter.value() == 0) continue;
+      facts.push_back(fmt::format("{}={}", counter.name(), counter.value()));
+    }
+    if (facts.empty()) continue;
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", stage.name(), fmt::join(facts, ", "));
+  }
+  return text.empty() ? "nothing was counted" : text;
+}
+
 // Every lane is at its end: what is published stays, until everyone has had it.
 void Supervisor::linger() {
+  if (run_.config.epochs() > 0 && !draining_ && memory_.batches_published() == 0) {
+    // Not at once: a feed that has just been taken over has no loop yet that could be ended.
+    loop_.after(0, [this] {
+      // A trainer that is being started is to meet the reason and not a missing feed.
+      tells_reason_ = groups_.live_members() == 0;
+      if (tells_reason_) loop_.after(kEmptyFeedMs, [this] { finish(1); });
+      fail(fmt::format("the run is over without a single batch: {}", counts_text()));
+    });
+    return;
+  }
   stage_ = Stage::kLingering;
   ended_ms_ = now_ms();
   if (reason_.empty()) reason_ = "the run is over";
@@ -367,6 +399,7 @@ void Supervisor::linger() {
         fmt::format("batches={}", memory_.batches_published()));
   // Asked here already, so that no status says ENDED without what it waits for.
   static_cast<void>(still_needed());
+  log_drain();
   tell_trainers();
   // The next look is now and not at the end of the pause that began before.
   loop_.cancel(tick_);
@@ -421,6 +454,7 @@ void Supervisor::tick() {
   if (stage_ == Stage::kDraining && drain_is_hopeless(groups_)) {
     stop(reason_ + "; no trainer is there to take what is on its way");
   }
+  log_drain();
   show_progress();
   loop_.cancel(tick_);
   tick_ = loop_.after(stage_ == Stage::kLingering ? kLingerTickMs : kTickMs, [this] { tick(); });
@@ -463,18 +497,52 @@ void Supervisor::look_for_stalls() {
   }
 }
 
-std::string Supervisor::progress_text() const {
-  const std::uint64_t batches = memory_.batches_published();
+std::string Supervisor::waiting_text() const {
   if (stage_ == Stage::kLingering) return lingers_for_;
   if (stage_ == Stage::kFailing || stage_ == Stage::kStopping) return {};
-  if (batches == 0) {
-    const std::vector<std::string> notes = metrics::progress_notes(memory_);
-    return notes.empty() ? std::string("starting") : fmt::format("{}", fmt::join(notes, " | "));
-  }
-  if (!groups_.ever_joined()) {
+  const std::uint64_t batches = memory_.batches_published();
+  if (batches != 0 && !groups_.ever_joined()) {
     return fmt::format("{} batches are ready, waiting for the first trainer", batches);
   }
-  return {};
+  if (const std::optional<std::string> held = held_up_by(groups_)) return *held;
+  if (stage_ != Stage::kDraining) return {};
+  std::vector<std::string> busy;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (!is_over(worker->state())) busy.push_back(worker->name());
+  }
+  return fmt::format("the feed waits for stage group {}, which works on what is under way",
+                     fmt::join(busy, ", "));
+}
+
+std::string Supervisor::progress_text() const {
+  if (stage_ == Stage::kDraining) return "draining: " + waiting_text();
+  if (stage_ == Stage::kStarting || stage_ == Stage::kRunning) {
+    if (memory_.batches_published() == 0) {
+      const std::vector<std::string> notes = metrics::progress_notes(memory_);
+      return notes.empty() ? std::string("starting") : fmt::format("{}", fmt::join(notes, " | "));
+    }
+    // A feed that is quicker than its trainers is no news.
+    if (groups_.ever_joined()) return {};
+  }
+  return waiting_text();
+}
+
+// For whom an end that was ordered has to wait, once for each of them.
+void Supervisor::log_drain() {
+  if (!draining_ || (stage_ != Stage::kDraining && stage_ != Stage::kLingering)) return;
+  std::vector<std::string> waits;
+  if (stage_ == Stage::kLingering) {
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      if (groups_.state(g) != shm::GroupState::kUnused && groups_.unfinished(g, true) != 0) {
+        waits.push_back(groups_.terms(g).name);
+      }
+    }
+  } else {
+    for (const std::uint32_t g : groups_.holding_up()) waits.push_back(groups_.terms(g).name);
+  }
+  if (waits.empty() || waits == drain_waits_) return;
+  drain_waits_ = waits;
+  event(metrics::Level::kInfo, "drain_waits", fmt::format("for=\"{}\"", waiting_text()));
 }
 
 void Supervisor::show_progress() {

@@ -85,7 +85,11 @@ class Supervisor {
   void advance_groups();
   void look_for_stalls();
   void show_progress();
+  // What stages that warm up have to say, and what the feed waits for.
   [[nodiscard]] std::string progress_text() const;
+  [[nodiscard]] std::string waiting_text() const;
+  [[nodiscard]] std::string counts_text() const;
+  void log_drain();
   void event(metrics::Level level, std::string_view event, const std::string& values) const;
 
   // Requests (supervisor_requests.cc).
@@ -118,11 +122,13 @@ class Supervisor {
   EventLoop::TimerId tick_ = 0;
   bool moving_ = false;  // a timer for groups in motion is set
   bool first_batch_ = false;
+  bool tells_reason_ = false;  // failed, and is still there for a first trainer
   int status_ = 0;
   std::uint64_t started_ms_ = 0;
   std::uint64_t ended_ms_ = 0;
   std::string reason_;
   std::string lingers_for_;
+  std::vector<std::string> drain_waits_;  // for whom, as it was logged last
 
   // A call to stages, passed on to some workers.
   struct Call {

@@ -45,10 +45,11 @@ int Supervisor::shown_state() const {
 void Supervisor::fill_status(StatusReply& status) const {
   status.set_feed(run_.config.feed());
   status.set_state(static_cast<StatusReply::State>(shown_state()));
-  const std::string progress = progress_text();
-  status.set_reason(stage_ == Stage::kLingering && !lingers_for_.empty() ? lingers_for_
-                    : !reason_.empty()                                   ? reason_
-                                                                         : progress);
+  // Stages that warm up say what they do themselves, see `progress`.
+  const std::string waits = waiting_text();
+  status.set_reason(reason_.empty() || (stage_ == Stage::kLingering && !waits.empty()) ? waits
+                    : waits.empty()                                                    ? reason_
+                                    : fmt::format("{}; {}", reason_, waits));
   status.set_uptime_ms(now_ms() - started_ms_);
   status.set_supervisor_pid(static_cast<std::uint32_t>(::getpid()));
   status.set_version(RINGFEED_VERSION);

@@ -185,12 +185,39 @@ def test_a_feed_in_a_directory_delivers_everything_and_leaves_nothing(
     assert not list(room.iterdir())
 
 
-def test_an_empty_directory_ends_a_finite_run_and_says_so(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_finite_run_without_a_single_batch_fails_with_what_was_counted(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     empty = tmp_path / "nothing"
     empty.mkdir()
     run = make_run(empty).start()
-    assert run.wait() == 0
-    assert ".gz" in run.text() or "no usable file" in run.text()
+    assert run.wait() == 1
+    assert "the run is over without a single batch" in run.text()
+    assert f"provider: {empty}: 0 files" in run.text()
+
+    useless = tmp_path / "useless"
+    useless.mkdir()
+    (useless / "notes.txt").write_text("not data")
+    (useless / "zip.gz").write_bytes(b"PK\x03\x04 this is no gzip file at all")
+    run = make_run(useless).start()
+    trainer = run.trainer()
+    assert run.wait() == 1
+    reason = next(line for line in run.text().splitlines() if "feed_failed" in line)
+    for count in ("files_found=2", "skipped_extension=1", "skipped_record="):
+        assert count in reason
+    assert f"path={useless}/zip.gz" in run.text()
+    assert "not a gzip file (starts with 50 4b 03 04)" in run.text()
+    assert trainer.process.wait(30) == 1
+    assert "FeedFailed" in trainer.log.read_text() or "NoSuchFeed" in trainer.log.read_text()
+
+
+def test_check_warns_of_data_that_is_not_there_and_of_restarts(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "later", epochs=0, extra="restart { max_restarts: 2 }")
+    done = run.command("check", str(run.config))
+    assert done.returncode == 0, "warnings are no mistakes"
+    assert f"warning: {run.config}:" in done.stderr
+    assert f"directory {tmp_path}/later does not exist: the feed will wait for it" in done.stderr
+    assert "restart.max_attempts (3) is above restart.max_restarts (2)" in done.stderr
 
 
 def test_an_empty_directory_is_waited_on_in_an_endless_run(make_run: MakeRun, tmp_path: Path) -> None:

@@ -36,6 +36,14 @@ std::uint16_t flags_of(std::uint64_t word) noexcept {
   return static_cast<std::uint16_t>(word >> 48);
 }
 
+std::string not_gzip(std::span<const std::byte> bytes) {
+  std::string begin;
+  for (const std::byte byte : bytes.first(std::min<std::size_t>(bytes.size(), 4))) {
+    begin += fmt::format(" {:02x}", std::to_integer<unsigned>(byte));
+  }
+  return "not a gzip file (starts with" + (begin.empty() ? " nothing" : begin) + ")";
+}
+
 }  // namespace
 
 std::string ChunkWindow::entry_path(const std::byte* at, const Entry& entry) {
@@ -523,7 +531,7 @@ bool ChunkReader::refuse(Step& step, const Record& record, SkipReason& reason,
   return step.consume(record) == StepStatus::kDone;
 }
 
-// A chunk that cannot be read alive is not to be drawn again.
+// A chunk that cannot be read alive leaves the window as well.
 void ChunkReader::forget(Step& step, const Record& record) noexcept {
   TaskRecord task{};
   if (record.bytes.size() < sizeof task) return;
@@ -579,9 +587,12 @@ StepStatus ChunkReader::step(Step& step) noexcept {
   }
   const formats::ChunkCheck check = formats::check_chunk(raw);
   if (!check.usable()) {
-    return refused(check.reason == formats::ChunkReason::kEmpty ? empty_ : record_,
-                   fmt::format("{}: {}", formats::chunk_reason_name(check.reason),
-                               formats::chunk_check_text(check)));
+    std::string text = fmt::format("{}: {}", formats::chunk_reason_name(check.reason),
+                                   formats::chunk_check_text(check));
+    // What is not gzip is taken for plain records; if it is none of both, the former was meant.
+    if ((task.flags & kChunkGzip) == 0)
+      text = fmt::format("{}; as plain records: {}", not_gzip(raw), text);
+    return refused(check.reason == formats::ChunkReason::kEmpty ? empty_ : record_, text);
   }
 
   std::uint64_t used = sizeof(ChunkRecord);

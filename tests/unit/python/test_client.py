@@ -342,6 +342,38 @@ def test_a_failed_feed_delivers_what_it_had_and_then_its_reason(make_feed: MakeF
             feed.next()
 
 
+def test_a_stopped_feed_delivers_what_it_had_and_is_no_end(make_feed: MakeFeed) -> None:
+    fake = make_feed()
+    fake.tell("publish 1")
+    fake.wait_until_published(1)
+    with fake.attach() as feed:
+        fake.tell("stop stopped by a request of process 7")
+        with pytest.raises(ringfeed.FeedStopped, match="stopped by a request of process 7"):
+            for batch in feed:
+                assert batch.seq == 1
+        assert feed.end_reason is None and feed.stats().phase == "stopped"
+
+
+def test_an_end_has_its_reason(make_feed: MakeFeed) -> None:
+    fake = make_feed()
+    fake.tell("publish 1")
+    fake.tell("close")
+    with fake.attach() as feed:
+        assert feed.end_reason is None
+        assert [batch.seq for batch in feed] == [1]
+        assert feed.end_reason == "the run is over"
+
+
+@pytest.mark.parametrize(
+    "given, words", [({"rank": 0}, "rank=0 without world"), ({"world": 4}, "world=4 without rank")]
+)
+def test_a_rank_without_a_world_is_told_what_is_missing(
+    make_feed: MakeFeed, given: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ringfeed.InvalidRequest, match=words):
+        make_feed().attach(**given)
+
+
 def test_an_unknown_feed_is_named_with_the_place_that_was_looked_at(tmp_path: Path) -> None:
     with pytest.raises(ringfeed.NoSuchFeed, match=f"feed absent: nobody serves {tmp_path}/absent"):
         ringfeed.attach("absent", socket_dir=tmp_path, attach_timeout_s=0)

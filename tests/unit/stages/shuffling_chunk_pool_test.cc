@@ -295,8 +295,8 @@ class PoolBad : public ::testing::TestWithParam<int> {
   }
 };
 
-// It is counted by its reason, logged with its path, never drawn again, and everything around it is
-// delivered.
+// It is counted by its reason, logged with its path, drops out of the window, and everything around
+// it is delivered.
 TEST_P(PoolBad, IsSkippedOnceAndForAll) {
   const BadChunk bad = kinds()[static_cast<std::size_t>(GetParam())];
   Pool pool("epochs: 3", 100);

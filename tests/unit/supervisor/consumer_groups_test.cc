@@ -497,6 +497,46 @@ TEST_F(Groups, WhatAGroupHasLostIsCountedForItsLife) {
   EXPECT_EQ(groups_.lost(skips.group), 700U - 4U + 1U);
 }
 
+TEST_F(Groups, TheFeedIsHeldUpByThoseWhoNeedTheOldestBatchOfALaneWithoutASlot) {
+  ASSERT_TRUE(groups_.declare({.name = "eval"}).ok());
+  const MemberPlace place = must_enter({.name = "train", .oldest = true});
+  answer();
+  ASSERT_TRUE(lanes_[0]->publish());
+  EXPECT_EQ(process::held_up_by(groups_), std::nullopt) << "there is room";
+  lanes_[0]->publish_all();
+  EXPECT_EQ(process::held_up_by(groups_),
+            "the feed waits for group 'eval': 4 batches behind, no member attached; for group "
+            "'train': 4 batches behind, 1 member attached");
+  for (std::uint64_t s = 1; s <= 4; ++s) {
+    ASSERT_TRUE(take(place, s));
+    ASSERT_TRUE(release(place, s));
+  }
+  EXPECT_EQ(process::held_up_by(groups_),
+            "the feed waits for group 'eval': 4 batches behind, no member attached");
+  lanes_[0]->finish();
+  EXPECT_EQ(process::held_up_by(groups_), std::nullopt) << "it has nothing more to write";
+}
+
+TEST_F(Groups, ARankThatIsMissingIsNamed) {
+  must_enter(
+      {.name = "ddp", .kind = shm::GroupKind::kRanked, .rank = 1, .world = 3, .oldest = true});
+  answer();
+  lanes_[0]->publish_all();
+  EXPECT_EQ(process::held_up_by(groups_),
+            "the feed waits for group 'ddp': 4 batches behind, 1 member attached, of a world of 3 "
+            "without rank 0, 2");
+}
+
+TEST_F(Groups, WhoeverAsksForAnotherWorldIsToldTheGroups) {
+  must_enter({.name = "ddp", .kind = shm::GroupKind::kRanked, .rank = 0, .world = 3});
+  const auto refusal = [this](const GroupWish& wish) { return enter(wish).error().message(); };
+  EXPECT_THAT(refusal({.name = "ddp", .kind = shm::GroupKind::kRanked, .rank = 1, .world = 2}),
+              AllOf(HasSubstr("has a world of 3"), HasSubstr("one of 2 was asked for")));
+  EXPECT_THAT(refusal({.name = "ddp"}), HasSubstr("give world 3 and a rank from 0 to 2"));
+  EXPECT_THAT(refusal({.name = "ddp", .kind = shm::GroupKind::kShared}),
+              HasSubstr("ranked of a world of 3"));
+}
+
 class Linger : public Groups {
  protected:
   std::optional<std::string> why(bool draining = false) {

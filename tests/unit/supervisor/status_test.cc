@@ -147,8 +147,11 @@ TEST(Show, TextNamesLanesRingsGroupsAndTrainers) {
   StatusReply status;
   status.set_feed("lc0");
   status.set_state(StatusReply::WARMING);
-  status.set_reason("pool: 3 of 10 chunks");
-  LaneStatus& lane = *status.add_stages()->add_lanes();
+  status.set_reason("stopped by signal 15");
+  StageStatus& stage = *status.add_stages();
+  stage.set_name("pool");
+  stage.set_progress("3 of 10 chunks");
+  LaneStatus& lane = *stage.add_lanes();
   lane.set_name("pool.0");
   lane.set_state(LaneStatus::STARVED);
   RingStatus& ring = *status.add_rings();
@@ -161,8 +164,9 @@ TEST(Show, TextNamesLanesRingsGroupsAndTrainers) {
   trainer.set_group("train");
   trainer.set_client("train.py");
   const std::string text = show_status(status, nullptr);
-  for (const char* part : {"feed lc0: warming", "pool: 3 of 10 chunks", "pool.0", "starved",
-                           "pool.0 > unpack.0", "3 of 16", "group train: shared", "train.py"}) {
+  for (const char* part :
+       {"feed lc0: warming", "stopped by signal 15", "pool: 3 of 10 chunks", "pool.0", "starved",
+        "pool.0 > unpack.0", "3 of 16", "group train: shared", "train.py"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
