@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from .errors import RingfeedError
+
+
+def _is_binary(program: Path) -> bool:
+    try:
+        with program.open("rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
 
 
 def find(name: str) -> Path:
@@ -23,9 +30,11 @@ def find(name: str) -> Path:
         program = place / name
         if os.access(program, os.X_OK):
             return program
-    found = shutil.which(name)
-    if found:
-        return Path(found)
+    for directory in os.get_exec_path():
+        program = Path(directory) / name
+        # The package's own command of that name is a script which asks here.
+        if os.access(program, os.X_OK) and _is_binary(program):
+            return program
     raise RingfeedError(
         f"the program {name} is neither in {' nor in '.join(str(p) for p in places)} nor in PATH: "
         "install the package with `pip install ./pyclient`, or set RINGFEED_BIN_DIR"
