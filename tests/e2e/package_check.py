@@ -72,6 +72,31 @@ def test_the_module_is_the_command_line(tmp_path: Path) -> None:
             run.wait()
 
 
+def test_the_package_has_a_command() -> None:
+    command = Path(sys.prefix) / "bin" / "ringfeed"
+    said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0 and said.stdout.startswith("ringfeed ")
+    wrong = subprocess.run([command, "chek"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2 and "did you mean 'check'" in wrong.stderr
+
+
+def test_the_command_does_not_find_itself_where_the_programs_are_missing(tmp_path: Path) -> None:
+    # A package without its programs, whose command is in PATH.
+    code = (
+        "import os, sys; from pathlib import Path; from ringfeed import _programs, __main__; "
+        "_programs.__file__ = str(Path(sys.argv.pop(1)) / '_programs.py'); sys.exit(__main__.main())"
+    )
+    path = f"{Path(sys.prefix) / 'bin'}:/nowhere"
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), "version"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert said.returncode == 1 and "the program ringfeed is neither in" in said.stderr
+
+
 def test_the_c_header_is_beside_the_library() -> None:
     assert ringfeed.__file__ is not None
     package = Path(ringfeed.__file__).parent
