@@ -8,7 +8,7 @@ venv=${RINGFEED_VENV:-$root/.venv}
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 
-# build PRESET [TARGET...]: configures when needed, then builds.
+# build PRESET [TARGET...]: configures when needed, then builds; one line of progress on a terminal, else nothing.
 build() {
   local preset=$1
   shift
@@ -19,5 +19,7 @@ build() {
     }
     rm -f "$root/build-$preset.log"
   fi
-  ninja -C "$root/build/$preset" --quiet "$@" >&2
+  local quiet=(--quiet)
+  [ ! -t 2 ] || quiet=()
+  ninja -C "$root/build/$preset" "${quiet[@]}" "$@" >&2
 }
