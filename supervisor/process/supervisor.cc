@@ -317,6 +317,7 @@ void Supervisor::worker_over() {
 }
 
 void Supervisor::drain(const std::string& why) {
+  if (stage_ == Stage::kFailing) return stop(why);
   if (draining_) return;
   draining_ = true;
   reason_ = why;
@@ -540,9 +541,11 @@ void Supervisor::log_drain() {
   } else {
     for (const std::uint32_t g : groups_.holding_up()) waits.push_back(groups_.terms(g).name);
   }
-  if (waits.empty() || waits == drain_waits_) return;
-  drain_waits_ = waits;
-  event(metrics::Level::kInfo, "drain_waits", fmt::format("for=\"{}\"", waiting_text()));
+  const std::string text = waiting_text();
+  bool news = false;
+  for (const std::string& name : waits) news = drain_waits_.insert(name).second || news;
+  if (!news || text.empty()) return;
+  event(metrics::Level::kInfo, "drain_waits", fmt::format("for=\"{}\"", text));
 }
 
 void Supervisor::show_progress() {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -128,7 +129,7 @@ class Supervisor {
   std::uint64_t ended_ms_ = 0;
   std::string reason_;
   std::string lingers_for_;
-  std::vector<std::string> drain_waits_;  // for whom, as it was logged last
+  std::set<std::string> drain_waits_;  // for whom, as far as it was logged
 
   // A call to stages, passed on to some workers.
   struct Call {
