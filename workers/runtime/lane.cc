@@ -506,8 +506,8 @@ void LaneRuntime::park(const LaneOrders& orders) noexcept {
 // Modelled in tests/model: wakeup.pml and wakeup_feed.pml.
 bool LaneRuntime::run(const LaneOrders& orders) {
   while (!finished()) {
-    // acquire: an order to park is seen with its ticket. relaxed: a wish that is followed at the next
-    // step boundary. Read before the round: one that comes later may have been rung for before
+    // acquire: an order to park is seen with its ticket. relaxed: a wish that is followed at the
+    // next step boundary. Read before the round: one that comes later may have been rung for before
     // sleep() reads the bell, and is news there.
     const std::uint32_t desired = parts_.page->desired.load(std::memory_order_acquire);
     if (orders.leave.load(std::memory_order_relaxed) ||
