@@ -26,8 +26,8 @@ struct ConfigArguments {
 struct RunOptions {
   std::string directory = {};  // of the control socket; empty: as the configuration says, else by
                                // the rule of control/place.h
-  bool fresh = false;       // does not take over what an earlier run has left, but ends it
-  std::string resume = {};  // a snapshot to go on from; then the configuration may be left out
+  bool fresh = false;          // does not take over what an earlier run has left, but ends it
+  std::string resume = {};     // a snapshot to go on from; then the configuration may be left out
 };
 int run(const ConfigArguments& arguments, const RunOptions& options);
 int check(const ConfigArguments& arguments);
