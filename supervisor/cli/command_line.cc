@@ -116,6 +116,24 @@ int main_with(int argc, char** argv) {
   add_directory(*stop_verb, directory);
   stop_verb->callback([&] { result = stop(directory, feed, now); });
 
+  std::string group;
+  std::string binary;
+  CLI::App* restart_verb = app.add_subcommand(
+      "restart", "Replace a stage group by a fresh process, between two of its steps");
+  restart_verb->add_option("FEED", feed, "name of the feed")->required();
+  restart_verb->add_option("GROUP", group, "name of the stage group, see ringfeed status")
+      ->required();
+  restart_verb
+      ->add_option(
+          "--binary", binary,
+          "another ringfeed-worker, for this group from now on; refused if it lays out the "
+          "stages' memory in another way")
+      ->type_name("PATH")
+      ->check(CLI::ExistingFile);
+  restart_verb->footer("Nothing is lost or repeated.\nExample: ringfeed restart lc0 sampler");
+  add_directory(*restart_verb, directory);
+  restart_verb->callback([&] { result = restart(directory, feed, group, binary); });
+
   std::string target;
   CLI::App* snapshot_verb =
       app.add_subcommand("snapshot", "Save a running feed, so that it can go on from there");

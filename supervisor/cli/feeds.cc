@@ -22,6 +22,8 @@ namespace {
 
 // Between the two looks from which rates are made: long enough for a few batches.
 constexpr std::chrono::milliseconds kRateInterval{500};
+// The end of a step is waited for, then a start.
+constexpr int kRestartMs = 60 * 1000;
 // Disks may be slow, and a feed large; whoever is impatient may interrupt it.
 constexpr int kSnapshotMs = 24 * 3600 * 1000;
 
@@ -176,6 +178,23 @@ int stop(const std::string& directory, const std::string& feed, bool now) {
   fmt::print(stderr, "feed '{}' {}\n", feed,
              now ? "stops" : "drains: its trainers get what is on its way, then it ends");
   client->wait_for_end();
+  return kOk;
+}
+
+int restart(const std::string& directory, const std::string& feed, const std::string& group,
+            const std::string& binary) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) return no_such_feed(directories, feed);
+  Request request;
+  request.set_id(1);
+  request.mutable_restart()->set_group(group);
+  if (!binary.empty()) {
+    request.mutable_restart()->set_binary(std::filesystem::canonical(binary).string());
+  }
+  const Reply reply = client->call(request, kRestartMs);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  fmt::print("stage group '{}' is run by process {}\n", group, reply.restart().pid());
   return kOk;
 }
 

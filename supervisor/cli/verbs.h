@@ -38,6 +38,9 @@ int status(const std::string& directory, const std::string& feed, bool json);
 int stop(const std::string& directory, const std::string& feed, bool now);
 // `force`: orphaned feeds too.
 int clean(const std::string& directory, bool force);
+// A fresh process runs the stage group; `binary`: of this program.
+int restart(const std::string& directory, const std::string& feed, const std::string& group,
+            const std::string& binary);
 // Has the feed save itself to `target`.
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
                   bool json);

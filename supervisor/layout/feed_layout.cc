@@ -128,6 +128,7 @@ class Builder {
                     "arena of " + config_.stages(stage).name(), arena_lever(config_.stages(stage)));
     SegmentPlan& segment = layout_.segments.back();
     segment.spec.geometry[0] = shm::kJournalEntries;
+    segment.spec.geometry[1] = node.state_version();
     if (node.arena_bytes_max() > node.arena_bytes()) {
       segment.spec.growable = true;
       segment.bytes_max = shm::arena_bytes(node.arena_bytes_max());

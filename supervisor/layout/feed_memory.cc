@@ -84,10 +84,10 @@ Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& fee
       return fits.error();
     }
     const std::uint64_t bytes = shm::align_up(segment.spec.bytes, shm::kPageBytes);
-    if (segment.spec.growable ? header.total_bytes < bytes
-                              : header.total_bytes != bytes ||
-                                    !std::equal(segment.spec.geometry.begin(),
-                                                segment.spec.geometry.end(), header.geometry)) {
+    const bool sized =
+        segment.spec.growable ? header.total_bytes >= bytes : header.total_bytes == bytes;
+    if (!sized ||
+        !std::equal(segment.spec.geometry.begin(), segment.spec.geometry.end(), header.geometry)) {
       return Error{ErrorCode::kIncompatible,
                    fmt::format("segment {} has another size or shape than this configuration "
                                "gives it ({} bytes, now {})",

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -18,6 +19,7 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/result.h"
+#include "supervisor/process/event_loop.h"
 
 namespace ringfeed::process {
 namespace {
@@ -186,7 +188,7 @@ Ending reap(const shm::Fd& pidfd) {
   return ending;
 }
 
-PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config) {
+PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config, int timeout_ms) {
   Pipe to = make_pipe();
   Pipe from = make_pipe();
   SpawnSettings settings;
@@ -202,9 +204,19 @@ PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config)
   std::string answer;
   std::size_t written = 0;
   if (question.empty()) to.write.reset();
+  const std::uint64_t began = now_ms();
   for (bool open = true; open;) {
     std::array<pollfd, 2> fds{{{from.read.get(), POLLIN, 0}, {to.write.get(), POLLOUT, 0}}};
-    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) fail("the worker's plan");
+    const auto taken = static_cast<int>(now_ms() - began);
+    const int left = timeout_ms < 0 ? -1 : std::max(0, timeout_ms - taken);
+    const int events = ::poll(fds.data(), fds.size(), left);
+    if (events < 0 && errno != EINTR) fail("the worker's plan");
+    if (events == 0) {
+      ::kill(pid, SIGKILL);  // our child, not reaped yet: nobody else's number
+      static_cast<void>(reap(pidfd));
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("{} --plan has not answered within {} ms", binary, timeout_ms));
+    }
     if (fds[1].revents != 0 && to.write) {
       const ssize_t n =
           ::write(to.write.get(), question.data() + written, question.size() - written);

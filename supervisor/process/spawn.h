@@ -59,7 +59,8 @@ struct Ending {
 [[nodiscard]] Ending reap(const shm::Fd& pidfd);
 
 // Runs `binary --plan` and gives it the configuration. Throws Error (kIo, kIncompatible) with what
-// the worker said.
-[[nodiscard]] PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config);
+// the worker said, kTimeout if it has not answered within timeout_ms (-1: it may take its time).
+[[nodiscard]] PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config,
+                                    int timeout_ms = -1);
 
 }  // namespace ringfeed::process

@@ -158,6 +158,10 @@ void Supervisor::make_workers() {
     hooks.on_line = [this](std::string_view line) { talk_.line(line); };
     hooks.on_event = [this](std::string_view level, std::string_view name,
                             const std::string& values) { event(level_of(level), name, values); };
+    hooks.on_refused = [this, g](const std::string& reason) {
+      event(metrics::Level::kWarn, "worker_refused", fmt::format("reason=\"{}\"", reason));
+      answer_restarts(memory_.layout().groups[g].name, reason);
+    };
     hooks.on_message = [this](const FromWorker& message) {
       if (message.has_stage_control()) on_stage_answer(message.id(), &message.stage_control());
     };
@@ -278,14 +282,7 @@ bool Supervisor::all_over() const {
 void Supervisor::worker_ready() {
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (worker->state() != ChildState::kRunning) continue;
-    const auto [first, last] = restarts_.equal_range(worker->name());
-    for (auto waiting = first; waiting != last; ++waiting) {
-      Reply reply;
-      reply.set_id(waiting->second.second);
-      reply.mutable_restart()->set_pid(static_cast<std::uint32_t>(worker->identity().pid));
-      server_->send(waiting->second.first, reply);
-    }
-    restarts_.erase(first, last);
+    answer_restarts(worker->name(), "", worker->identity().pid);
   }
   const bool all = std::all_of(workers_.begin(), workers_.end(),
                                [](const auto& worker) { return worker->ready(); });
@@ -294,6 +291,22 @@ void Supervisor::worker_ready() {
   memory_.set_phase(shm::FeedPhase::kRunning, "");
   event(metrics::Level::kInfo, "feed_running",
         fmt::format("workers={} after_ms={}", workers_.size(), now_ms() - started_ms_));
+}
+
+void Supervisor::answer_restarts(const std::string& group, const std::string& refusal, pid_t pid) {
+  const auto [first, last] = restarts_.equal_range(group);
+  for (auto waiting = first; waiting != last; ++waiting) {
+    Reply reply;
+    reply.set_id(waiting->second.second);
+    if (refusal.empty()) {
+      reply.mutable_restart()->set_pid(static_cast<std::uint32_t>(pid));
+    } else {
+      reply.set_error(Reply::INTERNAL);
+      reply.set_text(refusal);
+    }
+    server_->send(waiting->second.first, reply);
+  }
+  restarts_.erase(first, last);
 }
 
 void Supervisor::worker_over() {

@@ -97,6 +97,8 @@ class Supervisor {
   void on_request(control::ConnectionId connection, const Request& request);
   void on_stage_control(control::ConnectionId connection, const Request& request);
   void on_worker_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
+  void answer_restarts(const std::string& group, const std::string& refusal, pid_t pid = 0);
+  [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary) const;
   void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
   void describe_snapshot(SnapshotManifest& manifest) const;

@@ -2,10 +2,12 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <google/protobuf/util/message_differencer.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
+#include <set>
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
@@ -22,6 +24,8 @@ namespace {
 
 // Stages answer between two steps; a step that takes longer than this is stuck.
 constexpr std::uint64_t kCallMs = 5'000;
+// A program that is to take over says what it needs at once, or is not what it should be.
+constexpr int kPlanMs = 5'000;
 
 }  // namespace
 
@@ -158,6 +162,47 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
   }
 }
 
+// Why this program cannot take over the lanes of the group as they are; empty: it can.
+std::string Supervisor::other_plan(std::uint32_t group, const std::string& binary) const {
+  PipelinePlan now;
+  try {
+    now = ask_plan(binary, run_.config, kPlanMs);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  if (now.abi() != run_.plan.abi() || now.stages_size() != run_.plan.stages_size()) {
+    return fmt::format(
+        "{} is for shared memory of ABI {}, the feed has {}: build it with this "
+        "version of ringfeed",
+        binary, now.abi(), run_.plan.abi());
+  }
+  std::set<std::uint32_t> stages;
+  for (const std::uint32_t lane : memory_.layout().groups[group].lanes) {
+    stages.insert(memory_.layout().lanes[lane].stage);
+  }
+  for (const std::uint32_t stage : stages) {
+    StagePlan then = run_.plan.stages(static_cast<int>(stage));
+    StagePlan wanted = now.stages(static_cast<int>(stage));
+    if (wanted.problems_size() != 0) {
+      return fmt::format("{} cannot run stage '{}' as it is configured: {}", binary, then.name(),
+                         wanted.problems(0).text());
+    }
+    for (StagePlan* plan : {&then, &wanted}) {
+      for (NodePlan& node : *plan->mutable_nodes()) node.clear_weight();
+    }
+    std::string differences;
+    google::protobuf::util::MessageDifferencer differencer;
+    differencer.ReportDifferencesToString(&differences);
+    if (!differencer.Compare(then, wanted)) {
+      return fmt::format(
+          "{} lays out the memory of stage '{}' in another way, so it cannot take it "
+          "over: start the feed anew with it, or go on with the program before\n{}",
+          binary, then.name(), differences);
+    }
+  }
+  return {};
+}
+
 void Supervisor::on_restart(control::ConnectionId connection, const Request& request,
                             Reply& reply) {
   const std::string& group = request.restart().group();
@@ -171,7 +216,17 @@ void Supervisor::on_restart(control::ConnectionId connection, const Request& req
                                fmt::join(names, ", ")));
     return;
   }
-  if (!(*worker)->replace()) {
+  const std::string& binary = request.restart().binary();
+  if (!binary.empty()) {
+    const auto g = static_cast<std::uint32_t>(worker - workers_.begin());
+    const std::string wrong = other_plan(g, binary);
+    if (!wrong.empty()) {
+      reply.set_error(Reply::INCOMPATIBLE);
+      reply.set_text(wrong);
+      return;
+    }
+  }
+  if (!(*worker)->replace(binary)) {
     reply.set_error(Reply::INTERNAL);
     reply.set_text(fmt::format("stage group '{}' is {} and cannot be replaced now", group,
                                name_of((*worker)->state())));

@@ -160,6 +160,7 @@ void Worker::read_messages() {
     if (!message.ParseFromString(packet->bytes)) continue;
     if (message.has_ready()) {
       ready_ms_ = now_ms();
+      binary_before_.reset();
       hooks_.on_event("info", "worker_ready",
                       fmt::format("group={} pid={} after_ms={}", name(), process_.identity.pid,
                                   ready_ms_ - started_ms_));
@@ -298,6 +299,15 @@ void Worker::after_end(const Ending& ending) {
     return apply(ChildEvent::kFinished);
   }
   if (state_ == ChildState::kReplacing) return apply(ChildEvent::kDiedAgain);
+  if (state_ == ChildState::kStarting && binary_before_) {
+    const std::string said = failure_.empty() ? tail_.last_words(kLastWordsLines) : failure_;
+    const std::string reason = fmt::format(
+        "{} ended with {} before it was ready{}{}; {} runs stage group '{}' again", rules_.binary,
+        ending.text(), said.empty() ? "" : ": ", said, *binary_before_, name());
+    rules_.binary = *std::exchange(binary_before_, {});
+    apply(ChildEvent::kDiedAgain);
+    return hooks_.on_refused(reason);
+  }
   const DeathCount count = count_death(ending);
   const bool stalled = stalled_.has_value();
   stalled_.reset();
@@ -426,8 +436,12 @@ void Worker::kill_stalled(std::uint32_t lane) {
   kill();
 }
 
-bool Worker::replace() {
+bool Worker::replace(const std::string& binary) {
   if (state_ != ChildState::kRunning) return false;
+  if (!binary.empty()) {
+    if (!binary_before_) binary_before_ = rules_.binary;
+    rules_.binary = binary;
+  }
   apply(ChildEvent::kReplace);
   return true;
 }

@@ -53,6 +53,8 @@ class Worker {
     std::function<void(std::string_view level, std::string_view event, const std::string& values)>
         on_event;
     std::function<void(const FromWorker&)> on_message;  // answers to calls
+    // A new program could not take over: the one before runs the group again.
+    std::function<void(const std::string& reason)> on_refused;
   };
 
   Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
@@ -79,8 +81,9 @@ class Worker {
   void kill();
   // The same because this lane hangs.
   void kill_stalled(std::uint32_t lane);
-  // A fresh process takes over between two steps; false unless it runs.
-  bool replace();
+  // A fresh process takes over between two steps; false unless it runs. `binary`: its program from
+  // now on, unless it ends before it is ready; empty: as before.
+  bool replace(const std::string& binary);
   // False if there is no process to talk to.
   bool send(const ToWorker& message);
 
@@ -120,6 +123,7 @@ class Worker {
   std::uint32_t group_;
   layout::SetupFacts facts_;
   WorkerRules rules_;
+  std::optional<std::string> binary_before_;  // while a new one has still to become ready
   Hooks hooks_;
   RestartBudget budget_;
   Suspects suspects_;

@@ -74,6 +74,17 @@ int main(int argc, char** argv) {
         return made;
       };
     }
+    // As if it came of another version, which keeps other things in its memory.
+    type.nodes = [nodes = type.nodes](const StageConfig& stage, const DataLoaderConfig& feed) {
+      std::vector<NodeSpec> made = nodes(stage, feed);
+      const char* const version = std::getenv("RINGFEED_TEST_STATE_VERSION");
+      for (NodeSpec& node : made) {
+        if (version != nullptr) {
+          node.state_version = static_cast<std::uint32_t>(std::strtoul(version, nullptr, 10));
+        }
+      }
+      return made;
+    };
     registry.add(std::move(type));
   }
   try {

@@ -74,6 +74,7 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
       to.set_lanes(node.lanes);
       to.set_arena_bytes(node.state_bytes);
       to.set_arena_bytes_max(node.state_bytes_max);
+      to.set_state_version(node.state_version);
       to.set_weight(node.weight);
       for (const InputSpec& input : node.inputs) {
         NodeInput& port = *to.add_inputs();

@@ -247,6 +247,9 @@ struct NodeSpec {
   std::uint32_t lanes = 1;
   std::uint64_t state_bytes = 0;
   std::uint64_t state_bytes_max = 0;  // 0: does not grow
+  // Of what the bytes of the state mean: raise it when that changes, so that no other version of
+  // the stage takes them over.
+  std::uint32_t state_version = 1;
   std::vector<InputSpec> inputs;
   std::vector<OutputSpec> outputs;
   double weight = 1;                    // CPU time per record of the feed, relative to other stages

@@ -329,6 +329,16 @@ void Worker::make_lane(const LaneSetup& lane) {
                       std::max(arena_spec.bytes(), arena_spec.bytes_max()), lane.stage())
           .value_or_throw());
 
+  const std::uint32_t version =
+      reinterpret_cast<const shm::SegmentHeader*>(arena->segment().data)->geometry[1];
+  if (version != node.state_version) {
+    throw Error(ErrorCode::kIncompatible,
+                fmt::format("stage '{}': its memory was laid out by version {} of the stage, and "
+                            "this program has version {}: use the program that began the feed, or "
+                            "start it anew",
+                            lane.stage(), version, node.state_version));
+  }
+
   LaneParts parts;
   parts.name = lane.stage() + (lane.node().empty() ? "" : "." + lane.node()) + "." +
                std::to_string(lane.number());
