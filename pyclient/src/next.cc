@@ -257,6 +257,8 @@ Look check_member(const rf_feed* feed) {
                       feed->name, feed->group_name,
                       group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kDetach)
                           ? " because it lagged longer than stall_ms"
+                      : group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kSkip)
+                          ? " because one of its batches was held while all descriptors went round"
                           : ""));
   }
   // acquire, pairs with the supervisor's release of the entry.

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "ringfeed/shm/bell.h"
 #include "ringfeed/shm/failpoint.h"
@@ -85,8 +86,8 @@ bool FeedProducer::respects(std::uint32_t g) const noexcept {
   return false;
 }
 
-// `insist`: a group with policy skip or detach is made to give way, but only if nobody else stands
-// in the way: a batch is not taken from one group while another still needs its slot.
+// A group is made to give way only if nobody else stands in the way: a batch is not taken from one
+// group while another still needs its slot.
 bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
   bool finished = true;
   bool anyone = false;
@@ -96,6 +97,8 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
   };
   Closing closing[kGroupsMax];
   std::size_t closing_count = 0;
+  std::uint32_t keeping[kGroupsMax];
+  std::size_t keeping_count = 0;
   for (std::uint32_t g = 0; g < kGroupsMax; ++g) {
     if (!respects(g)) continue;
     anyone = true;
@@ -113,6 +116,7 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
     if (s < from || (state != GroupState::kJoining && claim_finished(claim, s))) {
       continue;
     }
+    if (is_kept(s, g)) continue;
     if (insist != Insist::kNo && state != GroupState::kJoining) {
       const auto policy = static_cast<GroupPolicy>(group.head.policy);
       if ((policy == GroupPolicy::kSkip || state == GroupState::kDraining) &&
@@ -120,7 +124,20 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
         closing[closing_count++] = {g, state == GroupState::kActive};
         continue;
       }
-      if (insist == Insist::kYes && policy == GroupPolicy::kDetach &&
+      const auto leave = [&group] {
+        auto expected = static_cast<std::uint32_t>(GroupState::kActive);
+        // release: nothing of ours is published by it; the supervisor and the members read it
+        // with acquire.
+        group.head.state.compare_exchange_strong(
+            expected, static_cast<std::uint32_t>(GroupState::kDraining), std::memory_order_release,
+            std::memory_order_relaxed);
+      };
+      if (insist == Insist::kDescriptor && state == GroupState::kDraining) {
+        keeping[keeping_count++] = g;
+        continue;
+      }
+      if (insist == Insist::kDescriptor && policy == GroupPolicy::kSkip) leave();
+      if (insist >= Insist::kSlot && policy == GroupPolicy::kDetach &&
           state == GroupState::kActive) {
         const std::uint64_t now = now_ns();
         const std::uint64_t epoch = group.head.epoch.load(std::memory_order_relaxed);  // as above
@@ -131,20 +148,13 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
             group_finished(group, blocked.batch, geometry_.descriptors)) {
           blocked = {s, epoch, now};
         }
-        if (now - blocked.since_ns > std::uint64_t{group.head.stall_ms} * 1'000'000) {
-          auto expected = static_cast<std::uint32_t>(GroupState::kActive);
-          // release: nothing of ours is published by it; the supervisor and the members read it
-          // with acquire.
-          group.head.state.compare_exchange_strong(
-              expected, static_cast<std::uint32_t>(GroupState::kDraining),
-              std::memory_order_release, std::memory_order_relaxed);
-        }
+        if (now - blocked.since_ns > std::uint64_t{group.head.stall_ms} * 1'000'000) leave();
       }
     }
     finished = false;
   }
   if (!finished || !anyone) return false;
-  if (insist != Insist::kYes) return true;
+  if (insist < Insist::kSlot) return true;
   for (std::size_t i = 0; i < closing_count; ++i) {
     // A member may have taken the batch since: then it is his.
     const auto [g, skips] = closing[i];
@@ -154,7 +164,61 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
     std::atomic<std::uint32_t>& skipped = memory_.page->answers[g].skipped;
     skipped.store(skipped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
+  for (std::size_t i = 0; i < keeping_count; ++i) {
+    if (!keep(s, keeping[i])) return false;
+  }
   return true;
+}
+
+bool FeedProducer::is_kept(std::uint32_t slot) noexcept {
+  bool found = false;
+  for (std::atomic<std::uint64_t>& word : memory_.page->kept_slots) {
+    // relaxed: own word.
+    const std::uint64_t value = word.load(std::memory_order_relaxed);
+    if (value == 0) continue;
+    const Kept kept = decode_kept(value);
+    RF_CHECK(kept.group < kGroupsMax, kept.group, kept.slot);
+    if (kept.slot != slot) continue;
+    // relaxed: written before the state, which is read with acquire: no member of that epoch is
+    // left.
+    if (state_of(kept.group) == GroupState::kUnused ||
+        (memory_.groups[kept.group]->head.epoch.load(std::memory_order_relaxed) & kKeptEpochMask) !=
+            kept.epoch) {
+      word.store(0, std::memory_order_relaxed);  // relaxed: own word
+    } else {
+      found = true;
+    }
+  }
+  return found;
+}
+
+// Is the group's hold on batch s noted already?
+bool FeedProducer::is_kept(std::uint64_t s, std::uint32_t g) noexcept {
+  const Descriptor& batch = descriptor(s);
+  // relaxed, both: own words.
+  if (batch.seq.load(std::memory_order_relaxed) != s) return false;
+  return std::any_of(std::begin(memory_.page->kept_slots), std::end(memory_.page->kept_slots),
+                     [&](const std::atomic<std::uint64_t>& word) {
+                       const std::uint64_t value = word.load(std::memory_order_relaxed);
+                       return value != 0 && decode_kept(value).slot == batch.slot &&
+                              decode_kept(value).group == g;
+                     });
+}
+
+bool FeedProducer::keep(std::uint64_t s, std::uint32_t g) noexcept {
+  const Descriptor& batch = descriptor(s);
+  if (batch.seq.load(std::memory_order_relaxed) != s) return false;  // relaxed: own word
+  for (std::atomic<std::uint64_t>& word : memory_.page->kept_slots) {
+    if (word.load(std::memory_order_relaxed) != 0) continue;  // relaxed: own word
+    // relaxed: only the members of that group could change it, to their own harm.
+    const std::uint64_t epoch = memory_.groups[g]->head.epoch.load(std::memory_order_relaxed);
+    // release, before the step that gives the descriptor away: this lane's next incarnation, after
+    // the kernel has seen the end of this one, finds one of the two.
+    word.store(encode_kept({.slot = batch.slot, .group = g, .epoch = epoch & kKeptEpochMask}),
+               std::memory_order_release);
+    return true;
+  }
+  return false;  // so many are held that the feed has to wait
 }
 
 // The own slot with the oldest batch that nobody needs, for batch s.
@@ -178,6 +242,7 @@ std::optional<FeedProducer::Slot> FeedProducer::find_slot(std::uint64_t s, Insis
   std::optional<Slot> best;
   for (std::uint32_t i = 0; i < own; ++i) {
     if (best && last[i] >= best->last) continue;
+    if (is_kept(i * geometry_.lanes + lane_)) continue;
     if (last[i] == 0 || finished_by_all(last[i], Insist::kNo))
       best = Slot{i * geometry_.lanes + lane_, last[i]};
   }
@@ -187,7 +252,8 @@ std::optional<FeedProducer::Slot> FeedProducer::find_slot(std::uint64_t s, Insis
                                                    : (s - 1) % geometry_.lanes + 1;
        t < s; t += geometry_.lanes) {
     for (std::uint32_t i = 0; i < own; ++i) {
-      if (last[i] == t && finished_by_all(t, insist)) return Slot{i * geometry_.lanes + lane_, t};
+      if (last[i] == t && !is_kept(i * geometry_.lanes + lane_) && finished_by_all(t, insist))
+        return Slot{i * geometry_.lanes + lane_, t};
     }
   }
   return std::nullopt;
@@ -208,9 +274,9 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
   attend_groups();
   // The descriptor's last batch must be over for everyone; before that its slot need not even be
   // looked for.
-  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, Insist::kYes))
+  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, Insist::kDescriptor))
     return std::nullopt;
-  const std::optional<Slot> slot = find_slot(s, Insist::kYes);
+  const std::optional<Slot> slot = find_slot(s, Insist::kSlot);
   if (!slot) return std::nullopt;
   const std::uint64_t given_up =
       std::max(slot->last, s > geometry_.descriptors ? s - geometry_.descriptors : 0);

@@ -593,7 +593,7 @@ std::string_view ConsumerGroups::damage(std::uint32_t g) const {
   const auto seen = static_cast<GroupState>(page.head.state.load(std::memory_order_acquire));
   if (seen != group.state &&
       !(group.state == GroupState::kActive && seen == GroupState::kDraining &&
-        terms.policy == shm::GroupPolicy::kDetach)) {
+        terms.policy != shm::GroupPolicy::kBlock)) {
     return "state";
   }
   const bool same_terms =

@@ -183,6 +183,28 @@ def test_a_stopped_member_of_a_detaching_group_is_told_at_its_next_call(
     assert run.wait() == 0, run.text()
 
 
+@pytest.mark.parametrize("policy", ["skip", "detach"])
+def test_a_member_that_is_stopped_for_long_stops_nobody(
+    make_run: MakeRun, make_member: MakeMember, policy: str
+) -> None:
+    """For more batches than the feed has descriptors; what it had in hand is still what it was."""
+    run = make_run(epochs=2, batch=16, slots=12, groups=DECLARED).start()
+    options: dict[str, Any] = {"socket_dir": run.sockets, "attach_timeout_s": 60, "timeout_s": 60}
+    with ringfeed.attach(
+        run.feed, "victim", policy=policy, stall_ms=500, rejoin_ms=0, **options
+    ) as victim:
+        batch = victim.next()  # and then nothing, as if it were stopped
+        array, copy = batch["planes"], batch["planes"].copy()
+        results = [finish(member) for member in [make_member(run, n, n) for n in OTHERS]]
+        assert_every_batch_once(results)
+        assert len(results[0]) > 3 * 256
+        np.testing.assert_array_equal(array, copy)
+        with pytest.raises(ringfeed.FeedDetached):
+            victim.next()
+        del array, batch
+    assert run.wait() == 0, run.text()
+
+
 def test_a_trainer_that_is_back_within_rejoin_ms_goes_on_where_its_group_was(
     make_run: MakeRun, make_member: MakeMember
 ) -> None:

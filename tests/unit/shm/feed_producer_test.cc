@@ -407,7 +407,7 @@ TEST(FeedPolicy, SkipGivesUpTheOldestThatNobodyHolds) {
   use(memory, 0, 3);
 }
 
-TEST(FeedPolicy, SkipGoesOnForEverWithOneBatchHeld) {
+TEST(FeedPolicy, SkipGoesOnAsLongAsThereAreDescriptors) {
   const FeedMemory memory(geometry_of(1, 3, 256));
   Lane lane(memory);
   join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
@@ -415,9 +415,59 @@ TEST(FeedPolicy, SkipGoesOnForEverWithOneBatchHeld) {
   ASSERT_TRUE(take(memory, 0, 1));
   for (std::uint64_t s = 2; s <= 256; ++s) ASSERT_EQ(lane.publish(), s);
   EXPECT_EQ(content(memory, 1), 1U);
-  EXPECT_EQ(lane.publish(), std::nullopt) << "no descriptor is left for 257 until 1 is finished";
+  EXPECT_EQ(state_of(memory, 0), GroupState::kActive);
+}
+
+// Then the group leaves, and the feed goes on for ever, in the other slots.
+TEST(FeedPolicy, WhoHoldsABatchWhileAllDescriptorsGoRoundLeavesAndKeepsIt) {
+  for (const GroupPolicy policy : {GroupPolicy::kSkip, GroupPolicy::kDetach}) {
+    const FeedMemory memory(geometry_of(1, 3, 16));
+    Lane lane(memory);
+    join(memory, {&lane}, 0, {.policy = policy, .stall_ms = 0});
+    join(memory, {&lane}, 1);
+    ASSERT_EQ(lane.publish(), 1U);
+    ASSERT_TRUE(take(memory, 0, 1));
+    ASSERT_TRUE(take(memory, 1, 1) && finish(memory, 1, 1));
+    for (std::uint64_t s = 2; s <= 100; ++s) {
+      std::optional<std::uint64_t> published;
+      for (int i = 0; i < 1'000'000 && !published; ++i) published = lane.publish();
+      ASSERT_EQ(published, s);
+      ASSERT_TRUE(take(memory, 1, s) && finish(memory, 1, s));
+      ASSERT_NE(memory.descriptor(s).slot, 0U) << "the slot is still in its hands";
+    }
+    EXPECT_EQ(state_of(memory, 0), GroupState::kDraining);
+    // Its successor knows the same.
+    Lane next(memory);
+    for (std::uint64_t s = 101; s <= 120; ++s) {
+      ASSERT_EQ(next.publish(), s);
+      ASSERT_TRUE(take(memory, 1, s) && finish(memory, 1, s));
+      ASSERT_NE(memory.descriptor(s).slot, 0U);
+    }
+    // The supervisor has seen the last member go.
+    memory.group(0).head.state.store(static_cast<std::uint32_t>(GroupState::kUnused));
+    bool reused = false;
+    for (std::uint64_t s = 121; s <= 126; ++s) {
+      ASSERT_EQ(next.publish(), s);
+      ASSERT_TRUE(take(memory, 1, s) && finish(memory, 1, s));
+      reused = reused || memory.descriptor(s).slot == 0;
+    }
+    EXPECT_TRUE(reused);
+  }
+}
+
+TEST(FeedPolicy, ABlockingGroupKeepsItsDescriptors) {
+  const FeedMemory memory(geometry_of(1, 3, 16));
+  Lane lane(memory);
+  join(memory, {&lane}, 0);
+  ASSERT_EQ(lane.publish(), 1U);
+  ASSERT_TRUE(take(memory, 0, 1));
+  for (std::uint64_t s = 2; s <= 16; ++s) {
+    ASSERT_EQ(lane.publish(), s);
+    use(memory, 0, s);
+  }
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(lane.publish(), std::nullopt);
   ASSERT_TRUE(finish(memory, 0, 1));
-  EXPECT_EQ(lane.publish(), 257U);
+  EXPECT_EQ(lane.publish(), 17U);
 }
 
 TEST(FeedPolicy, SkipStopsWhenEverySlotIsHeld) {

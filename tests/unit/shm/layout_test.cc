@@ -54,6 +54,7 @@ constexpr char kGolden[] =
     "LanePage:groups_barred:536:4;"
     "LanePage:retire:640:8;"
     "LanePage:answers:656:256;"
+    "LanePage:kept_slots:912:112;"
     "LanePage:counters:1024:3072;"
     "LaneCounters:steps:0:8;"
     "LaneCounters:busy_ns:8:8;"

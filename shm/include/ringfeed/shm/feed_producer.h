@@ -11,8 +11,12 @@
 //   4. the stage fills the slot, over several steps if need be; the slot's number is a word of the
 //   arena
 //   5. the step that stores descriptor and descriptor.seq = s
-// What a slot last held follows from the descriptors; nothing else is remembered, so a restarted
-// lane knows the same.
+// What a slot last held follows from the descriptors, so a restarted lane knows the same.
+//
+// A member that does not let go (it is stopped, say) may not stop the others when its group gives
+// way. Its slot is never reused while it lives; but after D batches its descriptor is needed. Then
+// its group leaves (DRAINING, also with policy skip), and the slot is noted as kept in the lane's
+// page, before the descriptor changes, until the group's last member is gone.
 #pragma once
 
 #include <cstdint>
@@ -91,16 +95,21 @@ class FeedProducer {
     std::uint32_t index;
     std::uint64_t last;  // batch that it holds, 0 if never used
   };
-  // What a batch that no group holds, but some have not finished, counts for.
+  // What is asked of groups that give way (policy skip or detach, and all that are leaving).
   enum class Insist {
-    kNo,     // it is needed
-    kCould,  // it is in nobody's way if its groups can be made to give way
-    kYes,    // and they are
+    kNo,          // nothing: the batch is needed
+    kCould,       // nothing, but a batch that nobody holds counts as one that they let go
+    kSlot,        // to let the batch go, if nobody holds it
+    kDescriptor,  // and if somebody does, to leave: the slot stays his, the descriptor goes on
   };
   std::optional<Slot> find_slot(std::uint64_t s, Insist insist) noexcept;
   GroupState state_of(std::uint32_t g) const noexcept;
   bool respects(std::uint32_t g) const noexcept;
   bool finished_by_all(std::uint64_t s, Insist insist) noexcept;
+  // Does a member hold this slot, although no descriptor names it?
+  bool is_kept(std::uint32_t slot) noexcept;
+  bool is_kept(std::uint64_t s, std::uint32_t g) noexcept;
+  bool keep(std::uint64_t s, std::uint32_t g) noexcept;
   std::uint64_t newest(const Journal& journal) const noexcept;
   const ProducerLine& line() const noexcept;
   Descriptor& descriptor(std::uint64_t s) const noexcept;

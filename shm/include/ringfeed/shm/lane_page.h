@@ -25,9 +25,10 @@
 //   0x210      8  park_ticket     supervisor  number of the last order to park
 //   0x218      4  groups_barred   supervisor  bit g: consumer group g is not to be respected,
 //                                             whatever its page says
-//   0x280      8  retire          lane        1 + newest batch whose slot or descriptor was given
-//   up 0x290  16x16  answers         lane        per consumer group, see AdmissionAnswer 0x400 3072
-//   counters        lane        counters.h
+//   0x280      8  retire          lane        1 + newest batch whose slot or descriptor went on
+//   0x290  16x16  answers         lane        per consumer group, see AdmissionAnswer
+//   0x390   14x8  kept_slots      lane        own slots that wait for a member's end, see Kept
+//   0x400   3072  counters        lane        counters.h
 //
 // Parking: the supervisor stores the ticket, then `desired` = PARK, and rings. The lane answers
 // with the ticket (release) when all that it has begun is committed and carried out, and does not
@@ -43,6 +44,8 @@ namespace ringfeed::shm {
 
 inline constexpr std::uint32_t kGroupsMax = 16;
 inline constexpr std::uint32_t kMembersMax = 16;
+
+inline constexpr std::uint32_t kKeptMax = 14;
 
 enum class LaneState : std::uint32_t {
   kNew = 0,
@@ -84,6 +87,24 @@ struct AdmissionAnswer {
 };
 static_assert(sizeof(AdmissionAnswer) == 16);
 
+// A slot that a member of a group still holds after its descriptor had to be given to another batch
+// (feed_producer.h). It comes back when the group has another epoch, or its page is unused. Word,
+// from the lowest bit: slot + 1 (16 bits), group (8), epoch (40); 0: none.
+struct Kept {
+  std::uint32_t slot = 0;
+  std::uint32_t group = 0;
+  std::uint64_t epoch = 0;
+};
+inline constexpr std::uint64_t kKeptEpochMask = (std::uint64_t{1} << 40) - 1;
+constexpr std::uint64_t encode_kept(const Kept& kept) noexcept {
+  return kept.epoch << 24 | std::uint64_t{kept.group & 0xff} << 16 | ((kept.slot + 1) & 0xffff);
+}
+constexpr Kept decode_kept(std::uint64_t word) noexcept {
+  return {.slot = static_cast<std::uint32_t>(word & 0xffff) - 1,
+          .group = static_cast<std::uint32_t>(word >> 16 & 0xff),
+          .epoch = word >> 24};
+}
+
 struct LanePage {
   std::atomic<std::uint64_t> commit;
   std::atomic<std::uint32_t> entry_counts[2];
@@ -109,14 +130,14 @@ struct LanePage {
   std::atomic<std::uint64_t> retire;
   std::uint64_t reserved4;
   AdmissionAnswer answers[kGroupsMax];
-  std::uint8_t reserved5[0x400 - 0x390];
+  std::atomic<std::uint64_t> kept_slots[kKeptMax];
   LaneCounters counters;
 };
 static_assert(sizeof(LanePage) == kPageBytes);
 static_assert(offsetof(LanePage, waiting) == 0x100 && offsetof(LanePage, pid) == 0x180);
 static_assert(offsetof(LanePage, progress_ns) == 0x1a0 && offsetof(LanePage, desired) == 0x200);
 static_assert(offsetof(LanePage, retire) == 0x280 && offsetof(LanePage, answers) == 0x290);
-static_assert(offsetof(LanePage, counters) == 0x400);
+static_assert(offsetof(LanePage, kept_slots) == 0x390 && offsetof(LanePage, counters) == 0x400);
 
 // Bells stand on pages of their own, so that a worker can ring its neighbours without being able to
 // write their lane pages. Anyone may ring; a bell is only ever incremented.

@@ -59,6 +59,7 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(LanePage, groups_barred),
     RF_FIELD(LanePage, retire),
     RF_FIELD(LanePage, answers),
+    RF_FIELD(LanePage, kept_slots),
     RF_FIELD(LanePage, counters),
     RF_FIELD(LaneCounters, steps),
     RF_FIELD(LaneCounters, busy_ns),
