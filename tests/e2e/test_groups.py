@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -257,19 +258,22 @@ def test_a_slot_is_not_written_while_an_array_on_it_lives(make_run: MakeRun) -> 
         ringfeed.attach(run.feed, "keeps", policy="skip", max_hold=4, **options) as keeps,
         ringfeed.attach(run.feed, "runs", max_hold=2, **options) as runs,
     ):
-        newest = [0]
+        newest, oldest_kept = [0], [1]
 
         def read_on() -> None:
             for batch in runs:
                 newest[0] = batch.seq
+                # So far that slots are used again and again; who keeps a batch for 256 others has to go.
+                while newest[0] > oldest_kept[0] + 150:
+                    time.sleep(0.0005)
 
-        reader = threading.Thread(target=read_on)
+        reader = threading.Thread(target=read_on, daemon=True)
         reader.start()
         held: list[tuple[int, np.ndarray, np.ndarray]] = []
         kept_for: list[int] = []
 
-        def let_go() -> None:
-            number, array, copy = held.pop(dice.randrange(len(held)))
+        def let_go(which: int) -> None:
+            number, array, copy = held.pop(which)
             np.testing.assert_array_equal(array, copy, f"batch {number}")
             kept_for.append(newest[0] - number)
 
@@ -283,9 +287,13 @@ def test_a_slot_is_not_written_while_an_array_on_it_lives(make_run: MakeRun) -> 
         for batch in keeps:
             keep(batch)
             while len(held) >= 3 or (held and dice.random() < 0.3):
-                let_go()
+                let_go(dice.randrange(len(held)))
+            while held and newest[0] > held[0][0] + 100:
+                let_go(0)
+            oldest_kept[0] = held[0][0] if held else batch.seq
+        oldest_kept[0] = sys.maxsize
         while held:
-            let_go()
+            let_go(0)
         reader.join()
     assert len(kept_for) > 50
     assert max(kept_for) > 8, "slots were used again while others were kept"
