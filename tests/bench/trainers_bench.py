@@ -1,15 +1,17 @@
-"""What the death or stop of one trainer costs the other three, and how soon a restarted one has its batch.
+"""What the death or stop of one trainer costs the other three, and how soon a restarted one has its
+batch.
 
     trainers_bench.py [--rounds 10] [--attaches 100] [--json FILE]
 
-Delay: four trainers, 5 ms of work a batch. A round is the second after the blow; its figure is the
-longest time between two batches of any of the other three in it. The same is taken from seconds without
-a blow, in turn with the others; the delay is the difference. With one group for each trainer the victim's
-group has the policy named and the others block; the last case is one group of four.
+Delay: four trainers, 5 ms of work a batch. A round is the second after the blow; its figure is
+the longest time between two batches of any of the other three in it. The same is taken from
+seconds without a blow, in turn with the others; the delay is the difference. With one group for
+each trainer the victim's group has the policy named and the others block; the last case is one
+group of four.
 
-Attach: a trainer is killed with a batch in hand and waited for; its successor, a process that has all
-imports behind it, attaches and takes its first batch. Timed from the call of attach() to the batch; and
-the batch must be the one that the dead trainer had in hand.
+Attach: a trainer is killed with a batch in hand and waited for; its successor, a process that has
+all imports behind it, attaches and takes its first batch. Timed from the call of attach() to the
+batch; and the batch must be the one that the dead trainer had in hand.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ def end(pid: int) -> None:
 
 
 def one_round(work: Path, data: Path, case: Case, number: int) -> float:
-    """The longest time, in ms, that one of the other three waited for a batch in the second after."""
+    """The longest time, in ms, that one of the other three waited in the second after the blow."""
     place = work / f"round{number}"
     place.mkdir()
     names = ["a", "b", "c"] if case.terms is not None else ["four"]
@@ -218,11 +220,12 @@ def main() -> int:
         shutil.rmtree(work, ignore_errors=True)
     attach = found["attach"]
     print(
-        f"attach to first batch, {attach['attaches']} restarts: p50 {attach['first_batch_ms_p50']} ms, "
-        f"p99 {attach['first_batch_ms_p99']} ms, max {attach['first_batch_ms_max']} ms; "
+        f"attach to first batch, {attach['attaches']} restarts: "
+        f"p50 {attach['first_batch_ms_p50']} ms, p99 {attach['first_batch_ms_p99']} ms, max {attach['first_batch_ms_max']} ms; "
         f"{attach['at_another_position']} not where its group had been"
     )
-    print(f"{'longest wait of the other three':32}    p50 ms   max ms | delay p50   max | ratio p50")
+    what = "longest wait of the other three"
+    print(f"{what:32}    p50 ms   max ms | delay p50   max | ratio p50")
     for case in found["delays"]:
         print(
             f"{case['case']:32} {case['gap_ms_p50']:9} {case['gap_ms_max']:8} |"

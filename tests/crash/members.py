@@ -1,17 +1,18 @@
-"""Lets trainers of a running Lc0 feed join, leave and die at random, and audits what each group got.
+"""Lets trainers of a running Lc0 feed join, leave and die at random, and audits their groups.
 
     python tests/crash/members.py --members 1000 [--seed 1] [--json FILE]
 
-Four groups stay for the whole feed: one member alone, up to four that share, three ranks, and two that
-share with `redeliver: false`. Besides, guests: groups of one member that come with the newest batch and
-are gone with it (`rejoin_ms` 0). Each event is a join, a leave (between two batches) or a `kill -9`; which
-one when depends on the seed, where it hits on the machine. A group without members holds the feed until
-somebody joins.
+Four groups stay for the whole feed: one member alone, up to four that share, three ranks, and two
+that share with `redeliver: false`. Besides, guests: groups of one member that come with the
+newest batch and are gone with it (`rejoin_ms` 0). Each event is a join, a leave (between two
+batches) or a `kill -9`; which one when depends on the seed, where it hits on the machine. A group
+without members holds the feed until somebody joins.
 
-The audit compares with an undisturbed run of the same feed. Of the first three groups: every batch came
-(else lost), with the right bytes (else torn), a second time only with another `tries` (else repeated).
-Of the group without redelivery: no batch twice, and no more lost than its killed members can have had in
-hand. Of a guest: batches without a gap from its first one on, with the right bytes.
+The audit compares with an undisturbed run of the same feed. Of the first three groups: every
+batch came (else lost), with the right bytes (else torn), a second time only with another `tries`
+(else repeated). Of the group without redelivery: no batch twice, and no more lost than its killed
+members can have had in hand. Of a guest: batches without a gap from its first one on, with the
+right bytes.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class Crowd:
             os.kill(place.pid, signal.SIGTERM)
             place.leaving = True
             return self.note("leave")
-        os.kill(place.pid, signal.SIGKILL)  # a child of ours that has not been waited for: it is there
+        os.kill(place.pid, signal.SIGKILL)  # a child that has not been waited for: it is there
         os.waitpid(place.pid, 0)
         place.pid = 0
         self.killed[place.group] = self.killed.get(place.group, 0) + 1
@@ -308,8 +309,8 @@ def main() -> int:
         bad = sum(found[name] for name in ("lost", "repeated", "torn", "gaps")) + len(left)
         enough = crowd.total() >= arguments.members
         print(
-            f"members: {crowd.total()} joins, leaves and kills, {len(expected)} batches to 4 groups and "
-            f"{crowd.guests} guests: {found['lost']} lost, {found['repeated']} repeated, "
+            f"members: {crowd.total()} joins, leaves and kills, {len(expected)} batches to "
+            f"4 groups and {crowd.guests} guests: {found['lost']} lost, {found['repeated']} repeated, "
             f"{found['torn']} torn, {found['gaps']} with gaps"
             + ("" if enough else "; the feed ended before all events had happened")
         )

@@ -1,4 +1,4 @@
-"""Members and groups of a real feed come, go, die, stop and do harm: who notices, and who must not."""
+"""Members of a real feed come, go, die, stop and do harm: who notices, and who must not."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_after_rejoin_ms_the_group_is_gone_and_the_others_go_on(
 
 
 def test_a_slot_is_not_written_while_an_array_on_it_lives(make_run: MakeRun) -> None:
-    """Arrays, slices of them and tensors are kept for a while from a feed of few slots at full speed."""
+    """Arrays and slices of them are kept for a while from a feed of few slots at full speed."""
     run = make_run(epochs=6, batch=64, slots=8, readers=2, unpackers=2, generators=1).start()
     options: dict[str, Any] = {
         "socket_path": run.sockets / f"{run.feed}.sock",
@@ -263,7 +263,8 @@ def test_a_slot_is_not_written_while_an_array_on_it_lives(make_run: MakeRun) -> 
         def read_on() -> None:
             for batch in runs:
                 newest[0] = batch.seq
-                # So far that slots are used again and again; who keeps a batch for 256 others has to go.
+                # So far that slots are used again and again; who keeps a batch for 256 others
+                # has to go.
                 while newest[0] > oldest_kept[0] + 150:
                     time.sleep(0.0005)
 

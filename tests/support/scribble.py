@@ -1,10 +1,11 @@
-"""A member that spoils its group's page, the one part of a feed that it may write, until it is killed.
+"""A member that spoils its group's page, the one part of a feed that it may write, until it is
+killed.
 
     scribble.py FEED SOCKET_PATH GROUP HOW SEED
 
-HOW is "bytes": random bytes all over the page; "words": values that could be right, in places where
-they mean something (states, policies, starts, claims on batches to come or in hand, members that are
-not there). Prints "spoiling" when it has begun, and goes on as fast as it can.
+HOW is "bytes": random bytes all over the page; "words": values that could be right, in places
+where they mean something (states, policies, starts, claims on batches to come or in hand, members
+that are not there). Prints "spoiling" when it has begun, and goes on as fast as it can.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def spoil_bytes(page: mmap.mmap, dice: random.Random) -> None:
 def spoil_words(page: mmap.mmap, dice: random.Random, published: int) -> None:
     near = max(0, published + dice.randrange(-260, 300))
     kind = dice.randrange(4)
-    if kind == 0:  # head: state, kind, policy, redeliver, epoch, start, max_hold, max_tries, world, stall_ms
+    # Of the head: state, kind, policy, epoch, start, max_hold to world, stall_ms, name, rejoin_ms,
+    # low and bell.
+    if kind == 0:
         offset, value = dice.choice(
             [
                 (0, struct.pack("<I", dice.randrange(6))),

@@ -2,11 +2,11 @@
 
     try_to_write.py FEED SOCKET_PATH
 
-Prints one JSON object: each way, and how the kernel answered: "EACCES" and the like, "SIGSEGV", or
-"done". Two ways are known to succeed and are here to say so: the page of its own group is a member's
-to write, and the feed's own user may open a segment anew through /proc/self/fd (as he may end the feed's
-processes). Another user, to whom somebody hands the descriptor, may not; that is tried when this runs as
-root, who can become one.
+Prints one JSON object: each way, and how the kernel answered: "EACCES" and the like, "SIGSEGV",
+or "done". Two ways are known to succeed and are here to say so: the page of its own group is a
+member's to write, and the feed's own user may open a segment anew through /proc/self/fd (as he
+may end the feed's processes). Another user, to whom somebody hands the descriptor, may not; that
+is tried when this runs as root, who can become one.
 """
 
 from __future__ import annotations
