@@ -310,8 +310,8 @@ def main() -> int:
         enough = crowd.total() >= arguments.members
         print(
             f"members: {crowd.total()} joins, leaves and kills, {len(expected)} batches to "
-            f"4 groups and {crowd.guests} guests: {found['lost']} lost, {found['repeated']} repeated, "
-            f"{found['torn']} torn, {found['gaps']} with gaps"
+            f"4 groups and {crowd.guests} guests: {found['lost']} lost, "
+            f"{found['repeated']} repeated, {found['torn']} torn, {found['gaps']} with gaps"
             + ("" if enough else "; the feed ended before all events had happened")
         )
         return 0 if status == 0 and bad == 0 and enough else 1
