@@ -222,7 +222,8 @@ def main() -> int:
     print(
         f"attach to first batch, {attach['attaches']} restarts: "
         f"p50 {attach['first_batch_ms_p50']} ms, p99 {attach['first_batch_ms_p99']} ms, "
-        f"max {attach['first_batch_ms_max']} ms; {attach['at_another_position']} not where its group had been"
+        f"max {attach['first_batch_ms_max']} ms; "
+        f"{attach['at_another_position']} not where its group had been"
     )
     what = "longest wait of the other three"
     print(f"{what:32}    p50 ms   max ms | delay p50   max | ratio p50")
