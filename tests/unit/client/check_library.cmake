@@ -23,6 +23,7 @@ set(expected
     rf_last_error
     rf_leave
     rf_next
+    rf_pass_over
     rf_payload
     rf_release
     rf_release_batch

@@ -134,7 +134,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0x44a524361b3e5d20;
+constexpr std::uint64_t kGoldenHash = 0xa7745d65b0978368;
 
 std::string layout_text() {
   std::string text;
