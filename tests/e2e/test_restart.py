@@ -87,7 +87,7 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
     run = make_run(epochs=2, extra=GROUPS)
     run.environment["RINGFEED_TEST_STATE_VERSION"] = "2"  # for the worker made for tests
     run.start()
-    trainer = run.trainer(pause_ms=20, positions=0)
+    trainer = run.trainer(pause_ms=300, positions=0)
     wait_until(lambda: trainer.batches() >= 3, "some batches")
     before = run.workers()
 

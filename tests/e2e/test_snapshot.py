@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,8 @@ def kill_everything(run: FeedRun) -> None:
         trainer.process.kill()
         trainer.process.wait()
     for pid in workers.values():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it had done its work
+            os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not run.all_workers(), "everybody's end")
 
 
@@ -190,6 +193,43 @@ def test_snapshots_of_a_feed_whose_stages_die_are_right(
         shutil.copy(run.config, resumed.config)
         resumed.start("--resume", str(saved))
         follow(resumed, undisturbed, next_batches(saved))
+
+
+def test_a_supervisor_that_dies_while_it_takes_one_leaves_no_lane_standing_still(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = make_run(**ONE_GROUP).start()
+    trainer = run.trainer(pause_ms=200, positions=0)
+    saved = tmp_path / "saved"
+    for number in range(12):
+        if trainer.batches() > len(undisturbed) - 20:
+            break  # a slow machine: the feed must not end between two supervisors
+        wait_until(lambda: run.status() is not None, "the supervisor to answer")
+        with subprocess.Popen(
+            [str(run.program), "snapshot", run.feed, str(saved)],
+            env=run.environment,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        ) as taking:
+            if number == 0:
+                assert taking.wait(60) == 0
+            else:
+                # At all moments of its way: copying, lanes parked, saving.
+                time.sleep(0.012 * number)
+            kill_supervisor(run)
+        at = trainer.batches()
+        wait_until(lambda n=at: trainer.batches() > n + 1, "batches without a supervisor")
+        # Of a snapshot there is the one before or the new one, and it is whole.
+        assert next_batches(saved)
+        run.start()
+    assert number > 3
+    result = trainer.result()
+    assert np.array_equal(result["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
+    resumed = make_run(**ONE_GROUP).start("--resume", str(saved))
+    follow(resumed, undisturbed, next_batches(saved))
 
 
 def refused(run: FeedRun, directory: Path) -> str:
