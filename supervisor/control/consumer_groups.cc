@@ -777,6 +777,14 @@ std::uint64_t ConsumerGroups::next_batch(std::uint32_t group,
   return s;
 }
 
+std::uint64_t ConsumerGroups::next_batch_in(const shm::GroupPage& page) const {
+  const std::uint64_t newest = memory_.newest_batch();
+  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1;
+  while (s <= newest && (!memory_.published(s) || shm::group_finished(page, s, descriptors))) ++s;
+  return s;
+}
+
 std::uint32_t ConsumerGroups::slots_used() const {
   const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().output.descriptors;

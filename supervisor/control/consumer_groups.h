@@ -138,6 +138,8 @@ class ConsumerGroups {
   // those that it takes.
   [[nodiscard]] std::uint64_t next_batch(std::uint32_t group,
                                          std::optional<std::uint32_t> rank = {}) const;
+  // The same for a copy of a group's page.
+  [[nodiscard]] std::uint64_t next_batch_in(const shm::GroupPage& page) const;
   // Slots whose batch some group still needs.
   [[nodiscard]] std::uint32_t slots_used() const;
   // The groups for whose sake a producing lane has no slot to write into; empty: each has one.

@@ -225,7 +225,7 @@ void SnapshotTask::copy_small() {
   }
   facts_.newest_batch = memory_.newest_batch();
   manifest_->set_newest_batch(facts_.newest_batch);
-  hooks_.describe(*manifest_);
+  hooks_.describe(*manifest_, small_);
   {
     const std::lock_guard lock(mutex_);
     to_thread_ = Word::kRest;

@@ -44,8 +44,9 @@ class SnapshotTask {
   struct Hooks {
     // Parks all lanes under this ticket; 0: they go on.
     std::function<void(std::uint64_t ticket)> park;
-    // Completes the manifest; called while the lanes stand still.
-    std::function<void(SnapshotManifest&)> describe;
+    // Completes the manifest; called while the lanes stand still, with what was copied of the
+    // segments that others write even then (empty for the others).
+    std::function<void(SnapshotManifest&, const std::vector<std::vector<std::byte>>&)> describe;
     std::function<void(const Result<Facts>&)> done;  // may destroy the task
   };
 

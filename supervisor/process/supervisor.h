@@ -101,7 +101,8 @@ class Supervisor {
   [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary) const;
   void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
-  void describe_snapshot(SnapshotManifest& manifest) const;
+  void describe_snapshot(SnapshotManifest& manifest,
+                         const std::vector<std::vector<std::byte>>& copied) const;
   void give_up_snapshot(const std::string& why);
   void snapshot_done(const Result<SnapshotTask::Facts>& result);
   void on_stage_answer(std::uint64_t call, const StageControlReply* answer);

@@ -251,14 +251,17 @@ void Supervisor::on_snapshot(control::ConnectionId connection, const Request& re
   hooks.park = [this](std::uint64_t ticket) {
     for (const std::unique_ptr<Worker>& worker : workers_) worker->park(ticket);
   };
-  hooks.describe = [this](SnapshotManifest& manifest) { describe_snapshot(manifest); };
+  hooks.describe = [this](SnapshotManifest& manifest, const auto& copied) {
+    describe_snapshot(manifest, copied);
+  };
   hooks.done = [this](const Result<SnapshotTask::Facts>& result) { snapshot_done(result); };
   snapshot_asker_ = {connection, request.id()};
   snapshot_ = std::make_unique<SnapshotTask>(loop_, memory_, request.snapshot().directory(),
                                              std::move(hooks));
 }
 
-void Supervisor::describe_snapshot(SnapshotManifest& manifest) const {
+void Supervisor::describe_snapshot(SnapshotManifest& manifest,
+                                   const std::vector<std::vector<std::byte>>& copied) const {
   const shm::FeedIdentity& identity = memory_.identity();
   manifest.set_feed(run_.config.feed());
   manifest.set_feed_id(control::to_hex(
@@ -270,7 +273,10 @@ void Supervisor::describe_snapshot(SnapshotManifest& manifest) const {
     if (groups_.state(g) == shm::GroupState::kUnused) continue;
     SnapshotGroup& group = *manifest.add_groups();
     group.set_name(groups_.terms(g).name);
-    group.set_next_batch(groups_.next_batch(g));
+    // As in the copy: trainers go on.
+    const auto& page = *reinterpret_cast<const shm::GroupPage*>(
+        copied[memory_.layout().group_segments[g]].data() + shm::kPageBytes);
+    group.set_next_batch(groups_.next_batch_in(page));
   }
   manifest.mutable_stage_groups()->ParseFromString(run_.recorded_groups);
   manifest.mutable_config()->ParseFromString(run_.recorded_config);
