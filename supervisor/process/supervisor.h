@@ -7,7 +7,8 @@
 //   --a worker died for good--> failing --workers gone--> end (1); trainers get the reason
 //
 // While it lingers, published batches stay readable and those of dead trainers go to others
-// (linger.h). One thread, one event loop; the data path does not need it.
+// (linger.h). One thread, one event loop (a snapshot is copied by another thread); the data path
+// does not need it.
 #pragma once
 
 #include <map>
