@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,25 @@ def snapshot(run: FeedRun, directory: Path) -> dict[str, Any]:
     done = run.command("snapshot", run.feed, str(directory), "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def taking(run: FeedRun, directory: Path) -> subprocess.Popen[str]:
+    """A snapshot on its way; also a context manager, which waits for its end."""
+    return subprocess.Popen(
+        [str(run.program), "snapshot", run.feed, str(directory)],
+        env=run.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def bytes_in(directory: Path) -> int:
+    """What the files of a snapshot take; 0 if it is not there, or just gets its name."""
+    try:
+        return sum(file.stat().st_blocks * 512 for file in directory.iterdir())
+    except FileNotFoundError:
+        return 0
 
 
 def kill_everything(run: FeedRun) -> None:
@@ -177,16 +195,11 @@ def test_snapshots_of_a_feed_whose_stages_die_are_right(
         wait_until(lambda at=4 * number: trainer.batches() >= 2 + at, "more batches")
         saved = tmp_path / f"saved{number}"
         pid = run.workers().get(group)
-        with subprocess.Popen(
-            [str(run.program), "snapshot", run.feed, str(saved)],
-            env=run.environment,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as taking:
+        with taking(run, saved) as command:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
-            _, errors = taking.communicate()
-            assert taking.returncode == 0, errors
+            _, errors = command.communicate()
+            assert command.returncode == 0, errors
         taken.append(saved)
     assert np.array_equal(trainer.result()["digests"], undisturbed)
     assert run.wait() == 0, run.text()
@@ -205,28 +218,29 @@ def test_a_supervisor_that_dies_while_it_takes_one_leaves_no_lane_standing_still
     run = make_run(**ONE_GROUP).start()
     trainer = run.trainer(pause_ms=200, positions=0)
     saved = tmp_path / "saved"
-    for number in range(12):
+    wait_until(lambda: trainer.batches() >= 1, "the feed to run")
+    snapshot(run, saved)
+    total = bytes_in(saved)
+    kills = 0
+    for percent in (1, 10, 25, 40, 55, 70, 85, 95, 100):
         if trainer.batches() > len(undisturbed) - 20:
             break  # a slow machine: the feed must not end between two supervisors
         wait_until(lambda: run.status() is not None, "the supervisor to answer")
-        with subprocess.Popen(
-            [str(run.program), "snapshot", run.feed, str(saved)],
-            env=run.environment,
-            stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        ) as taking:
-            if number == 0:
-                assert taking.wait(60) == 0
-            else:
-                # At all moments of its way: copying, lanes parked, saving.
-                time.sleep(0.012 * number)
+        with taking(run, saved) as command:
+            # At all moments of its way: copying, lanes parked, saving.
+            wait_until(
+                lambda n=percent, at=command: at.poll() is not None
+                or bytes_in(tmp_path / ".saved.partial") >= total * n / 100,
+                f"{percent} % of it",
+            )
             kill_supervisor(run)
+        kills += 1
         at = trainer.batches()
         wait_until(lambda n=at: trainer.batches() > n + 1, "batches without a supervisor")
         # Of a snapshot there is the one before or the new one, and it is whole.
         assert next_batches(saved)
         run.start()
-    assert number > 3
+    assert kills > 3
     result = trainer.result()
     assert np.array_equal(result["digests"], undisturbed)
     assert run.wait() == 0, run.text()
@@ -284,6 +298,30 @@ def test_a_damaged_or_foreign_snapshot_is_refused_with_what_is_wrong(
     another = make_run(**{**TWO_GROUPS, "reservoir": 3000})
     text = refused(another, good)
     assert "another configuration" in text and "reservoir_size_per_thread" in text
+
+
+def test_a_run_does_not_begin_anew_where_a_snapshot_or_a_living_feed_could_be_meant(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(**ONE_GROUP).start()
+    trainer = run.trainer(pause_ms=50, positions=0)
+    wait_until(lambda: trainer.batches() >= 2, "some batches")
+    saved = tmp_path / "saved"
+    snapshot(run, saved)
+    kill_supervisor(run)
+    done = run.command("run", "--resume", str(saved))
+    assert done.returncode == 1 and "goes on without a supervisor: take it over" in done.stderr
+    for pid in run.all_workers().values():
+        with contextlib.suppress(ProcessLookupError):  # it had done its work
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not run.all_workers(), "everybody's end")
+    manifest = saved / "manifest.textproto"
+    manifest.write_text(manifest.read_text() + "\n")
+    done = run.command("run", str(run.config))
+    assert done.returncode == 1
+    assert "its newest snapshot cannot be used" in done.stderr and "--fresh" in done.stderr
+    done = run.command("run")
+    assert done.returncode == 2 and "CONFIG" in done.stderr
 
 
 def test_a_snapshot_that_cannot_be_written_changes_nothing(
