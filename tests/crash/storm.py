@@ -1,11 +1,18 @@
 """Kills processes of a running Lc0 feed at random, and audits what its trainers got.
 
-    python tests/crash/storm.py --kills 300 [--seed 1] [--json FILE]
+    python tests/crash/storm.py --kills 300 [--seed 1] [--everything] [--json FILE]
 
 Six trainers in four groups (alone, two sharing, two ranks, and one that is slow) read a finite feed
 with small rings. Victims: workers (SIGKILL, SIGSEGV from outside, SIGSTOP for longer than stall_ms),
 trainers (SIGKILL, SIGSTOP for a while) and the supervisor (SIGKILL; then started again). Killed
 trainers are started again. What is killed when depends on the seed; when it hits, on the machine.
+
+With --everything all processes are killed at once, trainers, workers and supervisor in any order, again
+and again, and everybody is started again with the same words; the feed goes on from the files of
+its storage.directory.
+
+At the end nothing may be left behind: no process, no file in the directory of sockets or of
+segments, nothing for `ringfeed clean` to do.
 
 The audit compares with an undisturbed run of the same feed. Per group: every batch came (else lost);
 its bytes are those of the undisturbed run (else torn); it came a second time only with `tries` that
@@ -32,7 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import lc0_data  # noqa: E402
-from feed_run import ROOT, FeedRun, wait_until  # noqa: E402
+from feed_run import ROOT, FeedRun, remains, wait_until  # noqa: E402
 
 STALL_MS = 400
 GROUPS = (
@@ -136,6 +143,7 @@ class Storm:
     kills: dict[str, int] = field(default_factory=dict)
     deaths_of_stages: list[float] = field(default_factory=list)
     stopped: dict[int, float] = field(default_factory=dict)  # pid: when it goes on
+    starts: int = 0  # after everything had been killed
 
     def note(self, what: str) -> None:
         self.kills[what] = self.kills.get(what, 0) + 1
@@ -190,6 +198,37 @@ class Storm:
             member.process.kill()
             self.note("trainer SIGKILL")
 
+    def kill_everything(self) -> None:
+        """Nobody is left who knows anything: all that goes on is in the files."""
+        assert self.run.process is not None
+        if self.over():
+            return
+        pids = [("supervisor", self.run.process.pid)]
+        pids += [("worker", pid) for pid in self.run.all_workers().values()]
+        pids += [("trainer", m.process.pid) for m in self.members if m.process and m.lives()]
+        self.dice.shuffle(pids)
+        for what, pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # a worker that had just done its part
+            self.note(f"{what} SIGKILL")
+        self.run.process.wait()
+        self.run.start()
+        # Unaided: with the same words as ever, and all members get batches again (who dies with the
+        # same one in hand max_tries times would not get it). At its end there are none left to get.
+        before = {m.name: m.out.stat().st_size if m.out.exists() else 0 for m in self.members}
+
+        def goes_on() -> bool:
+            self.look_after()
+            return self.over() or all(
+                m.done or (m.out.exists() and m.out.stat().st_size > before[m.name])
+                for m in self.members
+            )
+
+        wait_until(goes_on, f"batches after start {self.starts + 1}: {self.run.text()[-2000:]}")
+        self.starts += 1
+
     def over(self) -> bool:
         assert self.run.process is not None
         return self.run.process.poll() is not None
@@ -215,6 +254,8 @@ class Storm:
 
     def blow(self) -> None:
         weights = {"worker": 6, "trainer": 2, "supervisor": 2}
+        if self.victims == ["everything"]:
+            return self.kill_everything()
         what = self.dice.choices(self.victims, [weights[victim] for victim in self.victims])[0]
         {
             "worker": self.kill_worker,
@@ -297,6 +338,9 @@ def main() -> int:
         help="some of worker, trainer, supervisor; a gap that a trainer sees after a stage's death "
         "is told only by workers alone: a dead trainer holds up the others' feed until it is back",
     )
+    parser.add_argument(
+        "--everything", action="store_true", help="all processes at once, instead of one at a time"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
 
@@ -305,17 +349,23 @@ def main() -> int:
     try:
         data = lc0_data.make_dataset(work / "data", games=60, tars=3, seed=3, loose=5)
         # About 95 batches an epoch; long enough for all the kills, about ten a second.
-        epochs = max(3, round(arguments.kills * 0.1))
+        epochs = max(3, round(arguments.kills * (0.03 if arguments.everything else 0.1)))
         reference = {**SETTINGS, "groups": 'groups { name: "alone" }'}
         expected = undisturbed(work / "undisturbed", Path(data.directory), epochs, reference)
         storm_dir = work / "storm"
         storm_dir.mkdir()
-        run = FeedRun(storm_dir, Path(data.directory), epochs=epochs, **SETTINGS)
+        settings = dict(SETTINGS)
+        segments: Path | None = None
+        if arguments.everything:
+            segments = storm_dir / "segments"
+            segments.mkdir()
+            settings["extra"] += f'storage {{ directory: "{segments}" }}'
+        run = FeedRun(storm_dir, Path(data.directory), epochs=epochs, **settings)
         storm = Storm(
             run,
             members_of(storm_dir, arguments.pause_ms),
             random.Random(arguments.seed),
-            arguments.victims.split(","),
+            ["everything"] if arguments.everything else arguments.victims.split(","),
         )
         try:
             run.start()
@@ -344,7 +394,7 @@ def main() -> int:
             print(text[-4000:], file=sys.stderr)
         found = audit(storm.members, expected)
         gaps = gaps_ms(storm.members, storm.deaths_of_stages)
-        left = [str(path) for path in run.sockets.iterdir()]
+        left = remains(run, segments)
         report = {
             "seed": arguments.seed,
             "kills": storm.kills,
@@ -354,6 +404,7 @@ def main() -> int:
             **found,
             "dead_letters": text.count("dead_letter "),
             "started_anew": text.count(" feed_started ") - 1,
+            "starts_after_everything": storm.starts,
             "gap_ms_p50": round(quantile(gaps, 0.5), 1),
             "gap_ms_p99": round(quantile(gaps, 0.99), 1),
             "left_behind": left,
@@ -367,7 +418,8 @@ def main() -> int:
         enough = storm.total() >= arguments.kills
         print(
             f"storm: {storm.total()} kills, {len(expected)} batches to 4 groups: {found['lost']} lost, "
-            f"{found['repeated']} repeated, {found['torn']} torn, {found['out_of_order']} out of order"
+            f"{found['repeated']} repeated, {found['torn']} torn, {found['out_of_order']} out of order, "
+            f"{len(left)} left behind"
             + ("" if enough else "; the feed ended before all kills were made")
         )
         bad += report["dead_letters"] + report["started_anew"]

@@ -171,6 +171,39 @@ class FeedRun:
                 self.process.wait()
 
 
+def processes_of(run: FeedRun) -> dict[int, str]:
+    """Whoever lives with this run's directory in his environment, and what he is called."""
+    mark = f"RINGFEED_SOCKET_DIR={run.sockets}\0".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            mine = mark in (entry / "environ").read_bytes() + b"\0"
+            name = (entry / "comm").read_text().strip()
+        except OSError:
+            continue
+        if mine and runs(int(entry.name)):
+            found[int(entry.name)] = name
+    return found
+
+
+def remains(run: FeedRun, storage: Path | None = None) -> list[str]:
+    """What a run that is over has left behind: processes (and with them memory), files, work for `clean`."""
+    found = []
+    try:
+        wait_until(lambda: not processes_of(run), "the processes to end", 10)
+    except AssertionError:
+        found += [f"process {pid} ({name})" for pid, name in processes_of(run).items()]
+    for directory in (run.sockets, storage):
+        if directory is not None:
+            found += [str(path) for path in directory.iterdir()]
+    cleaned = run.command("clean")
+    if "nothing to clean" not in cleaned.stderr:
+        found.append(f"ringfeed clean: {cleaned.stdout}{cleaned.stderr}")
+    return found
+
+
 class Trainer:
     """A process that attaches and notes what it gets (trainer.py)."""
 

@@ -771,8 +771,12 @@ def test_a_loader_starts_a_private_feed_and_ends_it(program_dir: Path) -> None:
         loader.get_next()
 
 
-def test_a_loader_ends_with_its_process_even_when_that_is_killed(program_dir: Path) -> None:
+def test_a_loader_ends_with_its_process_even_when_that_is_killed(
+    program_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     FakeProgram(program_dir, SERVE)
+    # Nobody is left who would remove the loader's directory. Short: there is a socket in it.
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("loader")))
     child = run_python("""
         import os, ringfeed
         loader = ringfeed.DataLoader("seed: 7")
