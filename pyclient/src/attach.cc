@@ -12,6 +12,7 @@
 
 #include "client.h"
 #include "feed_access.h"
+#include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/layout.h"
 
 namespace ringfeed::client {
@@ -339,6 +340,7 @@ void put_owner(rf_feed* feed) {
 // Tells the supervisor and gives it a moment to answer, so that the member's place is free when
 // this returns. Silence is no harm: the socket's end is a hint, the process's death is proof.
 void leave(rf_feed* feed) {
+  RF_FAILPOINT("client.leave.asking");
   uint8_t message[4096];
   const size_t bytes = encode_detach(kDetachId, message, sizeof message);
   // A supervisor that came after the one that died is told who leaves.
@@ -346,6 +348,7 @@ void leave(rf_feed* feed) {
       !(find_supervisor(feed, true) && send_message(feed->socket, message, bytes))) {
     return;
   }
+  RF_FAILPOINT("client.leave.asked");
   const Deadline deadline = Deadline::after(kDetachMs);
   auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
   while (reply != nullptr) {
@@ -405,6 +408,7 @@ bool find_supervisor(rf_feed* feed, bool now) {
   const size_t bytes = encode_rejoin(feed->feed_control.header()->feed_id, feed->group_index,
                                      feed->member, feed->epoch, kRejoinId, message, sizeof message);
   const bool sent = send_message(fd, message, bytes);
+  RF_FAILPOINT("client.rejoin.sent");
   // In one act, so that other threads always find an open socket there.
   if (sent) dup3(fd, feed->socket, O_CLOEXEC);
   close(fd);
@@ -469,7 +473,10 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   bool member = false;
   if (status == RF_OK) {
     member = true;
-    status = map_all(feed, *hello, fds);
+    RF_FAILPOINT("client.attach.member");
+    status = RF_FAILPOINT_ERROR("client.attach.map")
+                 ? fail(nullptr, RF_IO, "feed %s: a test wants no mapping", feed->name)
+                 : map_all(feed, *hello, fds);
   }
   close_all(fds, kFds);
   if (status == RF_OK) {
@@ -489,6 +496,7 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   if (status == RF_OK) {
     feed->users.store(1, std::memory_order_relaxed);   // relaxed, both: nobody else has the
     feed->owners.store(2, std::memory_order_relaxed);  // handle yet
+    RF_FAILPOINT("client.attach.done");
     *out = feed;
   } else {
     if (member) withdraw(feed->socket);
@@ -508,6 +516,7 @@ extern "C" rf_status rf_leave(rf_feed* feed) {
   // What is still held has been worked on or will not be: others need not wait for it to come
   // back.
   mark_at_end(feed);
+  RF_FAILPOINT("client.leave.at_end");
   put_user(feed);
   return RF_OK;
 }

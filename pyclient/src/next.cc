@@ -17,6 +17,7 @@
 
 #include "client.h"
 #include "feed_access.h"
+#include "ringfeed/shm/failpoint.h"
 
 namespace ringfeed::client {
 namespace {
@@ -375,6 +376,7 @@ Look look(rf_feed* feed, rf_batch* batch) {
         }
       }
       if (shm::claim_take(word, seen, s, feed->member)) {
+        RF_FAILPOINT("client.next.claimed");
         const uint8_t tries = claim.seq == s ? claim.tries : uint8_t{0};
         auto at_end = static_cast<uint32_t>(MemberState::kAtEnd);
         // release: as in mark_at_end; a batch came back after the end.
@@ -595,9 +597,11 @@ extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
     // Refused only where rf_next would be refused the same and say so.
     drop_private(feed->payload.data + slot_offset(feed, slot), feed->slot_bytes);
   }
+  RF_FAILPOINT("client.release.finishing");
   shm::GroupPage& group = *feed->group;
   const bool finished = shm::claim_finish(group.words[seq % feed->descriptors], seq, feed->member);
   shm::Member& self = group.members[feed->member];
+  RF_FAILPOINT("client.release.finished");
   if (finished) {
     // relaxed, both: counters that others only report.
     self.done.fetch_add(1, std::memory_order_relaxed);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ringfeed/shm/failpoint.h"
+
 namespace ringfeed::shm {
 
 Result<Arena> Arena::map(int fd, std::uint64_t bytes_max, std::string name) {
@@ -30,7 +32,12 @@ Status Arena::grow(std::uint64_t state_bytes) noexcept {
                  fmt::format("arena {}: wants {} bytes and may have {}: lower the stage's sizes",
                              name_, wanted, mapping_.bytes())};
   }
+  if (RF_FAILPOINT_ERROR("shm.arena.grow")) {
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("arena {}: a test wants no {} bytes to be free", name_, wanted)};
+  }
   if (Status status = grow_segment(fd_, wanted, name_); !status) return status;
+  RF_FAILPOINT("shm.arena.grown");
   reserved_ = wanted;
   return {};
 }

@@ -9,6 +9,8 @@
 #include <climits>
 #include <cstdint>
 
+#include "ringfeed/shm/failpoint.h"
+
 namespace ringfeed::shm {
 namespace {
 
@@ -60,6 +62,7 @@ void futex_wait_any(std::span<const BellWord> words, int timeout_ms) noexcept {
 }
 
 void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
+  RF_FAILPOINT("shm.bell.wake");
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -158,6 +158,7 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
   for (std::size_t i = 0; i < closing_count; ++i) {
     // A member may have taken the batch since: then it is his.
     const auto [g, skips] = closing[i];
+    RF_FAILPOINT("shm.feed.giving_up");
     if (!claim_close(memory_.groups[g]->words[s % geometry_.descriptors], s)) return false;
     if (!skips) continue;
     // relaxed, both: own word, a count for people.
@@ -280,6 +281,7 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
   if (!slot) return std::nullopt;
   const std::uint64_t given_up =
       std::max(slot->last, s > geometry_.descriptors ? s - geometry_.descriptors : 0);
+  RF_FAILPOINT("shm.feed.retiring");
   // relaxed: written by this lane only.
   if (given_up + 1 > memory_.page->retire.load(std::memory_order_relaxed)) {
     // release, pairs with the supervisor's acquire of an answer: a group that joins later learns a
@@ -318,11 +320,13 @@ void FeedProducer::publish(Journal& journal, const BatchInfo& info) noexcept {
   journal.store(word_ref(kFeedControlSegment, kProducerLinesOffset + lane_ * sizeof(ProducerLine) +
                                                   offsetof(ProducerLine, newest)),
                 s);
+  RF_FAILPOINT("shm.feed.publishing");
   journal.store(memory_.open_slot, 0);
   announce_ = true;
 }
 
 void FeedProducer::close(Journal& journal) noexcept {
+  RF_FAILPOINT("shm.feed.ending");
   journal.store(word_ref(kFeedControlSegment, kProducerLinesOffset + lane_ * sizeof(ProducerLine) +
                                                   offsetof(ProducerLine, closed)),
                 1);
@@ -333,6 +337,7 @@ void FeedProducer::close(Journal& journal) noexcept {
 void FeedProducer::announce() noexcept {
   if (!announce_) return;
   announce_ = false;
+  RF_FAILPOINT("shm.feed.announcing");
   ring(reinterpret_cast<Bell*>(memory_.feed_control + kFeedBellOffset)->rings);
 }
 
@@ -357,11 +362,13 @@ void FeedProducer::attend_groups() noexcept {
       RF_FAILPOINT("shm.feed.answering");
       // release, pairs with the supervisor's acquire: from now on this lane respects the group.
       answer.epoch.store(epoch, std::memory_order_release);
+      RF_FAILPOINT("shm.feed.answered");
     } else if (state == GroupState::kDraining) {
       // relaxed: own line.
       const std::uint64_t last = line().newest.load(std::memory_order_relaxed);
       for (std::uint64_t back = 0; back < geometry_.descriptors && back < last;
            back += geometry_.lanes) {
+        RF_FAILPOINT("shm.feed.closing");
         claim_close(group.words[(last - back) % geometry_.descriptors], last - back);
       }
     }

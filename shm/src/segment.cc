@@ -16,6 +16,7 @@
 #include <fstream>
 #include <limits>
 
+#include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/layout.h"
 
 namespace ringfeed::shm {
@@ -74,6 +75,11 @@ Status reserve(int fd, std::uint64_t from, std::uint64_t to, const std::string& 
   // The kernel would hand out memfd pages until somebody is killed for them, so what is free is
   // asked first.
   const bool memfd = ::fcntl(fd, F_GET_SEALS) >= 0;
+  if (RF_FAILPOINT_ERROR("shm.segment.reserve")) {
+    return Error{
+        ErrorCode::kNoMemory,
+        fmt::format("segment {}: needs {}, a test wants none to be free", name, in_gib(to - from))};
+  }
   if (memfd && available_bytes(storage) < to - from) {
     return Error{
         ErrorCode::kNoMemory,
@@ -228,6 +234,7 @@ Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
   header.boot_id_lo = boot_id_lo();
   header.abi_min_reader = kAbiMinReader;
   std::copy(spec.geometry.begin(), spec.geometry.end(), header.geometry);
+  RF_FAILPOINT("shm.segment.header");
   header.crc32c =
       crc32c_small(reinterpret_cast<const std::uint8_t*>(&header), offsetof(SegmentHeader, crc32c));
   // release: the builder's last store; whoever reads `ready` sees the whole header.

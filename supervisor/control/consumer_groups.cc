@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "ringfeed/shm/failpoint.h"
+
 namespace ringfeed::control {
 namespace {
 
@@ -374,6 +376,7 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
   }
   group.start = wanted;
   head.start.store(wanted, std::memory_order_relaxed);  // relaxed: published by the state
+  RF_FAILPOINT("supervisor.group.begun");
   join(*page, wish.oldest);
   group.reported = GroupState::kJoining;
   return *page;
@@ -389,8 +392,10 @@ void ConsumerGroups::follow(std::uint32_t group) {
     head.declared = groups_[group].declared ? 1 : 0;
     groups_[*before].declared = false;
     memory_.group(*before).head.declared = 0;
+    RF_FAILPOINT("supervisor.group.following");
     set_state(*before, GroupState::kDraining);
   }
+  RF_FAILPOINT("supervisor.group.followed");
   // release: the old page drains before this is forgotten.
   memory_.state().replacing.store(0, std::memory_order_release);
 }
@@ -466,6 +471,7 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
   shm::Member& member = memory_.group(place.group).members[place.member];
   member.pid = static_cast<std::uint32_t>(who.pid);
   member.start_ticks = who.start_ticks;
+  RF_FAILPOINT("supervisor.member.entering");
   member.rank = ranked ? place.member : 0;
   // relaxed, all: published by the release of state.
   member.taken.store(0, std::memory_order_relaxed);
@@ -473,6 +479,7 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
   member.last_ns.store(0, std::memory_order_relaxed);
   member.state.store(static_cast<std::uint32_t>(MemberState::kLive), std::memory_order_release);
   groups_[place.group].had_member = true;
+  RF_FAILPOINT("supervisor.member.entered");
   return place;
 }
 
@@ -509,11 +516,13 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
     returned += give_back(place.group, page.words[i], place.member) ? 1 : 0;
   }
   group.members[place.member] = {};
+  RF_FAILPOINT("supervisor.member.given_back");
   shm::Member& member = page.members[place.member];
   member.pid = 0;
   member.start_ticks = 0;
   // release: only now may the place be given to somebody else; the words were given back before.
   member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_release);
+  RF_FAILPOINT("supervisor.member.freed");
   if (live_members(place.group) == 0) group.empty_since_ms = now_ms;
   memory_.ring_group(place.group);
   memory_.ring_producers();
@@ -554,6 +563,7 @@ bool ConsumerGroups::try_admit(std::uint32_t group) {
     from = std::max(from, answer.from.load(std::memory_order_relaxed));
   }
   clear_words(page);
+  RF_FAILPOINT("supervisor.group.cleared");
   const std::uint64_t wanted = groups_[group].wanted;
   std::uint64_t start = groups_[group].oldest ? from : std::max(from, memory_.newest_batch() + 1);
   // What was held when it was asked for may have been given up since: then the group stays where
@@ -565,6 +575,7 @@ bool ConsumerGroups::try_admit(std::uint32_t group) {
   // relaxed: published by the release of state.
   page.head.start.store(start, std::memory_order_relaxed);
   groups_[group].start = start;
+  RF_FAILPOINT("supervisor.group.admitting");
   ever_joined_ = true;
   if (live_members(group) == 0) groups_[group].empty_since_ms = 0;
   set_state(group, GroupState::kActive);
@@ -706,6 +717,7 @@ std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms
         join(g, true);
       } else {
         group.unused_since = ++uses_;
+        RF_FAILPOINT("supervisor.group.leaving");
         set_state(g, GroupState::kUnused);
       }
     }

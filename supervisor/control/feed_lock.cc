@@ -14,6 +14,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "ringfeed/shm/failpoint.h"
 #include "supervisor/control/hex.h"
 
 namespace ringfeed::control {
@@ -127,6 +128,7 @@ void FeedLock::write(const LockRecord& record) {
     if (wrote < 0 && errno != EINTR) failed();
     if (wrote > 0) at += static_cast<std::size_t>(wrote);
   }
+  RF_FAILPOINT("supervisor.record.written");
   if (::rename(partial.c_str(), path.c_str()) != 0) failed();
 }
 
@@ -134,6 +136,7 @@ void FeedLock::remove() {
   // Before the lock is given up, so that nobody else's files are removed.
   if (fd_) {
     ::unlink(state_path(path_).c_str());
+    RF_FAILPOINT("supervisor.lock.removing");
     ::unlink(path_.c_str());
   }
   fd_.reset();

@@ -177,6 +177,7 @@ void SnapshotTask::park() {
   parked_ = true;
   parked_us_ = now_us();
   hooks_.park(ticket_);
+  RF_FAILPOINT("supervisor.snapshot.parked");
   look_at_lanes();
 }
 

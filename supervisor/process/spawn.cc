@@ -18,6 +18,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
+#include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/process/event_loop.h"
 
@@ -144,6 +145,10 @@ WorkerLinks make_worker_links() {
 }
 
 Spawned spawn_worker(const std::string& binary) {
+  if (RF_FAILPOINT_ERROR("supervisor.worker.spawn")) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("worker binary {}: a test wants no process to be started", binary));
+  }
   WorkerLinks links = make_worker_links();
   const shm::Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null) fail("/dev/null cannot be opened");

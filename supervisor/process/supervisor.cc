@@ -16,6 +16,7 @@
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
+#include "ringfeed/shm/failpoint.h"
 #include "supervisor/metrics/status.h"
 #include "supervisor/process/linger.h"
 
@@ -202,10 +203,12 @@ int Supervisor::run() {
   memory_.state().supervisor_pid.store(static_cast<std::uint32_t>(::getpid()),
                                        std::memory_order_relaxed);
   if (!adopts_) {
+    RF_FAILPOINT("supervisor.feed.laid_out");
     memory_.set_phase(shm::FeedPhase::kStarting, "");
     declare_groups();
     make_workers();
     record_workers();
+    RF_FAILPOINT("supervisor.feed.recorded");
     for (const std::unique_ptr<Worker>& worker : workers_) worker->start();
   }
   server_ = std::make_unique<control::ControlServer>(
@@ -232,6 +235,7 @@ int Supervisor::run() {
     throw;
   }
   talk_.end_progress();
+  RF_FAILPOINT("supervisor.feed.over");
   server_.reset();
   workers_.clear();
   event(status_ == 0 ? metrics::Level::kInfo : metrics::Level::kError,
@@ -247,7 +251,9 @@ void Supervisor::take_over() {
       static_cast<shm::FeedPhase>(memory_.state().phase.load(std::memory_order_acquire));
   first_batch_ = memory_.batches_published() > 0;
   make_workers();
+  RF_FAILPOINT("supervisor.adoption.begun");
   trainers_.adopt();
+  RF_FAILPOINT("supervisor.adoption.trainers");
   if (phase == shm::FeedPhase::kRunning) stage_ = Stage::kRunning;
   for (std::uint32_t g = 0; g < workers_.size(); ++g) {
     const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
@@ -264,8 +270,10 @@ void Supervisor::take_over() {
     } else {
       workers_[g]->start();
     }
+    RF_FAILPOINT("supervisor.adoption.worker");
   }
   record_workers();
+  RF_FAILPOINT("supervisor.adoption.recorded");
   // Whoever the dead one owed a bell.
   memory_.ring_all_lanes();
   memory_.ring_feed();
@@ -408,6 +416,7 @@ void Supervisor::linger() {
   stage_ = Stage::kLingering;
   ended_ms_ = now_ms();
   if (reason_.empty()) reason_ = "the run is over";
+  RF_FAILPOINT("supervisor.feed.ending");
   memory_.set_phase(shm::FeedPhase::kEnded, reason_);
   event(metrics::Level::kInfo, "lanes_finished",
         fmt::format("batches={}", memory_.batches_published()));

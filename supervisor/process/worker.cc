@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "proto/worker.pb.h"
+#include "ringfeed/shm/failpoint.h"
 #include "supervisor/control/packet.h"
 
 namespace ringfeed::process {
@@ -77,9 +78,11 @@ void Worker::spawn() {
   ready_ms_ = 0;
   ++starts_;
   process_ = spawn_worker(rules_.binary);
+  RF_FAILPOINT("supervisor.worker.spawned");
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   watch_links();
   send_setup();
+  RF_FAILPOINT("supervisor.worker.set_up");
   hooks_.on_event(
       "info", starts_ == 1 ? "worker_started" : "worker_restarted",
       fmt::format("group={} pid={} incarnation={}", name(), process_.identity.pid, starts_));
@@ -203,9 +206,11 @@ void Worker::process_ended() {
   tail_.finish(hooks_.on_line);
   read_messages();
   const Ending ending = reap(process_.pidfd);
+  RF_FAILPOINT("supervisor.worker.reaped");
   // First of all: whoever slept on a ring to the dead may wait for a bell that nobody rings.
   memory_.ring_sleepers();
   forget_process();
+  RF_FAILPOINT("supervisor.worker.forgotten");
   after_end(ending);
 }
 

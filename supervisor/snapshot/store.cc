@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "proto/snapshot.pb.h"
+#include "ringfeed/shm/failpoint.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"
 
@@ -114,6 +115,9 @@ void Store::remap(Segment& segment) {
 
 void Store::write_at(const Segment& segment, const std::byte* bytes, std::size_t count,
                      std::uint64_t offset) {
+  if (RF_FAILPOINT_ERROR("supervisor.snapshot.write")) {
+    fail(fmt::format("segment {}", segment.name), ENOSPC);
+  }
   while (count > 0) {
     const ssize_t wrote = ::pwrite(segment.file.get(), bytes, count, static_cast<off_t>(offset));
     if (wrote < 0 && errno == EINTR) continue;

@@ -467,8 +467,10 @@ void LaneRuntime::finish() noexcept {
   for (OutputPort& port : parts_.outputs) {
     for (OutputPort::Ring& ring : port.rings) touch(ring);
   }
+  RF_FAILPOINT("runtime.lane.finishing");
   journal_.store(runtime_word(kFinishedWord), 1);
   commit(now_ns(), true);
+  RF_FAILPOINT("runtime.lane.finished");
   // release: the supervisor that reads it sees the closed outputs.
   parts_.page->state.store(static_cast<std::uint32_t>(shm::LaneState::kFinished),
                            std::memory_order_release);

@@ -25,6 +25,7 @@
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
+#include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/layout.h"
 #include "workers/runtime/dead_letter.h"
 #include "workers/runtime/fault.h"
@@ -145,6 +146,9 @@ class Segments {
   std::byte* map(std::uint32_t id, bool writable) {
     const auto found = mapped_.find(id);
     if (found != mapped_.end()) return found->second.data();
+    if (RF_FAILPOINT_ERROR("runtime.worker.map")) {
+      throw Error(ErrorCode::kNoMemory, fmt::format("segment {}: a test wants no mapping", id));
+    }
     shm::Mapping mapping = shm::map_segment(fd(id), writable).value_or_throw();
     const SegmentSetup& segment = spec(id);
     shm::check_header(*reinterpret_cast<const shm::SegmentHeader*>(mapping.data()),
@@ -200,6 +204,7 @@ class Worker {
           ErrorCode::kBusy,
           fmt::format("stage group {}: another live process runs its lanes", setup_.group()));
     }
+    RF_FAILPOINT("runtime.worker.locked");
   }
 
   [[nodiscard]] shm::LanePage* page(std::uint32_t lane) const {
@@ -451,6 +456,7 @@ shm::Fd Worker::find_supervisor() const {
     return {};  // it did not answer in time, or has died as well
   }
   if (!reply.has_worker_rejoin() || descriptors.size() != 2) return {};
+  RF_FAILPOINT("runtime.worker.rejoined");
   ::dup2(descriptors[1].get(), STDOUT_FILENO);
   ::dup2(descriptors[1].get(), STDERR_FILENO);
   return std::move(descriptors[0]);
@@ -458,6 +464,7 @@ shm::Fd Worker::find_supervisor() const {
 
 // The threads run the lanes; this one waits for them, and for the end of the supervisor.
 int Worker::run(int setup_fd) {
+  RF_FAILPOINT("runtime.worker.ready");
   FromWorker ready;
   ready.mutable_ready()->set_pid(static_cast<std::uint32_t>(::getpid()));
   ready.mutable_ready()->set_worker_version(RINGFEED_VERSION);
@@ -523,6 +530,7 @@ int Worker::run(int setup_fd) {
     }
   }
   for (std::thread& thread : threads) thread.join();
+  RF_FAILPOINT("runtime.worker.ending");
   ::close(done[0]);
   ::close(done[1]);
   return 0;
@@ -540,6 +548,7 @@ int run_worker(int setup_fd, const Registry& registry) {
   watch_for_faults();
   std::vector<shm::Fd> descriptors;
   const WorkerSetup setup = receive_setup(setup_fd, descriptors);
+  RF_FAILPOINT("runtime.worker.set_up");
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + setup.group()));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n %v");
   DataLoaderConfig config;
