@@ -1,5 +1,6 @@
 #include "workers/runtime/lane.h"
 
+#include <fmt/format.h>
 #include <time.h>
 
 #include <algorithm>
@@ -123,6 +124,21 @@ Counter LaneRuntime::counter(std::string_view name) noexcept {
   std::memset(place.name, 0, sizeof place.name);
   std::memcpy(place.name, name.data(), name.size());
   return {counters_++};
+}
+
+// A counter that not every life of the lane has: it comes after those of the stage, and is found
+// again by its name.
+Counter LaneRuntime::late_counter(std::string_view name) noexcept {
+  std::uint32_t index = counters_;
+  const auto free_or_this = [&](const shm::NamedCounter& place) {
+    return place.name[0] == '\0' || name == place.name;
+  };
+  while (index < shm::kNamedCounters && !free_or_this(parts_.page->counters.named[index])) ++index;
+  RF_CHECK(index < shm::kNamedCounters && name.size() < sizeof(shm::NamedCounter::name), index,
+           name.size());
+  shm::NamedCounter& place = parts_.page->counters.named[index];
+  std::memcpy(place.name, name.data(), name.size());
+  return {index};
 }
 
 void LaneRuntime::note(std::string_view text) noexcept {
@@ -382,7 +398,7 @@ bool LaneRuntime::pass_by(InputPort& port, const shm::RecordView& record) noexce
     parts_.keep_dead_letter({parts_.input_names[shm::port_of(quarantine_)], quarantine_, record});
   }
   RF_FAILPOINT("runtime.lane.dead_letter");
-  if (!dead_letters_) dead_letters_ = counter("dead_letters");
+  if (!dead_letters_) dead_letters_ = late_counter("dead_letters");
   step.count(*dead_letters_);
   return true;
 }
@@ -660,10 +676,37 @@ void Step::fill(Place place, std::span<const std::byte> from) noexcept {
   std::memcpy(lane_.parts_.arena->state() + place.offset, from.data(), from.size());
 }
 
-Status Step::grow(std::uint64_t state_bytes) noexcept {
-  Status status = lane_.parts_.arena->grow(state_bytes);
-  if (status) lane_.parts_.segments[shm::kArenaSegment] = lane_.parts_.arena->segment();
+// The step that is refused is done again when the lane next wakes, at the latest after kSleepMsMax:
+// nobody rings when somebody else gives memory back.
+Status LaneRuntime::grow(std::uint64_t state_bytes) noexcept {
+  Status status = parts_.arena->grow(state_bytes);
+  if (status) {
+    parts_.segments[shm::kArenaSegment] = parts_.arena->segment();
+    if (growths_refused_ != 0) {
+      if (parts_.warn) {
+        parts_.warn(fmt::format("memory_found lane={} refused={}", name(), growths_refused_));
+      }
+      note("");
+      growths_refused_ = 0;
+    }
+    return status;
+  }
+  // Not by the journal: such a step leaves nothing there.
+  add(parts_.page->counters.named[late_counter("growths_refused").index].value, 1);
+  if (++growths_refused_ == 1) {
+    if (parts_.warn) {
+      parts_.warn(fmt::format("no_memory lane={} error=\"{}\"", name(), status.error().message()));
+    }
+    note("waits for memory: " + status.error().message());
+  }
   return status;
+}
+
+bool Step::grow(std::uint64_t state_bytes, std::uint64_t rather) noexcept {
+  if (state_bytes <= this->state_bytes()) return true;
+  // What would be pleasant is not asked for aloud.
+  if (rather > state_bytes && lane_.parts_.arena->grow(rather)) return lane_.grow(rather).ok();
+  return lane_.grow(state_bytes).ok();
 }
 
 std::uint64_t Step::state_bytes() const noexcept { return lane_.parts_.arena->state_bytes(); }

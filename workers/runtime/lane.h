@@ -73,6 +73,7 @@ struct LaneParts {
   // Keeps a condemned record for people, before the step that sets it aside is committed; may be
   // called again for the same record after a death.
   std::function<void(const DeadLetter&)> keep_dead_letter;
+  std::function<void(std::string_view)> warn;  // one line in the worker's log; may be empty
 };
 
 // What a process tells its lanes while they run; read between two steps.
@@ -121,6 +122,8 @@ class LaneRuntime {
   void park(const LaneOrders& orders) noexcept;
   bool end_followers() noexcept;
   Counter counter(std::string_view name) noexcept;
+  Counter late_counter(std::string_view name) noexcept;
+  Status grow(std::uint64_t state_bytes) noexcept;
 
   template <typename Ring>
   void touch(Ring& ring) noexcept;
@@ -137,6 +140,7 @@ class LaneRuntime {
   shm::Journal::Savepoint saved_{};
   std::uint32_t counters_ = 0;
   std::optional<Counter> dead_letters_;
+  std::uint64_t growths_refused_ = 0;  // in a row
   bool feed_full_ = false;
   std::uint64_t quarantine_ = 0;  // the condemned record, 0: none
   bool condemned_met_ = false;    // it is at the head of its port

@@ -160,9 +160,10 @@ class Step {
   // Bulk bytes: may be written only where no word refers to before this step.
   std::byte* bytes(std::uint64_t state_offset) const noexcept;
   void fill(Place place, std::span<const std::byte> from) noexcept;
-  // At least this much state may be touched afterwards; the error says what is missing, nothing is
-  // changed.
-  Status grow(std::uint64_t state_bytes) noexcept;
+  // At least this much state may be touched afterwards, `rather` if there is so much. False: there
+  // is no room for it now; return kNoRoom. The runtime logs it once, shows it, counts it
+  // (growths_refused) and calls the step again: the feed stands still until somebody makes room.
+  bool grow(std::uint64_t state_bytes, std::uint64_t rather = 0) noexcept;
   std::uint64_t state_bytes() const noexcept;
 
   // ---- chance, counting, circumstances

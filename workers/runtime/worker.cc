@@ -399,6 +399,8 @@ void Worker::make_lane(const LaneSetup& lane) {
     }
   };
 
+  parts.warn = [](std::string_view text) { spdlog::warn("{}", text); };
+
   shm::LanePage* const lane_page = parts.page;
   auto runtime = std::make_unique<LaneRuntime>(std::move(parts));
   runtime->attach();

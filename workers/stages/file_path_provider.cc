@@ -253,12 +253,9 @@ bool FilePathProvider::put_out(Step& step, const Found& found, bool* no_room) no
   if (known != seen_.end() && known->second == found.version) return false;
   const std::uint64_t used = step.load(state_.log_bytes);
   const std::uint64_t end = state_.log.offset + used + entry_bytes(found.path.size());
-  if (end > step.state_bytes()) {
-    if (Status grown = step.grow(end + kLogGrowth); !grown) {
-      context_.note(grown.error().message());
-      *no_room = true;
-      return false;
-    }
+  if (!step.grow(end, end + kLogGrowth)) {
+    *no_room = true;
+    return false;
   }
   if (!step.put(out_, std::as_bytes(std::span(found.path)), {.user = kFileRecord})) {
     *no_room = true;

@@ -147,10 +147,7 @@ bool ChunkWindow::move_bank(Step& step, std::uint64_t extra_bytes) noexcept {
   const std::uint64_t wanted =
       shm::align_up(std::max(kBankBytesMin, 2 * (live + extra_bytes)), 4096);
   const std::uint64_t bank = wanted <= old_bank ? 0 : old_bank + old_bytes;
-  if (Status grown = step.grow(state_.banks.offset + bank + wanted); !grown) {
-    context_.note(grown.error().message());
-    return false;
-  }
+  if (!step.grow(state_.banks.offset + bank + wanted)) return false;
   std::byte* to = step.bytes(state_.banks.offset + bank);
   std::uint64_t used = 0;
   const std::byte* from = step.bytes(state_.banks.offset + old_bank);

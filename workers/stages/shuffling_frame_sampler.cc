@@ -71,19 +71,7 @@ bool ShufflingFrameSampler::take_place(Step& step, std::uint64_t bytes,
   }
   const std::uint64_t made = step.load(state_.places_bytes);
   const std::uint64_t end = state_.places.offset + made + kPlaceBytes[size_class];
-  if (end > step.state_bytes()) {
-    const Status grown = step.grow(end + std::max(kGrowthMin, step.state_bytes() / 16));
-    if (!grown && !step.grow(end).ok()) {
-      if (!said_no_memory_) {
-        context_.warn(
-            fmt::format("no_memory stage={}: {}", context_.stage, grown.error().message()));
-        context_.note(grown.error().message());
-      }
-      said_no_memory_ = true;
-      return false;
-    }
-    said_no_memory_ = false;
-  }
+  if (!step.grow(end, end + std::max(kGrowthMin, step.state_bytes() / 16))) return false;
   *place = (state_.places.offset + made) | size_class;
   step.store(state_.places_bytes, made + kPlaceBytes[size_class]);
   return true;

@@ -70,7 +70,6 @@ class ShufflingFrameSampler final : public Stage {
   Counter frames_held_;
   Counter frames_skipped_;
   std::uint64_t said_at_ = 0;
-  bool said_no_memory_ = false;
 };
 
 }  // namespace ringfeed
