@@ -226,7 +226,10 @@ class Storm:
                 for m in self.members
             )
 
-        wait_until(goes_on, f"batches after start {self.starts + 1}: {self.run.text()[-2000:]}")
+        try:
+            wait_until(goes_on, f"batches after start {self.starts + 1}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.run.text()[-6000:]}") from error
         self.starts += 1
 
     def over(self) -> bool:
@@ -247,7 +250,8 @@ class Storm:
                 if member.process.returncode not in (-signal.SIGKILL,):
                     raise AssertionError(
                         f"trainer {member.name} ended with {member.process.returncode}: "
-                        f"{member.out.with_suffix('.log').read_text()[-2000:]}"
+                        f"{member.out.with_suffix('.log').read_text()[-2000:]}\n"
+                        f"after {self.total()} kills: {self.run.text()[-6000:]}"
                     )
                 if not self.over():
                     member.start(self.run)

@@ -1,0 +1,353 @@
+"""Whoever dies, hangs or fails at a named place of the source: every batch comes, as if nothing had been.
+
+The places (RF_FAILPOINT in shm/include/ringfeed/shm/failpoint.h) are asked of the binaries, so a new
+one is covered the day it is written: it is armed with `kill`, with `stop` and, where it can fail, with
+`error`, in a run of its own. The first process that passes it dies, hangs or is refused there: a
+worker, the supervisor or a trainer. Whoever has died is started again, as people would.
+
+The run: a small finite feed. A guest reads, leaves, comes again at an earlier position and leaves; a
+snapshot is taken; a trainer that follows everything reads to the end, beside one whose group skips
+what it is too slow for; meanwhile the test kills a worker and the supervisor once, so that restart
+and adoption happen in every run. A place that nobody passes in it, nor with records that kill their
+stage, fails the test: then the run needs another act.
+
+Needs binaries with failpoints (preset debug): RINGFEED_BIN_DIR, RINGFEED_LIBRARY.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import lc0_data  # noqa: E402
+from feed_run import BIN, ROOT, FeedRun, processes_of, remains  # noqa: E402
+from storm import Line, read_lines  # noqa: E402
+
+# Runs wait a good deal (for stall_ms, for processes to start), so several are under way at a time.
+AT_ONCE = 4
+RUN_S = 90.0
+# A stopped supervisor or trainer goes on after this long; a worker is for the supervisor to replace.
+STOPPED_S = 0.4
+TAILS = {"slow": "--pause-ms=25", "all": "--pause-ms=6"}
+
+SETTINGS: dict[str, Any] = {
+    "epochs": 1,
+    "batch": 64,
+    "reservoir": 300,
+    "unpackers": 2,
+    "slots": 12,
+    "groups": 'groups { name: "all" } groups { name: "slow" policy: SKIP }',
+    "extra": """
+stage_groups { name: "files" stages: "provider" stages: "loader" }
+stage_groups { name: "pool" stages: "pool" }
+stage_groups { name: "mix" stages: "unpacker" stages: "sampler" }
+stage_groups { name: "out" stages: "tensors" }
+restart { max_restarts: 1000 within_s: 1 backoff_ms_max: 20 stall_ms: 400 max_attempts: 2
+  dead_letters: "LETTERS" }
+""",
+}
+
+
+def places_of(command: list[str]) -> dict[str, bool]:
+    """Name of each place of a binary: can it fail?"""
+    done = subprocess.run(
+        command,
+        env={**os.environ, "RINGFEED_FAILPOINT": "list"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    places = {}
+    for line in done.stdout.splitlines():
+        words = line.split()
+        places[words[0]] = words[1:] == ["error"]
+    return places
+
+
+def all_places() -> dict[str, bool]:
+    load = "import ctypes, os; ctypes.CDLL(os.environ['RINGFEED_LIBRARY'])"
+    if "RINGFEED_LIBRARY" not in os.environ:
+        return {}
+    return {
+        **places_of([str(BIN / "ringfeed")]),
+        **places_of([str(BIN / "ringfeed-worker")]),
+        **places_of([sys.executable, "-c", load]),
+    }
+
+
+PLACES = all_places()
+CASES = [
+    (place, action)
+    for place, fails in sorted(PLACES.items())
+    for action in (["kill", "stop", "error"] if fails else ["kill", "stop"])
+]
+if "supervisor.worker.set_up" in PLACES:
+    # The second worker has its memory and is in no record yet; the first has little to do, and ends.
+    CASES.append(("supervisor.worker.set_up", "kill@2"))
+
+
+@dataclass
+class Scene:
+    """One run, with one place armed or none."""
+
+    run: FeedRun
+    place: str = ""
+    action: str = ""
+    trainers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    stopped_since: float = 0.0
+    refused_starts: int = 0
+    asking: subprocess.Popen[bytes] | None = None  # `ringfeed snapshot`
+
+    @property
+    def once(self) -> Path:
+        return self.run.work / "once"
+
+    def out(self, name: str) -> Path:
+        return self.run.work / f"{name}.lines"
+
+    def lines(self, name: str) -> list[Line]:
+        return read_lines(self.out(name))
+
+    def start_trainer(self, name: str) -> None:
+        program = "points_guest.py" if name == "guest" else "storm_trainer.py"
+        words = [] if name == "guest" else [f"--group={name}", TAILS[name]]
+        with self.out(name).with_suffix(".log").open("ab") as log:
+            self.trainers[name] = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(ROOT / "tests" / "crash" / program),
+                    f"--feed={self.run.feed}",
+                    f"--out={self.out(name)}",
+                    *words,
+                ],
+                env=self.run.environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def done(self, name: str) -> bool:
+        return self.trainers[name].poll() == 0
+
+    def over(self) -> bool:
+        """Is the supervisor gone, and nobody there whom another one could take over?"""
+        assert self.run.process is not None
+        if self.run.process.poll() is None:
+            return False
+        return bool(self.lines("all")) and not self.living_workers()
+
+    def living_workers(self) -> dict[str, int]:
+        try:
+            return self.run.all_workers()
+        except FileNotFoundError:
+            return {}
+
+    def look_after(self) -> None:
+        """Starts again who has died, and lets a stopped one go on whom nobody replaces."""
+        assert self.run.process is not None
+        status = self.run.process.poll()
+        if status not in (None, 0) and not self.over():
+            if status != -signal.SIGKILL:
+                # Refused by the system, as the place was told to: said, and tried again.
+                assert self.action == "error" and self.refused_starts == 0, self.words(status)
+                assert "a test wants" in self.run.text(), self.words(status)
+                self.refused_starts += 1
+            self.run.start()
+        for name, process in self.trainers.items():
+            if process.poll() in (None, 0):
+                continue
+            assert process.returncode == -signal.SIGKILL, self.words(process.returncode)
+            self.start_trainer(name)
+        if self.action == "stop" and self.once.exists() and self.once.read_text().endswith("\n"):
+            pid = int(self.once.read_text())
+            ours = [self.run.process, *self.trainers.values()]
+            if not any(process.pid == pid for process in ours):
+                return
+            self.stopped_since = self.stopped_since or time.monotonic()
+            if time.monotonic() - self.stopped_since > STOPPED_S:
+                os.kill(pid, signal.SIGCONT)
+
+    def words(self, status: object) -> str:
+        logs = [path.read_text()[-3000:] for path in sorted(self.run.work.glob("*.log"))]
+        return f"{self.place}={self.action}: ended with {status}\n" + "\n----\n".join(logs)
+
+    def until(self, condition: object, what: str) -> None:
+        assert callable(condition)
+        end = time.monotonic() + RUN_S
+        while not condition():
+            self.look_after()
+            assert time.monotonic() < end, self.words(f"nothing: waited {RUN_S:.0f} s for {what}")
+            time.sleep(0.02)
+
+    def take_snapshot(self) -> bool:
+        """Asks again until it is there; does not wait, because it may be for us to wake the supervisor."""
+        if self.asking is None:
+            with (self.run.work / "snapshot.log").open("ab") as log:
+                self.asking = subprocess.Popen(
+                    [
+                        *(str(self.run.program), "snapshot", self.run.feed),
+                        str(self.saved / "snapshot"),
+                    ],
+                    env=self.run.environment,
+                    stdout=log,
+                    stderr=log,
+                )
+        status = self.asking.poll()
+        if status is not None:
+            self.asking = None
+        return status == 0
+
+    @property
+    def saved(self) -> Path:
+        return self.run.work / "saved"
+
+    def play(self) -> None:
+        self.saved.mkdir()
+        self.run.start()
+        self.start_trainer("guest")
+        self.until(lambda: self.done("guest"), "the guest")
+        self.until(self.take_snapshot, "the snapshot")
+        self.start_trainer("slow")
+        self.start_trainer("all")
+        self.until(lambda: len(self.lines("all")) >= 10, "batch 10")
+        pid = self.living_workers().get("mix")
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        self.until(lambda: len(self.lines("all")) >= 20 or self.done("all"), "batch 20")
+        assert self.run.process is not None
+        if self.living_workers():
+            self.run.process.kill()
+            self.run.process.wait()
+            self.run.start()
+        self.until(lambda: self.done("all") and self.done("slow"), "the trainers")
+        self.until(lambda: self.run.process.poll() is not None, "the end")
+
+    def end(self) -> None:
+        if self.run.process is not None and self.run.process.poll() is None:
+            self.run.process.kill()
+            self.run.process.wait()
+        for process in [*self.trainers.values(), *([self.asking] if self.asking else [])]:
+            process.kill()
+            process.wait()
+        for pid in processes_of(self.run):
+            os.kill(pid, signal.SIGKILL)
+
+
+class Stage:
+    """Plays scenes, several at a time; with and without records that kill their stage."""
+
+    def __init__(self, work: Path, cases: list[tuple[str, str]]) -> None:
+        self.work = work
+        self.data = lc0_data.make_dataset(work / "data", games=40, tars=2, seed=3)
+        self.pool = ThreadPoolExecutor(AT_ONCE)
+        self.poisoned = work / "bin"
+        self.poisoned.mkdir()
+        shutil.copy2(BIN / "ringfeed", self.poisoned / "ringfeed")
+        shutil.copy2(BIN / "poison_worker", self.poisoned / "ringfeed-worker")
+        self.expected = {
+            poison: self.pool.submit(self.undisturbed, poison) for poison in (False, True)
+        }
+        self.results = {case: self.pool.submit(self.judge, *case) for case in cases}
+
+    def scene(self, name: str, poison: bool, place: str = "", action: str = "") -> Scene:
+        work = self.work / name
+        work.mkdir()
+        programs = self.poisoned if poison else BIN
+        extra = SETTINGS["extra"].replace("LETTERS", f"{work}/letters")
+        settings = {**SETTINGS, "extra": extra, "programs": programs}
+        scene = Scene(FeedRun(work, Path(self.data.directory), **settings), place, action)
+        environment = scene.run.environment
+        environment.update(RINGFEED_POISON="exit", RINGFEED_POISON_EVERY="20")
+        if place:
+            environment["RINGFEED_FAILPOINT"] = f"{place}={action}"
+            environment["RINGFEED_FAILPOINT_ONCE"] = str(scene.once)
+        return scene
+
+    def undisturbed(self, poison: bool) -> dict[int, tuple[int, int]]:
+        scene = self.scene(f"undisturbed-{poison}", poison)
+        try:
+            scene.run.start()
+            scene.start_trainer("slow")
+            scene.start_trainer("all")
+            assert scene.trainers["all"].wait(RUN_S) == 0, scene.words("no success")
+            assert scene.trainers["slow"].wait(RUN_S) == 0 and scene.run.wait() == 0
+            return {line.number: line.checksum for line in scene.lines("all")}
+        finally:
+            scene.end()
+
+    def judge(self, place: str, action: str) -> str:
+        """What is wrong with the run in which that happened; empty: nothing."""
+        for poison in (False, True):
+            scene = self.scene(f"{place}-{action}-{poison}", poison, place, action)
+            try:
+                scene.play()
+                passed = scene.once.exists()
+                if passed:
+                    return self.compare(scene, self.expected[poison].result())
+            except AssertionError as error:
+                return str(error)
+            finally:
+                scene.end()
+                shutil.rmtree(scene.run.work, ignore_errors=True)
+        return f"nobody passes {place} in any run of this test: it needs another act"
+
+    def compare(self, scene: Scene, expected: dict[int, tuple[int, int]]) -> str:
+        wrong = []
+        for name in ("all", "slow", "guest"):
+            seen: dict[int, list[int]] = {}
+            for line in scene.lines(name):
+                if line.checksum != expected.get(line.number):
+                    wrong.append(f"{name}: batch {line.number} is another one")
+                seen.setdefault(line.number, []).append(line.tries)
+            if name == "all" and (missing := sorted(expected.keys() - seen.keys())):
+                wrong.append(f"{name}: batches {missing} did not come")
+            for number, tries in seen.items():
+                if name != "guest" and len(tries) != len(set(tries)):
+                    wrong.append(f"{name}: batch {number} came {len(tries)} times, tries {tries}")
+        if scene.run.process is not None and scene.run.process.returncode != 0:
+            scene.run.command("clean")  # it died when everything had been delivered
+        wrong += remains(scene.run)
+        if left := [path.name for path in scene.saved.iterdir() if path.name != "snapshot"]:
+            wrong.append(f"left behind beside the snapshot: {left}")
+        return scene.words("; ".join(wrong)) if wrong else ""
+
+
+@pytest.fixture(scope="module")
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str], Future[str]]]:
+    work = tmp_path_factory.mktemp("points")
+    selected = [getattr(item, "callspec", None) for item in request.session.items]
+    cases = [(spec.params["place"], spec.params["action"]) for spec in selected if spec]
+    stage = Stage(work, cases)
+    yield stage.results
+    stage.pool.shutdown(cancel_futures=True)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def test_the_binaries_have_places_in_every_part() -> None:
+    parts = {name.rpartition(".")[0] for name in PLACES}
+    for part in ("shm.journal", "shm.feed", "shm.arena", "runtime.lane", "runtime.worker",
+                 "supervisor.worker", "supervisor.adoption", "client.next"):
+        assert part in parts, f"no failpoint {part}.*: build preset debug, set RINGFEED_LIBRARY"
+
+
+@pytest.mark.parametrize(("place", "action"), CASES)
+def test_every_batch_is_delivered_as_if_nothing_had_been(
+    results: dict[tuple[str, str], Future[str]], place: str, action: str
+) -> None:
+    wrong = results[place, action].result(600)
+    assert not wrong, wrong
