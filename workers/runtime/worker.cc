@@ -220,7 +220,7 @@ class Worker {
 
   void make_lane(const LaneSetup& lane);
   static void answer(int setup_fd, const std::string& bytes);
-  [[nodiscard]] shm::Fd find_supervisor() const;
+  [[nodiscard]] shm::Fd find_supervisor(bool* refused) const;
   void add_input(LaneParts& parts, const LaneSetup& lane, const LaneInput& input);
   void add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutput& output,
                   const OutputSpec& spec);
@@ -430,8 +430,10 @@ void Worker::answer(int setup_fd, const std::string& bytes) {
 }
 
 // The next supervisor of the feed, if there is one now: its end of a new setup socket. The log goes
-// to it from then on.
-shm::Fd Worker::find_supervisor() const {
+// to it from then on. `refused`: one that serves another feed of this name, or has others for these
+// lanes. It will never know this process: one whose supervisor died between starting it and writing
+// that down is in no record.
+shm::Fd Worker::find_supervisor(bool* refused) const {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (setup_.socket().empty() || setup_.socket().size() >= sizeof address.sun_path) return {};
@@ -457,6 +459,7 @@ shm::Fd Worker::find_supervisor() const {
   } catch (const Error&) {
     return {};  // it did not answer in time, or has died as well
   }
+  *refused = reply.error() == Reply::NO_SUCH_GROUP;
   if (!reply.has_worker_rejoin() || descriptors.size() != 2) return {};
   RF_FAILPOINT("runtime.worker.rejoined");
   ::dup2(descriptors[1].get(), STDOUT_FILENO);
@@ -500,7 +503,8 @@ int Worker::run(int setup_fd) {
     if (events < 0 && errno == EINTR) continue;
     if (watched[0].revents != 0) break;
     if (events == 0) {
-      if (shm::Fd found = find_supervisor()) {
+      bool refused = false;
+      if (shm::Fd found = find_supervisor(&refused)) {
         link = std::move(found);
         watched[1] = {link.get(), POLLIN, 0};
         timeout_ms = -1;
@@ -510,8 +514,9 @@ int Worker::run(int setup_fd) {
         continue;
       }
       alone_ms += timeout_ms;
-      if (alone_ms < orphan_ms) continue;
-      spdlog::warn("orphaned group={} after_ms={}", setup_.group(), orphan_ms);
+      if (alone_ms < orphan_ms && !refused) continue;
+      spdlog::warn("{} group={} after_ms={}", refused ? "replaced" : "orphaned", setup_.group(),
+                   alone_ms);
       // relaxed: read between two steps.
       orders_.leave.store(true, std::memory_order_relaxed);
       timeout_ms = -1;
