@@ -140,7 +140,9 @@ class Scene:
             )
 
     def done(self, name: str) -> bool:
-        return self.trainers[name].poll() == 0
+        # A feed ends when everybody has had everything: one that died as it left would wait in vain.
+        assert self.run.process is not None
+        return self.trainers[name].poll() == 0 or self.run.process.poll() == 0
 
     def over(self) -> bool:
         """Is the supervisor gone, and nobody there whom another one could take over?"""
@@ -167,18 +169,18 @@ class Scene:
                 self.refused_starts += 1
             self.run.start()
         for name, process in self.trainers.items():
-            if process.poll() in (None, 0):
+            if process.poll() is None or self.done(name):
                 continue
             assert process.returncode == -signal.SIGKILL, self.words(process.returncode)
             self.start_trainer(name)
         if self.action == "stop" and self.once.exists() and self.once.read_text().endswith("\n"):
             pid = int(self.once.read_text())
-            ours = [self.run.process, *self.trainers.values()]
-            if not any(process.pid == pid for process in ours):
-                return
-            self.stopped_since = self.stopped_since or time.monotonic()
-            if time.monotonic() - self.stopped_since > STOPPED_S:
-                os.kill(pid, signal.SIGCONT)
+            for process in (self.run.process, *self.trainers.values()):
+                if process.pid != pid or process.poll() is not None:
+                    continue
+                self.stopped_since = self.stopped_since or time.monotonic()
+                if time.monotonic() - self.stopped_since > STOPPED_S:
+                    process.send_signal(signal.SIGCONT)
 
     def words(self, status: object) -> str:
         logs = [path.read_text()[-3000:] for path in sorted(self.run.work.glob("*.log"))]
