@@ -236,6 +236,9 @@ class Scene:
             self.run.start()
         self.until(lambda: self.done("all") and self.done("slow"), "the trainers")
         self.until(lambda: self.run.process.poll() is not None, "the end")
+        for process in self.trainers.values():
+            process.kill()
+            process.wait()
 
     def end(self) -> None:
         if self.run.process is not None and self.run.process.poll() is None:
