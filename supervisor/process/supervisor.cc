@@ -485,7 +485,8 @@ void Supervisor::tick() {
 
 // A lane that works has committed a step within stall_ms; one that sleeps has looked around (it
 // does every kSleepMsMax, whether or not it is woken). One that has done neither hangs, or its
-// process is stopped: it is replaced.
+// process is stopped: it is replaced. So is a process whose lanes are all at their end, and which
+// does not end: nobody waits for another one of its kind.
 void Supervisor::look_for_stalls() {
   const std::uint64_t stall_ms = run_.config.restart().stall_ms();
   if (stall_ms == 0 || stage_ == Stage::kLingering || stage_ == Stage::kStopping ||
@@ -503,19 +504,28 @@ void Supervisor::look_for_stalls() {
       continue;
     }
     if (worker.state() != ChildState::kRunning) continue;
+    bool all_finished = true;
+    std::uint64_t newest_ms = 0;
     for (const std::uint32_t index : memory_.layout().groups[g].lanes) {
       const shm::LanePage& lane = memory_.lane(index);
+      const bool finished = memory_.lane_finished(index);
       // relaxed, both: a lane that moves on meanwhile is looked at again in the next tick.
-      if (memory_.lane_finished(index)) continue;
       const std::uint64_t moved_ms =
           std::max({worker.ready_ms(), lane.progress_ns.load(std::memory_order_relaxed) / 1'000'000,
                     lane.woke_ns.load(std::memory_order_relaxed) / 1'000'000});
-      if (now < moved_ms + stall_ms) continue;
+      newest_ms = std::max(newest_ms, moved_ms);
+      all_finished = all_finished && finished;
+      if (finished || now < moved_ms + stall_ms) continue;
       event(metrics::Level::kWarn, "worker_stalled",
             fmt::format("group={} lane={} without_step_ms={}", worker.name(),
                         memory_.layout().lanes[index].name(), now - moved_ms));
       worker.kill_stalled(index);
       break;
+    }
+    if (all_finished && now >= newest_ms + stall_ms) {
+      event(metrics::Level::kWarn, "worker_stalled",
+            fmt::format("group={} ending_for_ms={}", worker.name(), now - newest_ms));
+      worker.kill();
     }
   }
 }

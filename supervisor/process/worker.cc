@@ -294,8 +294,12 @@ bool Worker::has_worked() const {
 void Worker::after_end(const Ending& ending) {
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
-  if ((!ending.known || (ending.exited && ending.status == 0)) && lanes_finished()) {
-    hooks_.on_event("info", "worker_finished", fmt::format("group={}", name()));
+  if (lanes_finished()) {
+    // However it ended: there is nothing left that another one could do.
+    const bool clean = !ending.known || (ending.exited && ending.status == 0);
+    hooks_.on_event(clean ? "info" : "warn", "worker_finished",
+                    clean ? fmt::format("group={}", name())
+                          : fmt::format("group={} ended_with=\"{}\"", name(), ending.text()));
     return apply(ChildEvent::kFinished);
   }
   if (state_ == ChildState::kStopping) {
