@@ -134,6 +134,20 @@ int main_with(int argc, char** argv) {
   add_directory(*restart_verb, directory);
   restart_verb->callback([&] { result = restart(directory, feed, group, binary); });
 
+  std::string stage;
+  std::uint32_t lanes = 0;
+  CLI::App* scale_verb =
+      app.add_subcommand("scale", "Give a stage more or fewer lanes, between two of its steps");
+  scale_verb->add_option("FEED", feed, "name of the feed")->required();
+  scale_verb->add_option("STAGE", stage, "name of the stage, see ringfeed status")->required();
+  scale_verb->add_option("LANES", lanes, "1 to max_threads of the stage")->required();
+  scale_verb->footer(
+      "Nothing is lost or repeated, and the order of the batches stays as it is.\n"
+      "The next `ringfeed run` that takes the feed over goes by its configuration again.\n"
+      "Example: ringfeed scale lc0 unpacker 4");
+  add_directory(*scale_verb, directory);
+  scale_verb->callback([&] { result = scale(directory, feed, stage, lanes); });
+
   std::string target;
   CLI::App* snapshot_verb =
       app.add_subcommand("snapshot", "Save a running feed, so that it can go on from there");

@@ -8,6 +8,7 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "proto/snapshot.pb.h"
+#include "supervisor/config/fields.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/snapshot/load.h"
 
@@ -18,11 +19,27 @@ namespace {
 constexpr int kLooks = 100;
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
+// The lanes of a stage that scales may be others; those that are laid out, which may be said in two
+// ways, may not.
+void ignore_lanes(StageConfig& stage) {
+  for (const google::protobuf::FieldDescriptor* kind : config::kinds_set(stage)) {
+    google::protobuf::Message& own = *stage.GetReflection()->MutableMessage(&stage, kind);
+    const google::protobuf::Reflection& reflection = *own.GetReflection();
+    const auto* threads = own.GetDescriptor()->FindFieldByName("threads");
+    const auto* most = own.GetDescriptor()->FindFieldByName("max_threads");
+    if (threads == nullptr || most == nullptr) continue;
+    reflection.SetUInt32(
+        &own, most, std::max(reflection.GetUInt32(own, threads), reflection.GetUInt32(own, most)));
+    reflection.ClearField(&own, threads);
+  }
+}
+
 // In what two configurations of a feed differ, a line each. What only the supervisor follows may
 // differ; where things lie as well, if the memory is made anew.
 std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool new_memory) {
   DataLoaderConfig wanted = now;
   for (DataLoaderConfig* config : {&then, &wanted}) {
+    for (StageConfig& stage : *config->mutable_stages()) ignore_lanes(stage);
     config->clear_restart();
     config->clear_log();
     config->clear_shutdown();

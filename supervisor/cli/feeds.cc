@@ -24,6 +24,8 @@ namespace {
 constexpr std::chrono::milliseconds kRateInterval{500};
 // The end of a step is waited for, then a start.
 constexpr int kRestartMs = 60 * 1000;
+// What an earlier change has left is worked off first.
+constexpr int kScaleMs = 60 * 1000;
 // Disks may be slow, and a feed large; whoever is impatient may interrupt it.
 constexpr int kSnapshotMs = 24 * 3600 * 1000;
 
@@ -195,6 +197,28 @@ int restart(const std::string& directory, const std::string& feed, const std::st
   const Reply reply = client->call(request, kRestartMs);
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
   fmt::print("stage group '{}' is run by process {}\n", group, reply.restart().pid());
+  return kOk;
+}
+
+int scale(const std::string& directory, const std::string& feed, const std::string& stage,
+          std::uint32_t lanes) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) return no_such_feed(directories, feed);
+  Request request;
+  request.set_id(1);
+  request.mutable_scale()->set_stage(stage);
+  request.mutable_scale()->set_lanes(lanes);
+  const Reply reply = client->call(request, kScaleMs);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  const ScaleReply& done = reply.scale();
+  const std::string count = fmt::format("{} lane{}", done.lanes(), done.lanes() == 1 ? "" : "s");
+  if (done.before() == done.lanes()) {
+    fmt::print("stage '{}' has {} already\n", stage, count);
+  } else {
+    fmt::print("stage '{}' has {}, before {}; the feed stood still for {:.1f} ms\n", stage, count,
+               done.before(), static_cast<double>(done.pause_us()) / 1000);
+  }
   return kOk;
 }
 

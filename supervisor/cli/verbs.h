@@ -5,6 +5,7 @@
 // Data goes to standard output, talk to standard error. Throws Error for what is 1.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ int clean(const std::string& directory, bool force);
 // A fresh process runs the stage group; `binary`: of this program.
 int restart(const std::string& directory, const std::string& feed, const std::string& group,
             const std::string& binary);
+// The stage has so many lanes from now on.
+int scale(const std::string& directory, const std::string& feed, const std::string& stage,
+          std::uint32_t lanes);
 // Has the feed save itself to `target`.
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
                   bool json);

@@ -38,6 +38,7 @@ class Checker {
     check_stage_names();
     check_kinds();
     check_ranges(config_, "");
+    check_lanes();
     add_stage_problems();
     checked_.wiring = wire(config_, plan_, places_, checked_.problems);
     check_feed_name();
@@ -87,6 +88,27 @@ class Checker {
         problem(path + ".name",
                 fmt::format("this name is taken by the stage at {}; rename one of them",
                             places_.find(stage_path(earlier->second)).text()));
+      }
+    }
+  }
+
+  void check_lanes() {
+    for (int i = 0; i < config_.stages_size(); ++i) {
+      const StageConfig& stage = config_.stages(i);
+      for (const FieldDescriptor* kind : kinds_set(stage)) {
+        const Message& own = stage.GetReflection()->GetMessage(stage, kind);
+        const FieldDescriptor* threads = own.GetDescriptor()->FindFieldByName("threads");
+        const FieldDescriptor* most = own.GetDescriptor()->FindFieldByName("max_threads");
+        if (threads == nullptr || most == nullptr) continue;
+        const Reflection& reflection = *own.GetReflection();
+        if (!reflection.HasField(own, most) ||
+            reflection.GetUInt32(own, most) >= reflection.GetUInt32(own, threads)) {
+          continue;
+        }
+        problem(fmt::format("{}.{}.max_threads", stage_path(i), kind->name()),
+                fmt::format("max_threads is {}, which is less than threads, {}: raise it, or leave "
+                            "it out",
+                            reflection.GetUInt32(own, most), reflection.GetUInt32(own, threads)));
       }
     }
   }

@@ -23,12 +23,15 @@ std::uint64_t lane_count(const StagePlan& stage) {
   return lanes;
 }
 
-// "1 + 2 read": one lane of the stage itself and two of its part `read`.
+// "1 + 2 (up to 4) read": one lane of the stage itself and two of its part `read`, which may be
+// scaled to four.
 std::string lanes_by_node(const StagePlan& stage) {
   std::string text;
   for (const NodePlan& node : stage.nodes()) {
-    text += fmt::format("{}{}{}{}", text.empty() ? "" : " + ", node.lanes(),
-                        node.name().empty() ? "" : " ", node.name());
+    text += fmt::format(
+        "{}{}{}{}{}", text.empty() ? "" : " + ", node.lanes(),
+        node.lanes_max() > node.lanes() ? fmt::format(" (up to {})", node.lanes_max()) : "",
+        node.name().empty() ? "" : " ", node.name());
   }
   return text;
 }

@@ -10,6 +10,7 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/arena.h"
+#include "ringfeed/shm/node_lanes.h"
 #include "supervisor/config/check.h"
 #include "supervisor/config/fields.h"
 
@@ -102,21 +103,36 @@ class Builder {
                                   "the same version of supervisor and worker",
                                   node.name(), config_.stages(stage).name()));
         }
-        first_lane_.push_back({&node, static_cast<std::uint32_t>(layout_.lanes.size())});
-        for (std::uint32_t number = 0; number < node.lanes(); ++number) {
+        numbers_.push_back({&node, static_cast<std::uint32_t>(layout_.nodes.size())});
+        NodeLayout laid_out;
+        laid_out.stage = static_cast<std::uint32_t>(stage);
+        laid_out.name = node.name();
+        laid_out.first_lane = static_cast<std::uint32_t>(layout_.lanes.size());
+        laid_out.lanes = node.lanes();
+        laid_out.lanes_max = std::max(node.lanes(), node.lanes_max());
+        laid_out.scales = node.lanes_max() != 0;
+        if (layout_.nodes.size() == shm::kNodesMax || laid_out.lanes_max > shm::kNodeLanesMax) {
+          throw Error(
+              ErrorCode::kConfiguration,
+              fmt::format("stage '{}': a feed has at most {} parts of at most {} lanes: "
+                          "use fewer stages, or lower threads",
+                          config_.stages(stage).name(), shm::kNodesMax, shm::kNodeLanesMax));
+        }
+        for (std::uint32_t number = 0; number < laid_out.lanes_max; ++number) {
           LanePlan lane;
           lane.index = static_cast<std::uint32_t>(layout_.lanes.size());
           lane.stage = static_cast<std::uint32_t>(stage);
           lane.stage_name = config_.stages(stage).name();
           lane.node = node.name();
           lane.number = number;
-          lane.lanes = node.lanes();
+          lane.node_index = numbers_.back().second;
           lane.group = group_of[static_cast<std::size_t>(stage)];
           lane.arena_segment = add_arena(stage, node, lane.name());
           for (const NodeOutput& output : node.outputs()) lane.outputs.push_back(output_of(output));
           layout_.groups[lane.group].lanes.push_back(lane.index);
           layout_.lanes.push_back(std::move(lane));
         }
+        layout_.nodes.push_back(std::move(laid_out));
       }
     }
   }
@@ -144,8 +160,8 @@ class Builder {
     return out;
   }
 
-  [[nodiscard]] std::uint32_t first_lane(const NodePlan& node) const {
-    const auto found = std::find_if(first_lane_.begin(), first_lane_.end(),
+  [[nodiscard]] std::uint32_t number_of(const NodePlan& node) const {
+    const auto found = std::find_if(numbers_.begin(), numbers_.end(),
                                     [&](const auto& entry) { return entry.first == &node; });
     return found->second;
   }
@@ -183,18 +199,23 @@ class Builder {
   void connect_inputs(int stage, const NodePlan& node) {
     for (const NodeInput& input : node.inputs()) {
       const Source source = source_of(stage, input);
-      const std::uint32_t from = first_lane(*source.node);
-      const std::uint32_t to = first_lane(node);
-      for (std::uint32_t c = 0; c < node.lanes(); ++c) {
+      const std::uint32_t from_node = number_of(*source.node);
+      const std::uint32_t to_node = number_of(node);
+      const std::uint32_t from = layout_.nodes[from_node].first_lane;
+      const std::uint32_t to = layout_.nodes[to_node].first_lane;
+      const std::uint32_t producers = layout_.nodes[from_node].lanes_max;
+      const std::uint32_t consumers = layout_.nodes[to_node].lanes_max;
+      for (std::uint32_t c = 0; c < consumers; ++c) {
         InputPlan in;
         in.port = input.port();
+        in.from_node = from_node;
         in.block = input.block();
-        for (std::uint32_t p = 0; p < source.node->lanes(); ++p) {
+        for (std::uint32_t p = 0; p < producers; ++p) {
           in.rings.push_back(add_ring(from + p, to + c, source));
         }
         layout_.lanes[to + c].inputs.push_back(std::move(in));
       }
-      for (std::uint32_t p = 0; p < source.node->lanes(); ++p) {
+      for (std::uint32_t p = 0; p < producers; ++p) {
         LanePlan& lane = layout_.lanes[from + p];
         OutputPlan& output =
             *std::find_if(lane.outputs.begin(), lane.outputs.end(),
@@ -206,7 +227,8 @@ class Builder {
                                   output.port, lane.name()));
         }
         output.block = input.block();
-        for (std::uint32_t c = 0; c < node.lanes(); ++c) {
+        output.to_node = to_node;
+        for (std::uint32_t c = 0; c < consumers; ++c) {
           output.rings.push_back(layout_.lanes[to + c].inputs.back().rings[p]);
         }
       }
@@ -323,7 +345,7 @@ class Builder {
   const PipelinePlan& plan_;
   const config::Wiring& wiring_;
   FeedLayout layout_;
-  std::vector<std::pair<const NodePlan*, std::uint32_t>> first_lane_;
+  std::vector<std::pair<const NodePlan*, std::uint32_t>> numbers_;  // in FeedLayout::nodes
 };
 
 }  // namespace

@@ -45,12 +45,14 @@ struct RingPlan {
 
 struct InputPlan {
   std::string port;
+  std::uint32_t from_node = 0;
   std::vector<std::uint32_t> rings;  // places in FeedLayout::rings, by producing lane
   std::uint64_t block = 0;
 };
 
 struct OutputPlan {
   std::string port;
+  std::uint32_t to_node = 0;         // unless the output is the feed
   std::vector<std::uint32_t> rings;  // by consuming lane; none if the output is the feed
   std::uint64_t capacity_records = 0;
   shm::Overflow overflow = shm::Overflow::kBlock;
@@ -62,10 +64,10 @@ struct LanePlan {
   std::uint32_t index = 0;  // of its page
   std::uint32_t stage = 0;  // in DataLoaderConfig.stages
   std::string stage_name;
-  std::string node;          // "": the stage itself
-  std::uint32_t number = 0;  // among the lanes of its node
-  std::uint32_t lanes = 0;   // of its node
-  std::uint32_t group = 0;   // in FeedLayout::groups
+  std::string node;              // "": the stage itself
+  std::uint32_t number = 0;      // among the lanes of its node
+  std::uint32_t node_index = 0;  // in FeedLayout::nodes
+  std::uint32_t group = 0;       // in FeedLayout::groups
   std::uint32_t arena_segment = 0;
   std::uint32_t heads_segment = 0;
   std::vector<InputPlan> inputs;
@@ -75,6 +77,15 @@ struct LanePlan {
   [[nodiscard]] std::string name() const;
 };
 
+struct NodeLayout {
+  std::uint32_t stage = 0;  // in DataLoaderConfig.stages
+  std::string name;         // "": the stage itself
+  std::uint32_t first_lane = 0;
+  std::uint32_t lanes = 0;      // as configured
+  std::uint32_t lanes_max = 0;  // that are laid out
+  bool scales = false;          // may have another number while it runs
+};
+
 struct GroupPlan {
   std::string name;
   std::vector<std::uint32_t> lanes;
@@ -82,6 +93,7 @@ struct GroupPlan {
 
 struct FeedLayout {
   std::string feed;
+  std::vector<NodeLayout> nodes;
   std::vector<LanePlan> lanes;
   std::vector<RingPlan> rings;
   std::vector<GroupPlan> groups;  // the stage groups, each a process

@@ -138,6 +138,10 @@ FeedMemory::FeedMemory(FeedLayout layout, const shm::Storage& storage,
       map_segment(segment.id);
     }
     open_readers();
+    for (std::uint32_t node = 0; node < layout_.nodes.size(); ++node) {
+      const std::uint32_t lanes = layout_.nodes[node].lanes;
+      set_node_lanes(node, {.before = lanes, .now = lanes});
+    }
   } catch (...) {
     for (const std::string& file : files_) ::unlink(file.c_str());
     throw;
@@ -172,6 +176,16 @@ shm::FeedState& FeedMemory::state() const {
 }
 shm::LanePage& FeedMemory::lane(std::uint32_t index) const {
   return *reinterpret_cast<shm::LanePage*>(mappings_[0].data() + shm::lane_page_offset(index));
+}
+shm::NodeLanesWords* FeedMemory::node_lanes_words() const {
+  return reinterpret_cast<shm::NodeLanesWords*>(mappings_[0].data() + shm::kNodeLanesOffset);
+}
+shm::NodeLanes FeedMemory::node_lanes(std::uint32_t node) const {
+  return shm::load(node_lanes_words()[node]);
+}
+// Published by the store of the desire that lets the lanes go on, or by the start of their process.
+void FeedMemory::set_node_lanes(std::uint32_t node, const shm::NodeLanes& lanes) const {
+  shm::store(node_lanes_words()[node], lanes);
 }
 shm::GroupPage& FeedMemory::group(std::uint32_t g) const {
   return *reinterpret_cast<shm::GroupPage*>(mappings_[layout_.group_segments[g]].data() +

@@ -1,11 +1,11 @@
 // The segments of a running feed: created, reserved, and mapped as far as the supervisor looks into
 // them.
 //
-// Who writes what: the supervisor stores to FeedState, to `desired`, `crash_count` and
-// `quarantine_key` of lane pages, to the heads of consumer groups and to claim words of the dead;
-// it rings any bell; everything else in here it only reads. A death of the supervisor leaves memfds
-// alive for as long as workers and trainers map them, and files (storage.directory) until they are
-// removed.
+// Who writes what: the supervisor stores to FeedState, to the lanes of nodes, to `desired`,
+// `crash_count` and `quarantine_key` of lane pages, to the heads of consumer groups and to claim
+// words of the dead; it rings any bell; everything else in here it only reads. A death of the
+// supervisor leaves memfds alive for as long as workers and trainers map them, and files
+// (storage.directory) until they are removed.
 #pragma once
 
 #include <sys/types.h>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ringfeed/shm/feed.h"
+#include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/segment.h"
 #include "supervisor/layout/feed_layout.h"
 
@@ -58,6 +59,9 @@ class FeedMemory {
   [[nodiscard]] std::span<const std::byte> bytes(std::uint32_t segment) const;
   [[nodiscard]] shm::FeedState& state() const;
   [[nodiscard]] shm::LanePage& lane(std::uint32_t index) const;
+  // The lanes of a node (NodeLayout), and another number of them; while all lanes stand still.
+  [[nodiscard]] shm::NodeLanes node_lanes(std::uint32_t node) const;
+  void set_node_lanes(std::uint32_t node, const shm::NodeLanes& lanes) const;
   [[nodiscard]] shm::GroupPage& group(std::uint32_t g) const;
   [[nodiscard]] const shm::ProducerLine& producer(std::uint32_t number) const;
   [[nodiscard]] const shm::Descriptor& descriptor(std::uint64_t batch) const;
@@ -90,6 +94,7 @@ class FeedMemory {
 
  private:
   void map_segment(std::uint32_t id);
+  [[nodiscard]] shm::NodeLanesWords* node_lanes_words() const;
   void open_readers();
 
   FeedLayout layout_;

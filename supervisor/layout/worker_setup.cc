@@ -31,7 +31,8 @@ class Filler {
     lane.set_stage(plan.stage_name);
     lane.set_node(plan.node);
     lane.set_number(plan.number);
-    lane.set_lanes(plan.lanes);
+    lane.set_lanes(layout_.nodes[plan.node_index].lanes);
+    lane.set_node_index(plan.node_index);
     lane.set_arena_segment(plan.arena_segment);
     lane.set_heads_segment(plan.heads_segment);
     need(plan.arena_segment, true);
@@ -40,6 +41,7 @@ class Filler {
       LaneInput& out = *lane.add_inputs();
       out.set_port(input.port);
       out.set_block(input.block);
+      out.set_peer_node(input.from_node);
       for (const std::uint32_t ring : input.rings) {
         ring_end(layout_.rings[ring], layout_.rings[ring].from_lane, *out.add_rings());
         need(layout_.rings[ring].segment, false);
@@ -52,6 +54,7 @@ class Filler {
       out.set_overflow(behavior_of(output.overflow));
       out.set_block(output.block);
       out.set_feed(output.feed);
+      if (!output.feed) out.set_peer_node(output.to_node);
       for (const std::uint32_t ring : output.rings) {
         ring_end(layout_.rings[ring], layout_.rings[ring].to_lane, *out.add_rings());
         need(layout_.rings[ring].segment, true);

@@ -29,6 +29,7 @@ LaneStatus::State state_of(const layout::FeedMemory& memory, const layout::LaneP
   const shm::LanePage& page = memory.lane(plan.index);
   if (!has_process || read(page.pid) == 0) return LaneStatus::ABSENT;
   if (read(page.waiting) == 0) return LaneStatus::RUNNING;
+  if (plan.number >= memory.node_lanes(plan.node_index).now) return LaneStatus::SPARE;
   const std::vector<layout::RingPlan>& rings = memory.layout().rings;
   for (const layout::InputPlan& input : plan.inputs) {
     for (const std::uint32_t ring : input.rings) {

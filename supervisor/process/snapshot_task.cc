@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,22 +17,12 @@
 namespace ringfeed::process {
 namespace {
 
-// A step that takes longer is stuck, or works on a very large file: the snapshot is given up.
-constexpr std::uint64_t kParkMsMax = 10'000;
-constexpr std::uint64_t kLookMs = 1;
 // The lanes are parked once so little has changed during a pass that it is copied in a moment, or
 // another pass would not gain much.
 constexpr std::uint64_t kRestBytes = 16 << 20;
 constexpr int kPassesMax = 5;
 // So that lanes and trainers go first while they work.
 constexpr int kNice = 5;
-
-std::uint64_t now_us() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 +
-         static_cast<std::uint64_t>(now.tv_nsec) / 1000;
-}
 
 // Written by others than lanes, so that nobody stands still for it.
 bool is_small(shm::SegmentKind kind) {
@@ -49,6 +38,7 @@ SnapshotTask::SnapshotTask(EventLoop& loop, const layout::FeedMemory& memory, st
       memory_(memory),
       directory_(std::move(directory)),
       hooks_(std::move(hooks)),
+      parking_(loop, memory, hooks_.park),
       manifest_(std::make_unique<SnapshotManifest>()),
       began_ms_(now_ms()),
       said_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -63,7 +53,6 @@ SnapshotTask::SnapshotTask(EventLoop& loop, const layout::FeedMemory& memory, st
 }
 
 SnapshotTask::~SnapshotTask() {
-  if (timer_) loop_.cancel(*timer_);
   loop_.unwatch(said_.get());
   go_on();
   {
@@ -149,7 +138,7 @@ void SnapshotTask::on_word() {
   if (word == Word::kRestCopied) {
     for (std::uint32_t lane = 0; lane < commits_.size(); ++lane) {
       // relaxed: at_rest() has ordered it.
-      if (at_rest(lane) &&
+      if (parking_.at_rest(lane) &&
           memory_.lane(lane).commit.load(std::memory_order_relaxed) == commits_[lane]) {
         continue;
       }
@@ -168,39 +157,14 @@ void SnapshotTask::on_word() {
 }
 
 void SnapshotTask::park() {
-  ticket_ = 1;
-  for (const layout::LanePlan& plan : memory_.layout().lanes) {
-    // relaxed: written by supervisors only.
-    ticket_ =
-        std::max(ticket_, memory_.lane(plan.index).park_ticket.load(std::memory_order_relaxed) + 1);
-  }
-  parked_ = true;
-  parked_us_ = now_us();
-  hooks_.park(ticket_);
-  RF_FAILPOINT("supervisor.snapshot.parked");
-  look_at_lanes();
-}
-
-bool SnapshotTask::at_rest(std::uint32_t lane) const {
-  // acquire, pairs with the lane's release: all that it has stored is there.
-  return memory_.lane_finished(lane) ||
-         memory_.lane(lane).parked.load(std::memory_order_acquire) == ticket_;
-}
-
-void SnapshotTask::look_at_lanes() {
-  timer_.reset();
-  for (const layout::LanePlan& plan : memory_.layout().lanes) {
-    if (at_rest(plan.index)) continue;
-    if (now_us() - parked_us_ > kParkMsMax * 1000) {
+  parking_.begin([this](const std::optional<Error>& error) {
+    if (error) {
       return finish(
-          Error(ErrorCode::kTimeout,
-                fmt::format("snapshot {}: lane {} has not come to the end of its step within {} s",
-                            directory_, plan.name(), kParkMsMax / 1000)));
+          Error(error->code(), fmt::format("snapshot {}: {}", directory_, error->message())));
     }
-    timer_ = loop_.after(kLookMs, [this] { look_at_lanes(); });
-    return;
-  }
-  copy_small();
+    RF_FAILPOINT("supervisor.snapshot.parked");
+    copy_small();
+  });
 }
 
 void SnapshotTask::copy_small() {
@@ -235,10 +199,8 @@ void SnapshotTask::copy_small() {
 }
 
 void SnapshotTask::go_on() {
-  if (!parked_) return;
-  parked_ = false;
-  hooks_.park(0);
-  facts_.pause_us = now_us() - parked_us_;
+  const std::uint64_t pause_us = parking_.end();
+  if (pause_us != 0) facts_.pause_us = pause_us;
 }
 
 void SnapshotTask::finish(std::optional<Error> error) {

@@ -25,6 +25,7 @@
 
 #include "supervisor/layout/feed_memory.h"
 #include "supervisor/process/event_loop.h"
+#include "supervisor/process/parking.h"
 
 namespace ringfeed {
 class SnapshotManifest;
@@ -67,24 +68,18 @@ class SnapshotTask {
   bool await(Word word);  // false: given up
   void on_word();
   void park();
-  void look_at_lanes();
   void copy_small();
   void go_on();
   void finish(std::optional<Error> error);
-  [[nodiscard]] bool at_rest(std::uint32_t lane) const;
-
   EventLoop& loop_;
   const layout::FeedMemory& memory_;
   std::string directory_;
   Hooks hooks_;
+  Parking parking_;
   Facts facts_;
   std::unique_ptr<SnapshotManifest> manifest_;
-  std::uint64_t ticket_ = 0;
-  bool parked_ = false;
   std::uint64_t began_ms_ = 0;
-  std::uint64_t parked_us_ = 0;
   std::vector<std::uint64_t> commits_;  // by lane, at rest
-  std::optional<EventLoop::TimerId> timer_;
 
   shm::Fd said_;  // an eventfd, for the loop
   std::mutex mutex_;

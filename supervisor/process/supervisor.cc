@@ -250,6 +250,9 @@ void Supervisor::take_over() {
   const auto phase =
       static_cast<shm::FeedPhase>(memory_.state().phase.load(std::memory_order_acquire));
   first_batch_ = memory_.batches_published() > 0;
+  for (std::uint32_t node = 0; node < memory_.layout().nodes.size(); ++node) {
+    to_scale_.push_back(node);
+  }
   make_workers();
   RF_FAILPOINT("supervisor.adoption.begun");
   trainers_.adopt();
@@ -364,6 +367,7 @@ void Supervisor::stop(const std::string& why) {
   if (stage_ == Stage::kLingering) return finish(0);
   stage_ = Stage::kStopping;
   give_up_snapshot(why);
+  give_up_scale(why);
   event(metrics::Level::kInfo, "feed_stopping", fmt::format("reason=\"{}\"", why));
   for (const std::unique_ptr<Worker>& worker : workers_) worker->stop();
   worker_over();
@@ -373,6 +377,7 @@ void Supervisor::fail(const std::string& reason) {
   if (stage_ == Stage::kFailing) return;
   stage_ = Stage::kFailing;
   give_up_snapshot(reason);
+  give_up_scale(reason);
   reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
   memory_.set_phase(shm::FeedPhase::kFailed, reason_);
   tell_trainers();
@@ -438,6 +443,7 @@ bool Supervisor::still_needed() {
 
 void Supervisor::finish(int status) {
   give_up_snapshot(reason_);
+  give_up_scale(reason_);
   status_ = status;
   loop_.stop();
 }
@@ -473,6 +479,7 @@ void Supervisor::advance_groups() {
 void Supervisor::tick() {
   advance_groups();
   look_for_stalls();
+  follow_configuration();
   if (stage_ == Stage::kLingering && !snapshot_ && !still_needed()) return finish(0);
   if (stage_ == Stage::kDraining && drain_is_hopeless(groups_)) {
     stop(reason_ + "; no trainer is there to take what is on its way");

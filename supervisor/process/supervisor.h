@@ -21,6 +21,7 @@
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/trainers.h"
 #include "supervisor/metrics/talk.h"
+#include "supervisor/process/scale_task.h"
 #include "supervisor/process/snapshot_task.h"
 #include "supervisor/process/worker.h"
 
@@ -105,11 +106,19 @@ class Supervisor {
   void describe_snapshot(SnapshotManifest& manifest,
                          const std::vector<std::vector<std::byte>>& copied) const;
   void give_up_snapshot(const std::string& why);
+  void on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   void snapshot_done(const Result<SnapshotTask::Facts>& result);
   void on_stage_answer(std::uint64_t call, const StageControlReply* answer);
   void fill_status(StatusReply& status) const;
   void tell_trainers();
   [[nodiscard]] int shown_state() const;  // StatusReply::State
+
+  // Lanes (supervisor_scale.cc).
+  void scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms);
+  void scale_done(const Result<ScaleTask::Facts>& result);
+  void give_up_scale(const std::string& why);
+  void follow_configuration();
+  [[nodiscard]] std::string stage_name(std::uint32_t stage) const;
 
   FeedRun run_;
   control::FeedLock& lock_;
@@ -148,6 +157,9 @@ class Supervisor {
   std::unique_ptr<SnapshotTask> snapshot_;  // the one under way
   std::pair<control::ConnectionId, std::uint64_t> snapshot_asker_;
   std::string newest_snapshot_;
+  std::unique_ptr<ScaleTask> scale_;  // the one under way
+  std::optional<std::pair<control::ConnectionId, std::uint64_t>> scale_asker_;
+  std::vector<std::uint32_t> to_scale_;  // nodes that were taken over
   // Who waits for a stage group's fresh process.
   std::multimap<std::string, std::pair<control::ConnectionId, std::uint64_t>> restarts_;
 };

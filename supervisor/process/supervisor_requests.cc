@@ -145,6 +145,10 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
       on_snapshot(connection, request, reply);
       if (!reply.has_error()) return;
       break;
+    case Request::kScale:
+      on_scale(connection, request, reply);
+      if (!reply.has_error()) return;
+      break;
     case Request::BODY_NOT_SET:
       reply.set_error(Reply::BAD_REQUEST);
       reply.set_text(
@@ -244,8 +248,9 @@ void Supervisor::on_snapshot(control::ConnectionId connection, const Request& re
   if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) {
     return refuse(fmt::format("feed '{}' is being stopped", run_.config.feed()));
   }
-  if (snapshot_) {
-    return refuse(fmt::format("feed '{}' is taking a snapshot already", run_.config.feed()));
+  if (snapshot_ || scale_) {
+    return refuse(fmt::format("feed '{}' is {} just now: try again", run_.config.feed(),
+                              snapshot_ ? "taking a snapshot" : "being scaled"));
   }
   SnapshotTask::Hooks hooks;
   hooks.park = [this](std::uint64_t ticket) {

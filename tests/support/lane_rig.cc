@@ -69,6 +69,7 @@ struct LaneRig::SinkState {
 
 struct LaneRig::Node {
   std::string name;
+  std::uint32_t number = 0;
   NodeSpec spec;
   StageConfig config;
   std::string stage;              // whose part it is
@@ -89,10 +90,12 @@ struct LaneRig::Ring {
 struct LaneRig::Lane {
   struct In {
     std::uint64_t block = 1;
+    std::uint32_t peer = 0;  // node
     std::vector<Ring*> rings;
   };
   struct Out {
     std::uint64_t block = 1;
+    std::uint32_t peer = 0;
     std::vector<Ring*> rings;
     bool feed = false;
   };
@@ -295,8 +298,10 @@ std::vector<RigSegment> LaneRig::segments() const {
 const std::string& LaneRig::node_of(std::size_t lane) const { return lanes_[lane]->node->name; }
 
 void LaneRig::build() {
+  std::uint32_t number = 0;
   for (const std::unique_ptr<Node>& made : nodes_) {
-    for (std::uint32_t i = 0; i < made->spec.lanes; ++i) {
+    made->number = number++;
+    for (std::uint32_t i = 0; i < std::max(made->spec.lanes, made->spec.lanes_max); ++i) {
       auto lane = std::make_unique<Lane>();
       lane->node = made.get();
       lane->number = lanes_.size();
@@ -308,6 +313,9 @@ void LaneRig::build() {
     }
   }
   control_ = make_segment("control", shm::SegmentKind::kControl, shm::control_bytes(lanes_.size()));
+  for (const std::unique_ptr<Node>& made : nodes_) {
+    shm::store(node_lanes(made->number), {.before = made->spec.lanes, .now = made->spec.lanes});
+  }
   connect();
   make_feed();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
@@ -350,6 +358,7 @@ void LaneRig::connect() {
       const auto out_index = static_cast<std::size_t>(output - from.spec.outputs.begin());
       for (const std::size_t producer : from.lanes) {
         lanes_[producer]->outputs[out_index].block = to->spec.inputs[i].block;
+        lanes_[producer]->outputs[out_index].peer = to->number;
         for (const std::size_t consumer : to->lanes) {
           auto ring = std::make_unique<Ring>();
           ring->producer = producer;
@@ -363,6 +372,7 @@ void LaneRig::connect() {
           ring->memory = make_segment("ring", shm::SegmentKind::kRing,
                                       shm::kRingDataOffset + ring->geometry.capacity_bytes);
           lanes_[consumer]->inputs[i].block = to->spec.inputs[i].block;
+          lanes_[consumer]->inputs[i].peer = from.number;
           lanes_[consumer]->inputs[i].rings.push_back(ring.get());
           lanes_[producer]->outputs[out_index].rings.push_back(ring.get());
           rings_.push_back(std::move(ring));
@@ -445,7 +455,8 @@ LaneParts LaneRig::make_parts(Lane& lane) {
     InputPort port;
     port.block = lane.inputs[i].block;
     port.lane = lane.lane;
-    port.lanes = spec.lanes;
+    port.lanes.own_words = &node_lanes(lane.node->number);
+    port.lanes.peer_words = &node_lanes(lane.inputs[i].peer);
     for (Ring* ring : lane.inputs[i].rings) {
       const std::uint64_t line = shm::kHeadLinesOffset + ring->head_line * sizeof(shm::HeadLine);
       InputPort::Ring& in = port.rings.emplace_back();
@@ -463,7 +474,8 @@ LaneParts LaneRig::make_parts(Lane& lane) {
     OutputPort port;
     port.block = lane.outputs[i].block;
     port.lane = lane.lane;
-    port.lanes = spec.lanes;
+    port.lanes.own_words = &node_lanes(lane.node->number);
+    if (!lane.outputs[i].feed) port.lanes.peer_words = &node_lanes(lane.outputs[i].peer);
     port.unit_per_record = spec.outputs[i].units == UnitRule::kRecord;
     port.follows = spec.outputs[i].units == UnitRule::kFollow && !lane.inputs.empty();
     for (Ring* ring : lane.outputs[i].rings) {
@@ -693,6 +705,45 @@ bool LaneRig::run_in_threads(const std::function<bool()>& until) {
   for (std::thread& thread : threads) thread.join();
   take_batches();
   return in_time;
+}
+
+shm::NodeLanesWords& LaneRig::node_lanes(std::uint32_t number) const {
+  return reinterpret_cast<shm::NodeLanesWords*>(const_cast<std::byte*>(control_.data()) +
+                                                shm::kNodeLanesOffset)[number];
+}
+
+bool LaneRig::scale(const std::string& name, std::uint32_t lanes) {
+  const std::uint32_t scaled = node(name).number;
+  const shm::NodeLanes before = shm::load(node_lanes(scaled));
+  std::uint64_t first = shm::kNoUnit;
+  std::uint64_t from = 0;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    const std::uint32_t own = lane->node->number;
+    const auto at = [&](std::uint64_t words, std::size_t port, std::uint32_t peer,
+                        std::uint64_t block) {
+      if (own != scaled && peer != scaled) return;
+      std::uint64_t stored = 0;
+      std::memcpy(&stored, lane->arena->base() + shm::kRuntimeWordsOffset + words + 8 * port, 8);
+      const std::uint64_t position = stored == 0 ? 0 : stored - 1;
+      const std::uint64_t unit = shm::load(node_lanes(own)).next(lane->lane, position, block);
+      first = std::min(first, unit);
+      from = std::max({from, position, unit == shm::kNoUnit ? 0 : unit + 1});
+    };
+    for (std::size_t i = 0; i < lane->inputs.size(); ++i) {
+      at(kInputWords, i, lane->inputs[i].peer, lane->inputs[i].block);
+    }
+    for (std::size_t i = 0; i < lane->outputs.size(); ++i) {
+      if (!lane->outputs[i].feed) at(kOutputWords, i, lane->outputs[i].peer, 1);
+    }
+  }
+  if (config_.feed_output().dispatch() == FeedOutputConfig::RELAXED) first = from = before.from;
+  if (first < before.from) return false;
+  for (const std::size_t number : lanes_of(name)) {
+    if (finished(number)) return false;
+  }
+  shm::store(node_lanes(scaled), shm::changed(before, from, lanes));
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->runtime->follow_lanes();
+  return true;
 }
 
 void LaneRig::restart(std::size_t number) { attach(*lanes_[number]); }

@@ -33,6 +33,7 @@
 
 #include "proto/config.pb.h"
 #include "ringfeed/shm/feed.h"
+#include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/segment.h"
 #include "workers/runtime/lane.h"
 #include "workers/runtime/registry.h"
@@ -140,6 +141,10 @@ class LaneRig {
   // to stop. False: a minute was not enough.
   [[nodiscard]] bool run_in_threads(const std::function<bool()>& until = {});
 
+  // Gives a node another number of lanes, as the supervisor does. False: the change before has not
+  // been worked off.
+  bool scale(const std::string& node, std::uint32_t lanes);
+
   void restart(std::size_t number);
   void restart(const std::string& node);
   void restart_all();
@@ -197,6 +202,7 @@ class LaneRig {
   Node& node(const std::string& name);
   [[nodiscard]] const Node& node(const std::string& name) const;
   Node& port_owner(const std::string& name, const std::string& port);
+  [[nodiscard]] shm::NodeLanesWords& node_lanes(std::uint32_t number) const;
   void attach(Lane& lane);
   [[nodiscard]] LaneParts make_parts(Lane& lane);
   void connect();

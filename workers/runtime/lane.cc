@@ -521,8 +521,15 @@ void LaneRuntime::park(const LaneOrders& orders) noexcept {
   last_ns_ = now_ns();
 }
 
+void LaneRuntime::follow_lanes() noexcept {
+  for (InputPort& port : parts_.inputs) port.follow_lanes();
+  for (OutputPort& port : parts_.outputs) port.follow_lanes();
+}
+
 // Modelled in tests/model: wakeup.pml and wakeup_feed.pml.
 bool LaneRuntime::run(const LaneOrders& orders) {
+  // True since attach() too: this may be a new incarnation of a lane that stood still.
+  bool stood_still = true;
   while (!finished()) {
     // acquire: an order to park is seen with its ticket. relaxed: a wish that is followed at the
     // next step boundary. Read before the round: one that comes later may have been rung for before
@@ -536,8 +543,11 @@ bool LaneRuntime::run(const LaneOrders& orders) {
     if (desired == static_cast<std::uint32_t>(shm::LaneDesire::kPark) &&
         !orders.alone.load(std::memory_order_relaxed)) {
       park(orders);
+      stood_still = true;
       continue;
     }
+    if (stood_still) follow_lanes();
+    stood_still = false;
     if (parts_.feed) parts_.feed->attend_groups();
     switch (round()) {
       case Round::kWorked:

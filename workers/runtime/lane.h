@@ -9,13 +9,7 @@
 // next incarnation sets it aside, in a step of its own: what was done before it is committed first,
 // so that no death on another record can bring it back.
 //
-// Runtime words in the arena (page kRuntimeWordsOffset), written by the lane's journal:
-//   offset  meaning
-//        0  draws made: counter of the lane's random numbers
-//        8  1 + slot under construction (feed_producer.h)
-//       16  1 once the lane has finished
-//   64 + 8i  position of input port i
-//  320 + 8i  position of output port i
+// How far it is stands in the runtime words of its arena (arena.h).
 #pragma once
 
 #include <atomic>
@@ -34,12 +28,12 @@
 
 namespace ringfeed {
 
-inline constexpr std::uint64_t kDrawsWord = 0;
-inline constexpr std::uint64_t kOpenSlotWord = 8;
-inline constexpr std::uint64_t kFinishedWord = 16;
-inline constexpr std::uint64_t kInputWords = 64;
-inline constexpr std::uint64_t kOutputWords = 320;
-inline constexpr std::size_t kPortsMax = 32;
+using shm::kDrawsWord;
+using shm::kFinishedWord;
+using shm::kInputWords;
+using shm::kOpenSlotWord;
+using shm::kOutputWords;
+using shm::kPortsMax;
 
 constexpr shm::WordRef runtime_word(std::uint64_t offset) noexcept {
   return shm::word_ref(shm::kArenaSegment, shm::kRuntimeWordsOffset + offset);
@@ -101,6 +95,8 @@ class LaneRuntime {
 
   [[nodiscard]] const std::string& name() const noexcept { return parts_.name; }
   [[nodiscard]] bool finished() const noexcept;
+  // Takes up how many lanes the nodes have, which changes only while all lanes stand still.
+  void follow_lanes() noexcept;
   void note(std::string_view text) noexcept;
 
  private:

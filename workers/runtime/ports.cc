@@ -1,40 +1,67 @@
 #include "workers/runtime/ports.h"
 
+#include <algorithm>
+
 namespace ringfeed {
+
+void PortLanes::load() noexcept {
+  if (own_words != nullptr) own = shm::load(*own_words);
+  if (peer_words != nullptr) peer = shm::load(*peer_words);
+}
 
 // ---- input
 // ----------------------------------------------------------------------------------------------------------
 
 void InputPort::start(std::uint64_t stored) noexcept {
-  position = stored != 0 ? stored - 1 : mode == EdgeMode::kOrdered ? lane * block : 0;
+  follow_lanes();
+  position = stored != 0 ? stored - 1 : 0;
   committed_position = saved_position = position;
 }
 
-// This lane takes `block` units in a row, then those of the next blocks go to the other lanes.
-std::uint64_t InputPort::next_unit(std::uint64_t unit) const noexcept {
-  return (unit + 1) % block != 0 ? unit + 1 : unit + 1 + (lanes - 1) * block;
+void InputPort::follow_lanes() noexcept {
+  lanes.load();
+  next_ = {};
+}
+
+void InputPort::look_for_unit(std::uint64_t from) noexcept {
+  next_.unit = lanes.own.next(lane, from, block);
+  if (next_.unit != shm::kNoUnit) next_.ring = lanes.peer.lane_of(next_.unit, 1);
 }
 
 std::optional<shm::RecordView> InputPort::peek() noexcept {
   const auto count = static_cast<std::uint32_t>(rings.size());
   if (mode == EdgeMode::kOrdered) {
-    // A producing lane that has closed leaves gaps in the rotation; `tries` bounds the walk when
-    // every ring that this lane's units come from has closed and only rings that never carry
-    // anything are still open.
-    std::uint64_t unit = position;
-    for (std::uint64_t tries = 0; tries <= std::uint64_t{count} * lanes + block; ++tries) {
-      current = static_cast<std::uint32_t>(unit % count);
+    // A producing lane that has closed leaves gaps in the rotation. The pattern of rings repeats
+    // itself after `period` units of this lane at the latest, except where lanes have changed: the
+    // walk is bounded although rings that never carry anything for it may still be open.
+    const std::uint64_t period = count * std::min<std::uint64_t>(block, count);
+    if (next_.position != position) {
+      next_.position = position;
+      look_for_unit(position);
+    }
+    const UnitPlace first = next_;
+    for (std::uint64_t tries = 0; next_.unit != shm::kNoUnit; ++tries) {
+      if (tries > period) {
+        const auto [early, late] = std::minmax(lanes.own.from, lanes.peer.from);
+        if (next_.unit >= late) break;
+        look_for_unit(next_.unit < early ? early : late);
+        tries = 0;
+        continue;
+      }
+      current = next_.ring;
       Ring& ring = rings[current];
       if (std::optional<shm::RecordView> record = ring.end.peek()) {
-        position = unit;
+        position = next_.position = next_.unit;
         return record;
       }
       if (!ring.end.ended()) {
+        next_ = first;
         found_nothing(current, 1);
         return std::nullopt;
       }
-      unit = next_unit(unit);
+      look_for_unit(next_.unit + 1);
     }
+    next_ = first;
     found_nothing(0, count);
     return std::nullopt;
   }
@@ -62,7 +89,7 @@ bool InputPort::consume(const shm::RecordHeader& header) noexcept {
   const bool unit_end = (header.flags & shm::kFlagUnitEnd) != 0;
   rings[current].end.consume();
   if (mode == EdgeMode::kOrdered) {
-    if (unit_end) position = next_unit(position);
+    if (unit_end) ++position;
   } else if (unit_end || mode == EdgeMode::kLoose) {
     position = std::uint64_t{(current + 1) % static_cast<std::uint32_t>(rings.size())} << 1;
   } else {
@@ -95,22 +122,35 @@ bool InputPort::moved() noexcept {
 // ---------------------------------------------------------------------------------------------------------
 
 void OutputPort::start(std::uint64_t stored) noexcept {
+  follow_lanes();
   position = stored != 0 ? stored - 1 : 0;
   committed_position = saved_position = position;
   unit_open = false;
 }
 
-std::uint32_t OutputPort::destination() const noexcept {
-  const std::uint64_t unit = position * lanes + lane;
-  return static_cast<std::uint32_t>(unit / block % rings.size());
+void OutputPort::follow_lanes() noexcept {
+  lanes.load();
+  place_ = {};
+}
+
+std::uint32_t OutputPort::open_rings() const noexcept { return lanes.peer.now; }
+
+const UnitPlace& OutputPort::place() noexcept {
+  if (place_.position != position) {
+    place_.position = position;
+    place_.unit = lanes.own.next(lane, position, 1);
+    RF_CHECK(place_.unit != shm::kNoUnit, lane, position);  // a lane without units got a record
+    place_.ring = lanes.peer.lane_of(place_.unit, block);
+  }
+  return place_;
 }
 
 void OutputPort::unit_done() noexcept {
   unit_open = false;
   if (mode == EdgeMode::kOrdered) {
-    ++position;
+    position = place().unit + 1;
   } else {
-    position = std::uint64_t{(current + 1) % static_cast<std::uint32_t>(rings.size())} << 1;
+    position = std::uint64_t{(current + 1) % open_rings()} << 1;
   }
 }
 

@@ -3,6 +3,11 @@
 // Modes of an edge: ORDERED (units in rotation, one order whatever the lane counts), RELAXED
 // (whoever is ready; a unit stays together), LOOSE (records for themselves; edges that may drop,
 // where a lost end of a unit would stop a rotation).
+//
+// Which lane a unit comes from and which it goes to is said by the NodeLanes of the two nodes of
+// the edge, which change when a node is scaled. Rings to lanes that have no units now are there all
+// the same: an input reads from all of them, an output that is not ORDERED writes to those of
+// `now`.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +15,7 @@
 #include <vector>
 
 #include "ringfeed/shm/bell.h"
+#include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/ring.h"
 
 namespace ringfeed {
@@ -24,6 +30,24 @@ struct RingState {
   bool owed = false;          // the neighbour may need to be woken for what was committed
 };
 
+// The lanes of the port's own node and of the node at the other end.
+struct PortLanes {
+  shm::NodeLanes own;
+  shm::NodeLanes peer;
+  // Where they stand; nullptr: they never change.
+  const shm::NodeLanesWords* own_words = nullptr;
+  const shm::NodeLanesWords* peer_words = nullptr;
+
+  void load() noexcept;
+};
+
+// What a position means now, kept because divisions are slow: a unit has many records.
+struct UnitPlace {
+  std::uint64_t position = shm::kNoUnit;  // for which the rest holds
+  std::uint64_t unit = shm::kNoUnit;      // the lane's first from there on
+  std::uint32_t ring = 0;                 // it is in
+};
+
 class InputPort {
  public:
   struct Ring : RingState {
@@ -34,9 +58,10 @@ class InputPort {
   EdgeMode mode = EdgeMode::kOrdered;
   std::uint64_t block = 1;
   std::uint32_t lane = 0;
-  std::uint32_t lanes = 1;
-  shm::WordRef word;           // where `position` lasts
-  std::uint64_t position = 0;  // ORDERED: unit expected; else: ring << 1 | in the middle of a unit
+  PortLanes lanes;
+  shm::WordRef word;  // where `position` lasts
+  // ORDERED: the lane's units below it are consumed; else: ring << 1 | in the middle of a unit
+  std::uint64_t position = 0;
   std::uint64_t committed_position = 0;
   std::uint64_t saved_position = 0;
   std::uint32_t current = 0;      // ring of the record peeked last
@@ -45,6 +70,8 @@ class InputPort {
   std::uint32_t looked_count = 0;
 
   void start(std::uint64_t stored) noexcept;
+  // Takes up the lanes that the nodes have now.
+  void follow_lanes() noexcept;
   [[nodiscard]] std::uint64_t stored() const noexcept {
     return position + 1;
   }  // 0 means: never stored
@@ -59,7 +86,9 @@ class InputPort {
 
  private:
   void found_nothing(std::uint32_t from, std::uint32_t count) noexcept;
-  [[nodiscard]] std::uint64_t next_unit(std::uint64_t unit) const noexcept;
+  void look_for_unit(std::uint64_t from) noexcept;
+
+  UnitPlace next_;
 };
 
 class OutputPort {
@@ -72,12 +101,12 @@ class OutputPort {
   EdgeMode mode = EdgeMode::kOrdered;
   std::uint64_t block = 1;
   std::uint32_t lane = 0;
-  std::uint32_t lanes = 1;
+  PortLanes lanes;
   bool unit_per_record = false;
   bool follows = false;
   shm::WordRef word;
-  std::uint64_t position =
-      0;  // ORDERED: units put by this lane; else: ring << 1 | in the middle of a unit
+  // ORDERED: the lane's units below it are put; else: ring << 1 | in the middle of a unit
+  std::uint64_t position = 0;
   std::uint64_t committed_position = 0;
   std::uint64_t saved_position = 0;
   bool unit_open = false;  // a record of the unit under way was put in this attempt
@@ -88,6 +117,7 @@ class OutputPort {
   std::uint32_t tried_count = 0;
 
   void start(std::uint64_t stored) noexcept;
+  void follow_lanes() noexcept;
   [[nodiscard]] std::uint64_t stored() const noexcept { return position + 1; }
   // The ring for the next record if it has room, already saved for rollback by `touch`.
   template <typename Touch>
@@ -101,31 +131,40 @@ class OutputPort {
   [[nodiscard]] bool moved() const noexcept;
 
  private:
-  [[nodiscard]] std::uint32_t destination() const noexcept;
+  // Of the unit under way, or the next one.
+  const UnitPlace& place() noexcept;
+  // To lanes that take units now (not ORDERED).
+  [[nodiscard]] std::uint32_t open_rings() const noexcept;
   void found_no_room(std::uint32_t from, std::uint32_t count) noexcept;
   void unit_done() noexcept;
+
+  UnitPlace place_;
 };
 
 template <typename Touch>
 std::byte* OutputPort::reserve(std::uint64_t bytes, Touch&& touch) noexcept {
   if (mode == EdgeMode::kOrdered) {
-    current = destination();
+    current = place().ring;
     touch(rings[current]);
     std::byte* room = rings[current].end.reserve(bytes);
     if (room == nullptr) found_no_room(current, 1);
     return room;
   }
+  // A unit that was begun is ended in its ring, whatever the lanes behind it are now.
   const auto first = static_cast<std::uint32_t>(position >> 1);
   const bool sticks = (position & 1) != 0;
-  const auto count = static_cast<std::uint32_t>(rings.size());
-  const std::uint32_t tries = sticks ? 1 : count;
-  for (std::uint32_t i = 0; i < tries; ++i) {
-    current = (first + i) % count;
+  const std::uint32_t count = sticks ? 1 : open_rings();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    current = sticks ? first : (first + i) % count;
     touch(rings[current]);
     std::byte* room = rings[current].end.reserve(bytes);
     if (room != nullptr || rings[current].end.last_dropped()) return room;
   }
-  found_no_room(first, tries);
+  if (sticks) {
+    found_no_room(first, 1);
+  } else {
+    found_no_room(0, count);
+  }
   return nullptr;
 }
 
@@ -134,7 +173,7 @@ bool OutputPort::end_unit(Touch&& touch) noexcept {
   if (mode == EdgeMode::kLoose || rings.empty()) return true;
   if (mode == EdgeMode::kRelaxed && (position & 1) == 0 && !unit_open)
     return true;  // an empty unit needs no mark
-  if (mode == EdgeMode::kOrdered) current = destination();
+  if (mode == EdgeMode::kOrdered) current = place().ring;
   if (mode == EdgeMode::kRelaxed) current = static_cast<std::uint32_t>(position >> 1);
   touch(rings[current]);
   if (!(unit_open && rings[current].end.mark_last(shm::kFlagUnitEnd))) {

@@ -72,6 +72,7 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
       NodePlan& to = *out.add_nodes();
       to.set_name(node.name);
       to.set_lanes(node.lanes);
+      to.set_lanes_max(node.lanes_max);
       to.set_arena_bytes(node.state_bytes);
       to.set_arena_bytes_max(node.state_bytes_max);
       to.set_state_version(node.state_version);

@@ -246,6 +246,11 @@ struct OutputSpec {
 struct NodeSpec {
   std::string name;  // "" for the stage itself
   std::uint32_t lanes = 1;
+  // The most lanes that the node may be scaled to while it runs; 0: their number is fixed. Only for
+  // a node with inputs of blocks of 1 whose outputs follow (UnitRule::kFollow, or an edge that may
+  // drop), and whose state says nothing but how far the lane is with the record at hand: any lane
+  // must make the same of a unit.
+  std::uint32_t lanes_max = 0;
   std::uint64_t state_bytes = 0;
   std::uint64_t state_bytes_max = 0;  // 0: does not grow
   // Of what the bytes of the state mean: raise it when that changes, so that no other version of

@@ -211,6 +211,10 @@ class Worker {
     RF_CHECK(lane < lane_count_, lane, lane_count_);
     return reinterpret_cast<shm::LanePage*>(control_ + shm::lane_page_offset(lane));
   }
+  [[nodiscard]] const shm::NodeLanesWords* node_lanes(std::uint32_t node) const {
+    RF_CHECK(node < shm::kNodesMax, node);
+    return reinterpret_cast<const shm::NodeLanesWords*>(control_ + shm::kNodeLanesOffset) + node;
+  }
   [[nodiscard]] shm::Bell* bell(std::uint32_t lane) const {
     return reinterpret_cast<shm::Bell*>(control_ + shm::bells_offset(lane_count_)) + lane;
   }
@@ -248,7 +252,8 @@ void Worker::add_input(LaneParts& parts, const LaneSetup& lane, const LaneInput&
   InputPort port;
   port.block = std::max<std::uint64_t>(1, input.block());
   port.lane = lane.number();
-  port.lanes = lane.lanes();
+  port.lanes.own_words = node_lanes(lane.node_index());
+  port.lanes.peer_words = node_lanes(input.peer_node());
   for (const RingEnd& end : input.rings()) {
     std::byte* ring =
         segments_.map(end.ring_segment(), segments_.spec(end.ring_segment()).writable());
@@ -274,7 +279,8 @@ void Worker::add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutpu
   OutputPort port;
   port.block = std::max<std::uint64_t>(1, output.block());
   port.lane = lane.number();
-  port.lanes = lane.lanes();
+  port.lanes.own_words = node_lanes(lane.node_index());
+  if (!output.feed()) port.lanes.peer_words = node_lanes(output.peer_node());
   port.unit_per_record = spec.units == UnitRule::kRecord;
   port.follows = spec.units == UnitRule::kFollow && lane.inputs_size() != 0;
   for (const RingEnd& end : output.rings()) {

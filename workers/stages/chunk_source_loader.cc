@@ -196,6 +196,7 @@ StageType chunk_source_loader_type() {
     const ChunkSourceLoaderConfig& own = config.chunk_source_loader();
     NodeSpec node;
     node.lanes = own.threads();
+    node.lanes_max = std::max(own.threads(), own.max_threads());
     StateLayout layout;
     (void)ChunkSourceLoader::State(layout);
     node.state_bytes = layout.bytes();

@@ -146,6 +146,7 @@ StageType chunk_unpacker_type() {
     const ChunkUnpackerConfig& own = config.chunk_unpacker();
     NodeSpec node;
     node.lanes = own.threads();
+    node.lanes_max = std::max(own.threads(), own.max_threads());
     StateLayout layout;
     (void)ChunkUnpacker::State(layout);
     node.state_bytes = layout.bytes();

@@ -672,6 +672,7 @@ StageType shuffling_chunk_pool_type() {
     NodeSpec read;
     read.name = "read";
     read.lanes = own.threads();
+    read.lanes_max = std::max(own.threads(), own.max_threads());
     read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};
     read.outputs = {output_spec(own, "chunks", 16 * kMiB, UnitRule::kFollow),
                     {.port = "rejects",

@@ -30,6 +30,7 @@ class FunctionStage final : public Stage {
 struct NodeOptions {
   std::string from = "in";  // "": no input
   std::uint32_t lanes = 1;
+  std::uint32_t lanes_max = 0;
   UnitRule units = UnitRule::kFollow;
   std::uint64_t capacity = 16;
   OverflowBehavior overflow = BLOCK;
@@ -42,6 +43,7 @@ struct NodeOptions {
 inline NodeSpec function_node(const NodeOptions& options, StepMaker maker) {
   NodeSpec spec;
   spec.lanes = options.lanes;
+  spec.lanes_max = options.lanes_max;
   spec.state_bytes = options.state_bytes;
   spec.state_bytes_max = options.state_bytes_max;
   if (!options.from.empty()) {

@@ -78,6 +78,8 @@ constexpr char kGolden[] =
     "FeedState:supervisor_pid:8:4;"
     "FeedState:replacing:12:4;"
     "FeedState:reason:16:1008;"
+    "NodeLanesWords:shares:0:8;"
+    "NodeLanesWords:floor:8:8;"
     "TailLine:tail:0:8;"
     "TailLine:tail_seq:8:8;"
     "TailLine:closed:16:8;"
@@ -134,7 +136,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0xa7745d65b0978368;
+constexpr std::uint64_t kGoldenHash = 0x949ec20e80a02ed4;
 
 std::string layout_text() {
   std::string text;
@@ -186,7 +188,8 @@ TEST(Layout, FieldsOfDifferentWritersShareNoPairOfLines) {
 
 TEST(Layout, PartsOfTheControlSegmentFollowOneAnother) {
   EXPECT_GE(kFeedStateOffset, sizeof(SegmentHeader));
-  EXPECT_LE(kFeedStateOffset + sizeof(FeedState), kPageBytes);
+  EXPECT_LE(kFeedStateOffset + sizeof(FeedState), kNodeLanesOffset);
+  EXPECT_LE(kNodeLanesOffset + kNodesMax * sizeof(NodeLanesWords), kPageBytes);
   for (const std::uint64_t lanes : {1, 2, 31, 32, 33, 1000}) {
     EXPECT_EQ(lane_page_offset(0), kPageBytes);
     EXPECT_EQ(bells_offset(lanes), lane_page_offset(lanes - 1) + sizeof(LanePage));

@@ -6,8 +6,16 @@
 //        0                    256         SegmentHeader
 //     4096                 16 * J         journal area 0
 //      ...                 16 * J         journal area 1
-//      ...                   4096         runtime words (workers/runtime/lane.cc)
+//      ...                   4096         runtime words
 //   state_offset(J)           ...         the stage's state; grows in reserved steps
+//
+// Runtime words, written by the lane's journal:
+//   offset  meaning
+//        0  draws made: counter of the lane's random numbers
+//        8  1 + slot under construction (feed_producer.h)
+//       16  1 once the lane has finished
+//   64 + 8i  1 + position of input port i, see workers/runtime/ports.h; 0: at its beginning
+//  320 + 8i  1 + position of output port i
 #pragma once
 
 #include <cstdint>
@@ -31,6 +39,13 @@ inline constexpr std::uint64_t kStateOffset = kRuntimeWordsOffset + kRuntimeWord
 constexpr std::uint64_t arena_bytes(std::uint64_t state_bytes) noexcept {
   return align_up(kStateOffset + state_bytes, kPageBytes);
 }
+
+inline constexpr std::uint64_t kDrawsWord = 0;
+inline constexpr std::uint64_t kOpenSlotWord = 8;
+inline constexpr std::uint64_t kFinishedWord = 16;
+inline constexpr std::uint64_t kInputWords = 64;
+inline constexpr std::uint64_t kOutputWords = 320;
+inline constexpr std::size_t kPortsMax = 32;
 
 class Arena {
  public:

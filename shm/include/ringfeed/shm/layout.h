@@ -6,6 +6,7 @@
 #include "ringfeed/shm/counters.h"
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/lane_page.h"
+#include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/ring_layout.h"
 
 namespace ringfeed::shm {
@@ -83,6 +84,8 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(FeedState, supervisor_pid),
     RF_FIELD(FeedState, replacing),
     RF_FIELD(FeedState, reason),
+    RF_FIELD(NodeLanesWords, shares),
+    RF_FIELD(NodeLanesWords, floor),
     RF_FIELD(TailLine, tail),
     RF_FIELD(TailLine, tail_seq),
     RF_FIELD(TailLine, closed),

@@ -1,0 +1,64 @@
+// Gives a node another number of lanes while the feed runs.
+//
+// All lanes stand still for a moment; the first unit that nobody has begun is found from what they
+// left in their arenas; from it on the node's units are shared by the new number of lanes
+// (ringfeed/shm/node_lanes.h). What was given out before is finished by those who have it. A change
+// begins only when the one before has been worked off.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "supervisor/layout/feed_memory.h"
+#include "supervisor/process/event_loop.h"
+#include "supervisor/process/parking.h"
+
+namespace ringfeed::process {
+
+class ScaleTask {
+ public:
+  struct Facts {
+    std::uint32_t before = 0;  // lanes
+    std::uint32_t now = 0;
+    std::uint64_t from = 0;      // the first unit that is shared by `now`
+    std::uint64_t pause_us = 0;  // for which all lanes stood still
+  };
+  struct Hooks {
+    std::function<void(std::uint64_t ticket)> park;  // as of Parking
+    std::function<void(const Result<Facts>&)> done;  // later; may destroy the task
+  };
+
+  // `lanes`: 1 to lanes_max of the node, which scales. `patience_ms`: how long an earlier change
+  // may take to be worked off; then kBusy.
+  ScaleTask(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t node,
+            std::uint32_t lanes, std::uint64_t patience_ms, Hooks hooks);
+  ~ScaleTask();
+  ScaleTask(const ScaleTask&) = delete;
+  ScaleTask& operator=(const ScaleTask&) = delete;
+
+  [[nodiscard]] std::uint32_t node() const { return node_; }
+
+ private:
+  void look();
+  void decide();
+  void wait();
+  void finish(const Result<Facts>& result);
+
+  EventLoop& loop_;
+  const layout::FeedMemory& memory_;
+  std::uint32_t node_;
+  std::uint32_t lanes_;
+  std::uint64_t patience_ms_;
+  Hooks hooks_;
+  Parking parking_;
+  std::uint64_t began_ms_;
+  std::optional<EventLoop::TimerId> timer_;
+};
+
+// Why the lanes of a stage cannot become so many; empty: they can. The node that would change is
+// stored. The stage is by its number in the configuration.
+[[nodiscard]] std::string cannot_scale(const layout::FeedMemory& memory, std::uint32_t stage,
+                                       std::uint32_t lanes, std::uint32_t& node);
+
+}  // namespace ringfeed::process
