@@ -194,15 +194,13 @@ class Scene:
             assert time.monotonic() < end, self.words(f"nothing: waited {RUN_S:.0f} s for {what}")
             time.sleep(0.02)
 
-    def take_snapshot(self) -> bool:
-        """Asks again until it is there; does not wait, because it may be for us to wake the supervisor."""
+    def has_done(self, *words: str) -> bool:
+        """Asks the feed again until it has done so; does not wait, because it may be for us to wake the
+        supervisor."""
         if self.asking is None:
-            with (self.run.work / "snapshot.log").open("ab") as log:
+            with (self.run.work / f"{words[0]}.log").open("ab") as log:
                 self.asking = subprocess.Popen(
-                    [
-                        *(str(self.run.program), "snapshot", self.run.feed),
-                        str(self.saved / "snapshot"),
-                    ],
+                    [str(self.run.program), words[0], self.run.feed, *words[1:]],
                     env=self.run.environment,
                     stdout=log,
                     stderr=log,
@@ -221,7 +219,8 @@ class Scene:
         self.run.start()
         self.start_trainer("guest")
         self.until(lambda: self.done("guest"), "the guest")
-        self.until(self.take_snapshot, "the snapshot")
+        self.until(lambda: self.has_done("snapshot", str(self.saved / "snapshot")), "the snapshot")
+        self.until(lambda: self.has_done("scale", "unpacker", "1"), "one lane")
         self.start_trainer("slow")
         self.start_trainer("all")
         self.until(lambda: len(self.lines("all")) >= 10, "batch 10")
