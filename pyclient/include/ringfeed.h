@@ -112,7 +112,8 @@ typedef struct rf_attach_options {
   uint32_t world;          /* RF_RANKED: 1 to 16 */
   uint32_t start;          /* RF_START_OLDEST, RF_START_NEWEST */
   uint32_t policy;         /* RF_POLICY_BLOCK, ..._SKIP, ..._DETACH */
-  uint32_t redeliver;      /* RF_REDELIVER, RF_AT_MOST_ONCE */
+  uint32_t redeliver;      /* what this member holds when it dies: RF_REDELIVER, RF_AT_MOST_ONCE;
+                              default: as the group has it */
   uint32_t max_tries;      /* deliveries of one batch before it is closed; 0: default */
   uint32_t max_hold;       /* batches that one member may hold at once; 0: default */
   uint64_t stall_ms;  /* RF_POLICY_DETACH: milliseconds without progress before the group leaves */

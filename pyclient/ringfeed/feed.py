@@ -464,7 +464,9 @@ def attach(
         socket_path: The control socket itself.
         policy: When the group lags and all slots are held: "block" the feed, "skip" the oldest
             batches, or "detach" the group after stall_ms.
-        redeliver: Does a batch whose member died go to another one (True), or is it closed?
+        redeliver: When this member dies, do the batches that it holds go to another one (True), or
+            are they closed, so that none ever comes twice (False)? None: as the group has it, which
+            is True unless the configuration, or who made the group, says otherwise.
         max_tries: Deliveries of one batch before it is closed.
         max_hold: Batches that one member may hold at once. A loop over the feed needs 2: the one
             of the last round lives until the next one has come.

@@ -242,6 +242,7 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
       if (member_state(member) == MemberState::kFree) continue;
       group.had_member = true;
       group.members[m] = {static_cast<pid_t>(member.pid), member.start_ticks};
+      group.at_most_once[m] = member.at_most_once != 0;
       members.push_back({{g, m}, group.members[m]});
     }
   }
@@ -280,9 +281,6 @@ Status ConsumerGroups::check_wish(const GroupWish& wish, std::uint32_t group) co
   }
   if (wish.policy && *wish.policy != has.policy) {
     return mismatch(wish.name, "policy", name_of(has.policy), name_of(*wish.policy));
-  }
-  if (wish.redeliver && *wish.redeliver != has.redeliver) {
-    return mismatch(wish.name, "redeliver", has.redeliver, *wish.redeliver);
   }
   if (wish.max_tries && *wish.max_tries != has.max_tries) {
     return mismatch(wish.name, "max_tries", has.max_tries, *wish.max_tries);
@@ -473,12 +471,16 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
   member.start_ticks = who.start_ticks;
   RF_FAILPOINT("supervisor.member.entering");
   member.rank = ranked ? place.member : 0;
+  Group& group = groups_[place.group];
+  const bool at_most_once = !wish.redeliver.value_or(group.terms.redeliver);
+  group.at_most_once[place.member] = at_most_once;
+  member.at_most_once = at_most_once ? 1 : 0;
   // relaxed, all: published by the release of state.
   member.taken.store(0, std::memory_order_relaxed);
   member.done.store(0, std::memory_order_relaxed);
   member.last_ns.store(0, std::memory_order_relaxed);
   member.state.store(static_cast<std::uint32_t>(MemberState::kLive), std::memory_order_release);
-  groups_[place.group].had_member = true;
+  group.had_member = true;
   RF_FAILPOINT("supervisor.member.entered");
   return place;
 }
@@ -486,10 +488,10 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
 // Whoever held it is dead, or nobody is there who could: true if this call changed the word.
 bool ConsumerGroups::give_back(std::uint32_t group, std::atomic<std::uint64_t>& word,
                                std::uint32_t member) {
-  const GroupTerms& terms = groups_[group].terms;
   // max_tries counts deliveries, the word counts those that came to nothing.
-  if (!shm::claim_recover(word, static_cast<std::uint8_t>(member), terms.redeliver,
-                          terms.max_tries - 1)) {
+  if (!shm::claim_recover(word, static_cast<std::uint8_t>(member),
+                          !groups_[group].at_most_once[member],
+                          groups_[group].terms.max_tries - 1)) {
     return false;
   }
   // relaxed: a count for people.
@@ -629,7 +631,8 @@ std::string_view ConsumerGroups::damage(std::uint32_t g) const {
     const bool sound = who.pid == 0 ? is == MemberState::kFree
                                     : (is == MemberState::kLive || is == MemberState::kAtEnd) &&
                                           member.pid == static_cast<std::uint32_t>(who.pid) &&
-                                          member.start_ticks == who.start_ticks;
+                                          member.start_ticks == who.start_ticks &&
+                                          member.at_most_once == (group.at_most_once[m] ? 1 : 0);
     if (!sound) return "members";
   }
   // Until the group is admitted its words are those of the page's last group.

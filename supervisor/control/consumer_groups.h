@@ -47,7 +47,7 @@ struct GroupTerms {
   std::uint32_t world = 0;  // of a ranked group
   shm::GroupPolicy policy = shm::GroupPolicy::kBlock;
   std::uint64_t stall_ms = 10'000;
-  bool redeliver = true;
+  bool redeliver = true;        // what a member holds that dies and has not said
   std::uint32_t max_tries = 3;  // deliveries of one batch
   std::uint32_t max_hold = 0;   // of one member; 0: as many as there are slots
   std::uint64_t rejoin_ms = 60'000;
@@ -63,7 +63,7 @@ struct GroupWish {
   bool oldest = false;
   std::optional<shm::GroupPolicy> policy = {};
   std::optional<std::uint64_t> stall_ms = {};
-  std::optional<bool> redeliver = {};
+  std::optional<bool> redeliver = {};  // what this member holds when it dies
   std::optional<std::uint32_t> max_tries = {};
   std::optional<std::uint32_t> max_hold = {};
   std::optional<std::uint64_t> rejoin_ms = {};
@@ -162,6 +162,7 @@ class ConsumerGroups {
     std::uint64_t epoch = 0;
     std::uint64_t start = 0;
     std::array<process::Identity, shm::kMembersMax> members = {};  // pid 0: none
+    std::array<bool, shm::kMembersMax> at_most_once = {};          // by member
     std::uint64_t closed = 0;  // batches of the dead that nobody gets
     bool barred = false;
     std::string_view damage = {};

@@ -131,12 +131,13 @@ constexpr char kGolden[] =
     "Member:done:24:8;"
     "Member:last_ns:32:8;"
     "Member:rank:40:4;"
+    "Member:at_most_once:44:4;"
     "GroupPage:low:128:8;"
     "GroupPage:bell:136:4;"
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0x949ec20e80a02ed4;
+constexpr std::uint64_t kGoldenHash = 0xdf9637a5a64f53d6;
 
 std::string layout_text() {
   std::string text;

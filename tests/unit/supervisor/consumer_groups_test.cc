@@ -183,6 +183,26 @@ TEST_F(Groups, WithoutRedeliveryABatchIsNeverGivenTwice) {
   EXPECT_EQ(claim(place.group, 1).state, ClaimState::kSkipped);
 }
 
+TEST_F(Groups, EachMemberSaysForItselfWhetherWhatItHoldsComesAgain) {
+  const MemberPlace again = must_enter({.name = "a", .oldest = true});
+  const MemberPlace once = must_enter({.name = "a", .redeliver = false});
+  answer();
+  ASSERT_EQ(again.group, once.group);
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  ASSERT_TRUE(take(again, 1));
+  ASSERT_TRUE(take(once, 2));
+  groups_.leave(again, now_);
+  groups_.leave(once, now_);
+  EXPECT_EQ(claim(again.group, 1).state, ClaimState::kAvail);
+  EXPECT_EQ(claim(again.group, 2).state, ClaimState::kSkipped);
+  EXPECT_EQ(groups_.lost(again.group), 1U);
+  // The place is another's now, who did not ask for that.
+  const MemberPlace next = must_enter({.name = "a"});
+  ASSERT_TRUE(take(next, 3));
+  groups_.leave(next, now_);
+  EXPECT_EQ(claim(again.group, 3).state, ClaimState::kAvail);
+}
+
 TEST_F(Groups, AGroupWithoutMembersStaysForRejoinMsAndThenLeaves) {
   const MemberPlace place = must_enter({.name = "a", .oldest = true, .rejoin_ms = 500});
   answer();
@@ -269,7 +289,6 @@ TEST_F(Groups, RefusesToBeAnotherKindOfGroupThanItIs) {
   for (const GroupWish& wish : {
            GroupWish{.name = "a", .kind = shm::GroupKind::kRanked, .rank = 0, .world = 2},
            GroupWish{.name = "a", .policy = shm::GroupPolicy::kSkip},
-           GroupWish{.name = "a", .redeliver = false},
            GroupWish{.name = "a", .max_tries = 9},
            GroupWish{.name = "a", .max_hold = 3},
        }) {

@@ -87,7 +87,7 @@ struct GroupHead {
       state;  // supervisor; a producing lane may set ACTIVE -> DRAINING (policy detach)
   std::uint32_t kind;
   std::uint32_t policy;
-  std::uint32_t redeliver;
+  std::uint32_t redeliver;           // of members that do not say; see Member::at_most_once
   std::atomic<std::uint64_t> epoch;  // admission number; grows with every use of this page
   std::atomic<std::uint64_t> start;  // first batch that this group is entitled to
   std::uint32_t max_hold;            // batches that one member may hold
@@ -118,7 +118,7 @@ struct Member {
   std::atomic<std::uint64_t> done;
   std::atomic<std::uint64_t> last_ns;  // CLOCK_MONOTONIC of the last claim or release
   std::uint32_t rank;
-  std::uint32_t reserved0;
+  std::uint32_t at_most_once;  // 1: what it holds when it dies is closed, not given to another one
   std::uint8_t reserved1[16];
 };
 static_assert(sizeof(Member) == 64);

@@ -137,6 +137,7 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(Member, done),
     RF_FIELD(Member, last_ns),
     RF_FIELD(Member, rank),
+    RF_FIELD(Member, at_most_once),
     RF_FIELD(GroupPage, low),
     RF_FIELD(GroupPage, bell),
     RF_FIELD(GroupPage, members),
