@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
@@ -60,8 +61,13 @@ Result<std::string> write_dead_letter(const DeadLetterFacts& facts, const DeadLe
       {"lineage", {letter.record.header->tag[0], letter.record.header->tag[1]}},
       {"user", letter.record.header->user},
       {"bytes", letter.record.bytes.size()},
+      {"xxh3", fmt::format("{:016x}",
+                           ::XXH3_64bits(letter.record.bytes.data(), letter.record.bytes.size()))},
       {"deaths", facts.deaths},
-      {"cause", facts.cause}};
+      {"cause", facts.cause},
+      {"seed", facts.seed},
+      {"config", facts.config},
+      {"version", facts.version}};
   const std::string text =
       about.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (Status wrote = write_whole(stem + ".record", letter.record.bytes); !wrote)

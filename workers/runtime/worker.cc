@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <google/protobuf/text_format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -388,13 +389,16 @@ void Worker::make_lane(const LaneSetup& lane) {
                         .stage = lane.stage(),
                         .node = lane.node(),
                         .lane = lane.number(),
-                        .cause = "unknown"};
+                        .cause = "unknown",
+                        .seed = setup_.seed(),
+                        .version = RINGFEED_VERSION};
   for (const CondemnedRecord& condemned : setup_.condemned()) {
     if (condemned.lane() != lane.index()) continue;
     facts.cause = condemned.cause();
     facts.deaths = condemned.deaths();
   }
-  parts.keep_dead_letter = [facts, name = parts.name](const DeadLetter& letter) {
+  parts.keep_dead_letter = [this, facts, name = parts.name](const DeadLetter& letter) mutable {
+    google::protobuf::TextFormat::PrintToString(config_, &facts.config);
     const Result<std::string> path = write_dead_letter(facts, letter);
     if (path) {
       spdlog::warn("dead_letter lane={} seq={} bytes={} file={}", name, shm::seq_of(letter.key),

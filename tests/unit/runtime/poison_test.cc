@@ -268,7 +268,10 @@ TEST(DeadLetter, IsTwoFilesThatMayBeWrittenAgain) {
                               .node = "read",
                               .lane = 4,
                               .cause = "signal 11 \xff",
-                              .deaths = 3};
+                              .deaths = 3,
+                              .seed = 18'000'000'000'000'000'000U,
+                              .config = "feed: \"lc0\"\n",
+                              .version = "1.2.3"};
   for (int i = 0; i < 2; ++i) {
     const Result<std::string> path = write_dead_letter(facts, letter);
     ASSERT_TRUE(path.ok());
@@ -281,6 +284,11 @@ TEST(DeadLetter, IsTwoFilesThatMayBeWrittenAgain) {
   EXPECT_THAT(about, ::testing::AllOf(::testing::HasSubstr("\"deaths\": 3"),
                                       ::testing::HasSubstr("signal 11"),
                                       ::testing::HasSubstr("\"seq\": 3")));
+  EXPECT_THAT(about, ::testing::AllOf(::testing::HasSubstr("\"seed\": 18000000000000000000"),
+                                      ::testing::HasSubstr(R"("config": "feed: \"lc0\"\n")"),
+                                      ::testing::HasSubstr("\"version\": \"1.2.3\""),
+                                      ::testing::ContainsRegex("\"xxh3\": \"[0-9a-f]+\"")))
+      << "what a replay needs";
   std::filesystem::remove_all(directory.parent_path());
 }
 
