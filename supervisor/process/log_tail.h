@@ -15,6 +15,8 @@ class LogTail {
   static constexpr std::size_t kLinesKept = 20;
   // What a worker says before its backtrace (workers/runtime/fault.cc).
   static constexpr std::string_view kBacktraceTitle = "backtrace, newest call first:";
+  // And behind one that it was asked for.
+  static constexpr std::string_view kBacktraceEnd = "end of backtrace";
   static constexpr std::size_t kLineBytesMax = 4096;  // a longer line is cut here
 
   using Sink = std::function<void(std::string_view line)>;
