@@ -553,6 +553,13 @@ int Worker::run(int setup_fd) {
   return 0;
 }
 
+// Nobody takes over from this supervisor, and a lane that hangs would not hear that it is gone.
+void end_with(std::uint32_t supervisor) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // It may have been gone before that.
+  if (static_cast<std::uint32_t>(::getppid()) != supervisor) ::_exit(1);
+}
+
 }  // namespace
 
 int run_worker(int setup_fd, const Registry& registry) {
@@ -565,6 +572,7 @@ int run_worker(int setup_fd, const Registry& registry) {
   watch_for_faults();
   std::vector<shm::Fd> descriptors;
   const WorkerSetup setup = receive_setup(setup_fd, descriptors);
+  if (setup.ends_with_supervisor()) end_with(setup.supervisor_pid());
   RF_FAILPOINT("runtime.worker.set_up");
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + setup.group()));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n %v");
