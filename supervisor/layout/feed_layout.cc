@@ -360,4 +360,38 @@ FeedLayout lay_out(const DataLoaderConfig& config, const PipelinePlan& plan,
   return Builder(config, plan, wiring).build(groups);
 }
 
+FeedLayout only_lane(FeedLayout layout, std::uint32_t index) {
+  LanePlan& lane = layout.lanes[index];
+  lane.group = 0;
+  layout.groups = {{lane.name(), {index}}};
+  std::vector<bool> needed(layout.segments.size(), false);
+  needed[0] = needed[lane.arena_segment] = needed[lane.heads_segment] = true;
+  const auto need_rings = [&](const std::vector<std::uint32_t>& rings) {
+    for (const std::uint32_t ring : rings) {
+      needed[layout.rings[ring].segment] = needed[layout.rings[ring].heads_segment] = true;
+    }
+  };
+  for (const InputPlan& input : lane.inputs) need_rings(input.rings);
+  for (const OutputPlan& output : lane.outputs) {
+    need_rings(output.rings);
+    if (!output.feed) continue;
+    layout.output.slots = layout.output.lanes;
+    SegmentPlan& control = layout.segments[layout.feed_control_segment];
+    control.spec.geometry[1] = layout.output.slots;
+    SegmentPlan& payload = layout.segments[layout.payload_segment];
+    payload.spec.bytes = shm::payload_bytes(layout.output);
+    payload.part = fmt::format("batches, {} slots", layout.output.slots);
+    needed[control.id] = needed[payload.id] = true;
+    for (const std::uint32_t segment : layout.group_segments) needed[segment] = true;
+  }
+  for (SegmentPlan& segment : layout.segments) {
+    if (needed[segment.id]) continue;
+    segment.spec.bytes = shm::kPageBytes;
+    segment.spec.growable = false;
+    segment.bytes_max = 0;
+    segment.part = "control";
+  }
+  return layout;
+}
+
 }  // namespace ringfeed::layout

@@ -113,4 +113,8 @@ struct FeedLayout {
                                  const config::Wiring& wiring,
                                  std::span<const config::StageGroup> groups);
 
+// The same feed with one lane that runs, in a group of its own: what others need is a page, of
+// slots there are as few as can be.
+[[nodiscard]] FeedLayout only_lane(FeedLayout layout, std::uint32_t index);
+
 }  // namespace ringfeed::layout

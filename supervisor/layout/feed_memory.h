@@ -36,6 +36,9 @@ struct FoundMemory {
                                               const std::vector<std::string>& files,
                                               const std::vector<pid_t>& holders);
 
+// As many descriptors as this process may have: a feed of many lanes has many rings, each with one.
+void raise_file_limit() noexcept;
+
 class FeedMemory {
  public:
   // Throws Error (kNoMemory, kIo); nothing is left behind then.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -38,17 +37,8 @@ std::uint64_t hash_of(const std::string& bytes) {
   return hash;
 }
 
-// A feed of many lanes has many rings, each with a descriptor.
-void raise_file_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
-}
-
 shm::FeedIdentity identity_of(const DataLoaderConfig& config) {
-  raise_file_limit();
+  layout::raise_file_limit();
   return {shm::random_feed_id(), hash_of(config.SerializeAsString())};
 }
 

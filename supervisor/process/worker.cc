@@ -31,6 +31,28 @@ bool is_fault(const Ending& ending) {
 
 }  // namespace
 
+// Descriptor 0 is the setup itself; the segments follow, as many a packet as it takes.
+void send_setup(int socket, const WorkerSetup& setup, const layout::GroupSetup& group,
+                const layout::FeedMemory& memory) {
+  Result<shm::Fd> body = control::bytes_as_fd(setup.SerializeAsString(), "ringfeed-setup");
+  if (!body) throw Error(body.error());
+  std::vector<int> fds{body->get()};
+  for (const std::uint32_t segment : group.segments) fds.push_back(memory.fd(segment));
+  for (std::size_t first = 0; first < fds.size(); first += control::kDescriptorsPerPacket) {
+    ToWorker packet;
+    if (first == 0) {
+      packet.mutable_setup()->set_descriptor_count(static_cast<std::uint32_t>(fds.size()));
+    } else {
+      packet.mutable_descriptors()->set_first_index(static_cast<std::uint32_t>(first));
+    }
+    const std::size_t count = std::min(control::kDescriptorsPerPacket, fds.size() - first);
+    const Status sent = control::send_packet(socket, packet.SerializeAsString(),
+                                             std::span(fds).subspan(first, count));
+    // A process that is dead already will be reaped in a moment, with its own words as the reason.
+    if (!sent && sent.error().code() != ErrorCode::kClosed) throw Error(sent.error());
+  }
+}
+
 Worker::Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
                const layout::SetupFacts& facts, const WorkerRules& rules, Hooks hooks)
     : loop_(loop),
@@ -122,7 +144,6 @@ std::optional<WorkerLinks> Worker::relink(pid_t peer) {
   return links;
 }
 
-// Descriptor 0 is the setup itself; the segments follow, as many a packet as it takes.
 void Worker::send_setup() {
   WorkerSetup setup;
   const layout::GroupSetup group = layout::fill_setup(memory_, group_, facts_, setup);
@@ -134,23 +155,7 @@ void Worker::send_setup() {
     record.set_deaths(condemned.deaths);
     record.set_cause(condemned.cause);
   }
-  Result<shm::Fd> body = control::bytes_as_fd(setup.SerializeAsString(), "ringfeed-setup");
-  if (!body) throw Error(body.error());
-  std::vector<int> fds{body->get()};
-  for (const std::uint32_t segment : group.segments) fds.push_back(memory_.fd(segment));
-  for (std::size_t first = 0; first < fds.size(); first += control::kDescriptorsPerPacket) {
-    ToWorker packet;
-    if (first == 0) {
-      packet.mutable_setup()->set_descriptor_count(static_cast<std::uint32_t>(fds.size()));
-    } else {
-      packet.mutable_descriptors()->set_first_index(static_cast<std::uint32_t>(first));
-    }
-    const std::size_t count = std::min(control::kDescriptorsPerPacket, fds.size() - first);
-    const Status sent = control::send_packet(process_.socket.get(), packet.SerializeAsString(),
-                                             std::span(fds).subspan(first, count));
-    // A process that is dead already will be reaped in a moment, with its own words as the reason.
-    if (!sent && sent.error().code() != ErrorCode::kClosed) throw Error(sent.error());
-  }
+  process::send_setup(process_.socket.get(), setup, group, memory_);
 }
 
 void Worker::read_messages() {

@@ -24,6 +24,7 @@
 namespace ringfeed {
 class FromWorker;
 class ToWorker;
+class WorkerSetup;
 }  // namespace ringfeed
 
 namespace ringfeed::process {
@@ -41,6 +42,11 @@ struct Condemned {
   std::uint32_t deaths = 0;
   std::string cause;
 };
+
+// The setup and the descriptors that belong to it, over the socket of a worker that has just been
+// started. Throws Error (kIo), but not if the worker is dead already.
+void send_setup(int socket, const WorkerSetup& setup, const layout::GroupSetup& group,
+                const layout::FeedMemory& memory);
 
 class Worker {
  public:

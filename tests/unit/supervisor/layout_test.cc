@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <set>
 
 #include "proto/worker.pb.h"
 #include "supervisor/layout/memory.h"
@@ -72,6 +73,34 @@ TEST(FeedLayout, BothEndsNameTheSameRingsInTheOrderOfThePeers) {
       EXPECT_EQ(output.block, 7U) << "the consumer's block";
     }
   }
+}
+
+TEST(OnlyLane, KeepsWhatItTouchesAndShrinksTheRest) {
+  const FeedLayout whole = laid_out({.packers = 2});
+  const std::uint32_t read = 2;  // mix.read.0
+  const FeedLayout alone = only_lane(whole, read);
+  ASSERT_EQ(alone.groups.size(), 1U);
+  EXPECT_THAT(alone.groups[0].lanes, ElementsAre(read));
+  EXPECT_EQ(lane_names(alone), lane_names(whole)) << "its neighbours' pages are where they were";
+  std::set<std::uint32_t> kept{0, whole.lanes[read].arena_segment, whole.lanes[read].heads_segment};
+  for (const RingPlan& ring : whole.rings) {
+    if (ring.from_lane != read && ring.to_lane != read) continue;
+    kept.insert(ring.segment);
+    kept.insert(ring.heads_segment);
+  }
+  for (const SegmentPlan& segment : alone.segments) {
+    EXPECT_EQ(segment.spec.bytes,
+              kept.contains(segment.id) ? whole.segments[segment.id].spec.bytes : shm::kPageBytes)
+        << segment.spec.name;
+  }
+  EXPECT_LT(memory_sum(alone), memory_sum(whole));
+}
+
+TEST(OnlyLane, ThatWritesBatchesHasASlotForEachLane) {
+  const FeedLayout alone = only_lane(laid_out({.packers = 2, .slots = 8}), 5);
+  EXPECT_EQ(alone.output.slots, 2U);
+  EXPECT_EQ(alone.segments[alone.payload_segment].spec.bytes, shm::payload_bytes(alone.output));
+  EXPECT_EQ(alone.segments[alone.feed_control_segment].spec.geometry[1], 2U);
 }
 
 // mix.0 reads `input` (1 ring) and `feedback` (2 rings): lines 0, 1, 2.
