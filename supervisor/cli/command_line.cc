@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kExitCodes =
     "Exit status: 0 ok, 1 failure, 2 usage, 3 invalid configuration, 4 no such feed, 5 the feed "
-    "goes on without a supervisor.";
+    "goes on without a supervisor, 6 a replayed record was not taken.";
 
 CLI::Option* add_config(CLI::App& verb, ConfigArguments& arguments) {
   CLI::Option* const file = verb.add_option(
@@ -173,16 +173,56 @@ int main_with(int argc, char** argv) {
 
   std::string letters_directory;
   CLI::App* letters_verb = app.add_subcommand(
-      "dead-letters", "List the records that were set aside because they killed their stage");
-  letters_verb->add_option("FEED", feed, "name of the feed")->required();
+      "dead-letters",
+      "List the records that were set aside because they killed their stage, or try one again");
+  letters_verb->add_option("FEED", feed, "name of the feed; may be left out with --replay");
   letters_verb
       ->add_option("--directory", letters_directory,
                    "where they are kept; default: $XDG_STATE_HOME/ringfeed/FEED/dead-letters")
       ->type_name("DIR");
   letters_verb->add_flag("--json", json,
                          "for programs: one JSON object a record, all that is known");
-  letters_verb->footer("Example: ringfeed dead-letters lc0");
-  letters_verb->callback([&] { result = dead_letters(feed, letters_directory, json); });
+  ReplayOptions replay;
+  CLI::Option* const replays =
+      letters_verb
+          ->add_option("--replay", replay.file,
+                       "give this record to its stage once more, alone, in a process of its own "
+                       "and with memory of its own: no feed is touched")
+          ->type_name("FILE");
+  letters_verb->add_option("--binary", replay.binary, "the ringfeed-worker to replay with")
+      ->type_name("PATH")
+      ->check(CLI::ExistingFile)
+      ->needs(replays);
+  letters_verb
+      ->add_option("--config", replay.config,
+                   "a configuration in place of the one that was kept with the record")
+      ->type_name("CONFIG")
+      ->check(CLI::ExistingFile)
+      ->needs(replays);
+  letters_verb
+      ->add_option("--timeout", replay.timeout_s,
+                   "seconds after which the stage is given up; default: restart.stall_ms of the "
+                   "configuration, else 10")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.001, 1e6))
+      ->needs(replays);
+  letters_verb
+      ->add_flag("--wait", replay.wait,
+                 "stop before the record, for a debugger, until Enter is pressed; no time limit "
+                 "unless --timeout is given")
+      ->needs(replays);
+  letters_verb->footer(
+      "A replay ends with 0 if the stage took the record, with 6 if it died, hung or left it.\n"
+      "Examples: ringfeed dead-letters lc0\n"
+      "          ringfeed dead-letters --replay .../unpacker-input-0.0-17.record");
+  letters_verb->callback([&] {
+    if (replays->count() != 0) {
+      result = replay_letter(feed, letters_directory, replay, json);
+      return;
+    }
+    if (feed.empty()) throw CLI::RequiredError("FEED (or --replay FILE)");
+    result = dead_letters(feed, letters_directory, json);
+  });
 
   CLI::App* version_verb = app.add_subcommand("version", "Show the version and the ABI");
   version_verb->footer("Example: ringfeed version");

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ringfeed/shm/result.h"
+#include "supervisor/cli/letter.h"
 #include "supervisor/cli/verbs.h"
 #include "supervisor/control/place.h"
 
@@ -33,22 +33,27 @@ int dead_letters(const std::string& feed, const std::string& directory, bool jso
   }
   std::sort(files.begin(), files.end());
   for (const std::filesystem::path& file : files) {
-    std::ifstream in(file);
-    const nlohmann::json about = nlohmann::json::parse(in, nullptr, false);
-    std::filesystem::path record = file;
-    record.replace_extension(".record");
-    if (about.is_discarded() || !about.is_object()) {
-      fmt::print(stderr, "{}: is damaged\n", file.string());
+    const Result<nlohmann::json> read = read_about(file);
+    if (!read) {
+      fmt::print(stderr, "{}\n", read.error().message());
       continue;
     }
+    const nlohmann::json& about = *read;
+    std::filesystem::path record = file;
+    record.replace_extension(".record");
     if (json) {
       nlohmann::json out = about;
       out["file"] = record.string();
-      fmt::print("{}\n", out.dump());
+      fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
       continue;
     }
-    fmt::print("{}  {} bytes, {} deaths, {}\n", record.string(), about.value("bytes", 0ULL),
-               about.value("deaths", 0U), first_line(about.value("cause", std::string("unknown"))));
+    try {
+      fmt::print("{}  {} bytes, {} deaths, {}\n", record.string(), about.value("bytes", 0ULL),
+                 about.value("deaths", 0U),
+                 first_line(about.value("cause", std::string("unknown"))));
+    } catch (const nlohmann::json::exception&) {  // a field that is not what it should be
+      fmt::print(stderr, "{}: is damaged\n", file.string());
+    }
   }
   if (files.empty()) fmt::print(stderr, "no dead letters in {}\n", place.string());
   return kOk;

@@ -2,10 +2,12 @@
 //
 //   0 ok   1 failure   2 usage   3 invalid configuration   4 no such feed
 //   5 the feed goes on without a supervisor ("orphaned"): `ringfeed run` takes it over
+//   6 a record that was replayed was not taken by its stage
 // Data goes to standard output, talk to standard error. Throws Error for what is 1.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@ inline constexpr int kUsage = 2;
 inline constexpr int kInvalidConfiguration = 3;
 inline constexpr int kNoSuchFeed = 4;
 inline constexpr int kOrphaned = 5;
+inline constexpr int kNotTaken = 6;
 
 struct ConfigArguments {
   std::string file;
@@ -50,6 +53,17 @@ int take_snapshot(const std::string& directory, const std::string& feed, const s
                   bool json);
 // `directory`: where they are; empty: where the feed keeps them by default.
 int dead_letters(const std::string& feed, const std::string& directory, bool json);
+
+struct ReplayOptions {
+  std::string file = {};    // of the record, or its name among the feed's letters
+  std::string binary = {};  // the worker; empty: as `run` finds it
+  std::string config = {};  // a configuration in place of the letter's own
+  std::optional<double> timeout_s = {};
+  bool wait = false;  // for a debugger
+};
+// One record through its stage alone, outside of any feed.
+int replay_letter(const std::string& feed, const std::string& directory,
+                  const ReplayOptions& options, bool json);
 
 // Parses and carries out; every message and exit status of the program comes from here.
 int main_with(int argc, char** argv);

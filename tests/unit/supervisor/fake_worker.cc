@@ -5,6 +5,7 @@
 //   crash      says a line and ends with status 9, before it is ready
 //   permanent  says that a restart would meet the same, and ends with status 1
 //   stuck      says ready and does nothing any more, whatever it is told
+//   take       says ready, consumes the first record of its first lane's first ring, then as serve
 //   poison     begins record 42 on every lane and faults in the first, unless that is set aside
 #include <signal.h>
 #include <stdlib.h>
@@ -12,10 +13,13 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/bell.h"
+#include "ringfeed/shm/ring_layout.h"
 #include "ringfeed/shm/segment.h"
 #include "supervisor/control/packet.h"
 
@@ -25,6 +29,27 @@ using namespace ringfeed;  // NOLINT: a test program
 
 void say(int socket, const FromWorker& message) {
   control::send_packet(socket, message.SerializeAsString()).or_throw();
+}
+
+// Waits for it, and moves the head behind it.
+void take_first_record(const WorkerSetup& setup, const std::vector<shm::Fd>& fds) {
+  const auto map = [&](std::uint32_t id, bool writable) {
+    for (const SegmentSetup& segment : setup.segments()) {
+      if (segment.id() == id) {
+        return shm::map_segment(fds[segment.fd_index()].get(), writable).value_or_throw();
+      }
+    }
+    std::_Exit(73);
+  };
+  const RingEnd& end = setup.lanes(0).inputs(0).rings(0);
+  const shm::Mapping ring = map(end.ring_segment(), false);
+  const shm::Mapping heads = map(end.heads_segment(), true);
+  const auto& tail = *reinterpret_cast<const shm::TailLine*>(ring.data() + shm::kTailLineOffset);
+  auto& head =
+      reinterpret_cast<shm::HeadLine*>(heads.data() + shm::kHeadLinesOffset)[end.head_index()];
+  while (tail.tail.load() == 0) usleep(1000);
+  head.head_seq.store(1);
+  head.head.store(tail.tail.load());
 }
 
 }  // namespace
@@ -72,10 +97,11 @@ int main(int, char** argv) {
     lane(setup.lanes(0).index()).faulted.store(SIGSEGV);
     kill(getpid(), SIGSEGV);
   }
+  if (behaviour == "take") take_first_record(setup, fds);
   for (const LaneSetup& planned : setup.lanes()) {
     shm::LanePage& page = lane(planned.index());
     while (behaviour == "stuck") pause();
-    while (behaviour == "serve" &&
+    while ((behaviour == "serve" || behaviour == "take") &&
            page.desired.load() == static_cast<std::uint32_t>(shm::LaneDesire::kRun)) {
       // Until the supervisor is gone at the latest: a test that fails leaves nobody behind.
       char byte = 0;

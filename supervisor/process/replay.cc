@@ -1,0 +1,424 @@
+#include "supervisor/process/replay.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "proto/worker.pb.h"
+#include "ringfeed/shm/feed.h"
+#include "ringfeed/shm/journal.h"
+#include "supervisor/control/packet.h"
+#include "supervisor/layout/feed_memory.h"
+#include "supervisor/process/event_loop.h"
+#include "supervisor/process/log_tail.h"
+#include "supervisor/process/worker.h"
+
+namespace ringfeed::process {
+namespace {
+
+// A worker maps its memory and makes its stage.
+constexpr std::uint64_t kStartMsMax = 30'000;
+// After the record was taken, whatever the time limit is: a lane that still has something to give
+// out then has no end of its own.
+constexpr std::uint64_t kSettleMs = 10'000;
+// After it was told to stop: a lane that sleeps looks around every 50 ms.
+constexpr std::uint64_t kStopMs = 2'000;
+// For the backtrace of a lane that hangs.
+constexpr std::uint64_t kBacktraceMs = 2'000;
+// Outputs are looked at this often: nobody rings here.
+constexpr int kLookMs = 1;
+// Of one ring in a row; a stage may put out records for ever.
+constexpr int kRecordsPerTurn = 4096;
+constexpr std::uint32_t kJournalEntries = 64;
+// Has the thread of a lane write its backtrace (workers/runtime/fault.h).
+constexpr int kBacktraceSignal = SIGUSR2;
+
+// This process's end of a ring, with the page and the journal of a lane that has no other.
+struct End {
+  End(int ring_fd, bool producer, int heads_fd)
+      : ring(shm::map_segment(ring_fd, producer).value_or_throw()),
+        heads(shm::map_segment(heads_fd, !producer).value_or_throw()) {
+    segments[shm::kHeadsSegment] = {heads.data(), heads.bytes()};
+    segments[shm::kFirstRingSegment] = {ring.data(), ring.bytes()};
+    journal.recover();
+  }
+
+  [[nodiscard]] shm::TailLine& tail() const {
+    return *reinterpret_cast<shm::TailLine*>(ring.data() + shm::kTailLineOffset);
+  }
+  [[nodiscard]] shm::HeadLine& head(std::uint64_t offset) const {
+    return *reinterpret_cast<shm::HeadLine*>(heads.data() + offset);
+  }
+
+  shm::Mapping ring;
+  shm::Mapping heads;
+  std::array<shm::WritableSegment, shm::kFirstRingSegment + 1> segments{};
+  std::array<shm::JournalEntry, 2 * std::size_t{kJournalEntries}> areas{};
+  std::unique_ptr<shm::LanePage> page = std::make_unique<shm::LanePage>();
+  shm::Journal journal{*page, areas.data(), areas.data() + kJournalEntries, kJournalEntries,
+                       segments};
+};
+
+std::uint64_t head_offset(const layout::RingPlan& ring) {
+  return shm::kHeadLinesOffset + ring.head_index * sizeof(shm::HeadLine);
+}
+
+// Takes whatever the lane puts into one of its output rings.
+class Taker {
+ public:
+  Taker(const layout::FeedMemory& memory, const layout::RingPlan& ring)
+      : geometry_(ring.geometry),
+        end_(memory.fd(ring.segment), false, memory.fd(ring.heads_segment)),
+        head_(end_.head(head_offset(ring))),
+        consumer_(end_.tail(), end_.ring.data() + shm::kRingDataOffset, head_, geometry_,
+                  head_offset(ring)) {
+    consumer_.attach();
+  }
+
+  // True: there was something.
+  bool take(ReplayPort& port) {
+    int count = 0;
+    for (; count < kRecordsPerTurn; ++count) {
+      const std::optional<shm::RecordView> record = consumer_.peek();
+      if (!record) break;
+      if (record->header->type == static_cast<std::uint32_t>(shm::RecordType::kData)) {
+        ++port.records;
+        port.bytes += record->bytes.size();
+      }
+      consumer_.consume();
+    }
+    if (count == 0) {
+      consumer_.abandon();
+      return false;
+    }
+    consumer_.stage(end_.journal);
+    end_.journal.commit();
+    consumer_.settle();
+    return true;
+  }
+  [[nodiscard]] std::uint64_t dropped() const {
+    return shm::view_queue(end_.tail(), head_, geometry_).drop_total;
+  }
+
+ private:
+  shm::RingGeometry geometry_;
+  End end_;
+  shm::HeadLine& head_;
+  shm::RingConsumer consumer_;
+};
+
+class Replay {
+ public:
+  Replay(layout::FeedLayout layout, const layout::SetupFacts& facts, const ReplayRecord& record,
+         const ReplayRules& rules)
+      : record_(record),
+        rules_(rules),
+        memory_(std::move(layout), {}, {.feed_id = shm::random_feed_id()}),
+        plan_(memory_.layout().lanes[record.lane]) {
+    for (const layout::OutputPlan& output : plan_.outputs) {
+      report_.batches_port = report_.batches_port || output.feed;
+      if (output.feed) continue;
+      report_.ports.push_back({.port = output.port});
+      for (const std::uint32_t ring : output.rings) {
+        takers_.emplace_back(report_.ports.size() - 1,
+                             std::make_unique<Taker>(memory_, memory_.layout().rings[ring]));
+      }
+    }
+    if (report_.batches_port) admit_group();
+    start(facts);
+  }
+  ~Replay() { end_process(); }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  ReplayReport run();
+
+ private:
+  void admit_group();
+  void start(const layout::SetupFacts& facts);
+  void wait_until_ready();
+  void give_record();
+  bool take_outputs();
+  void take_batches();
+  void attend(int timeout_ms);
+  void read_messages();
+  void read_log();
+  void ask_for_backtrace();
+  void end_process();
+  void describe();
+  [[nodiscard]] bool consumed() const;
+
+  const ReplayRecord& record_;
+  const ReplayRules& rules_;
+  layout::FeedMemory memory_;
+  const layout::LanePlan& plan_;
+  ReplayReport report_;
+  std::vector<std::pair<std::size_t, std::unique_ptr<Taker>>> takers_;  // port, ring
+  std::uint64_t newest_ = 0;  // of the batches that were looked at
+  Spawned process_;
+  bool ended_ = false;
+  bool ready_ = false;
+  std::string failure_;  // what the worker said about its end
+  LogTail tail_;
+};
+
+// Batches come to nobody: every one of them is before the group's first, so no slot waits for it.
+void Replay::admit_group() {
+  shm::GroupHead& head = memory_.group(0).head;
+  // relaxed, both: published by the release of the state; the worker does not run yet anyway.
+  head.epoch.store(1, std::memory_order_relaxed);
+  head.start.store(~std::uint64_t{0}, std::memory_order_relaxed);
+  head.state.store(static_cast<std::uint32_t>(shm::GroupState::kActive), std::memory_order_release);
+}
+
+void Replay::start(const layout::SetupFacts& facts) {
+  memory_.set_phase(shm::FeedPhase::kRunning, "");
+  process_ = spawn_worker(rules_.binary);
+  WorkerSetup setup;
+  const layout::GroupSetup group = layout::fill_setup(memory_, 0, facts, setup);
+  setup.set_incarnation(1);
+  setup.set_ends_with_supervisor(true);
+  try {
+    send_setup(process_.socket.get(), setup, group, memory_);
+  } catch (...) {
+    end_process();
+    throw;
+  }
+}
+
+void Replay::end_process() {
+  if (!process_.pidfd || ended_) return;
+  ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
+  report_.ending = reap(process_.pidfd);
+  ended_ = true;
+  read_log();
+  tail_.finish([](std::string_view) {});
+}
+
+void Replay::read_messages() {
+  for (;;) {
+    const Result<control::Packet> packet = control::receive_packet(process_.socket.get());
+    if (!packet || packet->end) return process_.socket.reset();
+    if (packet->empty) return;
+    FromWorker message;
+    if (!message.ParseFromString(packet->bytes)) continue;
+    if (message.has_ready()) ready_ = true;
+    if (message.has_failure()) failure_ = message.failure().text();
+  }
+}
+
+void Replay::read_log() {
+  std::array<char, 65536> bytes;
+  while (process_.log) {
+    const ssize_t n = ::read(process_.log.get(), bytes.data(), bytes.size());
+    if (n > 0) {
+      tail_.take({bytes.data(), static_cast<std::size_t>(n)}, [](std::string_view) {});
+    } else if (n == 0) {
+      process_.log.reset();
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+// Waits for the worker to say something, or to end.
+void Replay::attend(int timeout_ms) {
+  // A descriptor of -1 is left alone.
+  std::array<pollfd, 3> fds{{{process_.pidfd.get(), POLLIN, 0},
+                             {process_.socket.get(), POLLIN, 0},
+                             {process_.log.get(), POLLIN, 0}}};
+  if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return;
+  if (fds[1].revents != 0 && process_.socket) read_messages();
+  if (fds[2].revents != 0) read_log();
+  if (fds[0].revents == 0) return;
+  // What it said before its end.
+  if (process_.socket) read_messages();
+  read_log();
+  tail_.finish([](std::string_view) {});
+  report_.ending = reap(process_.pidfd);
+  ended_ = true;
+}
+
+void Replay::wait_until_ready() {
+  const std::uint64_t until_ms = now_ms() + kStartMsMax;
+  while (!ready_ && !ended_ && now_ms() < until_ms) attend(50);
+  if (ready_) return;
+  if (!ended_) {
+    throw Error(ErrorCode::kIncompatible,
+                fmt::format("{} was not ready within {} s", rules_.binary, kStartMsMax / 1000));
+  }
+  const std::string said = failure_.empty() ? tail_.last_words(3) : failure_;
+  throw Error(ErrorCode::kIncompatible,
+              fmt::format("{} has ended with {} before it was ready for the record{}{}",
+                          rules_.binary, report_.ending.text(), said.empty() ? "" : ": ", said));
+}
+
+// The record and the end of all inputs.
+void Replay::give_record() {
+  for (std::size_t i = 0; i < plan_.inputs.size(); ++i) {
+    const std::vector<std::uint32_t>& rings = plan_.inputs[i].rings;
+    for (std::size_t r = 0; r < rings.size(); ++r) {
+      const layout::RingPlan& ring = memory_.layout().rings[rings[r]];
+      End end(memory_.fd(ring.segment), true, memory_.fd(ring.heads_segment));
+      shm::RingProducer producer(end.tail(), end.ring.data() + shm::kRingDataOffset,
+                                 end.head(head_offset(ring)), ring.geometry,
+                                 shm::kFirstRingSegment);
+      producer.attach();
+      if (i == record_.input && r == record_.ring) {
+        std::byte* const room = producer.reserve(record_.bytes.size());
+        RF_CHECK(room != nullptr, record_.bytes.size());
+        if (!record_.bytes.empty()) {
+          std::memcpy(room, record_.bytes.data(), record_.bytes.size());
+        }
+        producer.put(record_.bytes.size(), record_.info);
+        producer.mark_last(shm::kFlagUnitEnd);
+        producer.stage(end.journal);
+      }
+      producer.close(end.journal);
+      end.journal.commit();
+    }
+  }
+  memory_.ring_lane(plan_.index);
+}
+
+bool Replay::consumed() const {
+  const layout::RingPlan& ring =
+      memory_.layout().rings[plan_.inputs[record_.input].rings[record_.ring]];
+  // acquire: stored after all else that the step did (Journal::carry_out()).
+  return memory_.head(ring).head.load(std::memory_order_acquire) != 0;
+}
+
+bool Replay::take_outputs() {
+  bool any = false;
+  for (const auto& [port, taker] : takers_) any = taker->take(report_.ports[port]) || any;
+  if (any) memory_.ring_lane(plan_.index);  // it may wait for room
+  if (report_.batches_port) take_batches();
+  return any;
+}
+
+void Replay::take_batches() {
+  const layout::FeedLayout& layout = memory_.layout();
+  const std::uint32_t lanes = layout.output.lanes;
+  // acquire: the descriptors up to it are stored.
+  const std::uint64_t newest =
+      memory_.producer(plan_.number).newest.load(std::memory_order_acquire);
+  for (std::uint64_t s = newest_ == 0 ? plan_.number + 1 : newest_ + lanes; s <= newest;
+       s += lanes) {
+    ++report_.batches;
+    // One that is gone again was followed by hundreds: rows are then those that could be seen.
+    if (memory_.published(s)) report_.rows += memory_.descriptor(s).rows;
+    newest_ = s;
+  }
+}
+
+// The thread of the lane is found by its name (workers/runtime/worker.cc).
+void Replay::ask_for_backtrace() {
+  const pid_t pid = process_.identity.pid;
+  const std::string name = plan_.name().substr(0, 15);
+  std::error_code gone;
+  for (std::filesystem::directory_iterator task(fmt::format("/proc/{}/task", pid), gone), none;
+       !gone && task != none; task.increment(gone)) {
+    std::string comm;
+    std::getline(std::ifstream(task->path() / "comm"), comm);
+    if (comm != name) continue;
+    const int thread = std::atoi(task->path().filename().c_str());
+    // Not reaped yet, so the number is nobody else's.
+    ::syscall(SYS_tgkill, pid, thread, kBacktraceSignal);
+    const auto complete = [this] {
+      return !tail_.lines().empty() && tail_.lines().back() == LogTail::kBacktraceEnd;
+    };
+    const std::uint64_t until_ms = now_ms() + kBacktraceMs;
+    while (!ended_ && !complete() && now_ms() < until_ms) attend(20);
+    return;
+  }
+}
+
+ReplayReport Replay::run() {
+  wait_until_ready();
+  if (rules_.before_record) rules_.before_record(process_.identity.pid);
+  give_record();
+  constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  const std::uint64_t began_ms = now_ms();
+  const std::uint64_t deadline_ms = rules_.timeout_ms == 0 ? kNever : began_ms + rules_.timeout_ms;
+  std::optional<std::uint64_t> consumed_ms;
+  std::optional<std::uint64_t> stopped_ms;
+  bool hung = false;
+  for (;;) {
+    const bool moved = take_outputs();
+    attend(moved ? 0 : kLookMs);
+    const std::uint64_t now = now_ms();
+    if (!consumed_ms && consumed()) consumed_ms = now;
+    if (ended_) break;
+    if (!stopped_ms && (now >= deadline_ms || (consumed_ms && now >= *consumed_ms + kSettleMs))) {
+      memory_.set_desire(plan_.index, shm::LaneDesire::kStop);
+      stopped_ms = now;
+    }
+    if (stopped_ms && now >= *stopped_ms + kStopMs && now >= deadline_ms) {
+      hung = true;
+      report_.given_up_ms = *stopped_ms - began_ms;
+      ask_for_backtrace();
+      end_process();
+      break;
+    }
+  }
+  while (take_outputs()) {
+  }
+  report_.consumed = consumed();
+  report_.after_ms = consumed_ms.value_or(now_ms()) - began_ms;
+  report_.finished = memory_.lane_finished(plan_.index);
+  report_.outcome = hung                                                   ? ReplayOutcome::kHung
+                    : !report_.ending.exited || report_.ending.status != 0 ? ReplayOutcome::kDied
+                    : report_.consumed                                     ? ReplayOutcome::kTaken
+                                                                           : ReplayOutcome::kLeft;
+  describe();
+  return report_;
+}
+
+void Replay::describe() {
+  for (const auto& [port, taker] : takers_) report_.ports[port].dropped += taker->dropped();
+  const shm::LaneCounters& counters = memory_.lane(plan_.index).counters;
+  for (const shm::NamedCounter& counter : counters.named) {
+    // relaxed: the worker has ended.
+    const std::uint64_t value = counter.value.load(std::memory_order_relaxed);
+    if (value == 0) continue;
+    report_.counters.emplace_back(
+        std::string(counter.name, ::strnlen(counter.name, sizeof counter.name)), value);
+  }
+  report_.note.assign(counters.note.text,
+                      std::min<std::size_t>(counters.note.bytes, sizeof counters.note.text));
+  for (const std::string& line : tail_.lines()) {
+    if (line != LogTail::kBacktraceEnd) report_.lines.push_back(line);
+  }
+}
+
+}  // namespace
+
+ReplayReport replay(layout::FeedLayout layout, const layout::SetupFacts& facts,
+                    const ReplayRecord& record, const ReplayRules& rules) {
+  const layout::LanePlan& lane = layout.lanes[record.lane];
+  const layout::InputPlan& input = lane.inputs[record.input];
+  const layout::RingPlan& ring = layout.rings[input.rings[record.ring]];
+  const std::uint64_t bytes_max = shm::record_bytes_max(ring.geometry);
+  if (record.bytes.size() > bytes_max) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the record has {} bytes, and port '{}' of {} takes at most {}: its "
+                            "file is not what the feed has set aside, or the configuration is "
+                            "another one",
+                            record.bytes.size(), input.port, lane.name(), bytes_max));
+  }
+  layout::raise_file_limit();
+  return Replay(std::move(layout), facts, record, rules).run();
+}
+
+}  // namespace ringfeed::process
