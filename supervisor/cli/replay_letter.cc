@@ -24,7 +24,7 @@ namespace ringfeed::cli {
 namespace {
 
 constexpr std::uint64_t kDefaultTimeoutMs = 10'000;
-// A stage that reads a wrong answer from the worker binary hangs here and not in the replay.
+// A program that is no worker may never answer.
 constexpr int kPlanMs = 30'000;
 
 std::filesystem::path letter_path(const std::string& feed, const std::string& directory,
@@ -118,7 +118,7 @@ std::string verdict(const process::ReplayReport& report, const std::string& lane
                          report.ending.text());
     case process::ReplayOutcome::kHung:
       return fmt::format("{} was still running after {} s{}, and was killed", lane,
-                         static_cast<double>(report.given_up_ms) / 1000, when);
+                         static_cast<double>(report.limit_ms) / 1000, when);
     case process::ReplayOutcome::kLeft:
       return fmt::format("{} did not take the record{}{}", lane,
                          report.finished ? ": it has ended without it"

@@ -35,7 +35,7 @@ constexpr std::uint64_t kSettleMs = 10'000;
 // After it was told to stop: a lane that sleeps looks around every 50 ms.
 constexpr std::uint64_t kStopMs = 2'000;
 // For the backtrace of a lane that hangs.
-constexpr std::uint64_t kBacktraceMs = 2'000;
+constexpr std::uint64_t kBacktraceMs = 5'000;
 // Outputs are looked at this often: nobody rings here.
 constexpr int kLookMs = 1;
 // Of one ring in a row; a stage may put out records for ever.
@@ -366,7 +366,6 @@ ReplayReport Replay::run() {
     }
     if (stopped_ms && now >= *stopped_ms + kStopMs && now >= deadline_ms) {
       hung = true;
-      report_.given_up_ms = *stopped_ms - began_ms;
       ask_for_backtrace();
       end_process();
       break;
@@ -381,6 +380,7 @@ ReplayReport Replay::run() {
                     : !report_.ending.exited || report_.ending.status != 0 ? ReplayOutcome::kDied
                     : report_.consumed                                     ? ReplayOutcome::kTaken
                                                                            : ReplayOutcome::kLeft;
+  report_.limit_ms = rules_.timeout_ms;
   describe();
   return report_;
 }

@@ -60,11 +60,11 @@ struct ReplayPort {
 
 struct ReplayReport {
   ReplayOutcome outcome = ReplayOutcome::kTaken;
-  bool consumed = false;          // the record, by a step that was committed
-  bool finished = false;          // the lane has come to its end
-  std::uint64_t after_ms = 0;     // until the record was consumed, else until the worker's end
-  std::uint64_t given_up_ms = 0;  // kHung: how long it had been waited for
-  Ending ending = {};             // of the worker
+  bool consumed = false;       // the record, by a step that was committed
+  bool finished = false;       // the lane has come to its end
+  std::uint64_t after_ms = 0;  // until the record was consumed, else until the worker's end
+  std::uint64_t limit_ms = 0;  // as in the rules
+  Ending ending = {};          // of the worker
   std::vector<ReplayPort> ports = {};
   bool batches_port = false;  // the lane writes batches
   std::uint64_t batches = 0;

@@ -180,9 +180,9 @@ def test_the_mended_worker_may_be_named(letters: Letters) -> None:
 
 def test_a_hang_is_given_up_with_the_place_where_it_hangs(letters: Letters) -> None:
     record = str(letters.records()[0])
-    done = letters.command("--replay", record, "--timeout", "0.2", poison="hang")
+    done = letters.command("--replay", record, "--timeout", "3", poison="hang")
     assert done.returncode == NOT_TAKEN, done.stderr
-    assert "was still running after" in done.stdout and "was killed" in done.stdout
+    assert "was still running after 3 s" in done.stdout and "was killed" in done.stdout
     assert "backtrace, newest call first:" in done.stdout
     assert "pause" in done.stdout, "what the stage was doing"
 
@@ -190,12 +190,11 @@ def test_a_hang_is_given_up_with_the_place_where_it_hangs(letters: Letters) -> N
 def test_the_stall_limit_of_the_configuration_is_the_default_timeout(
     letters: Letters, tmp_path: Path
 ) -> None:
-    config = letters.about()["config"].replace("restart {", "restart { stall_ms: 150")
+    config = letters.about()["config"].replace("restart {", "restart { stall_ms: 2500")
     record = letters.changed(tmp_path, config=config)
     done = letters.command("--replay", str(record), poison="hang")
     assert done.returncode == NOT_TAKEN, done.stderr
-    waited = float(done.stdout.split("still running after ")[1].split(" s")[0])
-    assert 0.15 <= waited < 10, "less than the default without it"
+    assert "was still running after 2.5 s" in done.stdout
 
 
 def test_a_record_may_be_named_as_its_feed_knows_it(letters: Letters) -> None:

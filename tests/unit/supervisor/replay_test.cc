@@ -64,7 +64,6 @@ TEST(Replay, AStageThatDoesNotHearItsEndHangsAndIsKilled) {
   const ReplayReport report = replayed("stuck", 100);
   EXPECT_EQ(report.outcome, ReplayOutcome::kHung);
   EXPECT_EQ(report.ending.signal, SIGKILL);
-  EXPECT_GE(report.given_up_ms, 100U);
 }
 
 TEST(Replay, AWorkerThatIsNeverReadySaysNothingAboutTheRecord) {
