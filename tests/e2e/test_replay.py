@@ -27,7 +27,7 @@ PATIENCE = "50"
 
 
 def poisoned_programs(directory: Path) -> Path:
-    """A ringfeed whose worker dies on every chunk with such an identity, as RINGFEED_POISON says."""
+    """A ringfeed whose worker dies on chunks with such an identity, as RINGFEED_POISON says."""
     programs = directory / "bin"
     programs.mkdir()
     shutil.copy2(BIN / "ringfeed", programs / "ringfeed")
