@@ -114,7 +114,7 @@ def letters(
     work = tmp_path_factory.mktemp("letters")
     run = poisoned_run(work, games, work / "letters")
     try:
-        run.start().trainer().result()
+        run.start().trainer().result(300)
         assert run.wait() == 0, run.text()
     finally:
         run.close()
