@@ -136,6 +136,11 @@ class Replay {
       }
     }
     if (report_.batches_port) admit_group();
+    // The record may be from a lane that its stage was scaled to.
+    const std::vector<layout::NodeLayout>& nodes = memory_.layout().nodes;
+    for (std::uint32_t node = 0; node < nodes.size(); ++node) {
+      memory_.set_node_lanes(node, {.before = nodes[node].lanes_max, .now = nodes[node].lanes_max});
+    }
     start(facts);
   }
   ~Replay() { end_process(); }
