@@ -469,15 +469,15 @@ bool process_lives(uint32_t pid, uint64_t start_ticks) {
   return at != nullptr && strtoull(at, nullptr, 10) == start_ticks;
 }
 
+// Processes whose lanes have finished count too: they hold the memory for the next supervisor, who
+// may have a dead member's batches to give to others.
 bool any_lane_lives(const rf_feed* feed) {
   const uint32_t lanes = feed->control.header()->geometry[0];
   for (uint32_t i = 0; i < lanes; ++i) {
     const auto& page = *feed->control.at<const shm::LanePage>(shm::lane_page_offset(i));
     // relaxed, all: whoever wrote them is asked for at the kernel.
     const uint32_t pid = page.pid.load(std::memory_order_relaxed);
-    const uint32_t state = page.state.load(std::memory_order_relaxed);
-    if (pid != 0 && state == static_cast<uint32_t>(shm::LaneState::kRunning) &&
-        process_lives(pid, page.start_ticks.load(std::memory_order_relaxed))) {
+    if (pid != 0 && process_lives(pid, page.start_ticks.load(std::memory_order_relaxed))) {
       return true;
     }
   }

@@ -28,7 +28,9 @@ namespace ringfeed::control {
 
 struct LockRecord {
   process::Identity supervisor;
-  std::vector<std::pair<std::string, process::Identity>> workers;  // by stage group
+  // By stage group: whoever was given the memory. Those that an earlier supervisor started come
+  // first, and may be beside another one of their group.
+  std::vector<std::pair<std::string, process::Identity>> workers;
   std::vector<std::string> files;
   std::string boot = {};
   std::string feed_id = {};  // 16 bytes

@@ -172,10 +172,14 @@ void Supervisor::record_workers() {
   record.config = run_.recorded_config;
   record.groups = run_.recorded_groups;
   record.snapshot = newest_snapshot_.empty() ? run_.resumed_from : newest_snapshot_;
+  // First those of the supervisor before, for they hold the memory as long as they live: one that
+  // had got it and did not run its lanes yet is none of this one's workers.
+  record.workers = control::living_workers(lock_.left_behind());
   for (const std::unique_ptr<Worker>& worker : workers_) {
-    if (worker->identity().pid != 0) {
-      record.workers.emplace_back(worker->name(), worker->identity());
-    }
+    if (worker->identity().pid == 0) continue;
+    std::erase_if(record.workers,
+                  [&](const auto& left) { return left.second.pid == worker->identity().pid; });
+    record.workers.emplace_back(worker->name(), worker->identity());
   }
   lock_.write(record);
 }
@@ -248,6 +252,7 @@ void Supervisor::take_over() {
   trainers_.adopt();
   RF_FAILPOINT("supervisor.adoption.trainers");
   if (phase == shm::FeedPhase::kRunning) stage_ = Stage::kRunning;
+  std::vector<Worker*> dead;
   for (std::uint32_t g = 0; g < workers_.size(); ++g) {
     const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
     // The kernel knows who holds the lanes, also of a process that was started just before the
@@ -255,17 +260,24 @@ void Supervisor::take_over() {
     const pid_t holder = memory_.lock_holder(g);
     const std::optional<std::uint64_t> ticks =
         holder > 0 ? start_ticks(holder) : std::optional<std::uint64_t>();
-    if (ticks) {
-      workers_[g]->adopt({holder, *ticks});
-    } else if (std::all_of(lanes.begin(), lanes.end(),
-                           [this](std::uint32_t lane) { return memory_.lane_finished(lane); })) {
+    const bool adopted = ticks && workers_[g]->adopt({holder, *ticks});
+    if (std::all_of(lanes.begin(), lanes.end(),
+                    [this](std::uint32_t lane) { return memory_.lane_finished(lane); })) {
       workers_[g]->adopt_finished();
-    } else {
-      workers_[g]->start();
     }
+    if (!adopted) dead.push_back(workers_[g].get());
     RF_FAILPOINT("supervisor.adoption.worker");
   }
+  // Who lives is written down before anybody else is started.
   record_workers();
+  RF_FAILPOINT("supervisor.adoption.living");
+  for (Worker* worker : dead) {
+    if (!is_over(worker->state())) {
+      worker->start();
+    } else if (memory_.files().empty()) {
+      worker->start_idle();
+    }
+  }
   RF_FAILPOINT("supervisor.adoption.recorded");
   // Whoever the dead one owed a bell.
   memory_.ring_all_lanes();

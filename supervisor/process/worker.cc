@@ -67,7 +67,7 @@ Worker::Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t 
 Worker::~Worker() {
   if (timer_) loop_.cancel(*timer_);
   if (process_.pidfd) {
-    // Only on the way out of a start that failed: everyone else has stopped the process before.
+    // Idle, or on the way out of a start that failed: everyone else has been stopped before.
     ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
     static_cast<void>(reap(process_.pidfd));
     forget_process();
@@ -103,12 +103,15 @@ void Worker::spawn() {
   RF_FAILPOINT("supervisor.worker.spawned");
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   watch_links();
+  // Written down before it gets the memory: if all others die, the next supervisor must know whom
+  // to ask for it.
+  hooks_.on_started();
+  RF_FAILPOINT("supervisor.worker.recorded");
   send_setup();
   RF_FAILPOINT("supervisor.worker.set_up");
   hooks_.on_event(
       "info", starts_ == 1 ? "worker_started" : "worker_restarted",
       fmt::format("group={} pid={} incarnation={}", name(), process_.identity.pid, starts_));
-  hooks_.on_started();
 }
 
 void Worker::watch_links() {
@@ -116,13 +119,13 @@ void Worker::watch_links() {
   loop_.watch(process_.log.get(), [this] { read_log(); });
 }
 
-void Worker::adopt(const Identity& process) {
+bool Worker::adopt(const Identity& process) {
   process_.identity = process;
   process_.pidfd = open_pidfd(process.pid);
   // The pidfd first, then the look at the start time: both are about the same process.
   if (!process_.pidfd || start_ticks(process.pid) != process.start_ticks) {
     process_ = {};
-    return start();
+    return false;
   }
   ++starts_;
   started_ms_ = ready_ms_ = now_ms();
@@ -130,6 +133,7 @@ void Worker::adopt(const Identity& process) {
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   set_desires(desire_);
   hooks_.on_event("info", "worker_adopted", fmt::format("group={} pid={}", name(), process.pid));
+  return true;
 }
 
 std::optional<WorkerLinks> Worker::relink(pid_t peer) {
@@ -174,6 +178,8 @@ void Worker::read_messages() {
                                   ready_ms_ - started_ms_));
       apply(ChildEvent::kReady);
       hooks_.on_ready();
+    } else if (message.has_finished()) {
+      finished();
     } else if (message.has_failure()) {
       failure_ = message.failure().text();
       permanent_ = message.failure().permanent();
@@ -296,16 +302,45 @@ bool Worker::has_worked() const {
          });
 }
 
+// Its lanes have nothing more to do; the process stays.
+void Worker::finished() {
+  if (is_over(state_) || !lanes_finished()) return;
+  if (timer_) loop_.cancel(*timer_);
+  timer_.reset();
+  hooks_.on_event("info", "worker_finished", fmt::format("group={}", name()));
+  apply(ChildEvent::kFinished);
+}
+
+// A process that was idle has died, or its successor: nothing has to be done again, but the memory
+// has lost a holder.
+void Worker::keep_memory(const Ending& ending) {
+  if (state_ != ChildState::kDone || ended_) return;
+  const RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_, false);
+  hooks_.on_event(
+      "warn", "idle_worker_died",
+      fmt::format("group={} {}={} deaths={}{}", name(), ending.exited ? "status" : "signal",
+                  ending.exited ? ending.status : ending.signal, verdict.deaths,
+                  verdict.give_up ? std::string(" gives_up=1")
+                                  : fmt::format(" restart_in_ms={}", verdict.delay_ms)));
+  if (verdict.give_up) return;
+  timer_ = loop_.after(verdict.delay_ms, [this] {
+    timer_.reset();
+    spawn_or_count();
+  });
+}
+
 void Worker::after_end(const Ending& ending) {
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
+  if (is_over(state_)) return keep_memory(ending);
   if (lanes_finished()) {
-    // However it ended: there is nothing left that another one could do.
-    const bool clean = !ending.known || (ending.exited && ending.status == 0);
-    hooks_.on_event(clean ? "info" : "warn", "worker_finished",
-                    clean ? fmt::format("group={}", name())
-                          : fmt::format("group={} ended_with=\"{}\"", name(), ending.text()));
-    return apply(ChildEvent::kFinished);
+    if (!ending.known || (ending.exited && ending.status == 0)) {
+      hooks_.on_event("info", "worker_finished", fmt::format("group={}", name()));
+      return apply(ChildEvent::kFinished);
+    }
+    // Nothing is left that another one would have to do again.
+    apply(ChildEvent::kFinished);
+    return keep_memory(ending);
   }
   if (state_ == ChildState::kStopping) {
     hooks_.on_event("info", "worker_stopped",
@@ -359,6 +394,22 @@ void Worker::after_end(const Ending& ending) {
                                       : ChildEvent::kDiedLater);
 }
 
+void Worker::spawn_or_count() {
+  try {
+    spawn();
+  } catch (const Error& error) {
+    // The system has no room for a process now: as if it had died at once.
+    failure_ = error.message();
+    kill();
+    if (process_.pidfd) static_cast<void>(reap(process_.pidfd));
+    forget_process();
+    Ending ending;
+    ending.exited = true;
+    ending.status = 127;
+    after_end(ending);
+  }
+}
+
 void Worker::apply(ChildEvent event) {
   const ChildStep step = next_step(state_, event);
   state_ = step.state;
@@ -367,20 +418,7 @@ void Worker::apply(ChildEvent event) {
       return;
     case ChildAction::kStart:
       set_desires(desire_);
-      try {
-        spawn();
-      } catch (const Error& error) {
-        // The system has no room for a process now: as if it had died at once.
-        failure_ = error.message();
-        kill();
-        if (process_.pidfd) static_cast<void>(reap(process_.pidfd));
-        forget_process();
-        Ending ending;
-        ending.exited = true;
-        ending.status = 127;
-        after_end(ending);
-      }
-      return;
+      return spawn_or_count();
     case ChildAction::kStartLater:
       timer_ = loop_.after(delay_ms_, [this] {
         timer_.reset();
@@ -432,6 +470,7 @@ void Worker::drain() {
 }
 
 void Worker::stop() {
+  ended_ = true;
   if (timer_ && state_ != ChildState::kStopping) {
     loop_.cancel(*timer_);
     timer_.reset();

@@ -5,6 +5,9 @@
 // is reaped, sleeping lanes are rung (the dead one may have owed them a wake-up), the death is
 // counted on its lanes' pages, a record that killed too often is put under quarantine, and the
 // table (child.h) with the restart budget decides what follows.
+//
+// A process whose lanes have all finished says so and stays, idle, until the feed is over: it holds
+// the memory, should the supervisor die. For the same reason it has a successor if it dies.
 #pragma once
 
 #include <cstdint>
@@ -71,10 +74,13 @@ class Worker {
 
   // The first start. Throws Error if the system refuses it.
   void start();
-  // A process that an earlier supervisor started runs the lanes: it is watched from now on.
-  void adopt(const Identity& process);
-  // The lanes had all finished before this supervisor began.
+  // A process that an earlier supervisor started runs the lanes: it is watched from now on. False:
+  // it has just ended.
+  [[nodiscard]] bool adopt(const Identity& process);
+  // The lanes had all finished before this supervisor began; their process may be adopted or not.
   void adopt_finished() { state_ = ChildState::kDone; }
+  // A process for lanes that have finished, to hold the memory.
+  void start_idle() { spawn_or_count(); }
   // The adopted process asks for its links: the ends to give to it. Empty if that is not it.
   [[nodiscard]] std::optional<WorkerLinks> relink(pid_t peer);
   // Sources stop, what is under way flows out; holds for later incarnations too.
@@ -104,6 +110,7 @@ class Worker {
 
  private:
   void spawn();
+  void spawn_or_count();
   void watch_links();
   void send_setup();
   void read_messages();
@@ -111,6 +118,8 @@ class Worker {
   void process_ended();
   void forget_process();
   void after_end(const Ending& ending);
+  void finished();
+  void keep_memory(const Ending& ending);
   struct DeathCount {
     bool certain = false;  // a record's doing, beyond doubt
     std::uint32_t explained =
@@ -149,6 +158,7 @@ class Worker {
   std::uint64_t park_ticket_ = 0;                   // 0: they run
   std::optional<EventLoop::TimerId> timer_;         // backoff, or patience with a stop
   std::uint64_t delay_ms_ = 0;
+  bool ended_ = false;   // the feed is: nobody has to hold its memory any more
   std::string failure_;  // what the process said about its end
   bool permanent_ = false;
   std::string obituary_;

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import lc0_data  # noqa: E402
-from feed_run import BIN, ROOT, FeedRun, processes_of, remains  # noqa: E402
+from feed_run import BIN, ROOT, FeedRun, processes_of, remains, wait_until  # noqa: E402
 from storm import Line, read_lines  # noqa: E402
 
 # Runs wait a good deal (for stall_ms, for processes to start), so several are under way at a time.
@@ -96,7 +96,7 @@ CASES = [
     for action in (["kill", "stop", "error"] if fails else ["kill", "stop"])
 ]
 if "supervisor.worker.set_up" in PLACES:
-    # The second worker has its memory and is in no record yet; the first has little to do, and ends.
+    # The second worker has just got its memory; the first has little to do.
     CASES.append(("supervisor.worker.set_up", "kill@2"))
 
 
@@ -152,10 +152,7 @@ class Scene:
         return bool(self.lines("all")) and not self.living_workers()
 
     def living_workers(self) -> dict[str, int]:
-        try:
-            return self.run.all_workers()
-        except FileNotFoundError:
-            return {}
+        return self.run.all_workers()
 
     def look_after(self) -> None:
         """Starts again who has died, and lets a stopped one go on whom nobody replaces."""
@@ -347,6 +344,42 @@ def test_the_binaries_have_places_in_every_part() -> None:
     for part in ("shm.journal", "shm.feed", "shm.arena", "runtime.lane", "runtime.worker",
                  "supervisor.worker", "supervisor.adoption", "client.next"):
         assert part in parts, f"no failpoint {part}.*: build preset debug, set RINGFEED_LIBRARY"
+
+
+def test_a_supervisor_that_dies_while_it_replaces_the_dead_leaves_out_none_who_live(
+    tmp_path: Path,
+) -> None:
+    """Else the next one would not know whom to ask for the memory, and begin the feed anew."""
+    data = lc0_data.make_dataset(tmp_path / "data", games=40, tars=2, seed=3)
+    extra = SETTINGS["extra"].replace("LETTERS", f"{tmp_path}/letters")
+    run = FeedRun(tmp_path, Path(data.directory), **{**SETTINGS, "extra": extra, "epochs": 0})
+    try:
+        run.start()
+        wait_until(lambda: " first_batch " in run.text(), "the first batch")
+        workers = run.all_workers()
+        assert run.process is not None
+        run.process.kill()
+        run.process.wait()
+        for name in ("files", "pool"):
+            os.kill(workers[name], signal.SIGKILL)
+        wait_until(lambda: len(run.all_workers()) == 2, "their end")
+        # It has started one of the two, and dies with the other one's start.
+        run.environment["RINGFEED_FAILPOINT"] = "supervisor.worker.spawned=kill@2"
+        run.start()
+        assert run.wait() == -signal.SIGKILL, run.text()
+        del run.environment["RINGFEED_FAILPOINT"]
+        living = run.all_workers()
+        assert living.items() >= {name: workers[name] for name in ("mix", "out")}.items()
+        for name in living.keys() - {"out"}:
+            os.kill(living[name], signal.SIGKILL)
+        wait_until(lambda: run.all_workers().keys() == {"out"}, "their end")
+        run.start()
+        wait_until(lambda: run.status(), "the next supervisor")
+        assert run.all_workers()["out"] == workers["out"]
+        assert run.text().count(" feed_started ") == 1, "nothing was begun anew"
+        assert run.stop() == 0, run.text()
+    finally:
+        run.close()
 
 
 @pytest.mark.parametrize(("place", "action"), CASES)

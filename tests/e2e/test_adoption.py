@@ -12,6 +12,7 @@ import lc0_data
 import numpy as np
 import pytest
 from conftest import FeedRun, runs, wait_until
+from feed_watch import segments_of
 from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
 from test_epoch import assert_exact
 
@@ -116,6 +117,76 @@ def test_any_processes_killed_at_random_change_no_batch(
     assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nobody had died"
     assert run.wait() == 0, run.text()
     assert not list(run.sockets.iterdir())
+
+
+def waiting_at_its_end(make_run: MakeRun, batches: int) -> FeedRun:
+    """A feed whose lanes have all finished; its batches wait for group g, one of them in a dead trainer's hand."""
+    run = make_run(
+        epochs=2, extra=GROUPS, slots=batches + 1, groups='groups { name: "g" }'
+    ).start()
+    first = run.trainer(group="g", batches=1, pause_ms=600_000)
+    wait_until(lambda: "lanes_finished" in run.text(), "the last lane's end")
+    wait_until(lambda: holds_a_batch(run), "a batch in its hand")
+    first.process.kill()
+    first.process.wait()
+    return run
+
+
+def holds_a_batch(run: FeedRun) -> bool:
+    status = run.status() or {}
+    return any(
+        int(trainer.get("taken", 0)) > int(trainer.get("done", 0))
+        for trainer in status.get("trainers", [])
+    )
+
+
+def assert_the_rest_comes(run: FeedRun, undisturbed: np.ndarray) -> None:  # noqa: F811
+    result = run.trainer(group="g").result()
+    assert run.wait() == 0, run.text()
+    assert list(result["numbers"]) == list(range(1, len(undisturbed) + 1))
+    assert list(result["tries"]) == [1] + [0] * (len(undisturbed) - 1)
+    assert np.array_equal(result["digests"], undisturbed)
+    assert run.text().count("feed_started") == 1, "nothing was begun anew"
+    assert not list(run.sockets.iterdir())
+
+
+def test_batches_that_wait_at_the_end_of_a_feed_outlive_its_supervisor(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+) -> None:
+    run = waiting_at_its_end(make_run, len(undisturbed))
+    kill_supervisor(run)
+    run.start()
+    wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
+    assert_the_rest_comes(run, undisturbed)
+
+
+def test_idle_workers_of_a_feed_at_its_end_have_successors_that_hold_its_memory(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+) -> None:
+    run = waiting_at_its_end(make_run, len(undisturbed))
+    everything = segments_of(run.process.pid if run.process else 0, run.feed).keys()
+    before = run.all_workers()
+    assert len(before) == 4
+    for name, pid in before.items():
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: run.all_workers().get(name, pid) != pid, "a successor")
+        wait_until(
+            lambda: segments_of(run.all_workers().get(name, 0), run.feed).keys() == everything,
+            "the memory to come to it",
+        )
+    after = run.all_workers()
+    assert not set(before.values()) & set(after.values())
+    kill_supervisor(run)
+    # Three of them die while nobody supervises: the last one holds everything.
+    for name in ("files", "mix", "out"):
+        os.kill(after[name], signal.SIGKILL)
+    run.start()
+    wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
+    assert_the_rest_comes(run, undisturbed)
 
 
 def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(

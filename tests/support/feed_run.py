@@ -139,11 +139,17 @@ class FeedRun:
                 found[name[3:]] = int(pid)
         return found
 
+    def record(self) -> str:
+        """What the supervisor has written down for the next one; "" when the feed is over."""
+        try:
+            return (self.sockets / f"{self.feed}.state").read_text()
+        except FileNotFoundError:
+            return ""
+
     def all_workers(self) -> dict[str, int]:
         """Pid of each stage group's worker, whoever started it, from the feed's record."""
         found = {}
-        record = (self.sockets / f"{self.feed}.state").read_text()
-        for line in record.splitlines():
+        for line in self.record().splitlines():
             words = line.split()
             if words[0] == "worker" and runs(int(words[1])):
                 found[words[3]] = int(words[1])

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -225,6 +226,8 @@ class Worker {
 
   void make_lane(const LaneSetup& lane);
   static void answer(int setup_fd, const std::string& bytes);
+  [[nodiscard]] bool all_finished() const;
+  static void say_finished(int setup_fd);
   [[nodiscard]] shm::Fd find_supervisor(bool* refused) const;
   void add_input(LaneParts& parts, const LaneSetup& lane, const LaneInput& input);
   void add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutput& output,
@@ -439,6 +442,18 @@ void Worker::answer(int setup_fd, const std::string& bytes) {
   ::send(setup_fd, out.data(), out.size(), MSG_NOSIGNAL);
 }
 
+bool Worker::all_finished() const {
+  return std::all_of(lanes_.begin(), lanes_.end(),
+                     [](const auto& lane) { return lane->finished(); });
+}
+
+void Worker::say_finished(int setup_fd) {
+  FromWorker finished;
+  finished.mutable_finished();
+  const std::string bytes = finished.SerializeAsString();
+  ::send(setup_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
 // The next supervisor of the feed, if there is one now: its end of a new setup socket. The log goes
 // to it from then on. `refused`: one that serves another feed of this name, or has others for these
 // lanes. It will never know this process: one whose supervisor died between starting it and writing
@@ -477,7 +492,9 @@ shm::Fd Worker::find_supervisor(bool* refused) const {
   return std::move(descriptors[0]);
 }
 
-// The threads run the lanes; this one waits for them, and for the end of the supervisor.
+// The threads run the lanes; this one waits for them, and for the end of the supervisor. A process
+// whose lanes have all finished stays until it is killed: batches may still wait for trainers, and
+// if the supervisor dies, memory without a name lives on only with a process that holds it.
 int Worker::run(int setup_fd) {
   RF_FAILPOINT("runtime.worker.ready");
   FromWorker ready;
@@ -508,10 +525,21 @@ int Worker::run(int setup_fd) {
   int timeout_ms = -1;
   shm::Fd link;  // to a later supervisor than the one that started this process
   int alone_ms = 0;
+  bool idle = false;  // all lanes have finished
   for (;;) {
     const int events = ::poll(watched, timeout_ms < 0 ? 2 : 1, timeout_ms);
     if (events < 0 && errno == EINTR) continue;
-    if (watched[0].revents != 0) break;
+    if (watched[0].revents != 0) {
+      for (std::thread& thread : threads) thread.join();
+      threads.clear();
+      // relaxed: this thread stored it.
+      if (!all_finished() || orders_.leave.load(std::memory_order_relaxed)) break;
+      idle = true;
+      watched[0] = {-1, 0, 0};
+      RF_FAILPOINT("runtime.worker.idle");
+      if (watched[1].fd >= 0) say_finished(watched[1].fd);
+      continue;
+    }
     if (events == 0) {
       bool refused = false;
       if (shm::Fd found = find_supervisor(&refused)) {
@@ -521,12 +549,14 @@ int Worker::run(int setup_fd) {
         // relaxed, as below; the new one has said what it desires before it answered.
         orders_.alone.store(false, std::memory_order_relaxed);
         spdlog::info("supervisor_found group={} after_ms={}", setup_.group(), alone_ms);
+        if (idle) say_finished(link.get());
         continue;
       }
       alone_ms += timeout_ms;
       if (alone_ms < orphan_ms && !refused) continue;
       spdlog::warn("{} group={} after_ms={}", refused ? "replaced" : "orphaned", setup_.group(),
                    alone_ms);
+      if (idle) break;
       // relaxed: read between two steps.
       orders_.leave.store(true, std::memory_order_relaxed);
       timeout_ms = -1;
@@ -546,7 +576,6 @@ int Worker::run(int setup_fd) {
       }
     }
   }
-  for (std::thread& thread : threads) thread.join();
   RF_FAILPOINT("runtime.worker.ending");
   ::close(done[0]);
   ::close(done[1]);
