@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ import numpy as np
 import ringfeed
 
 
-def main() -> int:
+def main(
+    words: Sequence[str] | None = None, pace: Callable[[], float] | None = None
+) -> int:
+    """`pace` gives the work per batch in ms, anew for each one, in place of --pause-ms."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--feed", required=True)
     parser.add_argument("--group", required=True)
@@ -25,10 +29,11 @@ def main() -> int:
     parser.add_argument("--world", type=int)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pause-ms", type=float, default=0.0)
+    parser.add_argument("--times", type=float, default=1.0, help="of that pause, or of the pace")
     parser.add_argument("--policy")
     parser.add_argument("--stall-ms", type=int)
     parser.add_argument("--rejoin-ms", type=int)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     while True:
         try:
             feed = ringfeed.attach(
@@ -51,8 +56,9 @@ def main() -> int:
             checksum = 0
             for name in ("planes", "policy", "values"):
                 checksum = zlib.crc32(np.ascontiguousarray(batch[name]).data, checksum)
-            if arguments.pause_ms:
-                time.sleep(arguments.pause_ms / 1000)
+            pause_ms = arguments.pause_ms if pace is None else pace()
+            if pause_ms:
+                time.sleep(arguments.times * pause_ms / 1000)
             out.write(
                 f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n"
             )

@@ -1,4 +1,4 @@
-"""A running feed seen from outside: who holds its memory, how far its lanes are, how soon they are back."""
+"""A running feed seen from outside: who holds its memory, and how soon struck lanes are back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Return:
 
 
 class LaneWatch:
-    """Reads the lanes' pages of a feed. `look()` often: what is noticed is timed when it is noticed.
+    """Reads the lanes' pages of a feed. `look()` often: things are timed when they are noticed.
 
     A first step is timed by the lane itself (`progress_ns`); if it has made more than one since the
     last look the later one is taken.
