@@ -17,6 +17,7 @@
 #include <limits>
 
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/large_pages.h"
 #include "ringfeed/shm/layout.h"
 
 namespace ringfeed::shm {
@@ -271,9 +272,18 @@ Result<Mapping> map_segment(int fd, bool writable, std::uint64_t offset, std::ui
       bytes = static_cast<std::uint64_t>(info.st_size) - offset;
     }
     Mapping mapping;
-    mapping.region_ = std::make_unique<Mapping::Region>(Mapping::Region{
-        bip::mapped_region(Mappable(fd), writable ? bip::read_write : bip::read_only,
-                           static_cast<bip::offset_t>(offset), static_cast<std::size_t>(bytes))});
+    const auto map_at = [&](const void* place) {
+      mapping.region_ = std::make_unique<Mapping::Region>(Mapping::Region{bip::mapped_region(
+          Mappable(fd), writable ? bip::read_write : bip::read_only,
+          static_cast<bip::offset_t>(offset), static_cast<std::size_t>(bytes), place)});
+    };
+    void* const place = offset == 0 ? place_for_large_pages(bytes) : nullptr;
+    try {
+      map_at(place);
+    } catch (const bip::interprocess_exception&) {
+      if (place == nullptr) throw;
+      map_at(nullptr);
+    }
     mapping.data_ = static_cast<std::byte*>(mapping.region_->region.get_address());
     mapping.bytes_ = bytes;
     return mapping;

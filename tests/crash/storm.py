@@ -514,14 +514,18 @@ def audit(members: list[Member], expected: dict[int, tuple[int, int]]) -> dict[s
 
 def gaps(members: list[Member], blows: list[Blow]) -> dict[str, dict[str, float]]:
     """Per death of a stage: the longest time between two batches of the member alone that ended
-    after it and began before the next blow, at most a second later; apart by how it died."""
+    after it and began before the next blow, at most a second later. Apart: of stages that were
+    stopped, and of those that died less than a second after such a one."""
     times = sorted(
         line.at_s for member in members if member.name == "alone" for line in read_lines(member.out)
     )
     found: dict[str, list[float]] = {"killed": [], "stopped": []}
+    stopped_s = -1.0
     for blow, following in zip(blows, [*blows[1:], None]):
         if blow.victim != "worker":
             continue
+        if blow.how == "SIGSTOP":
+            stopped_s = blow.at_s
         until = min(blow.at_s + 1.0, following.at_s if following else blow.at_s + 1.0)
         first = max(0, bisect.bisect_right(times, blow.at_s) - 1)
         after = []
@@ -530,7 +534,8 @@ def gaps(members: list[Member], blows: list[Blow]) -> dict[str, dict[str, float]
                 break
             after.append(next_one - before)
         if after:
-            found["stopped" if blow.how == "SIGSTOP" else "killed"].append(max(after))
+            stops = blow.at_s - stopped_s < 1.0
+            found["stopped" if stops else "killed"].append(max(after))
     found["between any two"] = [b - a for a, b in zip(times, times[1:])]
     return {name: spread(values) for name, values in found.items()}
 

@@ -9,6 +9,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -28,6 +29,7 @@
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/large_pages.h"
 #include "ringfeed/shm/layout.h"
 #include "workers/runtime/dead_letter.h"
 #include "workers/runtime/fault.h"
@@ -39,6 +41,11 @@ namespace {
 constexpr std::size_t kDescriptorsPerPacket = 250;
 // A worker without a supervisor looks for the next one this often.
 constexpr int kLookForSupervisorMs = 100;
+// Large pages are asked for with this priority, so much at a time: a process that is killed
+// meanwhile ends when that is done. Arenas that have grown are looked for this often.
+constexpr int kGatherNice = 10;
+constexpr std::uint64_t kGatherBytes = std::uint64_t{8} << 20;
+constexpr int kGatherEveryMs = 1000;
 
 // One packet with its descriptors; empty at the end of the stream.
 std::string receive_packet(int socket, std::vector<shm::Fd>& descriptors) {
@@ -160,6 +167,12 @@ class Segments {
     return mapped_.emplace(id, std::move(mapping)).first->second.data();
   }
   [[nodiscard]] std::uint64_t bytes(std::uint32_t id) const { return mapped_.at(id).bytes(); }
+  // Everything that is mapped, with its descriptor.
+  [[nodiscard]] std::vector<std::pair<std::byte*, int>> all() const {
+    std::vector<std::pair<std::byte*, int>> found;
+    for (const auto& [id, mapping] : mapped_) found.emplace_back(mapping.data(), fd(id));
+    return found;
+  }
 
  private:
   std::vector<shm::Fd> descriptors_;
@@ -225,6 +238,9 @@ class Worker {
   }
 
   void make_lane(const LaneSetup& lane);
+  using Places = std::vector<std::pair<std::byte*, int>>;  // mapped memory, and its descriptor
+  [[nodiscard]] Places places() const;
+  static void gather_pages(int done_fd, const Places& places);
   static void answer(int setup_fd, const std::string& bytes);
   [[nodiscard]] bool all_finished() const;
   static void say_finished(int setup_fd);
@@ -442,6 +458,39 @@ void Worker::answer(int setup_fd, const std::string& bytes) {
   ::send(setup_fd, out.data(), out.size(), MSG_NOSIGNAL);
 }
 
+Worker::Places Worker::places() const {
+  Places found = segments_.all();
+  for (std::size_t i = 0; i < arenas_.size(); ++i) {
+    const int fd = segments_.fd(setup_.lanes(static_cast<int>(i)).arena_segment());
+    found.emplace_back(arenas_[i]->segment().data, fd);
+  }
+  return found;
+}
+
+// Gives the memory large pages, a bit at a time, until the lanes are done; arenas as they grow. A
+// later incarnation finds them, and is told where they are.
+void Worker::gather_pages(int done_fd, const Places& places) {
+  ::pthread_setname_np(::pthread_self(), "large pages");
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kGatherNice);
+  std::vector<std::uint64_t> done(places.size(), 0);
+  pollfd lanes{done_fd, POLLIN, 0};
+  for (int pause_ms = 0; ::poll(&lanes, 1, pause_ms) <= 0;) {
+    pause_ms = kGatherEveryMs;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      struct stat info {};
+      ::fstat(places[i].second, &info);
+      const std::uint64_t whole =
+          static_cast<std::uint64_t>(info.st_size) / shm::kLargePageBytes * shm::kLargePageBytes;
+      if (done[i] >= whole) continue;
+      const std::uint64_t bytes = std::min(kGatherBytes, whole - done[i]);
+      shm::gather_pages(places[i].first + done[i], bytes);
+      done[i] += bytes;
+      pause_ms = 0;
+      break;
+    }
+  }
+}
+
 bool Worker::all_finished() const {
   return std::all_of(lanes_.begin(), lanes_.end(),
                      [](const auto& lane) { return lane->finished(); });
@@ -506,6 +555,7 @@ int Worker::run(int setup_fd) {
   int done[2];
   if (::pipe2(done, O_CLOEXEC) != 0) throw Error(ErrorCode::kIo, "no pipe for the lanes");
   running_ = static_cast<std::uint32_t>(lanes_.size());
+  const Places places = this->places();
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     threads.emplace_back([this, i, &done] {
@@ -520,6 +570,7 @@ int Worker::run(int setup_fd) {
       }
     });
   }
+  std::thread gatherer([&places, &done] { gather_pages(done[0], places); });
   const int orphan_ms = static_cast<int>(config_.shutdown().orphan_timeout_s()) * 1000;
   pollfd watched[2] = {{done[0], POLLIN, 0}, {setup_fd, POLLIN, 0}};
   int timeout_ms = -1;
@@ -531,7 +582,7 @@ int Worker::run(int setup_fd) {
     if (events < 0 && errno == EINTR) continue;
     if (watched[0].revents != 0) {
       for (std::thread& thread : threads) thread.join();
-      threads.clear();
+      gatherer.join();
       // relaxed: this thread stored it.
       if (!all_finished() || orders_.leave.load(std::memory_order_relaxed)) break;
       idle = true;
