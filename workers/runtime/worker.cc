@@ -9,7 +9,6 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -41,10 +40,7 @@ namespace {
 constexpr std::size_t kDescriptorsPerPacket = 250;
 // A worker without a supervisor looks for the next one this often.
 constexpr int kLookForSupervisorMs = 100;
-// Large pages are asked for with this priority, so much at a time: a process that is killed
-// meanwhile ends when that is done. Arenas that have grown are looked for this often.
-constexpr int kGatherNice = 10;
-constexpr std::uint64_t kGatherBytes = std::uint64_t{8} << 20;
+// Arenas that have grown are looked for this often.
 constexpr int kGatherEveryMs = 1000;
 
 // One packet with its descriptors; empty at the end of the stream.
@@ -467,11 +463,12 @@ Worker::Places Worker::places() const {
   return found;
 }
 
-// Gives the memory large pages, a bit at a time, until the lanes are done; arenas as they grow. A
-// later incarnation finds them, and is told where they are.
+// Gives the memory large pages, one at a time, until the lanes are done; arenas as they grow. A
+// later incarnation finds them, and is told where they are. One at a time and with the priority of
+// all others: a process that is killed is dead when its last thread is, and one that has to wait
+// for its turn, with much to do in the kernel, made that seconds on a busy machine.
 void Worker::gather_pages(int done_fd, const Places& places) {
   ::pthread_setname_np(::pthread_self(), "large pages");
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kGatherNice);
   std::vector<std::uint64_t> done(places.size(), 0);
   pollfd lanes{done_fd, POLLIN, 0};
   for (int pause_ms = 0; ::poll(&lanes, 1, pause_ms) <= 0;) {
@@ -482,9 +479,8 @@ void Worker::gather_pages(int done_fd, const Places& places) {
       const std::uint64_t whole =
           static_cast<std::uint64_t>(info.st_size) / shm::kLargePageBytes * shm::kLargePageBytes;
       if (done[i] >= whole) continue;
-      const std::uint64_t bytes = std::min(kGatherBytes, whole - done[i]);
-      shm::gather_pages(places[i].first + done[i], bytes);
-      done[i] += bytes;
+      shm::gather_pages(places[i].first + done[i], shm::kLargePageBytes);
+      done[i] += shm::kLargePageBytes;
       pause_ms = 0;
       break;
     }
