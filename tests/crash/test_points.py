@@ -218,6 +218,7 @@ class Scene:
         self.until(lambda: self.done("guest"), "the guest")
         self.until(lambda: self.has_done("snapshot", str(self.saved / "snapshot")), "the snapshot")
         self.until(lambda: self.has_done("scale", "unpacker", "1"), "one lane")
+        self.until(lambda: self.has_done("restart", "mix"), "a fresh process")
         self.start_trainer("slow")
         self.start_trainer("all")
         self.until(lambda: len(self.lines("all")) >= 10, "batch 10")

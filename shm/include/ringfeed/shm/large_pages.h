@@ -7,7 +7,7 @@
 // memfds get small pages by default (shmem_enabled: never), but a process may ask for its own
 // memory (Linux 6.1; nothing happens before it). Contents stay what they are; whoever reads or
 // writes a page that is being moved waits for it. Memory is neither needed nor kept beyond 2 MiB at
-// a time. What the system refuses stays as it is. docs/decisions/0010.
+// a time. What the system refuses stays as it is. docs/decisions/0012.
 #pragma once
 
 #include <cstddef>
