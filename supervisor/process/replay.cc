@@ -174,7 +174,8 @@ class Replay {
   Spawned process_;
   bool ended_ = false;
   bool ready_ = false;
-  std::string failure_;  // what the worker said about its end
+  bool finished_ = false;  // and the process stays, idle
+  std::string failure_;    // what the worker said about its end
   LogTail tail_;
 };
 
@@ -219,6 +220,7 @@ void Replay::read_messages() {
     FromWorker message;
     if (!message.ParseFromString(packet->bytes)) continue;
     if (message.has_ready()) ready_ = true;
+    if (message.has_finished()) finished_ = true;
     if (message.has_failure()) failure_ = message.failure().text();
   }
 }
@@ -239,6 +241,7 @@ void Replay::read_log() {
 
 // Waits for the worker to say something, or to end.
 void Replay::attend(int timeout_ms) {
+  if (ended_) return;
   // A descriptor of -1 is left alone.
   std::array<pollfd, 3> fds{{{process_.pidfd.get(), POLLIN, 0},
                              {process_.socket.get(), POLLIN, 0},
@@ -365,6 +368,10 @@ ReplayReport Replay::run() {
     const std::uint64_t now = now_ms();
     if (!consumed_ms && consumed()) consumed_ms = now;
     if (ended_) break;
+    if (finished_) {
+      end_process();
+      break;
+    }
     if (!stopped_ms && (now >= deadline_ms || (consumed_ms && now >= *consumed_ms + kSettleMs))) {
       memory_.set_desire(plan_.index, shm::LaneDesire::kStop);
       stopped_ms = now;
@@ -381,10 +388,11 @@ ReplayReport Replay::run() {
   report_.consumed = consumed();
   report_.after_ms = consumed_ms.value_or(now_ms()) - began_ms;
   report_.finished = memory_.lane_finished(plan_.index);
-  report_.outcome = hung                                                   ? ReplayOutcome::kHung
-                    : !report_.ending.exited || report_.ending.status != 0 ? ReplayOutcome::kDied
-                    : report_.consumed                                     ? ReplayOutcome::kTaken
-                                                                           : ReplayOutcome::kLeft;
+  const bool clean = finished_ || (report_.ending.exited && report_.ending.status == 0);
+  report_.outcome = hung               ? ReplayOutcome::kHung
+                    : !clean           ? ReplayOutcome::kDied
+                    : report_.consumed ? ReplayOutcome::kTaken
+                                       : ReplayOutcome::kLeft;
   report_.limit_ms = rules_.timeout_ms;
   describe();
   return report_;
