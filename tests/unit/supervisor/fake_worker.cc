@@ -31,8 +31,13 @@ void say(int socket, const FromWorker& message) {
   control::send_packet(socket, message.SerializeAsString()).or_throw();
 }
 
-// Waits for it, and moves the head behind it.
-void take_first_record(const WorkerSetup& setup, const std::vector<shm::Fd>& fds) {
+bool supervisor_is_gone(int socket) {
+  char byte = 0;
+  return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+// Waits for it, until the supervisor is gone at the latest, and moves the head behind it.
+void take_first_record(int socket, const WorkerSetup& setup, const std::vector<shm::Fd>& fds) {
   const auto map = [&](std::uint32_t id, bool writable) {
     for (const SegmentSetup& segment : setup.segments()) {
       if (segment.id() == id) {
@@ -47,7 +52,10 @@ void take_first_record(const WorkerSetup& setup, const std::vector<shm::Fd>& fds
   const auto& tail = *reinterpret_cast<const shm::TailLine*>(ring.data() + shm::kTailLineOffset);
   auto& head =
       reinterpret_cast<shm::HeadLine*>(heads.data() + shm::kHeadLinesOffset)[end.head_index()];
-  while (tail.tail.load() == 0) usleep(1000);
+  while (tail.tail.load() == 0) {
+    if (supervisor_is_gone(socket)) std::_Exit(72);
+    usleep(1000);
+  }
   head.head_seq.store(1);
   head.head.store(tail.tail.load());
 }
@@ -97,15 +105,14 @@ int main(int, char** argv) {
     lane(setup.lanes(0).index()).faulted.store(SIGSEGV);
     kill(getpid(), SIGSEGV);
   }
-  if (behaviour == "take") take_first_record(setup, fds);
+  if (behaviour == "take") take_first_record(socket, setup, fds);
   for (const LaneSetup& planned : setup.lanes()) {
     shm::LanePage& page = lane(planned.index());
     while (behaviour == "stuck") pause();
     while ((behaviour == "serve" || behaviour == "take") &&
            page.desired.load() == static_cast<std::uint32_t>(shm::LaneDesire::kRun)) {
       // Until the supervisor is gone at the latest: a test that fails leaves nobody behind.
-      char byte = 0;
-      if (recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return 72;
+      if (supervisor_is_gone(socket)) return 72;
       usleep(1000);
     }
     if (page.desired.load() == static_cast<std::uint32_t>(shm::LaneDesire::kStop)) return 0;
