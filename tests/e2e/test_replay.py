@@ -153,6 +153,17 @@ def test_a_record_kills_its_stage_again_as_it_did_in_the_feed(
         assert "poison_worker" not in done.stdout and "ringfeed-worker(" in done.stdout
 
 
+def test_a_record_of_a_lane_that_its_stage_was_scaled_to_is_replayed_there(
+    letters: Letters, tmp_path: Path
+) -> None:
+    about = letters.about()
+    assert about["stage"] == "unpacker" and about["config"].count("threads: 2") == 1
+    config = about["config"].replace("threads: 2", "threads: 2 max_threads: 4")
+    report = letters.report(letters.changed(tmp_path, lane=3, config=config))
+    assert report["outcome"] == "taken" and report["ports"][0]["records"] > 0
+
+
+
 def test_once_the_stage_is_mended_the_same_command_shows_what_comes_out(letters: Letters) -> None:
     for record in letters.records():
         done = letters.replay(record)
