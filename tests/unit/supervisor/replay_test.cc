@@ -19,11 +19,10 @@ ReplayReport replayed(const char* behaviour, std::uint64_t timeout_ms,
                       std::uint64_t record_bytes = 5) {
   ::setenv("RINGFEED_FAKE", behaviour, 1);
   const std::vector<std::byte> bytes(record_bytes, std::byte{7});
-  return replay(layout::only_lane(test::laid_out(), 2),
-                {.supervisor_pid = static_cast<std::uint32_t>(::getpid())},
-                {.lane = 2, .bytes = bytes},
-                {.binary = std::string(RINGFEED_BINARY_DIR) + "/bin/supervisor_fake_worker",
-                 .timeout_ms = timeout_ms});
+  return replay(
+      layout::only_lane(test::laid_out(), 2),
+      {.supervisor_pid = static_cast<std::uint32_t>(::getpid())}, {.lane = 2, .bytes = bytes},
+      {.binary = RINGFEED_BINARY_DIR "/bin/supervisor_fake_worker", .timeout_ms = timeout_ms});
 }
 
 std::string refusal(const char* behaviour, std::uint64_t record_bytes = 5) {

@@ -61,7 +61,7 @@ class RunningFeed : public ::testing::Test {
                         .batches_stage = 2,
                         .seed = 1,
                         .config_file = "test.textproto",
-                        .worker_binary = std::string(RINGFEED_BINARY_DIR) + "/bin/" + kFakeWorker,
+                        .worker_binary = RINGFEED_BINARY_DIR "/bin/supervisor_fake_worker",
                         .socket = control::socket_path(directory_, "test")};
       Supervisor supervisor(
           run, layout::lay_out(feed_.config, feed_.plan, feed_.wiring, feed_.groups), lock, talk);
@@ -123,7 +123,6 @@ class RunningFeed : public ::testing::Test {
            !std::filesystem::exists(control::lock_path(directory_, "test"));
   }
 
-  static constexpr const char* kFakeWorker = "supervisor_fake_worker";
   std::string directory_;
   test::PlannedFeed feed_;
   pid_t pid_ = 0;
