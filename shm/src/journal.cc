@@ -24,8 +24,8 @@ constexpr bool is_cursor(std::uint8_t segment, std::uint64_t offset) noexcept {
 }  // namespace
 
 Journal::Journal(LanePage& page, JournalEntry* area0, JournalEntry* area1, std::uint32_t capacity,
-                 std::span<const WritableSegment> segments)
-    : page_(page), areas_{area0, area1}, capacity_(capacity), segments_(segments) {
+                 std::span<const WritableSegment> segments, Stamps* stamps)
+    : page_(page), areas_{area0, area1}, capacity_(capacity), segments_(segments), stamps_(stamps) {
   const std::uint32_t places = std::bit_ceil(capacity * 2);
   places_.assign(places, Place{0, 0});
   shift_ = 64U - static_cast<std::uint32_t>(std::countr_zero(places));
@@ -45,10 +45,15 @@ std::atomic<std::uint64_t>& Journal::word(WordRef ref) const noexcept {
   return *reinterpret_cast<std::atomic<std::uint64_t>*>(segments_[segment].data + offset);
 }
 
+void Journal::stamp(WordRef ref) noexcept {
+  if (stamps_ != nullptr && segment_of(ref) == kArenaSegment) stamps_->mark(offset_of(ref), 8);
+}
+
 // Modelled in tests/model/journal.pml, as are recover(), store() and commit() below.
 void Journal::carry_out(const JournalEntry* entries, std::uint32_t count) noexcept {
   for (std::uint32_t i = 0; i < count; ++i) {
     RF_FAILPOINT("shm.journal.carry_out");
+    stamp(WordRef{entries[i].where});
     const WordRef ref{entries[i].where};
     const std::uint8_t segment = segment_of(ref);
     std::atomic<std::uint64_t>& target = word(ref);

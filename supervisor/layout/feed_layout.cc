@@ -11,6 +11,7 @@
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/arena.h"
 #include "ringfeed/shm/node_lanes.h"
+#include "ringfeed/shm/stamps.h"
 #include "supervisor/config/check.h"
 #include "supervisor/config/fields.h"
 
@@ -69,6 +70,7 @@ class Builder {
     }
     for (LanePlan& lane : layout_.lanes) finish_lane(lane);
     add_feed();
+    for (const LanePlan& lane : layout_.lanes) make_room_for_stamps(lane);
     return std::move(layout_);
   }
 
@@ -271,8 +273,8 @@ class Builder {
       lines += static_cast<std::uint32_t>(input.rings.size());
     }
     lane.heads_segment =
-        add_segment(shm::SegmentKind::kHeads, "heads " + lane.name(),
-                    shm::kHeadLinesOffset + lines * sizeof(shm::HeadLine), "control", "");
+        add_segment(shm::SegmentKind::kHeads, "heads " + lane.name(), 0, "control", "");
+    layout_.segments.back().spec.geometry[0] = lines;
     std::uint32_t next = 0;
     for (const InputPlan& input : lane.inputs) {
       for (const std::uint32_t ring : input.rings) {
@@ -288,6 +290,19 @@ class Builder {
                               "stages that read from '{}'",
                               lane.name(), output_rings, shm::kOutputRingsMax, lane.stage_name));
     }
+  }
+
+  // Behind the head lines, see stamps.h.
+  void make_room_for_stamps(const LanePlan& lane) {
+    const SegmentPlan& arena = layout_.segments[lane.arena_segment];
+    const bool writes_batches = std::any_of(lane.outputs.begin(), lane.outputs.end(),
+                                            [](const OutputPlan& output) { return output.feed; });
+    shm::SegmentSpec& heads = layout_.segments[lane.heads_segment].spec;
+    heads.geometry[1] =
+        static_cast<std::uint32_t>(shm::page_stamps(arena.spec.bytes, arena.bytes_max));
+    // For as many as there can be: another number of slots is no other shape of this segment.
+    heads.geometry[2] = writes_batches ? shm::kDescriptorsMax : 0;
+    heads.bytes = shm::heads_bytes(heads.geometry[0], heads.geometry[1], heads.geometry[2]);
   }
 
   void add_feed() {

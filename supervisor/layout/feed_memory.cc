@@ -218,6 +218,18 @@ const shm::HeadLine& FeedMemory::head(const RingPlan& ring) const {
                                                 shm::kHeadLinesOffset)[ring.head_index];
 }
 
+std::span<const shm::Stamp> FeedMemory::page_stamps(std::uint32_t index) const {
+  const SegmentPlan& heads = layout_.segments[layout_.lanes[index].heads_segment];
+  return {reinterpret_cast<const shm::Stamp*>(mappings_[heads.id].data() +
+                                              shm::stamps_offset(heads.spec.geometry[0])),
+          heads.spec.geometry[1]};
+}
+std::span<const shm::Stamp> FeedMemory::slot_stamps(std::uint32_t index) const {
+  const SegmentPlan& heads = layout_.segments[layout_.lanes[index].heads_segment];
+  return {page_stamps(index).data() + heads.spec.geometry[1],
+          heads.spec.geometry[2] == 0 ? 0 : layout_.output.slots / layout_.output.lanes};
+}
+
 void FeedMemory::ring_lane(std::uint32_t index) const noexcept {
   auto* bells =
       reinterpret_cast<shm::Bell*>(mappings_[0].data() + shm::bells_offset(layout_.lanes.size()));
@@ -269,6 +281,21 @@ void FeedMemory::order_park(std::uint32_t index, std::uint64_t ticket) const {
   // relaxed: published by the store of the desire.
   lane(index).park_ticket.store(ticket, std::memory_order_relaxed);
   set_desire(index, shm::LaneDesire::kPark);
+}
+
+std::uint32_t FeedMemory::order_generation() const {
+  std::uint32_t generation = 1;
+  for (const LanePlan& plan : layout_.lanes) {
+    // relaxed: written by supervisors only.
+    generation =
+        std::max(generation, lane(plan.index).generation.load(std::memory_order_relaxed) + 1);
+  }
+  for (const LanePlan& plan : layout_.lanes) {
+    // seq_cst, so that a lane that is about to sleep sees it or hears the bell below.
+    lane(plan.index).generation.store(generation, std::memory_order_seq_cst);
+    ring_lane(plan.index);
+  }
+  return generation;
 }
 
 std::uint64_t FeedMemory::newest_batch() const {

@@ -2,7 +2,7 @@
 // them.
 //
 // Who writes what: the supervisor stores to FeedState, to the lanes of nodes, to `desired`,
-// `crash_count` and `quarantine_key` of lane pages, to the heads of consumer groups and to claim
+// `crash_count`, `quarantine_key` and `generation` of lane pages, to the heads of consumer groups and to claim
 // words of the dead; it rings any bell; everything else in here it only reads. A death of the
 // supervisor leaves memfds alive for as long as workers and trainers map them, and files
 // (storage.directory) until they are removed.
@@ -18,6 +18,7 @@
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/segment.h"
+#include "ringfeed/shm/stamps.h"
 #include "supervisor/layout/feed_layout.h"
 
 namespace ringfeed::layout {
@@ -70,6 +71,10 @@ class FeedMemory {
   [[nodiscard]] const shm::Descriptor& descriptor(std::uint64_t batch) const;
   [[nodiscard]] const shm::TailLine& tail(const RingPlan& ring) const;
   [[nodiscard]] const shm::HeadLine& head(const RingPlan& ring) const;
+  // Of the pages of the lane's arena (page p: stamp p mod their number), and of its slots
+  // (stamps.h).
+  [[nodiscard]] std::span<const shm::Stamp> page_stamps(std::uint32_t lane) const;
+  [[nodiscard]] std::span<const shm::Stamp> slot_stamps(std::uint32_t lane) const;
 
   void ring_lane(std::uint32_t index) const noexcept;
   // Every lane that has said that it sleeps: after a death nobody else may come to wake it.
@@ -83,6 +88,8 @@ class FeedMemory {
   void set_phase(shm::FeedPhase phase, const std::string& reason) const;
   void set_desire(std::uint32_t lane, shm::LaneDesire desire) const;
   void order_park(std::uint32_t lane, std::uint64_t ticket) const;
+  // All lanes are to stamp with a newer generation from their next step on. Returns it.
+  std::uint32_t order_generation() const;
 
   // Number of the newest batch that any lane has published; 0 before the first.
   [[nodiscard]] std::uint64_t newest_batch() const;

@@ -105,6 +105,8 @@ struct LaneRig::Lane {
   std::vector<In> inputs;
   std::vector<Out> outputs;
   std::uint64_t head_lines = 0;
+  std::uint64_t page_stamps = 0;
+  std::uint64_t slots = 0;  // of batches, of its own
   shm::Mapping heads;
   shm::Fd arena_fd;
   std::uint64_t arena_bytes_max = 0;
@@ -320,15 +322,20 @@ void LaneRig::build() {
   make_feed();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     const NodeSpec& spec = lane->node->spec;
+    lane->arena_bytes_max = shm::arena_bytes(std::max(spec.state_bytes, spec.state_bytes_max));
+    lane->page_stamps = shm::page_stamps(shm::arena_bytes(spec.state_bytes), lane->arena_bytes_max);
+    lane->slots = std::any_of(lane->outputs.begin(), lane->outputs.end(),
+                              [](const Lane::Out& output) { return output.feed; })
+                      ? feed_geometry_.slots / feed_geometry_.lanes
+                      : 0;
     lane->heads = make_segment("heads", shm::SegmentKind::kHeads,
-                               shm::kHeadLinesOffset + lane->head_lines * sizeof(shm::HeadLine));
+                               shm::heads_bytes(lane->head_lines, lane->page_stamps, lane->slots));
     shm::SegmentSpec arena;
     arena.name = "rig/arena " + lane->node->name;
     arena.kind = shm::SegmentKind::kArena;
     arena.bytes = shm::arena_bytes(spec.state_bytes);
     arena.growable = true;
     lane->arena_fd = shm::create_segment(arena, {}, {}).value_or_throw();
-    lane->arena_bytes_max = shm::arena_bytes(std::max(spec.state_bytes, spec.state_bytes_max));
   }
   for (const std::unique_ptr<Lane>& lane : lanes_) attach(*lane);
 }
@@ -429,6 +436,24 @@ const shm::LanePage& LaneRig::page(std::size_t number) const {
   return *reinterpret_cast<const shm::LanePage*>(control_.data() + shm::lane_page_offset(number));
 }
 
+std::span<const shm::Stamp> LaneRig::page_stamps(std::size_t number) const {
+  const Lane& lane = *lanes_[number];
+  return {
+      reinterpret_cast<const shm::Stamp*>(lane.heads.data() + shm::stamps_offset(lane.head_lines)),
+      lane.page_stamps};
+}
+
+std::span<const shm::Stamp> LaneRig::slot_stamps(std::size_t number) const {
+  return {page_stamps(number).data() + lanes_[number]->page_stamps, lanes_[number]->slots};
+}
+
+RigSegment LaneRig::arena(std::size_t number) const { return arena_segment(*lanes_[number]); }
+
+void LaneRig::order_generation(std::size_t number, std::uint32_t generation) {
+  reinterpret_cast<shm::LanePage*>(control_.data() + shm::lane_page_offset(number))
+      ->generation.store(generation);
+}
+
 shm::Neighbour LaneRig::neighbour(std::size_t lane) const {
   auto* const bells =
       reinterpret_cast<shm::Bell*>(control_.data() + shm::bells_offset(lanes_.size()));
@@ -446,6 +471,8 @@ LaneParts LaneRig::make_parts(Lane& lane) {
       reinterpret_cast<shm::LanePage*>(control_.data() + shm::lane_page_offset(lane.number));
   parts.bell = neighbour(lane.number).bell;
   parts.arena = lane.arena.get();
+  parts.stamps = shm::Stamps(*parts.page, {lane.heads.data(), lane.heads.bytes()}, lane.head_lines,
+                             lane.page_stamps, lane.slots);
   parts.segments.resize(shm::kFirstRingSegment);
   parts.segments[shm::kArenaSegment] = lane.arena->segment();
   parts.segments[shm::kHeadsSegment] = {lane.heads.data(), lane.heads.bytes()};

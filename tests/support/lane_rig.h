@@ -160,6 +160,8 @@ class LaneRig {
   // The parts of a new incarnation of the lane, for tests of ports; the lane itself is dropped.
   LaneParts take_parts(std::size_t number);
   void want(shm::LaneDesire desire);
+  // The lane stamps with this generation from its next round on.
+  void order_generation(std::size_t number, std::uint32_t generation);
   // Called from now on with the arena of each lane that is attached, before the lane touches it.
   void on_arena(std::function<void(const RigSegment&)> hook) { on_arena_ = std::move(hook); }
   // Keeps condemned records from now on, instead of the rig (dead_letters()).
@@ -181,6 +183,10 @@ class LaneRig {
   [[nodiscard]] std::uint64_t state_word(const std::string& node, std::uint64_t offset,
                                          std::uint32_t lane = 0) const;
   [[nodiscard]] const shm::LanePage& page(std::size_t number) const;
+  // What the lane says that it changes: by page of its arena, by slot of its own (stamps.h).
+  [[nodiscard]] std::span<const shm::Stamp> page_stamps(std::size_t number) const;
+  [[nodiscard]] std::span<const shm::Stamp> slot_stamps(std::size_t number) const;
+  [[nodiscard]] RigSegment arena(std::size_t number) const;
   // The queue between two lanes of two nodes.
   [[nodiscard]] shm::QueueView queue(const std::string& from, std::uint32_t from_lane,
                                      const std::string& to, std::uint32_t to_lane) const;

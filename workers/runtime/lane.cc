@@ -40,7 +40,7 @@ shm::WordRef state_word(Word word) noexcept {
 LaneRuntime::LaneRuntime(LaneParts parts)
     : parts_(std::move(parts)),
       journal_(*parts_.page, parts_.arena->journal_area(0), parts_.arena->journal_area(1),
-               shm::kJournalEntries, parts_.segments),
+               shm::kJournalEntries, parts_.segments, &parts_.stamps),
       random_(parts_.random_key) {
   RF_CHECK(parts_.inputs.size() <= kPortsMax && parts_.outputs.size() <= kPortsMax,
            parts_.inputs.size(), parts_.outputs.size());
@@ -49,6 +49,7 @@ LaneRuntime::LaneRuntime(LaneParts parts)
 // Modelled in tests/model: journal.pml, wakeup.pml, wakeup_feed.pml and claims.pml.
 void LaneRuntime::attach() {
   RF_FAILPOINT("runtime.lane.attach");
+  parts_.stamps.follow();
   journal_.recover();
   RF_FAILPOINT("runtime.lane.recovered");
   for (std::size_t i = 0; i < parts_.inputs.size(); ++i) {
@@ -330,6 +331,7 @@ void LaneRuntime::sleep(int timeout_ms, std::uint32_t desired) noexcept {
     }
     // Looked at even if a batch is not what is missing: a group that joins waits for an answer.
     if (parts_.feed && parts_.feed->has_room(journal_) && feed_full_) return true;
+    if (parts_.stamps.behind()) return true;
     // relaxed: the supervisor rings the bell, whose value is older than this look, after it has
     // changed it.
     return parts_.page->desired.load(std::memory_order_relaxed) != desired;
@@ -424,6 +426,7 @@ bool LaneRuntime::set_aside() noexcept {
 
 LaneRuntime::Round LaneRuntime::round() noexcept {
   if (last_ns_ == 0) last_ns_ = now_ns();
+  parts_.stamps.follow();
   if (condemned_met_) {
     const bool done = set_aside();
     commit(now_ns());
@@ -650,7 +653,13 @@ std::uint64_t Step::record_bytes_max(OutPort port) const noexcept {
 std::span<std::byte> Step::open_batch() noexcept {
   RF_CHECK(!lane_.published_, batch_number());
   std::optional<std::span<std::byte>> slot = lane_.parts_.feed->open(lane_.journal_);
-  if (slot) return *slot;
+  if (slot) {
+    // As the lane numbers its slots. Whatever is written to the slot is written in steps that ask
+    // here.
+    lane_.parts_.stamps.mark_slot((lane_.journal_.load(runtime_word(kOpenSlotWord)) - 1) /
+                                  lane_.parts_.feed->geometry().lanes);
+    return *slot;
+  }
   lane_.feed_full_ = true;
   return {};
 }
@@ -674,7 +683,12 @@ std::uint64_t Step::load(Word word) const noexcept { return lane_.journal_.load(
 void Step::store(Word word, std::uint64_t value) noexcept {
   lane_.journal_.store(state_word(word), value);
 }
-std::byte* Step::bytes(std::uint64_t state_offset) const noexcept {
+const std::byte* Step::bytes(std::uint64_t state_offset) const noexcept {
+  return lane_.parts_.arena->state() + state_offset;
+}
+std::byte* Step::bytes_to_write(std::uint64_t state_offset, std::uint64_t bytes) noexcept {
+  RF_CHECK(state_offset + bytes <= lane_.parts_.arena->state_bytes(), state_offset, bytes);
+  lane_.parts_.stamps.mark(shm::kStateOffset + state_offset, bytes);
   return lane_.parts_.arena->state() + state_offset;
 }
 
@@ -683,7 +697,7 @@ void Step::fill(Place place, std::span<const std::byte> from) noexcept {
       from.size() <= place.bytes && place.offset + place.bytes <= lane_.parts_.arena->state_bytes(),
       from.size(), place.bytes, place.offset);
   if (from.empty()) return;
-  std::memcpy(lane_.parts_.arena->state() + place.offset, from.data(), from.size());
+  std::memcpy(bytes_to_write(place.offset, from.size()), from.data(), from.size());
 }
 
 // The step that is refused is done again when the lane next wakes, at the latest after kSleepMsMax:

@@ -52,6 +52,7 @@ struct LaneParts {
   shm::LanePage* page = nullptr;
   shm::Bell* bell = nullptr;
   shm::Arena* arena = nullptr;
+  shm::Stamps stamps;
   std::vector<shm::WritableSegment>
       segments;  // by shm::LaneSegment; kLanePageSegment is the page alone
   std::vector<InputPort> inputs;

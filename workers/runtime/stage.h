@@ -145,7 +145,8 @@ class Step {
 
   // ---- batches (the stage whose output is the feed)
   // The slot for this lane's next batch: the one under construction, or a free one; empty: none is
-  // free, return kNoRoom. Its bytes may be written over several steps; keep in a word how far.
+  // free, return kNoRoom. Its bytes may be written over several steps, each of which asks for it
+  // anew; keep in a word how far.
   std::span<std::byte> open_batch() noexcept;
   // The batch in the slot is complete: trainers get it when this step is committed. Once a step,
   // and no open_batch() after it: the next slot is opened by the next step.
@@ -157,8 +158,10 @@ class Step {
   // ---- lasting memory
   std::uint64_t load(Word word) const noexcept;
   void store(Word word, std::uint64_t value) noexcept;
-  // Bulk bytes: may be written only where no word refers to before this step.
-  std::byte* bytes(std::uint64_t state_offset) const noexcept;
+  [[nodiscard]] const std::byte* bytes(std::uint64_t state_offset) const noexcept;
+  // Bulk bytes: may be written only where no word refers to before this step, and only those that
+  // are named here, in this step.
+  [[nodiscard]] std::byte* bytes_to_write(std::uint64_t state_offset, std::uint64_t bytes) noexcept;
   void fill(Place place, std::span<const std::byte> from) noexcept;
   // At least this much state may be touched afterwards, `rather` if there is so much. False: there
   // is no room for it now; return kNoRoom. The runtime logs it once, shows it, counts it
@@ -203,7 +206,8 @@ struct StageContext {
   std::uint32_t lanes = 1;
   std::uint64_t key = 0;  // of random numbers: from the feed's seed and the stage's name, the same
                           // for all its lanes
-  std::byte* state = nullptr;  // the arena's state, for rebuilding caches; committed values only
+  const std::byte* state =
+      nullptr;  // the arena's state, for rebuilding caches; committed values only
   std::uint64_t state_bytes = 0;
   std::function<InPort(std::string_view)> input = {};  // ports by name
   std::function<OutPort(std::string_view)> output = {};

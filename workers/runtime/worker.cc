@@ -374,6 +374,10 @@ void Worker::make_lane(const LaneSetup& lane) {
   parts.arena = arena.get();
   parts.segments.resize(shm::kFirstRingSegment);
   parts.segments[shm::kArenaSegment] = arena->segment();
+  std::byte* const heads = segments_.map(lane.heads_segment(), true);
+  const auto& stamped = reinterpret_cast<const shm::SegmentHeader*>(heads)->geometry;
+  parts.stamps = shm::Stamps(*parts.page, {heads, segments_.bytes(lane.heads_segment())},
+                             stamped[0], stamped[1], stamped[2]);
   parts.segments[shm::kLanePageSegment] = {reinterpret_cast<std::byte*>(parts.page),
                                            sizeof(shm::LanePage)};
   for (const LaneInput& input : lane.inputs()) add_input(parts, lane, input);

@@ -148,7 +148,7 @@ bool ChunkWindow::move_bank(Step& step, std::uint64_t extra_bytes) noexcept {
       shm::align_up(std::max(kBankBytesMin, 2 * (live + extra_bytes)), 4096);
   const std::uint64_t bank = wanted <= old_bank ? 0 : old_bank + old_bytes;
   if (!step.grow(state_.banks.offset + bank + wanted)) return false;
-  std::byte* to = step.bytes(state_.banks.offset + bank);
+  std::byte* to = step.bytes_to_write(state_.banks.offset + bank, live);
   std::uint64_t used = 0;
   const std::byte* from = step.bytes(state_.banks.offset + old_bank);
   if (collecting) {
@@ -190,7 +190,8 @@ void ChunkWindow::append(Step& step, const Record& record) noexcept {
   entry.first_chunk = source.first_chunk;
   entry.chunk_count = source.chunk_count;
   entry.path_bytes = source.path_bytes;
-  std::byte* at = step.bytes(state_.banks.offset + step.load(state_.bank) + used);
+  std::byte* at =
+      step.bytes_to_write(state_.banks.offset + step.load(state_.bank) + used, entry.entry_bytes);
   std::memcpy(at, &entry, sizeof entry);
   std::memcpy(at + sizeof entry, record.bytes.data() + sizeof source, chunk_bytes);
   std::memset(at + sizeof entry + chunk_bytes, 0, shm::align_up(source.path_bytes, 8));
@@ -310,7 +311,8 @@ StepStatus ChunkWindow::begin_drawing(Step& step) noexcept {
   // move_bank() copies in the order of collected_, which is that of the keys: oldest first.
   if (!move_bank(step, 0)) return StepStatus::kNoRoom;
   std::uint64_t total = 0;
-  std::byte* bank = step.bytes(state_.banks.offset + step.load(state_.bank));
+  std::byte* bank =
+      step.bytes_to_write(state_.banks.offset + step.load(state_.bank), step.load(state_.used));
   for (std::uint64_t at = 0; at < step.load(state_.used);) {
     Entry entry{};
     std::memcpy(&entry, bank + at, sizeof entry);

@@ -22,7 +22,7 @@ StreamShuffler::StreamShuffler(StateLayout& layout, std::uint64_t range_max)
 void StreamShuffler::reset(Step& step, std::uint64_t lower, std::uint64_t upper) const noexcept {
   RF_CHECK(lower <= upper && upper - lower <= range_max_, lower, upper, range_max_);
   const std::uint64_t other = step.load(bank_) ^ 1;
-  std::byte* at = step.bytes(bank(other).offset);
+  std::byte* at = step.bytes_to_write(bank(other).offset, 8 * (upper - lower));
   for (std::uint64_t value = lower; value < upper; ++value, at += 8) std::memcpy(at, &value, 8);
   step.store(bank_, other);
   step.store(count_, upper - lower);
@@ -43,7 +43,8 @@ void StreamShuffler::move_up(Step& step, std::uint64_t lower, std::uint64_t uppe
     step.store(count_, count + upper - first_new);
   } else {
     const std::uint64_t other = step.load(bank_) ^ 1;
-    std::byte* const begin = step.bytes(bank(other).offset);
+    std::byte* const begin =
+        step.bytes_to_write(bank(other).offset, 8 * (count + upper - first_new));
     std::byte* at = begin;
     const auto put = [&at](std::uint64_t value) {
       std::memcpy(at, &value, 8);

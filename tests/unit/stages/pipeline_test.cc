@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/support/lc0_sample.h"
+#include "tests/support/stamp_watch.h"
 #include "tests/support/tar_maker.h"
 #include "tests/unit/stages/stage_data.h"
 #include "workers/stages/tensor_generator.h"
@@ -135,6 +136,43 @@ INSTANTIATE_TEST_SUITE_P(Lanes, PipelineLanes,
                          ::testing::Values(Lanes{}, Lanes{.loaders = 3}, Lanes{.readers = 2},
                                            Lanes{.unpackers = 3}, Lanes{.generators = 2},
                                            Lanes{2, 3, 2, 1, 2}));
+
+// What a snapshot relies upon (stamps.h), in the middle of anything the stages do.
+TEST(Pipeline, StampsEveryPageAndSlotThatItChanges) {
+  const Files files;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    LaneRig rig("epochs: 1 seed: 3");
+    describe(rig, files.path(), {.loaders = 2, .readers = 2, .generators = 2});
+    std::mt19937_64 random(seed);
+    std::vector<StampWatch> watches;
+    for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) watches.emplace_back(rig, lane);
+    std::uint32_t generation = 0;
+    std::uint64_t waited = 0;  // rounds without anything moving
+    while (!rig.all_finished() && waited < 1000) {
+      const std::size_t lane = random() % rig.lane_count();
+      if (random() % 50 == 0) rig.restart(lane);
+      if (random() % 20 == 0) {
+        ++generation;
+        for (std::size_t i = 0; i < rig.lane_count(); ++i) rig.order_generation(i, generation);
+      }
+      if (random() % 10 == 0) {
+        ASSERT_EQ(watches[lane].mark(), "") << "seed " << seed;
+      }
+      waited = rig.round(lane) ? 0 : waited + 1;
+      static_cast<void>(rig.batches());
+    }
+    EXPECT_TRUE(rig.all_finished());
+    std::map<std::string, std::uint64_t> changed;
+    for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) {
+      EXPECT_EQ(watches[lane].mark(), "") << "seed " << seed;
+      changed[rig.node_of(lane)] += watches[lane].changed();
+    }
+    // Those that have state of their own.
+    for (const char* node : {"provider", "pool", "sampler", "tensors"}) {
+      EXPECT_GT(changed[node], 0U) << node;
+    }
+  }
+}
 
 TEST(Pipeline, GivesEachPositionOnceWithSeveralReservoirs) {
   const Files files;

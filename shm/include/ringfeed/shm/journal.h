@@ -24,6 +24,7 @@
 
 #include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/lane_page.h"
+#include "ringfeed/shm/stamps.h"
 
 namespace ringfeed::shm {
 
@@ -67,9 +68,9 @@ struct WritableSegment {
 class Journal {
  public:
   // `segments` is indexed by LaneSegment and must outlive the journal; each area holds `capacity`
-  // entries.
+  // entries. Words of the arena are stamped before they are stored.
   Journal(LanePage& page, JournalEntry* area0, JournalEntry* area1, std::uint32_t capacity,
-          std::span<const WritableSegment> segments);
+          std::span<const WritableSegment> segments, Stamps* stamps = nullptr);
 
   // Stores the list of the last committed step again, unconditionally. Called once by a new
   // incarnation, before its first step; a death in here is mended by the next call.
@@ -102,6 +103,7 @@ class Journal {
 
  private:
   std::atomic<std::uint64_t>& word(WordRef ref) const noexcept;
+  void stamp(WordRef ref) noexcept;
   void carry_out(const JournalEntry* entries, std::uint32_t count) noexcept;
   std::uint32_t* find(WordRef ref) const noexcept;
   void forget_places() noexcept;
@@ -115,6 +117,7 @@ class Journal {
   JournalEntry* areas_[2];
   std::uint32_t capacity_;
   std::span<const WritableSegment> segments_;
+  Stamps* stamps_;
   std::uint64_t commit_ = 0;
   JournalEntry* next_;       // the area that the current step writes
   std::uint32_t count_ = 0;  // entries in it

@@ -19,12 +19,14 @@
 //   0x1a0      8  progress_ns     lane        CLOCK_MONOTONIC at the last commit
 //   0x1a8      8  woke_ns         lane        CLOCK_MONOTONIC when it last stopped sleeping
 //   0x1b0      8  parked          lane        the park_ticket for which it stands still; 0: none
+//   0x1b8      4  generation_seen lane        the generation that it stamps with (stamps.h)
 //   0x200      4  desired         supervisor  LaneDesire
 //   0x204      4  crash_count     supervisor  deaths of this lane's worker
 //   0x208      8  quarantine_key  supervisor  a record to set aside instead of working on it
 //   0x210      8  park_ticket     supervisor  number of the last order to park
 //   0x218      4  groups_barred   supervisor  bit g: consumer group g is not to be respected,
 //                                             whatever its page says
+//   0x21c      4  generation      supervisor  of stamps, only grows
 //   0x280      8  retire          lane        1 + newest batch whose slot or descriptor went on
 //   0x290  16x16  answers         lane        per consumer group, see AdmissionAnswer
 //   0x390   14x8  kept_slots      lane        own slots that wait for a member's end, see Kept
@@ -120,13 +122,15 @@ struct LanePage {
   std::atomic<std::uint64_t> progress_ns;
   std::atomic<std::uint64_t> woke_ns;
   std::atomic<std::uint64_t> parked;
-  std::uint8_t reserved2[0x200 - 0x1b8];
+  std::atomic<std::uint32_t> generation_seen;
+  std::uint8_t reserved2[0x200 - 0x1bc];
   std::atomic<std::uint32_t> desired;
   std::atomic<std::uint32_t> crash_count;
   std::atomic<std::uint64_t> quarantine_key;
   std::atomic<std::uint64_t> park_ticket;
   std::atomic<std::uint32_t> groups_barred;
-  std::uint8_t reserved3[0x280 - 0x21c];
+  std::atomic<std::uint32_t> generation;
+  std::uint8_t reserved3[0x280 - 0x220];
   std::atomic<std::uint64_t> retire;
   std::uint64_t reserved4;
   AdmissionAnswer answers[kGroupsMax];
@@ -136,6 +140,8 @@ struct LanePage {
 static_assert(sizeof(LanePage) == kPageBytes);
 static_assert(offsetof(LanePage, waiting) == 0x100 && offsetof(LanePage, pid) == 0x180);
 static_assert(offsetof(LanePage, progress_ns) == 0x1a0 && offsetof(LanePage, desired) == 0x200);
+static_assert(offsetof(LanePage, generation_seen) == 0x1b8);
+static_assert(offsetof(LanePage, generation) == 0x21c);
 static_assert(offsetof(LanePage, retire) == 0x280 && offsetof(LanePage, answers) == 0x290);
 static_assert(offsetof(LanePage, kept_slots) == 0x390 && offsetof(LanePage, counters) == 0x400);
 

@@ -8,7 +8,7 @@
 //     4096  capacity  data  producer    byte b of the stream lives at data[b mod capacity]
 //
 // Heads segment of a lane (mapped writable by that lane's worker only): input ring i has its
-// HeadLine at 4096 + 128 * i.
+// HeadLine at 4096 + 128 * i; stamps follow (stamps.h).
 //
 // At every instant, whoever has died: head <= tail <= head + capacity; [head, tail) is whole
 // records.
