@@ -11,6 +11,7 @@
 
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "supervisor/snapshot/changes.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/store.h"
 
@@ -21,6 +22,8 @@ namespace {
 // another pass would not gain much.
 constexpr std::uint64_t kRestBytes = 16 << 20;
 constexpr int kPassesMax = 5;
+// What changes until they stand still is kept in memory and written when they go on, up to here.
+constexpr std::uint64_t kRoomBytes = 4 * kRestBytes;
 // So that lanes and trainers go first while they work.
 constexpr int kNice = 5;
 
@@ -88,16 +91,19 @@ void SnapshotTask::work() {
     for (const layout::SegmentPlan& segment : memory_.layout().segments) {
       store.add(segment.spec.name, memory_.fd(segment.id));
     }
+    snapshot::Changes changes(memory_);
     std::optional<Error> early;
     std::thread polite([&] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
       try {
         std::uint64_t before = ~std::uint64_t{0};
         for (int pass = 0; pass < kPassesMax; ++pass) {
-          const std::uint64_t changed = store.copy(1, given_up_);
+          changes.order(given_up_);
+          const std::uint64_t changed = store.copy(1, given_up_, changes.look());
           if (changed < kRestBytes || changed > before / 2) break;
           before = changed;
         }
+        store.make_room(kRoomBytes);
       } catch (const Error& error) {
         early = error;
       }
@@ -106,14 +112,19 @@ void SnapshotTask::work() {
     if (early) throw Error(*early);
     say(Word::kCopied);
     if (!await(Word::kRest)) return;
+    snapshot::Look look = changes.look();
     for (std::size_t i = 0; i < small_.size(); ++i) {
-      if (!small_[i].empty()) store.put(i, std::move(small_[i]));
+      if (!small_[i].empty()) look[i].emplace();  // no page of it
     }
-    store.copy(std::max(1U, std::thread::hardware_concurrency()), given_up_);
+    store.copy_to_room(std::max(1U, std::thread::hardware_concurrency()), given_up_, look);
     facts_.bytes = store.bytes();
     RF_FAILPOINT("supervisor.snapshot.copied");
     say(Word::kRestCopied);
     if (!await(Word::kPublish)) return;
+    store.write_kept();
+    for (std::size_t i = 0; i < small_.size(); ++i) {
+      if (!small_[i].empty()) store.put(i, std::move(small_[i]));
+    }
     RF_FAILPOINT("supervisor.snapshot.publishing");
     store.publish(*manifest_);
   } catch (const Error& error) {

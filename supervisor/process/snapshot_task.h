@@ -1,12 +1,12 @@
 // Takes one snapshot while the feed runs.
 //
 //   copying    a thread copies all segments and, as long as that gains something, what has changed
-//              meanwhile; lanes work on
+//              meanwhile (changes.h); lanes work on
 //   parking    every lane is asked to stand still between two steps
 //   at rest    what the supervisor or trainers write even now (control, feed control, groups) is
-//              copied at once, here; the thread copies what has changed in all others; then
-//              everyone's rest is checked, and the lanes go on
-//   saving     the thread makes it durable and gives it its name
+//              copied at once, here; the thread copies what has changed in all others, to memory;
+//              then everyone's rest is checked, and the lanes go on
+//   saving     the thread writes that, makes all of it durable and gives it its name
 //
 // A lane that dies while it stands still is no harm: its next incarnation stands still as well. One
 // that went on (its process believed the supervisor dead) makes the snapshot void.

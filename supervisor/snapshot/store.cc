@@ -28,9 +28,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a thread copies at a time, and writes with one call at most.
-constexpr std::size_t kRangePages = 1024;
-constexpr std::size_t kRunPages = 256;
+// What a thread takes on at a time, and writes with one call at most.
+constexpr std::size_t kPartPages = 64;
+constexpr std::size_t kPartsAtOnce = 16;
+constexpr std::size_t kBlockPages = 256;
 
 std::string segment_file(std::size_t number) { return fmt::format("{:03}.segment", number); }
 
@@ -128,70 +129,137 @@ void Store::write_at(const Segment& segment, const std::byte* bytes, std::size_t
   }
 }
 
-// Pages [first, last): those that differ from the file are copied before they are hashed for good,
-// so that file and hash agree whoever writes to the page meanwhile.
-std::uint64_t Store::copy_range(Segment& segment, std::size_t first, std::size_t last,
-                                const std::byte* from) {
-  thread_local std::vector<std::byte> run(kRunPages * shm::kPageBytes);
-  std::size_t run_pages = 0;
-  std::uint64_t written = 0;
-  const auto flush = [&](std::size_t end) {
-    if (run_pages == 0) return;
-    write_at(segment, run.data(), run_pages * shm::kPageBytes, (end - run_pages) * shm::kPageBytes);
-    written += run_pages * shm::kPageBytes;
-    run_pages = 0;
-  };
-  for (std::size_t page = first; page < last; ++page) {
-    const std::byte* const source = from + page * shm::kPageBytes;
-    if (page_hash(source) == segment.hashes[page]) {
-      flush(page);
-      continue;
-    }
-    std::byte* const copy = run.data() + run_pages * shm::kPageBytes;
-    std::memcpy(copy, source, shm::kPageBytes);
-    segment.hashes[page] = page_hash(copy);
-    if (++run_pages == kRunPages) flush(page + 1);
-  }
-  flush(last);
-  return written;
+Store::Block Store::make_block() {
+  Block block;
+  block.bytes = std::make_unique<std::byte[]>(kBlockPages * shm::kPageBytes);  // zeroed: touched
+  return block;
 }
 
-std::uint64_t Store::copy(unsigned threads, const std::atomic<bool>& cancelled) {
-  struct Range {
+void Store::write_block(Block& block) {
+  const std::byte* at = block.bytes.get();
+  for (const Block::Run& run : block.runs) {
+    write_at(*run.segment, at, run.pages * shm::kPageBytes, run.page * shm::kPageBytes);
+    at += run.pages * shm::kPageBytes;
+  }
+  block.runs.clear();
+  block.pages = 0;
+}
+
+void Store::put_away(Block& block, bool keep) {
+  if (block.pages == 0) return;
+  if (keep) {
+    const std::lock_guard lock(room_mutex_);
+    if (!room_.empty()) {
+      kept_.push_back(std::exchange(block, std::move(room_.back())));
+      room_.pop_back();
+      return;
+    }
+  }
+  write_block(block);
+}
+
+// A page is copied before it is hashed, so that file and hash agree whoever writes to it meanwhile.
+// A page that has not changed is overwritten in the block by the next.
+std::uint64_t Store::copy_range(Segment& segment, PageRange range, const std::byte* from,
+                                Block& block, bool keep) {
+  std::uint64_t changed = 0;
+  for (std::size_t page = range.first; page < range.last; ++page) {
+    if (block.pages == kBlockPages) put_away(block, keep);
+    std::byte* const copy = block.bytes.get() + block.pages * shm::kPageBytes;
+    std::memcpy(copy, from + page * shm::kPageBytes, shm::kPageBytes);
+    const std::uint64_t hash = page_hash(copy);
+    if (hash == segment.hashes[page]) continue;
+    segment.hashes[page] = hash;
+    changed += shm::kPageBytes;
+    ++block.pages;
+    if (!block.runs.empty() && block.runs.back().segment == &segment &&
+        block.runs.back().page + block.runs.back().pages == page) {
+      ++block.runs.back().pages;
+    } else {
+      block.runs.push_back({&segment, page, 1});
+    }
+  }
+  return changed;
+}
+
+std::uint64_t Store::copy(unsigned threads, const std::atomic<bool>& cancelled, const Look& look) {
+  return copy_all(threads, cancelled, look, false);
+}
+
+void Store::make_room(std::uint64_t bytes) {
+  while (room_.size() * kBlockPages * shm::kPageBytes < bytes) room_.push_back(make_block());
+}
+
+std::uint64_t Store::copy_to_room(unsigned threads, const std::atomic<bool>& cancelled,
+                                  const Look& look) {
+  return copy_all(threads, cancelled, look, true);
+}
+
+void Store::write_kept() {
+  for (Block& block : kept_) write_block(block);
+  kept_.clear();
+  room_.clear();
+}
+
+std::uint64_t Store::copy_all(unsigned threads, const std::atomic<bool>& cancelled,
+                              const Look& look, bool keep) {
+  struct Part {
     Segment* segment;
-    std::size_t first;
-    std::size_t last;
+    PageRange pages;
   };
-  std::vector<Range> ranges;
-  for (Segment& segment : segments_) {
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    Segment& segment = segments_[i];
     if (segment.given) continue;
     remap(segment);
-    for (std::size_t page = 0; page < segment.hashes.size(); page += kRangePages) {
-      ranges.push_back({&segment, page, std::min(page + kRangePages, segment.hashes.size())});
+    const std::size_t end = segment.hashes.size();
+    const auto add = [&](PageRange range) {
+      const std::size_t last = std::min(range.last, end);
+      for (std::size_t page = range.first; page < last; page += kPartPages) {
+        parts.push_back({&segment, {page, std::min(page + kPartPages, last)}});
+      }
+    };
+    if (i < look.size() && look[i]) {
+      for (const PageRange& range : *look[i]) add(range);
+    } else {
+      add({0, end});
     }
   }
   std::atomic<std::size_t> next{0};
-  std::atomic<std::uint64_t> written{0};
+  std::atomic<std::uint64_t> changed{0};
   std::mutex mutex;
   std::exception_ptr failure;
   const auto work = [&] {
     try {
+      Block block = make_block();
+      std::size_t pages = 0;  // since it last took parts
+      std::size_t first = 0;
+      std::size_t last = 0;
       // relaxed, all: numbers; what the threads wrote is ordered by their join.
-      for (;;) {
-        const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
-        if (i >= ranges.size()) return;
-        if (cancelled.load(std::memory_order_relaxed)) {
-          throw Error(ErrorCode::kClosed, fmt::format("snapshot {}: given up", directory_));
+      for (;; ++first) {
+        if (first == last) {
+          // Small parts are taken by the dozen.
+          first = next.fetch_add(kPartsAtOnce, std::memory_order_relaxed);
+          last = std::min(first + kPartsAtOnce, parts.size());
+          if (first >= parts.size()) break;
         }
-        const Range& range = ranges[i];
-        written.fetch_add(
-            copy_range(*range.segment, range.first, range.last, range.segment->mapping.data()),
+        pages += parts[first].pages.last - parts[first].pages.first;
+        if (pages >= kPartPages) {
+          pages = 0;
+          if (cancelled.load(std::memory_order_relaxed)) {
+            throw Error(ErrorCode::kClosed, fmt::format("snapshot {}: given up", directory_));
+          }
+        }
+        const Part& part = parts[first];
+        changed.fetch_add(
+            copy_range(*part.segment, part.pages, part.segment->mapping.data(), block, keep),
             std::memory_order_relaxed);
       }
+      put_away(block, keep);
     } catch (...) {
       const std::lock_guard lock(mutex);
       failure = std::current_exception();
-      next.store(ranges.size(), std::memory_order_relaxed);
+      next.store(parts.size(), std::memory_order_relaxed);
     }
   };
   std::vector<std::thread> helpers;
@@ -199,7 +267,7 @@ std::uint64_t Store::copy(unsigned threads, const std::atomic<bool>& cancelled) 
   work();
   for (std::thread& helper : helpers) helper.join();
   if (failure) std::rethrow_exception(failure);
-  return written.load(std::memory_order_relaxed);
+  return changed.load(std::memory_order_relaxed);
 }
 
 void Store::put(std::size_t number, std::vector<std::byte> bytes) {
@@ -207,7 +275,9 @@ void Store::put(std::size_t number, std::vector<std::byte> bytes) {
   bytes.resize(shm::align_up(bytes.size(), shm::kPageBytes));
   segment.given = true;
   segment.hashes.resize(bytes.size() / shm::kPageBytes, zero_page_hash());
-  copy_range(segment, 0, segment.hashes.size(), bytes.data());
+  Block block = make_block();
+  copy_range(segment, {0, segment.hashes.size()}, bytes.data(), block, false);
+  put_away(block, false);
 }
 
 void Store::sync_directory(const std::string& directory) const {

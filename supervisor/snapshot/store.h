@@ -9,11 +9,16 @@
 // away by the next snapshot to the same place.
 //
 // Segments are copied as often as one likes while others write to them: each time only pages that
-// have changed since are written, found by their hash. The last time, everybody must stand still.
+// have changed since are written, found by their hash, among those that the caller wants looked at
+// (changes.h). The last time, everybody must stand still; what is written then may be kept in
+// memory until they go on.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +31,14 @@ class SnapshotManifest;
 namespace ringfeed::snapshot {
 
 inline constexpr const char* kManifestFile = "manifest.textproto";
+
+// Pages [first, last) of a segment.
+struct PageRange {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+// What a copy looks at, by segment; nullopt: all of it. Ranges may reach beyond a segment's end.
+using Look = std::vector<std::optional<std::vector<PageRange>>>;
 
 class Store {
  public:
@@ -41,8 +54,14 @@ class Store {
   // Segments get their numbers in this order.
   void add(std::string name, int fd);
   // Brings the files up to what the segments hold now, on `threads` threads; returns the bytes
-  // written. Throws kClosed once `cancelled` is set.
-  std::uint64_t copy(unsigned threads, const std::atomic<bool>& cancelled);
+  // that had changed. Throws kClosed once `cancelled` is set.
+  std::uint64_t copy(unsigned threads, const std::atomic<bool>& cancelled, const Look& look = {});
+  // Room in memory for what changes until the last copy; what does not fit is written at once.
+  void make_room(std::uint64_t bytes);
+  // The same as copy(), but into the room that there is; write_kept() writes it.
+  std::uint64_t copy_to_room(unsigned threads, const std::atomic<bool>& cancelled,
+                             const Look& look = {});
+  void write_kept();
   // The contents of segment `number` are these: for what changes even while all lanes stand still.
   void put(std::size_t number, std::vector<std::byte> bytes);
 
@@ -60,10 +79,27 @@ class Store {
     std::vector<std::uint64_t> hashes;  // of the pages in the file
     bool given = false;                 // by put()
   };
+  // Copies of pages on their way to the files.
+  struct Block {
+    struct Run {
+      const Segment* segment;
+      std::size_t page;
+      std::size_t pages;
+    };
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t pages = 0;
+    std::vector<Run> runs;
+  };
+  static Block make_block();
   [[nodiscard]] std::string path(const std::string& file) const { return partial_ + "/" + file; }
   void remap(Segment& segment);
-  std::uint64_t copy_range(Segment& segment, std::size_t first, std::size_t last,
-                           const std::byte* from);
+  std::uint64_t copy_all(unsigned threads, const std::atomic<bool>& cancelled, const Look& look,
+                         bool keep);
+  std::uint64_t copy_range(Segment& segment, PageRange range, const std::byte* from, Block& block,
+                           bool keep);
+  // Writes the block, or keeps it if there is another one; either way it is empty then.
+  void put_away(Block& block, bool keep);
+  void write_block(Block& block);
   void write_at(const Segment& segment, const std::byte* bytes, std::size_t count,
                 std::uint64_t offset);
   void sync_directory(const std::string& directory) const;
@@ -73,6 +109,9 @@ class Store {
   std::string partial_;
   shm::Fd lock_;  // of the partial directory
   std::vector<Segment> segments_;
+  std::mutex room_mutex_;
+  std::vector<Block> room_;  // empty ones
+  std::vector<Block> kept_;
   bool published_ = false;
 };
 

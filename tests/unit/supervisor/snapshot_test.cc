@@ -14,6 +14,7 @@
 
 #include "proto/snapshot.pb.h"
 #include "supervisor/control/hex.h"
+#include "supervisor/snapshot/changes.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"
 #include "supervisor/snapshot/store.h"
@@ -63,6 +64,18 @@ class Snapshots : public ::testing::Test {
             mapping.bytes() - shm::kPageBytes};
   }
   std::uint32_t arena_of(std::uint32_t lane) const { return layout_.lanes[lane].arena_segment; }
+  // As the lane's worker has them.
+  shm::Stamps stamps(std::uint32_t lane, const shm::Mapping& heads) const {
+    const auto& counts = layout_.segments[layout_.lanes[lane].heads_segment].spec.geometry;
+    return {memory_->lane(lane), {heads.data(), heads.bytes()}, counts[0], counts[1], counts[2]};
+  }
+  // Nobody waits for the answer of a lane at its end.
+  void finish_all_but(std::uint32_t lane) const {
+    for (const layout::LanePlan& plan : layout_.lanes) {
+      if (plan.index == lane) continue;
+      memory_->lane(plan.index).state.store(static_cast<std::uint32_t>(shm::LaneState::kFinished));
+    }
+  }
 
   layout::FeedLayout layout_;
   std::unique_ptr<layout::FeedMemory> memory_;
@@ -138,6 +151,117 @@ TEST_F(Snapshots, AreRightThoughSegmentsChangeWhileTheyAreCopied) {
   Result<layout::FoundMemory> found = load(work_ / "saved", out, layout_, {});
   ASSERT_TRUE(found.ok()) << found.error().message();
   EXPECT_EQ(contents(map(found->fds[arena_of(1)].get())), contents(arena));
+}
+
+TEST_F(Snapshots, LookOnlyAtWhatLanesHaveStamped) {
+  const std::uint32_t lane = layout_.producing_lanes[0];
+  finish_all_but(lane);
+  const shm::Mapping heads = map(memory_->fd(layout_.lanes[lane].heads_segment));
+  const shm::Mapping payload = map(memory_->fd(layout_.payload_segment));
+  shm::Stamps stamped = stamps(lane, heads);
+  Store store(work_ / "saved");
+  add_all(store);
+  Changes changes(*memory_);
+  const auto copy = [&] {
+    Look look = changes.look();
+    for (std::size_t i = 0; i < look.size(); ++i) {
+      if (i != layout_.payload_segment) look[i].emplace();
+    }
+    return store.copy(1, go_, look);
+  };
+  changes.order(go_);  // nobody answers, nothing has a stamp
+  copy();
+  stamped.follow();
+  // Slots 1 and 2: only one of them is announced.
+  payload.data()[2 * shm::kPageBytes] = std::byte{1};
+  payload.data()[3 * shm::kPageBytes] = std::byte{1};
+  stamped.mark_slot(1);
+  changes.order(go_);
+  EXPECT_EQ(copy(), 2 * shm::kPageBytes)
+      << "a lane that has answered late may have changed anything since";
+  changes.order(go_);
+  stamped.follow();
+  static_cast<void>(copy());
+  payload.data()[2 * shm::kPageBytes] = std::byte{2};
+  payload.data()[3 * shm::kPageBytes] = std::byte{2};
+  stamped.mark_slot(1);
+  EXPECT_EQ(copy(), shm::kPageBytes);
+}
+
+// The lane works all the time and takes over a new generation whenever it likes to.
+TEST_F(Snapshots, FindWhatALaneHasStampedWhileTheyAreCopied) {
+  const std::uint32_t lane = 1;
+  finish_all_but(lane);
+  const shm::Mapping heads = map(memory_->fd(layout_.lanes[lane].heads_segment));
+  const std::uint32_t segment = arena_of(lane);
+  shm::grow_segment(memory_->fd(segment), 4 << 20, "arena").or_throw();
+  const shm::Mapping arena = map(memory_->fd(segment));
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    std::mt19937_64 random(7);
+    shm::Stamps stamped = stamps(lane, heads);
+    auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(arena.data());
+    while (!stop.load()) {
+      if (random() % 5000 == 0) stamped.follow();
+      const std::uint64_t at =
+          shm::kStateOffset / 8 + random() % ((arena.bytes() - shm::kStateOffset) / 8);
+      stamped.mark(8 * at, 8);
+      words[at].store(random());
+    }
+  });
+  Store store(work_ / "saved");
+  add_all(store);
+  Changes changes(*memory_);
+  for (int pass = 0; pass < 20; ++pass) {
+    changes.order(go_);
+    store.copy(1, go_, changes.look());
+  }
+  stop.store(true);
+  writer.join();
+  store.make_room(1 << 20);  // less than there is to copy
+  store.copy_to_room(2, go_, changes.look());
+  store.write_kept();
+  SnapshotManifest out = manifest();
+  store.publish(out);
+  Result<layout::FoundMemory> found = load(work_ / "saved", out, layout_, {});
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(contents(map(found->fds[segment].get())), contents(arena));
+}
+
+// Of a ring, what is between head and tail is what counts; it goes round in between.
+TEST_F(Snapshots, HoldWhatIsInTheRings) {
+  std::mt19937_64 random(9);
+  const layout::RingPlan& ring = layout_.rings[0];
+  const std::uint64_t capacity = ring.geometry.capacity_bytes;
+  const shm::Mapping memory = map(memory_->fd(ring.segment));
+  const shm::Mapping heads = map(memory_->fd(ring.heads_segment));
+  auto& tail = reinterpret_cast<shm::TailLine*>(memory.data() + shm::kTailLineOffset)->tail;
+  auto& head =
+      reinterpret_cast<shm::HeadLine*>(heads.data() + shm::kHeadLinesOffset)[ring.head_index].head;
+  std::byte* const data = memory.data() + shm::kRingDataOffset;
+  for (int round = 0; round < 15; ++round) {
+    Store store(work_ / "saved");
+    add_all(store);
+    Changes changes(*memory_);
+    for (int pass = 0; pass < 4; ++pass) {
+      store.copy(1, go_, changes.look());
+      head.store(head + random() % (tail - head + 1));
+      for (std::uint64_t more = random() % (head + capacity - tail + 1); more > 0; --more) {
+        data[tail % capacity] = static_cast<std::byte>(random());
+        tail.store(tail + 1);
+      }
+    }
+    store.copy(1, go_, changes.look());
+    SnapshotManifest out = manifest();
+    store.publish(out);
+    Result<layout::FoundMemory> found = load(work_ / "saved", out, layout_, {});
+    ASSERT_TRUE(found.ok()) << found.error().message();
+    const shm::Mapping loaded = map(found->fds[ring.segment].get());
+    for (std::uint64_t at = head; at < tail; ++at) {
+      ASSERT_EQ(loaded.data()[shm::kRingDataOffset + at % capacity], data[at % capacity])
+          << "byte " << at << " of [" << head << ", " << tail << "), round " << round;
+    }
+  }
 }
 
 TEST_F(Snapshots, TakeNoRoomForZeros) {
