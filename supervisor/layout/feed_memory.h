@@ -2,9 +2,9 @@
 // them.
 //
 // Who writes what: the supervisor stores to FeedState, to the lanes of nodes, to `desired`,
-// `crash_count`, `quarantine_key` and `generation` of lane pages, to the heads of consumer groups and to claim
-// words of the dead; it rings any bell; everything else in here it only reads. A death of the
-// supervisor leaves memfds alive for as long as workers and trainers map them, and files
+// `crash_count`, `quarantine_key` and `generation` of lane pages, to the heads of consumer groups
+// and to claim words of the dead; it rings any bell; everything else in here it only reads. A death
+// of the supervisor leaves memfds alive for as long as workers and trainers map them, and files
 // (storage.directory) until they are removed.
 #pragma once
 

@@ -21,9 +21,11 @@ namespace {
 // The lanes are parked once so little has changed during a pass that it is copied in a moment, or
 // another pass would not gain much.
 constexpr std::uint64_t kRestBytes = 16 << 20;
-constexpr int kPassesMax = 5;
-// What changes until they stand still is kept in memory and written when they go on, up to here.
-constexpr std::uint64_t kRoomBytes = 4 * kRestBytes;
+constexpr int kPassesMax = 8;
+// What changes until they stand still is kept in memory and written when they go on: as much as
+// changed during the pass before, within these limits.
+constexpr std::uint64_t kRoomBytesMin = 64 << 20;
+constexpr std::uint64_t kRoomBytesMax = std::uint64_t{1} << 30;
 // So that lanes and trainers go first while they work.
 constexpr int kNice = 5;
 
@@ -96,14 +98,16 @@ void SnapshotTask::work() {
     std::thread polite([&] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
       try {
+        // Made before the last pass: what it takes would lengthen the time until lanes stand still.
+        store.make_room(kRoomBytesMin);
         std::uint64_t before = ~std::uint64_t{0};
         for (int pass = 0; pass < kPassesMax; ++pass) {
           changes.order(given_up_);
           const std::uint64_t changed = store.copy(1, given_up_, changes.look());
-          if (changed < kRestBytes || changed > before / 2) break;
+          if (changed < kRestBytes || (pass > 1 && changed > before - before / 4)) break;
+          if (pass > 0) store.make_room(std::min(changed, kRoomBytesMax));
           before = changed;
         }
-        store.make_room(kRoomBytes);
       } catch (const Error& error) {
         early = error;
       }

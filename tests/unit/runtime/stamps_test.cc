@@ -60,7 +60,7 @@ struct Scribbler {
           break;
         default:
           if (below(10) == 0 && state < kStateBytesMax) {
-            EXPECT_TRUE(step.grow(state + shm::kPageBytes).ok());
+            EXPECT_TRUE(step.grow(state + shm::kPageBytes));
           }
       }
       if (between) between();

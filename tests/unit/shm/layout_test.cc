@@ -139,7 +139,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0xdf9637a5a64f53d6;
+constexpr std::uint64_t kGoldenHash = 0x5d49514ef9b2db6b;
 
 std::string layout_text() {
   std::string text;
