@@ -94,33 +94,38 @@ void SnapshotTask::work() {
       store.add(segment.spec.name, memory_.fd(segment.id));
     }
     snapshot::Changes changes(memory_);
+    const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
     std::optional<Error> early;
+    // Everything once, giving way to lanes and trainers.
     std::thread polite([&] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
       try {
-        // Made before the last pass: what it takes would lengthen the time until lanes stand still.
         store.make_room(kRoomBytesMin);
-        std::uint64_t before = ~std::uint64_t{0};
-        for (int pass = 0; pass < kPassesMax; ++pass) {
-          changes.order(given_up_);
-          const std::uint64_t changed = store.copy(1, given_up_, changes.look());
-          if (changed < kRestBytes || (pass > 1 && changed > before - before / 4)) break;
-          if (pass > 0) store.make_room(std::min(changed, kRoomBytesMax));
-          before = changed;
-        }
+        changes.order(given_up_);
+        store.copy(1, given_up_, changes.look());
       } catch (const Error& error) {
         early = error;
       }
     });
     polite.join();
     if (early) throw Error(*early);
+    // In earnest from here on: what is done more slowly than lanes change it has no end.
+    std::uint64_t before = ~std::uint64_t{0};
+    for (int pass = 1; pass < kPassesMax; ++pass) {
+      changes.order(given_up_);
+      const std::uint64_t changed = store.copy(cores, given_up_, changes.look());
+      if (changed < kRestBytes || changed > before - before / 8) break;
+      // Before the next pass: what that takes would lengthen the time until lanes stand still.
+      store.make_room(std::min(changed, kRoomBytesMax));
+      before = changed;
+    }
     say(Word::kCopied);
     if (!await(Word::kRest)) return;
     snapshot::Look look = changes.look();
     for (std::size_t i = 0; i < small_.size(); ++i) {
       if (!small_[i].empty()) look[i].emplace();  // no page of it
     }
-    store.copy_to_room(std::max(1U, std::thread::hardware_concurrency()), given_up_, look);
+    store.copy_to_room(cores, given_up_, look);
     facts_.bytes = store.bytes();
     RF_FAILPOINT("supervisor.snapshot.copied");
     say(Word::kRestCopied);

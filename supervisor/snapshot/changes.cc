@@ -59,8 +59,10 @@ Look Changes::look() {
   for (std::optional<std::vector<PageRange>>& ranges : out) {
     if (!ranges) continue;
     // A ring's parts, and what the lanes say about the payload, come in any order and may overlap.
-    std::sort(ranges->begin(), ranges->end(),
-              [](const PageRange& a, const PageRange& b) { return a.first < b.first; });
+    const auto before = [](const PageRange& a, const PageRange& b) { return a.first < b.first; };
+    if (!std::is_sorted(ranges->begin(), ranges->end(), before)) {
+      std::sort(ranges->begin(), ranges->end(), before);
+    }
     std::size_t kept = 0;
     for (const PageRange& range : *ranges) {
       if (kept != 0 && range.first <= (*ranges)[kept - 1].last) {

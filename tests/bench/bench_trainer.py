@@ -16,6 +16,7 @@ def main() -> int:
     parser.add_argument("--feed", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--count", required=True, help="file to which the positions so far are written")
+    parser.add_argument("--step-ms", type=float, default=0, help="for which each batch is held")
     arguments = parser.parse_args()
     stop = False
 
@@ -37,6 +38,8 @@ def main() -> int:
                     break
                 positions += batch.rows
                 batches += 1
+                if arguments.step_ms:
+                    time.sleep(arguments.step_ms / 1000)
                 batch.release()
                 del batch
                 now = time.monotonic()

@@ -4,6 +4,9 @@ Beside them, from the same run, what a plain copy costs: the memory copied once 
 the stages would stand still if they were stopped for it), and written to the same disk.
 
     python tests/bench/snapshot_bench.py --data DIR --room DIR [--reservoir 1700000] [--rounds 3]
+
+How much changes while it is copied decides how long the pause is, so there are two trainers: one
+that takes batches as fast as it can, and one with a step of 100 ms.
 """
 
 from __future__ import annotations
@@ -50,10 +53,11 @@ def plain_copy(bytes_: int, room: Path) -> tuple[float, float]:
     return memory_s, disk_s
 
 
-def take(run: FeedRun) -> subprocess.Popen[bytes]:
-    """A trainer that takes whatever comes."""
+def take(run: FeedRun, step_ms: float) -> subprocess.Popen[bytes]:
+    """A trainer that takes a batch each step."""
     program = ROOT / "tests" / "bench" / "bench_trainer.py"
     words = ["--feed=lc0", "--group=default", f"--count={run.work / 'count'}"]
+    words.append(f"--step-ms={step_ms}")
     return subprocess.Popen(
         [sys.executable, str(program), *words], env=run.environment, stdout=subprocess.DEVNULL
     )
@@ -64,7 +68,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--room", type=Path, required=True, help="directory on the disk to write to")
     parser.add_argument("--reservoir", type=int, default=1_700_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="for each trainer")
+    parser.add_argument("--steps-ms", type=float, nargs="+", default=[0, 100])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     work = arguments.room / "snapshot-bench"
@@ -83,10 +88,14 @@ def main() -> int:
     try:
         run.start()
         os.environ["RINGFEED_SOCKET_DIR"] = str(run.sockets)
-        taker = take(run)
+        taker = take(run, 0)
         wait_until(lambda: (run.status() or {}).get("state") == "RUNNING", "a full reservoir", 600)
-        for number in range(arguments.rounds):
-            time.sleep(2)
+        for number in range(arguments.rounds * len(arguments.steps_ms)):
+            step_ms = arguments.steps_ms[number % len(arguments.steps_ms)]
+            taker.kill()
+            taker.wait()
+            taker = take(run, step_ms)
+            time.sleep(4)
             done = run.command("snapshot", "lc0", str(work / "saved"), "--json")
             assert done.returncode == 0, done.stderr
             taken = json.loads(done.stdout)
@@ -99,9 +108,10 @@ def main() -> int:
             with ringfeed.attach("lc0", attach_timeout_s=60, timeout_s=60) as feed:
                 feed.next().release()
                 first_s = time.monotonic() - start
-            taker = take(run)
+            taker = take(run, 0)
             rows.append(
                 {
+                    "step_ms": step_ms,
                     "bytes": taken["bytes"],
                     "pause_s": taken["pause_us"] / 1e6,
                     "total_s": taken["total_ms"] / 1e3,
@@ -111,7 +121,7 @@ def main() -> int:
                 }
             )
             print(
-                f"round {number}: {taken['bytes'] / 2**30:.2f} GiB, pause {rows[-1]['pause_s']:.3f} s "
+                f"round {number}, step {step_ms:.0f} ms: {taken['bytes'] / 2**30:.2f} GiB, pause {rows[-1]['pause_s']:.3f} s "
                 f"({rows[-1]['pause_s'] / memory_s:.2f} x copied in memory), total "
                 f"{rows[-1]['total_s']:.1f} s ({rows[-1]['total_s'] / disk_s:.2f} x written), resume "
                 f"to first batch {first_s:.1f} s",
@@ -122,14 +132,19 @@ def main() -> int:
     finally:
         run.close()
         shutil.rmtree(work, ignore_errors=True)
-    median = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-    print(
-        f"median of {len(rows)}: pause {1e3 * median['pause_s']:.0f} ms, a memory copy "
-        f"{1e3 * median['memory_copy_s']:.0f} ms; total {median['total_s']:.1f} s, a disk copy "
-        f"{median['disk_copy_s']:.1f} s; resume to first batch {median['resume_to_batch_s']:.1f} s"
-    )
+    medians = []
+    for step_ms in arguments.steps_ms:
+        these = [row for row in rows if row["step_ms"] == step_ms]
+        median = {name: statistics.median(row[name] for row in these) for name in these[0]}
+        medians.append(median)
+        print(
+            f"median of {len(these)}, step {step_ms:.0f} ms: pause {1e3 * median['pause_s']:.0f} ms, "
+            f"a memory copy {1e3 * median['memory_copy_s']:.0f} ms; total {median['total_s']:.1f} s, "
+            f"a disk copy {median['disk_copy_s']:.1f} s; resume to first batch "
+            f"{median['resume_to_batch_s']:.1f} s"
+        )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"rounds": rows, "median": median}, indent=1))
+        arguments.json.write_text(json.dumps({"rounds": rows, "medians": medians}, indent=1))
     return 0
 
 
