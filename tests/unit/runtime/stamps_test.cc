@@ -104,6 +104,7 @@ TEST(Stamps, AreOnEveryPageThatAStageChanges) {
 // Killed before, in and after a commit; the next incarnation goes on with the list, in a newer
 // generation than that of the step.
 TEST(Stamps, AreOnEveryPageThatADeadLaneOrItsHeirHasChanged) {
+  std::uint64_t changed = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     Scribbler scribbler(seed);
     StampWatch watch(scribbler.rig, scribbler.lane);
@@ -116,8 +117,9 @@ TEST(Stamps, AreOnEveryPageThatADeadLaneOrItsHeirHasChanged) {
           scribbler.rig.die(scribbler.lane, kPoints[scribbler.below(4)], 1 + scribbler.below(6)));
       ASSERT_EQ(watch.mark(), "") << "seed " << seed;
     }
-    EXPECT_GT(watch.changed(), 50U);
+    changed += watch.changed();
   }
+  EXPECT_GT(changed, 40 * 50U) << "a page or two a round, or the test has looked at nothing";
 }
 #endif
 
