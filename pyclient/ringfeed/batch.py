@@ -28,7 +28,8 @@ class _Memory:
         self.__array_interface__ = {
             "data": (lease.data + tensor.offset, not writable),
             "shape": tensor.shape_of(lease.rows),
-            "typestr": tensor.dtype.str,
+            # Of what NumPy does not have by itself: the bits, which a view then names.
+            "typestr": "<u2" if tensor.element == "bfloat16" else tensor.dtype.str,
             "version": 3,
         }
 
@@ -96,7 +97,7 @@ class Batch(Mapping[str, np.ndarray]):
                 f"batch {self.seq} was released: take arrays from it before release(), or use "
                 "copy()"
             )
-        return np.asarray(_Memory(self._lease, tensor, self.view == "private"))
+        return np.asarray(_Memory(self._lease, tensor, self.view == "private")).view(tensor.dtype)
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = self._arrays.get(name)

@@ -12,8 +12,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 try:
     import jax
+    import jax.numpy as jnp
 except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
@@ -26,7 +29,7 @@ from .batch import Batch
 from .errors import FeedEnd, SlotsExhausted
 from .feed import Feed
 
-__all__ = ["iterate"]
+__all__ = ["expand_planes", "expand_policy", "iterate"]
 
 # How long, and how often, a slot is looked for that only a computation under way seems to hold. By
 # then the results that somebody still waits for are there.
@@ -42,7 +45,8 @@ def iterate(
 ) -> Iterator[dict[str, jax.Array]]:
     """Batches of a feed, name to jax.Array, until the feed ends.
 
-    Dtypes are those of JAX: without ``jax_enable_x64`` int64 becomes int32.
+    Dtypes are those of JAX: without ``jax_enable_x64`` int64 becomes int32, and uint64, which stands
+    for bits, uint32 with one dimension more: (lower half, upper half).
 
     On the CPU JAX makes arrays over the slot itself where it can: the slot stays claimed until the
     last of them is gone and the computations that read it are done. For other devices the slot
@@ -77,12 +81,70 @@ def _place(
     spread = isinstance(device, jax.sharding.Sharding) and not device.is_fully_addressable
     placed = {}
     for name in arrays:
+        array = arrays[name]
+        if array.dtype == np.uint64 and not jax.config.jax_enable_x64:
+            array = _halves(array)
         if spread:
-            placed[name] = jax.make_array_from_process_local_data(device, arrays[name])
+            placed[name] = jax.make_array_from_process_local_data(device, array)
         else:
-            placed[name] = jax.device_put(arrays[name], device)
+            placed[name] = jax.device_put(array, device)
     handed_out.add(batch, placed)
     return placed
+
+
+def _halves(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint32).reshape(*array.shape, 2)
+
+
+def expand_planes(bits: jax.Array | np.ndarray, dtype: Any = jnp.float32) -> jax.Array:
+    """Input planes from their bits (``planes: PLANES_BITS``); may be called inside jax.jit.
+
+    The same numbers as the feed's own planes have, of float32 rounded to ``dtype``.
+
+    Args:
+        bits: uint64 [rows, 112], or uint32 [rows, 112, 2] as iterate() gives them without
+            ``jax_enable_x64``.
+        dtype: Of the planes.
+    Returns:
+        [rows, 112, 8, 8]: rank 1 to 8 of the mover's view, file a to h.
+    Raises:
+        ValueError: Another shape or dtype.
+    """
+    if bits.dtype == np.uint64 and bits.ndim == 2:
+        words = (
+            _halves(np.ascontiguousarray(bits))
+            if isinstance(bits, np.ndarray)
+            else jax.lax.bitcast_convert_type(bits, jnp.uint32)
+        )
+    else:
+        words = bits
+    if words.dtype != np.uint32 or words.ndim != 3 or words.shape[1:] != (112, 2):
+        raise ValueError(
+            "expand_planes takes uint64 [rows, 112] or uint32 [rows, 112, 2], not "
+            f"{bits.dtype} {list(bits.shape)}"
+        )
+    words = jnp.asarray(words)
+    ranks = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(len(words), 112, 8, 1)
+    # File a is the highest bit of a rank.
+    planes = ((ranks >> jnp.arange(7, -1, -1, dtype=jnp.uint8)) & 1).astype(dtype)
+    # The plane of the 50-move rule: a float32 in the lower half of its word.
+    rule50 = jax.lax.bitcast_convert_type(words[:, 109, 0], jnp.float32)
+    return planes.at[:, 109].set(rule50.astype(dtype)[:, None, None])
+
+
+def expand_policy(indices: jax.Array, values: jax.Array, filler: jax.Array) -> jax.Array:
+    """The policy from its entries (``policy: POLICY_SPARSE``); may be called inside jax.jit.
+
+    Args:
+        indices: int16 [rows, entries]: moves 0 to 1857, 1858 behind the last one.
+        values: float32 [rows, entries].
+        filler: float32 [rows]: what a move has that is not listed.
+    Returns:
+        [rows, 1858], the dtype of ``values``: bit for bit what the feed's float32 policy has.
+    """
+    dense = jnp.repeat(jnp.asarray(filler, values.dtype)[:, None], 1859, axis=1)
+    rows = jnp.arange(len(values))[:, None]
+    return dense.at[rows, jnp.asarray(indices, jnp.int32)].set(values)[:, :1858]
 
 
 class _HandedOut:

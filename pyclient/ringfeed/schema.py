@@ -16,7 +16,9 @@ class Tensor:
     """One array of a batch: row-major, little-endian.
 
     ``shape`` is that of a batch of any size: -1 stands for its rows. ``offset`` is bytes from the
-    start of the slot, ``nbytes`` what it takes with ``rows_max`` rows.
+    start of the slot, ``nbytes`` what it takes with ``rows_max`` rows. ``element`` is the feed's
+    name of the elements' type: that of ``dtype``, but for "bfloat16", which NumPy has only with the
+    package ml_dtypes; without it ``dtype`` is uint16, the bits.
     """
 
     name: str
@@ -24,10 +26,21 @@ class Tensor:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    element: str = ""
 
     def shape_of(self, rows: int) -> tuple[int, ...]:
         """Shape in a batch of this many rows."""
         return tuple(rows if size < 0 else size for size in self.shape)
+
+
+def _dtype(element: str) -> np.dtype:
+    if element != "bfloat16":
+        return np.dtype(element).newbyteorder("<")
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype("<u2")
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 class Schema(Mapping[str, Tensor]):
@@ -52,13 +65,15 @@ class Schema(Mapping[str, Tensor]):
         tensors = []
         for tensor in raw:
             try:
-                dtype = np.dtype(tensor.dtype).newbyteorder("<")
+                dtype = _dtype(tensor.dtype)
             except TypeError as error:
                 raise IncompatibleFeed(
                     f"tensor {tensor.name} has dtype {tensor.dtype!r}, which this NumPy "
                     f"({np.__version__}) does not know"
                 ) from error
-            known = Tensor(tensor.name, dtype, tensor.shape, tensor.offset, tensor.nbytes)
+            known = Tensor(
+                tensor.name, dtype, tensor.shape, tensor.offset, tensor.nbytes, tensor.dtype
+            )
             items = 1
             for size in known.shape_of(rows_max):
                 items *= size
@@ -81,6 +96,6 @@ class Schema(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         inside = ", ".join(
-            f"{t.name}: {t.dtype}{list(t.shape)}".replace("-1", "B") for t in self.values()
+            f"{t.name}: {t.element}{list(t.shape)}".replace("-1", "B") for t in self.values()
         )
         return f"Schema({inside}; rows_max={self.rows_max})"

@@ -41,7 +41,7 @@ from .batch import Batch
 from .errors import FeedEnd, FeedIOError, InvalidRequest
 from .feed import Feed, attach
 
-__all__ = ["FeedDataset", "FeedLoader", "rank_and_world"]
+__all__ = ["FeedDataset", "FeedLoader", "expand_planes", "expand_policy", "rank_and_world"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -64,8 +64,21 @@ def tensors(batch: Batch, copy: bool | None) -> Tensors:
             "memory that may be written, or let torch() copy"
         )
     return {
-        name: torch.from_numpy(np.array(batch[name]) if copy else batch[name]) for name in batch
+        name: _typed(torch.from_numpy(array.copy() if copy else array), element)
+        for name, array, element in _arrays(batch)
     }
+
+
+def _arrays(batch: Batch) -> Iterator[tuple[str, np.ndarray, str]]:
+    """Name, array and type of the elements; the bits of what PyTorch does not take from NumPy."""
+    for name in batch:
+        array = batch[name]
+        element = batch._schema[name].element
+        yield name, array.view(np.int16) if element == "bfloat16" else array, element
+
+
+def _typed(tensor: torch.Tensor, element: str) -> torch.Tensor:
+    return tensor.view(torch.bfloat16) if element == "bfloat16" else tensor
 
 
 def to_device(
@@ -76,7 +89,9 @@ def to_device(
     # Of other devices it is not known when they have read.
     asynchronous = non_blocking and place.type == "cuda"
     # Tensors that look writable and are not: they do not leave this function.
-    sources = {name: from_dlpack(batch[name]) for name in batch}
+    sources = {
+        name: _typed(from_dlpack(array), element) for name, array, element in _arrays(batch)
+    }
     try:
         return {name: _copied(source, place, asynchronous) for name, source in sources.items()}
     finally:
@@ -94,6 +109,53 @@ def _reached(device: torch.device) -> Event:
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
     return event
+
+
+# ---- compact tensors of the Lc0 pipeline, on the device ----
+
+
+def expand_planes(bits: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Input planes from their bits (``planes: PLANES_BITS``), on the device of ``bits``.
+
+    The same numbers as the feed's own planes have, of float32 rounded to ``dtype``.
+
+    Args:
+        bits: uint64 (or int64) [rows, 112], as the feed gives them.
+        dtype: Of the planes.
+    Returns:
+        [rows, 112, 8, 8]: rank 1 to 8 of the mover's view, file a to h.
+    Raises:
+        ValueError: Another shape or dtype.
+    """
+    if bits.ndim != 2 or bits.shape[1] != 112 or bits.dtype not in (torch.uint64, torch.int64):
+        raise ValueError(
+            f"expand_planes takes uint64 [rows, 112], not {bits.dtype} {list(bits.shape)}"
+        )
+    words = bits.contiguous().view(torch.int64)
+    ranks = words.view(torch.uint8).reshape(len(bits), 112, 8, 1)
+    # File a is the highest bit of a rank.
+    files = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
+    planes = ((ranks >> files) & 1).to(dtype)
+    # The plane of the 50-move rule: a float32 in the lower half of its word.
+    rule50 = words[:, 109].contiguous().view(torch.float32)[::2]
+    planes[:, 109] = rule50.to(dtype)[:, None, None]
+    return planes
+
+
+def expand_policy(
+    indices: torch.Tensor, values: torch.Tensor, filler: torch.Tensor
+) -> torch.Tensor:
+    """The policy from its entries (``policy: POLICY_SPARSE``), on the device of ``values``.
+
+    Args:
+        indices: int16 [rows, entries]: moves 0 to 1857, 1858 behind the last one.
+        values: float32 [rows, entries].
+        filler: float32 [rows]: what a move has that is not listed.
+    Returns:
+        [rows, 1858], the dtype of ``values``: bit for bit what the feed's float32 policy has.
+    """
+    dense = filler.to(values.dtype)[:, None].repeat(1, 1859)
+    return dense.scatter_(1, indices.long(), values)[:, :1858]
 
 
 # ---- pinned memory ----

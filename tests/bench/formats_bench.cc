@@ -70,7 +70,7 @@ PackedFrames packed_sample() {
   std::size_t at = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t bytes =
-        pack(records.data() + i * kV6RecordBytes, std::span(packed.bytes).subspan(at));
+        pack(records.data() + i * kV6RecordBytes, 6, std::span(packed.bytes).subspan(at));
     packed.frames.push_back(std::span(packed.bytes).subspan(at, bytes));
     at += bytes;
   }
@@ -139,7 +139,7 @@ void pack_frames(benchmark::State& state, Kernel kernel) {
     out_bytes = 0;
     for (std::size_t i = 0; i < kSampleRecords; ++i) {
       out_bytes +=
-          pack(records.data() + i * kV6RecordBytes, std::span(ring).subspan(out_bytes), kernel);
+          pack(records.data() + i * kV6RecordBytes, 6, std::span(ring).subspan(out_bytes), kernel);
     }
     benchmark::DoNotOptimize(ring.data());
   }
@@ -154,7 +154,7 @@ void unpack_frames(benchmark::State& state) {
   Bytes record(kV6RecordBytes);
   for (auto _ : state) {
     for (const std::span<const std::byte> frame : packed.frames) {
-      if (!unpack(frame, record.data())) state.SkipWithError("refused");
+      if (unpack(frame, record.data()) == 0) state.SkipWithError("refused");
       benchmark::DoNotOptimize(record.data());
     }
   }
@@ -167,7 +167,7 @@ void expand_batch(benchmark::State& state, Kernel kernel) {
   if (!kernel_supported(kernel)) return state.SkipWithError("not on this machine");
   const PackedFrames packed = packed_sample();
   const BatchMemory memory;
-  Lc0TensorWriter writer(kernel);
+  Lc0TensorWriter writer({}, kernel);
   const Lc0Tensors tensors = memory.tensors();
   for (auto _ : state) {
     for (std::size_t row = 0; row < kBatchRows; ++row) {
@@ -192,7 +192,7 @@ void expand_batch_plain_loop(benchmark::State& state) {
   for (auto _ : state) {
     for (std::size_t row = 0; row < kBatchRows; ++row) {
       const std::byte* record = records.data() + (row % kSampleRecords) * kV6RecordBytes;
-      float* planes = tensors.planes + row * kPlanesRowFloats;
+      float* planes = static_cast<float*>(tensors.planes) + row * kPlanesRowFloats;
       for (std::size_t plane = 0; plane < kBitPlanes; ++plane) {
         std::uint64_t bits = 0;
         std::memcpy(&bits, record + v6::kPlanes + 8 * plane, 8);

@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
     if (measuring) inflating += cpu_seconds() - before;
     for (std::size_t at = 0; at + formats::kV6RecordBytes <= raw.size();
          at += formats::kV6RecordBytes) {
-      const std::size_t bytes = formats::pack(raw.data() + at, frame);
+      const std::size_t bytes = formats::pack(raw.data() + at, 6, frame);
       if (bytes > kPlaceBytes) {
         ++skipped;  // a handful of positions with more than 58 legal moves
         continue;
@@ -122,11 +122,11 @@ int main(int argc, char** argv) {
       }
       std::byte* const victim = reservoir + random.below(reservoir_size) * kPlaceBytes;
       std::byte* const slot = ring + batch % kBatches * slot_bytes;
-      if (writer.write_row(
-              {victim, kPlaceBytes},
-              {reinterpret_cast<float*>(slot), reinterpret_cast<float*>(slot + planes_bytes),
-               reinterpret_cast<float*>(slot + planes_bytes + policy_bytes)},
-              row) != formats::RowStatus::kWritten) {
+      if (writer.write_row({victim, kPlaceBytes},
+                           {.planes = slot,
+                            .policy = slot + planes_bytes,
+                            .values = slot + planes_bytes + policy_bytes},
+                           row) != formats::RowStatus::kWritten) {
         return 1;
       }
       std::memcpy(victim, frame.data(), bytes);

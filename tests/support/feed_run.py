@@ -50,7 +50,7 @@ stages {{ name: "unpacker" chunk_unpacker {{
   input: "pool" threads: {unpackers} position_sampling_rate: {rate} queue_capacity: 512 }} }}
 stages {{ name: "sampler" shuffling_frame_sampler {{
   input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: 512 }} }}
-stages {{ name: "tensors" tensor_generator {{ input: "sampler" threads: {generators} batch_size: {batch} }} }}
+stages {{ name: "tensors" tensor_generator {{ input: "sampler" threads: {generators} batch_size: {batch} {tensors} }} }}
 feed_output {{ slots: {slots} dispatch: {dispatch} {groups} }}
 {extra}
 """
@@ -67,6 +67,7 @@ DEFAULTS: dict[str, Any] = {
     "rate": 1.0,
     "reservoir": 2000,
     "batch": 256,
+    "tensors": "",
     "slots": 6,
     "dispatch": "ORDERED",
     "groups": "",

@@ -4,6 +4,9 @@
 
 #include <bit>
 #include <cstring>
+#include <limits>
+
+#include "ringfeed/shm/result.h"
 
 namespace ringfeed::formats {
 
@@ -17,12 +20,15 @@ std::uint32_t load_u32(const std::byte* at) noexcept {
   return value;
 }
 
-// What is read here. A new version or input format is accepted by this function, packed and
-// expanded by its own branch in packed_frame.cc and lc0_tensors.cc, and nowhere else.
-ChunkReason accepts(std::uint32_t version, std::uint32_t input_format) noexcept {
-  if (version != 6) return ChunkReason::kUnsupportedVersion;
-  if (input_format != 1) return ChunkReason::kUnsupportedInputFormat;
-  return ChunkReason::kUsable;
+// Versions 3 and 4 have no input_format, so what lies behind it lies four bytes further up.
+constexpr std::size_t kInputFormatBytes = 4;
+
+bool has_input_format(std::uint32_t version) noexcept { return version >= 5; }
+
+// The game's result as versions 3 to 5 have it.
+int old_result(const std::byte* record, std::uint32_t version) noexcept {
+  const std::size_t at = v6::kInvarianceInfo + 1;
+  return static_cast<std::int8_t>(record[has_input_format(version) ? at : at - kInputFormatBytes]);
 }
 
 }  // namespace
@@ -54,12 +60,12 @@ const char* chunk_reason_name(ChunkReason reason) noexcept {
       return "wrong_size";
     case ChunkReason::kWrongVersion:
       return "wrong_version";
-    case ChunkReason::kUnsupportedVersion:
-      return "unsupported_version";
     case ChunkReason::kUnsupportedInputFormat:
       return "unsupported_input_format";
     case ChunkReason::kMixedRecords:
       return "mixed_records";
+    case ChunkReason::kWrongResult:
+      return "wrong_result";
   }
   return "unknown";
 }
@@ -73,19 +79,27 @@ ChunkCheck check_chunk(std::span<const std::byte> chunk) noexcept {
   if (chunk.empty()) return refused(ChunkReason::kEmpty);
   if (chunk.size() < 8) return refused(ChunkReason::kWrongSize);
   check.version = load_u32(chunk.data());
-  // Versions 3 and 4 have no input_format: a policy entry lies there, and their size decides first.
-  if (check.version >= 5) check.input_format = load_u32(chunk.data() + v6::kInputFormat);
   check.frame_bytes = frame_bytes_of_version(check.version);
   if (check.frame_bytes == 0) return refused(ChunkReason::kWrongVersion);
   if (chunk.size() % check.frame_bytes != 0) return refused(ChunkReason::kWrongSize);
-  const ChunkReason first = accepts(check.version, check.input_format);
-  if (first != ChunkReason::kUsable) return refused(first);
+  const bool formatted = has_input_format(check.version);
+  check.input_format = formatted ? load_u32(chunk.data() + v6::kInputFormat)
+                                 : std::uint32_t{input_format::kClassical};
+  if (!input_format_known(check.input_format)) {
+    return refused(ChunkReason::kUnsupportedInputFormat);
+  }
+  const std::size_t same_bytes = formatted ? 8 : 4;
   for (std::size_t offset = 0; offset < chunk.size(); offset += check.frame_bytes) {
-    if (std::memcmp(chunk.data() + offset, chunk.data(), 8) != 0) {
-      check.frame_offset = offset;
+    check.frame_offset = offset;
+    const std::byte* record = chunk.data() + offset;
+    if (std::memcmp(record, chunk.data(), same_bytes) != 0) {
       return refused(ChunkReason::kMixedRecords);
     }
+    if (check.version >= 6) continue;
+    const int result = old_result(record, check.version);
+    if (result < -1 || result > 1) return refused(ChunkReason::kWrongResult);
   }
+  check.frame_offset = 0;
   check.frame_count = chunk.size() / check.frame_bytes;
   return refused(ChunkReason::kUsable);
 }
@@ -111,21 +125,58 @@ std::string chunk_check_text(const ChunkCheck& check) {
       return fmt::format(
           "it begins with {}, which is no record version (3 to 7): not training data",
           check.version);
-    case ChunkReason::kUnsupportedVersion:
-      return fmt::format(
-          "records of version {}; only version 6 is read: convert them with the engine's rescorer",
-          check.version);
     case ChunkReason::kUnsupportedInputFormat:
       return fmt::format(
-          "input_format {}; only 1 (classical 112 planes) is read: leave this run out",
+          "input_format {}; there are 1 to 5, 132 and 133: not training data, or of a newer engine",
           check.input_format);
     case ChunkReason::kMixedRecords:
       return fmt::format(
           "the record at byte {} is not of version {} and input_format {} as the first one is: "
           "damaged; fetch it again",
           check.frame_offset, check.version, check.input_format);
+    case ChunkReason::kWrongResult:
+      return fmt::format(
+          "the record of version {} at byte {} has a result that is none of -1, 0, 1: damaged; "
+          "fetch it again",
+          check.version, check.frame_offset);
   }
   return "unknown reason";
+}
+
+bool input_format_known(std::uint32_t format) noexcept {
+  return (format >= input_format::kClassical && format <= input_format::kCanonicalV2) ||
+         format == input_format::kHectopliesArmageddon ||
+         format == input_format::kCanonicalV2Armageddon;
+}
+
+std::uint32_t upgraded_version(std::uint32_t version) noexcept {
+  if (frame_bytes_of_version(version) == 0) return 0;
+  return version < 6 ? 6 : version;
+}
+
+void upgrade_record(const std::byte* record, std::uint32_t version, std::byte* to) noexcept {
+  RF_CHECK(version >= 3 && version <= 5, version);
+  const std::size_t bytes = frame_bytes_of_version(version);
+  std::memset(to, 0, kV6RecordBytes);
+  if (has_input_format(version)) {
+    std::memcpy(to, record, bytes);
+  } else {
+    std::memcpy(to + v6::kInputFormat, &input_format::kClassical, sizeof(std::uint32_t));
+    std::memcpy(to + v6::kPolicy, record + v6::kPolicy - kInputFormatBytes,
+                bytes - (v6::kPolicy - kInputFormatBytes));
+  }
+  constexpr std::uint32_t kVersion = 6;
+  std::memcpy(to + v6::kVersion, &kVersion, sizeof kVersion);
+  to[v6::kInvarianceInfo + 1] = std::byte{0};
+  const auto put = [to](std::size_t offset, float value) {
+    std::memcpy(to + offset, &value, sizeof value);
+  };
+  const int result = old_result(record, version);
+  put(v6::kResultQ, static_cast<float>(result));
+  put(v6::kResultD, result == 0 ? 1.0F : 0.0F);
+  for (const std::size_t offset : {v6::kOrigQ, v6::kOrigD, v6::kOrigM}) {
+    put(offset, std::numeric_limits<float>::quiet_NaN());
+  }
 }
 
 }  // namespace ringfeed::formats

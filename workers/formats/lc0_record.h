@@ -1,5 +1,5 @@
-// Leela Chess Zero training records: sizes, offsets, and whether a chunk is whole records of a kind
-// handled here.
+// Leela Chess Zero training records: sizes, offsets, whether a chunk is whole records of a known
+// kind, and what an old record is as one of version 6.
 //
 // A chunk is one game: records of one version, one after the other, nothing before, between or
 // after. Records are packed, little-endian, floats are IEEE-754 binary32. The first four bytes name
@@ -7,8 +7,11 @@
 //
 //   version        3     4     5     6     7
 //   bytes/record   8276  8292  8308  8356  8396
-//   read here      no    no    no    yes   no     (the others are refused by name,
-//   kUnsupportedVersion)
+//   becomes        6     6     6     6     7      (upgrade_record)
+//
+// Versions 3 to 5 lack fields at the end, 3 and 4 also input_format. They have the game's result as
+// an int8 where version 6 has `dummy`, and version 3 marks illegal moves with 0, as moves that are
+// legal and were not visited.
 //
 // Layout of version 6 (offset, size, field; q is W-L, d the draw probability, m plies left, all in
 // the mover's view):
@@ -24,6 +27,9 @@
 //   8280     8  root_q, best_q               8356      end
 //   8288     8  root_d, best_d
 //   8296     4  root_m
+//
+// Version 7 goes on: 8356 d_st f32, 8360 opp_played_idx u16, 8362 next_played_idx u16, 8364
+// reserved f32[8], 8396 end.
 #pragma once
 
 #include <cstddef>
@@ -80,6 +86,10 @@ inline constexpr std::size_t kPlayedIdx = 8344;
 inline constexpr std::size_t kBestIdx = 8346;
 inline constexpr std::size_t kPolicyKld = 8348;
 inline constexpr std::size_t kQSt = 8352;
+// What version 7 has more.
+inline constexpr std::size_t kDSt = 8356;
+inline constexpr std::size_t kOppPlayedIdx = 8360;
+inline constexpr std::size_t kNextPlayedIdx = 8362;
 static_assert(kPolicy + kPolicyBytes == kPlanes);
 static_assert(kPlanes + kBitPlaneBytes == kCastlingUsOoo);
 static_assert(kQSt + 4 == kV6RecordBytes);
@@ -93,9 +103,9 @@ enum class ChunkReason : std::uint8_t {
   kEmpty,                   // no bytes at all
   kWrongSize,               // not a whole number of records of the version that the first one names
   kWrongVersion,            // the first four bytes name no version of this format
-  kUnsupportedVersion,      // a real version that is not read here
-  kUnsupportedInputFormat,  // version 6, but not the classical 112 planes (input_format 1)
+  kUnsupportedInputFormat,  // an input_format that nobody has defined
   kMixedRecords,            // a later record is of another version or input format than the first
+  kWrongResult,             // version 3 to 5: a result that is none of -1, 0, 1
 };
 
 // A word for counters and logs: "usable", "empty", "wrong_size", ...
@@ -120,5 +130,25 @@ struct ChunkCheck {
 // Refusal with its numbers and what to do, for the log: "217256 bytes are not a whole number of
 // ...".
 [[nodiscard]] std::string chunk_check_text(const ChunkCheck& check);
+
+// What the first 112 planes mean and where they come from; the values are those of the files.
+namespace input_format {
+inline constexpr std::uint32_t kClassical = 1;               // castling 0/1
+inline constexpr std::uint32_t kCastlingPlane = 2;           // castling as bits of the rooks' files
+inline constexpr std::uint32_t kCanonical = 3;               // and en passant as bits of a file
+inline constexpr std::uint32_t kHectoplies = 4;              // and rule50 in hundredths
+inline constexpr std::uint32_t kCanonicalV2 = 5;             // and no history behind a repetition
+inline constexpr std::uint32_t kHectopliesArmageddon = 132;  // and who has to win
+inline constexpr std::uint32_t kCanonicalV2Armageddon = 133;
+}  // namespace input_format
+[[nodiscard]] bool input_format_known(std::uint32_t format) noexcept;
+
+// The version that a record of this one becomes: 6, or 7 for 7. 0 for a version that is not read.
+[[nodiscard]] std::uint32_t upgraded_version(std::uint32_t version) noexcept;
+
+// A record of version 3, 4 or 5 as one of version 6: writes kV6RecordBytes to `to`. Fields that it
+// has not are 0, but orig_* NaN and input_format 1; result_q and result_d come from its int8
+// result, which check_chunk() has looked at. RF_CHECK: version 3 to 5.
+void upgrade_record(const std::byte* record, std::uint32_t version, std::byte* to) noexcept;
 
 }  // namespace ringfeed::formats

@@ -1,12 +1,12 @@
 #include "workers/formats/lc0_tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/packed_frame.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,181 +16,228 @@ namespace ringfeed::formats {
 
 namespace {
 
-constexpr std::size_t kLineBytes = 64;
-constexpr std::uint32_t kNoMovesLeftBits =
-    0x7fc00000;  // the quiet NaN of the st row's third column
+constexpr std::uint32_t kNanBits = 0x7fc00000;  // the quiet NaN without a payload
 
-// Byte b of a plane is a rank, its most significant bit file a: eight floats a byte value, 8 KiB,
-// at home in L1.
-struct alignas(32) RankFloats {
-  float file[8];
-};
-constexpr std::array<RankFloats, 256> kRanks = [] {
-  std::array<RankFloats, 256> ranks{};
-  for (std::size_t bits = 0; bits < 256; ++bits) {
-    for (std::size_t file = 0; file < 8; ++file) {
-      ranks[bits].file[file] = ((bits >> (7 - file)) & 1) != 0 ? 1.0F : 0.0F;
-    }
-  }
-  return ranks;
-}();
-
-void expand_planes_portable(const std::byte* planes, const float (&constants)[8],
-                            float* row) noexcept {
-  for (std::size_t rank = 0; rank < kBitPlaneBytes; ++rank) {
-    std::memcpy(row + 8 * rank, kRanks[std::to_integer<std::size_t>(planes[rank])].file, 32);
-  }
-  float* at = row + 64 * kBitPlanes;
-  for (const float constant : constants) at = std::fill_n(at, 64, constant);
-}
-
-void stream_policy_portable(const std::byte* source, float* row) noexcept {
-  std::memcpy(row, source, kPolicyBytes);
-}
-
-// A row of 7432 bytes begins and ends inside a line that it shares with its neighbours. Those two
-// pieces are written with ordinary stores, and only the whole lines between them are streamed.
-struct Pieces {
-  std::size_t head_bytes;
-  std::size_t lines;
-  std::size_t tail_bytes;
-};
-Pieces pieces_of(const float* row) noexcept {
-  const std::size_t head = (-reinterpret_cast<std::uintptr_t>(row)) % kLineBytes;
-  const std::size_t lines = (kPolicyBytes - head) / kLineBytes;
-  return {
-      .head_bytes = head, .lines = lines, .tail_bytes = kPolicyBytes - head - lines * kLineBytes};
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) void expand_planes_avx2(const std::byte* planes,
-                                                        const float (&constants)[8],
-                                                        float* row) noexcept {
-  for (std::size_t rank = 0; rank < kBitPlaneBytes; ++rank) {
-    const float* files = kRanks[std::to_integer<std::size_t>(planes[rank])].file;
-    _mm256_stream_ps(row + 8 * rank, _mm256_load_ps(files));
-  }
-  float* at = row + 64 * kBitPlanes;
-  for (const float constant : constants) {
-    const __m256 value = _mm256_set1_ps(constant);
-    for (std::size_t part = 0; part < 8; ++part, at += 8) _mm256_stream_ps(at, value);
-  }
-}
-
-__attribute__((target("avx2"))) void stream_policy_avx2(const std::byte* source,
-                                                        float* row) noexcept {
-  const Pieces pieces = pieces_of(row);
-  auto* to = reinterpret_cast<std::byte*>(row);
-  std::memcpy(to, source, pieces.head_bytes);
-  to += pieces.head_bytes;
-  source += pieces.head_bytes;
-  for (std::size_t line = 0; line < pieces.lines; ++line, to += 64, source += 64) {
-    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
-    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + 32));
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), low);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), high);
-  }
-  std::memcpy(to, source, pieces.tail_bytes);
-}
-
-__attribute__((target("avx512f,avx512bw,avx512vl"))) void expand_planes_avx512(
-    const std::byte* planes, const float (&constants)[8], float* row) noexcept {
-  // A masked move takes file a from the lowest bit of its mask, a plane has it in the highest bit
-  // of each byte: turn the bits of every byte around, a nibble at a time, 64 bytes at once.
-  alignas(64) std::uint16_t masks[kBitPlaneBytes / 2];
-  // The masked form, all lanes on: GCC 12 warns of an uninitialised operand in the plain one.
-  const __m512i reversed_nibbles = _mm512_maskz_broadcast_i32x4(
-      0xFFFF, _mm_setr_epi8(0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15));
-  const __m512i low_nibble = _mm512_set1_epi8(0x0F);
-  const __m512i high_nibble = _mm512_set1_epi8(static_cast<char>(0xF0));
-  for (std::size_t block = 0; block < kBitPlaneBytes / 64; ++block) {
-    const __m512i bytes = _mm512_loadu_si512(planes + 64 * block);
-    const __m512i low = _mm512_shuffle_epi8(reversed_nibbles, _mm512_and_si512(bytes, low_nibble));
-    const __m512i high = _mm512_shuffle_epi8(
-        reversed_nibbles, _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low_nibble));
-    const __m512i turned =
-        _mm512_or_si512(_mm512_and_si512(_mm512_slli_epi16(low, 4), high_nibble), high);
-    _mm512_store_si512(masks + 32 * block, turned);
-  }
-  const __m512 ones = _mm512_set1_ps(1.0F);
-  for (std::size_t part = 0; part < kBitPlaneBytes / 2; ++part) {
-    _mm512_stream_ps(row + 16 * part, _mm512_maskz_mov_ps(masks[part], ones));
-  }
-  float* at = row + 64 * kBitPlanes;
-  for (const float constant : constants) {
-    const __m512 value = _mm512_set1_ps(constant);
-    for (std::size_t part = 0; part < 4; ++part, at += 16) _mm512_stream_ps(at, value);
-  }
-}
-static_assert(kBitPlaneBytes % 64 == 0);
-
-__attribute__((target("avx512f,avx512bw,avx512vl"))) void stream_policy_avx512(
-    const std::byte* source, float* row) noexcept {
-  const Pieces pieces = pieces_of(row);
-  auto* to = reinterpret_cast<std::byte*>(row);
-  std::memcpy(to, source, pieces.head_bytes);
-  to += pieces.head_bytes;
-  source += pieces.head_bytes;
-  for (std::size_t line = 0; line < pieces.lines; ++line, to += 64, source += 64) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(source));
-  }
-  std::memcpy(to, source, pieces.tail_bytes);
-}
-#endif
-
-Lc0TensorWriter::Functions functions_of(Kernel kernel) noexcept {
-  switch (kernel) {
-#if defined(__x86_64__)
-    case Kernel::kAvx512:
-      return {.expand_planes = expand_planes_avx512, .stream_policy = stream_policy_avx512};
-    case Kernel::kAvx2:
-      return {.expand_planes = expand_planes_avx2, .stream_policy = stream_policy_avx2};
-#endif
-    default:
-      return {.expand_planes = expand_planes_portable, .stream_policy = stream_policy_portable};
-  }
-}
-
-// The 18 values of a row as offsets in the record; 0 where the record has none (q_st's neighbours).
+// The 18 values of a row as offsets in the record; 0 where no version has one.
 constexpr std::size_t kValueOffsets[kValuesRowFloats] = {
-    v6::kResultQ,
-    v6::kResultD,
-    v6::kPliesLeft,  // result
-    v6::kBestQ,
-    v6::kBestD,
-    v6::kBestM,  // best
-    v6::kPlayedQ,
-    v6::kPlayedD,
-    v6::kPlayedM,  // played
-    v6::kOrigQ,
-    v6::kOrigD,
-    v6::kOrigM,  // orig
-    v6::kRootQ,
-    v6::kRootD,
-    v6::kRootM,  // root
-    v6::kQSt,
-    0,
-    0,  // st
+    v6::kResultQ, v6::kResultD, v6::kPliesLeft,  // result
+    v6::kBestQ,   v6::kBestD,   v6::kBestM,      // best
+    v6::kPlayedQ, v6::kPlayedD, v6::kPlayedM,    // played
+    v6::kOrigQ,   v6::kOrigD,   v6::kOrigM,      // orig
+    v6::kRootQ,   v6::kRootD,   v6::kRootM,      // root
+    v6::kQSt,     v6::kDSt,     0,               // st
 };
+enum Row : std::size_t { kResult, kBest, kPlayed, kOrig, kRoot, kSt, kRows };
+static_assert(3 * kRows == kValuesRowFloats);
+
+std::uint32_t tail_u32(const PackedFrameView& view, std::size_t offset) noexcept {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, view.tail + (offset - v6::kCastlingUsOoo), 4);
+  return bits;
+}
+
+std::uint8_t tail_u8(const PackedFrameView& view, std::size_t offset) noexcept {
+  return std::to_integer<std::uint8_t>(view.tail[offset - v6::kCastlingUsOoo]);
+}
+
+// Does the record have no value there, whatever stands in it?
+bool unknown(const PackedFrameView& view, std::size_t value) noexcept {
+  const std::size_t row = value / 3;
+  const std::size_t column = value % 3;
+  if (column == 2 && (view.origin <= 4 || row == kSt)) return true;
+  if (row == kPlayed) return tail_u32(view, v6::kVisits) == 0;
+  if (row == kBest || row == kRoot) return view.origin == 3;
+  return row == kSt && view.origin != 7;
+}
 
 // As bits and not as floats: a NaN keeps its payload.
-void write_values(const std::byte* tail, float* row) noexcept {
-  std::uint32_t bits[kValuesRowFloats];
-  for (std::size_t i = 0; i < kValuesRowFloats - 2; ++i) {
-    std::memcpy(&bits[i], tail + (kValueOffsets[i] - v6::kCastlingUsOoo), 4);
+using Values = std::uint32_t[kValuesRowFloats];
+void read_values(const PackedFrameView& view, UnknownValues policy, Values& bits) noexcept {
+  for (std::size_t i = 0; i < kValuesRowFloats - 2; ++i) bits[i] = tail_u32(view, kValueOffsets[i]);
+  bits[kValuesRowFloats - 2] = view.origin == 7 ? tail_u32(view, v6::kDSt) : 0;
+  bits[kValuesRowFloats - 1] = kNanBits;
+  if (policy == UnknownValues::kAsStored) return;
+  for (std::size_t i = 0; i < kValuesRowFloats; ++i) {
+    const bool nan = std::isnan(std::bit_cast<float>(bits[i]));
+    if (nan || unknown(view, i)) bits[i] = policy == UnknownValues::kNan ? kNanBits : 0;
   }
-  bits[kValuesRowFloats - 2] = 0;
-  bits[kValuesRowFloats - 1] = kNoMovesLeftBits;
-  std::memcpy(row, bits, sizeof bits);
 }
 
-float byte_as_float(const std::byte* tail, std::size_t offset) noexcept {
-  return static_cast<float>(std::to_integer<std::uint8_t>(tail[offset - v6::kCastlingUsOoo]));
+// Shares of win, draw and loss; of a NaN, or of a zero for what is unknown, three of the same.
+void shares_of(std::uint32_t q_bits, std::uint32_t d_bits, bool zero, float (&shares)[3]) noexcept {
+  const auto q = std::bit_cast<float>(q_bits);
+  const auto d = std::bit_cast<float>(d_bits);
+  if (zero || std::isnan(q) || std::isnan(d)) {
+    std::fill(std::begin(shares), std::end(shares),
+              zero ? 0.0F : std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  const float value = std::clamp(q, -1.0F, 1.0F);
+  const float draw = std::clamp(d, 0.0F, 1.0F - std::abs(value));
+  shares[0] = (1.0F + value - draw) / 2.0F;
+  shares[1] = draw;
+  shares[2] = (1.0F - value - draw) / 2.0F;
+}
+
+// A byte of a record has file a in its lowest bit, a rank of a plane in its highest.
+std::uint64_t turned(std::uint8_t files) noexcept {
+  std::uint64_t rank = 0;
+  for (unsigned file = 0; file < 8; ++file) {
+    rank |= static_cast<std::uint64_t>(files >> file & 1) << (7 - file);
+  }
+  return rank;
+}
+
+// The planes from 104 on.
+struct LastPlanes {
+  std::uint64_t squares[kMadePlanes];  // where the value stands
+  float values[kMadePlanes];
+  std::uint8_t rule50;
+};
+enum Made : std::size_t {
+  kUsOoo,
+  kUsOo,
+  kThemOoo,
+  kThemOo,
+  kSideOrEnPassant,
+  kRule50Plane,
+  kArmageddon,
+  kOnes
+};
+
+LastPlanes last_planes(const PackedFrameView& view) noexcept {
+  constexpr std::uint64_t kEverywhere = ~std::uint64_t{0};
+  LastPlanes last{};
+  last.rule50 = tail_u8(view, v6::kRule50);
+  const auto everywhere = [&last](Made plane, float value) {
+    last.squares[plane] = kEverywhere;
+    last.values[plane] = value;
+  };
+  const auto squares = [&last](Made plane, std::uint64_t where) {
+    last.squares[plane] = where;
+    last.values[plane] = 1.0F;
+  };
+  const std::uint8_t us_ooo = tail_u8(view, v6::kCastlingUsOoo);
+  const std::uint8_t us_oo = tail_u8(view, v6::kCastlingUsOo);
+  const std::uint8_t them_ooo = tail_u8(view, v6::kCastlingThemOoo);
+  const std::uint8_t them_oo = tail_u8(view, v6::kCastlingThemOo);
+  const std::uint8_t side = tail_u8(view, v6::kSideToMove);
+  if (view.input_format == input_format::kClassical) {
+    everywhere(kUsOoo, us_ooo);
+    everywhere(kUsOo, us_oo);
+    everywhere(kThemOoo, them_ooo);
+    everywhere(kThemOo, them_oo);
+  } else {
+    squares(kUsOoo, turned(us_ooo) | turned(them_ooo) << 56);
+    squares(kUsOo, turned(us_oo) | turned(them_oo) << 56);
+    squares(kThemOoo, 0);
+    squares(kThemOo, 0);
+  }
+  if (view.input_format <= input_format::kCastlingPlane) {
+    everywhere(kSideOrEnPassant, side);
+  } else {
+    squares(kSideOrEnPassant, turned(side) << 56);
+  }
+  const float plies = view.input_format > input_format::kCanonical ? 100.0F : 99.0F;
+  everywhere(kRule50Plane, static_cast<float>(last.rule50) / plies);
+  const bool armageddon = view.input_format >= input_format::kHectopliesArmageddon;
+  everywhere(kArmageddon, armageddon && tail_u8(view, v6::kInvarianceInfo) >= 128 ? 1.0F : 0.0F);
+  everywhere(kOnes, 1.0F);
+  return last;
+}
+
+std::uint32_t listed_value(const PackedFrameView& view, std::size_t entry) noexcept {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, view.policy_values + 4 * entry, 4);
+  return bits;
+}
+std::uint16_t listed_move(const PackedFrameView& view, std::size_t entry) noexcept {
+  std::uint16_t move = 0;
+  std::memcpy(&move, view.policy_indices + 2 * entry, 2);
+  return move;
 }
 
 void prefetch_for_writing(const void* line) noexcept { __builtin_prefetch(line, 1); }
 
+std::size_t planes_row_bytes(PlanesType type) noexcept {
+  switch (type) {
+    case PlanesType::kFloat32:
+      return 4 * kPlanesRowFloats;
+    case PlanesType::kFloat16:
+    case PlanesType::kBfloat16:
+      return 2 * kPlanesRowFloats;
+    case PlanesType::kUint8:
+      return kPlanesRowFloats;
+    case PlanesType::kBits:
+      return 8 * kInputPlanes;
+  }
+  return 0;
+}
+
+const char* planes_dtype(PlanesType type) noexcept {
+  switch (type) {
+    case PlanesType::kFloat32:
+      return "float32";
+    case PlanesType::kFloat16:
+      return "float16";
+    case PlanesType::kBfloat16:
+      return "bfloat16";
+    case PlanesType::kUint8:
+      return "uint8";
+    case PlanesType::kBits:
+      return "uint64";
+  }
+  return "";
+}
+
+template <typename T>
+void put_at(void* tensor, std::size_t index, T value) noexcept {
+  std::memcpy(static_cast<std::byte*>(tensor) + index * sizeof value, &value, sizeof value);
+}
+
 }  // namespace
+
+std::vector<Lc0Field> lc0_fields(const Lc0Options& options) {
+  const bool five = options.layout == Lc0Layout::kFive;
+  std::vector<Lc0Field> fields;
+  const bool bits = options.planes == PlanesType::kBits;
+  fields.push_back({"planes", planes_dtype(options.planes),
+                    bits ? std::vector<std::int64_t>{112} : std::vector<std::int64_t>{112, 8, 8},
+                    planes_row_bytes(options.planes), &Lc0Tensors::planes});
+  if (options.policy == PolicyType::kSparse) {
+    const std::size_t entries = options.policy_entries_max;
+    const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(entries)};
+    fields.push_back({five ? "probabilities_indices" : "policy_indices", "int16", shape,
+                      2 * entries, &Lc0Tensors::policy_indices});
+    fields.push_back({five ? "probabilities_values" : "policy_values", "float32", shape,
+                      4 * entries, &Lc0Tensors::policy});
+    fields.push_back({five ? "probabilities_lengths" : "policy_lengths",
+                      "int32",
+                      {},
+                      4,
+                      &Lc0Tensors::policy_lengths});
+    fields.push_back({five ? "probabilities_filler" : "policy_filler",
+                      "float32",
+                      {},
+                      4,
+                      &Lc0Tensors::policy_filler});
+  } else {
+    const bool half = options.policy == PolicyType::kFloat16;
+    fields.push_back({five ? "probabilities" : "policy",
+                      half ? "float16" : "float32",
+                      {1858},
+                      (half ? 2 : 4) * kPolicyMoves,
+                      &Lc0Tensors::policy});
+  }
+  if (five) {
+    fields.push_back({"winner", "float32", {3}, 12, &Lc0Tensors::winner});
+    fields.push_back({"best_q", "float32", {3}, 12, &Lc0Tensors::best_q});
+    fields.push_back({"plies_left", "float32", {}, 4, &Lc0Tensors::plies_left});
+  } else {
+    fields.push_back({"values", "float32", {6, 3}, 4 * kValuesRowFloats, &Lc0Tensors::values});
+  }
+  return fields;
+}
 
 const char* row_status_name(RowStatus status) noexcept {
   switch (status) {
@@ -198,10 +245,10 @@ const char* row_status_name(RowStatus status) noexcept {
       return "written";
     case RowStatus::kDamagedFrame:
       return "damaged_frame";
-    case RowStatus::kUnsupportedVersion:
-      return "unsupported_version";
     case RowStatus::kUnsupportedInputFormat:
       return "unsupported_input_format";
+    case RowStatus::kTooManyMoves:
+      return "too_many_moves";
   }
   return "unknown";
 }
@@ -212,58 +259,173 @@ void store_fence() noexcept {
 #endif
 }
 
-Lc0TensorWriter::Lc0TensorWriter(Kernel kernel) noexcept
-    : functions_(functions_of(kernel)), kernel_(kernel) {
+Lc0TensorWriter::Lc0TensorWriter(const Lc0Options& options, Kernel kernel) noexcept
+    : options_(options),
+      planes_row_bytes_(planes_row_bytes(options.planes)),
+      policy_entry_bytes_(options.policy == PolicyType::kFloat16 ? 2 : 4),
+      loops_(plane_expansion(kernel)),
+      kernel_(kernel) {
   RF_CHECK(kernel_supported(kernel), static_cast<int>(kernel));
-  std::fill(std::begin(policy_), std::end(policy_), -1.0F);
+  for (std::size_t move = 0; move < kPolicyMoves; ++move) {
+    put_entry(policy_[0], move, packed::filler_bits(6));
+    put_entry(policy_[1], move, packed::filler_bits(3));
+  }
+}
+
+template <typename Bits>
+void Lc0TensorWriter::write_planes(const PackedFrameView& view, ExpandPlanes<Bits> expand,
+                                   std::byte* row) noexcept {
+  const LastPlanes last = last_planes(view);
+  MadePlanes<Bits> made;
+  std::copy(std::begin(last.squares), std::end(last.squares), std::begin(made.squares));
+  const auto bits_of = [this](float value) {
+    if constexpr (sizeof(Bits) == 4) {
+      return std::bit_cast<Bits>(value);
+    } else if constexpr (sizeof(Bits) == 2) {
+      return options_.planes == PlanesType::kFloat16 ? float16_bits(value) : bfloat16_bits(value);
+    } else {
+      return static_cast<Bits>(value);
+    }
+  };
+  for (std::size_t plane = 0; plane < kMadePlanes; ++plane) {
+    made.values[plane] = bits_of(last.values[plane]);
+  }
+  if constexpr (sizeof(Bits) == 1) made.values[kRule50Plane] = last.rule50;
+  expand(view.planes, bits_of(1.0F), made, reinterpret_cast<Bits*>(row));
+}
+
+// The row of this frame's filler.
+std::byte* Lc0TensorWriter::scratch(const PackedFrameView& view) noexcept {
+  return policy_[view.origin == 3 ? 1 : 0];
+}
+
+// Entry `move` of a row in the type that is asked for.
+void Lc0TensorWriter::put_entry(std::byte* row, std::size_t move,
+                                std::uint32_t bits) const noexcept {
+  if (policy_entry_bytes_ == 4) {
+    put_at(row, move, bits);
+  } else {
+    put_at(row, move, float16_bits(std::bit_cast<float>(bits)));
+  }
+}
+
+// The entries stand in scratch() already.
+void Lc0TensorWriter::write_dense(const PackedFrameView& view, std::byte* row) noexcept {
+  if (view.kind == PackedKind::kRaw) {
+    if (policy_entry_bytes_ == 4) {
+      loops_.stream(view.policy_values, kPolicyBytes, row);
+    } else {
+      for (std::size_t i = 0; i < kPolicyMoves; ++i) put_entry(row, i, listed_value(view, i));
+    }
+    return;
+  }
+  std::byte* const filled = scratch(view);
+  loops_.stream(filled, policy_entry_bytes_ * kPolicyMoves, row);
+  const std::uint32_t filler = packed::filler_bits(view.origin);
+  for (std::size_t i = 0; i < view.policy_entries; ++i) {
+    put_entry(filled, listed_move(view, i), filler);
+  }
+}
+
+void Lc0TensorWriter::write_sparse(const PackedFrameView& view, const Lc0Tensors& tensors,
+                                   std::size_t row_index) noexcept {
+  const std::size_t entries = view.policy_entries;
+  const std::size_t room = options_.policy_entries_max;
+  const std::uint32_t filler = packed::filler_bits(view.origin);
+  auto* values = static_cast<std::byte*>(tensors.policy) + 4 * room * row_index;
+  auto* indices = static_cast<std::byte*>(tensors.policy_indices) + 2 * room * row_index;
+  std::memcpy(values, view.policy_values, 4 * entries);
+  std::memcpy(indices, view.policy_indices, 2 * entries);
+  for (std::size_t i = entries; i < room; ++i) {
+    put_at(values, i, filler);
+    put_at(indices, i, static_cast<std::int16_t>(kPolicyMoves));
+  }
+  put_at(tensors.policy_lengths, row_index, static_cast<std::int32_t>(entries));
+  put_at(tensors.policy_filler, row_index, filler);
+}
+
+void Lc0TensorWriter::write_values(const PackedFrameView& view, const Lc0Tensors& tensors,
+                                   std::size_t row_index) noexcept {
+  Values values;
+  read_values(view, options_.unknown, values);
+  if (options_.layout == Lc0Layout::kThree) {
+    std::memcpy(static_cast<std::byte*>(tensors.values) + sizeof values * row_index, values,
+                sizeof values);
+    return;
+  }
+  const auto put_shares = [&](void* tensor, Row row) {
+    const bool zero = options_.unknown == UnknownValues::kZero && unknown(view, 3 * row);
+    float shares[3];
+    shares_of(values[3 * row], values[3 * row + 1], zero, shares);
+    std::memcpy(static_cast<std::byte*>(tensor) + sizeof shares * row_index, shares, sizeof shares);
+  };
+  put_shares(tensors.winner, kResult);
+  put_shares(tensors.best_q, kBest);
+  put_at(tensors.plies_left, row_index, values[2]);
 }
 
 RowStatus Lc0TensorWriter::write_row(std::span<const std::byte> frame, const Lc0Tensors& tensors,
                                      std::size_t row_index) noexcept {
   const std::optional<PackedFrameView> view = view_packed(frame);
-  if (!view) return RowStatus::kDamagedFrame;
-  if (view->version != 6) return RowStatus::kUnsupportedVersion;
-  if (view->input_format != 1) return RowStatus::kUnsupportedInputFormat;
+  if (!view || view->version != upgraded_version(view->origin)) return RowStatus::kDamagedFrame;
+  if (!input_format_known(view->input_format)) return RowStatus::kUnsupportedInputFormat;
+  const bool sparse = options_.policy == PolicyType::kSparse;
+  if (sparse &&
+      (view->kind == PackedKind::kRaw || view->policy_entries > options_.policy_entries_max)) {
+    return RowStatus::kTooManyMoves;
+  }
 
-  float* planes_row = tensors.planes + kPlanesRowFloats * row_index;
-  float* policy_row = tensors.policy + kPolicyRowFloats * row_index;
-  float* values_row = tensors.values + kValuesRowFloats * row_index;
-  RF_CHECK(reinterpret_cast<std::uintptr_t>(planes_row) % kTensorAlignment == 0,
-           reinterpret_cast<std::uintptr_t>(planes_row));
-  // The lines that take ordinary stores: asked for here, they arrive while the planes are written.
-  prefetch_for_writing(policy_row + kPolicyRowFloats - 1);
-  prefetch_for_writing(values_row + kValuesRowFloats - 1);
-
-  const bool packed = view->kind == PackedKind::kPacked;
-  if (packed) {
-    // Before the planes, so that these small stores have left the store buffer when wide loads read
-    // them back.
-    for (std::size_t i = 0; i < view->policy_entries; ++i) {
-      std::uint16_t move = 0;
-      std::memcpy(&move, view->policy_indices + 2 * i, 2);
-      std::memcpy(&policy_[move], view->policy_values + 4 * i, 4);
+  std::byte* planes = static_cast<std::byte*>(tensors.planes) + planes_row_bytes_ * row_index;
+  RF_CHECK(reinterpret_cast<std::uintptr_t>(planes) % kTensorAlignment == 0,
+           reinterpret_cast<std::uintptr_t>(planes));
+  const std::size_t policy_row_bytes = policy_entry_bytes_ * kPolicyMoves;
+  std::byte* policy = static_cast<std::byte*>(tensors.policy) + policy_row_bytes * row_index;
+  if (!sparse) {
+    // The lines that take ordinary stores: asked for here, they arrive while the planes are
+    // written.
+    prefetch_for_writing(policy + policy_row_bytes - 1);
+    if (view->kind == PackedKind::kPacked) {
+      // Before the planes, so that these small stores have left the store buffer when wide loads
+      // read them back.
+      for (std::size_t i = 0; i < view->policy_entries; ++i) {
+        put_entry(scratch(*view), listed_move(*view, i), listed_value(*view, i));
+      }
     }
   }
-  const float constants[8] = {byte_as_float(view->tail, v6::kCastlingUsOoo),
-                              byte_as_float(view->tail, v6::kCastlingUsOo),
-                              byte_as_float(view->tail, v6::kCastlingThemOoo),
-                              byte_as_float(view->tail, v6::kCastlingThemOo),
-                              byte_as_float(view->tail, v6::kSideToMove),
-                              byte_as_float(view->tail, v6::kRule50) / 99.0F,
-                              0.0F,
-                              1.0F};
-  functions_.expand_planes(view->planes, constants, planes_row);
-  if (packed) {
-    functions_.stream_policy(reinterpret_cast<const std::byte*>(policy_), policy_row);
-    for (std::size_t i = 0; i < view->policy_entries; ++i) {
-      std::uint16_t move = 0;
-      std::memcpy(&move, view->policy_indices + 2 * i, 2);
-      policy_[move] = -1.0F;
+  if (tensors.values != nullptr) {
+    prefetch_for_writing(static_cast<std::byte*>(tensors.values) +
+                         4 * kValuesRowFloats * (row_index + 1) - 1);
+  }
+
+  switch (options_.planes) {
+    case PlanesType::kFloat32:
+      write_planes<std::uint32_t>(*view, loops_.expand32, planes);
+      break;
+    case PlanesType::kFloat16:
+    case PlanesType::kBfloat16:
+      write_planes<std::uint16_t>(*view, loops_.expand16, planes);
+      break;
+    case PlanesType::kUint8:
+      write_planes<std::uint8_t>(*view, loops_.expand8, planes);
+      break;
+    case PlanesType::kBits: {
+      const LastPlanes last = last_planes(*view);
+      alignas(64) std::uint64_t bits[kMadePlanes];
+      for (std::size_t plane = 0; plane < kMadePlanes; ++plane) {
+        bits[plane] = last.values[plane] != 0.0F ? last.squares[plane] : 0;
+      }
+      bits[kRule50Plane] = std::bit_cast<std::uint32_t>(last.values[kRule50Plane]);
+      loops_.stream(view->planes, kBitPlaneBytes, planes);
+      loops_.stream(reinterpret_cast<const std::byte*>(bits), sizeof bits, planes + kBitPlaneBytes);
+      break;
     }
+  }
+  if (sparse) {
+    write_sparse(*view, tensors, row_index);
   } else {
-    functions_.stream_policy(view->policy_values, policy_row);
+    write_dense(*view, policy);
   }
-  write_values(view->tail, values_row);
+  write_values(*view, tensors, row_index);
   return RowStatus::kWritten;
 }
 

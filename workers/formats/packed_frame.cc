@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "ringfeed/shm/result.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -13,8 +15,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie");
 
-// One bit a policy entry, set where the entry is not -1.0f: 29 words of 64 entries, and one of the
-// last two.
+// One bit a policy entry, set where the entry is not the filler: 29 words of 64 entries, and one of
+// the last two.
 constexpr std::size_t kMaskWordsFull = kPolicyMoves / 64;
 constexpr std::size_t kMaskWords = kMaskWordsFull + 1;
 static_assert(kPolicyMoves - 64 * kMaskWordsFull == 2);
@@ -34,31 +36,32 @@ void store(std::byte* at, T value) noexcept {
 }
 
 // Entries [first, first + count) as bits 0..count-1.
-std::uint64_t mask_of_entries(const std::byte* policy, std::size_t first,
-                              std::size_t count) noexcept {
+std::uint64_t mask_of_entries(const std::byte* policy, std::size_t first, std::size_t count,
+                              std::uint32_t filler) noexcept {
   std::uint64_t mask = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const bool legal = load<std::uint32_t>(policy + 4 * (first + i)) != packed::kIllegalBits;
-    mask |= static_cast<std::uint64_t>(legal) << i;
+    const bool listed = load<std::uint32_t>(policy + 4 * (first + i)) != filler;
+    mask |= static_cast<std::uint64_t>(listed) << i;
   }
   return mask;
 }
 
-void mask_policy_portable(const std::byte* policy, PolicyMask& mask) noexcept {
+void mask_policy_portable(const std::byte* policy, std::uint32_t filler,
+                          PolicyMask& mask) noexcept {
   for (std::size_t word = 0; word < kMaskWordsFull; ++word) {
-    mask[word] = mask_of_entries(policy, 64 * word, 64);
+    mask[word] = mask_of_entries(policy, 64 * word, 64, filler);
   }
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) void mask_policy_avx2(const std::byte* policy,
+__attribute__((target("avx2"))) void mask_policy_avx2(const std::byte* policy, std::uint32_t filler,
                                                       PolicyMask& mask) noexcept {
-  const __m256i illegal = _mm256_set1_epi32(static_cast<int>(packed::kIllegalBits));
+  const __m256i fillers = _mm256_set1_epi32(static_cast<int>(filler));
   for (std::size_t word = 0; word < kMaskWordsFull; ++word) {
     std::uint64_t equal = 0;
     for (std::size_t part = 0; part < 8; ++part) {
       const auto* at = reinterpret_cast<const __m256i*>(policy + 256 * word + 32 * part);
-      const __m256i same = _mm256_cmpeq_epi32(_mm256_loadu_si256(at), illegal);
+      const __m256i same = _mm256_cmpeq_epi32(_mm256_loadu_si256(at), fillers);
       const auto bits = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(same)));
       equal |= static_cast<std::uint64_t>(bits) << (8 * part);
     }
@@ -67,76 +70,86 @@ __attribute__((target("avx2"))) void mask_policy_avx2(const std::byte* policy,
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl"))) void mask_policy_avx512(
-    const std::byte* policy, PolicyMask& mask) noexcept {
-  const __m512i illegal = _mm512_set1_epi32(static_cast<int>(packed::kIllegalBits));
+    const std::byte* policy, std::uint32_t filler, PolicyMask& mask) noexcept {
+  const __m512i fillers = _mm512_set1_epi32(static_cast<int>(filler));
   for (std::size_t word = 0; word < kMaskWordsFull; ++word) {
-    std::uint64_t legal = 0;
+    std::uint64_t listed = 0;
     for (std::size_t part = 0; part < 4; ++part) {
       const __m512i entries = _mm512_loadu_si512(policy + 256 * word + 64 * part);
-      const __mmask16 bits = _mm512_cmpneq_epi32_mask(entries, illegal);
-      legal |= static_cast<std::uint64_t>(bits) << (16 * part);
+      const __mmask16 bits = _mm512_cmpneq_epi32_mask(entries, fillers);
+      listed |= static_cast<std::uint64_t>(bits) << (16 * part);
     }
-    mask[word] = legal;
+    mask[word] = listed;
   }
 }
 #endif
 
-void mask_policy(const std::byte* policy, PolicyMask& mask, Kernel kernel) noexcept {
+void mask_policy(const std::byte* policy, std::uint32_t filler, PolicyMask& mask,
+                 Kernel kernel) noexcept {
   switch (kernel) {
 #if defined(__x86_64__)
     case Kernel::kAvx512:
-      mask_policy_avx512(policy, mask);
+      mask_policy_avx512(policy, filler, mask);
       break;
     case Kernel::kAvx2:
-      mask_policy_avx2(policy, mask);
+      mask_policy_avx2(policy, filler, mask);
       break;
 #endif
     default:
-      mask_policy_portable(policy, mask);
+      mask_policy_portable(policy, filler, mask);
       break;
   }
-  mask[kMaskWordsFull] = mask_of_entries(policy, 64 * kMaskWordsFull, 2);
+  mask[kMaskWordsFull] = mask_of_entries(policy, 64 * kMaskWordsFull, 2, filler);
 }
 
-std::size_t pack_raw(const std::byte* record, std::span<std::byte> out) noexcept {
-  if (out.size() < packed_bytes_max) return 0;
-  store<std::uint32_t>(out.data(), packed_bytes_max);
-  store<std::uint16_t>(out.data() + 4, 0);
-  out[6] = std::byte{static_cast<std::uint8_t>(PackedKind::kRaw)};
-  out[7] = std::byte{0};
-  std::memcpy(out.data() + packed::kHead, record, kV6RecordBytes);
-  const std::size_t end = packed::kHead + kV6RecordBytes;
-  std::memset(out.data() + end, 0, packed_bytes_max - end);
-  return packed_bytes_max;
+// The eight bytes before everything else.
+void put_head(std::byte* frame, std::size_t frame_bytes, std::size_t entries, PackedKind kind,
+              std::uint32_t origin) noexcept {
+  store(frame, static_cast<std::uint32_t>(frame_bytes));
+  store(frame + 4, static_cast<std::uint16_t>(entries));
+  frame[6] = std::byte{static_cast<std::uint8_t>(kind)};
+  frame[7] = static_cast<std::byte>(origin);
 }
 
-}  // namespace
-
-std::size_t pack(const std::byte* record, std::span<std::byte> out) noexcept {
-  return pack(record, out, best_kernel());
+std::size_t record_bytes(std::uint32_t origin) noexcept {
+  return origin == 7 ? kV7RecordBytes : kV6RecordBytes;
 }
 
-std::size_t pack(const std::byte* record, std::span<std::byte> out, Kernel kernel) noexcept {
+std::size_t tail_bytes(std::uint32_t origin) noexcept {
+  return record_bytes(origin) - v6::kCastlingUsOoo;
+}
+
+std::size_t pack_raw(const std::byte* record, std::uint32_t origin,
+                     std::span<std::byte> out) noexcept {
+  const std::size_t frame_bytes = raw_bytes(origin);
+  if (out.size() < frame_bytes) return 0;
+  put_head(out.data(), frame_bytes, 0, PackedKind::kRaw, origin);
+  std::memcpy(out.data() + packed::kHead, record, record_bytes(origin));
+  const std::size_t end = packed::kHead + record_bytes(origin);
+  std::memset(out.data() + end, 0, frame_bytes - end);
+  return frame_bytes;
+}
+
+// `record` is of version 6, or of 7 if that is its origin.
+std::size_t pack_upgraded(const std::byte* record, std::uint32_t origin, std::span<std::byte> out,
+                          Kernel kernel) noexcept {
   const std::byte* policy = record + v6::kPolicy;
   PolicyMask mask;
-  mask_policy(policy, mask, kernel);
+  mask_policy(policy, packed::filler_bits(origin), mask, kernel);
   std::size_t entries = 0;
   for (const std::uint64_t word : mask) entries += static_cast<std::size_t>(std::popcount(word));
-  const std::size_t frame_bytes = packed_bytes(entries);
-  if (frame_bytes > packed_bytes_max) return pack_raw(record, out);
+  const std::size_t frame_bytes = packed_bytes(entries, origin);
+  if (frame_bytes > raw_bytes(origin)) return pack_raw(record, origin, out);
   if (out.size() < frame_bytes) return 0;
 
   std::byte* frame = out.data();
   // The padding is inside the last 16 bytes; what belongs there is written over the zeros below.
   std::memset(frame + frame_bytes - packed::kAlignment, 0, packed::kAlignment);
-  store(frame, static_cast<std::uint32_t>(frame_bytes));
-  store(frame + 4, static_cast<std::uint16_t>(entries));
-  frame[6] = std::byte{static_cast<std::uint8_t>(PackedKind::kPacked)};
-  frame[7] = std::byte{0};
+  put_head(frame, frame_bytes, entries, PackedKind::kPacked, origin);
   std::memcpy(frame + packed::kHead, record, packed::kHeadBytes);
   std::memcpy(frame + packed::kPlanes, record + v6::kPlanes, kBitPlaneBytes);
-  std::memcpy(frame + packed::kTail, record + v6::kCastlingUsOoo, packed::kTailBytes);
-  std::byte* value = frame + packed::kPolicyValues;
+  std::memcpy(frame + packed::kTail, record + v6::kCastlingUsOoo, tail_bytes(origin));
+  std::byte* value = frame + packed::kTail + tail_bytes(origin);
   std::byte* index = value + 4 * entries;
   for (std::size_t word = 0; word < kMaskWords; ++word) {
     for (std::uint64_t rest = mask[word]; rest != 0; rest &= rest - 1) {
@@ -150,25 +163,39 @@ std::size_t pack(const std::byte* record, std::span<std::byte> out, Kernel kerne
   return frame_bytes;
 }
 
+}  // namespace
+
+std::size_t pack(const std::byte* record, std::uint32_t origin, std::span<std::byte> out,
+                 Kernel kernel) noexcept {
+  RF_CHECK(upgraded_version(origin) != 0, origin);
+  if (origin >= 6) return pack_upgraded(record, origin, out, kernel);
+  std::byte upgraded[kV6RecordBytes];
+  upgrade_record(record, origin, upgraded);
+  return pack_upgraded(upgraded, origin, out, kernel);
+}
+
 std::optional<PackedFrameView> view_packed(std::span<const std::byte> frame) noexcept {
   if (frame.size() < packed::kPlanes) return std::nullopt;
   const std::byte* at = frame.data();
   const std::size_t frame_bytes = load<std::uint32_t>(at);
   const std::size_t entries = load<std::uint16_t>(at + 4);
-  if (frame_bytes > frame.size() || at[7] != std::byte{0}) return std::nullopt;
+  const std::uint32_t origin = std::to_integer<std::uint32_t>(at[7]);
+  if (frame_bytes > frame.size() || upgraded_version(origin) == 0) return std::nullopt;
   PackedFrameView view{};
   view.frame_bytes = frame_bytes;
+  view.origin = origin;
   view.head = at + packed::kHead;
   view.version = load<std::uint32_t>(view.head + v6::kVersion);
   view.input_format = load<std::uint32_t>(view.head + v6::kInputFormat);
   switch (std::to_integer<std::uint8_t>(at[6])) {
     case static_cast<std::uint8_t>(PackedKind::kPacked): {
-      if (entries > kPolicyMoves || frame_bytes != packed_bytes(entries)) return std::nullopt;
+      if (entries > kPolicyMoves || frame_bytes != packed_bytes(entries, origin))
+        return std::nullopt;
       view.kind = PackedKind::kPacked;
       view.planes = at + packed::kPlanes;
       view.tail = at + packed::kTail;
       view.policy_entries = entries;
-      view.policy_values = at + packed::kPolicyValues;
+      view.policy_values = view.tail + tail_bytes(origin);
       view.policy_indices = view.policy_values + 4 * entries;
       // One past the previous index is the least that the next may be: no branch an entry.
       std::uint32_t least = 0;
@@ -182,7 +209,7 @@ std::optional<PackedFrameView> view_packed(std::span<const std::byte> frame) noe
       return view;
     }
     case static_cast<std::uint8_t>(PackedKind::kRaw):
-      if (entries != 0 || frame_bytes != packed_bytes_max) return std::nullopt;
+      if (entries != 0 || frame_bytes != raw_bytes(origin)) return std::nullopt;
       view.kind = PackedKind::kRaw;
       view.planes = view.head + v6::kPlanes;
       view.tail = view.head + v6::kCastlingUsOoo;
@@ -195,24 +222,25 @@ std::optional<PackedFrameView> view_packed(std::span<const std::byte> frame) noe
   }
 }
 
-bool unpack(std::span<const std::byte> frame, std::byte* record) noexcept {
+std::size_t unpack(std::span<const std::byte> frame, std::byte* record) noexcept {
   const std::optional<PackedFrameView> view = view_packed(frame);
-  if (!view) return false;
+  if (!view) return 0;
+  const std::size_t bytes = record_bytes(view->origin);
   if (view->kind == PackedKind::kRaw) {
-    std::memcpy(record, view->head, kV6RecordBytes);
-    return true;
+    std::memcpy(record, view->head, bytes);
+    return bytes;
   }
   std::memcpy(record, view->head, packed::kHeadBytes);
   for (std::size_t move = 0; move < kPolicyMoves; ++move) {
-    store(record + v6::kPolicy + 4 * move, packed::kIllegalBits);
+    store(record + v6::kPolicy + 4 * move, packed::filler_bits(view->origin));
   }
   for (std::size_t i = 0; i < view->policy_entries; ++i) {
     const std::size_t move = load<std::uint16_t>(view->policy_indices + 2 * i);
     std::memcpy(record + v6::kPolicy + 4 * move, view->policy_values + 4 * i, 4);
   }
   std::memcpy(record + v6::kPlanes, view->planes, kBitPlaneBytes);
-  std::memcpy(record + v6::kCastlingUsOoo, view->tail, packed::kTailBytes);
-  return true;
+  std::memcpy(record + v6::kCastlingUsOoo, view->tail, tail_bytes(view->origin));
+  return bytes;
 }
 
 }  // namespace ringfeed::formats

@@ -18,10 +18,15 @@ namespace ringfeed {
 namespace {
 
 // Frames that so many bytes of records make; 0 if they are not whole records, which the reading
-// lane will say.
+// lane will say. Only one version's size divides the bytes, unless there are thousands of records.
 std::uint32_t frames_of(std::uint64_t bytes) noexcept {
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      bytes / formats::kV6RecordBytes, std::numeric_limits<std::uint32_t>::max()));
+  for (const std::uint32_t version : {6U, 7U, 5U, 4U, 3U}) {
+    const std::uint64_t frame_bytes = formats::frame_bytes_of_version(version);
+    if (bytes % frame_bytes != 0) continue;
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(bytes / frame_bytes, std::numeric_limits<std::uint32_t>::max()));
+  }
+  return 0;
 }
 
 }  // namespace

@@ -596,7 +596,8 @@ StepStatus ChunkReader::step(Step& step) noexcept {
 
   std::uint64_t used = sizeof(ChunkRecord);
   for (std::size_t i = 0; i < check.frame_count; ++i) {
-    std::size_t bytes = formats::pack(raw.data() + i * check.frame_bytes, room.subspan(used));
+    std::size_t bytes =
+        formats::pack(raw.data() + i * check.frame_bytes, check.version, room.subspan(used));
     if (bytes == 0 && room.size() < room_max) {
       // The trailer claimed fewer frames than there are: once more, with all the room that there
       // is.
@@ -604,7 +605,7 @@ StepStatus ChunkReader::step(Step& step) noexcept {
       if (room.empty()) return StepStatus::kNoRoom;
       used = sizeof(ChunkRecord);
       i = 0;
-      bytes = formats::pack(raw.data(), room.subspan(used));
+      bytes = formats::pack(raw.data(), check.version, room.subspan(used));
     }
     if (bytes == 0) {
       return refused(
@@ -675,6 +676,7 @@ StageType shuffling_chunk_pool_type() {
     read.name = "read";
     read.lanes = own.threads();
     read.lanes_max = std::max(own.threads(), own.max_threads());
+    read.state_version = 2;
     read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};
     read.outputs = {output_spec(own, "chunks", 16 * kMiB, UnitRule::kFollow),
                     {.port = "rejects",

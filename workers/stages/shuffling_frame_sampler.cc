@@ -157,6 +157,7 @@ StageType shuffling_frame_sampler_type() {
     node.lanes = own.threads();
     node.state_bytes = state_bytes_wanted(own.reservoir_size_per_thread());
     node.state_bytes_max = state_bytes_limit(own.reservoir_size_per_thread());
+    node.state_version = 2;
     node.inputs = {{.port = "input", .from = "", .block = 1}};
     // A single lane deals out its frames one by one. Of several each has got another number of
     // them; if those were dealt out in turn, the lane that has more would wait for the one that has

@@ -27,7 +27,7 @@ StageType shuffling_frame_sampler_type();
 
 class ShufflingFrameSampler final : public Stage {
  public:
-  static constexpr std::array<std::uint64_t, 5> kPlaceBytes = {1104, 1200, 1328, 1680, 8384};
+  static constexpr std::array<std::uint64_t, 5> kPlaceBytes = {1104, 1200, 1328, 1680, 8432};
   static constexpr std::uint32_t kStepsPerCommit = 64;
 
   struct State {

@@ -6,23 +6,69 @@
 namespace ringfeed {
 namespace {
 
-constexpr std::uint64_t kPlanesRowBytes = formats::kPlanesRowFloats * 4;
-constexpr std::uint64_t kPolicyRowBytes = formats::kPolicyRowFloats * 4;
-constexpr std::uint64_t kValuesRowBytes = formats::kValuesRowFloats * 4;
+formats::Lc0Options options_of(const TensorGeneratorConfig& config) {
+  formats::Lc0Options options;
+  if (config.layout() == TensorGeneratorConfig::FIVE_ARRAYS) {
+    options.layout = formats::Lc0Layout::kFive;
+  }
+  switch (config.planes()) {
+    case TensorGeneratorConfig::PLANES_FLOAT32:
+      options.planes = formats::PlanesType::kFloat32;
+      break;
+    case TensorGeneratorConfig::PLANES_FLOAT16:
+      options.planes = formats::PlanesType::kFloat16;
+      break;
+    case TensorGeneratorConfig::PLANES_BFLOAT16:
+      options.planes = formats::PlanesType::kBfloat16;
+      break;
+    case TensorGeneratorConfig::PLANES_UINT8:
+      options.planes = formats::PlanesType::kUint8;
+      break;
+    case TensorGeneratorConfig::PLANES_BITS:
+      options.planes = formats::PlanesType::kBits;
+      break;
+  }
+  switch (config.policy()) {
+    case TensorGeneratorConfig::POLICY_FLOAT32:
+      options.policy = formats::PolicyType::kFloat32;
+      break;
+    case TensorGeneratorConfig::POLICY_FLOAT16:
+      options.policy = formats::PolicyType::kFloat16;
+      break;
+    case TensorGeneratorConfig::POLICY_SPARSE:
+      options.policy = formats::PolicyType::kSparse;
+      break;
+  }
+  switch (config.unknown_values()) {
+    case TensorGeneratorConfig::UNKNOWN_AS_STORED:
+      options.unknown = formats::UnknownValues::kAsStored;
+      break;
+    case TensorGeneratorConfig::UNKNOWN_NAN:
+      options.unknown = formats::UnknownValues::kNan;
+      break;
+    case TensorGeneratorConfig::UNKNOWN_ZERO:
+      options.unknown = formats::UnknownValues::kZero;
+      break;
+  }
+  options.policy_entries_max = config.policy_entries_max();
+  return options;
+}
 
 }  // namespace
 
-TensorGenerator::Offsets::Offsets(std::uint64_t batch_size) noexcept
-    : planes(0),
-      policy(shm::align_up(batch_size * kPlanesRowBytes, formats::kTensorAlignment)),
-      values(shm::align_up(policy + batch_size * kPolicyRowBytes, formats::kTensorAlignment)),
-      end(values + batch_size * kValuesRowBytes) {}
+TensorGenerator::Tensors::Tensors(const TensorGeneratorConfig& config)
+    : options(options_of(config)), fields(formats::lc0_fields(options)), end(0) {
+  for (const formats::Lc0Field& field : fields) {
+    offsets.push_back(shm::align_up(end, formats::kTensorAlignment));
+    end = offsets.back() + config.batch_size() * field.row_bytes;
+  }
+}
 
 TensorGenerator::TensorGenerator(const StageContext& context)
     : context_(context),
       batch_size_(context.config.tensor_generator().batch_size()),
       drop_remainder_(context.feed.drop_remainder()),
-      offsets_(batch_size_),
+      tensors_(context.config.tensor_generator()),
       state_([] {
         StateLayout layout;
         return State(layout);
@@ -31,10 +77,11 @@ TensorGenerator::TensorGenerator(const StageContext& context)
       rows_(context.counter("rows")),
       batches_(context.counter("batches")),
       rows_dropped_(context.counter("rows_dropped")),
-      skipped_(context, "frames_skipped") {}
+      skipped_(context, "frames_skipped"),
+      writer_(tensors_.options) {}
 
 void TensorGenerator::publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept {
-  step.publish_batch(static_cast<std::uint32_t>(rows), offsets_.end, {lineage, rows});
+  step.publish_batch(static_cast<std::uint32_t>(rows), tensors_.end, {lineage, rows});
   step.count(batches_);
   step.store(state_.rows, 0);
   step.store(state_.lineage, 0);
@@ -55,9 +102,10 @@ StepStatus TensorGenerator::step(Step& step) noexcept {
   }
   const std::span<std::byte> slot = step.open_batch();
   if (slot.empty()) return StepStatus::kNoRoom;
-  const formats::Lc0Tensors tensors = {reinterpret_cast<float*>(slot.data() + offsets_.planes),
-                                       reinterpret_cast<float*>(slot.data() + offsets_.policy),
-                                       reinterpret_cast<float*>(slot.data() + offsets_.values)};
+  formats::Lc0Tensors tensors;
+  for (std::size_t i = 0; i < tensors_.fields.size(); ++i) {
+    tensors.*tensors_.fields[i].place = slot.data() + tensors_.offsets[i];
+  }
   StepStatus status = StepStatus::kDone;
   std::uint64_t written = 0;
   for (std::uint32_t i = 0; i < kRowsPerStep && rows < batch_size_ && status == StepStatus::kDone;
@@ -122,21 +170,18 @@ StageType tensor_generator_type() {
   };
   type.batch = [](const StageConfig& config, BatchSchema& schema) {
     const std::uint64_t batch_size = config.tensor_generator().batch_size();
-    const TensorGenerator::Offsets offsets(batch_size);
-    const auto add = [&schema](const char* name, std::initializer_list<std::int64_t> shape,
-                               std::uint64_t offset, std::uint64_t bytes) {
+    const TensorGenerator::Tensors tensors(config.tensor_generator());
+    for (std::size_t i = 0; i < tensors.fields.size(); ++i) {
+      const formats::Lc0Field& field = tensors.fields[i];
       TensorSpec& tensor = *schema.add_tensors();
-      tensor.set_name(name);
-      tensor.set_dtype("float32");
+      tensor.set_name(field.name);
+      tensor.set_dtype(field.dtype);
       tensor.add_shape(-1);
-      for (const std::int64_t size : shape) tensor.add_shape(size);
-      tensor.set_offset(offset);
-      tensor.set_bytes(bytes);
-    };
-    add("planes", {112, 8, 8}, offsets.planes, batch_size * kPlanesRowBytes);
-    add("policy", {1858}, offsets.policy, batch_size * kPolicyRowBytes);
-    add("values", {6, 3}, offsets.values, batch_size * kValuesRowBytes);
-    schema.set_slot_bytes(shm::align_up(offsets.end, shm::kPageBytes));
+      for (const std::int64_t size : field.row_shape) tensor.add_shape(size);
+      tensor.set_offset(tensors.offsets[i]);
+      tensor.set_bytes(batch_size * field.row_bytes);
+    }
+    schema.set_slot_bytes(shm::align_up(tensors.end, shm::kPageBytes));
     schema.set_rows_max(static_cast<std::uint32_t>(batch_size));
   };
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
@@ -146,6 +191,7 @@ StageType tensor_generator_type() {
     StateLayout layout;
     (void)TensorGenerator::State(layout);
     node.state_bytes = layout.bytes();
+    node.state_version = 2;
     node.inputs = {{.port = "input", .from = "", .block = own.batch_size()}};
     node.outputs = {output_spec(own, "batches", 0, UnitRule::kExplicit)};
     node.weight = 1;

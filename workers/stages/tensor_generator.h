@@ -1,8 +1,9 @@
 // Writes frames as tensors straight into the slots of the feed.
 //
 //   input    frames   packed frames
-//   output   batches  planes float32 [B,112,8,8], policy float32 [B,1858], values float32 [B,6,3]
-//   (formats/lc0_tensors.h) arena    rows written of the batch under way (8 bytes), its lineage (8)
+//   output   batches  planes float32 [B,112,8,8], policy float32 [B,1858], values float32 [B,6,3],
+//   or what else is configured (formats/lc0_tensors.h)
+//   arena    rows written of the batch under way (8 bytes), its lineage (8)
 //   at end   the last batch is published with the rows it has, unless drop_remainder (rows then in
 //   rows_dropped) skips    a frame that cannot be expanded (frames_skipped), logged with the reason
 //
@@ -25,12 +26,12 @@ class TensorGenerator final : public Stage {
     Word rows;
     Word lineage;
   };
-  // Where the tensors of a batch of so many rows lie in a slot.
-  struct Offsets {
-    explicit Offsets(std::uint64_t batch_size) noexcept;
-    std::uint64_t planes;
-    std::uint64_t policy;
-    std::uint64_t values;
+  // The tensors that a configuration asks for, and where they lie in a slot.
+  struct Tensors {
+    explicit Tensors(const TensorGeneratorConfig& config);
+    formats::Lc0Options options;
+    std::vector<formats::Lc0Field> fields;
+    std::vector<std::uint64_t> offsets;  // of each field
     std::uint64_t end;
   };
   // Rows that one call writes at most, so that a death does not cost more than these.
@@ -45,7 +46,7 @@ class TensorGenerator final : public Stage {
   StageContext context_;
   std::uint64_t batch_size_;
   bool drop_remainder_;
-  Offsets offsets_;
+  Tensors tensors_;
   State state_;
   InPort in_;
   Counter rows_;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "ringfeed/shm/result.h"
 #include "tests/support/lc0_sample.h"
 #include "tests/support/sha256.h"
 #include "workers/formats/packed_frame.h"
@@ -86,7 +87,9 @@ class Batch {
 
 Bytes packed_of(std::span<const std::byte> record) {
   Bytes frame(packed_bytes_max);
-  frame.resize(pack(record.data(), frame));
+  std::uint32_t version = 0;
+  std::memcpy(&version, record.data(), sizeof version);
+  frame.resize(pack(record.data(), version, frame));
   return frame;
 }
 
@@ -119,7 +122,7 @@ class Lc0TensorsOf : public ::testing::TestWithParam<Kernel> {
   void SetUp() override {
     if (!kernel_supported(GetParam()))
       GTEST_SKIP() << "this machine has no " << kernel_name(GetParam());
-    writer_.emplace(GetParam());
+    writer_.emplace(Lc0Options{}, GetParam());
   }
   // The record as row 0 of a batch of one.
   void write(const Bytes& record) {
@@ -274,10 +277,7 @@ TEST_P(Lc0TensorsOf, LeaveNeighbouringRowsAlone) {
 }
 
 TEST_P(Lc0TensorsOf, RefuseWhatTheyCannotExpandAndWriteNothing) {
-  Bytes v7 = blank_record();
-  put<std::uint32_t>(v7, v6::kVersion, 7);
-  EXPECT_EQ(writer_->write_row(packed_of(v7), batch_.tensors(), 0), RowStatus::kUnsupportedVersion);
-  for (const std::uint32_t format : {0U, 2U, 3U, 4U, 5U, 132U, 133U}) {
+  for (const std::uint32_t format : {0U, 6U, 131U, 134U, 0xFFFFFFFFU}) {
     Bytes other = blank_record();
     put(other, v6::kInputFormat, format);
     EXPECT_EQ(writer_->write_row(packed_of(other), batch_.tensors(), 0),
@@ -287,6 +287,9 @@ TEST_P(Lc0TensorsOf, RefuseWhatTheyCannotExpandAndWriteNothing) {
   Bytes damaged = packed_of(blank_record());
   damaged[6] = std::byte{9};
   EXPECT_EQ(writer_->write_row(damaged, batch_.tensors(), 0), RowStatus::kDamagedFrame);
+  Bytes contradiction = packed_of(blank_record());
+  put<std::uint32_t>(contradiction, packed::kHead + v6::kVersion, 7);
+  EXPECT_EQ(writer_->write_row(contradiction, batch_.tensors(), 0), RowStatus::kDamagedFrame);
   EXPECT_EQ(writer_->write_row({}, batch_.tensors(), 0), RowStatus::kDamagedFrame);
   store_fence();
   EXPECT_TRUE(batch_.untouched(0));
@@ -298,7 +301,7 @@ TEST_P(Lc0TensorsOf, AreTheSameBitsFromEveryKernel) {
   ASSERT_EQ(rows, 324U);
   const Batch ours(rows);
   const Batch portable(rows);
-  Lc0TensorWriter portable_writer(Kernel::kPortable);
+  Lc0TensorWriter portable_writer({}, Kernel::kPortable);
   write_all(*writer_, records, ours);
   write_all(portable_writer, records, portable);
   EXPECT_EQ(
@@ -310,6 +313,405 @@ TEST_P(Lc0TensorsOf, AreTheSameBitsFromEveryKernel) {
   EXPECT_EQ(
       std::memcmp(ours.values(rows).data(), portable.values(rows).data(), ours.values(rows).size()),
       0);
+}
+
+// ---- other input formats
+// --------------------------------------------------------------------------
+
+struct FormatCase {
+  std::uint32_t format;
+  bool castling_bits;  // 104 and 105 by the rooks' files
+  bool en_passant;     // 108 by a file, not by the side to move
+  float plies;         // that make 1 in 109
+  bool armageddon;
+};
+constexpr FormatCase kFormats[] = {{1, false, false, 99, false}, {2, true, false, 99, false},
+                                   {3, true, true, 99, false},   {4, true, true, 100, false},
+                                   {5, true, true, 100, false},  {132, true, true, 100, true},
+                                   {133, true, true, 100, true}};
+
+// Castling bytes with several bits each are no chess, but tell all of them apart.
+TEST_P(Lc0TensorsOf, MakeTheLastPlanesAsTheirInputFormatSays) {
+  for (const FormatCase& tested : kFormats) {
+    for (const std::uint8_t invariance :
+         {std::uint8_t{127}, std::uint8_t{128}, std::uint8_t{160}}) {
+      Bytes record = blank_record();
+      put(record, v6::kInputFormat, tested.format);
+      const std::uint8_t castling[] = {0b00000001, 0b10000010, 0b00000100, 0b11000000};
+      std::memcpy(record.data() + v6::kCastlingUsOoo, castling, sizeof castling);
+      put<std::uint8_t>(record, v6::kSideToMove, 0b00010000);
+      put<std::uint8_t>(record, v6::kRule50, 37);
+      put(record, v6::kInvarianceInfo, invariance);
+      ASSERT_NO_FATAL_FAILURE(write(record));
+      for (std::size_t square = 0; square < 64; ++square) {
+        const std::size_t rank = square / 8;
+        const std::size_t file = square % 8;
+        const auto bit = [file](std::uint8_t byte) { return static_cast<float>(byte >> file & 1); };
+        float expected[8] = {1, 130, 4, 192, 16, 37.0F / tested.plies, 0, 1};
+        if (tested.castling_bits) {
+          expected[0] = rank == 0 ? bit(castling[0]) : rank == 7 ? bit(castling[2]) : 0;
+          expected[1] = rank == 0 ? bit(castling[1]) : rank == 7 ? bit(castling[3]) : 0;
+          expected[2] = expected[3] = 0;
+        }
+        if (tested.en_passant) expected[4] = rank == 7 ? bit(16) : 0;
+        if (tested.armageddon) expected[6] = invariance >= 128 ? 1 : 0;
+        for (std::size_t p = 0; p < 8; ++p) {
+          ASSERT_EQ(plane(104 + p, square), expected[p])
+              << "format " << tested.format << ", plane " << 104 + p << ", square " << square;
+        }
+      }
+    }
+  }
+}
+
+// ---- other types and layouts
+// ----------------------------------------------------------------------
+
+// Tensors as any options lay them out, one row more than asked behind each.
+class AnyBatch {
+ public:
+  AnyBatch(const Lc0Options& options, std::size_t rows) : fields_(lc0_fields(options)) {
+    for (const Lc0Field& field : fields_) {
+      const std::size_t bytes = ((rows + 1) * field.row_bytes + 63) / 64 * 64;
+      memory_.push_back(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
+      std::memset(memory_.back(), 0xA5, bytes);
+      tensors_.*field.place = memory_.back();
+    }
+  }
+  ~AnyBatch() {
+    for (std::byte* memory : memory_) std::free(memory);
+  }
+  AnyBatch(const AnyBatch&) = delete;
+  AnyBatch& operator=(const AnyBatch&) = delete;
+
+  [[nodiscard]] const Lc0Tensors& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<Lc0Field>& fields() const { return fields_; }
+  // Element `at` of a row.
+  template <typename T>
+  [[nodiscard]] T get(const char* name, std::size_t row, std::size_t at = 0) const {
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      if (std::string_view(fields_[i].name) != name) continue;
+      T value;
+      RF_CHECK((at + 1) * sizeof value <= fields_[i].row_bytes, at, fields_[i].row_bytes);
+      std::memcpy(&value, memory_[i] + row * fields_[i].row_bytes + at * sizeof value,
+                  sizeof value);
+      return value;
+    }
+    ADD_FAILURE() << "no tensor " << name;
+    return {};
+  }
+  [[nodiscard]] bool untouched(std::size_t row) const {
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      for (std::size_t at = 0; at < fields_[i].row_bytes; ++at) {
+        if (memory_[i][row * fields_[i].row_bytes + at] != std::byte{0xA5}) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::vector<Lc0Field> fields_;
+  std::vector<std::byte*> memory_;
+  Lc0Tensors tensors_;
+};
+
+// Records of many kinds: real ones, every input format and version, noise in planes and bytes.
+std::vector<Bytes> many_frames() {
+  std::vector<Bytes> frames;
+  const Bytes real = testing::all_sample_records();
+  for (std::size_t i = 0; i < 40; ++i) {
+    frames.push_back(packed_of(std::span(real).subspan(i * 8 * kV6RecordBytes, kV6RecordBytes)));
+  }
+  std::mt19937_64 random(53);
+  for (const std::uint32_t version : {3U, 4U, 5U, 6U, 7U}) {
+    for (const FormatCase& tested : kFormats) {
+      if (version < 5 && tested.format != 1) continue;
+      Bytes record(frame_bytes_of_version(version));
+      const std::size_t shift = version < 5 ? 4 : 0;
+      for (std::size_t i = v6::kPlanes - shift; i < record.size(); ++i) {
+        record[i] = static_cast<std::byte>(random());
+      }
+      put(record, v6::kVersion, version);
+      if (version >= 5) put(record, v6::kInputFormat, tested.format);
+      for (std::size_t move = 0; move < kPolicyMoves; ++move) {
+        const bool listed = random() % 60 == 0;
+        const float filler = version == 3 ? 0.0F : -1.0F;
+        put(record, v6::kPolicy - shift + 4 * move,
+            listed ? static_cast<float>(random() % 1000) / 3000.0F : filler);
+      }
+      if (version < 6) put<std::uint8_t>(record, v6::kInvarianceInfo + 1 - shift, 1);
+      frames.push_back(packed_of(record));
+    }
+  }
+  return frames;
+}
+
+float half_value(std::uint16_t bits) {
+  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
+  const int exponent = bits >> 10 & 31;
+  const int fraction = bits & 1023;
+  if (exponent == 31) return fraction != 0 ? std::nanf("") : sign * INFINITY;
+  return exponent == 0 ? sign * std::ldexp(static_cast<float>(fraction), -24)
+                       : sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+}
+float bfloat_value(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+// The nearest 16-bit number, found by looking at all of them: ties to even.
+TEST(Float16Bits, AreTheNearestOfAll) {
+  std::mt19937_64 random(59);
+  std::vector<float> values = {0.0F,     -0.0F,    1.0F,       -1.0F,    65504.0F,  65519.9F,
+                               65520.0F, 1e30F,    5.96e-8F,   2.98e-8F, 2.981e-8F, 6.1e-5F,
+                               0.1F,     1.0F / 3, 37.0F / 99, INFINITY, -INFINITY};
+  for (int i = 0; i < 400; ++i) {
+    values.push_back(
+        std::ldexp(static_cast<float>(random() % 100000), -static_cast<int>(random() % 40)));
+    // Halfway between two neighbours.
+    const auto low = static_cast<std::uint16_t>(random() % 0x7bff);
+    values.push_back(static_cast<float>(
+        (static_cast<double>(half_value(low)) + static_cast<double>(half_value(low + 1))) / 2));
+  }
+  for (const float value : values) {
+    const std::uint16_t bits = float16_bits(value);
+    EXPECT_EQ(std::signbit(half_value(bits)), std::signbit(value)) << value;
+    if (std::isinf(value) || std::abs(value) >= 65520.0F) {
+      EXPECT_TRUE(std::isinf(half_value(bits))) << value;
+      continue;
+    }
+    const double off = std::abs(static_cast<double>(half_value(bits)) - value);
+    for (const std::uint16_t other :
+         {static_cast<std::uint16_t>(bits + 1), static_cast<std::uint16_t>(bits - 1)}) {
+      if ((bits & 0x7fff) == 0 && other != 1) continue;
+      const double other_off = std::abs(static_cast<double>(half_value(other)) - value);
+      EXPECT_TRUE(off < other_off || (off == other_off && bits % 2 == 0) || std::isnan(other_off))
+          << value << " became " << bits;
+    }
+  }
+  EXPECT_TRUE(std::isnan(half_value(float16_bits(std::nanf("")))));
+  EXPECT_EQ(bfloat16_bits(1.0F), 0x3F80);
+  EXPECT_EQ(bfloat16_bits(std::bit_cast<float>(0x3F808000U)), 0x3F80) << "a tie, to even";
+  EXPECT_EQ(bfloat16_bits(std::bit_cast<float>(0x3F818000U)), 0x3F82) << "a tie, to even";
+  EXPECT_EQ(bfloat16_bits(std::bit_cast<float>(0x3F808001U)), 0x3F81);
+  EXPECT_TRUE(std::isnan(bfloat_value(bfloat16_bits(std::bit_cast<float>(0x7F800001U)))));
+}
+
+TEST_P(Lc0TensorsOf, AreTheSamePlanesInEveryType) {
+  const std::vector<Bytes> frames = many_frames();
+  const Batch plain(frames.size());
+  for (std::size_t row = 0; row < frames.size(); ++row) {
+    ASSERT_EQ(writer_->write_row(frames[row], plain.tensors(), row), RowStatus::kWritten) << row;
+  }
+  for (const PlanesType type :
+       {PlanesType::kFloat16, PlanesType::kBfloat16, PlanesType::kUint8, PlanesType::kBits}) {
+    const Lc0Options options{.planes = type};
+    Lc0TensorWriter writer(options, GetParam());
+    const AnyBatch batch(options, frames.size());
+    // Backwards: a row depends on nothing that was written before.
+    for (std::size_t row = frames.size(); row-- > 0;) {
+      ASSERT_EQ(writer.write_row(frames[row], batch.tensors(), row), RowStatus::kWritten);
+    }
+    store_fence();
+    for (std::size_t row = 0; row < frames.size(); ++row) {
+      const auto view = view_packed(frames[row]);
+      for (std::size_t i = 0; i < kPlanesRowFloats; ++i) {
+        const float expected = plain.planes_row(row)[i];
+        const std::size_t p = i / 64;
+        switch (type) {
+          case PlanesType::kFloat16:
+            ASSERT_EQ(batch.get<std::uint16_t>("planes", row, i), float16_bits(expected)) << i;
+            break;
+          case PlanesType::kBfloat16:
+            ASSERT_EQ(batch.get<std::uint16_t>("planes", row, i), bfloat16_bits(expected)) << i;
+            break;
+          case PlanesType::kUint8:
+            ASSERT_EQ(batch.get<std::uint8_t>("planes", row, i),
+                      p == 109 ? std::to_integer<std::uint8_t>(view->tail[5])
+                               : static_cast<std::uint8_t>(expected))
+                << p;
+            break;
+          default: {
+            const auto bits = batch.get<std::uint64_t>("planes", row, p);
+            if (p == 109) {
+              ASSERT_EQ(bits, std::bit_cast<std::uint32_t>(expected));
+            } else {
+              ASSERT_EQ(bits >> (i % 64 ^ 7) & 1, expected != 0 ? 1U : 0U) << p;
+            }
+          }
+        }
+      }
+    }
+    EXPECT_TRUE(batch.untouched(frames.size()));
+  }
+}
+
+TEST_P(Lc0TensorsOf, AreTheSamePolicyInEveryType) {
+  const std::vector<Bytes> frames = many_frames();
+  const Batch plain(frames.size());
+  const Lc0Options half_options{.policy = PolicyType::kFloat16};
+  const Lc0Options sparse_options{.policy = PolicyType::kSparse, .policy_entries_max = 77};
+  Lc0TensorWriter half_writer(half_options, GetParam());
+  Lc0TensorWriter sparse_writer(sparse_options, GetParam());
+  const AnyBatch half(half_options, frames.size());
+  const AnyBatch sparse(sparse_options, frames.size());
+  for (std::size_t row = 0; row < frames.size(); ++row) {
+    ASSERT_EQ(writer_->write_row(frames[row], plain.tensors(), row), RowStatus::kWritten);
+    ASSERT_EQ(half_writer.write_row(frames[row], half.tensors(), row), RowStatus::kWritten);
+    ASSERT_EQ(sparse_writer.write_row(frames[row], sparse.tensors(), row), RowStatus::kWritten);
+  }
+  store_fence();
+  for (std::size_t row = 0; row < frames.size(); ++row) {
+    std::vector<float> dense(kPolicyMoves + 1, sparse.get<float>("policy_filler", row));
+    const auto entries = static_cast<std::size_t>(sparse.get<std::int32_t>("policy_lengths", row));
+    ASSERT_LE(entries, 77U);
+    for (std::size_t i = 0; i < 77; ++i) {
+      const auto move =
+          static_cast<std::size_t>(sparse.get<std::int16_t>("policy_indices", row, i));
+      ASSERT_EQ(move == kPolicyMoves, i >= entries);
+      dense[move] = sparse.get<float>("policy_values", row, i);
+    }
+    EXPECT_EQ(dense.back(), dense[kPolicyMoves]);
+    for (std::size_t move = 0; move < kPolicyMoves; ++move) {
+      const float expected = plain.policy_row(row)[move];
+      ASSERT_EQ(dense[move], expected) << "row " << row << ", move " << move;
+      ASSERT_EQ(half.get<std::uint16_t>("policy", row, move), float16_bits(expected));
+    }
+  }
+  EXPECT_TRUE(half.untouched(frames.size()));
+  EXPECT_TRUE(sparse.untouched(frames.size()));
+}
+
+TEST_P(Lc0TensorsOf, RefuseMoreMovesThanTheSparsePolicyTakes) {
+  const Lc0Options options{.policy = PolicyType::kSparse, .policy_entries_max = 2};
+  Lc0TensorWriter writer(options, GetParam());
+  const AnyBatch batch(options, 1);
+  Bytes record = blank_record();
+  put(record, v6::kPolicy, 0.25F);
+  put(record, v6::kPolicy + 4 * 1857, 0.75F);
+  ASSERT_EQ(writer.write_row(packed_of(record), batch.tensors(), 0), RowStatus::kWritten);
+  put(record, v6::kPolicy + 4 * 7, 0.0F);
+  const AnyBatch other(options, 1);
+  EXPECT_EQ(writer.write_row(packed_of(record), other.tensors(), 0), RowStatus::kTooManyMoves);
+  for (std::size_t move = 0; move < kPolicyMoves; ++move) put(record, v6::kPolicy + 4 * move, 0.0F);
+  EXPECT_EQ(writer.write_row(packed_of(record), other.tensors(), 0), RowStatus::kTooManyMoves);
+  EXPECT_TRUE(other.untouched(0));
+}
+
+TEST_P(Lc0TensorsOf, HaveTheShortTermValuesOfVersion7) {
+  Bytes record = blank_record();
+  record.resize(kV7RecordBytes);
+  put<std::uint32_t>(record, v6::kVersion, 7);
+  put(record, v6::kQSt, 0.5F);
+  put(record, v6::kDSt, 0.25F);
+  ASSERT_NO_FATAL_FAILURE(write(record));
+  EXPECT_EQ(batch_.values_row(0)[15], 0.5F);
+  EXPECT_EQ(batch_.values_row(0)[16], 0.25F);
+}
+
+// Which of the 18 values a version knows: rows result, best, played, orig, root, st.
+TEST_P(Lc0TensorsOf, SayWhatTheyDoNotKnowAsTheyAreTold) {
+  const char* const known[] = {
+      "qd-"
+      "---"
+      "---"
+      "---"
+      "---"
+      "---",  // version 3
+      "qd-"
+      "qd-"
+      "---"
+      "---"
+      "qd-"
+      "---",  // 4
+      "qdm"
+      "qdm"
+      "---"
+      "---"
+      "qdm"
+      "---",  // 5
+      "qdm"
+      "qdm"
+      "qdm"
+      "qdm"
+      "qdm"
+      "---",  // 6
+      "qdm"
+      "qdm"
+      "qdm"
+      "qdm"
+      "qdm"
+      "qd-"};  // 7
+  for (const std::uint32_t version : {3U, 4U, 5U, 6U, 7U}) {
+    Bytes record(frame_bytes_of_version(version));
+    const std::size_t shift = version < 5 ? 4 : 0;
+    for (std::size_t i = v6::kRootQ - shift; i + 4 <= record.size(); i += 4) put(record, i, 0.5F);
+    put(record, v6::kVersion, version);
+    if (version >= 5) put<std::uint32_t>(record, v6::kInputFormat, 1);
+    const Bytes frame = packed_of(record);
+    for (const UnknownValues policy : {UnknownValues::kNan, UnknownValues::kZero}) {
+      Lc0TensorWriter writer({.unknown = policy}, GetParam());
+      ASSERT_EQ(writer.write_row(frame, batch_.tensors(), 0), RowStatus::kWritten);
+      for (std::size_t i = 0; i < kValuesRowFloats; ++i) {
+        const float value = batch_.values_row(0)[i];
+        if (known[version - 3][i] == '-') {
+          EXPECT_EQ(std::isnan(value), policy == UnknownValues::kNan) << version << " " << i;
+          EXPECT_TRUE(std::isnan(value) || value == 0.0F) << version << " " << i;
+        } else {
+          EXPECT_FALSE(std::isnan(value)) << version << " " << i;
+        }
+      }
+    }
+  }
+  // A network value that was not in the cache is not known either.
+  Bytes record = blank_record();
+  put(record, v6::kOrigD, std::nanf(""));
+  put(record, v6::kVisits, 1U);
+  Lc0TensorWriter zero({.unknown = UnknownValues::kZero}, GetParam());
+  ASSERT_EQ(zero.write_row(packed_of(record), batch_.tensors(), 0), RowStatus::kWritten);
+  EXPECT_EQ(batch_.values_row(0)[10], 0.0F);
+}
+
+TEST_P(Lc0TensorsOf, GiveFiveArraysWithSharesOfWinDrawAndLoss) {
+  const Lc0Options options{.layout = Lc0Layout::kFive};
+  Lc0TensorWriter writer(options, GetParam());
+  const AnyBatch batch(options, 1);
+  std::vector<std::string> names;
+  for (const Lc0Field& field : batch.fields()) names.emplace_back(field.name);
+  EXPECT_THAT(names,
+              ::testing::ElementsAre("planes", "probabilities", "winner", "best_q", "plies_left"));
+  struct Case {
+    float q, d, win, draw, loss;
+  };
+  for (const Case& tested : {Case{1, 0, 1, 0, 0}, Case{-1, 0, 0, 0, 1}, Case{0, 1, 0, 1, 0},
+                             Case{0.25F, 0.5F, 0.375F, 0.5F, 0.125F}, Case{1.5F, 0, 1, 0, 0},
+                             Case{-0.75F, 0.5F, 0, 0.25F, 0.75F}, Case{0, -0.5F, 0.5F, 0, 0.5F}}) {
+    Bytes record = blank_record();
+    put(record, v6::kResultQ, tested.q);
+    put(record, v6::kResultD, tested.d);
+    put(record, v6::kBestQ, -tested.q);
+    put(record, v6::kBestD, tested.d);
+    put(record, v6::kPliesLeft, 17.0F);
+    ASSERT_EQ(writer.write_row(packed_of(record), batch.tensors(), 0), RowStatus::kWritten);
+    const float shares[] = {tested.win, tested.draw, tested.loss};
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(batch.get<float>("winner", 0, i), shares[i]) << tested.q << " " << tested.d;
+      EXPECT_EQ(batch.get<float>("best_q", 0, i), shares[2 - i]) << tested.q << " " << tested.d;
+    }
+    EXPECT_EQ(batch.get<float>("plies_left", 0), 17.0F);
+  }
+  EXPECT_TRUE(batch.untouched(1));
+  // What version 3 does not know has no shares.
+  Bytes old(kV3RecordBytes);
+  put<std::uint32_t>(old, v6::kVersion, 3);
+  for (const UnknownValues policy : {UnknownValues::kNan, UnknownValues::kZero}) {
+    Lc0TensorWriter unknown({.layout = Lc0Layout::kFive, .unknown = policy}, GetParam());
+    ASSERT_EQ(unknown.write_row(packed_of(old), batch.tensors(), 0), RowStatus::kWritten);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto share = batch.get<float>("best_q", 0, i);
+      EXPECT_TRUE(policy == UnknownValues::kNan ? std::isnan(share) : share == 0) << share;
+    }
+    EXPECT_EQ(batch.get<float>("winner", 0, 1), 1.0F) << "a draw";
+  }
 }
 
 }  // namespace

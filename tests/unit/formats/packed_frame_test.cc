@@ -41,9 +41,10 @@ std::vector<std::size_t> first_moves(std::size_t count) {
 }
 
 // Packs into a buffer that is exactly large enough and checks the bytes behind it.
-Bytes packed_of(const Bytes& record, Kernel kernel = best_kernel()) {
+Bytes packed_of(const Bytes& record, Kernel kernel = best_kernel(), std::uint32_t version = 6) {
   Bytes out(packed_bytes_max + 64, kUntouched);
-  const std::size_t bytes = pack(record.data(), std::span(out).first(packed_bytes_max), kernel);
+  const std::size_t bytes =
+      pack(record.data(), version, std::span(out).first(packed_bytes_max), kernel);
   EXPECT_GT(bytes, 0U);
   EXPECT_EQ(bytes % packed::kAlignment, 0U);
   EXPECT_TRUE(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(bytes), out.end(),
@@ -54,8 +55,13 @@ Bytes packed_of(const Bytes& record, Kernel kernel = best_kernel()) {
 }
 
 Bytes unpacked(const Bytes& frame) {
-  Bytes record(kV6RecordBytes);
-  EXPECT_TRUE(unpack(frame, record.data()));
+  Bytes record(kV7RecordBytes, kUntouched);
+  const std::size_t bytes = unpack(frame, record.data());
+  EXPECT_GT(bytes, 0U);
+  EXPECT_TRUE(std::all_of(record.begin() + static_cast<std::ptrdiff_t>(bytes), record.end(),
+                          [](std::byte b) { return b == kUntouched; }))
+      << "wrote behind its record";
+  record.resize(bytes);
   return record;
 }
 
@@ -137,12 +143,12 @@ TEST(PackedFrameSize, TurnsRawWherePackingWouldBeLarger) {
   std::mt19937_64 random(17);
   const Bytes last_packed = packed_of(record_with_policy(random, first_moves(1239)));
   EXPECT_EQ(kind_of(last_packed), PackedKind::kPacked);
-  EXPECT_EQ(last_packed.size(), packed_bytes_max);
+  EXPECT_EQ(last_packed.size(), raw_bytes(6));
   for (const std::size_t count : {1240U, 1858U}) {
     const Bytes record = record_with_policy(random, first_moves(count));
     const Bytes frame = packed_of(record);
     EXPECT_EQ(kind_of(frame), PackedKind::kRaw) << count;
-    EXPECT_EQ(frame.size(), packed_bytes_max);
+    EXPECT_EQ(frame.size(), raw_bytes(6));
     EXPECT_EQ(unpacked(frame), record);
   }
 }
@@ -153,9 +159,9 @@ TEST(PackedFrameSize, WritesNothingIntoTooLittleRoom) {
     const Bytes record = record_with_policy(random, first_moves(count));
     const std::size_t needed = packed_of(record).size();
     Bytes room(needed - 1, kUntouched);
-    EXPECT_EQ(pack(record.data(), room), 0U);
+    EXPECT_EQ(pack(record.data(), 6, room), 0U);
     EXPECT_EQ(room, Bytes(needed - 1, kUntouched));
-    EXPECT_EQ(pack(record.data(), {}), 0U);
+    EXPECT_EQ(pack(record.data(), 6, {}), 0U);
   }
 }
 
@@ -168,6 +174,41 @@ TEST(PackedFrameSize, PadsWithZeros) {
     for (std::size_t at = packed::kPolicyValues + 6 * count; at < frame.size(); ++at) {
       EXPECT_EQ(frame[at], std::byte{0})
           << "byte " << at << " of a frame with " << count << " entries";
+    }
+  }
+}
+
+// A record of noise of this version, its policy the filler but for `count` entries.
+Bytes record_of_version(std::mt19937_64& random, std::uint32_t version, std::size_t count) {
+  Bytes record(frame_bytes_of_version(version));
+  for (std::byte& b : record) b = static_cast<std::byte>(random());
+  const std::size_t policy = version < 5 ? 4 : 8;
+  for (std::size_t move = 0; move < kPolicyMoves; ++move) {
+    const std::uint32_t bits =
+        move < count ? 0x3F000000 + static_cast<std::uint32_t>(move) : packed::filler_bits(version);
+    std::memcpy(record.data() + policy + 4 * move, &bits, 4);
+  }
+  if (version < 6) record[policy == 4 ? 8275 : 8279] = std::byte{1};
+  return record;
+}
+
+TEST_P(PackedFrame, GivesBackOlderVersionsAsUpgradedAndVersion7AsItWas) {
+  std::mt19937_64 random(3);
+  for (const std::uint32_t version : {3U, 4U, 5U, 6U, 7U}) {
+    for (const std::size_t count : {0U, 30U, 1200U, 1239U, 1300U, 1858U}) {
+      const Bytes record = record_of_version(random, version, count);
+      Bytes expected = record;
+      if (version < 6) {
+        expected.resize(kV6RecordBytes);
+        upgrade_record(record.data(), version, expected.data());
+      }
+      const Bytes frame = packed_of(record, GetParam(), version);
+      EXPECT_EQ(unpacked(frame), expected) << version << " with " << count;
+      EXPECT_EQ(frame.size(), std::min(packed_bytes(count, version), raw_bytes(version)));
+      const auto view = view_packed(frame);
+      ASSERT_TRUE(view.has_value());
+      EXPECT_EQ(view->origin, version);
+      EXPECT_EQ(view->policy_entries, view->kind == PackedKind::kRaw ? kPolicyMoves : count);
     }
   }
 }
@@ -219,11 +260,12 @@ constexpr Damage kDamages[] = {
        put_u16(frame, 4, 1859);
      }},
     {"UnknownKind", [](Bytes& frame) { frame[6] = std::byte{2}; }},
-    {"ReservedByte", [](Bytes& frame) { frame[7] = std::byte{1}; }},
+    {"UnknownVersion", [](Bytes& frame) { frame[7] = std::byte{2}; }},
+    {"LongerVersion", [](Bytes& frame) { frame[7] = std::byte{7}; }},
     {"RawWithEntries",
      [](Bytes& frame) {
-       frame.resize(packed_bytes_max);
-       put_u32(frame, 0, packed_bytes_max);
+       frame.resize(raw_bytes(6));
+       put_u32(frame, 0, raw_bytes(6));
        frame[6] = std::byte{1};
      }},
     {"RawOfAnotherSize",
@@ -250,7 +292,7 @@ TEST_P(PackedFrameDamage, IsRefusedAndNothingIsWritten) {
   const Bytes exact(frame.begin(), frame.end());
   Bytes record(kV6RecordBytes, kUntouched);
   EXPECT_FALSE(view_packed(exact).has_value());
-  EXPECT_FALSE(unpack(exact, record.data()));
+  EXPECT_EQ(unpack(exact, record.data()), 0U);
   EXPECT_EQ(record, Bytes(kV6RecordBytes, kUntouched));
 }
 
@@ -258,7 +300,7 @@ TEST(PackedFrameNoise, IsNeverReadBeyondItsEnd) {
   std::mt19937_64 random(37);
   std::mt19937_64 shape(41);
   const Bytes good = packed_of(record_with_policy(random, first_moves(40)));
-  Bytes record(kV6RecordBytes);
+  Bytes record(kV7RecordBytes);
   std::size_t accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
     Bytes frame = good;
@@ -269,7 +311,7 @@ TEST(PackedFrameNoise, IsNeverReadBeyondItsEnd) {
       if (at < frame.size()) frame[at] = static_cast<std::byte>(shape());
     }
     const Bytes exact(frame.begin(), frame.end());
-    accepted += unpack(exact, record.data()) ? 1 : 0;
+    accepted += unpack(exact, record.data()) != 0 ? 1 : 0;
   }
   EXPECT_GT(accepted, 0U);
   EXPECT_LT(accepted, 20'000U);

@@ -35,7 +35,7 @@ jax = pytest.importorskip("jax", reason="no JAX: scripts/test --with-frameworks 
 import jax.numpy as jnp  # noqa: E402
 
 import ringfeed  # noqa: E402
-from ringfeed.jax import iterate  # noqa: E402
+from ringfeed.jax import expand_planes, expand_policy, iterate  # noqa: E402
 
 # As PATIENCE_S, for programs that import JAX, which takes a while on a busy machine.
 PROGRAM_S = 10 * PATIENCE_S
@@ -46,6 +46,47 @@ def held(feed: ringfeed.Feed) -> int:
     """Slots that are held once JAX has let go of what nobody has any more."""
     gc.collect()
     return feed.stats().held
+
+
+def planes_of(bits: np.ndarray) -> np.ndarray:
+    """What expand_planes() must give, a square at a time."""
+    planes = np.zeros((len(bits), 112, 8, 8), np.float32)
+    for row, plane, rank, file in np.ndindex(*planes.shape):
+        planes[row, plane, rank, file] = int(bits[row, plane]) >> (8 * rank + 7 - file) & 1
+    planes[:, 109] = bits[:, 109].astype(np.uint32).view(np.float32)[:, None, None]
+    return planes
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+def test_planes_are_made_of_bits(dtype: Any) -> None:
+    rng = np.random.default_rng(2)
+    bits = rng.integers(0, 2**64, (3, 112), dtype=np.uint64)
+    bits[:, 109] = (np.arange(3, dtype=np.float32) / np.float32(99)).view(np.uint32)
+    wanted = jnp.asarray(planes_of(bits)).astype(dtype)
+    assert (expand_planes(bits, dtype) == wanted).all()
+    halves = jnp.asarray(bits.view(np.uint32).reshape(3, 112, 2))
+    inside = jax.jit(lambda words: expand_planes(words, dtype))(halves)
+    assert inside.dtype == dtype and (inside == wanted).all()
+    with jax.enable_x64(True):
+        assert (expand_planes(jnp.asarray(bits), dtype) == wanted).all()
+    for wrong in (bits.astype(np.uint32), bits[:, :100], halves[:, :, 0]):
+        with pytest.raises(ValueError, match="takes uint64"):
+            expand_planes(wrong)
+
+
+def test_policy_is_made_of_its_entries() -> None:
+    rng = np.random.default_rng(3)
+    dense = np.full((4, 1858), -1, np.float32)
+    dense[3] = 0
+    indices = np.full((4, 30), 1858, np.int16)
+    values = np.repeat(dense[:, :1], 30, axis=1)
+    for row, entries in enumerate((30, 0, 17, 5)):
+        moves = np.sort(rng.choice(1858, entries, replace=False))
+        indices[row, :entries] = moves
+        values[row, :entries] = dense[row, moves] = rng.random(entries, np.float32)
+    filler = dense[:, 0] * 0 + np.array([-1, -1, -1, 0], np.float32)
+    got = jax.jit(expand_policy)(indices, values, filler)
+    assert np.asarray(got).tobytes() == dense.tobytes()
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -100,7 +100,7 @@ class Files {
 
 // The positions of the batches, in order: result_m of the values is plies_left.
 std::vector<std::uint64_t> positions(const std::vector<RigBatch>& batches) {
-  const TensorGenerator::Offsets offsets(kBatch);
+  const BatchOffsets offsets(kBatch);
   std::vector<std::uint64_t> all;
   for (const RigBatch& batch : batches) {
     for (std::uint32_t row = 0; row < batch.rows; ++row) {

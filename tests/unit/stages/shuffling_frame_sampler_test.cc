@@ -95,7 +95,7 @@ TEST(FrameSampler, SkipsWhatIsLargerThanAnyFrame) {
   LaneRig rig;
   describe(rig, 10);
   rig.feed("frames", {.bytes = "before"});
-  rig.feed("frames", {.bytes = std::string(8369, 'x')});
+  rig.feed("frames", {.bytes = std::string(8417, 'x')});
   rig.feed("frames", {.bytes = "after"});
   rig.finish("frames");
   rig.run();

@@ -52,7 +52,7 @@ void describe(LaneRig& rig, const std::string& directory) {
 
 // plies_left of each row (result_m of the values).
 std::vector<std::uint64_t> positions(const std::vector<RigBatch>& batches) {
-  const TensorGenerator::Offsets offsets(kBatch);
+  const BatchOffsets offsets(kBatch);
   std::vector<std::uint64_t> all;
   for (const RigBatch& batch : batches) {
     for (std::uint32_t row = 0; row < batch.rows; ++row) {

@@ -19,6 +19,7 @@
 #include "workers/formats/lc0_record.h"
 #include "workers/formats/packed_frame.h"
 #include "workers/stages/records.h"
+#include "workers/stages/tensor_generator.h"
 
 namespace ringfeed::testing {
 
@@ -81,7 +82,7 @@ inline std::uint64_t record_id(const std::byte* record) {
 
 inline std::string pack_text(const std::string& record) {
   std::string frame(formats::packed_bytes_max, '\0');
-  const std::size_t bytes = formats::pack(reinterpret_cast<const std::byte*>(record.data()),
+  const std::size_t bytes = formats::pack(reinterpret_cast<const std::byte*>(record.data()), 6,
                                           std::as_writable_bytes(std::span(frame)));
   frame.resize(bytes);
   return frame;
@@ -89,8 +90,8 @@ inline std::string pack_text(const std::string& record) {
 
 // The record's number in a packed frame.
 inline std::uint64_t frame_id(std::string_view frame) {
-  std::vector<std::byte> record(formats::kV6RecordBytes);
-  RF_CHECK(formats::unpack(std::as_bytes(std::span(frame)), record.data()), frame.size());
+  std::vector<std::byte> record(formats::kV7RecordBytes);
+  RF_CHECK(formats::unpack(std::as_bytes(std::span(frame)), record.data()) != 0, frame.size());
   return record_id(record.data());
 }
 
@@ -102,6 +103,22 @@ inline std::string gzip_text(std::string_view content) {
   libdeflate_free_compressor(compressor);
   return out;
 }
+
+// Where the three float32 tensors of a batch of so many rows lie in its slot.
+struct BatchOffsets {
+  explicit BatchOffsets(std::uint32_t batch_size) {
+    TensorGeneratorConfig config;
+    config.set_batch_size(batch_size);
+    const TensorGenerator::Tensors tensors(config);
+    RF_CHECK(tensors.offsets.size() == 3, tensors.offsets.size());
+    planes = tensors.offsets[0];
+    policy = tensors.offsets[1];
+    values = tensors.offsets[2];
+  }
+  std::uint64_t planes;
+  std::uint64_t policy;
+  std::uint64_t values;
+};
 
 // A game: records first, first + 1, ...
 inline std::string game(std::uint64_t first, std::uint64_t count) {

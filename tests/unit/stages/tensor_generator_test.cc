@@ -74,9 +74,10 @@ std::uint64_t seen_id(std::uint64_t id) {
   std::vector<float> rest(formats::kPolicyRowFloats + formats::kValuesRowFloats + 64);
   address = reinterpret_cast<std::uintptr_t>(rest.data());
   auto* policy = reinterpret_cast<float*>((address + 63) / 64 * 64);
-  RF_CHECK(writer.write_row(std::as_bytes(std::span(packed)),
-                            {planes, policy, policy + formats::kPolicyRowFloats},
-                            0) == formats::RowStatus::kWritten,
+  RF_CHECK(writer.write_row(
+               std::as_bytes(std::span(packed)),
+               {.planes = planes, .policy = policy, .values = policy + formats::kPolicyRowFloats},
+               0) == formats::RowStatus::kWritten,
            id);
   formats::store_fence();
   batch.bytes.resize(kPlanesBytes);
@@ -105,7 +106,7 @@ TEST(TensorGenerator, GivesTheDigestsOfTheRealGame) {
     rig.finish("frames");
     rig.run();
     EXPECT_TRUE(rig.all_finished());
-    const TensorGenerator::Offsets offsets(batch_size);
+    const BatchOffsets offsets(batch_size);
     Bytes planes;
     Bytes policy;
     Bytes values;
@@ -211,13 +212,13 @@ TEST(TensorGenerator, GivesTheSameBatchesFromAnyNumberOfLanes) {
 TEST(TensorGenerator, SkipsFramesThatCannotBeExpanded) {
   LaneRig rig;
   describe(rig, 2);
-  std::string version_5 = lc0_record(1);
-  version_5[0] = 5;
+  std::string contradiction = pack_text(lc0_record(1));
+  contradiction[8] = 7;  // version 7 in the head of what was version 6
   std::string other_format = lc0_record(1);
-  other_format[4] = 3;
+  other_format[4] = 99;
   rig.feed("frames", frame(0));
   rig.feed("frames", {.bytes = "no frame at all", .tag = {7, 33}});
-  rig.feed("frames", {.bytes = pack_text(version_5)});
+  rig.feed("frames", {.bytes = contradiction});
   rig.feed("frames", {.bytes = pack_text(other_format)});
   rig.feed("frames", {.bytes = ""});
   rig.feed("frames", frame(1));
