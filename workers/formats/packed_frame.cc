@@ -174,6 +174,13 @@ std::size_t pack(const std::byte* record, std::uint32_t origin, std::span<std::b
   return pack_upgraded(upgraded, origin, out, kernel);
 }
 
+void write_packed_head(std::byte* frame, std::size_t frame_bytes, std::size_t entries,
+                       std::uint32_t origin, std::uint32_t input_format) noexcept {
+  put_head(frame, frame_bytes, entries, PackedKind::kPacked, origin);
+  store(frame + packed::kHead + v6::kVersion, upgraded_version(origin));
+  store(frame + packed::kHead + v6::kInputFormat, input_format);
+}
+
 std::optional<PackedFrameView> view_packed(std::span<const std::byte> frame) noexcept {
   if (frame.size() < packed::kPlanes) return std::nullopt;
   const std::byte* at = frame.data();

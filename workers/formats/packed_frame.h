@@ -81,6 +81,10 @@ constexpr std::size_t packed_bytes(std::size_t policy_entries, std::uint32_t ori
 [[nodiscard]] std::size_t pack(const std::byte* record, std::uint32_t origin,
                                std::span<std::byte> out, Kernel kernel = best_kernel()) noexcept;
 
+// Writes bytes 0 to 15 of a frame of kind packed: what is not a part of the record, and its head.
+void write_packed_head(std::byte* frame, std::size_t frame_bytes, std::size_t entries,
+                       std::uint32_t origin, std::uint32_t input_format) noexcept;
+
 // A packed frame found whole and consistent: where its parts lie. Views into the bytes it was made
 // from.
 struct PackedFrameView {
