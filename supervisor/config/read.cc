@@ -2,17 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <optional>
 #include <utility>
 
 #include "proto/config.pb.h"
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/config/bind.h"
 #include "supervisor/config/fields.h"
@@ -325,20 +324,13 @@ Configuration read_config(const std::string& file, std::span<const std::string> 
     throw Error(ErrorCode::kIo,
                 fmt::format("{} is a directory; give a file with a configuration", file));
   }
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    const int error = errno;
-    throw Error(
-        error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-        fmt::format("cannot open the configuration {}: {}; check the path and its permissions",
-                    file, std::strerror(error)));
+  const Result<std::string> content = shm::read_file(file);
+  if (!content) {
+    throw Error(content.error().code(),
+                fmt::format("cannot read the configuration {}; check the path and its permissions",
+                            content.error().message()));
   }
-  text.assign(std::istreambuf_iterator<char>(stream), {});
-  if (stream.bad()) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot read the configuration {} to its end", file));
-  }
-  return parse_config(text, file, overrides, format_of(file));
+  return parse_config(*content, file, overrides, format_of(file));
 }
 
 }  // namespace ringfeed::config

@@ -15,14 +15,15 @@
 #include <sstream>
 
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/file.h"
 #include "supervisor/control/hex.h"
 
 namespace ringfeed::control {
 namespace {
 
 std::string read_all(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  const Result<std::string> text = shm::read_file(path);
+  return text ? *text : "";
 }
 
 std::string state_path(const std::string& lock_path) {

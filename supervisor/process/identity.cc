@@ -9,8 +9,9 @@
 #include <climits>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
+
+#include "ringfeed/shm/file.h"
 
 namespace ringfeed::process {
 namespace {
@@ -21,8 +22,9 @@ struct Stat {
 };
 
 std::optional<Stat> read_stat(pid_t pid) {
-  std::ifstream in(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const Result<std::string> file = shm::read_file(fmt::format("/proc/{}/stat", pid));
+  if (!file) return std::nullopt;
+  const std::string& text = *file;
   // The second field is the name in parentheses and may contain anything, parentheses too.
   const std::size_t close = text.rfind(')');
   if (close == std::string::npos) return std::nullopt;

@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <vector>
 
 #include "proto/snapshot.pb.h"
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/layout.h"
 #include "supervisor/control/hex.h"
 #include "supervisor/snapshot/pages.h"
@@ -119,12 +119,12 @@ std::string manifest_text(const SnapshotManifest& manifest) {
 
 Status read_manifest(const std::string& directory, SnapshotManifest& manifest) {
   const std::string path = directory + "/" + kManifestFile;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
+  const Result<std::string> file = shm::read_file(path);
+  if (!file) {
     return Error{ErrorCode::kNotFound,
-                 fmt::format("{} is no snapshot: {}: {}", directory, path, std::strerror(errno))};
+                 fmt::format("{} is no snapshot: {}", directory, file.error().message())};
   }
-  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::string& text = *file;
   const std::size_t line = text.find('\n');
   if (line == std::string::npos || !text.starts_with(kFirstLine) ||
       text.substr(kFirstLine.size(), line - kFirstLine.size()) != checksum(text.substr(line + 1))) {

@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -28,6 +27,7 @@
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/large_pages.h"
 #include "ringfeed/shm/layout.h"
 #include "workers/runtime/dead_letter.h"
@@ -109,8 +109,7 @@ WorkerSetup receive_setup(int socket, std::vector<shm::Fd>& descriptors) {
 }
 
 std::uint64_t own_start_ticks() {
-  std::ifstream in("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::string text = shm::read_file("/proc/self/stat").value_or_throw();
   std::istringstream rest(text.substr(text.rfind(')') + 2));
   std::string field;
   for (int i = 3; i <= 22; ++i) rest >> field;
