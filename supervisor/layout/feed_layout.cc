@@ -134,6 +134,11 @@ class Builder {
           layout_.groups[lane.group].lanes.push_back(lane.index);
           layout_.lanes.push_back(std::move(lane));
         }
+        if (node.private_bytes() != 0) {
+          const std::string& name = config_.stages(stage).name();
+          layout_.private_memory.push_back(
+              {"store of " + name, "store_bytes of " + name, node.private_bytes()});
+        }
         layout_.nodes.push_back(std::move(laid_out));
       }
     }
@@ -379,6 +384,7 @@ FeedLayout only_lane(FeedLayout layout, std::uint32_t index) {
   LanePlan& lane = layout.lanes[index];
   lane.group = 0;
   layout.groups = {{lane.name(), {index}}};
+  layout.private_memory.clear();
   std::vector<bool> needed(layout.segments.size(), false);
   needed[0] = needed[lane.arena_segment] = needed[lane.heads_segment] = true;
   const auto need_rings = [&](const std::vector<std::uint32_t>& rings) {

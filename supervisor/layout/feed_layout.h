@@ -91,6 +91,13 @@ struct GroupPlan {
   std::vector<std::uint32_t> lanes;
 };
 
+// Memory that a process takes beside the feed's, at most: NodePlan.private_bytes.
+struct PrivatePlan {
+  std::string part;
+  std::string lever;
+  std::uint64_t bytes = 0;
+};
+
 struct FeedLayout {
   std::string feed;
   std::vector<NodeLayout> nodes;
@@ -98,6 +105,7 @@ struct FeedLayout {
   std::vector<RingPlan> rings;
   std::vector<GroupPlan> groups;  // the stage groups, each a process
   std::vector<SegmentPlan> segments;
+  std::vector<PrivatePlan> private_memory;
   std::vector<std::uint32_t> producing_lanes;  // that write batches, by their number
   shm::FeedGeometry output;
   std::uint64_t slot_bytes = 0;  // as the schema says, before rounding up to pages

@@ -29,6 +29,9 @@ std::vector<Part> parts_of(const FeedLayout& layout) {
     part->shown.bytes += segment_bytes(segment);
     part->segments += 1;
   }
+  for (const PrivatePlan& own : layout.private_memory) {
+    parts.push_back({{own.part, own.bytes}, own.lever, 1});
+  }
   for (Part& part : parts) {
     if (part.segments > 1 && part.shown.part != "control") {
       part.shown.part += fmt::format(" ({})", part.segments);
@@ -50,6 +53,7 @@ std::vector<config::MemoryPart> memory_parts(const FeedLayout& layout) {
 std::uint64_t memory_sum(const FeedLayout& layout) {
   std::uint64_t sum = 0;
   for (const SegmentPlan& segment : layout.segments) sum += segment_bytes(segment);
+  for (const PrivatePlan& own : layout.private_memory) sum += own.bytes;
   return sum;
 }
 

@@ -27,9 +27,9 @@ feed: "bench"
 seed: 1
 stages {{ name: "provider" file_path_provider {{ directory: "{data}" queue_capacity: 64 }} }}
 stages {{ name: "loader" chunk_source_loader {{ input: "provider" }} }}
-stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" queue_capacity: {chunk_queue} }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" queue_capacity: {chunk_queue} {pool} }} }}
 stages {{ name: "unpacker" chunk_unpacker {{
-  input: "pool" position_sampling_rate: {rate} queue_capacity: {frame_queue} }} }}
+  input: "pool" {choice} queue_capacity: {frame_queue} }} }}
 stages {{ name: "sampler" shuffling_frame_sampler {{
   input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: {frame_queue} }} }}
 stages {{ name: "tensors" tensor_generator {{ input: "sampler" batch_size: 1024 }} }}
@@ -85,7 +85,14 @@ class Feed:
 
     def __init__(self, arguments: argparse.Namespace, trainers: int, **settings: Any) -> None:
         self.work = Path(tempfile.mkdtemp(prefix="ringfeed-bench-"))
-        values = {"rate": 1.0, "reservoir": 100000, "chunk_queue": 16, "frame_queue": 4096, "extra": ""}
+        values = {
+            "choice": "position_sampling_rate: 1",
+            "pool": "",
+            "reservoir": 100000,
+            "chunk_queue": 16,
+            "frame_queue": 4096,
+            "extra": "",
+        }
         config = self.work / "bench.textproto"
         config.write_text(CONFIG.format(**{**values, "data": arguments.data, **settings}))
         self.environment = {
@@ -94,6 +101,7 @@ class Feed:
             "RINGFEED_LIBRARY": str(arguments.bin.parent / "lib" / "libringfeed.so"),
             "PYTHONPATH": str(ROOT / "pyclient"),
         }
+        self.program = str(arguments.bin / "ringfeed")
         self.log = open(self.work / "log", "w")
         self.supervisor = subprocess.Popen(
             [str(arguments.bin / "ringfeed"), "run", str(config)],
@@ -127,9 +135,21 @@ class Feed:
                 found.append((0, 0))
         return found
 
-    def measure(self, seconds: float, warm_batches: int = 16) -> dict[str, float]:
-        end = time.monotonic() + 180
-        while min(batches for _, batches in self.counts()) < warm_batches:
+    def store_is_warm(self) -> bool:
+        """Has the pool's store got nearly all that it is asked for, lately?"""
+        seen = []
+        for _ in range(2):
+            counters = pool_counters(self.environment, self.program)
+            seen.append((counters.get("store_hits", 0), counters.get("store_misses", 0)))
+            time.sleep(0.5)
+        hits, misses = (after - before for before, after in zip(*seen))
+        return hits > 0 and misses <= hits / 500
+
+    def measure(self, seconds: float, warm_batches: int = 16, warm_store: bool = False) -> dict[str, float]:
+        end = time.monotonic() + 600
+        while min(batches for _, batches in self.counts()) < warm_batches or (
+            warm_store and not self.store_is_warm()
+        ):
             if time.monotonic() > end or self.supervisor.poll() is not None:
                 raise RuntimeError((self.work / "log").read_text())
             time.sleep(0.05)
@@ -160,10 +180,34 @@ class Feed:
         self.log.close()
 
 
-def measure_feed(arguments: argparse.Namespace, trainers: int, **settings: Any) -> dict[str, float]:
+def pool_counters(environment: dict[str, str], program: str) -> dict[str, int]:
+    """Counters of the pool."""
+    done = subprocess.run(
+        [program, "status", "bench", "--json"], env=environment, capture_output=True, text=True
+    )
+    for stage in json.loads(done.stdout or "{}").get("stages", []):
+        if stage["name"] == "pool":
+            return {counter["name"]: int(counter["value"]) for counter in stage["counters"]}
+    return {}
+
+
+def many_games(data: Path, copies: int) -> Path:
+    """A directory in which every file of the data stands under so many names: as many games."""
+    directory = data.parent / f"{data.name}-x{copies}"
+    if not directory.exists():
+        directory.mkdir()
+        for path in data.glob("*.tar"):
+            for copy in range(copies):
+                os.link(path, directory / f"{path.stem}-{copy:03}.tar")
+    return directory
+
+
+def measure_feed(
+    arguments: argparse.Namespace, trainers: int, warm_store: bool = False, **settings: Any
+) -> dict[str, float]:
     feed = Feed(arguments, trainers, **settings)
     try:
-        return feed.measure(arguments.seconds)
+        return feed.measure(arguments.seconds, warm_store=warm_store)
     finally:
         feed.close()
 
@@ -191,6 +235,7 @@ def main() -> int:
     arguments = parser.parse_args()
     tars = sorted(str(path) for path in arguments.data.rglob("*.tar"))
     rows: dict[str, list[dict[str, float]]] = {}
+    many = many_games(arguments.data, 50)
 
     def note(name: str, row: dict[str, float]) -> None:
         rows.setdefault(name, []).append(row)
@@ -198,9 +243,17 @@ def main() -> int:
 
     for _ in range(arguments.rounds):
         bound = run_json([str(arguments.bin / "lc0_bound"), "--seconds", "3", *tars])
-        note("bound", {"positions_per_cpu_s": bound["positions_per_cpu_s"]})
+        note("bound", {key: float(bound[key]) for key in ("positions_per_cpu_s", "inflate_share")})
         note("rate 1", measure_feed(arguments, 1))
-        note("rate 0.03", measure_feed(arguments, 1, rate=0.03, reservoir=5000))
+        store = "store_bytes: 1000000000"
+        rate: dict[str, Any] = {"choice": "position_sampling_rate: 0.03", "reservoir": 5000}
+        note("rate 0.03", measure_feed(arguments, 1, **rate))
+        note("rate 0.03, store", measure_feed(arguments, 1, True, pool=store, **rate))
+        hanse = {"choice": "position_count: 1", "reservoir": 5000, "data": many}
+        sampling = "hanse_sampling_threshold: 250"
+        note("hanse", measure_feed(arguments, 1, pool=sampling, **hanse))
+        sampling += " store_bytes: 6000000000"
+        note("hanse, store", measure_feed(arguments, 1, True, pool=sampling, **hanse))
         for trainers in (2, 4):
             note(f"{trainers} trainers", measure_feed(arguments, trainers))
         if arguments.peers:
@@ -228,6 +281,15 @@ def main() -> int:
     ratios = {
         "rate 1: positions per CPU second / bound": result["rate 1"]["positions_per_cpu_s"]
         / result["bound"]["positions_per_cpu_s"],
+        # Of a game at rate 0.03 three hundredths of the positions come out, all are inflated.
+        "rate 0.03: positions per CPU second / inflating alone": result["rate 0.03"][
+            "positions_per_cpu_s"
+        ]
+        / (0.03 * result["bound"]["positions_per_cpu_s"] / result["bound"]["inflate_share"]),
+        "rate 0.03: store / cold": result["rate 0.03, store"]["positions_per_cpu_s"]
+        / result["rate 0.03"]["positions_per_cpu_s"],
+        "hanse: store / cold": result["hanse, store"]["positions_per_cpu_s"]
+        / result["hanse"]["positions_per_cpu_s"],
         "rate 1: switches per position": result["rate 1"]["switches_per_position"],
         "4 trainers / 1: CPU per delivered position": result["4 trainers"]["cpu_s_per_million"]
         / result["rate 1"]["cpu_s_per_million"],

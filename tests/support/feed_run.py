@@ -45,9 +45,9 @@ seed: {seed}
 epochs: {epochs}
 stages {{ name: "provider" file_path_provider {{ directory: "{directory}" queue_capacity: 64 }} }}
 stages {{ name: "loader" chunk_source_loader {{ input: "provider" threads: {loaders} }} }}
-stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" chunk_pool_size: {pool} threads: {readers} }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" chunk_pool_size: {pool} threads: {readers} {in_pool} }} }}
 stages {{ name: "unpacker" chunk_unpacker {{
-  input: "pool" threads: {unpackers} position_sampling_rate: {rate} queue_capacity: 512 }} }}
+  input: "pool" threads: {unpackers} {unpack} queue_capacity: 512 }} }}
 stages {{ name: "sampler" shuffling_frame_sampler {{
   input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: 512 }} }}
 stages {{ name: "tensors" tensor_generator {{ input: "sampler" threads: {generators} batch_size: {batch} {tensors} }} }}
@@ -64,6 +64,7 @@ DEFAULTS: dict[str, Any] = {
     "unpackers": 1,
     "generators": 1,
     "pool": 100000,
+    "in_pool": "",
     "rate": 1.0,
     "reservoir": 2000,
     "batch": 256,
@@ -83,7 +84,9 @@ class FeedRun:
         self.feed = settings.get("feed", "lc0")
         self.sockets = work / "sockets"
         self.config = work / f"{self.feed}.textproto"
-        self.config.write_text(PIPELINE.format(**{**DEFAULTS, "directory": directory, **settings}))
+        values = {**DEFAULTS, "directory": directory, **settings}
+        values.setdefault("unpack", f"position_sampling_rate: {values['rate']}")
+        self.config.write_text(PIPELINE.format(**values))
         self.log = work / f"{self.feed}.log"
         self.program = Path(settings.get("programs", BIN)) / "ringfeed"
         self.process: subprocess.Popen[bytes] | None = None

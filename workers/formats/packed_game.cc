@@ -139,19 +139,42 @@ std::optional<PackedGame> PackedGame::open(GameBytes& bytes) noexcept {
   return game;
 }
 
-std::size_t PackedGame::frame(std::size_t index, std::span<std::byte> out) noexcept {
-  if (index >= frame_count_) return 0;
+// Where the rest of a frame lies: offset and end, or two zeros where the game is damaged.
+std::array<std::size_t, 2> PackedGame::ends(std::size_t index) noexcept {
+  if (index >= frame_count_) return {};
   std::uint32_t ends[2];
   const std::span<const std::byte> offsets = bytes_->at(sizeof(Header) + 4 * index, sizeof ends);
-  if (offsets.size() != sizeof ends) return 0;
+  if (offsets.size() != sizeof ends) return {};
   std::memcpy(ends, offsets.data(), sizeof ends);
   const std::size_t begin = ends[0];
   const std::size_t end = ends[1];
-  const std::size_t boards_at = boards_offset(frame_count_);
-  if (begin < boards_at + kBoardBytes * frame_count_ || end < begin + sizeof(RestHead) ||
-      end > game_bytes_) {
-    return 0;
+  const std::size_t rests_at = boards_offset(frame_count_) + kBoardBytes * frame_count_;
+  if (begin < rests_at || end < begin + sizeof(RestHead) || end > game_bytes_) return {};
+  return {begin, end};
+}
+
+std::span<const std::byte> PackedGame::tail(std::size_t index) noexcept {
+  const auto [begin, end] = ends(index);
+  const std::size_t bytes = tail_bytes(origin_);
+  RestHead head;
+  const std::span<const std::byte> seen = bytes_->at(begin, sizeof head);
+  if (end == 0 || seen.size() != sizeof head) return {};
+  std::memcpy(&head, seen.data(), sizeof head);
+  // A frame that was kept whole: of two kinds, which have their tails in different places.
+  std::size_t at = begin + sizeof head;
+  if (head.kind == Kept::kWhole) {
+    const std::span<const std::byte> frame = bytes_->at(at, end - at);
+    const auto view = view_packed(frame);
+    if (!view) return {};
+    at += static_cast<std::size_t>(view->tail - frame.data());
   }
+  return at + bytes > end ? std::span<const std::byte>{} : bytes_->at(at, bytes);
+}
+
+std::size_t PackedGame::frame(std::size_t index, std::span<std::byte> out) noexcept {
+  const auto [begin, end] = ends(index);
+  if (end == 0) return 0;
+  const std::size_t boards_at = boards_offset(frame_count_);
 
   // The boards first: a view ends with the next one.
   Planes planes{};

@@ -84,8 +84,12 @@ class PackedGame {
   // Writes frame `index` as the packed frame that it was; its bytes, or 0: `out` is too short or
   // the game is damaged. packed_bytes_max is always room enough.
   [[nodiscard]] std::size_t frame(std::size_t index, std::span<std::byte> out) noexcept;
+  // Record bytes from 8272 on of frame `index`, until the next call of anything; empty: damaged.
+  [[nodiscard]] std::span<const std::byte> tail(std::size_t index) noexcept;
 
  private:
+  [[nodiscard]] std::array<std::size_t, 2> ends(std::size_t index) noexcept;
+
   GameBytes* bytes_ = nullptr;
   std::size_t game_bytes_ = 0;
   std::size_t frame_count_ = 0;

@@ -77,6 +77,7 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
       to.set_arena_bytes_max(node.state_bytes_max);
       to.set_state_version(node.state_version);
       to.set_weight(node.weight);
+      to.set_private_bytes(node.private_bytes);
       for (const InputSpec& input : node.inputs) {
         NodeInput& port = *to.add_inputs();
         port.set_port(input.port);

@@ -206,6 +206,8 @@ struct StageContext {
   std::uint32_t lanes = 1;
   std::uint64_t key = 0;  // of random numbers: from the feed's seed and the stage's name, the same
                           // for all its lanes
+  // The key of another stage of the feed, by its name.
+  std::function<std::uint64_t(std::string_view)> key_of = {};
   const std::byte* state =
       nullptr;  // the arena's state, for rebuilding caches; committed values only
   std::uint64_t state_bytes = 0;
@@ -262,6 +264,7 @@ struct NodeSpec {
   std::uint32_t state_version = 1;
   std::vector<InputSpec> inputs;
   std::vector<OutputSpec> outputs;
+  std::uint64_t private_bytes = 0;      // memory that the process takes beside the feed's, at most
   double weight = 1;                    // CPU time per record of the feed, relative to other stages
   std::uint32_t steps_per_commit = 16;  // calls of step() that may share one commit
   std::uint32_t entries_per_step = 32;  // words that one call may store, at most

@@ -437,6 +437,7 @@ void Worker::make_lane(const LaneSetup& lane) {
   context.lanes = lane.lanes();
   runtime->describe(context);
   context.key = mix(setup_.seed(), mix(lane.stage()));
+  context.key_of = [seed = setup_.seed()](std::string_view name) { return mix(seed, mix(name)); };
   context.info = [](std::string_view text) { spdlog::info("{}", text); };
   context.warn = [](std::string_view text) { spdlog::warn("{}", text); };
   if (!runtime->finished()) runtime->set_stage(create_stage(node, context));

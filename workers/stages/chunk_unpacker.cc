@@ -1,51 +1,11 @@
 #include "workers/stages/chunk_unpacker.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "workers/formats/packed_frame.h"
-#include "workers/runtime/random.h"
 #include "workers/stages/common.h"
 
 namespace ringfeed {
-
-void sample_by_rate(std::uint64_t key, std::uint32_t frame_count, std::uint64_t use, double rate,
-                    std::vector<std::uint32_t>& out) {
-  out.clear();
-  if (rate >= 1.0) {
-    out.resize(frame_count);
-    std::iota(out.begin(), out.end(), 0U);
-    return;
-  }
-  // The circle in 64-bit fixed point: wrapping around is what unsigned arithmetic does anyway.
-  const auto arc = static_cast<std::uint64_t>(std::ldexp(rate, 64));
-  const std::uint64_t begin = arc * use;
-  Random phases(key);
-  for (std::uint32_t i = 0; i < frame_count; ++i) {
-    if (phases.next() - begin < arc) out.push_back(i);
-  }
-}
-
-void sample_by_count(std::uint64_t key, std::uint32_t frame_count, std::uint64_t use,
-                     std::uint32_t count, std::vector<std::uint32_t>& out) {
-  out.clear();
-  if (frame_count == 0) return;
-  std::vector<std::uint32_t> shuffled(frame_count);
-  std::uint64_t round = ~std::uint64_t{0};
-  for (std::uint64_t item = use * count; item < (use + 1) * count; ++item) {
-    if (item / frame_count != round) {
-      round = item / frame_count;
-      std::iota(shuffled.begin(), shuffled.end(), 0U);
-      Random draws(mix(key, round));
-      for (std::uint32_t i = frame_count; i > 1; --i)
-        std::swap(shuffled[i - 1], shuffled[draws.below(i)]);
-    }
-    out.push_back(shuffled[item % frame_count]);
-  }
-  std::sort(out.begin(), out.end());
-}
 
 ChunkUnpacker::ChunkUnpacker(const StageContext& context)
     : context_(context),
@@ -57,33 +17,41 @@ ChunkUnpacker::ChunkUnpacker(const StageContext& context)
       out_(context.output("output")),
       frames_(context.counter("frames")),
       chunks_damaged_(context.counter("chunks_damaged")),
-      rate_(context.config.chunk_unpacker().has_position_count()
-                ? 0
-                : context.config.chunk_unpacker().position_sampling_rate()),
-      position_count_(context.config.chunk_unpacker().position_count()) {}
+      choice_(context.config.chunk_unpacker(), context.key) {}
 
-// Finds the frames of the chunk and chooses among them; false: the record contradicts itself.
+// Finds the frames of the chunk and chooses among them, unless its reader has; false: the record
+// contradicts itself.
 bool ChunkUnpacker::open_chunk(const Record& record) noexcept {
   opened_ = nullptr;
   if (record.bytes.size() < sizeof(ChunkRecord)) return false;
   std::memcpy(&chunk_, record.bytes.data(), sizeof chunk_);
+  const bool listed = (chunk_.flags & kChunkListed) != 0;
+  std::size_t at = chunk_head_bytes(chunk_);
+  if (at > record.bytes.size() || (!listed && chunk_.listed_count != chunk_.frame_count)) {
+    return false;
+  }
   offsets_.clear();
-  std::size_t at = sizeof(ChunkRecord);
-  for (std::uint32_t i = 0; i < chunk_.frame_count; ++i) {
+  weights_.clear();
+  for (std::uint32_t i = 0; i < chunk_.listed_count; ++i) {
     std::uint32_t bytes = 0;
     if (at + sizeof bytes > record.bytes.size()) return false;
     std::memcpy(&bytes, record.bytes.data() + at, sizeof bytes);
     if (bytes < formats::packed::kAlignment || bytes > record.bytes.size() - at) return false;
     offsets_.push_back(static_cast<std::uint32_t>(at));
+    if (choice_.weighted() && !listed) {
+      const auto view = formats::view_packed(record.bytes.subspan(at, bytes));
+      if (!view) return false;
+      weights_.push_back(position_weight(choice_.weights(), view->tail));
+    }
     at += bytes;
   }
   if (at != record.bytes.size()) return false;
   offsets_.push_back(static_cast<std::uint32_t>(at));
-  const std::uint64_t key = mix(context_.key, chunk_.identity);
-  if (position_count_ != 0) {
-    sample_by_count(key, chunk_.frame_count, chunk_.uses, position_count_, chosen_);
+  if (listed) {
+    chosen_.resize(chunk_.listed_count);
+    std::memcpy(chosen_.data(), record.bytes.data() + sizeof chunk_, 4 * chosen_.size());
   } else {
-    sample_by_rate(key, chunk_.frame_count, chunk_.uses, rate_, chosen_);
+    choice_.choose(chunk_.identity, chunk_.frame_count, chunk_.uses, weights_, chosen_);
   }
   opened_ = record.bytes.data();
   return true;
@@ -107,10 +75,10 @@ StepStatus ChunkUnpacker::step(Step& step) noexcept {
   }
   std::uint64_t next = done;
   for (; next < chosen_.size(); ++next) {
-    const std::uint32_t frame = chosen_[next];
-    const std::uint32_t begin = offsets_[frame];
-    if (!step.put(out_, record->bytes.subspan(begin, offsets_[frame + 1] - begin),
-                  {.tag = {chunk_.identity, frame}})) {
+    const std::size_t place = (chunk_.flags & kChunkListed) != 0 ? next : chosen_[next];
+    const std::uint32_t begin = offsets_[place];
+    if (!step.put(out_, record->bytes.subspan(begin, offsets_[place + 1] - begin),
+                  {.tag = {chunk_.identity, chosen_[next]}})) {
       break;
     }
   }
@@ -139,6 +107,11 @@ StageType chunk_unpacker_type() {
                ? "position_sampling_rate and position_count are both given; give one of them"
                : "neither position_sampling_rate nor position_count is given; give one of them "
                  "(position_sampling_rate: 1 uses every position)"});
+    }
+    if (own.has_position_sampling() && !own.has_position_count()) {
+      problems.push_back({"position_sampling",
+                          "weights choose among a count of positions: give position_count instead "
+                          "of position_sampling_rate"});
     }
     return problems;
   };

@@ -4,7 +4,9 @@
 //   sources  SourceRecord, its ChunkPlaces, the path. user: kFileRecord; or kScanCompleteRecord,
 //   empty tasks    TaskRecord, the path (inside the pool: which chunk a reading lane shall read)
 //   rejects  RejectRecord (inside the pool: a chunk that cannot be used)
-//   chunks   ChunkRecord, then the packed frames (formats/packed_frame.h) one after the other
+//   chunks   ChunkRecord, then the packed frames (formats/packed_frame.h) one after the other; or,
+//            with kChunkListed, the numbers of those that are there (u32 each, up to a multiple of
+//            16), then these
 //   frames   one packed frame; tag = identity of the chunk, index of the frame in it
 #pragma once
 
@@ -45,8 +47,9 @@ struct TaskRecord {
   std::uint16_t flags;
   std::uint32_t path_bytes;
   std::uint32_t reserved;
+  std::uint64_t window_lower;  // chunks of lower numbers have left the window
 };
-static_assert(sizeof(TaskRecord) == 48);
+static_assert(sizeof(TaskRecord) == 56);
 
 struct RejectRecord {
   std::uint64_t global_index;
@@ -54,10 +57,21 @@ struct RejectRecord {
 
 struct ChunkRecord {
   std::uint64_t identity;
-  std::uint32_t frame_count;
-  std::uint16_t uses;
-  std::uint16_t reserved;
+  std::uint32_t frame_count;   // of the chunk
+  std::uint16_t uses;          // before this one
+  std::uint16_t flags;         // kChunkListed
+  std::uint32_t listed_count;  // frames in the record; all of them unless kChunkListed
+  std::uint32_t reserved;
 };
-static_assert(sizeof(ChunkRecord) == 16);
+// Only the frames that this use gives are there: the reader has made the unpacker's choice.
+inline constexpr std::uint16_t kChunkListed = 1;
+
+// Bytes before the first frame.
+constexpr std::uint64_t chunk_head_bytes(const ChunkRecord& chunk) noexcept {
+  const std::uint64_t list =
+      (chunk.flags & kChunkListed) != 0 ? std::uint64_t{4} * chunk.listed_count : 0;
+  return (sizeof chunk + list + 15) / 16 * 16;
+}
+static_assert(sizeof(ChunkRecord) == 24);
 
 }  // namespace ringfeed

@@ -1,23 +1,17 @@
 #include "workers/stages/shuffling_chunk_pool.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
-#include "workers/formats/lc0_record.h"
-#include "workers/formats/packed_frame.h"
 #include "workers/runtime/random.h"
+#include "workers/stages/chunk_reader.h"
 
 namespace ringfeed {
 namespace {
 
 constexpr std::uint64_t kBankBytesMin = 1 * kMiB;
 constexpr std::uint64_t kBankBytesMax = 64ULL << 30;
-constexpr std::size_t kOpenFilesMax = 128;
 
 std::string_view sort_key(std::string_view path) noexcept {
   const std::size_t slash = path.rfind('/');
@@ -34,14 +28,6 @@ std::uint16_t uses_of(std::uint64_t word) noexcept {
 }
 std::uint16_t flags_of(std::uint64_t word) noexcept {
   return static_cast<std::uint16_t>(word >> 48);
-}
-
-std::string not_gzip(std::span<const std::byte> bytes) {
-  std::string begin;
-  for (const std::byte byte : bytes.first(std::min<std::size_t>(bytes.size(), 4))) {
-    begin += fmt::format(" {:02x}", std::to_integer<unsigned>(byte));
-  }
-  return "not a gzip file (starts with" + (begin.empty() ? " nothing" : begin) + ")";
 }
 
 }  // namespace
@@ -71,7 +57,8 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       chunks_dropped_(context.counter("chunks_dropped")),
       reshuffles_(context.counter("reshuffles")),
       chunks_outside_(context.counter("chunks_outside_window")),
-      draws_(context.counter("draws")) {
+      draws_(context.counter("draws")),
+      hanse_rejected_(context.counter("hanse_rejected")) {
   if (context.load(state_.bank_bytes) != 0) {
     if (context.load(state_.phase) == 0) {
       // Collecting: entries in order of arrival, dead ones among them.
@@ -372,7 +359,32 @@ bool ChunkWindow::anything_usable(const Step& step) const noexcept {
   return false;
 }
 
+double acceptance(std::uint32_t frames, std::uint32_t threshold, double gamma) noexcept {
+  return std::pow(std::min(1.0, static_cast<double>(frames) / threshold), gamma);
+}
+
+// Does a chunk of so many records stand the test? Of one that claims none it will be said why.
+bool ChunkWindow::accepts(Step& step, std::uint32_t frames) noexcept {
+  const ShufflingChunkPoolConfig& own = context_.config.shuffling_chunk_pool();
+  if (!own.has_hanse_sampling_threshold() || frames == 0) return true;
+  const double u = static_cast<double>(step.draw(std::uint64_t{1} << 53)) * 0x1.0p-53;
+  return u < acceptance(frames, own.hanse_sampling_threshold(), own.hanse_sampling_gamma());
+}
+
 StepStatus ChunkWindow::draw_chunk(Step& step) noexcept {
+  // Chunks that are passed over change little: several a step.
+  bool passed_over = true;
+  StepStatus status = StepStatus::kDone;
+  for (std::uint32_t drawn = 0; drawn < kDrawsPerStep && passed_over && status == StepStatus::kDone;
+       ++drawn) {
+    status = draw_one(step, &passed_over);
+  }
+  return status;
+}
+
+// One draw. `*passed_over`: it gave no task, and another may follow in this step.
+StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
+  *passed_over = false;
   const StreamShuffler::Draw draw = state_.shuffler.next(step);
   if (draw.exhausted) {
     const std::uint64_t total = step.load(state_.total);
@@ -410,13 +422,20 @@ StepStatus ChunkWindow::draw_chunk(Step& step) noexcept {
   const std::uint64_t index = *draw.value - source->start;
   const Word word = chunk_word(step, *source, index);
   const std::uint64_t status = step.load(word);
-  if ((flags_of(status) & kChunkDropped) != 0) return StepStatus::kDone;  // the draw is used up
+  // The draw is used up.
+  *passed_over = (flags_of(status) & kChunkDropped) != 0;
+  if (*passed_over) return StepStatus::kDone;
 
   const std::byte* bank = step.bytes(state_.banks.offset + step.load(state_.bank));
   Entry entry{};
   std::memcpy(&entry, bank + source->offset, sizeof entry);
   ChunkPlace place{};
   std::memcpy(&place, bank + source->offset + sizeof entry + index * sizeof place, sizeof place);
+  *passed_over = !accepts(step, place.frames);
+  if (*passed_over) {
+    step.count(hanse_rejected_);
+    return StepStatus::kDone;
+  }
   const std::string_view path(reinterpret_cast<const char*>(bank + source->offset + sizeof entry +
                                                             entry.chunk_count * sizeof place),
                               entry.path_bytes);
@@ -430,6 +449,7 @@ StepStatus ChunkWindow::draw_chunk(Step& step) noexcept {
       .flags = flags_of(status),
       .path_bytes = entry.path_bytes,
       .reserved = 0,
+      .window_lower = window_lower(step.load(state_.total)),
   };
   const std::span<std::byte> room = step.reserve(tasks_, sizeof task + path.size());
   if (room.empty()) return StepStatus::kNoRoom;
@@ -464,169 +484,6 @@ StepStatus ChunkWindow::step(Step& step) noexcept {
   return step.load(state_.scanned) != 0 ? begin_drawing(step) : StepStatus::kEnd;
 }
 
-// ---- reading
-// --------------------------------------------------------------------------------------------------------
-
-ChunkReader::ChunkReader(const StageContext& context)
-    : context_(context),
-      in_(context.input("tasks")),
-      out_(context.output("output")),
-      rejects_(context.output("rejects")),
-      chunks_read_(context.counter("chunks_read")),
-      bytes_read_(context.counter("bytes_read")),
-      bytes_inflated_(context.counter("bytes_inflated")),
-      vanished_(context, "skipped_vanished"),
-      unreadable_(context, "skipped_unreadable"),
-      damaged_(context, "skipped_damaged"),
-      empty_(context, "skipped_empty"),
-      record_(context, "skipped_record"),
-      too_large_(context, "skipped_too_large") {}
-
-ChunkReader::~ChunkReader() {
-  for (const auto& [path, file] : files_) ::close(file.fd);
-}
-
-// The file that the path names now: it may have been replaced since it was opened.
-int ChunkReader::open_file(const std::string& path) noexcept {
-  ++clock_;
-  struct stat now {};
-  const bool there = ::stat(path.c_str(), &now) == 0;
-  const int error = errno;
-  if (const auto found = files_.find(path); found != files_.end()) {
-    OpenFile& file = found->second;
-    if (there && file.device == now.st_dev && file.inode == now.st_ino) {
-      file.used_at = clock_;
-      return file.fd;
-    }
-    ::close(file.fd);
-    files_.erase(found);
-  }
-  if (!there) {
-    errno = error;
-    return -1;
-  }
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  ::fstat(fd, &now);
-  if (files_.size() >= kOpenFilesMax) {
-    const auto oldest = std::min_element(
-        files_.begin(), files_.end(),
-        [](const auto& a, const auto& b) { return a.second.used_at < b.second.used_at; });
-    ::close(oldest->second.fd);
-    files_.erase(oldest);
-  }
-  files_.emplace(path, OpenFile{fd, clock_, now.st_dev, now.st_ino});
-  return fd;
-}
-
-// Counts and tells the window. Its ring may drop the word: the chunk is then drawn, and refused,
-// once more.
-bool ChunkReader::refuse(Step& step, const Record& record, SkipReason& reason,
-                         const TaskRecord& task, const std::string& path,
-                         std::string_view text) noexcept {
-  reason.skip(step, path, task.offset, text);
-  const RejectRecord reject{task.global_index};
-  (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
-  return step.consume(record) == StepStatus::kDone;
-}
-
-// A chunk that cannot be read alive leaves the window as well.
-void ChunkReader::forget(Step& step, const Record& record) noexcept {
-  TaskRecord task{};
-  if (record.bytes.size() < sizeof task) return;
-  std::memcpy(&task, record.bytes.data(), sizeof task);
-  const RejectRecord reject{task.global_index};
-  (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
-}
-
-StepStatus ChunkReader::step(Step& step) noexcept {
-  const std::optional<Record> record = step.peek(in_);
-  if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
-  TaskRecord task{};
-  RF_CHECK(record->bytes.size() >= sizeof task, record->bytes.size());
-  std::memcpy(&task, record->bytes.data(), sizeof task);
-  const std::string path(reinterpret_cast<const char*>(record->bytes.data()) + sizeof task,
-                         task.path_bytes);
-  const auto refused = [&](SkipReason& reason, std::string_view text) {
-    return refuse(step, *record, reason, task, path, text) ? StepStatus::kDone
-                                                           : StepStatus::kNoRoom;
-  };
-
-  // Room first: a chunk is not inflated for an output that is full.
-  const std::uint64_t room_max = step.record_bytes_max(out_);
-  const std::uint64_t room_wanted = std::min<std::uint64_t>(
-      room_max,
-      sizeof(ChunkRecord) + std::uint64_t{std::max(task.frames, 1U)} * formats::packed_bytes_max);
-  std::span<std::byte> room = step.reserve(out_, room_wanted);
-  if (room.empty()) return StepStatus::kNoRoom;
-
-  const int fd = open_file(path);
-  if (fd < 0) return refused(errno == ENOENT ? vanished_ : unreadable_, std::strerror(errno));
-  if (task.bytes > formats::kInflatedBytesMax) return refused(damaged_, "larger than any chunk");
-  if (stored_.size() < task.bytes) stored_.resize(task.bytes);
-  std::uint64_t have = 0;
-  while (have < task.bytes) {
-    const ssize_t got = ::pread(fd, stored_.data() + have, task.bytes - have,
-                                static_cast<off_t>(task.offset + have));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return refused(unreadable_, std::strerror(errno));
-    if (got == 0)
-      return refused(damaged_, fmt::format("the file ends after {} of {} bytes", have, task.bytes));
-    have += static_cast<std::uint64_t>(got);
-  }
-  std::span<const std::byte> raw(stored_.data(), task.bytes);
-  if ((task.flags & kChunkGzip) != 0) {
-    const formats::GzipOutcome outcome =
-        inflater_.inflate(std::span<const std::byte>(stored_.data(), task.bytes), &raw);
-    if (!outcome.ok()) {
-      return refused(damaged_, fmt::format("{}: {}", formats::gzip_status_name(outcome.status),
-                                           formats::gzip_outcome_text(
-                                               outcome, inflater_.inflated_bytes_max())));
-    }
-  }
-  const formats::ChunkCheck check = formats::check_chunk(raw);
-  if (!check.usable()) {
-    std::string text = fmt::format("{}: {}", formats::chunk_reason_name(check.reason),
-                                   formats::chunk_check_text(check));
-    // What is not gzip is taken for plain records; if it is none of both, the former was meant.
-    if ((task.flags & kChunkGzip) == 0)
-      text = fmt::format("{}; as plain records: {}", not_gzip(raw), text);
-    return refused(check.reason == formats::ChunkReason::kEmpty ? empty_ : record_, text);
-  }
-
-  std::uint64_t used = sizeof(ChunkRecord);
-  for (std::size_t i = 0; i < check.frame_count; ++i) {
-    std::size_t bytes =
-        formats::pack(raw.data() + i * check.frame_bytes, check.version, room.subspan(used));
-    if (bytes == 0 && room.size() < room_max) {
-      // The trailer claimed fewer frames than there are: once more, with all the room that there
-      // is.
-      room = step.reserve(out_, room_max);
-      if (room.empty()) return StepStatus::kNoRoom;
-      used = sizeof(ChunkRecord);
-      i = 0;
-      bytes = formats::pack(raw.data(), check.version, room.subspan(used));
-    }
-    if (bytes == 0) {
-      return refused(
-          too_large_,
-          fmt::format("{} positions do not fit a record of {} bytes: raise queue_bytes of stage "
-                      "'{}' to at least {}",
-                      check.frame_count, room_max, context_.stage,
-                      std::bit_ceil(2 * (check.frame_count * formats::packed_bytes_max))));
-    }
-    used += bytes;
-  }
-  const ChunkRecord chunk{task.identity, static_cast<std::uint32_t>(check.frame_count), task.uses,
-                          0};
-  std::memcpy(room.data(), &chunk, sizeof chunk);
-  step.put_reserved(out_, used, {.tag = {task.identity, task.uses}});
-  step.count(chunks_read_);
-  step.count(bytes_read_, task.bytes);
-  step.count(bytes_inflated_, raw.size());
-  return step.consume(*record);
-}
-
 StageType shuffling_chunk_pool_type() {
   StageType type;
   type.kind = "shuffling_chunk_pool";
@@ -635,15 +492,13 @@ StageType shuffling_chunk_pool_type() {
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     const ShufflingChunkPoolConfig& own = config.shuffling_chunk_pool();
     std::vector<Problem> problems;
-    if (own.has_hanse_sampling_threshold()) {
-      problems.push_back(
-          {"hanse_sampling_threshold",
-           "sampling single positions is not part of this version; remove the setting"});
+    if (own.has_hanse_sampling_gamma() && !own.has_hanse_sampling_threshold()) {
+      problems.push_back({"hanse_sampling_gamma",
+                          "is the exponent of sampling with hanse_sampling_threshold, which is not "
+                          "given: give both, or remove it"});
     }
-    if (own.has_hanse_sampling_gamma()) {
-      problems.push_back(
-          {"hanse_sampling_gamma",
-           "sampling single positions is not part of this version; remove the setting"});
+    if (own.has_store_directory() && !own.has_store_bytes()) {
+      problems.push_back({"store_directory", "needs store_bytes: how much may be kept there"});
     }
     return problems;
   };
@@ -686,6 +541,9 @@ StageType shuffling_chunk_pool_type() {
                      .queue_bytes = 64 * kKiB,
                      .overflow = DROP_NEW,
                      .units = UnitRule::kRecord}};
+    if (own.has_store_bytes() && own.store_directory().empty()) {
+      read.private_bytes = own.store_bytes();
+    }
     read.weight = 2;
     read.steps_per_commit = 1;
     read.create = [](const StageContext& context) {

@@ -4,10 +4,7 @@
 //   output   chunks   packed frames of a game; ChunkRecord tells the use
 //   inside   tasks    window lane -> reading lanes; rejects, reading lanes -> window lane
 //   arena    (window lane) the stream shuffler, and the table of sources with 24 bytes per chunk;
-//   grows in steps skips    (reading lanes) chunks that cannot be used: skipped_vanished,
-//   skipped_unreadable, skipped_damaged (gzip),
-//            skipped_empty, skipped_record (size, version, input format), skipped_too_large (for
-//            the ring); each is told to the window, which does not draw it again
+//   grows in steps; the reading lanes have none: chunk_reader.h
 //
 // Until the scan is complete, sources are collected; only as many of the newest (by file name,
 // bytewise) are kept as the window needs. Then they are numbered oldest first, and every chunk of
@@ -17,11 +14,12 @@
 // to the scan) and ends after `epochs` passes; chunks outside of the window are not used and said
 // so.
 //
+// With hanse_sampling_threshold a chunk that was drawn is accepted or passed over by its number of
+// records; passed over, it has been drawn in this pass, and not used.
+//
 // One lane owns the window; `threads` lanes behind it read, inflate and pack. What they draw or
 // read does not depend on their number.
 #pragma once
-
-#include <sys/types.h>
 
 #include <cstdint>
 #include <deque>
@@ -30,15 +28,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "workers/formats/gzip.h"
 #include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
 #include "workers/stages/records.h"
 #include "workers/stages/stream_shuffler.h"
 
 namespace ringfeed {
 
 StageType shuffling_chunk_pool_type();
+
+// With what probability a chunk of so many records is accepted when it is drawn
+// (hanse_sampling_threshold): min(1, frames / threshold)^gamma.
+[[nodiscard]] double acceptance(std::uint32_t frames, std::uint32_t threshold,
+                                double gamma) noexcept;
 
 // The lane that owns the window.
 class ChunkWindow final : public Stage {
@@ -70,6 +71,9 @@ class ChunkWindow final : public Stage {
     Place banks;      // to the end of the arena
   };
 
+  // Draws that one step makes at most until it has a chunk that is accepted.
+  static constexpr std::uint32_t kDrawsPerStep = 8;
+
   explicit ChunkWindow(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
 
@@ -96,6 +100,8 @@ class ChunkWindow final : public Stage {
   StepStatus take_marker(Step& step, const Record& marker) noexcept;
   StepStatus begin_drawing(Step& step) noexcept;
   StepStatus draw_chunk(Step& step) noexcept;
+  StepStatus draw_one(Step& step, bool* passed_over) noexcept;
+  [[nodiscard]] bool accepts(Step& step, std::uint32_t frames) noexcept;
   bool move_bank(Step& step, std::uint64_t extra_bytes) noexcept;
   static std::string entry_path(const std::byte* at, const Entry& entry);
   void forget_path(const std::byte* entry_at, std::uint64_t value) noexcept;
@@ -124,6 +130,7 @@ class ChunkWindow final : public Stage {
   Counter reshuffles_;
   Counter chunks_outside_;
   Counter draws_;
+  Counter hanse_rejected_;
   // Caches of the bank.
   std::deque<Source> sources_;                    // while drawing: by start
   std::multimap<std::string, Source> collected_;  // while collecting: by sort key
@@ -132,46 +139,6 @@ class ChunkWindow final : public Stage {
       by_path_;  // path -> start (drawing) or offset (collecting)
   bool waiting_for_usable_ = false;
   std::uint64_t said_at_ = 0;
-};
-
-// A lane that reads chunks.
-class ChunkReader final : public Stage {
- public:
-  explicit ChunkReader(const StageContext& context);
-  ~ChunkReader() override;
-  StepStatus step(Step& step) noexcept override;
-  void forget(Step& step, const Record& record) noexcept override;
-
- private:
-  int open_file(const std::string& path) noexcept;
-  bool refuse(Step& step, const Record& record, SkipReason& reason, const TaskRecord& task,
-              const std::string& path, std::string_view text) noexcept;
-
-  StageContext context_;
-  InPort in_;
-  OutPort out_;
-  OutPort rejects_;
-  Counter chunks_read_;
-  Counter bytes_read_;
-  Counter bytes_inflated_;
-  SkipReason vanished_;
-  SkipReason unreadable_;
-  SkipReason damaged_;
-  SkipReason empty_;
-  SkipReason record_;
-  SkipReason too_large_;
-  formats::GzipInflater inflater_;
-  std::vector<std::byte> stored_;
-  std::vector<std::byte> packed_;
-  // Open files, the least recently used one goes first.
-  struct OpenFile {
-    int fd;
-    std::uint64_t used_at;
-    dev_t device;
-    ino_t inode;
-  };
-  std::unordered_map<std::string, OpenFile> files_;
-  std::uint64_t clock_ = 0;
 };
 
 }  // namespace ringfeed

@@ -278,10 +278,9 @@ TEST(CheckRanges, OfRatesLeaveOutZeroAndNaN) {
 
 TEST(CheckPlan, TheStagesOwnRefusalsHaveThePlaceOfTheirField) {
   EXPECT_THAT(
-      messages(
-          lc0_text_with("input: \"loader\"", "input: \"loader\" hanse_sampling_threshold: 250")),
-      ElementsAre("lc0.textproto:3:62: stage 'pool': sampling by position is not in this version; "
-                  "remove the field"));
+      messages(lc0_text_with("input: \"loader\"", "input: \"loader\" store_directory: \"/games\"")),
+      ElementsAre("lc0.textproto:3:62: stage 'pool': store_directory needs store_bytes; give "
+                  "both"));
   EXPECT_THAT(
       messages(lc0_text_with("directory: \"/data\"", "")),
       ElementsAre("lc0.textproto:1:27: stage 'provider': directory is missing; give the directory "

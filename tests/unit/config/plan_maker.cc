@@ -81,10 +81,10 @@ PipelinePlan lc0_plan(const DataLoaderConfig& config) {
       node->set_name("read");
       node->set_lanes(threads);
       add_input(*node, "requests", ".requests");
-      if (stage.shuffling_chunk_pool().has_hanse_sampling_threshold()) {
+      if (stage.shuffling_chunk_pool().has_store_directory()) {
         PlanProblem* const problem = planned.add_problems();
-        problem->set_field("hanse_sampling_threshold");
-        problem->set_text("sampling by position is not in this version; remove the field");
+        problem->set_field("store_directory");
+        problem->set_text("store_directory needs store_bytes; give both");
       }
     }
     add_output(*node, "output", kind.output)->set_exported(true);

@@ -233,9 +233,9 @@ TEST(ChunkUnpacker, SkipsARecordThatContradictsItself) {
   damaged.push_back({.bytes = whole.bytes});
   damaged.back().bytes[8] = 4;  // one frame more than there are
   damaged.push_back({.bytes = whole.bytes});
-  std::memset(damaged.back().bytes.data() + sizeof(ChunkRecord), 0, 4);  // a frame of 0 bytes
+  std::memset(damaged.back().bytes.data() + chunk_head_bytes({}), 0, 4);  // a frame of 0 bytes
   damaged.push_back({.bytes = whole.bytes});
-  std::memset(damaged.back().bytes.data() + sizeof(ChunkRecord), 0xff, 4);  // of 4 GiB
+  std::memset(damaged.back().bytes.data() + chunk_head_bytes({}), 0xff, 4);  // of 4 GiB
   LaneRig rig;
   describe(rig, "position_sampling_rate: 1 queue_capacity: 64");
   std::vector<std::uint64_t> expected;

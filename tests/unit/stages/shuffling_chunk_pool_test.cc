@@ -481,14 +481,197 @@ TEST(PoolRestart, BetweenAnyTwoRoundsAndWithAnyLanesGivesTheSameChunks) {
   }
 }
 
-TEST(PoolSettings, ThatAreNotPartOfThisVersionAreRefused) {
-  for (const char* setting : {"hanse_sampling_threshold: 3", "hanse_sampling_gamma: 1"}) {
+TEST(PoolSettings, ThatMeanNothingAloneAreRefused) {
+  for (const char* setting : {"hanse_sampling_gamma: 1", "store_directory: '/tmp/games'"}) {
     LaneRig rig;
     EXPECT_THROW(rig.add_stage(fmt::format(
                      "name: 'pool' shuffling_chunk_pool {{ input: 'sources' {} }}", setting)),
                  Error)
         << setting;
   }
+}
+
+// ---- sampling by the number of records
+
+TEST(Acceptance, IsTheShareOfTheThresholdToThePowerOfGamma) {
+  EXPECT_EQ(acceptance(50, 100, 1), 0.5);
+  EXPECT_EQ(acceptance(100, 100, 1), 1.0);
+  EXPECT_EQ(acceptance(500, 100, 3), 1.0);
+  EXPECT_EQ(acceptance(50, 100, 2), 0.25);
+  EXPECT_EQ(acceptance(50, 100, 0), 1.0);
+}
+
+// Chunks of 1 to 8 records in one file, each told by its first record.
+RigRecord source_of_sizes(const TempDir& directory, std::uint64_t chunks) {
+  std::string file;
+  std::vector<ChunkPlace> places;
+  for (std::uint64_t i = 0; i < chunks; ++i) {
+    const std::string records = game(100 * i, 1 + i % 8);
+    ChunkPlace place = raw_place(file.size(), records.size());
+    place.frames = static_cast<std::uint32_t>(1 + i % 8);
+    places.push_back(place);
+    file += records;
+  }
+  directory.write("sizes.tar", file);
+  return source_record(directory.path() + "/sizes.tar", places);
+}
+
+TEST(PoolHanse, AcceptsChunksByTheirRecords) {
+  constexpr std::uint64_t kChunks = 80;
+  constexpr std::uint64_t kPasses = 200;
+  Pool pool(fmt::format("seed: 5 epochs: {}", kPasses), 1000, "hanse_sampling_threshold: 4");
+  pool.rig.feed("sources", source_of_sizes(pool.directory, kChunks));
+  pool.complete_scan();
+  pool.finish();
+  std::map<std::size_t, double> accepted;
+  std::map<std::uint64_t, std::uint16_t> uses;
+  for (const SeenChunk& chunk : pool.chunks()) {
+    accepted[chunk.ids.size()] += 1;
+    // Only a draw that was accepted is a use.
+    EXPECT_EQ(chunk.uses, uses[chunk.identity]++);
+  }
+  for (std::size_t records = 1; records <= 8; ++records) {
+    const double share = accepted[records] / (kChunks / 8 * kPasses);
+    EXPECT_NEAR(share, std::min(1.0, static_cast<double>(records) / 4), 0.05) << records;
+  }
+  const std::uint64_t draws = pool.rig.counter("pool", "draws");
+  EXPECT_EQ(draws, pool.chunks().size());
+  EXPECT_EQ(draws + pool.rig.counter("pool", "hanse_rejected"), kChunks * kPasses);
+  EXPECT_EQ(pool.rig.counter("pool.read", "chunks_read"), draws) << "nothing else is read";
+}
+
+TEST(PoolHanse, GivesTheSameWhateverHappens) {
+  const auto run = [](std::uint64_t seed, double restarts) {
+    Pool pool("seed: 5 epochs: 9", 60,
+              "hanse_sampling_threshold: 6 hanse_sampling_gamma: 2.5 threads: 2");
+    pool.rig.feed("sources", source_of_sizes(pool.directory, 70));
+    pool.complete_scan();
+    pool.rig.finish("sources");
+    std::mt19937_64 random(seed);
+    pool.rig.run_with_restarts(random, restarts);
+    EXPECT_TRUE(pool.rig.all_finished());
+    return pool.chunks();
+  };
+  const std::vector<SeenChunk> undisturbed = run(0, 0);
+  EXPECT_LT(undisturbed.size(), 9 * 60U);
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) ASSERT_EQ(run(seed, 0.2), undisturbed) << seed;
+}
+
+// A chunk that claims no records is drawn, so that its reader says what is wrong with it.
+TEST(PoolHanse, AcceptsWhatClaimsNothing) {
+  Pool pool("epochs: 1", 10, "hanse_sampling_threshold: 100");
+  pool.directory.write("bad.gz", "not records");
+  ChunkPlace place = raw_place(0, 11);
+  place.frames = 0;
+  pool.rig.feed("sources", source_record(pool.directory.path() + "/bad.gz", {place}));
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_EQ(pool.rig.counter("pool.read", "skipped_record"), 1U);
+}
+
+// ---- the store
+
+// A pool whose reader knows that only some positions are wanted, and what comes out of the
+// unpacker.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> unpacked(
+    const TempDir& directory, const std::string& pool_settings, const std::string& unpacker,
+    std::uint64_t seed = 0, double restarts = 0, std::uint64_t* hits = nullptr) {
+  LaneRig rig("seed: 5 epochs: 12");
+  rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
+  rig.add_stage(
+      fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'sources' chunk_pool_size: 50 "
+                  "queue_bytes: 1048576 {} }}",
+                  pool_settings));
+  rig.add_stage(fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'pool' {} }}", unpacker));
+  rig.add_sink("out", "unpacker");
+  rig.build();
+  rig.feed("sources", source_of_sizes(directory, 40));
+  rig.feed("sources", scan_complete());
+  rig.finish("sources");
+  std::mt19937_64 random(seed);
+  rig.run_with_restarts(random, restarts);
+  EXPECT_TRUE(rig.all_finished());
+  if (hits != nullptr) *hits = rig.counter("pool.read", "store_hits");
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
+  for (const RigRecord& record : rig.got("out")) {
+    const std::uint64_t id = frame_id(record.bytes);
+    EXPECT_EQ(record.tag[1], id % 100) << "the position's number in its chunk";
+    all.emplace_back(record.tag[0], id);
+  }
+  return all;
+}
+
+const char* const kChoices[] = {
+    "position_sampling_rate: 1", "position_sampling_rate: 0.25", "position_count: 1",
+    "position_count: 9",  // more than the chunks have: some come twice in a use
+    "position_count: 2 position_sampling { diff_focus_pol_scale: 1 }"};
+
+TEST(PoolStore, ChangesNothingOfWhatComesOut) {
+  const TempDir directory;
+  for (const char* choice : kChoices) {
+    const auto without = unpacked(directory, "", choice);
+    ASSERT_FALSE(without.empty());
+    for (const std::string& settings :
+         {std::string("store_bytes: 16777216"), std::string("store_bytes: 16777216 threads: 3"),
+          "store_bytes: 16777216 store_directory: '" + directory.path() + "/store'",
+          std::string("threads: 2")}) {
+      std::uint64_t hits = 0;
+      ASSERT_EQ(unpacked(directory, settings, choice, 0, 0, &hits), without)
+          << choice << " with " << settings;
+      EXPECT_EQ(hits > 0, settings.find("store") != std::string::npos);
+    }
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      ASSERT_EQ(unpacked(directory, "store_bytes: 16777216 threads: 2", choice, seed, 0.1), without)
+          << choice << ", seed " << seed;
+    }
+    std::filesystem::remove_all(directory.path() + "/store");
+  }
+}
+
+// Frames that the unpacker would throw away are not even passed to it: a game of 200 positions goes
+// through a ring that does not take it whole.
+TEST(PoolReader, PassesOnOnlyWhatTheUnpackerWants) {
+  const auto run = [](const char* choice) {
+    LaneRig rig("epochs: 10");
+    const TempDir directory;
+    rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
+    rig.add_stage("name: 'pool' shuffling_chunk_pool { input: 'sources' queue_bytes: 262144 }");
+    rig.add_stage(fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'pool' {} }}", choice));
+    rig.add_sink("out", "unpacker");
+    rig.build();
+    directory.write("long", game(0, 200));
+    ChunkPlace place = raw_place(0, 200 * formats::kV6RecordBytes);
+    place.frames = 200;
+    rig.feed("sources", source_record(directory.path() + "/long", {place}));
+    rig.feed("sources", scan_complete());
+    rig.finish("sources");
+    rig.run();
+    EXPECT_TRUE(rig.all_finished());
+    std::vector<std::uint64_t> ids;
+    for (const RigRecord& record : rig.got("out")) ids.push_back(frame_id(record.bytes));
+    EXPECT_EQ(rig.counter("pool.read", "skipped_too_large"), ids.empty() ? 1U : 0U);
+    return sorted(ids);
+  };
+  EXPECT_THAT(run("position_sampling_rate: 1"), IsEmpty());
+  EXPECT_EQ(run("position_sampling_rate: 0.1"), numbers(0, 200)) << "ten uses of a tenth";
+  EXPECT_EQ(run("position_count: 20"), numbers(0, 200));
+}
+
+// A file that was replaced, or has vanished, is noticed as without a store.
+TEST(PoolStore, DoesNotHideThatAFileHasChanged) {
+  Pool pool("", 10, "store_bytes: 16777216 queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  pool.add("a", 0, 4);
+  pool.complete_scan();
+  EXPECT_EQ(sorted(pool.take(4)), numbers(0, 4));
+  EXPECT_EQ(sorted(pool.take(4)), numbers(0, 4));
+  EXPECT_GT(pool.rig.counter("pool.read", "store_hits"), 0U);
+  std::filesystem::remove_all(pool.directory.path() + "/a");
+  pool.rig.allow("out", 20);
+  pool.rig.run();
+  // Tasks that were on their way are refused one by one, then nothing is drawn any more.
+  EXPECT_GE(pool.rig.counter("pool.read", "skipped_vanished"), 4U);
+  EXPECT_THAT(pool.rig.log("window_unusable"), Not(IsEmpty()));
 }
 
 }  // namespace

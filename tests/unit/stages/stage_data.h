@@ -130,8 +130,9 @@ inline std::string game(std::uint64_t first, std::uint64_t count) {
 // A record of the port "chunks" with the frames first, first + 1, ...
 inline RigRecord chunk_record(std::uint64_t identity, std::uint16_t uses, std::uint64_t first,
                               std::uint32_t count) {
-  const ChunkRecord head{identity, count, uses, 0};
+  const ChunkRecord head{identity, count, uses, 0, count, 0};
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+  bytes.resize(chunk_head_bytes(head));
   for (std::uint32_t i = 0; i < count; ++i) bytes += pack_text(lc0_record(first + i));
   return {.bytes = std::move(bytes)};
 }
@@ -148,14 +149,14 @@ inline SeenChunk see_chunk(const RigRecord& record) {
   RF_CHECK(record.bytes.size() >= sizeof head, record.bytes.size());
   std::memcpy(&head, record.bytes.data(), sizeof head);
   SeenChunk chunk{head.identity, head.uses, {}};
-  std::string_view rest = std::string_view(record.bytes).substr(sizeof head);
+  std::string_view rest = std::string_view(record.bytes).substr(chunk_head_bytes(head));
   while (!rest.empty()) {
     std::uint32_t bytes = 0;
     std::memcpy(&bytes, rest.data(), sizeof bytes);
     chunk.ids.push_back(frame_id(rest.substr(0, bytes)));
     rest.remove_prefix(bytes);
   }
-  RF_CHECK(chunk.ids.size() == head.frame_count, chunk.ids.size(), head.frame_count);
+  RF_CHECK(chunk.ids.size() == head.listed_count, chunk.ids.size(), head.listed_count);
   return chunk;
 }
 
