@@ -27,7 +27,7 @@ feed: "bench"
 seed: 1
 stages {{ name: "provider" file_path_provider {{ directory: "{data}" queue_capacity: 64 }} }}
 stages {{ name: "loader" chunk_source_loader {{ input: "provider" }} }}
-stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" queue_capacity: {chunk_queue} {pool} }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" {pool} }} }}
 stages {{ name: "unpacker" chunk_unpacker {{
   input: "pool" {choice} queue_capacity: {frame_queue} }} }}
 stages {{ name: "sampler" shuffling_frame_sampler {{
@@ -89,7 +89,6 @@ class Feed:
             "choice": "position_sampling_rate: 1",
             "pool": "",
             "reservoir": 100000,
-            "chunk_queue": 16,
             "frame_queue": 4096,
             "extra": "",
         }

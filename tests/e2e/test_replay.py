@@ -124,12 +124,15 @@ def letters(
     shutil.rmtree(work, ignore_errors=True)
 
 
+CHUNK_HEAD = 32  # bytes before the frames of a whole chunk (workers/stages/records.h)
+
+
 def frames_of(record: Path) -> int:
     return int(np.frombuffer(record.read_bytes()[8:12], "<u4")[0])
 
 
 def first_frame(record: Path) -> bytes:
-    chunk = record.read_bytes()[16:]
+    chunk = record.read_bytes()[CHUNK_HEAD:]
     return chunk[: int(np.frombuffer(chunk[:4], "<u4")[0])]
 
 
@@ -183,7 +186,7 @@ def test_the_mended_worker_may_be_named(letters: Letters) -> None:
         {
             "port": "output",
             "records": frames_of(record),
-            "bytes": record.stat().st_size - 16,
+            "bytes": record.stat().st_size - CHUNK_HEAD,
             "dropped": 0,
         }
     ]

@@ -502,7 +502,7 @@ StageType shuffling_chunk_pool_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
     const ShufflingChunkPoolConfig& own = config.shuffling_chunk_pool();
     NodeSpec window;
     StateLayout layout;
@@ -533,7 +533,14 @@ StageType shuffling_chunk_pool_type() {
     read.lanes_max = std::max(own.threads(), own.max_threads());
     read.state_version = 2;
     read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};
-    read.outputs = {output_spec(own, "chunks", 16 * kMiB, UnitRule::kFollow),
+    // Whole games are work enough for a commit, and memory enough for a queue; a few positions out
+    // of a store are not.
+    const auto any_key = [](std::string_view) { return std::uint64_t{0}; };
+    const bool few = consumer_choice(feed, config.name(), any_key).has_value();
+    read.steps_per_commit = !few ? 1 : own.has_store_bytes() ? 32 : 8;
+    OutputSpec chunks = output_spec(own, "chunks", 16 * kMiB, UnitRule::kFollow);
+    if (few && !own.has_queue_capacity()) chunks.queue_capacity = 256;
+    read.outputs = {chunks,
                     {.port = "rejects",
                      .record_type = "rejects",
                      .exported = false,
@@ -545,7 +552,6 @@ StageType shuffling_chunk_pool_type() {
       read.private_bytes = own.store_bytes();
     }
     read.weight = 2;
-    read.steps_per_commit = 1;
     read.create = [](const StageContext& context) {
       return std::make_unique<ChunkReader>(context);
     };
