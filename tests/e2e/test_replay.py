@@ -287,7 +287,7 @@ def test_stages_that_read_files_read_them_again(
     assert report["ports"][0]["records"] == 1
     size = path.stat().st_size
     frames = int(np.frombuffer(path.read_bytes()[-4:], "<u4")[0]) // 8356  # bytes of a V6 record
-    task = struct.pack("<QQQQIHHII", 0, 5, 0, size, frames, 0, 1, len(str(path)), 0)
+    task = struct.pack("<QQQQIHHIIQ", 0, 5, 0, size, frames, 0, 1, len(str(path)), 0, 0)
     reader = letters.for_stage(
         tmp_path, "pool", task + str(path).encode(), node="read", port="tasks"
     )

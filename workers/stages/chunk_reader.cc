@@ -322,6 +322,8 @@ StepStatus ChunkReader::step(Step& step) noexcept {
   Task task{.record = *record, .words = {}, .path = {}};
   RF_CHECK(record->bytes.size() >= sizeof task.words, record->bytes.size());
   std::memcpy(&task.words, record->bytes.data(), sizeof task.words);
+  RF_CHECK(record->bytes.size() == sizeof task.words + task.words.path_bytes, record->bytes.size(),
+           task.words.path_bytes);
   task.path.assign(reinterpret_cast<const char*>(record->bytes.data()) + sizeof task.words,
                    task.words.path_bytes);
 
