@@ -159,7 +159,7 @@ void ChunkReader::begin(const Task& task, std::uint32_t frame_count,
   output.used = chunk_head_bytes(chunk);
   std::memset(output.room.data(), 0, output.used);
   std::memcpy(output.room.data(), &chunk, sizeof chunk);
-  if (choice_) {
+  if (choice_ && !chosen_.empty()) {
     std::memcpy(output.room.data() + sizeof chunk, chosen_.data(), 4 * chosen_.size());
   }
 }

@@ -49,7 +49,9 @@ bool ChunkUnpacker::open_chunk(const Record& record) noexcept {
   offsets_.push_back(static_cast<std::uint32_t>(at));
   if (listed) {
     chosen_.resize(chunk_.listed_count);
-    std::memcpy(chosen_.data(), record.bytes.data() + sizeof chunk_, 4 * chosen_.size());
+    if (!chosen_.empty()) {
+      std::memcpy(chosen_.data(), record.bytes.data() + sizeof chunk_, 4 * chosen_.size());
+    }
   } else {
     choice_.choose(chunk_.identity, chunk_.frame_count, chunk_.uses, weights_, chosen_);
   }
