@@ -85,7 +85,7 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
     tmp_path: Path,
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS)
-    run.environment["RINGFEED_TEST_STATE_VERSION"] = "2"  # for the worker made for tests
+    run.environment["RINGFEED_TEST_STATE_VERSION"] = "77"  # for the worker made for tests
     run.start()
     trainer = run.trainer(pause_ms=300, positions=0)
     wait_until(lambda: trainer.batches() >= 3, "some batches")
@@ -99,7 +99,7 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
     # Before anything is stopped.
     text = refused(BIN / "poison_worker")
     assert "lays out the memory of stage 'tensors' in another way" in text
-    assert "state_version: 1 -> 2" in text
+    assert "state_version: 2 -> 77" in text
     assert "exit status 1" in refused(Path("/bin/false"))
     assert "are not a plan" in refused(Path("/bin/echo"))
     slow = script(tmp_path / "slow", "exec sleep 100")
