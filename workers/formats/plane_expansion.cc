@@ -73,16 +73,27 @@ Pieces pieces_of(const std::byte* at, std::size_t bytes) noexcept {
   return {.head_bytes = head, .lines = lines, .tail_bytes = bytes - head - lines * kLineBytes};
 }
 
+// One of the 112 planes: its eight ranks, and what a square has whose bit is set.
+template <typename Bits>
+struct Plane {
+  const std::byte* ranks;
+  Bits bits;
+};
+template <typename Bits>
+__attribute__((always_inline)) inline Plane<Bits> plane_of(const std::byte* planes, Bits one,
+                                                           const MadePlanes<Bits>& made,
+                                                           std::size_t plane) noexcept {
+  if (plane < kBitPlanes) return {planes + 8 * plane, one};
+  const std::size_t at = plane - kBitPlanes;
+  return {reinterpret_cast<const std::byte*>(&made.squares[at]), made.values[at]};
+}
+
 __attribute__((target("avx2"))) void expand32_avx2(const std::byte* planes, std::uint32_t one,
                                                    const MadePlanes<std::uint32_t>& made,
                                                    std::uint32_t* row) noexcept {
   for (std::size_t plane = 0; plane < kInputPlanes; ++plane) {
-    const bool record = plane < kBitPlanes;
-    const std::byte* ranks =
-        record ? planes + 8 * plane
-               : reinterpret_cast<const std::byte*>(&made.squares[plane - kBitPlanes]);
-    const __m256i value =
-        _mm256_set1_epi32(static_cast<int>(record ? one : made.values[plane - kBitPlanes]));
+    const auto [ranks, bits] = plane_of(planes, one, made, plane);
+    const __m256i value = _mm256_set1_epi32(static_cast<int>(bits));
     for (std::size_t rank = 0; rank < 8; ++rank, row += 8) {
       const __m256i files = _mm256_load_si256(
           reinterpret_cast<const __m256i*>(rank_of<std::uint32_t>(ranks, rank).file));
@@ -95,12 +106,8 @@ __attribute__((target("avx2"))) void expand16_avx2(const std::byte* planes, std:
                                                    const MadePlanes<std::uint16_t>& made,
                                                    std::uint16_t* row) noexcept {
   for (std::size_t plane = 0; plane < kInputPlanes; ++plane) {
-    const bool record = plane < kBitPlanes;
-    const std::byte* ranks =
-        record ? planes + 8 * plane
-               : reinterpret_cast<const std::byte*>(&made.squares[plane - kBitPlanes]);
-    const __m128i value =
-        _mm_set1_epi16(static_cast<short>(record ? one : made.values[plane - kBitPlanes]));
+    const auto [ranks, bits] = plane_of(planes, one, made, plane);
+    const __m128i value = _mm_set1_epi16(static_cast<short>(bits));
     for (std::size_t rank = 0; rank < 8; ++rank, row += 8) {
       const __m128i files = _mm_load_si128(
           reinterpret_cast<const __m128i*>(rank_of<std::uint16_t>(ranks, rank).file));
@@ -113,12 +120,8 @@ __attribute__((target("avx2"))) void expand8_avx2(const std::byte* planes, std::
                                                   const MadePlanes<std::uint8_t>& made,
                                                   std::uint8_t* row) noexcept {
   for (std::size_t plane = 0; plane < kInputPlanes; ++plane) {
-    const bool record = plane < kBitPlanes;
-    const std::byte* ranks =
-        record ? planes + 8 * plane
-               : reinterpret_cast<const std::byte*>(&made.squares[plane - kBitPlanes]);
-    const __m128i value =
-        _mm_set1_epi8(static_cast<char>(record ? one : made.values[plane - kBitPlanes]));
+    const auto [ranks, bits] = plane_of(planes, one, made, plane);
+    const __m128i value = _mm_set1_epi8(static_cast<char>(bits));
     for (std::size_t rank = 0; rank < 8; rank += 2, row += 16) {
       const __m128i low = _mm_loadl_epi64(
           reinterpret_cast<const __m128i*>(rank_of<std::uint8_t>(ranks, rank).file));
