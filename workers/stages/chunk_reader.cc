@@ -348,6 +348,12 @@ StepStatus ChunkReader::step(Step& step) noexcept {
   if (fd < 0) {
     return refuse(step, task, errno == ENOENT ? vanished_ : unreadable_, std::strerror(errno));
   }
+  if (store_) {
+    // What is kept is named by the file that is read: it may have been replaced since the look at
+    // it.
+    ::fstat(fd, &file);
+    key = key_of(task.words, task.path, file);
+  }
   const StepStatus status = from_file(step, task, fd, key);
   if (store_ && status == StepStatus::kDone) tell_of_store(step);
   return status;
