@@ -6,9 +6,12 @@ Written and read by hand, so that Python's protobuf is needed only by those who 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .errors import FeedDamaged, FeedIOError, FeedRefused
 
@@ -33,6 +36,11 @@ def _varint(value: int) -> bytes:
 def number_field(field: int, value: int) -> bytes:
     """A varint field on the wire."""
     return _varint(field << 3) + _varint(value)
+
+
+def fixed64_field(number: int, value: int) -> bytes:
+    """A fixed64 field of a message."""
+    return _varint(number << 3 | 1) + value.to_bytes(8, "little")
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
@@ -155,11 +163,24 @@ def stage_control(
     socket_path: str | os.PathLike[str],
     request: bytes,
     stage: str | None,
-    timeout_s: float = 10.0,
+    timeout_s: float = 30.0,
 ) -> list[tuple[str, bytes]]:
-    """Passes a serialized StageControlRequest on; (stage, serialized response) for each answer."""
+    """Passes a serialized StageControlRequest on; (stage, serialized response) for each answer.
+
+    A supervisor that goes away meanwhile is followed by the next one, which is asked the same: by its
+    key the message takes effect once.
+    """
     call = b"" if stage is None else bytes_field(1, stage.encode())
-    reply = _request(socket_path, _STAGE_CONTROL, call + bytes_field(2, request), timeout_s)
+    call += bytes_field(2, request) + fixed64_field(3, secrets.randbits(64) | 1)
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            reply = _request(socket_path, _STAGE_CONTROL, call, end - time.monotonic())
+            break
+        except FeedIOError:
+            if time.monotonic() > end - 0.1:
+                raise
+            time.sleep(0.05)
     answers = []
     for number, body in fields(reply):
         if number != _STAGE_CONTROL_REPLY or not isinstance(body, bytes):
@@ -175,3 +196,26 @@ def stage_control(
                     response = value
             answers.append((name, response))
     return answers
+
+
+def pass_on(
+    socket_path: str | os.PathLike[str], message: Any, stage: str | None
+) -> list[tuple[str, Any]]:
+    """As stage_control(), with a message or with its bytes; the answers are of the same kind."""
+    if not hasattr(message, "SerializeToString"):
+        return list(stage_control(socket_path, bytes(message), stage))
+    answers = stage_control(socket_path, message.SerializeToString(), stage)
+    return [(name, _response_to(message, response)) for name, response in answers]
+
+
+def _response_to(request: Any, data: bytes) -> Any:
+    """The StageControlResponse from the file in which the request's class was defined."""
+    from google.protobuf import message_factory
+
+    descriptor = request.DESCRIPTOR.file.message_types_by_name["StageControlResponse"]
+    if hasattr(message_factory, "GetMessageClass"):
+        response = message_factory.GetMessageClass(descriptor)()
+    else:
+        response = message_factory.MessageFactory().GetPrototype(descriptor)()
+    response.ParseFromString(data)
+    return response

@@ -262,6 +262,23 @@ class Feed:
             total_s=facts.get(5, 0) / 1e3,
         )
 
+    def control(self, message: Any, stage: str | None = None) -> list[tuple[str, Any]]:
+        """Pass a message to one stage, or to all that understand it; it takes effect exactly once.
+
+        Args:
+            message: A StageControlRequest (proto/control.proto), as a message or serialized.
+            stage: Name of the stage; None: every stage.
+        Returns:
+            (name of the stage, StageControlResponse) for each answer; the response is a message if a
+            message was given, else bytes.
+        Raises:
+            FeedRefused: No such stage, or it has not answered.
+            FeedIOError: The supervisor does not answer.
+        """
+        if self._socket_path is None:
+            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
+        return _control.pass_on(self._socket_path, message, stage)
+
     def state_dict(self) -> dict[str, Any]:
         """Where this member is, to be saved with the model: plain numbers, strings and lists."""
         stats = self.stats()

@@ -332,12 +332,7 @@ class DataLoader:
         supervisor = self._supervisor
         if supervisor is None:
             raise FeedDetached("the loader is not running: call start() first")
-        is_message = hasattr(message, "SerializeToString")
-        data = message.SerializeToString() if is_message else bytes(message)
-        answers = _control.stage_control(supervisor.socket_path, data, stage)
-        if not is_message:
-            return list(answers)
-        return [(name, _response_to(message, response)) for name, response in answers]
+        return _control.pass_on(supervisor.socket_path, message, stage)
 
     def metrics(self) -> dict[str, Any]:
         """What `ringfeed status --json` says: stages, lanes, rings, rates, restarts, trainers.
@@ -435,16 +430,3 @@ def _as_json(config: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidConfiguration("the configuration is JSON, but not an object")
     return value
-
-
-def _response_to(request: Any, data: bytes) -> Any:
-    """The StageControlResponse from the file in which the request's class was defined."""
-    from google.protobuf import message_factory
-
-    descriptor = request.DESCRIPTOR.file.message_types_by_name["StageControlResponse"]
-    if hasattr(message_factory, "GetMessageClass"):
-        response = message_factory.GetMessageClass(descriptor)()
-    else:
-        response = message_factory.MessageFactory().GetPrototype(descriptor)()
-    response.ParseFromString(data)
-    return response

@@ -148,6 +148,25 @@ int main_with(int argc, char** argv) {
   add_directory(*scale_verb, directory);
   scale_verb->callback([&] { result = scale(directory, feed, stage, lanes); });
 
+  std::string message;
+  CLI::App* control_verb = app.add_subcommand(
+      "control", "Send a message to the stages of a feed, and show their answers");
+  control_verb->add_option("FEED", feed, "name of the feed")->required();
+  control_verb
+      ->add_option("MESSAGE", message,
+                   "a StageControlRequest of proto/control.proto, in text format")
+      ->required();
+  control_verb->add_option("--stage", stage, "only this stage; otherwise all that understand it");
+  control_verb->add_flag("--json", json, "for programs: one JSON object");
+  control_verb->footer(
+      "The message takes effect between two steps of the stage, exactly once.\n"
+      "Examples: ringfeed control lc0 'chunk_pool_request {}'\n"
+      "          ringfeed control lc0 'chunk_pool_request { reset_chunk_anchor: true }'\n"
+      "          ringfeed control lc0 'chunk_pool_request { set_chunk_anchor: \"games-0017.tar\" "
+      "}'");
+  add_directory(*control_verb, directory);
+  control_verb->callback([&] { result = control_stages(directory, feed, stage, message, json); });
+
   std::string target;
   CLI::App* snapshot_verb =
       app.add_subcommand("snapshot", "Save a running feed, so that it can go on from there");

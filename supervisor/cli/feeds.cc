@@ -1,6 +1,9 @@
 // ringfeed status, stop and clean: verbs about feeds that run, or have run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 
 #include "proto/control.pb.h"
@@ -26,8 +30,22 @@ constexpr std::chrono::milliseconds kRateInterval{500};
 constexpr int kRestartMs = 60 * 1000;
 // What an earlier change has left is worked off first.
 constexpr int kScaleMs = 60 * 1000;
+// More than the supervisor gives the stages.
+constexpr int kControlMs = 20 * 1000;
 // Disks may be slow, and a feed large; whoever is impatient may interrupt it.
 constexpr int kSnapshotMs = 24 * 3600 * 1000;
+
+// Keeps the first thing that is wrong with a text.
+class FirstError final : public google::protobuf::io::ErrorCollector {
+ public:
+  explicit FirstError(std::string& text) : text_(text) {}
+  void AddError(int line, int column, const std::string& what) override {
+    if (text_.empty()) text_ = fmt::format("{}:{}: {}", line + 1, column + 1, what);
+  }
+
+ private:
+  std::string& text_;
+};
 
 std::vector<std::string> look_in(const std::string& directory) {
   return control::search_directories(directory, control::read_environment());
@@ -219,6 +237,69 @@ int scale(const std::string& directory, const std::string& feed, const std::stri
     fmt::print("stage '{}' has {}, before {}; the feed stood still for {:.1f} ms\n", stage, count,
                done.before(), static_cast<double>(done.pause_us()) / 1000);
   }
+  return kOk;
+}
+
+int control_stages(const std::string& directory, const std::string& feed, const std::string& stage,
+                   const std::string& message, bool json) {
+  Request request;
+  request.set_id(1);
+  StageControlCall& call = *request.mutable_stage_control();
+  std::string wrong;
+  FirstError errors(wrong);
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  if (!parser.ParseFromString(message, call.mutable_request())) {
+    fmt::print(stderr, "ringfeed control: the message is no StageControlRequest: {}\n", wrong);
+    return kUsage;
+  }
+  if (!stage.empty()) call.set_stage(stage);
+  std::random_device device;
+  call.set_key((std::uint64_t{device()} << 32 | device()) | 1);
+
+  // A supervisor that dies meanwhile is followed by the next one, which is asked the same.
+  const std::vector<std::string> directories = look_in(directory);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  Reply reply;
+  for (bool asked = false;;) {
+    std::optional<control::ControlClient> client =
+        control::ControlClient::connect(directories, feed);
+    if (!client && !asked) return no_such_feed(directories, feed);
+    try {
+      if (client) {
+        asked = true;
+        reply = client->call(request, kControlMs);
+        break;
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kClosed) throw;
+    }
+    if (std::chrono::steady_clock::now() > end) {
+      throw Error(ErrorCode::kClosed,
+                  fmt::format("feed '{}' has lost its supervisor, and no other one has taken it "
+                              "over: whether the message took effect is not known",
+                              feed));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  if (json) {
+    nlohmann::json answers = nlohmann::json::object();
+    for (const StageControlAnswer& answer : reply.stage_control().answers()) {
+      std::string text;
+      google::protobuf::util::JsonPrintOptions options;
+      options.preserve_proto_field_names = true;
+      static_cast<void>(
+          google::protobuf::util::MessageToJsonString(answer.response(), &text, options));
+      answers[answer.stage()] = nlohmann::json::parse(text);
+    }
+    fmt::print("{}\n", answers.dump());
+    return kOk;
+  }
+  for (const StageControlAnswer& answer : reply.stage_control().answers()) {
+    fmt::print("{}: {}\n", answer.stage(), answer.response().ShortDebugString());
+  }
+  if (reply.stage_control().answers().empty()) fmt::print("no stage has answered\n");
   return kOk;
 }
 

@@ -48,6 +48,10 @@ int restart(const std::string& directory, const std::string& feed, const std::st
 // The stage has so many lanes from now on.
 int scale(const std::string& directory, const std::string& feed, const std::string& stage,
           std::uint32_t lanes);
+// A message to one stage, or with an empty `stage` to all that understand it; `message`: a
+// StageControlRequest in text format. Prints the answers.
+int control_stages(const std::string& directory, const std::string& feed, const std::string& stage,
+                   const std::string& message, bool json);
 // Has the feed save itself to `target`.
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
                   bool json);

@@ -143,7 +143,13 @@ void Supervisor::make_workers() {
   for (std::uint32_t g = 0; g < memory_.layout().groups.size(); ++g) {
     Worker::Hooks hooks;
     hooks.on_started = [this] { record_workers(); };
-    hooks.on_ready = [this] { worker_ready(); };
+    hooks.on_ready = [this, g] {
+      worker_ready();
+      // What the one before may not have answered.
+      for (const auto& [id, call] : calls_) {
+        if (call.awaited.contains(g)) send_call(id, g);
+      }
+    };
     hooks.on_over = [this] { worker_over(); };
     hooks.on_lost = [this](const std::string& reason) { fail(reason); };
     hooks.on_line = [this](std::string_view line) { talk_.line(line); };
@@ -153,8 +159,8 @@ void Supervisor::make_workers() {
       event(metrics::Level::kWarn, "worker_refused", fmt::format("reason=\"{}\"", reason));
       answer_restarts(memory_.layout().groups[g].name, reason);
     };
-    hooks.on_message = [this](const FromWorker& message) {
-      if (message.has_stage_control()) on_stage_answer(message.id(), &message.stage_control());
+    hooks.on_message = [this, g](const FromWorker& message) {
+      if (message.has_stage_control()) on_stage_answer(message.id(), g, message.stage_control());
     };
     workers_.push_back(std::make_unique<Worker>(loop_, memory_, g, facts, rules, std::move(hooks)));
   }

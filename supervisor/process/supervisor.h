@@ -31,6 +31,7 @@ class PipelinePlan;
 class Reply;
 class Request;
 class SnapshotManifest;
+class StageControlCall;
 class StageControlReply;
 class StatusReply;
 }  // namespace ringfeed
@@ -108,7 +109,10 @@ class Supervisor {
   void give_up_snapshot(const std::string& why);
   void on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   void snapshot_done(const Result<SnapshotTask::Facts>& result);
-  void on_stage_answer(std::uint64_t call, const StageControlReply* answer);
+  void send_call(std::uint64_t id, std::size_t group);
+  void on_stage_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
+  void give_up_call(std::uint64_t id);
+  static std::uint64_t random_number();
   void fill_status(StatusReply& status) const;
   void tell_trainers();
   [[nodiscard]] int shown_state() const;  // StatusReply::State
@@ -147,13 +151,15 @@ class Supervisor {
   // A call to stages, passed on to some workers.
   struct Call {
     control::ConnectionId connection = 0;
-    std::uint64_t request = 0;
-    std::size_t awaited = 0;
+    std::set<std::size_t> awaited;  // stage groups that have not answered
+    std::unique_ptr<StageControlCall> asked;
     std::unique_ptr<Reply> reply;
     EventLoop::TimerId timer = 0;
   };
   std::map<std::uint64_t, Call> calls_;
-  std::uint64_t next_call_ = 1;
+  // From a number on that no earlier supervisor is likely to have used: a late answer to its call
+  // is none to this one's.
+  std::uint64_t next_call_ = random_number();
   std::unique_ptr<SnapshotTask> snapshot_;  // the one under way
   std::pair<control::ConnectionId, std::uint64_t> snapshot_asker_;
   std::string newest_snapshot_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <random>
 #include <set>
 
 #include "proto/config.pb.h"
@@ -23,7 +24,8 @@ namespace ringfeed::process {
 namespace {
 
 // Stages answer between two steps; a step that takes longer than this is stuck.
-constexpr std::uint64_t kCallMs = 5'000;
+constexpr std::uint64_t kCallMs = 10'000;
+constexpr std::size_t kCallsMax = 16;  // ControlBox::kAnswers
 // A program that is to take over says what it needs at once, or is not what it should be.
 constexpr int kPlanMs = 5'000;
 
@@ -319,60 +321,88 @@ void Supervisor::give_up_snapshot(const std::string& why) {
 }
 
 void Supervisor::on_stage_control(control::ConnectionId connection, const Request& request) {
-  const std::uint64_t id = next_call_++;
-  Call& call = calls_[id];
-  call.connection = connection;
-  call.request = request.id();
-  call.reply = std::make_unique<Reply>();
-  call.reply->set_id(request.id());
-  call.reply->mutable_stage_control();
+  const auto refuse = [&](Reply::ErrorCode code, const std::string& text) {
+    Reply reply;
+    reply.set_id(request.id());
+    reply.set_error(code);
+    reply.set_text(text);
+    server_->send(connection, reply);
+  };
+  // A stage remembers its last answers, and so many may have to be asked for again.
+  if (calls_.size() >= kCallsMax) {
+    return refuse(Reply::INTERNAL, fmt::format("{} messages to stages wait for their answers: try "
+                                               "again later",
+                                               calls_.size()));
+  }
   const StageControlCall& asked = request.stage_control();
-  bool known = !asked.has_stage();
-  ToWorker message;
-  message.set_id(id);
-  *message.mutable_stage_control() = asked;
+  std::set<std::size_t> groups;
   for (std::size_t g = 0; g < workers_.size(); ++g) {
     const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
     const bool has = std::any_of(lanes.begin(), lanes.end(), [&](std::uint32_t lane) {
       return memory_.layout().lanes[lane].stage_name == asked.stage();
     });
-    known = known || has;
-    if ((has || !asked.has_stage()) && workers_[g]->send(message)) ++call.awaited;
+    if (has || !asked.has_stage()) groups.insert(g);
   }
-  if (!known) {
-    call.reply->set_error(Reply::BAD_REQUEST);
-    call.reply->set_text(
-        fmt::format("feed '{}' has no stage '{}'", run_.config.feed(), asked.stage()));
-  } else if (call.awaited == 0) {
-    call.reply->set_error(Reply::INTERNAL);
-    call.reply->set_text("the stage's process is not running now: try again");
+  if (groups.empty()) {
+    return refuse(Reply::BAD_REQUEST,
+                  fmt::format("feed '{}' has no stage '{}'", run_.config.feed(), asked.stage()));
   }
-  if (call.awaited == 0) {
-    server_->send(connection, *call.reply);
-    calls_.erase(id);
-    return;
+  const std::uint64_t id = next_call_++;
+  Call& call = calls_[id];
+  call.connection = connection;
+  call.awaited = groups;
+  call.asked = std::make_unique<StageControlCall>(asked);
+  if (asked.key() == 0) call.asked->set_key(random_number() | 1);
+  call.reply = std::make_unique<Reply>();
+  call.reply->set_id(request.id());
+  call.reply->mutable_stage_control();
+  call.timer = loop_.after(kCallMs, [this, id] { give_up_call(id); });
+  for (const std::size_t g : groups) {
+    if (calls_.contains(id)) send_call(id, g);
   }
-  call.timer = loop_.after(kCallMs, [this, id] { on_stage_answer(id, nullptr); });
 }
 
-// One more process has answered the call; without an answer: the time is over.
-void Supervisor::on_stage_answer(std::uint64_t id, const StageControlReply* answer) {
+// To a process that is not ready the message goes once it is.
+void Supervisor::send_call(std::uint64_t id, std::size_t group) {
+  ToWorker message;
+  message.set_id(id);
+  *message.mutable_stage_control() = *calls_.at(id).asked;
+  // Lanes that have finished answer nothing.
+  if (workers_[group]->state() == ChildState::kDone) return on_stage_answer(id, group, {});
+  if (workers_[group]->ready()) static_cast<void>(workers_[group]->send(message));
+}
+
+std::uint64_t Supervisor::random_number() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// One more process has answered the call. One that died in between may have done so twice.
+void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
+                                 const StageControlReply& answer) {
   const auto at = calls_.find(id);
-  if (at == calls_.end()) return;
+  if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
   Call& call = at->second;
-  if (answer == nullptr) {
-    call.reply->set_error(Reply::INTERNAL);
-    call.reply->set_text(
-        fmt::format("{} processes have not answered within {} ms: see ringfeed "
-                    "status",
-                    call.awaited, kCallMs));
-  } else {
-    call.reply->mutable_stage_control()->MergeFrom(*answer);
-    if (--call.awaited > 0) return;
-    loop_.cancel(call.timer);
-  }
+  call.reply->mutable_stage_control()->MergeFrom(answer);
+  if (!call.awaited.empty()) return;
+  loop_.cancel(call.timer);
   server_->send(call.connection, *call.reply);
   calls_.erase(at);
+}
+
+void Supervisor::give_up_call(std::uint64_t id) {
+  Call& call = calls_.at(id);
+  std::string who;
+  for (const std::size_t group : call.awaited) {
+    who += (who.empty() ? "" : ", ") + memory_.layout().groups[group].name;
+  }
+  call.reply->set_error(Reply::INTERNAL);
+  call.reply->set_text(
+      fmt::format("stage group {} has not answered within {} ms: see ringfeed "
+                  "status, and ask again with the same key",
+                  who, kCallMs));
+  server_->send(call.connection, *call.reply);
+  calls_.erase(id);
 }
 
 }  // namespace ringfeed::process

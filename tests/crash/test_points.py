@@ -214,6 +214,9 @@ class Scene:
     def play(self) -> None:
         self.saved.mkdir()
         self.run.start()
+        # While there are stages that have not finished.
+        message = "chunk_pool_request { reset_chunk_anchor: true }"
+        self.until(lambda: self.has_done("control", message), "the answer to a message")
         self.start_trainer("guest")
         self.until(lambda: self.done("guest"), "the guest")
         self.until(lambda: self.has_done("snapshot", str(self.saved / "snapshot")), "the snapshot")

@@ -792,7 +792,8 @@ void LaneRig::restart_all() {
 }
 
 #ifdef RINGFEED_FAILPOINTS
-bool LaneRig::die(std::size_t number, const char* failpoint, std::uint64_t count) {
+bool LaneRig::die(std::size_t number, const char* failpoint, std::uint64_t count,
+                  const std::function<void(LaneRuntime&)>& before) {
   Lane& lane = *lanes_[number];
   RF_CHECK(!lane.node->source && !lane.node->sink, number);
   if (lane.runtime->finished()) return false;
@@ -801,6 +802,7 @@ bool LaneRig::die(std::size_t number, const char* failpoint, std::uint64_t count
   if (child == 0) {
     shm::arm_failpoint(failpoint, 'k', count);
     attach(lane);
+    if (before) before(*lane.runtime);
     if (!lane.runtime->finished()) lane.runtime->round();
     ::_exit(0);
   }

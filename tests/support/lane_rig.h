@@ -155,7 +155,9 @@ class LaneRig {
   // The lane makes its next round in a child process that is killed at the count-th passing of the
   // failpoint (or lives to the end of the round), and is restarted here. The rig's own lanes keep
   // private state and cannot die like this. True: it was killed.
-  bool die(std::size_t number, const char* failpoint, std::uint64_t count);
+  // `before`: called in the child, with the lane that makes the round.
+  bool die(std::size_t number, const char* failpoint, std::uint64_t count,
+           const std::function<void(LaneRuntime&)>& before = {});
 #endif
   // The parts of a new incarnation of the lane, for tests of ports; the lane itself is dropped.
   LaneParts take_parts(std::size_t number);

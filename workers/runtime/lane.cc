@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "proto/control.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "workers/runtime/control_box.h"
 
 namespace ringfeed {
 namespace {
@@ -332,6 +334,8 @@ void LaneRuntime::sleep(int timeout_ms, std::uint32_t desired) noexcept {
     // Looked at even if a batch is not what is missing: a group that joins waits for an answer.
     if (parts_.feed && parts_.feed->has_room(journal_) && feed_full_) return true;
     if (parts_.stamps.behind()) return true;
+    // relaxed: post() rings the bell after it has stored it.
+    if (posted_.load(std::memory_order_relaxed)) return true;
     // relaxed: the supervisor rings the bell, whose value is older than this look, after it has
     // changed it.
     return parts_.page->desired.load(std::memory_order_relaxed) != desired;
@@ -427,6 +431,7 @@ bool LaneRuntime::set_aside() noexcept {
 LaneRuntime::Round LaneRuntime::round() noexcept {
   if (last_ns_ == 0) last_ns_ = now_ns();
   parts_.stamps.follow();
+  if (posted_.load(std::memory_order_relaxed)) answer_messages();  // relaxed: as in post()
   if (condemned_met_) {
     const bool done = set_aside();
     commit(now_ns());
@@ -524,6 +529,62 @@ void LaneRuntime::park(const LaneOrders& orders) noexcept {
   last_ns_ = now_ns();
 }
 
+// ---- messages
+
+void LaneRuntime::post(LaneMessage message) {
+  {
+    const std::lock_guard lock(messages_mutex_);
+    if (!over_) {
+      messages_.push_back(std::move(message));
+      posted_.store(true, std::memory_order_relaxed);  // relaxed: ordered by the bell and the mutex
+      shm::ring(parts_.bell->rings);
+      return;
+    }
+  }
+  message.answer(std::nullopt);
+}
+
+// Each message is a step of its own; one that was answered before gets the same answer.
+void LaneRuntime::answer_messages() noexcept {
+  std::vector<LaneMessage> messages;
+  {
+    const std::lock_guard lock(messages_mutex_);
+    messages.swap(messages_);
+    posted_.store(false, std::memory_order_relaxed);  // relaxed: as above
+  }
+  const ControlBox* const box = stage_->control_box();
+  for (LaneMessage& message : messages) {
+    StageControlRequest request;
+    if (box == nullptr || message.key == 0 || !request.ParseFromString(message.request)) {
+      message.answer(std::nullopt);
+      continue;
+    }
+    begin_attempt();
+    Step step(*this);
+    std::optional<std::string> answer = box->find(step, message.key);
+    if (!answer) {
+      StageControlResponse response;
+      stage_->control(step, request, response);
+      answer = response.SerializeAsString();
+      box->keep(step, message.key, *answer);
+      RF_FAILPOINT("runtime.lane.message");
+    }
+    commit(now_ns());
+    RF_FAILPOINT("runtime.lane.message_done");
+    message.answer(std::move(answer));
+  }
+}
+
+void LaneRuntime::refuse_messages() noexcept {
+  std::vector<LaneMessage> messages;
+  {
+    const std::lock_guard lock(messages_mutex_);
+    over_ = true;
+    messages.swap(messages_);
+  }
+  for (LaneMessage& message : messages) message.answer(std::nullopt);
+}
+
 void LaneRuntime::follow_lanes() noexcept {
   for (InputPort& port : parts_.inputs) port.follow_lanes();
   for (OutputPort& port : parts_.outputs) port.follow_lanes();
@@ -531,6 +592,9 @@ void LaneRuntime::follow_lanes() noexcept {
 
 // Modelled in tests/model: wakeup.pml and wakeup_feed.pml.
 bool LaneRuntime::run(const LaneOrders& orders) {
+  // Whatever ends the loop, nobody waits for an answer.
+  const std::unique_ptr<LaneRuntime, void (*)(LaneRuntime*)> last(
+      this, [](LaneRuntime* lane) { lane->refuse_messages(); });
   // True since attach() too: this may be a new incarnation of a lane that stood still.
   bool stood_still = true;
   while (!finished()) {

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,6 +78,15 @@ struct LaneOrders {
   std::atomic<bool> alone{false};  // without a supervisor: nobody would end a lane's parking
 };
 
+// A message for a lane's stage.
+struct LaneMessage {
+  std::uint64_t key = 0;  // the same when it is sent again; not 0
+  std::string request;    // a serialized StageControlRequest
+  // Called once, by the lane's thread or by post(), with a serialized StageControlResponse once
+  // what it says is committed; with nothing if the lane has ended, or cannot read the request.
+  std::function<void(std::optional<std::string>)> answer;
+};
+
 class LaneRuntime {
  public:
   explicit LaneRuntime(LaneParts parts);
@@ -86,7 +96,10 @@ class LaneRuntime {
   void attach();
   // The context that the stage is made with; complete it with configuration and logging.
   void describe(StageContext& context);
-  void set_stage(std::unique_ptr<Stage> stage) { stage_ = std::move(stage); }
+  void set_stage(std::unique_ptr<Stage> stage) {
+    stage_ = std::move(stage);
+    takes_messages_ = stage_->control_box() != nullptr;
+  }
 
   // Runs until the lane has finished, or is told to stop or to leave. True: finished for good.
   bool run(const LaneOrders& orders);
@@ -96,6 +109,11 @@ class LaneRuntime {
 
   [[nodiscard]] const std::string& name() const noexcept { return parts_.name; }
   [[nodiscard]] bool finished() const noexcept;
+  // Does the stage answer messages? Before run() and while it runs, any thread.
+  [[nodiscard]] bool takes_messages() const noexcept { return takes_messages_; }
+  // Has the lane answer a message between two steps; any thread. A parked lane does so when it goes
+  // on.
+  void post(LaneMessage message);
   // Takes up how many lanes the nodes have, which changes only while all lanes stand still.
   void follow_lanes() noexcept;
   void note(std::string_view text) noexcept;
@@ -118,6 +136,8 @@ class LaneRuntime {
   void sleep(int timeout_ms, std::uint32_t desired) noexcept;
   void park(const LaneOrders& orders) noexcept;
   bool end_followers() noexcept;
+  void answer_messages() noexcept;
+  void refuse_messages() noexcept;
   Counter counter(std::string_view name) noexcept;
   Counter late_counter(std::string_view name) noexcept;
   Status grow(std::uint64_t state_bytes) noexcept;
@@ -149,6 +169,12 @@ class LaneRuntime {
   bool owes_ = false;
   std::uint64_t owes_since_ns_ = 0;
   std::uint64_t last_ns_ = 0;
+  // Messages that came and were not answered yet.
+  bool takes_messages_ = false;
+  std::atomic<bool> posted_{false};
+  std::mutex messages_mutex_;
+  std::vector<LaneMessage> messages_;
+  bool over_ = false;  // nobody answers any more
 };
 
 }  // namespace ringfeed

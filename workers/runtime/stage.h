@@ -45,6 +45,9 @@ namespace ringfeed {
 
 class DataLoaderConfig;
 class StageConfig;
+class StageControlRequest;
+class StageControlResponse;
+class ControlBox;
 class BatchSchema;
 
 enum class StepStatus {
@@ -192,6 +195,17 @@ class Stage {
   virtual void forget(Step& step, const Record& record) noexcept {
     static_cast<void>(step);
     static_cast<void>(record);
+  }
+  // Of a stage that answers messages (`ringfeed control`): where its answers are kept.
+  [[nodiscard]] virtual const ControlBox* control_box() const noexcept { return nullptr; }
+  // Answers a message, between two calls of step() and as a step of its own: what it stores is
+  // committed together with the answer, so that a message takes effect exactly once. A part of the
+  // request that is another stage's is not looked at.
+  virtual void control(Step& step, const StageControlRequest& request,
+                       StageControlResponse& response) noexcept {
+    static_cast<void>(step);
+    static_cast<void>(request);
+    static_cast<void>(response);
   }
   // After kIdle: how long to wait before step() is called again, unless input comes.
   [[nodiscard]] virtual int poll_ms() const noexcept { return 50; }

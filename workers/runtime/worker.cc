@@ -19,6 +19,8 @@
 #include <cstring>
 #include <iostream>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <sstream>
 #include <thread>
 
@@ -236,7 +238,7 @@ class Worker {
   using Places = std::vector<std::pair<std::byte*, int>>;  // mapped memory, and its descriptor
   [[nodiscard]] Places places() const;
   static void gather_pages(int done_fd, const Places& places);
-  static void answer(int setup_fd, const std::string& bytes);
+  void answer(int setup_fd, const std::string& bytes);
   [[nodiscard]] bool all_finished() const;
   static void say_finished(int setup_fd);
   [[nodiscard]] shm::Fd find_supervisor(bool* refused) const;
@@ -446,16 +448,57 @@ void Worker::make_lane(const LaneSetup& lane) {
   lanes_.push_back(std::move(runtime));
 }
 
-// What the supervisor says while the lanes run. No stage of this version takes messages, so a call
-// for all stages gets no answers, at once.
+// The answers of several lanes to one call; the last one that comes sends them.
+class CallAnswers {
+ public:
+  CallAnswers(int setup_fd, std::uint64_t id, std::size_t lanes) : fd_(setup_fd), left_(lanes) {
+    reply_.set_id(id);
+    reply_.mutable_stage_control();
+    if (left_ == 0) send();
+  }
+  // Of the lane of this stage; without a response: it has none to give.
+  void add(const std::string& stage, const std::optional<std::string>& response) {
+    const std::lock_guard lock(mutex_);
+    if (response) {
+      StageControlAnswer& answer = *reply_.mutable_stage_control()->add_answers();
+      answer.set_stage(stage);
+      answer.mutable_response()->ParseFromString(*response);
+    }
+    if (--left_ == 0) send();
+  }
+
+ private:
+  void send() const {
+    const std::string bytes = reply_.SerializeAsString();
+    ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  int fd_;
+  std::size_t left_;
+  std::mutex mutex_;
+  FromWorker reply_;
+};
+
+// What the supervisor says while the lanes run.
 void Worker::answer(int setup_fd, const std::string& bytes) {
   ToWorker call;
   if (!call.ParseFromString(bytes) || !call.has_stage_control()) return;
-  FromWorker reply;
-  reply.set_id(call.id());
-  reply.mutable_stage_control();
-  const std::string out = reply.SerializeAsString();
-  ::send(setup_fd, out.data(), out.size(), MSG_NOSIGNAL);
+  const StageControlCall& asked = call.stage_control();
+  std::vector<std::size_t> lanes;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const std::string& stage = setup_.lanes(static_cast<int>(i)).stage();
+    if (lanes_[i]->takes_messages() && (!asked.has_stage() || asked.stage() == stage)) {
+      lanes.push_back(i);
+    }
+  }
+  const auto answers = std::make_shared<CallAnswers>(setup_fd, call.id(), lanes.size());
+  for (const std::size_t i : lanes) {
+    lanes_[i]->post({.key = asked.key(),
+                     .request = asked.request().SerializeAsString(),
+                     .answer = [answers, stage = setup_.lanes(static_cast<int>(i)).stage()](
+                                   const std::optional<std::string>& response) {
+                       answers->add(stage, response);
+                     }});
+  }
 }
 
 Worker::Places Worker::places() const {

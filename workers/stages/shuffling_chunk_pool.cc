@@ -3,20 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
+#include "proto/control.pb.h"
 #include "workers/runtime/random.h"
 #include "workers/stages/chunk_reader.h"
+#include "workers/stages/sort_key.h"
 
 namespace ringfeed {
 namespace {
 
 constexpr std::uint64_t kBankBytesMin = 1 * kMiB;
 constexpr std::uint64_t kBankBytesMax = 64ULL << 30;
-
-std::string_view sort_key(std::string_view path) noexcept {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
 
 // The word of a ChunkPlace that changes: frames, uses, flags.
 constexpr std::uint64_t kStatusOffset = 16;
@@ -42,11 +40,15 @@ std::string ChunkWindow::entry_path(const std::byte* at, const Entry& entry) {
 
 ChunkWindow::ChunkWindow(const StageContext& context)
     : context_(context),
-      pool_size_(context.config.shuffling_chunk_pool().chunk_pool_size()),
+      limits_{.chunks = context.config.shuffling_chunk_pool().chunk_pool_size(),
+              .positions = limit(context.config.shuffling_chunk_pool().has_window_positions(),
+                                 context.config.shuffling_chunk_pool().window_positions()),
+              .bytes = limit(context.config.shuffling_chunk_pool().has_window_bytes(),
+                             context.config.shuffling_chunk_pool().window_bytes())},
       epochs_(context.feed.epochs()),
       state_([this] {
         StateLayout layout;
-        return State(layout, pool_size_);
+        return State(layout, limits_.chunks);
       }()),
       in_(context.input("input")),
       rejects_(context.input("rejects")),
@@ -58,7 +60,12 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       reshuffles_(context.counter("reshuffles")),
       chunks_outside_(context.counter("chunks_outside_window")),
       draws_(context.counter("draws")),
-      hanse_rejected_(context.counter("hanse_rejected")) {
+      hanse_rejected_(context.counter("hanse_rejected")),
+      positions_in_window_(context.counter("positions_in_window")),
+      bytes_in_window_(context.counter("bytes_in_window")),
+      chunks_since_anchor_(context.counter("chunks_since_anchor")),
+      newer_(context.config.shuffling_chunk_pool().numeric_sort_keys()),
+      collected_(ByKey{newer_}) {
   if (context.load(state_.bank_bytes) != 0) {
     if (context.load(state_.phase) == 0) {
       // Collecting: entries in order of arrival, dead ones among them.
@@ -71,8 +78,9 @@ ChunkWindow::ChunkWindow(const StageContext& context)
                  at, entry.entry_bytes);
         if (entry.dead == 0) {
           const std::string path = entry_path(bank + at, entry);
-          collected_.emplace(sort_key(path), Source{at, 0, entry.chunk_count});
-          collected_chunks_ += entry.chunk_count;
+          const Extent extent = extent_of(bank + at, entry);
+          collected_.emplace(path, Source{at, 0, entry.chunk_count, extent});
+          collected_extent_ += extent;
           by_path_.emplace(path, at);
         }
         at += entry.entry_bytes;
@@ -80,8 +88,44 @@ ChunkWindow::ChunkWindow(const StageContext& context)
     } else {
       rebuild(context.state, context.load(state_.bank), context.load(state_.front),
               context.load(state_.used));
+      const std::byte* bank = context.state + state_.banks.offset + context.load(state_.bank);
+      for (const Source& source : sources_) {
+        for (std::uint32_t i = 0; i < source.chunk_count; ++i) {
+          if (source.start + i < context.load(state_.lower)) continue;
+          window_ += extent_of(place_at(bank, source, i));
+        }
+      }
     }
   }
+}
+
+// A limit that is not given does not limit.
+std::uint64_t ChunkWindow::limit(bool given, std::uint64_t value) noexcept {
+  return given ? value : std::numeric_limits<std::uint64_t>::max();
+}
+
+ChunkPlace ChunkWindow::place_at(const std::byte* bank, const Source& source,
+                                 std::uint64_t index) noexcept {
+  ChunkPlace place{};
+  std::memcpy(&place, bank + source.offset + sizeof(Entry) + index * sizeof place, sizeof place);
+  return place;
+}
+
+ChunkWindow::Extent ChunkWindow::extent_of(const ChunkPlace& place) noexcept {
+  // Whatever a damaged index claims: sums of these do not run over.
+  constexpr std::uint64_t kBytesMax = 1ULL << 32;
+  return {.chunks = 1, .positions = place.frames, .bytes = std::min(place.bytes, kBytesMax)};
+}
+
+// Of all chunks of the entry.
+ChunkWindow::Extent ChunkWindow::extent_of(const std::byte* at, const Entry& entry) noexcept {
+  Extent extent;
+  for (std::uint32_t i = 0; i < entry.chunk_count; ++i) {
+    ChunkPlace place{};
+    std::memcpy(&place, at + sizeof entry + i * sizeof place, sizeof place);
+    extent += extent_of(place);
+  }
+  return extent;
 }
 
 void ChunkWindow::rebuild(const std::byte* state, std::uint64_t bank, std::uint64_t front,
@@ -94,7 +138,7 @@ void ChunkWindow::rebuild(const std::byte* state, std::uint64_t bank, std::uint6
     std::memcpy(&entry, base + at, sizeof entry);
     RF_CHECK(entry.entry_bytes >= sizeof entry && at + entry.entry_bytes <= used, at,
              entry.entry_bytes);
-    sources_.push_back({at, entry.start, entry.chunk_count});
+    sources_.push_back({at, entry.start, entry.chunk_count, {}});
     by_path_.emplace(entry_path(base + at, entry), entry.start);
     at += entry.entry_bytes;
   }
@@ -123,7 +167,7 @@ bool ChunkWindow::move_bank(Step& step, std::uint64_t extra_bytes) noexcept {
   const bool collecting = step.load(state_.phase) == 0;
   std::uint64_t live = 0;
   if (collecting) {
-    for (const auto& [key, source] : collected_) {
+    for (const auto& [path, source] : collected_) {
       Entry entry{};
       std::memcpy(&entry, step.bytes(state_.banks.offset + old_bank + source.offset), sizeof entry);
       live += entry.entry_bytes;
@@ -139,14 +183,14 @@ bool ChunkWindow::move_bank(Step& step, std::uint64_t extra_bytes) noexcept {
   std::uint64_t used = 0;
   const std::byte* from = step.bytes(state_.banks.offset + old_bank);
   if (collecting) {
-    std::multimap<std::string, Source> moved;
+    Collected moved(ByKey{newer_});
     by_path_.clear();
-    for (const auto& [key, source] : collected_) {
+    for (const auto& [path, source] : collected_) {
       Entry entry{};
       std::memcpy(&entry, from + source.offset, sizeof entry);
       std::memcpy(to + used, from + source.offset, entry.entry_bytes);
-      by_path_.emplace(entry_path(to + used, entry), used);
-      moved.emplace(key, Source{used, 0, source.chunk_count});
+      by_path_.emplace(path, used);
+      moved.emplace(path, Source{used, 0, source.chunk_count, source.extent});
       used += entry.entry_bytes;
     }
     collected_ = std::move(moved);
@@ -202,11 +246,13 @@ void ChunkWindow::forget_path(const std::byte* entry_at, std::uint64_t value) no
 void ChunkWindow::prune_collected(Step& step) noexcept {
   for (std::uint32_t listed = 0; listed < 8 && !collected_.empty(); ++listed) {
     const auto oldest = collected_.begin();
-    if (collected_chunks_ - oldest->second.chunk_count < pool_size_) return;
+    Extent rest = collected_extent_;
+    rest -= oldest->second.extent;
+    if (!fills(rest)) return;
     const std::uint64_t at = state_.banks.offset + step.load(state_.bank) + oldest->second.offset;
     step.store(Word{at + offsetof(Entry, dead)}, 1);
     step.count(chunks_outside_, oldest->second.chunk_count);
-    collected_chunks_ -= oldest->second.chunk_count;
+    collected_extent_ = rest;
     forget_path(step.bytes(state_.banks.offset + step.load(state_.bank) + oldest->second.offset),
                 oldest->second.offset);
     collected_.erase(oldest);
@@ -233,7 +279,7 @@ StepStatus ChunkWindow::take_source(Step& step, const Record& record) noexcept {
     std::uint32_t listed = 0;
     for (auto it = begin; it != end; ++it) {
       if (collecting) {
-        const auto [same_begin, same_end] = collected_.equal_range(std::string(sort_key(path)));
+        const auto [same_begin, same_end] = collected_.equal_range(path);
         const auto old = std::find_if(same_begin, same_end, [&](const auto& entry) {
           return entry.second.offset == it->second;
         });
@@ -241,7 +287,7 @@ StepStatus ChunkWindow::take_source(Step& step, const Record& record) noexcept {
         step.store(
             Word{state_.banks.offset + step.load(state_.bank) + it->second + offsetof(Entry, dead)},
             1);
-        collected_chunks_ -= old->second.chunk_count;
+        collected_extent_ -= old->second.extent;
         collected_.erase(old);
         by_path_.erase(it);
         return StepStatus::kDone;  // one old part a step; the record is looked at again
@@ -261,36 +307,127 @@ StepStatus ChunkWindow::take_source(Step& step, const Record& record) noexcept {
   }
   const std::uint64_t offset = step.load(state_.used);
   append(step, record);
+  const std::byte* bank = step.bytes(state_.banks.offset + step.load(state_.bank));
+  Entry entry{};
+  std::memcpy(&entry, bank + offset, sizeof entry);
+  const Extent extent = extent_of(bank + offset, entry);
   if (collecting) {
-    collected_.emplace(sort_key(path), Source{offset, 0, source.chunk_count});
+    collected_.emplace(path, Source{offset, 0, source.chunk_count, extent});
     by_path_.emplace(path, offset);
-    collected_chunks_ += source.chunk_count;
+    collected_extent_ += extent;
     prune_collected(step);
     step.gauge(sources_kept_, collected_.size());
-    step.gauge(chunks_in_window_, std::min(collected_chunks_, pool_size_));
+    step.gauge(chunks_in_window_, std::min(collected_extent_.chunks, limits_.chunks));
   } else {
     const std::uint64_t total = step.load(state_.total) + source.chunk_count;
-    sources_.push_back({offset, step.load(state_.total), source.chunk_count});
+    sources_.push_back({offset, step.load(state_.total), source.chunk_count, {}});
     by_path_.emplace(path, step.load(state_.total));
     step.store(state_.total, total);
-    // Whole sources leave at the front as long as what follows them fills the window.
-    while (sources_.size() > 1 &&
-           total - (sources_.front().start + sources_.front().chunk_count) >= pool_size_) {
-      forget_path(
-          step.bytes(state_.banks.offset + step.load(state_.bank) + sources_.front().offset),
-          sources_.front().start);
+    count_since_anchor(step, source.chunk_count);
+    window_ += extent;
+    const std::uint64_t lower = move_lower(step, total);
+    // Whole sources leave at the front once all their chunks have left the window.
+    while (sources_.size() > 1 && sources_.front().start + sources_.front().chunk_count <= lower) {
+      forget_path(bank + sources_.front().offset, sources_.front().start);
       sources_.pop_front();
       step.store(state_.front, sources_.front().offset);
     }
-    state_.shuffler.move_up(step, window_lower(total), total);
-    step.gauge(sources_kept_, sources_.size());
-    step.gauge(chunks_in_window_, total - window_lower(total));
-    step.gauge(chunks_total_, total);
+    state_.shuffler.move_up(step, lower, total);
+    show_window(step);
     waiting_for_usable_ = false;
   }
   say(step);
   return step.consume(record);
 }
+
+// Is the window full with this much?
+bool ChunkWindow::fills(const Extent& extent) const noexcept {
+  return extent.chunks >= limits_.chunks || extent.positions >= limits_.positions ||
+         extent.bytes >= limits_.bytes;
+}
+
+// Lets the oldest chunks go until the window keeps its limits; the newest one stays in any case.
+// The new lower end.
+std::uint64_t ChunkWindow::move_lower(Step& step, std::uint64_t total) noexcept {
+  const std::byte* bank = step.bytes(state_.banks.offset + step.load(state_.bank));
+  std::uint64_t lower = step.load(state_.lower);
+  const Source* source = nullptr;
+  const auto over = [this] {
+    return window_.chunks > limits_.chunks || window_.positions > limits_.positions ||
+           window_.bytes > limits_.bytes;
+  };
+  while (over() && lower + 1 < total) {
+    if (source == nullptr || lower >= source->start + source->chunk_count) source = find(lower);
+    RF_CHECK(source != nullptr, lower, total);
+    window_ -= extent_of(place_at(bank, *source, lower - source->start));
+    ++lower;
+  }
+  step.store(state_.lower, lower);
+  return lower;
+}
+
+void ChunkWindow::show_window(Step& step) noexcept {
+  step.gauge(sources_kept_, sources_.size());
+  step.gauge(chunks_in_window_, window_.chunks);
+  step.gauge(positions_in_window_, window_.positions);
+  step.gauge(bytes_in_window_, window_.bytes);
+  step.gauge(chunks_total_, step.load(state_.total));
+}
+
+// ---- the anchor
+
+std::string ChunkWindow::anchor(const Step& step) const {
+  if (step.load(state_.anchor_set) == 0)
+    return context_.config.shuffling_chunk_pool().chunk_anchor();
+  const std::uint64_t bank = step.load(state_.anchor_bank);
+  return {reinterpret_cast<const char*>(step.bytes(state_.anchors[bank & 1].offset)),
+          step.load(state_.anchor_bytes)};
+}
+
+// Writes to the place that no word refers to, and switches.
+void ChunkWindow::set_anchor(Step& step, std::string_view key) noexcept {
+  const std::uint64_t bank = step.load(state_.anchor_bank) ^ 1;
+  const std::string_view kept = key.substr(0, kAnchorBytes);
+  step.fill(state_.anchors[bank & 1], std::as_bytes(std::span(kept)));
+  step.store(state_.anchor_bank, bank);
+  step.store(state_.anchor_bytes, kept.size());
+  step.store(state_.anchor_set, 1);
+}
+
+void ChunkWindow::count_since_anchor(Step& step, std::uint64_t chunks) noexcept {
+  const std::uint64_t since = step.load(state_.since_anchor) + chunks;
+  step.store(state_.since_anchor, since);
+  step.gauge(chunks_since_anchor_, since);
+}
+
+// Reset answers the new anchor and the count before it; set the new anchor and the count, which
+// stays.
+void ChunkWindow::control(Step& step, const StageControlRequest& request,
+                          StageControlResponse& response) noexcept {
+  const ShufflingChunkPoolControlRequest& asked = request.chunk_pool_request();
+  ShufflingChunkPoolControlResponse& answer = *response.mutable_chunk_pool_response();
+  answer.set_chunks_since_anchor(static_cast<std::int32_t>(std::min<std::uint64_t>(
+      step.load(state_.since_anchor), std::numeric_limits<std::int32_t>::max())));
+  if (asked.reset_chunk_anchor()) {
+    std::string newest;
+    if (!sources_.empty()) {
+      const std::byte* at =
+          step.bytes(state_.banks.offset + step.load(state_.bank)) + sources_.back().offset;
+      Entry entry{};
+      std::memcpy(&entry, at, sizeof entry);
+      newest = sort_key(entry_path(at, entry));
+    }
+    set_anchor(step, newest);
+    step.store(state_.since_anchor, 0);
+    step.gauge(chunks_since_anchor_, 0);
+    answer.set_chunk_anchor(newest);
+    return;
+  }
+  if (asked.has_set_chunk_anchor()) set_anchor(step, asked.set_chunk_anchor());
+  answer.set_chunk_anchor(anchor(step));
+}
+
+// ---- drawing
 
 // The scan is complete: numbers the chunks, oldest source first, and starts the first pass.
 StepStatus ChunkWindow::begin_drawing(Step& step) noexcept {
@@ -312,14 +449,33 @@ StepStatus ChunkWindow::begin_drawing(Step& step) noexcept {
   rebuild(step.bytes(0), step.load(state_.bank), 0, step.load(state_.used));
   step.store(state_.phase, 1);
   step.store(state_.total, total);
-  state_.shuffler.reset(step, window_lower(total), total);
-  step.gauge(sources_kept_, sources_.size());
-  step.gauge(chunks_in_window_, total - window_lower(total));
-  step.gauge(chunks_total_, total);
-  if (window_lower(total) != 0) step.count(chunks_outside_, window_lower(total));
-  context_.note(fmt::format("window: {} of {} chunks", total - window_lower(total), pool_size_));
+  const std::string anchor = this->anchor(step);
+  std::uint64_t since_anchor = 0;
+  window_ = {};
+  for (const Source& source : sources_) {
+    Entry entry{};
+    std::memcpy(&entry, bank + source.offset, sizeof entry);
+    window_ += extent_of(bank + source.offset, entry);
+    const std::string path = entry_path(bank + source.offset, entry);
+    if (anchor.empty() || newer_(anchor, sort_key(path))) since_anchor += source.chunk_count;
+  }
+  count_since_anchor(step, since_anchor);
+  const std::uint64_t lower = move_lower(step, total);
+  state_.shuffler.reset(step, lower, total);
+  show_window(step);
+  if (lower != 0) step.count(chunks_outside_, lower);
+  if (window_.chunks == limits_.chunks &&
+      !context_.config.shuffling_chunk_pool().has_chunk_pool_size() &&
+      (limits_.positions != limit(false, 0) || limits_.bytes != limit(false, 0))) {
+    context_.warn(
+        fmt::format("window_cut stage={}: {} chunks, as many as chunk_pool_size allows by "
+                    "default, have {} positions and {} bytes: give it as many as the "
+                    "other limit is meant for",
+                    context_.stage, window_.chunks, window_.positions, window_.bytes));
+  }
+  context_.note(fmt::format("window: {} of {} chunks", window_.chunks, limits_.chunks));
   context_.info(fmt::format("window_ready stage={} sources={} chunks={} window={}", context_.stage,
-                            sources_.size(), total, pool_size_));
+                            sources_.size(), total, limits_.chunks));
   return StepStatus::kDone;
 }
 
@@ -349,7 +505,7 @@ StepStatus ChunkWindow::take_reject(Step& step, const Record& record) noexcept {
 }
 
 bool ChunkWindow::anything_usable(const Step& step) const noexcept {
-  const std::uint64_t lower = window_lower(step.load(state_.total));
+  const std::uint64_t lower = step.load(state_.lower);
   for (const Source& source : sources_) {
     for (std::uint64_t i = source.start < lower ? lower - source.start : 0; i < source.chunk_count;
          ++i) {
@@ -400,7 +556,7 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
       if (anything_usable(step)) {
         step.store(state_.passes, passes);
         step.count(reshuffles_);
-        state_.shuffler.reset(step, window_lower(total), total);
+        state_.shuffler.reset(step, step.load(state_.lower), total);
         return StepStatus::kDone;
       }
       if (epochs_ != 0) return StepStatus::kEnd;
@@ -411,7 +567,7 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
                    : fmt::format(
                          "none of the {} chunks in the window can be used: waiting for "
                          "new files",
-                         total - window_lower(total));
+                         total - step.load(state_.lower));
     context_.note(text);
     context_.warn(fmt::format("window_unusable stage={}: {}", context_.stage, text));
     return StepStatus::kNoInput;
@@ -449,7 +605,7 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
       .flags = flags_of(status),
       .path_bytes = entry.path_bytes,
       .reserved = 0,
-      .window_lower = window_lower(step.load(state_.total)),
+      .window_lower = step.load(state_.lower),
   };
   const std::span<std::byte> room = step.reserve(tasks_, sizeof task + path.size());
   if (room.empty()) return StepStatus::kNoRoom;
@@ -464,11 +620,11 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
 
 void ChunkWindow::say(const Step& step) noexcept {
   const bool collecting = step.load(state_.phase) == 0;
-  const std::uint64_t chunks = collecting ? collected_chunks_ : step.load(state_.total);
+  const std::uint64_t chunks = collecting ? collected_extent_.chunks : step.load(state_.total);
   if (chunks < said_at_ + said_at_ / 64 + 1) return;
   said_at_ = chunks;
-  context_.note(fmt::format("window: {} of {} chunks{}", std::min(chunks, pool_size_), pool_size_,
-                            collecting ? ", scanning" : ""));
+  context_.note(fmt::format("window: {} of {} chunks{}", std::min(chunks, limits_.chunks),
+                            limits_.chunks, collecting ? ", scanning" : ""));
 }
 
 StepStatus ChunkWindow::step(Step& step) noexcept {
@@ -518,6 +674,7 @@ StageType shuffling_chunk_pool_type() {
                        .queue_bytes = 256 * kKiB,
                        .overflow = BLOCK,
                        .units = UnitRule::kRecord}};
+    window.state_version = 2;
     window.weight = 0.02;
     // One: a second call could write a bank that the first one has just left and a dead lane would
     // still need.

@@ -6,13 +6,18 @@
 //   arena    (window lane) the stream shuffler, and the table of sources with 24 bytes per chunk;
 //   grows in steps; the reading lanes have none: chunk_reader.h
 //
-// Until the scan is complete, sources are collected; only as many of the newest (by file name,
-// bytewise) are kept as the window needs. Then they are numbered oldest first, and every chunk of
-// the window is drawn once per pass; sources that arrive later join the pass under way and push the
-// oldest out. A file that is put out again (rewritten) replaces what it had. In a finite run the
-// pool draws when its input has ended (what loaders without an order put behind the marker belongs
-// to the scan) and ends after `epochs` passes; chunks outside of the window are not used and said
-// so.
+// Until the scan is complete, sources are collected; only as many of the newest (by file name) are
+// kept as the window needs. The window has as many of the newest chunks as chunk_pool_size,
+// window_positions and window_bytes allow, all of them. Then they are numbered oldest first, and
+// every chunk of the window is drawn once per pass; sources that arrive later join the pass under
+// way and push the oldest out. A file that is put out again (rewritten) replaces what it had. In a
+// finite run the pool draws when its input has ended (what loaders without an order put behind the
+// marker belongs to the scan) and ends after `epochs` passes; chunks outside of the window are not
+// used and said so.
+//
+// The anchor is a sort key; chunks that came behind it are counted, so that a trainer can wait for
+// new ones (StageControlRequest). Of the files that are there at the start those with a larger key
+// are behind it, and then every one that comes.
 //
 // With hanse_sampling_threshold a chunk that was drawn is accepted or passed over by its number of
 // records; passed over, it has been drawn in this pass, and not used.
@@ -28,8 +33,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "workers/runtime/control_box.h"
 #include "workers/runtime/stage.h"
 #include "workers/stages/records.h"
+#include "workers/stages/sort_key.h"
 #include "workers/stages/stream_shuffler.h"
 
 namespace ringfeed {
@@ -53,6 +60,13 @@ class ChunkWindow final : public Stage {
           phase(layout.word()),
           scanned(layout.word()),
           total(layout.word()),
+          lower(layout.word()),
+          since_anchor(layout.word()),
+          anchor_set(layout.word()),
+          anchor_bank(layout.word()),
+          anchor_bytes(layout.word()),
+          anchors{layout.place(kAnchorBytes), layout.place(kAnchorBytes)},
+          control(layout),
           passes(layout.word()),
           bank(layout.word()),
           bank_bytes(layout.word()),
@@ -60,9 +74,16 @@ class ChunkWindow final : public Stage {
           used(layout.word()),
           banks(layout.place(0)) {}
     StreamShuffler shuffler;
-    Word phase;       // 0 collecting, 1 drawing
-    Word scanned;     // 1 once the scan is complete, in a finite run
-    Word total;       // chunks numbered so far
+    Word phase;         // 0 collecting, 1 drawing
+    Word scanned;       // 1 once the scan is complete, in a finite run
+    Word total;         // chunks numbered so far
+    Word lower;         // number of the oldest chunk in the window
+    Word since_anchor;  // chunks that came behind the anchor
+    Word anchor_set;    // 1 once it has been set; before that it is the configuration's
+    Word anchor_bank;   // where it stands
+    Word anchor_bytes;
+    Place anchors[2];
+    ControlBox control;
     Word passes;      // exhausted
     Word bank;        // offset of the present bank from `banks`
     Word bank_bytes;  // its size; 0: none yet
@@ -71,13 +92,34 @@ class ChunkWindow final : public Stage {
     Place banks;      // to the end of the arena
   };
 
+  // Longest name that an anchor keeps.
+  static constexpr std::uint64_t kAnchorBytes = 1024;
   // Draws that one step makes at most until it has a chunk that is accepted.
   static constexpr std::uint32_t kDrawsPerStep = 8;
 
   explicit ChunkWindow(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
+  [[nodiscard]] const ControlBox* control_box() const noexcept override { return &state_.control; }
+  void control(Step& step, const StageControlRequest& request,
+               StageControlResponse& response) noexcept override;
 
  private:
+  // How much some chunks are.
+  struct Extent {
+    std::uint64_t chunks = 0;
+    std::uint64_t positions = 0;
+    std::uint64_t bytes = 0;
+    void operator+=(const Extent& other) noexcept {
+      chunks += other.chunks;
+      positions += other.positions;
+      bytes += other.bytes;
+    }
+    void operator-=(const Extent& other) noexcept {
+      chunks -= other.chunks;
+      positions -= other.positions;
+      bytes -= other.bytes;
+    }
+  };
   // A source as it stands in the bank; its chunks and its path follow.
   struct Entry {
     std::uint64_t entry_bytes;
@@ -92,7 +134,18 @@ class ChunkWindow final : public Stage {
     std::uint64_t offset;  // of its entry from the start of the bank
     std::uint64_t start;
     std::uint32_t chunk_count;
+    Extent extent;  // while collecting
   };
+  // By sort key, and files of the same name by their paths.
+  struct ByKey {
+    KeyLess newer;
+    bool operator()(const std::string& left, const std::string& right) const noexcept {
+      const std::string_view a = sort_key(left);
+      const std::string_view b = sort_key(right);
+      return a != b ? newer(a, b) : left < right;
+    }
+  };
+  using Collected = std::multimap<std::string, Source, ByKey>;
 
   void rebuild(const std::byte* state, std::uint64_t bank, std::uint64_t front, std::uint64_t used);
   StepStatus take_source(Step& step, const Record& record) noexcept;
@@ -111,13 +164,21 @@ class ChunkWindow final : public Stage {
   const Source* find(std::uint64_t global_index) const noexcept;
   [[nodiscard]] Word chunk_word(const Step& step, const Source& source,
                                 std::uint64_t index) const noexcept;
-  [[nodiscard]] std::uint64_t window_lower(std::uint64_t total) const noexcept {
-    return total > pool_size_ ? total - pool_size_ : 0;
-  }
+  static std::uint64_t limit(bool given, std::uint64_t value) noexcept;
+  static ChunkPlace place_at(const std::byte* bank, const Source& source,
+                             std::uint64_t index) noexcept;
+  static Extent extent_of(const ChunkPlace& place) noexcept;
+  static Extent extent_of(const std::byte* at, const Entry& entry) noexcept;
+  [[nodiscard]] bool fills(const Extent& extent) const noexcept;
+  std::uint64_t move_lower(Step& step, std::uint64_t total) noexcept;
+  void show_window(Step& step) noexcept;
+  [[nodiscard]] std::string anchor(const Step& step) const;
+  void set_anchor(Step& step, std::string_view key) noexcept;
+  void count_since_anchor(Step& step, std::uint64_t chunks) noexcept;
   void say(const Step& step) noexcept;
 
   StageContext context_;
-  std::uint64_t pool_size_;
+  Extent limits_;
   std::uint64_t epochs_;
   State state_;
   InPort in_;
@@ -131,10 +192,15 @@ class ChunkWindow final : public Stage {
   Counter chunks_outside_;
   Counter draws_;
   Counter hanse_rejected_;
+  Counter positions_in_window_;
+  Counter bytes_in_window_;
+  Counter chunks_since_anchor_;
+  KeyLess newer_;
   // Caches of the bank.
-  std::deque<Source> sources_;                    // while drawing: by start
-  std::multimap<std::string, Source> collected_;  // while collecting: by sort key
-  std::uint64_t collected_chunks_ = 0;
+  std::deque<Source> sources_;  // while drawing: by start
+  Collected collected_;         // while collecting
+  Extent collected_extent_;
+  Extent window_;  // while drawing: of the chunks in the window
   std::unordered_multimap<std::string, std::uint64_t>
       by_path_;  // path -> start (drawing) or offset (collecting)
   bool waiting_for_usable_ = false;

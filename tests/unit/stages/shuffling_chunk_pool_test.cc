@@ -2,6 +2,7 @@
 #include "workers/stages/shuffling_chunk_pool.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,7 +10,9 @@
 #include <random>
 #include <set>
 
+#include "proto/control.pb.h"
 #include "tests/unit/stages/stage_data.h"
+#include "workers/stages/sort_key.h"
 
 namespace ringfeed {
 namespace {
@@ -672,6 +675,214 @@ TEST(PoolStore, DoesNotHideThatAFileHasChanged) {
   // Tasks that were on their way are refused one by one, then nothing is drawn any more.
   EXPECT_GE(pool.rig.counter("pool.read", "skipped_vanished"), 4U);
   EXPECT_THAT(pool.rig.log("window_unusable"), Not(IsEmpty()));
+}
+
+// ---- other limits of the window
+
+// Chunks of 1 to 8 records (source_of_sizes); the window keeps the newest that fit.
+struct Limits {
+  const char* settings;
+  std::uint64_t chunks;
+};
+class PoolLimits : public ::testing::TestWithParam<Limits> {};
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, PoolLimits,
+    ::testing::Values(Limits{"window_positions: 36", 8}, Limits{"window_positions: 35", 7},
+                      Limits{"window_positions: 1", 1}, Limits{"window_positions: 7", 1},
+                      Limits{"window_positions: 15", 2}, Limits{"window_bytes: 125340", 2},
+                      Limits{"window_bytes: 125339", 1},
+                      Limits{"window_positions: 100 chunk_pool_size: 3", 3},
+                      Limits{"window_positions: 15 window_bytes: 1000000", 2}));
+
+// The newest chunk has 8 records, the one before it 7, ...
+TEST_P(PoolLimits, AreKeptByTheNewestChunks) {
+  for (const bool later : {false, true}) {
+    LaneRig rig("epochs: 1");
+    const TempDir directory;
+    rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
+    rig.add_stage(fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'sources' {} }}",
+                              GetParam().settings));
+    rig.add_sink("out", "pool");
+    rig.build();
+    rig.feed("sources", source_of_sizes(directory, 16));
+    if (later) rig.feed("sources", write_source(directory, "a-older-file", 5000, 10));
+    rig.feed("sources", scan_complete());
+    rig.finish("sources");
+    rig.run();
+    EXPECT_TRUE(rig.all_finished());
+    std::vector<std::uint64_t> ids;
+    for (const RigRecord& record : rig.got("out")) ids.push_back(see_chunk(record).ids.front());
+    std::vector<std::uint64_t> expected;
+    for (std::uint64_t i = 16 - GetParam().chunks; i < 16; ++i) expected.push_back(100 * i);
+    EXPECT_EQ(sorted(ids), expected);
+    EXPECT_EQ(rig.counter("pool", "chunks_in_window"), GetParam().chunks);
+  }
+}
+
+// New files push the oldest chunks out, one by one, and lives do not lose count.
+TEST(PoolLimits, MoveWithNewFiles) {
+  Pool pool("", 100, "window_positions: 5 queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  pool.add("a", 0, 4);
+  pool.complete_scan();
+  pool.rig.run();
+  for (std::uint64_t file = 1; file < 20; ++file) {
+    if (file % 3 == 0) pool.rig.restart_all();
+    pool.add(fmt::format("b{:02}", file), 10 * file, 1 + file % 3);
+    pool.rig.run();
+    EXPECT_EQ(pool.rig.counter("pool", "chunks_in_window"), 5U) << file;
+    EXPECT_EQ(pool.rig.counter("pool", "positions_in_window"), 5U);
+    EXPECT_EQ(pool.rig.counter("pool", "bytes_in_window"), 5 * formats::kV6RecordBytes);
+  }
+}
+
+TEST(PoolLimits, SayThatTheDefaultNumberOfChunksIsReachedFirst) {
+  Pool pool("epochs: 1", 10, "window_positions: 1000");
+  pool.add("a", 0, 20);
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_THAT(pool.rig.log("window_cut"), IsEmpty()) << "chunk_pool_size was given";
+}
+
+// ---- the order of files
+
+TEST(SortKeys, AreComparedBytewiseOrByTheirNumbers) {
+  const KeyLess bytewise(false);
+  const KeyLess numeric(true);
+  EXPECT_TRUE(bytewise("run10", "run9"));
+  EXPECT_TRUE(numeric("run9", "run10"));
+  EXPECT_FALSE(numeric("run10", "run9"));
+  EXPECT_TRUE(numeric("a2b10", "a2b11"));
+  EXPECT_TRUE(numeric("a2b10", "a10b1"));
+  EXPECT_TRUE(numeric("a", "a1"));
+  EXPECT_TRUE(numeric("a1", "b0"));
+  EXPECT_TRUE(numeric("x99999999999999999999999999999998", "x99999999999999999999999999999999"));
+  // Numbers that are the same: bytewise, so that no two names are equal.
+  EXPECT_TRUE(numeric("run009", "run9") != numeric("run9", "run009"));
+  EXPECT_FALSE(numeric("run9", "run9"));
+  EXPECT_TRUE(numeric("", "a"));
+  EXPECT_EQ(sort_key("/a/b/c.tar"), "c.tar");
+  EXPECT_EQ(sort_key("c.tar"), "c.tar");
+  // An order: never both ways, and what is less than the lesser is less than the greater.
+  std::mt19937_64 random(3);
+  std::vector<std::string> names;
+  for (int i = 0; i < 60; ++i) {
+    std::string name;
+    for (std::uint64_t j = random() % 6; j > 0; --j) name += "ab019"[random() % 5];
+    names.push_back(name);
+  }
+  for (const std::string& a : names) {
+    for (const std::string& b : names) {
+      EXPECT_EQ(!numeric(a, b) && !numeric(b, a), a == b) << a << " " << b;
+      for (const std::string& c : names) {
+        const bool chain = numeric(a, b) && numeric(b, c);
+        ASSERT_TRUE(!chain || numeric(a, c)) << a << " " << b << " " << c;
+      }
+    }
+  }
+}
+
+TEST(PoolWindow, GoesByNumbersInNamesIfItIsTold) {
+  for (const bool numeric : {false, true}) {
+    Pool pool("epochs: 1", 10, numeric ? "numeric_sort_keys: true" : "");
+    pool.add("run9", 0, 10);
+    pool.add("run10", 10, 10);
+    pool.complete_scan();
+    pool.finish();
+    EXPECT_EQ(sorted(pool.ids()), numeric ? numbers(10, 20) : numbers(0, 10));
+  }
+}
+
+// ---- the anchor
+
+class PoolAnchor : public ::testing::Test {
+ protected:
+  // Answer to a message: anchor and count.
+  static std::pair<std::string, int> ask(Pool& pool, const std::string& text) {
+    StageControlRequest request;
+    RF_CHECK(google::protobuf::TextFormat::ParseFromString(
+                 fmt::format("chunk_pool_request {{ {} }}", text), &request),
+             text.size());
+    StageControlResponse response;
+    bool answered = false;
+    static std::uint64_t key = 0;
+    const std::size_t lane = pool.rig.lanes_of("pool").front();
+    pool.rig.lane(lane).post({.key = ++key,
+                              .request = request.SerializeAsString(),
+                              .answer = [&](const std::optional<std::string>& bytes) {
+                                answered = bytes && response.ParseFromString(*bytes);
+                              }});
+    pool.rig.round(lane);
+    EXPECT_TRUE(answered);
+    return {response.chunk_pool_response().chunk_anchor(),
+            response.chunk_pool_response().chunks_since_anchor()};
+  }
+  using Answer = std::pair<std::string, int>;
+};
+
+// Files a, b, c of 20, 15 and 10 chunks; behind b are the ten of c.
+TEST_F(PoolAnchor, CountsWhatIsBehindItAtTheStartAndEverythingLater) {
+  for (const bool configured : {false, true}) {
+    Pool pool("", 1000, configured ? "queue_capacity: 1 chunk_anchor: 'b'" : "queue_capacity: 1");
+    pool.rig.allow("out", 0);
+    if (!configured) {
+      EXPECT_EQ(ask(pool, "set_chunk_anchor: 'b'"), Answer("b", 0));
+    }
+    pool.add("a", 0, 20);
+    pool.add("c", 20, 10);
+    pool.add("b", 30, 15);
+    pool.complete_scan();
+    pool.rig.run();
+    EXPECT_EQ(ask(pool, ""), Answer("b", 10));
+    EXPECT_EQ(pool.rig.counter("pool", "chunks_since_anchor"), 10U);
+    pool.add("aa", 50, 7);
+    pool.rig.run();
+    EXPECT_EQ(ask(pool, ""), Answer("b", 17)) << "whatever its name";
+  }
+}
+
+TEST_F(PoolAnchor, IsEverythingUntilItIsSet) {
+  Pool pool("", 1000, "queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  pool.add("a", 0, 20);
+  pool.add("b", 20, 10);
+  pool.complete_scan();
+  pool.rig.run();
+  EXPECT_EQ(ask(pool, ""), Answer("", 30));
+}
+
+// Reset wins over set, and answers the count before it; set leaves the count.
+TEST_F(PoolAnchor, IsResetToTheNewestFile) {
+  Pool pool("", 1000, "queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  pool.add("a", 0, 20);
+  pool.add("b", 20, 10);
+  pool.complete_scan();
+  pool.rig.run();
+  EXPECT_EQ(ask(pool, "reset_chunk_anchor: true set_chunk_anchor: 'x'"), Answer("b", 30));
+  EXPECT_EQ(ask(pool, ""), Answer("b", 0));
+  pool.add("0-arrives-last", 40, 5);
+  pool.rig.run();
+  pool.rig.restart_all();
+  EXPECT_EQ(ask(pool, ""), Answer("b", 5));
+  EXPECT_EQ(ask(pool, "set_chunk_anchor: 'y'"), Answer("y", 5));
+  EXPECT_EQ(ask(pool, "reset_chunk_anchor: true"), Answer("0-arrives-last", 5));
+  EXPECT_EQ(ask(pool, ""), Answer("0-arrives-last", 0));
+  const std::string longest(3000, 'z');
+  EXPECT_EQ(ask(pool, fmt::format("set_chunk_anchor: '{}'", longest)).first,
+            longest.substr(0, ChunkWindow::kAnchorBytes));
+}
+
+// Files of one name in several directories: by their paths, whatever the order in which they came.
+TEST(PoolWindow, OrdersFilesOfTheSameNameByTheirPaths) {
+  for (const bool turned : {false, true}) {
+    Pool pool("epochs: 1", 10);
+    pool.add(turned ? "y/a" : "x/a", turned ? 10 : 0, 10);
+    pool.add(turned ? "x/a" : "y/a", turned ? 0 : 10, 10);
+    pool.complete_scan();
+    pool.finish();
+    EXPECT_EQ(sorted(pool.ids()), numbers(10, 20));
+  }
 }
 
 }  // namespace

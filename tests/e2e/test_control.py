@@ -1,0 +1,157 @@
+"""Messages to the stages of a running feed: from the command line, Python and the loader."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import lc0_data
+import lc0_reference
+import pytest
+from conftest import FeedRun, wait_until
+
+import ringfeed
+from ringfeed import _control
+
+MakeRun = Callable[..., FeedRun]
+RESET = "chunk_pool_request { reset_chunk_anchor: true }"
+QUERY = "chunk_pool_request {}"
+
+
+def ask(run: FeedRun, message: str, *words: str) -> dict[str, dict[str, object]]:
+    """Answers of `ringfeed control`: stage name to chunk_pool_response."""
+    done = run.command("control", run.feed, message, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    return {name: answer["chunk_pool_response"] for name, answer in answers.items()}
+
+
+def ready(run: FeedRun) -> FeedRun:
+    run.start()
+    wait_until(lambda: " window_ready " in run.text(), "the window")
+    return run
+
+
+def test_the_anchor_by_the_command_line(make_run: MakeRun, games: lc0_data.Manifest) -> None:
+    run = ready(make_run(epochs=0))
+    newest = max(path.name for path in lc0_reference.game_files(games.directory))
+    assert ask(run, QUERY) == {"pool": {"chunk_anchor": "", "chunks_since_anchor": 125}}
+    assert ask(run, RESET, "--stage", "pool")["pool"] == {
+        "chunk_anchor": newest,
+        "chunks_since_anchor": 125,
+    }
+    assert ask(run, QUERY)["pool"] == {"chunk_anchor": newest, "chunks_since_anchor": 0}
+    source = lc0_reference.game_files(games.directory)[0]
+    shown = run.command("control", "lc0", 'chunk_pool_request { set_chunk_anchor: "somewhere" }')
+    assert "pool: chunk_pool_response" in shown.stdout and "somewhere" in shown.stdout
+    # It goes with the feed, over the supervisor's death.
+    assert run.process is not None
+    run.process.kill()
+    run.process.wait()
+    run.start()
+    wait_until(lambda: run.status(), "the next supervisor")
+    assert ask(run, QUERY)["pool"]["chunk_anchor"] == "somewhere"
+    assert source.exists()
+
+
+def test_new_games_are_counted(make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path) -> None:
+    directory = tmp_path / "growing"
+    directory.mkdir()
+    files = [path for path in lc0_reference.game_files(games.directory) if path.suffix == ".gz"]
+    shutil.copy(files[0], directory / "000.gz")
+    run = ready(make_run(directory, epochs=0, extra="", pool=1000))
+    ask(run, RESET)
+    for number, file in enumerate(files[1:4], 1):
+        shutil.copy(file, directory / ".new")
+        os.rename(directory / ".new", directory / f"{number:03}.gz")
+    wait_until(lambda: ask(run, QUERY)["pool"]["chunks_since_anchor"] == 3, "three new games")
+
+
+def test_what_cannot_be_sent_is_refused(make_run: MakeRun) -> None:
+    run = ready(make_run(epochs=0))
+    wrong = run.command("control", "lc0", "chunk_pool_request { no_such_field: 1 }")
+    assert wrong.returncode == 2 and "no_such_field" in wrong.stderr
+    unknown = run.command("control", "lc0", QUERY, "--stage", "nobody")
+    assert unknown.returncode == 1 and "no stage 'nobody'" in unknown.stderr
+    other = run.command("control", "lc0", QUERY, "--stage", "unpacker")
+    assert other.returncode == 0 and "no stage has answered" in other.stdout
+    assert run.command("control", "nobody", QUERY).returncode == 4
+
+
+def test_from_python(make_run: MakeRun) -> None:
+    run = ready(make_run(epochs=0))
+    request = _control.bytes_field(1, _control.number_field(1, 1))  # reset_chunk_anchor
+    with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
+        ((stage, answer),) = feed.control(request, stage="pool")
+        assert stage == "pool" and answer
+        assert feed.control(request, stage="sampler") == []
+        with pytest.raises(ringfeed.FeedRefused, match="no stage 'nobody'"):
+            feed.control(request, stage="nobody")
+    assert ask(run, QUERY)["pool"]["chunks_since_anchor"] == 0
+
+
+def test_each_message_takes_effect_once_whoever_is_killed(
+    make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path
+) -> None:
+    """Each reset answers the count before it: over all of them, every game that came is counted once."""
+    directory = tmp_path / "growing"
+    directory.mkdir()
+    files = [path for path in lc0_reference.game_files(games.directory) if path.suffix == ".gz"]
+    shutil.copy(files[0], directory / "000.gz")
+    extra = "restart { max_restarts: 1000 backoff_ms_min: 1 backoff_ms_max: 5 }"
+    run = ready(make_run(directory, epochs=0, pool=1000, extra=extra))
+    counted = [ask(run, RESET)["pool"]["chunks_since_anchor"]]
+    over = threading.Event()
+
+    def kill() -> None:
+        rng = random.Random(5)
+        while not over.wait(rng.uniform(0.02, 0.15)):
+            assert run.process is not None
+            if run.process.poll() is not None:
+                run.start()
+            victims = [pid for name, pid in run.all_workers().items() if "pool" in name]
+            victims += [run.process.pid] if rng.random() < 0.3 else []
+            if victims:
+                try:
+                    os.kill(rng.choice(victims), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        for number in range(1, 41):
+            shutil.copy(files[number % len(files)], directory / ".new")
+            os.rename(directory / ".new", directory / f"{number:03}.gz")
+            done = subprocess.run(
+                [str(run.program), "control", "lc0", RESET, "--json"],
+                env=run.environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            if done.returncode == 4:  # no supervisor at this moment: nothing was asked
+                continue
+            assert done.returncode == 0, done.stderr
+            answers = json.loads(done.stdout)
+            if "pool" in answers:
+                counted.append(answers["pool"]["chunk_pool_response"]["chunks_since_anchor"])
+    finally:
+        over.set()
+        killer.join()
+    if run.process is not None and run.process.poll() is not None:
+        run.start()
+    wait_until(lambda: run.status(), "a supervisor")
+
+    def all_counted() -> bool:
+        now = ask(run, QUERY).get("pool", {}).get("chunks_since_anchor", 0)
+        return sum(counted) + int(str(now)) == 41
+
+    wait_until(all_counted, f"41 games, each counted once: {counted}")
