@@ -123,6 +123,8 @@ typedef struct rf_attach_options {
   uint32_t view;      /* RF_VIEW_READONLY, RF_VIEW_PRIVATE: of this member alone */
   uint64_t position;  /* this member's next batch; 0: wherever the group is. Earlier ones are passed
                          over; a group that is beyond it is put back, if the feed still holds it */
+  const char* output; /* alias of the output whose batches are wanted, for a feed with several;
+                         NULL: its first one */
 } rf_attach_options;
 
 /* One array of a batch. Its memory is at rf_batch.data + offset, row-major, little-endian. */
@@ -193,6 +195,7 @@ typedef struct rf_stats_info {
   uint64_t next;  /* lowest batch that the group has not finished; in a ranked group: of those that
                      this rank takes */
   char socket[112]; /* path of the control socket, NUL-terminated */
+  char output[72];  /* alias of the output, NUL-terminated; "": it has none */
 } rf_stats_info;
 
 /* Becomes a member of a consumer group and maps the feed: payload read-only (or private), own

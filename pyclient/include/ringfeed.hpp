@@ -61,7 +61,8 @@ struct AttachOptions {
   uint32_t policy = RF_POLICY_DEFAULT;
   uint32_t max_hold = 0;  // 0: default
   uint32_t view = RF_VIEW_READONLY;
-  int32_t timeout_ms = 10'000;  // for the feed to appear and to answer; < 0: no limit
+  std::optional<std::string> output = {};  // alias of an output; none: the feed's first one
+  int32_t timeout_ms = 10'000;             // for the feed to appear and to answer; < 0: no limit
 };
 
 class Feed;
@@ -163,6 +164,7 @@ class Feed {
     raw.policy = options.policy;
     raw.max_hold = options.max_hold;
     raw.view = options.view;
+    raw.output = options.output ? options.output->c_str() : nullptr;
     private_view_ = options.view == RF_VIEW_PRIVATE;
     if (const rf_status status = rf_attach(&raw, &feed_); status != RF_OK) {
       throw ClientError(status, rf_last_error(nullptr));

@@ -74,6 +74,7 @@ class _AttachOptions(ctypes.Structure):
         ("answer_ms", ctypes.c_int32),
         ("view", ctypes.c_uint32),
         ("position", ctypes.c_uint64),
+        ("output", ctypes.c_char_p),
     ]
 
 
@@ -146,6 +147,7 @@ class _Stats(ctypes.Structure):
         ("group", ctypes.c_char * 68),
         ("next", ctypes.c_uint64),
         ("socket", ctypes.c_char * 112),
+        ("output", ctypes.c_char * 72),
     ]
 
 
@@ -318,6 +320,7 @@ class Handle:
         rejoin_ms: int | None,
         view: str,
         position: int = 0,
+        output: str | None = None,
     ) -> tuple[int, str, Handle | None]:
         """One call of rf_attach: (status, text, handle)."""
         options = _AttachOptions(
@@ -342,6 +345,7 @@ class Handle:
             rejoin_ms=0 if rejoin_ms is None else max(1, rejoin_ms),
             view=VIEWS[view],
             position=position,
+            output=None if output is None else output.encode(),
         )
         handle = cls()
         status = int(_library.rf_attach(ctypes.byref(options), ctypes.byref(handle.raw)))
@@ -416,6 +420,7 @@ class Handle:
         values["feed_id"] = bytes(values["feed_id"])
         values["feed"] = values["feed"].decode()
         values["group"] = values["group"].decode()
+        values["output"] = values["output"].decode()
         values["socket"] = os.fsdecode(values["socket"])
         values["phase"] = PHASES[values["phase"]] if values["phase"] < len(PHASES) else "unknown"
         values["kind"] = "ranked" if values["kind"] == KINDS["ranked"] else "shared"

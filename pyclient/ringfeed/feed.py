@@ -48,6 +48,7 @@ class FeedStats:
         feed, group: Names.
         next: Lowest batch that the group has not finished; in a ranked group, of this rank's.
         socket: Path of the supervisor's control socket.
+        output: Alias of the output that its batches come from, "" if it has none.
     """
 
     phase: str
@@ -75,6 +76,7 @@ class FeedStats:
     group: str
     next: int
     socket: str
+    output: str
 
 
 @dataclass(frozen=True)
@@ -460,6 +462,7 @@ def attach(
     max_hold: int | None = None,
     rejoin_ms: int | None = None,
     view: str = "readonly",
+    output: str | None = None,
 ) -> Feed:
     """Become a member of a consumer group of a running feed.
 
@@ -492,6 +495,8 @@ def attach(
             same, and what this process writes into it is seen by nobody else and is gone with the
             batch; a page that is written (usually 4 KiB) is copied first. "copy": arrays of their
             own; the slot goes back before next() returns.
+        output: Alias of the output whose batches are wanted, of a feed that has several ("train",
+            "validation"); None: its first one. Each output has consumer groups of its own.
     Returns:
         The member: iterate over it, or call next().
     Raises:
@@ -521,6 +526,7 @@ def attach(
         max_hold=max_hold,
         rejoin_ms=rejoin_ms,
         view=view,
+        output=output,
         on_wait=None,
     )
 
@@ -556,6 +562,7 @@ def _attach(
     max_hold: int | None,
     rejoin_ms: int | None,
     view: str,
+    output: str | None,
     on_wait: Callable[[], None] | None,
 ) -> Feed:
     if (rank is None) != (world is None):
@@ -600,6 +607,7 @@ def _attach(
                 rejoin_ms=rejoin_ms,
                 view=view,
                 position=position,
+                output=output,
             )
             if handle is not None:
                 return handle

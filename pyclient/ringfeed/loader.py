@@ -25,6 +25,7 @@ from .errors import (
     FeedEnd,
     FeedFailed,
     FeedIOError,
+    FeedTimeout,
     InvalidConfiguration,
     RingfeedError,
 )
@@ -163,7 +164,9 @@ class DataLoader:
         self._timeout_s = timeout_s
         self._view = view
         self._supervisor: _Supervisor | None = None
-        self._feed: Feed | None = None
+        self._feed: Feed | None = None  # of the first output
+        self._first_alias = ""
+        self._others: dict[str, Feed] = {}  # by alias, attached when first asked for
         self._looks_after_death = 0
         if config is not None:
             self.add_stages(config)
@@ -235,25 +238,8 @@ class DataLoader:
         supervisor = self._supervisor = _Supervisor(config, suffix)
         _running.add(self)
         try:
-            self._feed = _attach(
-                _FEED,
-                "default",
-                rank=None,
-                world=None,
-                start="oldest",
-                timeout_s=self._timeout_s,
-                attach_timeout_s=timeout_s,
-                socket_dir=None,
-                socket_path=supervisor.socket_path,
-                policy=None,
-                stall_ms=None,
-                redeliver=None,
-                max_tries=None,
-                max_hold=None,
-                rejoin_ms=None,
-                view=self._view,
-                on_wait=self._check_supervisor,
-            )
+            self._feed = self._attach_output(None, timeout_s)
+            self._first_alias = self._feed.stats().output
         except BaseException as error:
             # The connection breaks a moment before the child can be reaped.
             if isinstance(error, (FeedIOError, FeedFailed)):
@@ -267,6 +253,29 @@ class DataLoader:
                 raise reason from error
             raise
 
+    def _attach_output(self, output: str | None, timeout_s: float | None) -> Feed:
+        assert self._supervisor is not None
+        return _attach(
+            _FEED,
+            "default",
+            rank=None,
+            world=None,
+            start="oldest",
+            timeout_s=self._timeout_s,
+            attach_timeout_s=timeout_s,
+            socket_dir=None,
+            socket_path=self._supervisor.socket_path,
+            policy=None,
+            stall_ms=None,
+            redeliver=None,
+            max_tries=None,
+            max_hold=None,
+            rejoin_ms=None,
+            view=self._view,
+            output=output,
+            on_wait=self._check_supervisor,
+        )
+
     def _check_supervisor(self) -> None:
         """Called while waiting: a supervisor that is gone will send nothing more."""
         if self._supervisor is None or self._supervisor.exit_status is None:
@@ -276,10 +285,14 @@ class DataLoader:
         if self._looks_after_death > 1 or self._feed is None:
             raise self._supervisor.error()
 
-    def _attached(self) -> Feed:
+    def _attached(self, alias: str = "") -> Feed:
         if self._feed is None:
             raise FeedDetached("the loader is not running: call start() first")
-        return self._feed
+        if alias in ("", self._first_alias):
+            return self._feed
+        if alias not in self._others:
+            self._others[alias] = self._attach_output(alias, self._timeout_s)
+        return self._others[alias]
 
     @property
     def schema(self) -> Schema:
@@ -291,20 +304,31 @@ class DataLoader:
         """The feed, for all that a Feed can do."""
         return self._attached()
 
-    def get_next(self, timeout_s: float | None = None) -> tuple[np.ndarray, ...]:
+    def get_next(self, alias: str = "", timeout_s: float | None = None) -> tuple[np.ndarray, ...]:
         """The next batch: one array per tensor, in the order of the schema.
 
         The arrays are read-only, unless another view was asked for. The slot goes back to the feed
         when the last of them is gone.
         Args:
+            alias: Of the output, of a configuration that has several (``feed_output``); "": its
+                first one. The others begin to be read with the first call for them; one that is
+                not KEEP_NEWEST waits for that, and its stages with it.
             timeout_s: Longest wait in seconds; None: as given to the constructor.
         Raises:
             FeedEnd: A finite run is over.
             FeedTimeout, FeedFailed, SlotsExhausted: As Feed.next().
+            InvalidRequest: No output has this alias; the text lists those that there are.
             FeedDetached: Not started, or stopped.
         """
-        batch = self._attached().next(timeout_s)
+        batch = self._attached(alias).next(timeout_s)
         return tuple(batch[name] for name in batch)
+
+    def maybe_get_next(self, alias: str = "") -> tuple[np.ndarray, ...] | None:
+        """As get_next(), but None at once where no batch is ready, or the run is over."""
+        try:
+            return self.get_next(alias, 0)
+        except (FeedEnd, FeedTimeout):
+            return None
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         while True:
@@ -364,9 +388,11 @@ class DataLoader:
         Calling again, or before start(), is harmless. What has not ended after timeout_s is
         killed.
         """
-        feed, self._feed = self._feed, None
+        feeds = [*self._others.values(), *([self._feed] if self._feed is not None else [])]
+        self._feed = None
+        self._others = {}
         supervisor, self._supervisor = self._supervisor, None
-        if feed is not None:
+        for feed in feeds:
             feed.close()
         if supervisor is not None:
             supervisor.end(timeout_s)

@@ -60,6 +60,11 @@ rf_status check_options(const rf_attach_options& options, const char* group) {
                 "values in ringfeed.h",
                 options.kind, options.start, options.policy, options.redeliver);
   }
+  if (options.output != nullptr && options.output[0] != '\0' && !valid_name(options.output)) {
+    return fail(nullptr, RF_INVALID,
+                "attach: '%s' is no alias of an output: 1 to 64 characters out of A-Z a-z 0-9 _ -",
+                options.output);
+  }
   if (options.view > RF_VIEW_PRIVATE) {
     return fail(nullptr, RF_INVALID, "attach: view %u is neither read-only nor private",
                 options.view);
@@ -405,8 +410,9 @@ bool find_supervisor(rf_feed* feed, bool now) {
   const int fd = connect_path(feed->socket_path, false, &error);
   if (fd < 0) return false;
   uint8_t message[96];
-  const size_t bytes = encode_rejoin(feed->feed_control.header()->feed_id, feed->group_index,
-                                     feed->member, feed->epoch, kRejoinId, message, sizeof message);
+  const size_t bytes =
+      encode_rejoin(feed->feed_control.header()->feed_id, feed->output, feed->group_index,
+                    feed->member, feed->epoch, kRejoinId, message, sizeof message);
   const bool sent = send_message(fd, message, bytes);
   RF_FAILPOINT("client.rejoin.sent");
   // In one act, so that other threads always find an open socket there.
@@ -482,6 +488,8 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   if (status == RF_OK) {
     feed->member = static_cast<uint8_t>(hello->reply.member_index);
     feed->group_index = hello->reply.group_index;
+    feed->output = hello->reply.output;
+    memcpy(feed->output_alias, hello->reply.output_alias, sizeof feed->output_alias);
     feed->supervisor_pid = hello->reply.supervisor_pid;
     // In another pid namespace the feed's numbers would name strangers, or nobody.
     feed->sees_processes =
@@ -607,6 +615,7 @@ extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
   memcpy(full.feed, feed->name, sizeof full.feed);
   memcpy(full.group, feed->group_name, sizeof full.group);
   full.next = next_unfinished(feed, full, from);
+  memcpy(full.output, feed->output_alias, sizeof full.output);
   // A path that could be connected to is shorter; the rest is zero.
   memcpy(full.socket, feed->socket_path, strnlen(feed->socket_path, sizeof full.socket - 1));
   memcpy(stats, &full, stats->struct_size < sizeof full ? stats->struct_size : sizeof full);

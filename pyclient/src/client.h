@@ -64,6 +64,8 @@ struct AttachReply {
   uint32_t rows_max;
   uint64_t slot_bytes;
   uint32_t supervisor_pid;
+  uint32_t output;
+  char output_alias[72];
   uint32_t tensor_count;
   rf_tensor tensors[kTensorsMax];
 };
@@ -72,8 +74,8 @@ struct AttachReply {
 size_t encode_attach(const rf_attach_options& options, const char* group, const char* client,
                      uint64_t id, uint8_t* out, size_t room);
 size_t encode_detach(uint64_t id, uint8_t* out, size_t room);
-size_t encode_rejoin(const uint8_t* feed_id, uint32_t group, uint32_t member, uint64_t epoch,
-                     uint64_t id, uint8_t* out, size_t room);
+size_t encode_rejoin(const uint8_t* feed_id, uint32_t output, uint32_t group, uint32_t member,
+                     uint64_t epoch, uint64_t id, uint8_t* out, size_t room);
 // False if the bytes are no message. *id: Reply.id, 0 for an event.
 bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply);
 
@@ -153,6 +155,8 @@ struct rf_feed {
   uint64_t epoch;
   uint32_t group_index;
   uint8_t member;
+  uint32_t output;  // its number, from 0
+  char output_alias[72];
   uint32_t supervisor_pid;
   std::atomic<uint32_t> supervisor_gone;  // its end of the socket is closed: a hint
   bool sees_processes;                    // pids of the feed mean something in this pid namespace

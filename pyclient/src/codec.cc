@@ -170,6 +170,7 @@ bool decode_attach(const uint8_t* bytes, size_t count, AttachReply* reply) {
         memcpy(reply->feed_id, in.data, in.count);
         reply->has_feed_id = true;
       }
+      if (in.field == 25) in.copy_text(reply->output_alias, sizeof reply->output_alias);
       if (in.field == 19) {
         if (reply->tensor_count == kTensorsMax ||
             !decode_tensor(in.data, in.count, &reply->tensors[reply->tensor_count++])) {
@@ -200,6 +201,9 @@ bool decode_attach(const uint8_t* bytes, size_t count, AttachReply* reply) {
         break;
       case 13:
         reply->rows_max = number;
+        break;
+      case 24:
+        reply->output = number;
         break;
       case 18:
         reply->supervisor_pid = number;
@@ -237,6 +241,7 @@ size_t encode_attach(const rf_attach_options& options, const char* group, const 
   if (options.max_hold != 0) attach.varint(15, options.max_hold);
   if (options.rejoin_ms != 0) attach.varint(16, options.rejoin_ms);
   if (options.position != 0) attach.varint(17, options.position);
+  if (options.output != nullptr) attach.text(18, options.output);
   const size_t body_bytes = attach.finish();
   if (body_bytes == 0) return 0;
   Writer request(out, room);
@@ -245,8 +250,8 @@ size_t encode_attach(const rf_attach_options& options, const char* group, const 
   return request.finish();
 }
 
-size_t encode_rejoin(const uint8_t* feed_id, uint32_t group, uint32_t member, uint64_t epoch,
-                     uint64_t id, uint8_t* out, size_t room) {
+size_t encode_rejoin(const uint8_t* feed_id, uint32_t output, uint32_t group, uint32_t member,
+                     uint64_t epoch, uint64_t id, uint8_t* out, size_t room) {
   uint8_t body[64];
   Writer rejoin(body, sizeof body);
   rejoin.bytes(1, feed_id, 16);
@@ -254,6 +259,7 @@ size_t encode_rejoin(const uint8_t* feed_id, uint32_t group, uint32_t member, ui
   rejoin.varint(3, member);
   rejoin.fixed64(4, epoch);
   rejoin.varint(5, static_cast<uint64_t>(getpid()));
+  if (output != 0) rejoin.varint(6, output);
   Writer request(out, room);
   request.varint(1, id);
   request.bytes(8, body, rejoin.finish());

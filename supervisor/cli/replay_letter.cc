@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "proto/config.pb.h"
+#include "proto/feed_output.h"
 #include "proto/plan.pb.h"
 #include "supervisor/cli/letter.h"
 #include "supervisor/cli/verbs.h"
@@ -207,8 +208,7 @@ int replay_letter(const std::string& feed, const std::string& directory,
   layout::SetupFacts facts;
   facts.config_bytes = message.SerializeAsString();
   facts.seed = message.has_seed() ? message.seed() : letter.seed;
-  facts.ordered = message.feed_output().dispatch() == FeedOutputConfig::ORDERED;
-  facts.checksum = message.feed_output().checksum();
+  facts.ordered = ordered_dispatch(message);
   facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
   process::ReplayRules rules;
   rules.binary = binary;

@@ -131,7 +131,6 @@ int run(const ConfigArguments& given, const RunOptions& options) {
     const process::FeedRun feed_run{
         .config = message,
         .plan = *prepared->plan,
-        .batches_stage = prepared->wiring.batches_stage,
         .seed = message.has_seed() ? message.seed()
                 : found            ? seed
                                    : drawn_seed(),

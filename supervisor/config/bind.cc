@@ -188,8 +188,10 @@ void Binder::list(const Entry& entry, Message& message, const FieldDescriptor& f
   if (!places_.contains(path)) places_.set(path, place_of_(entry.position));
   if (entry.value.kind == Node::Kind::kList) {
     for (const Node& item : entry.value.items) add(item, item.position);
-  } else if (notation_ == Notation::kText) {
-    add(entry.value, entry.position);
+  } else if (notation_ == Notation::kText ||
+             (entry.value.kind == Node::Kind::kObject &&
+              field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE)) {
+    add(entry.value, entry.position);  // a list of one, also where JSON has it without []
   } else {
     problem(
         entry.value.position, path,

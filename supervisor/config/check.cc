@@ -8,6 +8,7 @@
 #include <set>
 
 #include "proto/config.pb.h"
+#include "proto/feed_output.h"
 #include "proto/plan.pb.h"
 #include "supervisor/config/fields.h"
 #include "supervisor/config/names.h"
@@ -43,8 +44,7 @@ class Checker {
     checked_.wiring = wire(config_, plan_, places_, checked_.problems);
     check_feed_name();
     check_stage_groups();
-    check_consumer_groups();
-    check_slots();
+    check_outputs();
     check_restarts();
     if (checked_.problems.empty()) require_consistent(config_, plan_);
     sort_problems(checked_.problems);
@@ -306,17 +306,36 @@ class Checker {
     }
   }
 
-  void check_consumer_groups() {
-    const FeedOutputConfig& output = config_.feed_output();
+  void check_outputs() {
+    for (int i = 0; i < config_.feed_output_size(); ++i) {
+      const FeedOutputConfig& settings = config_.feed_output(i);
+      const std::string path = fmt::format("feed_output[{}]", i);
+      if (settings.has_alias() && !valid_stage_name(settings.alias())) {
+        problem(path + ".alias",
+                fmt::format("alias is \"{}\"; {}", settings.alias(), kStageNameRule));
+      }
+      if (settings.dispatch() != config_.feed_output(0).dispatch()) {
+        problem(settings.has_dispatch() ? path + ".dispatch" : path,
+                fmt::format("dispatch is {} here and {} in feed_output[0], and it is one for the "
+                            "whole feed; give both the same",
+                            FeedOutputConfig::Dispatch_Name(settings.dispatch()),
+                            FeedOutputConfig::Dispatch_Name(config_.feed_output(0).dispatch())));
+      }
+      check_consumer_groups(settings, path);
+    }
+    for (const BatchesPort& output : checked_.wiring.outputs) check_slots(output);
+  }
+
+  void check_consumer_groups(const FeedOutputConfig& output, const std::string& of) {
     if (output.groups_size() > kConsumerGroupsMax) {
-      problem(fmt::format("feed_output.groups[{}]", kConsumerGroupsMax),
-              fmt::format("this is consumer group number {} of {}; a feed has at most {}",
+      problem(fmt::format("{}.groups[{}]", of, kConsumerGroupsMax),
+              fmt::format("this is consumer group number {} of {}; an output has at most {}",
                           kConsumerGroupsMax + 1, output.groups_size(), kConsumerGroupsMax));
     }
     std::map<std::string, Place> named;
     for (int i = 0; i < output.groups_size(); ++i) {
       const ConsumerGroupConfig& group = output.groups(i);
-      const std::string path = fmt::format("feed_output.groups[{}]", i);
+      const std::string path = fmt::format("{}.groups[{}]", of, i);
       check_group_name(group.name(), path, "consumer group", &valid_feed_name, kFeedNameRule,
                        named);
       const bool ranked = group.kind() == ConsumerGroupConfig::RANKED;
@@ -336,39 +355,60 @@ class Checker {
   }
 
   // Each producing lane has slots of its own.
-  void check_slots() {
-    const Wiring& wiring = checked_.wiring;
-    if (wiring.batches_stage < 0) return;
+  void check_slots(const BatchesPort& from) {
     std::uint32_t lanes = 0;
-    for (const NodePlan& node : plan_.stages(wiring.batches_stage).nodes()) {
+    for (const NodePlan& node : plan_.stages(from.stage).nodes()) {
       for (const NodeOutput& output : node.outputs()) {
-        if (output.exported() && output.port() == wiring.batches_port) lanes = node.lanes();
+        if (!output.exported() || output.port() != from.port) continue;
+        lanes = node.lanes();
+        if (output.overflow() == DROP_NEW) {
+          problem(stage_path(from.stage),
+                  fmt::format("it puts out batches for trainers and drops new ones "
+                              "(overflow_behavior: DROP_NEW); take BLOCK, or KEEP_NEWEST if it is "
+                              "not to wait for trainers"));
+        }
       }
     }
-    const std::string path = "feed_output.slots";
+    const FeedOutputConfig& settings = output_settings(config_, from.settings);
+    const std::string at = fmt::format("feed_output[{}]", std::max(from.settings, 0));
+    const std::string path = at + ".slots";
     if (lanes == 0 || reported(path)) return;
-    const std::uint32_t slots = slot_count(config_, wiring);
+    const std::uint32_t slots = slot_count(config_, from);
+    const std::string& stage = config_.stages(from.stage).name();
     if (slots < lanes) {
       problem(path,
               fmt::format("the feed has {} slots for {} lanes of stage '{}', each of which needs "
                           "one of its own; set feed_output.slots to at least {}",
-                          slots, lanes, config_.stages(wiring.batches_stage).name(), lanes));
+                          slots, lanes, stage, lanes));
       return;
     }
-    std::uint32_t hold = 0;
+    std::uint32_t hold = settings.groups_size() == 0 && from.keep_newest ? 2 : 0;
     const ConsumerGroupConfig* yielding = nullptr;
-    for (const ConsumerGroupConfig& group : config_.feed_output().groups()) {
+    for (int i = 0; i < settings.groups_size(); ++i) {
+      const ConsumerGroupConfig& group = settings.groups(i);
       hold += group.has_max_hold() ? group.max_hold() : 2;
       if (group.policy() != ConsumerGroupConfig::BLOCK && yielding == nullptr) yielding = &group;
+      if (from.keep_newest && group.has_policy() && group.policy() != ConsumerGroupConfig::SKIP) {
+        problem(fmt::format("{}.groups[{}].policy", at, i),
+                fmt::format("consumer group '{}' has policy {}, but its output keeps the newest "
+                            "batches and waits for nobody (overflow_behavior: KEEP_NEWEST of "
+                            "stage '{}'); remove policy",
+                            group.name(), ConsumerGroupConfig::Policy_Name(group.policy()), stage));
+      }
     }
-    if (yielding != nullptr && slots / lanes < hold + kSpareSlotsMin) {
+    const std::string why =
+        from.keep_newest ? fmt::format("overflow_behavior KEEP_NEWEST of stage '{}'", stage)
+        : yielding != nullptr
+            ? fmt::format("policy {} of consumer group '{}'",
+                          ConsumerGroupConfig::Policy_Name(yielding->policy()), yielding->name())
+            : std::string();
+    if (!why.empty() && slots / lanes < hold + kSpareSlotsMin) {
       problem(path, fmt::format(
-                        "{} slots are {} for each of {} producing lanes, but policy {} of consumer "
-                        "group '{}' needs {} there: {} more than the max_hold of all groups; set "
-                        "feed_output.slots to at least {}, or lower max_hold",
-                        slots, slots / lanes, lanes,
-                        ConsumerGroupConfig::Policy_Name(yielding->policy()), yielding->name(),
-                        hold + kSpareSlotsMin, kSpareSlotsMin, lanes * (hold + kSpareSlotsMin)));
+                        "{} slots are {} for each of {} producing lanes, but {} needs {} there: {} "
+                        "more than the max_hold of all groups; set feed_output.slots to at least "
+                        "{}, or lower max_hold",
+                        slots, slots / lanes, lanes, why, hold + kSpareSlotsMin, kSpareSlotsMin,
+                        lanes * (hold + kSpareSlotsMin)));
     }
   }
 
@@ -405,11 +445,10 @@ Checked check_config(const Configuration& configuration, const PipelinePlan& pla
   return Checker(configuration, plan).check();
 }
 
-std::uint32_t slot_count(const DataLoaderConfig& config, const Wiring& wiring) {
-  if (config.feed_output().has_slots() || wiring.batches_stage < 0) {
-    return config.feed_output().slots();
-  }
-  const Message& stage = config.stages(wiring.batches_stage);
+std::uint32_t slot_count(const DataLoaderConfig& config, const BatchesPort& output) {
+  const FeedOutputConfig& settings = output_settings(config, output.settings);
+  if (settings.has_slots()) return settings.slots();
+  const Message& stage = config.stages(output.stage);
   for (const FieldDescriptor* kind : kinds_set(stage)) {
     const Message& message = stage.GetReflection()->GetMessage(stage, kind);
     const FieldDescriptor* field = kind->message_type()->FindFieldByName("queue_capacity");
@@ -418,7 +457,7 @@ std::uint32_t slot_count(const DataLoaderConfig& config, const Wiring& wiring) {
       return static_cast<std::uint32_t>(message.GetReflection()->GetUInt64(message, field));
     }
   }
-  return config.feed_output().slots();
+  return settings.slots();
 }
 
 }  // namespace ringfeed::config

@@ -30,8 +30,8 @@ struct Checked {
 // configuration, or contradicts itself.
 [[nodiscard]] Checked check_config(const Configuration& configuration, const PipelinePlan& plan);
 
-// Batches that the feed can hold: feed_output.slots; where that is not given, the queue_capacity of
-// the stage that puts out batches; where that is not given either, the default.
-[[nodiscard]] std::uint32_t slot_count(const DataLoaderConfig& config, const Wiring& wiring);
+// Batches that an output can hold: feed_output.slots; where that is not given, the queue_capacity
+// of the stage that puts them out; where that is not given either, the default.
+[[nodiscard]] std::uint32_t slot_count(const DataLoaderConfig& config, const BatchesPort& output);
 
 }  // namespace ringfeed::config

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "proto/config.pb.h"
+#include "proto/feed_output.h"
 #include "proto/plan.pb.h"
 #include "supervisor/config/check.h"
 
@@ -102,14 +103,13 @@ std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, co
       fmt::format("feed {}: {}, {}, {}\n", config.feed(),
                   counted(static_cast<std::uint64_t>(config.stages_size()), "stage", "stages"),
                   counted(lanes, "lane", "lanes"), counted(groups.size(), "process", "processes"));
-  text += fmt::format("  {}, seed {}, dispatch {}, {}\n",
+  text += fmt::format("  {}, seed {}, dispatch {}\n",
                       config.epochs() == 0
                           ? "endless"
                           : counted(config.epochs(), "epoch", "epochs") +
                                 (config.drop_remainder() ? " without the last short batch" : ""),
                       config.has_seed() ? std::to_string(config.seed()) : "drawn at start",
-                      FeedOutputConfig::Dispatch_Name(config.feed_output().dispatch()),
-                      counted(slot_count(config, wiring), "slot", "slots"));
+                      FeedOutputConfig::Dispatch_Name(output_settings(config).dispatch()));
 
   for (const StageGroup& group : groups) {
     std::uint64_t group_lanes = 0;
@@ -125,20 +125,25 @@ std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, co
                         table(rows));
   }
 
-  if (wiring.batches_stage >= 0) {
-    const BatchSchema& schema = plan.stages(wiring.batches_stage).batch();
-    text += fmt::format("batches of up to {}, {} each, from {}.{}\n",
+  for (const BatchesPort& output : wiring.outputs) {
+    const FeedOutputConfig& settings = output_settings(config, output.settings);
+    const BatchSchema& schema = plan.stages(output.stage).batch();
+    text += fmt::format("batches{} of up to {}, {} each, {}, from {}.{}{}\n",
+                        settings.alias().empty() ? "" : fmt::format(" '{}'", settings.alias()),
                         counted(schema.rows_max(), "row", "rows"), shown_bytes(schema.slot_bytes()),
-                        config.stages(wiring.batches_stage).name(), wiring.batches_port);
+                        counted(slot_count(config, output), "slot", "slots"),
+                        config.stages(output.stage).name(), output.port,
+                        output.keep_newest ? ", the newest are kept" : "");
     for (const TensorSpec& tensor : schema.tensors()) text += "  " + tensor_text(tensor) + "\n";
-  }
-  for (const ConsumerGroupConfig& group : config.feed_output().groups()) {
-    text += fmt::format("consumer group {}: {}{}, policy {}\n", group.name(),
-                        ConsumerGroupConfig::Kind_Name(group.kind()),
-                        group.kind() == ConsumerGroupConfig::RANKED
-                            ? fmt::format(" of {}", group.world())
-                            : std::string(),
-                        ConsumerGroupConfig::Policy_Name(group.policy()));
+    for (const ConsumerGroupConfig& group : settings.groups()) {
+      text += fmt::format(
+          "consumer group {}: {}{}, policy {}\n", group.name(),
+          ConsumerGroupConfig::Kind_Name(group.kind()),
+          group.kind() == ConsumerGroupConfig::RANKED ? fmt::format(" of {}", group.world())
+                                                      : std::string(),
+          ConsumerGroupConfig::Policy_Name(output.keep_newest ? ConsumerGroupConfig::SKIP
+                                                              : group.policy()));
+    }
   }
 
   if (!memory.empty()) {

@@ -128,6 +128,16 @@ class Override {
     return nullptr;
   }
 
+  void only_element(const FieldDescriptor& field, const std::string& path, int count) {
+    if (count > 1) {
+      return refuse(fmt::format("{} has {} elements; say which: {}[0]", path, count, path));
+    }
+    const Reflection& reflection = *message_->GetReflection();
+    message_ = count == 0 ? reflection.AddMessage(message_, &field)
+                          : reflection.MutableRepeatedMessage(message_, &field, 0);
+    path_ = fmt::format("{}[0]", path);
+  }
+
   // An element of a list of messages, by index or, where they have names, by name.
   void element(const FieldDescriptor& field, const std::string& path, std::optional<int> index) {
     const Reflection& reflection = *message_->GetReflection();
@@ -136,6 +146,9 @@ class Override {
       return refuse(fmt::format("there is no {}[{}]; {} has {} elements, counted from 0", path,
                                 *index, path, count));
     }
+    const bool named = field.message_type()->FindFieldByName("name") != nullptr;
+    // Of a list whose elements have no names, the only one; it is made if there is none.
+    if (!index && !named) return only_element(field, path, count);
     if (!index) {
       const std::size_t dot = rest_.find('.');
       const std::string name(rest_.substr(0, dot));

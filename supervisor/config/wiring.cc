@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "proto/config.pb.h"
+#include "proto/feed_output.h"
 #include "proto/plan.pb.h"
+#include "ringfeed/shm/lane_page.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/config/fields.h"
 #include "supervisor/config/names.h"
@@ -89,14 +92,19 @@ class Wirer {
     }
   }
 
-  // What the configuration says about an input port: the string field of its name.
+  // What the configuration says about an input port: the string field of its name, or, of a port
+  // "name[2]", the third element of the repeated field `name`.
   std::vector<Reference> references_of(int stage, const std::string& port) {
     const std::string& kind = plan_.stages(stage).kind();
     const FieldDescriptor* kind_field = StageConfig::descriptor()->FindFieldByName(kind);
-    const FieldDescriptor* field = kind_field == nullptr || kind_field->message_type() == nullptr
-                                       ? nullptr
-                                       : kind_field->message_type()->FindFieldByName(port);
-    if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
+    const std::size_t bracket = port.find('[');
+    const FieldDescriptor* field =
+        kind_field == nullptr || kind_field->message_type() == nullptr
+            ? nullptr
+            : kind_field->message_type()->FindFieldByName(port.substr(0, bracket));
+    const bool one_of_many = bracket != std::string::npos;
+    if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_STRING ||
+        field->is_repeated() != one_of_many) {
       throw Error(
           ErrorCode::kIncompatible,
           fmt::format("the worker plans stage '{}' as {} with an input port '{}', which this "
@@ -106,18 +114,17 @@ class Wirer {
     const Message& stage_config = config_.stages(stage);
     const Message& message = stage_config.GetReflection()->GetMessage(stage_config, kind_field);
     const google::protobuf::Reflection& reflection = *message.GetReflection();
-    const std::string path = fmt::format("{}.{}.{}", stage_path(stage), kind, port);
-    std::vector<Reference> references;
-    if (!field->is_repeated()) {
-      std::string text = reflection.GetString(message, field);
-      if (!text.empty()) references.push_back({std::move(text), path});
-      return references;
+    std::string text;
+    if (one_of_many) {
+      const int i = std::atoi(port.c_str() + bracket + 1);
+      if (i < reflection.FieldSize(message, field)) {
+        text = reflection.GetRepeatedString(message, field, i);
+      }
+    } else {
+      text = reflection.GetString(message, field);
     }
-    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-      references.push_back(
-          {reflection.GetRepeatedString(message, field, i), fmt::format("{}[{}]", path, i)});
-    }
-    return references;
+    if (text.empty()) return {};
+    return {{std::move(text), fmt::format("{}.{}.{}", stage_path(stage), kind, port)}};
   }
 
   void report_missing(int stage, const PortPlan& port) {
@@ -227,22 +234,110 @@ class Wirer {
                             : fmt::format("{} come from {}", port.record_type(), listed(fitting))));
   }
 
-  // The one output of batches that nobody reads is the feed.
+  // The outputs of batches that no stage reads are the feed's.
   void find_batches() {
     for (int i = 0; i < plan_.stages_size(); ++i) {
       for (const PortPlan& output : plan_.stages(i).outputs()) {
         if (output.record_type() != kBatches || read_.contains({i, output.name()})) continue;
         if (duplicates_.contains(i)) continue;
-        if (wiring_.batches_stage < 0) {
-          wiring_.batches_stage = i;
-          wiring_.batches_port = output.name();
-          continue;
-        }
-        problem(i, stage_path(i),
-                fmt::format("its output '{}' carries batches, but so does {}.{}; a feed has one "
-                            "output of batches: remove one of the two, or run two feeds",
-                            output.name(), label(wiring_.batches_stage), wiring_.batches_port));
+        wiring_.outputs.push_back({i, output.name(), -1, keeps_newest(i, output.name())});
       }
+    }
+    for (int i = 0; i < config_.feed_output_size(); ++i) settle(i);
+    report_unsettled();
+    const auto place = [this](const BatchesPort& output) {
+      const bool named = !output_settings(config_, output.settings).alias().empty();
+      return std::pair(named, output.settings);
+    };
+    std::stable_sort(
+        wiring_.outputs.begin(), wiring_.outputs.end(),
+        [&](const BatchesPort& x, const BatchesPort& y) { return place(x) < place(y); });
+  }
+
+  [[nodiscard]] bool keeps_newest(int stage, const std::string& port) const {
+    for (const NodePlan& node : plan_.stages(stage).nodes()) {
+      for (const NodeOutput& output : node.outputs()) {
+        if (output.exported() && output.port() == port) return output.overflow() == KEEP_NEWEST;
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::string shown(const BatchesPort& output) const {
+    return output.port == kDefaultPort ? label(output.stage)
+                                       : fmt::format("{}.{}", label(output.stage), output.port);
+  }
+
+  [[nodiscard]] std::vector<std::string> shown_outputs() const {
+    std::vector<std::string> names;
+    for (const BatchesPort& output : wiring_.outputs) names.push_back(shown(output));
+    return names;
+  }
+
+  // Which output a feed_output is about.
+  void settle(int i) {
+    const FeedOutputConfig& settings = config_.feed_output(i);
+    const std::string path = fmt::format("feed_output[{}]", i);
+    BatchesPort* found = nullptr;
+    if (settings.has_stage()) {
+      for (BatchesPort& output : wiring_.outputs) {
+        const std::string& name = config_.stages(output.stage).name();
+        if (settings.stage() == fmt::format("{}.{}", name, output.port) ||
+            (settings.stage() == name && (found == nullptr || output.port == kDefaultPort))) {
+          found = &output;
+        }
+      }
+      if (found == nullptr) {
+        if (wiring_.outputs.empty()) return;  // reported as such
+        doubtful_outputs_ = true;
+        return problem(-1, path + ".stage",
+                       fmt::format("stage is \"{}\", but no output of batches has that name{}",
+                                   settings.stage(),
+                                   did_you_mean(settings.stage(), shown_outputs(), "there are")));
+      }
+    } else if (wiring_.outputs.size() == 1) {
+      found = &wiring_.outputs.front();
+    } else {
+      if (wiring_.outputs.empty()) return;
+      doubtful_outputs_ = true;
+      return problem(-1, path,
+                     fmt::format("it does not say which output of batches it is about; add stage: "
+                                 "\"NAME\" with one of {}",
+                                 listed(shown_outputs())));
+    }
+    if (found->settings >= 0) {
+      return problem(-1, path,
+                     fmt::format("it is about the output of batches {}, and so is feed_output[{}]; "
+                                 "keep one of the two",
+                                 shown(*found), found->settings));
+    }
+    found->settings = i;
+    for (int j = 0; j < i; ++j) {
+      if (config_.feed_output(j).alias() != settings.alias()) continue;
+      problem(-1, settings.has_alias() ? path + ".alias" : path,
+              settings.alias().empty()
+                  ? fmt::format("neither it nor feed_output[{}] has an alias; give one of them a "
+                                "name by which trainers ask for it: alias: \"validation\"",
+                                j)
+                  : fmt::format("its alias '{}' is that of feed_output[{}]; rename one of them",
+                                settings.alias(), j));
+    }
+  }
+
+  void report_unsettled() {
+    if (wiring_.outputs.size() > shm::kOutputsMax) {
+      problem(-1, "stages",
+              fmt::format("{} stages put out batches; a feed has at most {} outputs",
+                          wiring_.outputs.size(), shm::kOutputsMax));
+    }
+    if (wiring_.outputs.size() < 2 || doubtful_outputs_) return;
+    for (const BatchesPort& output : wiring_.outputs) {
+      if (output.settings >= 0) continue;
+      problem(
+          output.stage, stage_path(output.stage),
+          fmt::format("its output '{}' carries batches, and it is not the only one; say by "
+                      "which name trainers get it: feed_output {{ stage: \"{}\" alias: \"…\" }}",
+                      output.port, shown(output)));
     }
   }
 
@@ -263,7 +358,7 @@ class Wirer {
       }
     }
     if (config_.stages_size() == 0 || !all_usable) return;
-    if (wiring_.batches_stage < 0) {
+    if (wiring_.outputs.empty()) {
       std::vector<std::string> ends;
       for (const Unread& end : unread) {
         ends.push_back(
@@ -353,6 +448,7 @@ class Wirer {
   std::set<int> duplicates_;
   std::set<std::pair<int, std::string>> read_;  // outputs that an input names, rightly or not
   std::set<std::string> unresolved_types_;      // what inputs without a producer would take
+  bool doubtful_outputs_ = false;               // a feed_output may mean any of them
 };
 
 [[noreturn]] void inconsistent(const std::string& text) {

@@ -25,16 +25,26 @@ struct Edge {
   friend bool operator==(const Edge&, const Edge&) = default;
 };
 
+// An output of batches that no stage reads: trainers do.
+struct BatchesPort {
+  int stage = 0;
+  std::string port;
+  int settings = -1;         // in DataLoaderConfig.feed_output; -1: the defaults
+  bool keep_newest = false;  // its overflow behaviour
+  friend bool operator==(const BatchesPort&, const BatchesPort&) = default;
+};
+
 struct Wiring {
   std::vector<Edge> edges;  // by consuming stage, in the order of its ports
   std::vector<int> order;   // all stages, producers before their consumers, else as configured
-  int batches_stage = -1;   // whose output is the feed; -1: none was found
-  std::string batches_port;
+  // The feed's outputs, the one without an alias first, then as configured; empty: none was found.
+  std::vector<BatchesPort> outputs;
 };
 
 // Resolves every input and reports what cannot be: missing or unknown inputs and ports, record
-// types that differ, outputs with two readers or none, cycles, not exactly one output of batches.
-// One mistake gives one message: what only follows from another mistake is left out.
+// types that differ, outputs with two readers or none, cycles, no output of batches, or several
+// that feed_output does not tell apart. One mistake gives one message: what only follows from
+// another mistake is left out.
 [[nodiscard]] Wiring wire(const DataLoaderConfig& config, const PipelinePlan& plan,
                           const Places& places, std::vector<Problem>& problems);
 

@@ -54,7 +54,7 @@ Status mismatch(const std::string& group, std::string_view what, const T& has, c
 
 }  // namespace
 
-ConsumerGroups::ConsumerGroups(const layout::FeedMemory& memory) : memory_(memory) {}
+ConsumerGroups::ConsumerGroups(const layout::OutputMemory& memory) : memory_(memory) {}
 
 GroupState ConsumerGroups::state(std::uint32_t group) const {
   const GroupState known = groups_[group].state;
@@ -112,7 +112,7 @@ bool ConsumerGroups::any_yields() const {
 
 // max_hold is what one member may hold, so a group may hold that much for each of them.
 Status ConsumerGroups::check_slots(const GroupTerms& terms) const {
-  const shm::FeedGeometry& feed = memory_.layout().output;
+  const shm::FeedGeometry& feed = memory_.layout().geometry;
   const std::uint32_t slots = feed.slots / feed.lanes;
   std::uint64_t hold = 0;
   std::string yielding = terms.policy == shm::GroupPolicy::kBlock ? "" : terms.name;
@@ -171,7 +171,7 @@ void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
 
 Status ConsumerGroups::declare(const GroupTerms& wanted) {
   GroupTerms terms = wanted;
-  if (terms.max_hold == 0) terms.max_hold = memory_.layout().output.slots;
+  if (terms.max_hold == 0) terms.max_hold = memory_.layout().geometry.slots;
   if (Status slots = check_slots(terms); !slots) return slots;
   const std::optional<std::uint32_t> page = free_page();
   if (!page) {
@@ -247,7 +247,7 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     }
   }
   // acquire, pairs with the release of begin() and follow().
-  const std::uint32_t replacing = memory_.state().replacing.load(std::memory_order_acquire);
+  const std::uint32_t replacing = memory_.replacing().load(std::memory_order_acquire);
   const std::uint32_t now = (replacing >> 8) - 1;
   const std::uint32_t before = (replacing & 0xff) - 1;
   if (now < shm::kGroupsMax && before < shm::kGroupsMax) {
@@ -303,7 +303,7 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
   terms.max_tries = wish.max_tries.value_or(terms.max_tries);
   terms.max_hold = wish.max_hold.value_or(any_yields() || terms.policy != shm::GroupPolicy::kBlock
                                               ? kMaxHoldYielding
-                                              : memory_.layout().output.slots);
+                                              : memory_.layout().geometry.slots);
   terms.rejoin_ms = wish.rejoin_ms.value_or(terms.rejoin_ms);
   if (terms.kind == shm::GroupKind::kRanked &&
       (terms.world == 0 || terms.world > shm::kMembersMax)) {
@@ -331,7 +331,7 @@ Result<std::uint32_t> ConsumerGroups::put_back(std::uint32_t group, const GroupW
                              wish.name, wish.position)};
   }
   // relaxed: written by supervisors only.
-  if (memory_.state().replacing.load(std::memory_order_relaxed) != 0) {
+  if (memory_.replacing().load(std::memory_order_relaxed) != 0) {
     return Error{ErrorCode::kBusy, "another group is being put back just now: try again"};
   }
   return begin(GroupTerms(groups_[group].terms), wish, group);
@@ -370,7 +370,7 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
   group.replaces = replaces;
   if (replaces) {
     // relaxed: published by the state; read by the next supervisor.
-    memory_.state().replacing.store((*page + 1) << 8 | (*replaces + 1), std::memory_order_relaxed);
+    memory_.replacing().store((*page + 1) << 8 | (*replaces + 1), std::memory_order_relaxed);
   }
   group.start = wanted;
   head.start.store(wanted, std::memory_order_relaxed);  // relaxed: published by the state
@@ -395,7 +395,7 @@ void ConsumerGroups::follow(std::uint32_t group) {
   }
   RF_FAILPOINT("supervisor.group.followed");
   // release: the old page drains before this is forgotten.
-  memory_.state().replacing.store(0, std::memory_order_release);
+  memory_.replacing().store(0, std::memory_order_release);
 }
 
 void ConsumerGroups::join(std::uint32_t group, bool oldest) {
@@ -514,7 +514,7 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
   GroupPage& page = memory_.group(place.group);
   Group& group = groups_[place.group];
   std::uint32_t returned = 0;
-  for (std::uint32_t i = 0; i < memory_.layout().output.descriptors; ++i) {
+  for (std::uint32_t i = 0; i < memory_.layout().geometry.descriptors; ++i) {
     returned += give_back(place.group, page.words[i], place.member) ? 1 : 0;
   }
   group.members[place.member] = {};
@@ -587,7 +587,7 @@ bool ConsumerGroups::try_admit(std::uint32_t group) {
 
 bool ConsumerGroups::any_taken(std::uint32_t group) const {
   const GroupPage& page = memory_.group(group);
-  return std::any_of(page.words, page.words + memory_.layout().output.descriptors,
+  return std::any_of(page.words, page.words + memory_.layout().geometry.descriptors,
                      [](const std::atomic<std::uint64_t>& word) {
                        // acquire, pairs with the release of claim_finish.
                        return shm::decode_claim(word.load(std::memory_order_acquire)).state ==
@@ -639,14 +639,14 @@ std::string_view ConsumerGroups::damage(std::uint32_t g) const {
   if (group.state == GroupState::kJoining) return {};
   // relaxed: a hint, and checked as such.
   std::uint64_t claimed = page.low.load(std::memory_order_relaxed);
-  for (std::uint32_t i = 0; i < memory_.layout().output.descriptors; ++i) {
+  for (std::uint32_t i = 0; i < memory_.layout().geometry.descriptors; ++i) {
     // acquire: what was published when the word was written is seen below.
     const shm::Claim claim = shm::decode_claim(page.words[i].load(std::memory_order_acquire));
     if (claim.state > ClaimState::kSkipped || claim.member >= shm::kMembersMax) return "words";
     claimed = std::max(claimed, claim.seq);
   }
   // A batch can be claimed a moment before its lane has counted it, so there is some room.
-  const bool sound = claimed <= memory_.newest_batch() + memory_.layout().output.descriptors;
+  const bool sound = claimed <= memory_.newest_batch() + memory_.layout().geometry.descriptors;
   return sound ? std::string_view() : "words";
 }
 
@@ -683,7 +683,7 @@ void ConsumerGroups::look_at_page(std::uint32_t g) {
   }
   group.state = state(g);  // a lane may have detached it
   if (group.state != GroupState::kActive) return;
-  for (std::uint32_t i = 0; i < memory_.layout().output.descriptors; ++i) {
+  for (std::uint32_t i = 0; i < memory_.layout().geometry.descriptors; ++i) {
     // acquire, pairs with the member's claim.
     const shm::Claim claim = shm::decode_claim(page.words[i].load(std::memory_order_acquire));
     // Nobody is there who could hold it: it was written by one who had no right to.
@@ -759,7 +759,7 @@ std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts
   if (groups_[group].barred) return 0;
   const GroupPage& page = memory_.group(group);
   const std::uint64_t newest = memory_.newest_batch();
-  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
   std::uint64_t count = 0;
   for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
     if (!memory_.published(s) || shm::group_finished(page, s, descriptors)) continue;
@@ -779,7 +779,7 @@ std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts
 std::uint64_t ConsumerGroups::next_batch(std::uint32_t group,
                                          std::optional<std::uint32_t> rank) const {
   const std::uint64_t newest = memory_.newest_batch();
-  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
   const std::uint64_t world = rank ? std::max(groups_[group].terms.world, 1U) : 1;
   const auto is_own = [&](std::uint64_t s) { return !rank || (s - 1) % world == *rank; };
   std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1;
@@ -794,7 +794,7 @@ std::uint64_t ConsumerGroups::next_batch(std::uint32_t group,
 
 std::uint64_t ConsumerGroups::next_batch_in(const shm::GroupPage& page) const {
   const std::uint64_t newest = memory_.newest_batch();
-  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
   std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1;
   while (s <= newest && (!memory_.published(s) || shm::group_finished(page, s, descriptors))) ++s;
   return s;
@@ -802,7 +802,7 @@ std::uint64_t ConsumerGroups::next_batch_in(const shm::GroupPage& page) const {
 
 std::uint32_t ConsumerGroups::slots_used() const {
   const std::uint64_t newest = memory_.newest_batch();
-  const std::uint64_t descriptors = memory_.layout().output.descriptors;
+  const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
   std::set<std::uint32_t> seen;
   std::uint32_t used = 0;
   for (std::uint64_t s = newest; s != 0 && s + descriptors > newest; --s) {
@@ -817,11 +817,11 @@ std::uint32_t ConsumerGroups::slots_used() const {
 bool ConsumerGroups::needs(std::uint32_t group, std::uint64_t batch) const {
   const GroupState now = state(group);
   return (now == GroupState::kActive || now == GroupState::kDraining) && !groups_[group].barred &&
-         !shm::group_finished(memory_.group(group), batch, memory_.layout().output.descriptors);
+         !shm::group_finished(memory_.group(group), batch, memory_.layout().geometry.descriptors);
 }
 
 std::vector<std::uint32_t> ConsumerGroups::holding_up() const {
-  const shm::FeedGeometry& feed = memory_.layout().output;
+  const shm::FeedGeometry& feed = memory_.layout().geometry;
   const std::uint64_t newest = memory_.newest_batch();
   struct LaneSlots {
     std::uint32_t needed = 0;

@@ -1,4 +1,4 @@
-// Consumer groups and their members, as the supervisor keeps them in the group pages.
+// Consumer groups of an output and their members, as the supervisor keeps them in the group pages.
 //
 // Life of a group (GroupState, stored here with release):
 //   UNUSED -> JOINING   enter(): head written first, epoch + 1; lanes are rung
@@ -40,6 +40,8 @@ namespace ringfeed::control {
 // What one member may hold, unless asked for otherwise, when a group of the feed gives way (skip,
 // detach): only then is there room for the others whatever a member keeps.
 inline constexpr std::uint32_t kMaxHoldYielding = 2;
+// Of trainers that name none.
+inline constexpr const char* kDefaultGroup = "default";
 
 struct GroupTerms {
   std::string name;
@@ -78,7 +80,7 @@ struct MemberPlace {
 
 class ConsumerGroups {
  public:
-  explicit ConsumerGroups(const layout::FeedMemory& memory);
+  explicit ConsumerGroups(const layout::OutputMemory& memory);
 
   // Makes a group that exists from the start. Errors: kNoMemory (slots), kBusy (16 groups).
   [[nodiscard]] Status declare(const GroupTerms& terms);
@@ -192,7 +194,7 @@ class ConsumerGroups {
   void bar(std::uint32_t group, bool barred);
   bool give_back(std::uint32_t group, std::atomic<std::uint64_t>& word, std::uint32_t member);
 
-  const layout::FeedMemory& memory_;
+  layout::OutputMemory memory_;
   std::array<Group, shm::kGroupsMax> groups_;
   std::vector<Change> untold_;
   bool ever_joined_ = false;

@@ -16,7 +16,7 @@ using process::now_ms;
 
 GroupWish wish_of(const AttachRequest& request) {
   GroupWish wish;
-  wish.name = request.has_group() ? request.group() : "default";
+  wish.name = request.has_group() ? request.group() : kDefaultGroup;
   if (request.has_kind()) {
     wish.kind = request.kind() == ConsumerGroupConfig::RANKED ? shm::GroupKind::kRanked
                                                               : shm::GroupKind::kShared;
@@ -56,7 +56,7 @@ void refuse(Reply& reply, Reply::ErrorCode code, std::string text) {
 
 }  // namespace
 
-Trainers::Trainers(process::EventLoop& loop, const layout::FeedMemory& memory,
+Trainers::Trainers(process::EventLoop& loop, const layout::OutputMemory& memory,
                    ConsumerGroups& groups, const BatchSchema& schema, Report report)
     : loop_(loop), memory_(memory), groups_(groups), schema_(schema), report_(std::move(report)) {}
 
@@ -69,9 +69,17 @@ Trainers::Places::iterator Trainers::find(ConnectionId connection) {
                       [&](const auto& entry) { return entry.second.connection == connection; });
 }
 
+std::string Trainers::shown(const MemberPlace& place, pid_t pid) const {
+  const std::string& alias = memory_.layout().alias;
+  return fmt::format("{}{}group={} member={} pid={}",
+                     alias.empty() ? "" : "output=", alias.empty() ? "" : alias + " ",
+                     groups_.terms(place.group).name, place.member, pid);
+}
+
 void Trainers::attach(ControlServer& server, ConnectionId connection, const AttachRequest& request,
                       Reply& reply, std::vector<int>& fds) {
-  const layout::FeedLayout& layout = memory_.layout();
+  const layout::FeedLayout& layout = memory_.feed().layout();
+  const layout::OutputLayout& output = memory_.layout();
   if (request.abi_major() != shm::kAbiMajor || request.layout_hash() != shm::kLayoutHash) {
     return refuse(
         reply, Reply::INCOMPATIBLE,
@@ -79,10 +87,6 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
                     "{:#018x}: use the same ringfeed version for both",
                     layout.feed, shm::kAbiMajor, shm::kAbiMinor, shm::kLayoutHash,
                     request.abi_major(), request.abi_minor(), request.layout_hash()));
-  }
-  if (find(connection) != places_.end()) {
-    return refuse(reply, Reply::BAD_REQUEST,
-                  "this connection is attached already: detach first, or open another one");
   }
   Trainer trainer;
   trainer.connection = connection;
@@ -106,7 +110,16 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
                               "attach in the process that trains",
                               trainer.who.pid, request.pid()));
   }
-  const GroupWish wish = wish_of(request);
+  GroupWish wish = wish_of(request);
+  if (output.keep_newest) {
+    if (wish.policy.value_or(shm::GroupPolicy::kSkip) != shm::GroupPolicy::kSkip) {
+      return refuse(reply, Reply::BAD_REQUEST,
+                    fmt::format("output '{}' of feed '{}' keeps the newest batches and waits for "
+                                "nobody: leave out the policy, or take SKIP",
+                                output.alias, layout.feed));
+    }
+    wish.policy = shm::GroupPolicy::kSkip;
+  }
   bury_dead(wish.name);
   Result<MemberPlace> place = groups_.enter(wish, trainer.who, now_ms());
   if (!place) {
@@ -118,34 +131,36 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   out.set_abi_major(shm::kAbiMajor);
   out.set_abi_minor(shm::kAbiMinor);
   out.set_layout_hash(shm::kLayoutHash);
-  const shm::FeedId& id = memory_.identity().feed_id;
+  const shm::FeedId& id = memory_.feed().identity().feed_id;
   out.set_feed_id(id.data(), id.size());
   out.set_feed(layout.feed);
   out.set_group_index(at.group);
   out.set_member_index(at.member);
-  out.set_lanes(layout.output.lanes);
-  out.set_slots(layout.output.slots);
-  out.set_descriptors(layout.output.descriptors);
-  out.set_slot_bytes(layout.slot_bytes);
-  out.set_slot_stride(layout.output.slot_bytes);
-  out.set_rows_max(layout.rows_max);
+  out.set_lanes(output.geometry.lanes);
+  out.set_slots(output.geometry.slots);
+  out.set_descriptors(output.geometry.descriptors);
+  out.set_slot_bytes(output.slot_bytes);
+  out.set_slot_stride(output.geometry.slot_bytes);
+  out.set_rows_max(output.rows_max);
   const auto bytes = [&](std::uint32_t segment) {
     return shm::align_up(layout.segments[segment].spec.bytes, shm::kPageBytes);
   };
   out.set_control_bytes(bytes(0));
-  out.set_feed_control_bytes(bytes(layout.feed_control_segment));
-  out.set_group_bytes(bytes(layout.group_segments[at.group]));
-  out.set_payload_bytes(bytes(layout.payload_segment));
-  out.set_supervisor_pid(memory_.state().supervisor_pid.load(std::memory_order_relaxed));
+  out.set_feed_control_bytes(bytes(output.feed_control_segment));
+  out.set_group_bytes(bytes(output.group_segments[at.group]));
+  out.set_payload_bytes(bytes(output.payload_segment));
+  out.set_supervisor_pid(memory_.feed().state().supervisor_pid.load(std::memory_order_relaxed));
   *out.mutable_tensors() = schema_.tensors();
   out.set_kind(terms.kind == shm::GroupKind::kRanked ? ConsumerGroupConfig::RANKED
                                                      : ConsumerGroupConfig::SHARED);
   out.set_world(terms.world);
   out.set_policy(static_cast<ConsumerGroupConfig::Policy>(terms.policy));
   out.set_max_hold(terms.max_hold);
+  out.set_output(output.index);
+  if (!output.alias.empty()) out.set_output_alias(output.alias);
   fds = memory_.trainer_fds(at.group);
-  report_("trainer_joined", fmt::format("group={} member={} pid={} client={}", terms.name,
-                                        at.member, trainer.who.pid, trainer.client));
+  report_("trainer_joined",
+          fmt::format("{} client={}", shown(at, trainer.who.pid), trainer.client));
   const int pidfd = trainer.pidfd.get();
   places_.insert_or_assign(at, std::move(trainer));
   loop_.watch(pidfd, [this, at] { died(at); });
@@ -157,9 +172,7 @@ void Trainers::adopt() {
     trainer.who = known.who;
     trainer.client = process::executable_name(known.who.pid);
     if (known.who.pid > 0) trainer.pidfd = process::open_pidfd(known.who.pid);
-    const std::string values =
-        fmt::format("group={} member={} pid={}", groups_.terms(known.place.group).name,
-                    known.place.member, known.who.pid);
+    const std::string values = shown(known.place, known.who.pid);
     // The pidfd first, then the look at the start time: both are about the same process.
     if (!trainer.pidfd || process::start_ticks(known.who.pid) != known.who.start_ticks ||
         process::has_ended(trainer.pidfd.get())) {
@@ -177,7 +190,7 @@ void Trainers::adopt() {
 
 void Trainers::rejoin(ControlServer& server, ConnectionId connection, const RejoinRequest& request,
                       Reply& reply) {
-  const shm::FeedId& id = memory_.identity().feed_id;
+  const shm::FeedId& id = memory_.feed().identity().feed_id;
   const MemberPlace place{request.group_index(), request.member_index()};
   const auto at = places_.find(place);
   const bool same_feed =
@@ -186,21 +199,17 @@ void Trainers::rejoin(ControlServer& server, ConnectionId connection, const Rejo
       groups_.epoch(place.group) != request.epoch()) {
     return refuse(reply, Reply::NO_SUCH_GROUP,
                   fmt::format("feed '{}' does not know this member any more: attach again",
-                              memory_.layout().feed));
+                              memory_.feed().layout().feed));
   }
   at->second.connection = connection;
-  report_("trainer_rejoined",
-          fmt::format("group={} member={} pid={}", groups_.terms(place.group).name, place.member,
-                      at->second.who.pid));
+  report_("trainer_rejoined", shown(place, at->second.who.pid));
   reply.mutable_rejoin()->set_supervisor_pid(
-      memory_.state().supervisor_pid.load(std::memory_order_relaxed));  // relaxed: a number
+      memory_.feed().state().supervisor_pid.load(std::memory_order_relaxed));  // relaxed: a number
 }
 
 void Trainers::remove(Places::iterator at, std::string_view event) {
   const MemberPlace place = at->first;
-  const std::string values =
-      fmt::format("group={} member={} pid={}", groups_.terms(place.group).name, place.member,
-                  at->second.who.pid);
+  const std::string values = shown(place, at->second.who.pid);
   loop_.unwatch(at->second.pidfd.get());
   places_.erase(at);
   const std::uint32_t returned = groups_.leave(place, now_ms());

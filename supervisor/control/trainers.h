@@ -1,4 +1,4 @@
-// The trainers: attached over the socket, watched through their pidfds.
+// The trainers of an output: attached over the socket, watched through their pidfds.
 //
 // A trainer is gone when its process has ended (pidfd) or when it has asked to leave; the end of
 // its connection alone changes nothing, because a helper that it forked keeps a copy of the socket
@@ -27,7 +27,7 @@ class Trainers {
   // What happens, for the log: "trainer_joined", "group=a member=0 pid=7".
   using Report = std::function<void(std::string_view event, const std::string& values)>;
 
-  Trainers(process::EventLoop& loop, const layout::FeedMemory& memory, ConsumerGroups& groups,
+  Trainers(process::EventLoop& loop, const layout::OutputMemory& memory, ConsumerGroups& groups,
            const BatchSchema& schema, Report report);
   ~Trainers();
   Trainers(const Trainers&) = delete;
@@ -42,6 +42,8 @@ class Trainers {
   // One of them says by which connection it can be reached now.
   void rejoin(ControlServer& server, ConnectionId connection, const RejoinRequest& request,
               Reply& reply);
+  // Is this connection that of one of them?
+  [[nodiscard]] bool has(ConnectionId connection) { return find(connection) != places_.end(); }
   void detach(ConnectionId connection, const DetachRequest& request, Reply& reply);
   void connection_closed(ConnectionId connection);
 
@@ -64,9 +66,11 @@ class Trainers {
   [[nodiscard]] std::string_view end_of(const MemberPlace& place) const;
   void remove(Places::iterator at, std::string_view event);
   [[nodiscard]] Places::iterator find(ConnectionId connection);
+  // "output=validation group=a member=0 pid=7", for the log.
+  [[nodiscard]] std::string shown(const MemberPlace& place, pid_t pid) const;
 
   process::EventLoop& loop_;
-  const layout::FeedMemory& memory_;
+  layout::OutputMemory memory_;
   ConsumerGroups& groups_;
   const BatchSchema& schema_;
   Report report_;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "proto/config.pb.h"
+#include "proto/feed_output.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/arena.h"
 #include "ringfeed/shm/node_lanes.h"
@@ -54,6 +55,7 @@ class Builder {
   Builder(const DataLoaderConfig& config, const PipelinePlan& plan, const config::Wiring& wiring)
       : config_(config), plan_(plan), wiring_(wiring) {
     layout_.feed = config.feed();
+    layout_.ordered = ordered_dispatch(config);
   }
 
   FeedLayout build(std::span<const config::StageGroup> groups) {
@@ -69,7 +71,7 @@ class Builder {
       for (const NodePlan& node : plan_.stages(stage).nodes()) connect_inputs(stage, node);
     }
     for (LanePlan& lane : layout_.lanes) finish_lane(lane);
-    add_feed();
+    for (const config::BatchesPort& from : wiring_.outputs) add_output(from);
     for (const LanePlan& lane : layout_.lanes) make_room_for_stamps(lane);
     return std::move(layout_);
   }
@@ -300,8 +302,9 @@ class Builder {
   // Behind the head lines, see stamps.h.
   void make_room_for_stamps(const LanePlan& lane) {
     const SegmentPlan& arena = layout_.segments[lane.arena_segment];
-    const bool writes_batches = std::any_of(lane.outputs.begin(), lane.outputs.end(),
-                                            [](const OutputPlan& output) { return output.feed; });
+    const bool writes_batches =
+        std::any_of(lane.outputs.begin(), lane.outputs.end(),
+                    [](const OutputPlan& output) { return output.feed.has_value(); });
     shm::SegmentSpec& heads = layout_.segments[lane.heads_segment].spec;
     heads.geometry[1] =
         static_cast<std::uint32_t>(shm::page_stamps(arena.spec.bytes, arena.bytes_max));
@@ -310,39 +313,50 @@ class Builder {
     heads.bytes = shm::heads_bytes(heads.geometry[0], heads.geometry[1], heads.geometry[2]);
   }
 
-  void add_feed() {
-    const StagePlan& stage = plan_.stages(wiring_.batches_stage);
-    const StageConfig& configured = config_.stages(wiring_.batches_stage);
+  void add_output(const config::BatchesPort& from) {
+    const StagePlan& stage = plan_.stages(from.stage);
+    const StageConfig& configured = config_.stages(from.stage);
+    OutputLayout out;
+    out.index = static_cast<std::uint32_t>(layout_.outputs.size());
+    out.alias = output_settings(config_, from.settings).alias();
+    out.stage = static_cast<std::uint32_t>(from.stage);
+    out.settings = from.settings;
+    out.keep_newest = from.keep_newest;
+    out.checksum = output_settings(config_, from.settings).checksum();
     for (LanePlan& lane : layout_.lanes) {
-      if (lane.stage != static_cast<std::uint32_t>(wiring_.batches_stage)) continue;
+      if (lane.stage != out.stage) continue;
       for (const NodePlan& node : stage.nodes()) {
         if (node.name() != lane.node) continue;
         for (const NodeOutput& output : node.outputs()) {
-          if (!output.exported() || output.port() != wiring_.batches_port) continue;
-          for (OutputPlan& out : lane.outputs) out.feed = out.feed || out.port == output.port();
-          layout_.producing_lanes.push_back(lane.index);
+          if (!output.exported() || output.port() != from.port) continue;
+          for (OutputPlan& port : lane.outputs) {
+            if (port.port == output.port()) port.feed = out.index;
+          }
+          out.producing_lanes.push_back(lane.index);
         }
       }
     }
-    const auto lanes = static_cast<std::uint32_t>(layout_.producing_lanes.size());
+    const auto lanes = static_cast<std::uint32_t>(out.producing_lanes.size());
     if (lanes == 0 || lanes > shm::kDescriptorsMax || stage.batch().slot_bytes() == 0) {
       throw Error(ErrorCode::kIncompatible,
                   fmt::format("stage '{}' is planned with {} lanes that write batches of {} bytes: "
                               "use the same version of supervisor and worker",
                               configured.name(), lanes, stage.batch().slot_bytes()));
     }
-    shm::FeedGeometry& feed = layout_.output;
+    shm::FeedGeometry& feed = out.geometry;
     feed.lanes = lanes;
     feed.descriptors = shm::descriptor_count(lanes);
-    const std::uint32_t wanted = config::slot_count(config_, wiring_);
+    const std::uint32_t wanted = config::slot_count(config_, from);
     feed.slots = std::min((wanted + lanes - 1) / lanes * lanes, feed.descriptors);
     feed.slot_bytes = shm::align_up(stage.batch().slot_bytes(), shm::kPageBytes);
-    feed.ordered = config_.feed_output().dispatch() == FeedOutputConfig::ORDERED;
-    layout_.slot_bytes = stage.batch().slot_bytes();
-    layout_.rows_max = stage.batch().rows_max();
+    feed.ordered = layout_.ordered;
+    out.slot_bytes = stage.batch().slot_bytes();
+    out.rows_max = stage.batch().rows_max();
 
-    layout_.feed_control_segment =
-        add_segment(shm::SegmentKind::kFeedControl, "feed control",
+    // The segments of the output without an alias have no further name.
+    const std::string suffix = out.alias.empty() ? "" : " " + out.alias;
+    out.feed_control_segment =
+        add_segment(shm::SegmentKind::kFeedControl, "feed control" + suffix,
                     shm::feed_control_bytes(lanes, feed.descriptors), "control", "");
     auto& geometry = layout_.segments.back().spec.geometry;
     geometry[0] = lanes;
@@ -351,14 +365,16 @@ class Builder {
     geometry[3] = static_cast<std::uint32_t>(feed.slot_bytes);
     geometry[4] = static_cast<std::uint32_t>(feed.slot_bytes >> 32);
     geometry[5] = feed.ordered ? 1 : 0;
-    layout_.payload_segment =
-        add_segment(shm::SegmentKind::kPayload, "payload", shm::payload_bytes(feed),
-                    fmt::format("batches, {} slots", feed.slots),
-                    fmt::format("feed_output.slots, or {}", arena_lever(configured)));
+    out.payload_segment = add_segment(
+        shm::SegmentKind::kPayload, "payload" + suffix, shm::payload_bytes(feed),
+        fmt::format("batches{}, {} slots", out.shown(), feed.slots),
+        fmt::format("feed_output.slots{}, or {}", out.shown(), arena_lever(configured)));
     for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
-      layout_.group_segments[g] = add_segment(shm::SegmentKind::kGroup, fmt::format("group {}", g),
-                                              shm::kGroupSegmentBytes, "control", "");
+      out.group_segments[g] =
+          add_segment(shm::SegmentKind::kGroup, fmt::format("group {}{}", g, suffix),
+                      shm::kGroupSegmentBytes, "control", "");
     }
+    layout_.outputs.push_back(std::move(out));
   }
 
   const DataLoaderConfig& config_;
@@ -373,6 +389,17 @@ class Builder {
 std::string LanePlan::name() const {
   return node.empty() ? fmt::format("{}.{}", stage_name, number)
                       : fmt::format("{}.{}.{}", stage_name, node, number);
+}
+
+std::string OutputLayout::shown() const {
+  return alias.empty() ? std::string() : fmt::format(" of output '{}'", alias);
+}
+
+const OutputLayout* FeedLayout::output_of(const LanePlan& lane) const {
+  for (const OutputPlan& output : lane.outputs) {
+    if (output.feed) return &outputs[*output.feed];
+  }
+  return nullptr;
 }
 
 FeedLayout lay_out(const DataLoaderConfig& config, const PipelinePlan& plan,
@@ -396,14 +423,15 @@ FeedLayout only_lane(FeedLayout layout, std::uint32_t index) {
   for (const OutputPlan& output : lane.outputs) {
     need_rings(output.rings);
     if (!output.feed) continue;
-    layout.output.slots = layout.output.lanes;
-    SegmentPlan& control = layout.segments[layout.feed_control_segment];
-    control.spec.geometry[1] = layout.output.slots;
-    SegmentPlan& payload = layout.segments[layout.payload_segment];
-    payload.spec.bytes = shm::payload_bytes(layout.output);
-    payload.part = fmt::format("batches, {} slots", layout.output.slots);
+    OutputLayout& out = layout.outputs[*output.feed];
+    out.geometry.slots = out.geometry.lanes;
+    SegmentPlan& control = layout.segments[out.feed_control_segment];
+    control.spec.geometry[1] = out.geometry.slots;
+    SegmentPlan& payload = layout.segments[out.payload_segment];
+    payload.spec.bytes = shm::payload_bytes(out.geometry);
+    payload.part = fmt::format("batches{}, {} slots", out.shown(), out.geometry.slots);
     needed[control.id] = needed[payload.id] = true;
-    for (const std::uint32_t segment : layout.group_segments) needed[segment] = true;
+    for (const std::uint32_t segment : out.group_segments) needed[segment] = true;
   }
   for (SegmentPlan& segment : layout.segments) {
     if (needed[segment.id]) continue;

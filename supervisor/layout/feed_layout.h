@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,7 +58,8 @@ struct OutputPlan {
   std::uint64_t capacity_records = 0;
   shm::Overflow overflow = shm::Overflow::kBlock;
   std::uint64_t block = 0;  // of the consumer's input
-  bool feed = false;
+  std::optional<std::uint32_t> feed =
+      {};  // in FeedLayout::outputs, if its batches are for trainers
 };
 
 struct LanePlan {
@@ -98,6 +100,27 @@ struct PrivatePlan {
   std::uint64_t bytes = 0;
 };
 
+// An output of the feed: where its batches go. At most shm::kOutputsMax, each with trainers of its
+// own.
+struct OutputLayout {
+  std::uint32_t index = 0;
+  std::string alias;  // by which trainers ask for it; "": they get it who ask for none
+  std::uint32_t stage = 0;
+  int settings = -1;                           // in DataLoaderConfig.feed_output; -1: the defaults
+  bool keep_newest = false;                    // it does not wait for trainers
+  bool checksum = false;                       // of every batch
+  std::vector<std::uint32_t> producing_lanes;  // that write batches, by their number
+  shm::FeedGeometry geometry;
+  std::uint64_t slot_bytes = 0;  // as the schema says, before rounding up to pages
+  std::uint32_t rows_max = 0;
+  std::uint32_t feed_control_segment = 0;
+  std::uint32_t payload_segment = 0;
+  std::array<std::uint32_t, shm::kGroupsMax> group_segments{};
+
+  // "" or " of output 'validation'", for messages.
+  [[nodiscard]] std::string shown() const;
+};
+
 struct FeedLayout {
   std::string feed;
   std::vector<NodeLayout> nodes;
@@ -106,13 +129,11 @@ struct FeedLayout {
   std::vector<GroupPlan> groups;  // the stage groups, each a process
   std::vector<SegmentPlan> segments;
   std::vector<PrivatePlan> private_memory;
-  std::vector<std::uint32_t> producing_lanes;  // that write batches, by their number
-  shm::FeedGeometry output;
-  std::uint64_t slot_bytes = 0;  // as the schema says, before rounding up to pages
-  std::uint32_t rows_max = 0;
-  std::uint32_t feed_control_segment = 0;
-  std::uint32_t payload_segment = 0;
-  std::array<std::uint32_t, shm::kGroupsMax> group_segments{};
+  std::vector<OutputLayout> outputs;  // at least one
+  bool ordered = true;                // dispatch
+
+  // The output that a lane writes batches to; null: none.
+  [[nodiscard]] const OutputLayout* output_of(const LanePlan& lane) const;
 };
 
 // The configuration has been checked and the wiring is complete. Throws Error (kIncompatible) where

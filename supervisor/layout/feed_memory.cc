@@ -132,8 +132,10 @@ void FeedMemory::open_readers() {
   // Kept for the life of the feed: closing a description of the control segment would drop the
   // POSIX lock that this process holds on it.
   control_reader_ = open_reader(fd(0), layout_.segments[0].spec.name);
-  feed_control_reader_ = open_reader(fd(layout_.feed_control_segment), "feed control");
-  payload_reader_ = open_reader(fd(layout_.payload_segment), "payload");
+  for (const OutputLayout& output : layout_.outputs) {
+    readers_.push_back({open_reader(fd(output.feed_control_segment), "feed control"),
+                        open_reader(fd(output.payload_segment), "payload")});
+  }
 }
 
 FeedMemory::FeedMemory(FeedLayout layout, const shm::Storage& storage,
@@ -171,11 +173,6 @@ FeedMemory::~FeedMemory() {
   for (const std::string& file : files_) ::unlink(file.c_str());
 }
 
-std::vector<int> FeedMemory::trainer_fds(std::uint32_t g) const {
-  return {control_reader_.get(), feed_control_reader_.get(), fd(layout_.group_segments[g]),
-          payload_reader_.get()};
-}
-
 std::span<const std::byte> FeedMemory::bytes(std::uint32_t segment) const {
   return {mappings_[segment].data(), mappings_[segment].bytes()};
 }
@@ -196,19 +193,6 @@ shm::NodeLanes FeedMemory::node_lanes(std::uint32_t node) const {
 void FeedMemory::set_node_lanes(std::uint32_t node, const shm::NodeLanes& lanes) const {
   shm::store(node_lanes_words()[node], lanes);
 }
-shm::GroupPage& FeedMemory::group(std::uint32_t g) const {
-  return *reinterpret_cast<shm::GroupPage*>(mappings_[layout_.group_segments[g]].data() +
-                                            shm::kPageBytes);
-}
-const shm::ProducerLine& FeedMemory::producer(std::uint32_t number) const {
-  return reinterpret_cast<const shm::ProducerLine*>(mappings_[layout_.feed_control_segment].data() +
-                                                    shm::kProducerLinesOffset)[number];
-}
-const shm::Descriptor& FeedMemory::descriptor(std::uint64_t batch) const {
-  return reinterpret_cast<const shm::Descriptor*>(
-      mappings_[layout_.feed_control_segment].data() +
-      shm::descriptors_offset(layout_.output.lanes))[batch % layout_.output.descriptors];
-}
 const shm::TailLine& FeedMemory::tail(const RingPlan& ring) const {
   return *reinterpret_cast<const shm::TailLine*>(mappings_[ring.segment].data() +
                                                  shm::kTailLineOffset);
@@ -225,9 +209,10 @@ std::span<const shm::Stamp> FeedMemory::page_stamps(std::uint32_t index) const {
           heads.spec.geometry[1]};
 }
 std::span<const shm::Stamp> FeedMemory::slot_stamps(std::uint32_t index) const {
+  const OutputLayout* output = layout_.output_of(layout_.lanes[index]);
   const SegmentPlan& heads = layout_.segments[layout_.lanes[index].heads_segment];
   return {page_stamps(index).data() + heads.spec.geometry[1],
-          heads.spec.geometry[2] == 0 ? 0 : layout_.output.slots / layout_.output.lanes};
+          output == nullptr ? 0 : output->geometry.slots / output->geometry.lanes};
 }
 
 void FeedMemory::ring_lane(std::uint32_t index) const noexcept {
@@ -247,16 +232,6 @@ void FeedMemory::ring_sleepers() const noexcept {
 void FeedMemory::ring_all_lanes() const noexcept {
   for (const LanePlan& lane_plan : layout_.lanes) ring_lane(lane_plan.index);
 }
-void FeedMemory::ring_producers() const noexcept {
-  for (const std::uint32_t index : layout_.producing_lanes) ring_lane(index);
-}
-void FeedMemory::ring_feed() const noexcept {
-  shm::ring(reinterpret_cast<shm::Bell*>(mappings_[layout_.feed_control_segment].data() +
-                                         shm::kFeedBellOffset)
-                ->rings);
-}
-void FeedMemory::ring_group(std::uint32_t g) const noexcept { shm::ring(group(g).bell); }
-
 void FeedMemory::set_phase(shm::FeedPhase phase, const std::string& reason) const {
   shm::FeedState& feed = state();
   if (!reason.empty()) {
@@ -267,7 +242,7 @@ void FeedMemory::set_phase(shm::FeedPhase phase, const std::string& reason) cons
   }
   // release: whoever reads the phase with acquire sees the reason.
   feed.phase.store(static_cast<std::uint32_t>(phase), std::memory_order_release);
-  ring_feed();
+  for (std::uint32_t i = 0; i < layout_.outputs.size(); ++i) output(i).ring_feed();
 }
 
 // Modelled in tests/model/wakeup.pml.
@@ -298,27 +273,9 @@ std::uint32_t FeedMemory::order_generation() const {
   return generation;
 }
 
-std::uint64_t FeedMemory::newest_batch() const {
-  std::uint64_t newest = 0;
-  for (std::uint32_t l = 0; l < layout_.output.lanes; ++l) {
-    // acquire, pairs with the release of the carry-out: the descriptors up to it are stored.
-    newest = std::max(newest, producer(l).newest.load(std::memory_order_acquire));
-  }
-  return newest;
-}
-
-bool FeedMemory::published(std::uint64_t batch) const {
-  // acquire, pairs with the release of the publishing step's carry-out.
-  return batch != 0 && descriptor(batch).seq.load(std::memory_order_acquire) == batch;
-}
-
 std::uint64_t FeedMemory::batches_published() const {
   std::uint64_t count = 0;
-  for (std::uint32_t l = 0; l < layout_.output.lanes; ++l) {
-    // relaxed: a count for people.
-    const std::uint64_t newest = producer(l).newest.load(std::memory_order_relaxed);
-    if (newest != 0) count += (newest - 1 - l) / layout_.output.lanes + 1;
-  }
+  for (std::uint32_t i = 0; i < layout_.outputs.size(); ++i) count += output(i).batches_published();
   return count;
 }
 
@@ -341,6 +298,70 @@ pid_t FeedMemory::lock_holder(std::uint32_t group) const {
 bool FeedMemory::all_lanes_finished() const {
   return std::all_of(layout_.lanes.begin(), layout_.lanes.end(),
                      [this](const LanePlan& plan) { return lane_finished(plan.index); });
+}
+
+const OutputLayout& OutputMemory::layout() const { return feed_->layout_.outputs[index_]; }
+
+std::vector<int> OutputMemory::trainer_fds(std::uint32_t g) const {
+  const FeedMemory::Readers& readers = feed_->readers_[index_];
+  return {feed_->control_reader_.get(), readers.feed_control.get(),
+          feed_->fd(layout().group_segments[g]), readers.payload.get()};
+}
+
+shm::LanePage& OutputMemory::lane(std::uint32_t index) const { return feed_->lane(index); }
+bool OutputMemory::lane_finished(std::uint32_t index) const { return feed_->lane_finished(index); }
+
+shm::GroupPage& OutputMemory::group(std::uint32_t g) const {
+  return *reinterpret_cast<shm::GroupPage*>(feed_->mappings_[layout().group_segments[g]].data() +
+                                            shm::kPageBytes);
+}
+std::atomic<std::uint32_t>& OutputMemory::replacing() const {
+  return feed_->state().replacing[index_];
+}
+std::byte* OutputMemory::feed_control() const {
+  return feed_->mappings_[layout().feed_control_segment].data();
+}
+const shm::ProducerLine& OutputMemory::producer(std::uint32_t number) const {
+  return reinterpret_cast<const shm::ProducerLine*>(feed_control() +
+                                                    shm::kProducerLinesOffset)[number];
+}
+const shm::Descriptor& OutputMemory::descriptor(std::uint64_t batch) const {
+  const shm::FeedGeometry& geometry = layout().geometry;
+  return reinterpret_cast<const shm::Descriptor*>(
+      feed_control() + shm::descriptors_offset(geometry.lanes))[batch % geometry.descriptors];
+}
+
+void OutputMemory::ring_producers() const noexcept {
+  for (const std::uint32_t index : layout().producing_lanes) feed_->ring_lane(index);
+}
+void OutputMemory::ring_feed() const noexcept {
+  shm::ring(reinterpret_cast<shm::Bell*>(feed_control() + shm::kFeedBellOffset)->rings);
+}
+void OutputMemory::ring_group(std::uint32_t g) const noexcept { shm::ring(group(g).bell); }
+
+std::uint64_t OutputMemory::newest_batch() const {
+  std::uint64_t newest = 0;
+  for (std::uint32_t l = 0; l < layout().geometry.lanes; ++l) {
+    // acquire, pairs with the release of the carry-out: the descriptors up to it are stored.
+    newest = std::max(newest, producer(l).newest.load(std::memory_order_acquire));
+  }
+  return newest;
+}
+
+bool OutputMemory::published(std::uint64_t batch) const {
+  // acquire, pairs with the release of the publishing step's carry-out.
+  return batch != 0 && descriptor(batch).seq.load(std::memory_order_acquire) == batch;
+}
+
+std::uint64_t OutputMemory::batches_published() const {
+  const std::uint32_t lanes = layout().geometry.lanes;
+  std::uint64_t count = 0;
+  for (std::uint32_t l = 0; l < lanes; ++l) {
+    // relaxed: a count for people.
+    const std::uint64_t newest = producer(l).newest.load(std::memory_order_relaxed);
+    if (newest != 0) count += (newest - 1 - l) / lanes + 1;
+  }
+  return count;
 }
 
 }  // namespace ringfeed::layout

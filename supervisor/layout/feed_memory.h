@@ -40,6 +40,46 @@ struct FoundMemory {
 // As many descriptors as this process may have: a feed of many lanes has many rings, each with one.
 void raise_file_limit() noexcept;
 
+class FeedMemory;
+
+// What belongs to one output: its batches and its consumer groups. Lives in its FeedMemory.
+class OutputMemory {
+ public:
+  OutputMemory(const FeedMemory& feed, std::uint32_t index) : feed_(&feed), index_(index) {}
+
+  [[nodiscard]] const FeedMemory& feed() const { return *feed_; }
+  [[nodiscard]] const OutputLayout& layout() const;
+  // What a trainer of consumer group g gets, in the order of AttachReply: control, feed control and
+  // payload opened for reading only, the group's segment for both.
+  [[nodiscard]] std::vector<int> trainer_fds(std::uint32_t g) const;
+
+  [[nodiscard]] shm::LanePage& lane(std::uint32_t index) const;
+  [[nodiscard]] bool lane_finished(std::uint32_t index) const;
+  [[nodiscard]] shm::GroupPage& group(std::uint32_t g) const;
+  // FeedState::replacing of this output.
+  [[nodiscard]] std::atomic<std::uint32_t>& replacing() const;
+  [[nodiscard]] const shm::ProducerLine& producer(std::uint32_t number) const;
+  [[nodiscard]] const shm::Descriptor& descriptor(std::uint64_t batch) const;
+
+  void ring_producers() const noexcept;
+  // Trainers that wait for a batch.
+  void ring_feed() const noexcept;
+  void ring_group(std::uint32_t g) const noexcept;
+
+  // Number of the newest batch that any lane has published; 0 before the first.
+  [[nodiscard]] std::uint64_t newest_batch() const;
+  // Published and still described.
+  [[nodiscard]] bool published(std::uint64_t batch) const;
+  [[nodiscard]] std::uint64_t batches_published() const;
+
+ private:
+  friend class FeedMemory;
+  [[nodiscard]] std::byte* feed_control() const;
+
+  const FeedMemory* feed_;
+  std::uint32_t index_;
+};
+
 class FeedMemory {
  public:
   // Throws Error (kNoMemory, kIo); nothing is left behind then.
@@ -53,9 +93,7 @@ class FeedMemory {
   [[nodiscard]] const FeedLayout& layout() const { return layout_; }
   [[nodiscard]] const shm::FeedIdentity& identity() const { return identity_; }
   [[nodiscard]] int fd(std::uint32_t segment) const { return fds_[segment].get(); }
-  // What a trainer of consumer group g gets, in the order of AttachReply: control, feed control and
-  // payload opened for reading only, the group's segment for both.
-  [[nodiscard]] std::vector<int> trainer_fds(std::uint32_t g) const;
+  [[nodiscard]] OutputMemory output(std::uint32_t index = 0) const { return {*this, index}; }
   // The files of the segments, if they have names.
   [[nodiscard]] std::vector<std::string> files() const { return files_; }
 
@@ -66,9 +104,6 @@ class FeedMemory {
   // The lanes of a node (NodeLayout), and another number of them; while all lanes stand still.
   [[nodiscard]] shm::NodeLanes node_lanes(std::uint32_t node) const;
   void set_node_lanes(std::uint32_t node, const shm::NodeLanes& lanes) const;
-  [[nodiscard]] shm::GroupPage& group(std::uint32_t g) const;
-  [[nodiscard]] const shm::ProducerLine& producer(std::uint32_t number) const;
-  [[nodiscard]] const shm::Descriptor& descriptor(std::uint64_t batch) const;
   [[nodiscard]] const shm::TailLine& tail(const RingPlan& ring) const;
   [[nodiscard]] const shm::HeadLine& head(const RingPlan& ring) const;
   // Of the pages of the lane's arena (page p: stamp p mod their number), and of its slots
@@ -80,9 +115,6 @@ class FeedMemory {
   // Every lane that has said that it sleeps: after a death nobody else may come to wake it.
   void ring_sleepers() const noexcept;
   void ring_all_lanes() const noexcept;
-  void ring_producers() const noexcept;
-  void ring_feed() const noexcept;
-  void ring_group(std::uint32_t g) const noexcept;
 
   // The reason first, then the phase; everyone who waits is woken.
   void set_phase(shm::FeedPhase phase, const std::string& reason) const;
@@ -91,10 +123,7 @@ class FeedMemory {
   // All lanes are to stamp with a newer generation from their next step on. Returns it.
   std::uint32_t order_generation() const;
 
-  // Number of the newest batch that any lane has published; 0 before the first.
-  [[nodiscard]] std::uint64_t newest_batch() const;
-  // Published and still described.
-  [[nodiscard]] bool published(std::uint64_t batch) const;
+  // Of all outputs.
   [[nodiscard]] std::uint64_t batches_published() const;
   [[nodiscard]] bool lane_finished(std::uint32_t index) const;
   [[nodiscard]] bool all_lanes_finished() const;
@@ -103,6 +132,7 @@ class FeedMemory {
   [[nodiscard]] pid_t lock_holder(std::uint32_t group) const;
 
  private:
+  friend class OutputMemory;
   void map_segment(std::uint32_t id);
   [[nodiscard]] shm::NodeLanesWords* node_lanes_words() const;
   void open_readers();
@@ -112,8 +142,12 @@ class FeedMemory {
   std::vector<shm::Fd> fds_;
   std::vector<shm::Mapping> mappings_;  // by segment; empty where the supervisor does not look
   shm::Fd control_reader_;
-  shm::Fd feed_control_reader_;
-  shm::Fd payload_reader_;
+  // Opened for reading, for trainers of each output.
+  struct Readers {
+    shm::Fd feed_control;
+    shm::Fd payload;
+  };
+  std::vector<Readers> readers_;
   std::vector<std::string> files_;
 };
 

@@ -53,33 +53,38 @@ class Filler {
       out.set_capacity_records(output.capacity_records);
       out.set_overflow(behavior_of(output.overflow));
       out.set_block(output.block);
-      out.set_feed(output.feed);
-      if (!output.feed) out.set_peer_node(output.to_node);
+      if (output.feed) {
+        out.set_feed(feed(*output.feed));
+      } else {
+        out.set_peer_node(output.to_node);
+      }
       for (const std::uint32_t ring : output.rings) {
         ring_end(layout_.rings[ring], layout_.rings[ring].to_lane, *out.add_rings());
         need(layout_.rings[ring].segment, true);
         need(layout_.rings[ring].heads_segment, false);
       }
-      if (output.feed) writes_batches_ = true;
     }
   }
 
-  void feed(bool checksum) {
-    if (!writes_batches_) return;
-    FeedSetup& feed = *setup_.mutable_output();
-    feed.set_feed_control_segment(layout_.feed_control_segment);
-    feed.set_payload_segment(layout_.payload_segment);
-    need(layout_.feed_control_segment, true);
-    need(layout_.payload_segment, true);
-    for (const std::uint32_t segment : layout_.group_segments) {
+  // 1 + the place of the output in the setup, where it is put when the first lane writes to it.
+  std::uint32_t feed(std::uint32_t index) {
+    if (const auto known = outputs_.find(index); known != outputs_.end()) return known->second;
+    const OutputLayout& output = layout_.outputs[index];
+    FeedSetup& feed = *setup_.add_outputs();
+    feed.set_feed_control_segment(output.feed_control_segment);
+    feed.set_payload_segment(output.payload_segment);
+    need(output.feed_control_segment, true);
+    need(output.payload_segment, true);
+    for (const std::uint32_t segment : output.group_segments) {
       feed.add_group_segments(segment);
       need(segment, true);
     }
-    feed.set_slots_per_lane(layout_.output.slots / layout_.output.lanes);
-    feed.set_descriptors(layout_.output.descriptors);
-    feed.set_slot_bytes(layout_.slot_bytes);
-    feed.set_slot_stride(layout_.output.slot_bytes);
-    feed.set_checksum(checksum);
+    feed.set_slots_per_lane(output.geometry.slots / output.geometry.lanes);
+    feed.set_descriptors(output.geometry.descriptors);
+    feed.set_slot_bytes(output.slot_bytes);
+    feed.set_slot_stride(output.geometry.slot_bytes);
+    feed.set_checksum(output.checksum);
+    return outputs_[index] = static_cast<std::uint32_t>(setup_.outputs_size());
   }
 
   std::vector<std::uint32_t> segments() {
@@ -114,8 +119,8 @@ class Filler {
 
   const FeedLayout& layout_;
   WorkerSetup& setup_;
-  std::map<std::uint32_t, bool> needed_;  // segment: writable
-  bool writes_batches_ = false;
+  std::map<std::uint32_t, bool> needed_;            // segment: writable
+  std::map<std::uint32_t, std::uint32_t> outputs_;  // by number: see feed()
 };
 
 }  // namespace
@@ -136,7 +141,6 @@ GroupSetup fill_setup(const FeedMemory& memory, std::uint32_t group, const Setup
   setup.set_socket(facts.socket);
   Filler filler(memory, setup);
   for (const std::uint32_t lane : layout.groups[group].lanes) filler.lane(layout.lanes[lane]);
-  filler.feed(facts.checksum);
   GroupSetup out{filler.segments()};
   for (const SegmentPlan& segment : layout.segments) {
     if (std::find(out.segments.begin(), out.segments.end(), segment.id) == out.segments.end()) {

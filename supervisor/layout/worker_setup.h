@@ -25,7 +25,6 @@ struct SetupFacts {
   std::string config_bytes = {};  // the serialized DataLoaderConfig
   std::uint64_t seed = 0;
   bool ordered = true;
-  bool checksum = false;
   std::uint32_t supervisor_pid = 0;
   std::string dead_letters = {};  // directory
   std::string socket = {};        // control socket

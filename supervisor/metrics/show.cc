@@ -153,6 +153,30 @@ std::string rings_text(const StatusReply& status) {
   return text;
 }
 
+// An output, its groups and their members.
+std::string output_text(const StatusReply& status, const FeedStatus& output,
+                        const std::string& pace) {
+  std::string text =
+      fmt::format("{}: {} batches{}, {} of {} slots in use\n",
+                  output.alias().empty() ? "feed" : "output " + output.alias(),
+                  output.batches_published(), pace, output.slots_used(), output.slots());
+  for (const ConsumerGroupStatus& group : status.groups()) {
+    if (group.output() != output.alias()) continue;
+    text += fmt::format(
+        "group {}: {}{}, {} members, from batch {}, {} behind{}\n", group.name(),
+        lower(ConsumerGroupConfig::Kind_Name(group.kind())),
+        group.world() != 0 ? fmt::format(" of {}", group.world()) : std::string(), group.members(),
+        group.start(), group.lag(),
+        group.skipped() != 0 ? fmt::format(", {} skipped", group.skipped()) : std::string());
+    for (const TrainerStatus& trainer : status.trainers()) {
+      if (trainer.group() != group.name() || trainer.output() != output.alias()) continue;
+      text += fmt::format("  member {}: process {} ({}), took {}, gave back {}\n", trainer.member(),
+                          trainer.pid(), trainer.client(), trainer.taken(), trainer.done());
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string show_status(const StatusReply& status, const StatusReply* before) {
@@ -173,26 +197,15 @@ std::string show_status(const StatusReply& status, const StatusReply* before) {
     }
     if (!counters.empty()) text += fmt::format("{}:{}\n", stage.name(), counters);
   }
-  const FeedStatus& output = status.output();
-  text += fmt::format(
-      "feed: {} batches{}, {} of {} slots in use\n", output.batches_published(),
-      before == nullptr
-          ? std::string()
-          : ", " + shown_rate(rate(before->output().batches_published(), output.batches_published(),
-                                   seconds_between(*before, status))),
-      output.slots_used(), output.slots());
-  for (const ConsumerGroupStatus& group : status.groups()) {
-    text += fmt::format(
-        "group {}: {}{}, {} members, from batch {}, {} behind{}\n", group.name(),
-        lower(ConsumerGroupConfig::Kind_Name(group.kind())),
-        group.world() != 0 ? fmt::format(" of {}", group.world()) : std::string(), group.members(),
-        group.start(), group.lag(),
-        group.skipped() != 0 ? fmt::format(", {} skipped", group.skipped()) : std::string());
-    for (const TrainerStatus& trainer : status.trainers()) {
-      if (trainer.group() != group.name()) continue;
-      text += fmt::format("  member {}: process {} ({}), took {}, gave back {}\n", trainer.member(),
-                          trainer.pid(), trainer.client(), trainer.taken(), trainer.done());
-    }
+  for (int i = 0; i < status.outputs_size(); ++i) {
+    const FeedStatus* earlier =
+        before == nullptr || i >= before->outputs_size() ? nullptr : &before->outputs(i);
+    text += output_text(status, status.outputs(i),
+                        earlier == nullptr
+                            ? std::string()
+                            : ", " + shown_rate(rate(earlier->batches_published(),
+                                                     status.outputs(i).batches_published(),
+                                                     seconds_between(*before, status))));
   }
   return text;
 }
@@ -210,8 +223,10 @@ std::string status_json(const StatusReply& status, const StatusReply* before) {
             rate(was->second, lane["records_out"].get<std::uint64_t>(), seconds);
       }
     }
-    out["output"]["batches_per_s"] =
-        rate(before->output().batches_published(), status.output().batches_published(), seconds);
+    for (int i = 0; i < std::min(before->outputs_size(), status.outputs_size()); ++i) {
+      out["outputs"][static_cast<std::size_t>(i)]["batches_per_s"] = rate(
+          before->outputs(i).batches_published(), status.outputs(i).batches_published(), seconds);
+    }
   }
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

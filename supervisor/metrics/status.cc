@@ -71,11 +71,12 @@ void fill_lane(const layout::FeedMemory& memory, const layout::LanePlan& plan,
       bytes_out += read(memory.tail(rings[ring]).tail);
     }
     if (!output.feed) continue;
-    const std::uint64_t newest = read(memory.producer(plan.number).newest);
-    const std::uint32_t lanes = memory.layout().output.lanes;
+    const layout::OutputMemory feed = memory.output(*output.feed);
+    const std::uint64_t newest = read(feed.producer(plan.number).newest);
+    const std::uint32_t lanes = feed.layout().geometry.lanes;
     const std::uint64_t batches = newest == 0 ? 0 : (newest - 1 - plan.number) / lanes + 1;
     records_out += batches;
-    bytes_out += batches * memory.layout().slot_bytes;
+    bytes_out += batches * feed.layout().slot_bytes;
   }
   lane.set_records_in(records_in);
   lane.set_bytes_in(bytes_in);
@@ -173,9 +174,11 @@ void fill_rings(const layout::FeedMemory& memory, StatusReply& status) {
   }
 }
 
-void fill_output(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+void fill_output(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
                  const BatchSchema& schema, StatusReply& status) {
-  FeedStatus& output = *status.mutable_output();
+  FeedStatus& output = *status.add_outputs();
+  if (!memory.layout().alias.empty()) output.set_alias(memory.layout().alias);
+  if (memory.layout().keep_newest) output.set_keep_newest(true);
   output.set_batches_published(memory.batches_published());
   // A stage that writes batches counts their rows under this name.
   for (const std::uint32_t index : memory.layout().producing_lanes) {
@@ -184,12 +187,12 @@ void fill_output(const layout::FeedMemory& memory, const control::ConsumerGroups
       output.set_rows_published(output.rows_published() + read(counter.value));
     }
   }
-  output.set_slots(memory.layout().output.slots);
+  output.set_slots(memory.layout().geometry.slots);
   output.set_slots_used(groups.slots_used());
   *output.mutable_schema() = schema;
 }
 
-void fill_trainers(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
                    const control::Trainers& trainers, StatusReply& status) {
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     if (groups.state(g) == shm::GroupState::kUnused) continue;
@@ -197,6 +200,8 @@ void fill_trainers(const layout::FeedMemory& memory, const control::ConsumerGrou
     const control::GroupTerms& terms = groups.terms(g);
     ConsumerGroupStatus& group = *status.add_groups();
     group.set_name(terms.name);
+    const std::string& alias = memory.layout().alias;
+    if (!alias.empty()) group.set_output(alias);
     group.set_kind(terms.kind == shm::GroupKind::kRanked ? ConsumerGroupConfig::RANKED
                                                          : ConsumerGroupConfig::SHARED);
     group.set_world(terms.world);
@@ -210,6 +215,7 @@ void fill_trainers(const layout::FeedMemory& memory, const control::ConsumerGrou
       if (read(member.state) == static_cast<std::uint32_t>(shm::MemberState::kFree)) continue;
       TrainerStatus& trainer = *status.add_trainers();
       trainer.set_group(terms.name);
+      if (!alias.empty()) trainer.set_output(alias);
       trainer.set_member(m);
       trainer.set_pid(member.pid);
       trainer.set_taken(read(member.taken));

@@ -29,9 +29,10 @@ struct GroupFacts {
 void fill_stages(const layout::FeedMemory& memory, const PipelinePlan& plan,
                  const std::vector<GroupFacts>& groups, StatusReply& status);
 void fill_rings(const layout::FeedMemory& memory, StatusReply& status);
-void fill_output(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+// Adds an output of the feed; its groups and their members.
+void fill_output(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
                  const BatchSchema& schema, StatusReply& status);
-void fill_trainers(const layout::FeedMemory& memory, const control::ConsumerGroups& groups,
+void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
                    const control::Trainers& trainers, StatusReply& status);
 
 // What the lanes of a stage want a person to know, e.g. "812 of 100000 chunks"; empty: nothing.

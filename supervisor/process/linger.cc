@@ -28,7 +28,7 @@ std::optional<std::string> reason_to_linger(const control::ConsumerGroups& group
     if (left == 0) continue;
     if (groups.live_members(g) > 0)
       return fmt::format("group '{}' has {} batches left", name, left);
-    if (state == GroupState::kDraining) continue;
+    if (state == GroupState::kDraining || facts.keep_newest) continue;
     if (!groups.had_member(g)) {
       return fmt::format("{} batches wait for the first trainer of group '{}'", left, name);
     }

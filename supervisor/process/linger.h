@@ -18,6 +18,7 @@ struct LingerFacts {
   std::uint64_t now_ms = 0;
   std::uint64_t ended_ms = 0;  // when the last lane finished
   std::uint64_t batches = 0;   // published in all
+  bool keep_newest = false;    // the output waits for nobody who is not there
 };
 
 // What it waits for, as a person reads it; nullopt: everybody has had what he is entitled to.
@@ -25,6 +26,7 @@ struct LingerFacts {
 //   a group with batches left    waits while a member lives, or may come back (rejoin_ms), or, if
 //                                the group is declared and nobody has come yet, for its first
 //                                member
+// An output that keeps the newest waits only for members that live.
 [[nodiscard]] std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
                                                           const LingerFacts& facts);
 

@@ -127,8 +127,11 @@ class Replay {
         memory_(std::move(layout), {}, {.feed_id = shm::random_feed_id()}),
         plan_(memory_.layout().lanes[record.lane]) {
     for (const layout::OutputPlan& output : plan_.outputs) {
-      report_.batches_port = report_.batches_port || output.feed;
-      if (output.feed) continue;
+      if (output.feed) {
+        output_ = output.feed;
+        report_.batches_port = true;
+        continue;
+      }
       report_.ports.push_back({.port = output.port});
       for (const std::uint32_t ring : output.rings) {
         takers_.emplace_back(report_.ports.size() - 1,
@@ -170,7 +173,8 @@ class Replay {
   const layout::LanePlan& plan_;
   ReplayReport report_;
   std::vector<std::pair<std::size_t, std::unique_ptr<Taker>>> takers_;  // port, ring
-  std::uint64_t newest_ = 0;  // of the batches that were looked at
+  std::optional<std::uint32_t> output_;  // to which the lane writes batches
+  std::uint64_t newest_ = 0;             // of the batches that were looked at
   Spawned process_;
   bool ended_ = false;
   bool ready_ = false;
@@ -181,7 +185,7 @@ class Replay {
 
 // Batches come to nobody: every one of them is before the group's first, so no slot waits for it.
 void Replay::admit_group() {
-  shm::GroupHead& head = memory_.group(0).head;
+  shm::GroupHead& head = memory_.output(*output_).group(0).head;
   // relaxed, both: published by the release of the state; the worker does not run yet anyway.
   head.epoch.store(1, std::memory_order_relaxed);
   head.start.store(~std::uint64_t{0}, std::memory_order_relaxed);
@@ -316,16 +320,15 @@ bool Replay::take_outputs() {
 }
 
 void Replay::take_batches() {
-  const layout::FeedLayout& layout = memory_.layout();
-  const std::uint32_t lanes = layout.output.lanes;
+  const layout::OutputMemory feed = memory_.output(*output_);
+  const std::uint32_t lanes = feed.layout().geometry.lanes;
   // acquire: the descriptors up to it are stored.
-  const std::uint64_t newest =
-      memory_.producer(plan_.number).newest.load(std::memory_order_acquire);
+  const std::uint64_t newest = feed.producer(plan_.number).newest.load(std::memory_order_acquire);
   for (std::uint64_t s = newest_ == 0 ? plan_.number + 1 : newest_ + lanes; s <= newest;
        s += lanes) {
     ++report_.batches;
     // One that is gone again was followed by hundreds: rows are then those that could be seen.
-    if (memory_.published(s)) report_.rows += memory_.descriptor(s).rows;
+    if (feed.published(s)) report_.rows += feed.descriptor(s).rows;
     newest_ = s;
   }
 }

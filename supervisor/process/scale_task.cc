@@ -59,8 +59,7 @@ std::vector<const LanePlan*> lanes_of(const FeedLayout& layout, std::uint32_t no
 }
 
 bool is_ordered(const FeedLayout& layout, const std::vector<std::uint32_t>& rings) {
-  return layout.output.ordered &&
-         layout.rings[rings.front()].geometry.overflow == shm::Overflow::kBlock;
+  return layout.ordered && layout.rings[rings.front()].geometry.overflow == shm::Overflow::kBlock;
 }
 
 // Where units are shared in rotation: how far the lanes at both ends of the node's edges are.
@@ -200,7 +199,7 @@ std::string cannot_scale(const FeedMemory& memory, std::uint32_t stage, std::uin
   }
   for (const LanePlan* lane : lanes_of(layout, node)) {
     for (const layout::InputPlan& input : lane->inputs) {
-      if (layout.output.ordered && !is_ordered(layout, input.rings)) {
+      if (layout.ordered && !is_ordered(layout, input.rings)) {
         return "its input may drop records, so its lanes are not at the same unit: set threads in "
                "the configuration, and start anew with --fresh";
       }

@@ -208,7 +208,7 @@ void SnapshotTask::copy_small() {
       std::memcpy(copy.data() + at, &value, sizeof value);
     }
   }
-  facts_.newest_batch = memory_.newest_batch();
+  facts_.newest_batch = memory_.output().newest_batch();
   manifest_->set_newest_batch(facts_.newest_batch);
   hooks_.describe(*manifest_, small_);
   {

@@ -13,6 +13,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "proto/feed_output.h"
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
@@ -55,13 +56,17 @@ Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::F
                     : layout::FeedMemory(std::move(layout),
                                          shm::Storage{run.config.storage().directory()},
                                          identity_of(run.config))),
-      groups_(memory_),
-      trainers_(loop_, memory_, groups_, run.plan.stages(run.batches_stage).batch(),
-                [this](std::string_view name, const std::string& values) {
-                  event(metrics::Level::kInfo, name, values);
-                }),
       adopts_(found.has_value()),
-      started_ms_(now_ms()) {}
+      started_ms_(now_ms()) {
+  const auto report = [this](std::string_view name, const std::string& values) {
+    event(metrics::Level::kInfo, name, values);
+  };
+  for (std::uint32_t i = 0; i < memory_.layout().outputs.size(); ++i) {
+    const auto stage = static_cast<int>(memory_.layout().outputs[i].stage);
+    outputs_.push_back(
+        std::make_unique<Output>(loop_, memory_.output(i), run.plan.stages(stage).batch(), report));
+  }
+}
 
 Supervisor::~Supervisor() = default;
 
@@ -100,18 +105,21 @@ void Supervisor::on_signal(int signal) {
   drain(why);
 }
 
-void Supervisor::declare_groups() {
-  const auto& groups = run_.config.feed_output().groups();
-  const bool any_yields = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
-    return group.policy() != ConsumerGroupConfig::BLOCK;
-  });
+void Supervisor::declare_groups(Output& output) {
+  const bool keep_newest = output.memory.layout().keep_newest;
+  const auto& groups = output_settings(run_.config, output.memory.layout().settings).groups();
+  const bool any_yields =
+      keep_newest || std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+        return group.policy() != ConsumerGroupConfig::BLOCK;
+      });
   for (const ConsumerGroupConfig& group : groups) {
     control::GroupTerms terms;
     terms.name = group.name();
     terms.kind = group.kind() == ConsumerGroupConfig::RANKED ? shm::GroupKind::kRanked
                                                              : shm::GroupKind::kShared;
     terms.world = group.world();
-    terms.policy = static_cast<shm::GroupPolicy>(group.policy());
+    terms.policy =
+        keep_newest ? shm::GroupPolicy::kSkip : static_cast<shm::GroupPolicy>(group.policy());
     terms.stall_ms = group.stall_ms();
     terms.redeliver = group.redeliver();
     terms.max_tries = group.max_tries();
@@ -119,8 +127,15 @@ void Supervisor::declare_groups() {
                      : any_yields         ? control::kMaxHoldYielding
                                           : 0;
     terms.rejoin_ms = group.rejoin_ms();
-    groups_.declare(terms).or_throw();
+    output.groups.declare(terms).or_throw();
   }
+  // Batches wait for a first group; here one is there from the start, and gives way to each.
+  if (!keep_newest || !groups.empty()) return;
+  control::GroupTerms terms;
+  terms.name = control::kDefaultGroup;
+  terms.policy = shm::GroupPolicy::kSkip;
+  terms.max_hold = control::kMaxHoldYielding;
+  output.groups.declare(terms).or_throw();
 }
 
 void Supervisor::make_workers() {
@@ -135,8 +150,7 @@ void Supervisor::make_workers() {
   layout::SetupFacts facts;
   facts.config_bytes = run_.config.SerializeAsString();
   facts.seed = run_.seed;
-  facts.ordered = run_.config.feed_output().dispatch() == FeedOutputConfig::ORDERED;
-  facts.checksum = run_.config.feed_output().checksum();
+  facts.ordered = ordered_dispatch(run_.config);
   facts.dead_letters = run_.dead_letters;
   facts.socket = run_.socket;
   facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
@@ -205,7 +219,7 @@ int Supervisor::run() {
   if (!adopts_) {
     RF_FAILPOINT("supervisor.feed.laid_out");
     memory_.set_phase(shm::FeedPhase::kStarting, "");
-    declare_groups();
+    for (const std::unique_ptr<Output>& output : outputs_) declare_groups(*output);
     make_workers();
     record_workers();
     RF_FAILPOINT("supervisor.feed.recorded");
@@ -215,7 +229,9 @@ int Supervisor::run() {
       loop_, run_.socket,
       control::ControlServer::Handlers{
           [this](control::ConnectionId id, const Request& request) { on_request(id, request); },
-          [this](control::ConnectionId id) { trainers_.connection_closed(id); }});
+          [this](control::ConnectionId id) {
+            for (const auto& output : outputs_) output->trainers.connection_closed(id);
+          }});
   event(metrics::Level::kInfo,
         !adopts_                    ? "feed_started"
         : run_.resumed_from.empty() ? "feed_adopted"
@@ -224,7 +240,7 @@ int Supervisor::run() {
                     run_.resumed_from.empty()
                         ? std::string()
                         : fmt::format(" snapshot={} next_batch={}", run_.resumed_from,
-                                      memory_.newest_batch() + 1)));
+                                      memory_.output().newest_batch() + 1)));
   if (adopts_) take_over();
   tick();
   try {
@@ -255,7 +271,7 @@ void Supervisor::take_over() {
   }
   make_workers();
   RF_FAILPOINT("supervisor.adoption.begun");
-  trainers_.adopt();
+  for (const std::unique_ptr<Output>& output : outputs_) output->trainers.adopt();
   RF_FAILPOINT("supervisor.adoption.trainers");
   if (phase == shm::FeedPhase::kRunning) stage_ = Stage::kRunning;
   std::vector<Worker*> dead;
@@ -287,7 +303,7 @@ void Supervisor::take_over() {
   RF_FAILPOINT("supervisor.adoption.recorded");
   // Whoever the dead one owed a bell.
   memory_.ring_all_lanes();
-  memory_.ring_feed();
+  for (const std::unique_ptr<Output>& output : outputs_) output->memory.ring_feed();
   if (phase == shm::FeedPhase::kDraining) drain("the drain that was ordered before goes on");
   if (phase == shm::FeedPhase::kStarting) worker_ready();
   worker_over();
@@ -420,7 +436,7 @@ void Supervisor::linger() {
     // Not at once: a feed that has just been taken over has no loop yet that could be ended.
     loop_.after(0, [this] {
       // A trainer that is being started is to meet the reason and not a missing feed.
-      tells_reason_ = groups_.live_members() == 0;
+      tells_reason_ = !any_trainer();
       if (tells_reason_) loop_.after(kEmptyFeedMs, [this] { finish(1); });
       fail(fmt::format("the run is over without a single batch: {}", counts_text()));
     });
@@ -443,10 +459,29 @@ void Supervisor::linger() {
 }
 
 bool Supervisor::still_needed() {
-  const std::optional<std::string> reason =
-      reason_to_linger(groups_, {draining_, now_ms(), ended_ms_, memory_.batches_published()});
-  lingers_for_ = reason.value_or("");
-  return reason.has_value();
+  lingers_for_.clear();
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    const std::optional<std::string> reason = reason_to_linger(
+        output->groups, {draining_, now_ms(), ended_ms_, output->memory.batches_published(),
+                         output->memory.layout().keep_newest});
+    if (!reason) continue;
+    if (!lingers_for_.empty()) lingers_for_ += "; ";
+    if (!output->memory.layout().alias.empty()) {
+      lingers_for_ += fmt::format("output '{}': ", output->memory.layout().alias);
+    }
+    lingers_for_ += *reason;
+  }
+  return !lingers_for_.empty();
+}
+
+bool Supervisor::ever_joined() const {
+  return std::all_of(outputs_.begin(), outputs_.end(),
+                     [](const auto& output) { return output->groups.ever_joined(); });
+}
+
+bool Supervisor::any_trainer() const {
+  return std::any_of(outputs_.begin(), outputs_.end(),
+                     [](const auto& output) { return output->groups.live_members() != 0; });
 }
 
 void Supervisor::finish(int status) {
@@ -456,27 +491,39 @@ void Supervisor::finish(int status) {
   loop_.stop();
 }
 
-void Supervisor::advance_groups() {
-  for (const auto& change : groups_.advance(now_ms())) {
+void Supervisor::advance_groups(Output& output) {
+  const control::ConsumerGroups& groups = output.groups;
+  const std::string& alias = output.memory.layout().alias;
+  const std::string of = alias.empty() ? std::string() : fmt::format("output={} ", alias);
+  for (const auto& change : output.groups.advance(now_ms())) {
     switch (change.state) {
       case shm::GroupState::kActive:
         event(metrics::Level::kInfo, "group_joined",
-              fmt::format("group={} from_batch={}", change.name, groups_.start(change.group)));
+              fmt::format("{}group={} from_batch={}", of, change.name, groups.start(change.group)));
         break;
       case shm::GroupState::kDraining:
-        event(metrics::Level::kWarn, "group_leaving",
-              fmt::format("group={} members={}{}", change.name, groups_.live_members(change.group),
-                          change.damage.empty() ? std::string()
-                                                : fmt::format(" damaged={}", change.damage)));
+        event(
+            metrics::Level::kWarn, "group_leaving",
+            fmt::format(
+                "{}group={} members={}{}", of, change.name, groups.live_members(change.group),
+                change.damage.empty() ? std::string() : fmt::format(" damaged={}", change.damage)));
         break;
       case shm::GroupState::kUnused:
-        event(metrics::Level::kInfo, "group_left", fmt::format("group={}", change.name));
+        event(metrics::Level::kInfo, "group_left", fmt::format("{}group={}", of, change.name));
         break;
       case shm::GroupState::kJoining:
         break;
     }
   }
-  if (!groups_.in_motion() || moving_) return;
+}
+
+void Supervisor::advance_groups() {
+  bool in_motion = false;
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    advance_groups(*output);
+    in_motion = in_motion || output->groups.in_motion();
+  }
+  if (!in_motion || moving_) return;
   moving_ = true;
   loop_.after(kMotionMs, [this] {
     moving_ = false;
@@ -489,7 +536,11 @@ void Supervisor::tick() {
   look_for_stalls();
   follow_configuration();
   if (stage_ == Stage::kLingering && !snapshot_ && !still_needed()) return finish(0);
-  if (stage_ == Stage::kDraining && drain_is_hopeless(groups_)) {
+  if (stage_ == Stage::kDraining &&
+      std::all_of(outputs_.begin(), outputs_.end(), [](const auto& output) {
+        return output->memory.layout().keep_newest ? output->groups.live_members() == 0
+                                                   : drain_is_hopeless(output->groups);
+      })) {
     stop(reason_ + "; no trainer is there to take what is on its way");
   }
   log_drain();
@@ -548,11 +599,17 @@ void Supervisor::look_for_stalls() {
 std::string Supervisor::waiting_text() const {
   if (stage_ == Stage::kLingering) return lingers_for_;
   if (stage_ == Stage::kFailing || stage_ == Stage::kStopping) return {};
-  const std::uint64_t batches = memory_.batches_published();
-  if (batches != 0 && !groups_.ever_joined()) {
-    return fmt::format("{} batches are ready, waiting for the first trainer", batches);
+  std::vector<std::string> waits;
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    const std::uint64_t batches = output->memory.batches_published();
+    if (batches != 0 && !output->groups.ever_joined()) {
+      waits.push_back(fmt::format("{} batches{} are ready, waiting for the first trainer", batches,
+                                  output->memory.layout().shown()));
+    } else if (const std::optional<std::string> held = held_up_by(output->groups)) {
+      waits.push_back(*held + output->memory.layout().shown());
+    }
   }
-  if (const std::optional<std::string> held = held_up_by(groups_)) return *held;
+  if (!waits.empty()) return fmt::format("{}", fmt::join(waits, "; "));
   if (stage_ != Stage::kDraining) return {};
   std::vector<std::string> busy;
   for (const std::unique_ptr<Worker>& worker : workers_) {
@@ -570,7 +627,7 @@ std::string Supervisor::progress_text() const {
       return notes.empty() ? std::string("starting") : fmt::format("{}", fmt::join(notes, " | "));
     }
     // A feed that is quicker than its trainers is no news.
-    if (groups_.ever_joined()) return {};
+    if (ever_joined()) return {};
   }
   return waiting_text();
 }
@@ -579,14 +636,18 @@ std::string Supervisor::progress_text() const {
 void Supervisor::log_drain() {
   if (!draining_ || (stage_ != Stage::kDraining && stage_ != Stage::kLingering)) return;
   std::vector<std::string> waits;
-  if (stage_ == Stage::kLingering) {
-    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
-      if (groups_.state(g) != shm::GroupState::kUnused && groups_.unfinished(g, true) != 0) {
-        waits.push_back(groups_.terms(g).name);
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    const control::ConsumerGroups& groups = output->groups;
+    const auto add = [&](std::uint32_t g) {
+      waits.push_back(fmt::format("{}.{}", output->memory.layout().alias, groups.terms(g).name));
+    };
+    if (stage_ == Stage::kLingering) {
+      for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+        if (groups.state(g) != shm::GroupState::kUnused && groups.unfinished(g, true) != 0) add(g);
       }
+    } else {
+      for (const std::uint32_t g : groups.holding_up()) add(g);
     }
-  } else {
-    for (const std::uint32_t g : groups_.holding_up()) waits.push_back(groups_.terms(g).name);
   }
   const std::string text = waiting_text();
   bool news = false;

@@ -26,6 +26,8 @@
 #include "supervisor/process/worker.h"
 
 namespace ringfeed {
+class AttachRequest;
+class BatchSchema;
 class DataLoaderConfig;
 class PipelinePlan;
 class Reply;
@@ -41,7 +43,6 @@ namespace ringfeed::process {
 struct FeedRun {
   const DataLoaderConfig& config;
   const PipelinePlan& plan;
-  int batches_stage = 0;  // whose output is the feed
   std::uint64_t seed = 0;
   std::string config_file;  // for status
   std::string worker_binary;
@@ -66,11 +67,12 @@ class Supervisor {
   int run();
 
  private:
+  struct Output;
   enum class Stage { kStarting, kRunning, kDraining, kLingering, kStopping, kFailing };
 
   void watch_signals();
   void on_signal(int signal);
-  void declare_groups();
+  void declare_groups(Output& output);
   void make_workers();
   void take_over();
   void record_workers();
@@ -87,6 +89,10 @@ class Supervisor {
   [[nodiscard]] bool all_over() const;
   void tick();
   void advance_groups();
+  void advance_groups(Output& output);
+  // Has a trainer come for anything yet, and is one there now?
+  [[nodiscard]] bool ever_joined() const;
+  [[nodiscard]] bool any_trainer() const;
   void look_for_stalls();
   void show_progress();
   // What stages that warm up have to say, and what the feed waits for.
@@ -98,6 +104,9 @@ class Supervisor {
 
   // Requests (supervisor_requests.cc).
   void on_request(control::ConnectionId connection, const Request& request);
+  void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
+                 std::vector<int>& fds);
+  [[nodiscard]] const BatchSchema& schema_of(const Output& output) const;
   void on_stage_control(control::ConnectionId connection, const Request& request);
   void on_worker_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
   void answer_restarts(const std::string& group, const std::string& refusal, pid_t pid = 0);
@@ -129,8 +138,16 @@ class Supervisor {
   metrics::Talk& talk_;
   EventLoop loop_;
   layout::FeedMemory memory_;
-  control::ConsumerGroups groups_;
-  control::Trainers trainers_;
+  // By number, as in the layout.
+  struct Output {
+    layout::OutputMemory memory;
+    control::ConsumerGroups groups;
+    control::Trainers trainers;
+    Output(EventLoop& loop, const layout::OutputMemory& of, const BatchSchema& schema,
+           const control::Trainers::Report& report)
+        : memory(of), groups(of), trainers(loop, of, groups, schema, report) {}
+  };
+  std::vector<std::unique_ptr<Output>> outputs_;
   std::unique_ptr<control::ControlServer> server_;
   std::vector<std::unique_ptr<Worker>> workers_;
   shm::Fd signals_;

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "proto/batch.pb.h"
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
@@ -70,8 +71,10 @@ void Supervisor::fill_status(StatusReply& status) const {
   }
   metrics::fill_stages(memory_, run_.plan, facts, status);
   metrics::fill_rings(memory_, status);
-  metrics::fill_output(memory_, groups_, run_.plan.stages(run_.batches_stage).batch(), status);
-  metrics::fill_trainers(memory_, groups_, trainers_, status);
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    metrics::fill_output(output->memory, output->groups, schema_of(*output), status);
+    metrics::fill_trainers(output->memory, output->groups, output->trainers, status);
+  }
 }
 
 void Supervisor::tell_trainers() {
@@ -80,8 +83,10 @@ void Supervisor::tell_trainers() {
   reply.set_id(0);
   reply.mutable_event()->set_state(static_cast<StatusReply::State>(shown_state()));
   reply.mutable_event()->set_reason(reason_);
-  for (const control::ConnectionId connection : trainers_.connections()) {
-    server_->send(connection, reply);
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    for (const control::ConnectionId connection : output->trainers.connections()) {
+      server_->send(connection, reply);
+    }
   }
 }
 
@@ -108,6 +113,36 @@ void Supervisor::on_worker_rejoin(control::ConnectionId connection, const Reques
                 std::vector<int>{links->their_socket.get(), links->their_log.get()});
 }
 
+const BatchSchema& Supervisor::schema_of(const Output& output) const {
+  return run_.plan.stages(static_cast<int>(output.memory.layout().stage)).batch();
+}
+
+void Supervisor::on_attach(control::ConnectionId connection, const AttachRequest& request,
+                           Reply& reply, std::vector<int>& fds) {
+  const auto refuse = [&](std::string text) {
+    reply.set_error(Reply::BAD_REQUEST);
+    reply.set_text(std::move(text));
+  };
+  std::vector<std::string> aliases;
+  Output* wanted = request.has_output() ? nullptr : outputs_.front().get();
+  bool attached = false;
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    aliases.push_back(fmt::format("'{}'", output->memory.layout().alias));
+    attached = attached || output->trainers.has(connection);
+    if (request.has_output() && output->memory.layout().alias == request.output()) {
+      wanted = output.get();
+    }
+  }
+  if (attached) {
+    return refuse("this connection is attached already: detach first, or open another one");
+  }
+  if (wanted == nullptr) {
+    return refuse(fmt::format("feed '{}' has no output '{}'; it has {}", run_.config.feed(),
+                              request.output(), fmt::join(aliases, ", ")));
+  }
+  wanted->trainers.attach(*server_, connection, request, reply, fds);
+}
+
 void Supervisor::on_request(control::ConnectionId connection, const Request& request) {
   Reply reply;
   reply.set_id(request.id());
@@ -121,14 +156,22 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
                            : fmt::format("feed '{}' is being stopped", run_.config.feed()));
         break;
       }
-      trainers_.attach(*server_, connection, request.attach(), reply, fds);
+      on_attach(connection, request.attach(), reply, fds);
       break;
-    case Request::kDetach:
-      trainers_.detach(connection, request.detach(), reply);
+    case Request::kDetach: {
+      const auto of = std::find_if(outputs_.begin(), outputs_.end(), [&](const auto& output) {
+        return output->trainers.has(connection);
+      });
+      (of == outputs_.end() ? outputs_.front() : *of)
+          ->trainers.detach(connection, request.detach(), reply);
       break;
-    case Request::kRejoin:
-      trainers_.rejoin(*server_, connection, request.rejoin(), reply);
+    }
+    case Request::kRejoin: {
+      const std::uint32_t output = request.rejoin().output();
+      outputs_[output < outputs_.size() ? output : 0]->trainers.rejoin(*server_, connection,
+                                                                       request.rejoin(), reply);
       break;
+    }
     case Request::kWorkerRejoin:
       return on_worker_rejoin(connection, request, reply);
     case Request::kStatus:
@@ -276,14 +319,18 @@ void Supervisor::describe_snapshot(SnapshotManifest& manifest,
   manifest.set_config_hash(identity.config_hash);
   manifest.set_seed(run_.seed);
   manifest.set_taken_at(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
-  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
-    if (groups_.state(g) == shm::GroupState::kUnused) continue;
-    SnapshotGroup& group = *manifest.add_groups();
-    group.set_name(groups_.terms(g).name);
-    // As in the copy: trainers go on.
-    const auto& page = *reinterpret_cast<const shm::GroupPage*>(
-        copied[memory_.layout().group_segments[g]].data() + shm::kPageBytes);
-    group.set_next_batch(groups_.next_batch_in(page));
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      if (output->groups.state(g) == shm::GroupState::kUnused) continue;
+      SnapshotGroup& group = *manifest.add_groups();
+      group.set_name(output->groups.terms(g).name);
+      const layout::OutputLayout& layout = output->memory.layout();
+      if (!layout.alias.empty()) group.set_output(layout.alias);
+      // As in the copy: trainers go on.
+      const auto& page = *reinterpret_cast<const shm::GroupPage*>(
+          copied[layout.group_segments[g]].data() + shm::kPageBytes);
+      group.set_next_batch(output->groups.next_batch_in(page));
+    }
   }
   manifest.mutable_stage_groups()->ParseFromString(run_.recorded_groups);
   manifest.mutable_config()->ParseFromString(run_.recorded_config);

@@ -53,7 +53,9 @@ void Changes::order(const std::atomic<bool>& cancelled) const {
 Look Changes::look() {
   const layout::FeedLayout& layout = memory_.layout();
   Look out(layout.segments.size());
-  if (!first_) add(out[layout.payload_segment].emplace(), 0, kPageBytes);
+  for (const layout::OutputLayout& output : layout.outputs) {
+    if (!first_) add(out[output.payload_segment].emplace(), 0, kPageBytes);
+  }
   for (const layout::LanePlan& plan : layout.lanes) look_at_lane(plan, out);
   look_at_rings(out);
   for (std::optional<std::vector<PageRange>>& ranges : out) {
@@ -103,15 +105,17 @@ void Changes::look_at_lane(const layout::LanePlan& plan, Look& out) {
       if (at >= shm::kStateOffset / kPageBytes) add(arena, at * kPageBytes, (at + 1) * kPageBytes);
     }
   }
+  const layout::OutputLayout* output = layout.output_of(plan);
+  if (output == nullptr) return;
   const std::span<const shm::Stamp> slots = memory_.slot_stamps(plan.index);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i].load(std::memory_order_relaxed) < since) continue;
+    const std::vector<std::uint32_t>& lanes = output->producing_lanes;
     const auto number = static_cast<std::uint64_t>(
-        std::find(layout.producing_lanes.begin(), layout.producing_lanes.end(), plan.index) -
-        layout.producing_lanes.begin());
-    const std::uint64_t slot = i * layout.output.lanes + number;
-    const std::uint64_t at = kPageBytes + slot * layout.output.slot_bytes;
-    add(*out[layout.payload_segment], at, at + layout.output.slot_bytes);
+        std::find(lanes.begin(), lanes.end(), plan.index) - lanes.begin());
+    const std::uint64_t slot = i * output->geometry.lanes + number;
+    const std::uint64_t at = kPageBytes + slot * output->geometry.slot_bytes;
+    add(*out[output->payload_segment], at, at + output->geometry.slot_bytes);
   }
 }
 

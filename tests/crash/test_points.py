@@ -45,7 +45,7 @@ STOPPED_S = 0.4
 TAILS = {"slow": "--pause-ms=25", "all": "--pause-ms=6"}
 
 SETTINGS: dict[str, Any] = {
-    "epochs": 1,
+    "epochs": 4,
     "batch": 64,
     "reservoir": 300,
     "unpackers": 2,

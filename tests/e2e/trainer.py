@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=0, help="end after so many; 0: with the feed")
     parser.add_argument("--positions", type=int, default=1, help="hash every position")
     parser.add_argument("--pause-ms", type=float, default=0.0, help="work that each batch takes")
+    parser.add_argument("--output", help="alias of the output")
     arguments = parser.parse_args()
 
     numbers, tries, rows, digests, times, hashes = [], [], [], [], [], []
@@ -38,6 +39,7 @@ def main() -> int:
         rank=arguments.rank,
         world=arguments.world,
         start=arguments.start,
+        output=arguments.output,
         timeout_s=60.0,
         attach_timeout_s=60.0,
     ) as feed:

@@ -86,7 +86,7 @@ class FeedRun:
         self.config = work / f"{self.feed}.textproto"
         values = {**DEFAULTS, "directory": directory, **settings}
         values.setdefault("unpack", f"position_sampling_rate: {values['rate']}")
-        self.config.write_text(PIPELINE.format(**values))
+        self.config.write_text(settings.get("pipeline", PIPELINE).format(**values))
         self.log = work / f"{self.feed}.log"
         self.program = Path(settings.get("programs", BIN)) / "ringfeed"
         self.process: subprocess.Popen[bytes] | None = None

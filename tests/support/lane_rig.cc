@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "proto/batch.pb.h"
+#include "proto/feed_output.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/layout.h"
 #include "workers/stages/all.h"
@@ -27,15 +28,19 @@ std::string with_port(const std::string& from) {
   return from.find('.') == std::string::npos ? from + ".output" : from;
 }
 
-// The text of the string field `port` in the one configuration that the stage has.
+// The text of the string field `port` in the one configuration that the stage has; of "name[2]" the
+// third of the repeated field `name`.
 std::string wired_to(const StageConfig& config, const std::string& port) {
+  const std::size_t bracket = port.find('[');
   std::vector<const google::protobuf::FieldDescriptor*> fields;
   config.GetReflection()->ListFields(config, &fields);
   for (const auto* field : fields) {
     if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const google::protobuf::Message& own = config.GetReflection()->GetMessage(config, field);
-    const auto* input = own.GetDescriptor()->FindFieldByName(port);
-    if (input != nullptr) return own.GetReflection()->GetString(own, input);
+    const auto* input = own.GetDescriptor()->FindFieldByName(port.substr(0, bracket));
+    if (input == nullptr) continue;
+    if (bracket == std::string::npos) return own.GetReflection()->GetString(own, input);
+    return own.GetReflection()->GetRepeatedString(own, input, std::stoi(port.substr(bracket + 1)));
   }
   return "";
 }
@@ -409,10 +414,10 @@ void LaneRig::make_feed() {
     registry_.find(stage_kind(made->config))->batch(made->config, schema);
     const auto lanes = static_cast<std::uint32_t>(made->lanes.size());
     feed_geometry_ = {.lanes = lanes,
-                      .slots = (config_.feed_output().slots() + lanes - 1) / lanes * lanes,
+                      .slots = (output_settings(config_).slots() + lanes - 1) / lanes * lanes,
                       .descriptors = shm::descriptor_count(lanes),
                       .slot_bytes = schema.slot_bytes(),
-                      .ordered = config_.feed_output().dispatch() == FeedOutputConfig::ORDERED};
+                      .ordered = ordered_dispatch(config_)};
     feed_control_ = make_segment("feed", shm::SegmentKind::kFeedControl,
                                  shm::feed_control_bytes(lanes, feed_geometry_.descriptors));
     payload_ =
@@ -428,8 +433,7 @@ void LaneRig::make_feed() {
 
 EdgeMode LaneRig::mode(shm::Overflow overflow) const {
   if (overflow != shm::Overflow::kBlock) return EdgeMode::kLoose;
-  return config_.feed_output().dispatch() == FeedOutputConfig::RELAXED ? EdgeMode::kRelaxed
-                                                                       : EdgeMode::kOrdered;
+  return ordered_dispatch(config_) ? EdgeMode::kOrdered : EdgeMode::kRelaxed;
 }
 
 const shm::LanePage& LaneRig::page(std::size_t number) const {
@@ -764,7 +768,7 @@ bool LaneRig::scale(const std::string& name, std::uint32_t lanes) {
       if (!lane->outputs[i].feed) at(kOutputWords, i, lane->outputs[i].peer, 1);
     }
   }
-  if (config_.feed_output().dispatch() == FeedOutputConfig::RELAXED) first = from = before.from;
+  if (!ordered_dispatch(config_)) first = from = before.from;
   if (first < before.from) return false;
   for (const std::size_t number : lanes_of(name)) {
     if (finished(number)) return false;

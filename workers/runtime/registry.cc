@@ -50,12 +50,15 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
       }
       continue;
     }
-    for (const PortSpec& port : type->inputs) {
+    std::vector<PortSpec> inputs = type->inputs;
+    std::vector<PortSpec> outputs = type->outputs;
+    if (type->more_ports) type->more_ports(stage, inputs, outputs);
+    for (const PortSpec& port : inputs) {
       PortPlan& to = *out.add_inputs();
       to.set_name(port.name);
       to.set_record_type(port.record_type);
     }
-    for (const PortSpec& port : type->outputs) {
+    for (const PortSpec& port : outputs) {
       PortPlan& to = *out.add_outputs();
       to.set_name(port.name);
       to.set_record_type(port.record_type);

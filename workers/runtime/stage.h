@@ -300,6 +300,11 @@ struct StageType {
   std::string kind;  // name of the field in StageConfig
   std::vector<PortSpec> inputs;
   std::vector<PortSpec> outputs;
+  // Adds the ports that follow from the configuration; may be empty. An input "name[2]" is wired by
+  // the third element of the repeated field `name`.
+  std::function<void(const StageConfig&, std::vector<PortSpec>& inputs,
+                     std::vector<PortSpec>& outputs)>
+      more_ports;
   std::function<std::vector<NodeSpec>(const StageConfig&, const DataLoaderConfig&)> nodes;
   std::function<std::vector<Problem>(const StageConfig&, const DataLoaderConfig&)>
       problems;  // may be empty

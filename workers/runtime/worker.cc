@@ -245,7 +245,7 @@ class Worker {
   void add_input(LaneParts& parts, const LaneSetup& lane, const LaneInput& input);
   void add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutput& output,
                   const OutputSpec& spec);
-  void add_feed(LaneParts& parts, const LaneSetup& lane);
+  void add_feed(LaneParts& parts, const LaneSetup& lane, const FeedSetup& feed);
   [[nodiscard]] EdgeMode mode(shm::Overflow overflow) const {
     if (overflow != shm::Overflow::kBlock) return EdgeMode::kLoose;
     return setup_.dispatch() == FeedOutputConfig::RELAXED ? EdgeMode::kRelaxed : EdgeMode::kOrdered;
@@ -297,7 +297,7 @@ void Worker::add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutpu
   port.block = std::max<std::uint64_t>(1, output.block());
   port.lane = lane.number();
   port.lanes.own_words = node_lanes(lane.node_index());
-  if (!output.feed()) port.lanes.peer_words = node_lanes(output.peer_node());
+  if (output.feed() == 0) port.lanes.peer_words = node_lanes(output.peer_node());
   port.unit_per_record = spec.units == UnitRule::kRecord;
   port.follows = spec.units == UnitRule::kFollow && lane.inputs_size() != 0;
   for (const RingEnd& end : output.rings()) {
@@ -320,8 +320,7 @@ void Worker::add_output(LaneParts& parts, const LaneSetup& lane, const LaneOutpu
   parts.output_names.push_back(output.port());
 }
 
-void Worker::add_feed(LaneParts& parts, const LaneSetup& lane) {
-  const FeedSetup& feed = setup_.output();
+void Worker::add_feed(LaneParts& parts, const LaneSetup& lane, const FeedSetup& feed) {
   shm::FeedProducer::Memory memory;
   memory.feed_control = segments_.map(feed.feed_control_segment(), true);
   memory.payload = segments_.map(feed.payload_segment(), true);
@@ -391,7 +390,12 @@ void Worker::make_lane(const LaneSetup& lane) {
                   fmt::format("{}: has no output '{}'", parts.name, output.port()));
     }
     add_output(parts, lane, output, *spec);
-    if (output.feed()) add_feed(parts, lane);
+    if (output.feed() != 0) {
+      if (output.feed() > static_cast<std::uint32_t>(setup_.outputs_size())) {
+        throw Error(ErrorCode::kIo, fmt::format("the setup has no output {}", output.feed()));
+      }
+      add_feed(parts, lane, setup_.outputs(static_cast<int>(output.feed()) - 1));
+    }
   }
   parts.random_key = mix(setup_.seed(), mix(lane.stage()));
   if (lane.lanes() > 1 || !lane.node().empty()) {

@@ -1,10 +1,13 @@
 #include "workers/stages/all.h"
 
 #include "workers/stages/chunk_source_loader.h"
+#include "workers/stages/chunk_source_splitter.h"
 #include "workers/stages/chunk_unpacker.h"
 #include "workers/stages/file_path_provider.h"
+#include "workers/stages/join_positions.h"
 #include "workers/stages/shuffling_chunk_pool.h"
 #include "workers/stages/shuffling_frame_sampler.h"
+#include "workers/stages/simple_chunk_extractor.h"
 #include "workers/stages/tensor_generator.h"
 
 namespace ringfeed {
@@ -16,6 +19,9 @@ void register_all_stages(Registry& registry) {
   registry.add(chunk_unpacker_type());
   registry.add(shuffling_frame_sampler_type());
   registry.add(tensor_generator_type());
+  registry.add(chunk_source_splitter_type());
+  registry.add(simple_chunk_extractor_type());
+  registry.add(join_positions_type());
 }
 
 }  // namespace ringfeed

@@ -44,6 +44,16 @@ StoreKey key_of(const TaskRecord& task, std::string_view path, const struct stat
 
 }  // namespace
 
+OutputSpec chunk_tasks_output() {
+  return {.port = "tasks",
+          .record_type = "tasks",
+          .exported = false,
+          .queue_capacity = 64,
+          .queue_bytes = 256 * kKiB,
+          .overflow = BLOCK,
+          .units = UnitRule::kRecord};
+}
+
 ChunkReader::ChunkReader(const StageContext& context)
     : context_(context),
       in_(context.input("tasks")),

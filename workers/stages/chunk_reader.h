@@ -1,4 +1,5 @@
-// The lanes of a pool that read chunks: a task names one, what comes out is its packed frames.
+// The lanes of a pool or an extractor that read chunks: a task names one, what comes out is its
+// packed frames.
 //
 //   tasks    from the window lane (records.h)
 //   output   chunks   in the order of the tasks; only the positions that the unpacker behind it
@@ -16,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,6 +34,16 @@
 #include "workers/store/chunk_store.h"
 
 namespace ringfeed {
+
+// What hands out tasks puts them out here.
+[[nodiscard]] OutputSpec chunk_tasks_output();
+
+// The node "read" of a stage, with `config`'s threads and queue. Its tasks come from the stage's
+// node without a name.
+template <typename Config>
+[[nodiscard]] NodeSpec chunk_reader_node(const Config& config, const DataLoaderConfig& feed,
+                                         const std::string& stage, std::uint64_t store_bytes,
+                                         const std::string& store_directory);
 
 class ChunkReader final : public Stage {
  public:
@@ -110,5 +122,36 @@ class ChunkReader final : public Stage {
   std::unordered_map<std::string, OpenFile> files_;
   std::uint64_t clock_ = 0;
 };
+
+template <typename Config>
+NodeSpec chunk_reader_node(const Config& config, const DataLoaderConfig& feed,
+                           const std::string& stage, std::uint64_t store_bytes,
+                           const std::string& store_directory) {
+  NodeSpec read;
+  read.name = "read";
+  read.lanes = config.threads();
+  read.lanes_max = std::max(config.threads(), config.max_threads());
+  read.state_version = 3;
+  read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};
+  // Whole games are work enough for a commit, and memory enough for a queue; a few positions out of
+  // a store are not.
+  const auto any_key = [](std::string_view) { return std::uint64_t{0}; };
+  const bool few = consumer_choice(feed, stage, any_key).has_value();
+  read.steps_per_commit = !few ? 1 : store_bytes != 0 ? 32 : 8;
+  OutputSpec chunks = output_spec(config, "chunks", 16 * kMiB, UnitRule::kFollow);
+  if (few && !config.has_queue_capacity()) chunks.queue_capacity = 256;
+  read.outputs = {chunks,
+                  {.port = "rejects",
+                   .record_type = "rejects",
+                   .exported = false,
+                   .queue_capacity = 256,
+                   .queue_bytes = 64 * kKiB,
+                   .overflow = DROP_NEW,
+                   .units = UnitRule::kRecord}};
+  if (store_directory.empty()) read.private_bytes = store_bytes;
+  read.weight = 2;
+  read.create = [](const StageContext& context) { return std::make_unique<ChunkReader>(context); };
+  return read;
+}
 
 }  // namespace ringfeed

@@ -29,6 +29,12 @@ std::uint32_t frames_of(std::uint64_t bytes) noexcept {
   return 0;
 }
 
+// More than any chunk may have stays more (kInflatedBytesMax).
+std::uint32_t clamped(std::uint64_t bytes) noexcept {
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(bytes, std::numeric_limits<std::uint32_t>::max()));
+}
+
 }  // namespace
 
 ChunkSourceLoader::ChunkSourceLoader(const StageContext& context)
@@ -106,7 +112,8 @@ bool ChunkSourceLoader::open_tar(Step& step, const std::string& path, int fd) no
   }
   for (const formats::Chunk& chunk : index->chunks) {
     places_.push_back({.offset = chunk.data_offset,
-                       .bytes = chunk.data_bytes,
+                       .bytes = clamped(chunk.data_bytes),
+                       .index = static_cast<std::uint32_t>(places_.size()),
                        .frames = frames_of(chunk.uncompressed_bytes),
                        .uses = 0,
                        .flags = chunk.is_gzip != 0 ? kChunkGzip : std::uint16_t{0}});
@@ -136,7 +143,8 @@ bool ChunkSourceLoader::open_gzip(Step& step, const std::string& path, int fd,
   // A file that is not gzip at all is taken as records.
   const bool gzip = formats::is_gzip(begins);
   places_.push_back({.offset = 0,
-                     .bytes = bytes,
+                     .bytes = clamped(bytes),
+                     .index = 0,
                      .frames = frames_of(gzip ? formats::gzip_uncompressed_bytes(ends) : bytes),
                      .uses = 0,
                      .flags = gzip ? kChunkGzip : std::uint16_t{0}});

@@ -20,7 +20,8 @@ inline constexpr std::uint64_t kScanCompleteRecord = 1;
 // One chunk of a source, as the pool keeps it.
 struct ChunkPlace {
   std::uint64_t offset;  // of its bytes in the file
-  std::uint64_t bytes;   // as stored
+  std::uint32_t bytes;   // as stored; the largest number also for more
+  std::uint32_t index;   // among the chunks of the file
   std::uint32_t frames;  // claimed by the gzip trailer or by the size; verified when it is read
   std::uint16_t uses;    // how often it was drawn; saturates
   std::uint16_t flags;   // kChunk...
@@ -30,9 +31,8 @@ inline constexpr std::uint16_t kChunkGzip = 1;     // to be inflated; else recor
 inline constexpr std::uint16_t kChunkDropped = 2;  // was found unusable, or its file was replaced
 
 struct SourceRecord {
-  std::uint64_t first_chunk;  // index in the file of the first chunk here: a huge tar comes in
-                              // several sources
-  std::uint32_t chunk_count;
+  std::uint64_t first_chunk;  // a huge tar comes in several sources: 0 in the first of them
+  std::uint32_t chunk_count;  // may be 0, where a splitter has left none
   std::uint32_t path_bytes;
 };
 static_assert(sizeof(SourceRecord) == 16);

@@ -112,9 +112,7 @@ ChunkPlace ChunkWindow::place_at(const std::byte* bank, const Source& source,
 }
 
 ChunkWindow::Extent ChunkWindow::extent_of(const ChunkPlace& place) noexcept {
-  // Whatever a damaged index claims: sums of these do not run over.
-  constexpr std::uint64_t kBytesMax = 1ULL << 32;
-  return {.chunks = 1, .positions = place.frames, .bytes = std::min(place.bytes, kBytesMax)};
+  return {.chunks = 1, .positions = place.frames, .bytes = place.bytes};
 }
 
 // Of all chunks of the entry.
@@ -305,6 +303,8 @@ StepStatus ChunkWindow::take_source(Step& step, const Record& record) noexcept {
     }
     if (listed != 0) return StepStatus::kDone;
   }
+  // What a splitter has left nothing of; above, it took the place of what was there.
+  if (source.chunk_count == 0) return step.consume(record);
   const std::uint64_t offset = step.load(state_.used);
   append(step, record);
   const std::byte* bank = step.bytes(state_.banks.offset + step.load(state_.bank));
@@ -597,7 +597,7 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
                               entry.path_bytes);
   const TaskRecord task = {
       .global_index = *draw.value,
-      .identity = mix(mix(sort_key(path)), entry.first_chunk + index),
+      .identity = mix(mix(sort_key(path)), place.index),
       .offset = place.offset,
       .bytes = place.bytes,
       .frames = place.frames,
@@ -667,14 +667,8 @@ StageType shuffling_chunk_pool_type() {
     window.state_bytes_max = layout.bytes() + kBankBytesMax;
     window.inputs = {{.port = "input", .from = "", .block = 1},
                      {.port = "rejects", .from = "read.rejects", .block = 1}};
-    window.outputs = {{.port = "tasks",
-                       .record_type = "tasks",
-                       .exported = false,
-                       .queue_capacity = 64,
-                       .queue_bytes = 256 * kKiB,
-                       .overflow = BLOCK,
-                       .units = UnitRule::kRecord}};
-    window.state_version = 2;
+    window.outputs = {chunk_tasks_output()};
+    window.state_version = 3;
     window.weight = 0.02;
     // One: a second call could write a bank that the first one has just left and a dead lane would
     // still need.
@@ -684,34 +678,8 @@ StageType shuffling_chunk_pool_type() {
       return std::make_unique<ChunkWindow>(context);
     };
 
-    NodeSpec read;
-    read.name = "read";
-    read.lanes = own.threads();
-    read.lanes_max = std::max(own.threads(), own.max_threads());
-    read.state_version = 2;
-    read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};
-    // Whole games are work enough for a commit, and memory enough for a queue; a few positions out
-    // of a store are not.
-    const auto any_key = [](std::string_view) { return std::uint64_t{0}; };
-    const bool few = consumer_choice(feed, config.name(), any_key).has_value();
-    read.steps_per_commit = !few ? 1 : own.has_store_bytes() ? 32 : 8;
-    OutputSpec chunks = output_spec(own, "chunks", 16 * kMiB, UnitRule::kFollow);
-    if (few && !own.has_queue_capacity()) chunks.queue_capacity = 256;
-    read.outputs = {chunks,
-                    {.port = "rejects",
-                     .record_type = "rejects",
-                     .exported = false,
-                     .queue_capacity = 256,
-                     .queue_bytes = 64 * kKiB,
-                     .overflow = DROP_NEW,
-                     .units = UnitRule::kRecord}};
-    if (own.has_store_bytes() && own.store_directory().empty()) {
-      read.private_bytes = own.store_bytes();
-    }
-    read.weight = 2;
-    read.create = [](const StageContext& context) {
-      return std::make_unique<ChunkReader>(context);
-    };
+    const NodeSpec read =
+        chunk_reader_node(own, feed, config.name(), own.store_bytes(), own.store_directory());
     return std::vector<NodeSpec>{window, read};
   };
   return type;

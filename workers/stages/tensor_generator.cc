@@ -1,6 +1,7 @@
 #include "workers/stages/tensor_generator.h"
 
 #include "proto/batch.pb.h"
+#include "proto/feed_output.h"
 #include "workers/runtime/random.h"
 
 namespace ringfeed {
@@ -144,7 +145,7 @@ StageType tensor_generator_type() {
     // batch, do they come round in the order in which batches are numbered.
     const TensorGeneratorConfig& own = config.tensor_generator();
     std::vector<Problem> problems;
-    if (own.threads() < 2 || feed.feed_output().dispatch() != FeedOutputConfig::ORDERED) {
+    if (own.threads() < 2 || !ordered_dispatch(feed)) {
       return problems;
     }
     const std::string before = own.input().substr(0, own.input().find('.'));
@@ -155,6 +156,7 @@ StageType tensor_generator_type() {
            stage.shuffling_frame_sampler().overflow_behavior() != BLOCK)) {
         continue;
       }
+      if (stage.has_join_positions()) continue;
       if (stage.has_chunk_unpacker() && stage.chunk_unpacker().overflow_behavior() != BLOCK) {
         continue;
       }

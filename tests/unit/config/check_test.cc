@@ -163,7 +163,8 @@ TEST(CheckStages, HaveAConfiguration) {
       messages(lc0_text() + "stages { name: \"empty\" }"),
       ElementsAre("lc0.textproto:7:1: stage 'empty': it has no configuration; give exactly one of "
                   "file_path_provider, chunk_source_loader, shuffling_chunk_pool, chunk_unpacker, "
-                  "shuffling_frame_sampler, tensor_generator"));
+                  "shuffling_frame_sampler, tensor_generator, chunk_validator, chunk_rescorer, "
+                  "chunk_source_splitter, simple_chunk_extractor, join_positions"));
 }
 
 TEST(CheckStages, AnUnknownConfigurationIsOneMistake) {
@@ -247,7 +248,7 @@ TEST(CheckRanges, EveryNumberOfTheSchemaHasOneOrNeedsNone) {
     }
   };
   visit(*DataLoaderConfig::descriptor(), visit);
-  EXPECT_THAT(without, ElementsAre("seed"));
+  EXPECT_THAT(without, ElementsAre("key", "seed"));
 }
 
 TEST(CheckRanges, SayWhatIsAllowed) {
@@ -260,7 +261,7 @@ TEST(CheckRanges, SayWhatIsAllowed) {
               ElementsAre(HasSubstr("batch_size is 0; give a whole number from 1 to 1048576")));
   EXPECT_THAT(
       messages(lc0_text(), {"feed_output.slots=257"}),
-      ElementsAre(HasSubstr("feed_output.slots is 257; give a whole number from 1 to 256")));
+      ElementsAre(HasSubstr("feed_output[0].slots is 257; give a whole number from 1 to 256")));
 }
 
 TEST(CheckRanges, OfRatesLeaveOutZeroAndNaN) {
@@ -370,7 +371,7 @@ TEST(CheckConsumers, RankedGroupsNeedAWorldAndSharedOnesHaveNone) {
   EXPECT_THAT(
       messages(lc0_text() + "feed_output { groups { name: \"a\" kind: RANKED world: 17 } }"),
       ElementsAre(
-          HasSubstr("feed_output.groups[0].world is 17; give a whole number from 1 to 16")));
+          HasSubstr("feed_output[0].groups[0].world is 17; give a whole number from 1 to 16")));
 }
 
 TEST(CheckConsumers, HaveDifferentNames) {
@@ -391,7 +392,7 @@ TEST(CheckConsumers, AreAtMostSixteen) {
   EXPECT_THAT(messages(with_groups(16)), IsEmpty());
   EXPECT_THAT(
       messages(with_groups(17)),
-      ElementsAre(HasSubstr("this is consumer group number 17 of 17; a feed has at most 16")));
+      ElementsAre(HasSubstr("this is consumer group number 17 of 17; an output has at most 16")));
 }
 
 TEST(CheckSlots, EachProducingLaneNeedsItsOwn) {
@@ -423,11 +424,25 @@ TEST(CheckSlots, QueueCapacityOfTheLastStageIsTheNumberOfSlotsUnlessSlotsIsGiven
   const auto slots = [](const std::vector<std::string>& overrides) {
     const CheckedText text = checked_text(lc0_text(), overrides);
     EXPECT_EQ(problem_report(text.checked.problems), "");
-    return slot_count(text.configuration.message(), text.checked.wiring);
+    return slot_count(text.configuration.message(), text.checked.wiring.outputs.at(0));
   };
   EXPECT_EQ(slots({}), 8U);
   EXPECT_EQ(slots({"stages.tensors.queue_capacity=12"}), 12U);
   EXPECT_EQ(slots({"stages.tensors.queue_capacity=12", "feed_output.slots=5"}), 5U);
+}
+
+TEST(CheckSlots, AnOutputThatKeepsTheNewestGivesWayToEverybody) {
+  const std::string text =
+      lc0_text_with("input: \"sampler\"", "input: \"sampler\" overflow_behavior: KEEP_NEWEST");
+  EXPECT_THAT(messages(text), IsEmpty());
+  EXPECT_THAT(messages(text + "feed_output { slots: 3 }"),
+              ElementsAre(HasSubstr("overflow_behavior KEEP_NEWEST of stage 'tensors' needs 4")));
+  EXPECT_THAT(messages(text + "feed_output { groups { name: \"a\" policy: BLOCK } }"),
+              ElementsAre(HasSubstr("consumer group 'a' has policy BLOCK, but its output keeps the "
+                                    "newest batches")));
+  EXPECT_THAT(messages(lc0_text_with("input: \"sampler\"",
+                                     "input: \"sampler\" overflow_behavior: DROP_NEW")),
+              ElementsAre(HasSubstr("take BLOCK, or KEEP_NEWEST")));
 }
 
 TEST(CheckRestarts, BackoffDoesNotShrink) {

@@ -24,7 +24,7 @@ TEST(Explain, ShowsGroupsStagesPortsBatchesAndMemory) {
   EXPECT_EQ(
       explain(text.configuration.message(), text.plan, text.checked.wiring, groups, memory),
       "feed lc0: 6 stages, 8 lanes, 3 processes\n"
-      "  2 epochs, seed 7, dispatch ORDERED, 8 slots\n"
+      "  2 epochs, seed 7, dispatch ORDERED\n"
       "group provider+loader+pool: 5 lanes\n"
       "  provider  file_path_provider    lanes 1           in: -                           out: "
       "files on output\n"
@@ -40,7 +40,7 @@ TEST(Explain, ShowsGroupsStagesPortsBatchesAndMemory) {
       "group tensors: 1 lane\n"
       "  tensors  tensor_generator  lanes 1  in: frames from sampler.output  out: batches on "
       "output\n"
-      "batches of up to 1024 rows, 28.0 MiB each, from tensors.output\n"
+      "batches of up to 1024 rows, 28.0 MiB each, 8 slots, from tensors.output\n"
       "  planes float32 [rows, 112, 8, 8]\n"
       "consumer group ranks: RANKED of 4, policy BLOCK\n"
       "memory\n"

@@ -23,6 +23,9 @@ const std::map<std::string, Kind>& kinds() {
       {"chunk_unpacker", {"chunks", "frames", 0.4}},
       {"shuffling_frame_sampler", {"frames", "frames", 0.5}},
       {"tensor_generator", {"frames", "batches", 1.2}},
+      {"simple_chunk_extractor", {"sources", "chunks", 1.0}},
+      {"chunk_source_splitter", {"sources", "sources", 0.01}},  // an output for each `outputs`
+      {"join_positions", {"frames", "frames", 0.1}},            // an input for each `input`
   };
   return all;
 }
@@ -59,20 +62,37 @@ PipelinePlan lc0_plan(const DataLoaderConfig& config) {
     if (set.size() != 1) continue;
     const Kind& kind = kinds().at(set[0]->name());
     planned.set_kind(set[0]->name());
-    if (!kind.input.empty()) {
+    std::vector<std::string> inputs;
+    if (!kind.input.empty()) inputs = {"input"};
+    if (stage.has_join_positions()) {
+      inputs.clear();
+      for (int i = 0; i < stage.join_positions().input_size(); ++i) {
+        inputs.push_back("input[" + std::to_string(i) + "]");
+      }
+    }
+    std::vector<std::string> outputs = {"output"};
+    if (stage.has_chunk_source_splitter()) {
+      outputs.clear();
+      for (const auto& output : stage.chunk_source_splitter().outputs()) {
+        outputs.push_back(output.name());
+      }
+    }
+    for (const std::string& name : inputs) {
       PortPlan* const port = planned.add_inputs();
-      port->set_name("input");
+      port->set_name(name);
       port->set_record_type(kind.input);
     }
-    PortPlan* const port = planned.add_outputs();
-    port->set_name("output");
-    port->set_record_type(kind.output);
+    for (const std::string& name : outputs) {
+      PortPlan* const port = planned.add_outputs();
+      port->set_name(name);
+      port->set_record_type(kind.output);
+    }
 
     const std::uint32_t threads = threads_of(stage.GetReflection()->GetMessage(stage, set[0]));
     NodePlan* node = planned.add_nodes();
     node->set_lanes(threads);
     node->set_weight(kind.weight);
-    if (!kind.input.empty()) add_input(*node, "input", "");
+    for (const std::string& name : inputs) add_input(*node, name, "");
     if (stage.has_shuffling_chunk_pool()) {
       // One lane owns the window, `threads` lanes read behind it.
       node->set_lanes(1);
@@ -87,7 +107,13 @@ PipelinePlan lc0_plan(const DataLoaderConfig& config) {
         problem->set_text("store_directory needs store_bytes; give both");
       }
     }
-    add_output(*node, "output", kind.output)->set_exported(true);
+    for (const std::string& name : outputs) {
+      NodeOutput* const output = add_output(*node, name, kind.output);
+      output->set_exported(true);
+      if (stage.has_tensor_generator()) {
+        output->set_overflow(stage.tensor_generator().overflow_behavior());
+      }
+    }
     if (stage.has_chunk_unpacker() && stage.chunk_unpacker().has_position_count() &&
         stage.chunk_unpacker().has_position_sampling_rate()) {
       PlanProblem* const problem = planned.add_problems();

@@ -205,7 +205,7 @@ TEST(ReadRefuses, ValuesOfTheWrongKind) {
           "f.textproto:5:7: feed is lc0; give a text in double quotes",
           "f.textproto:6:32: storage.memory_budget_bytes is 1.5; give a whole number from "
           "1048576 to 18446744073709551615",
-          "f.textproto:7:25: feed_output.dispatch is RELAXD; give one of ORDERED, RELAXED; did "
+          "f.textproto:7:25: feed_output[0].dispatch is RELAXD; give one of ORDERED, RELAXED; did "
           "you mean 'RELAXED'?",
           "f.textproto:8:14: log.level is \"INFO\"; write INFO without quotes",
           HasSubstr("f.textproto:9:10: restart is a list; give a message")));
@@ -292,8 +292,8 @@ TEST(Override, SetsAFieldByIndexByNameAndWithoutTheKind) {
     EXPECT_EQ(with({path}).stages(2).shuffling_chunk_pool().chunk_pool_size(), 1000U) << path;
   }
   EXPECT_EQ(with({"seed=7"}).seed(), 7U);
-  EXPECT_EQ(with({"feed_output.slots=3"}).feed_output().slots(), 3U);
-  EXPECT_EQ(with({"feed_output.dispatch=RELAXED"}).feed_output().dispatch(),
+  EXPECT_EQ(with({"feed_output.slots=3"}).feed_output(0).slots(), 3U);
+  EXPECT_EQ(with({"feed_output.dispatch=RELAXED"}).feed_output(0).dispatch(),
             FeedOutputConfig::RELAXED);
 }
 

@@ -12,6 +12,7 @@
 namespace ringfeed::config {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -27,8 +28,9 @@ TEST(Wiring, ConnectsEveryInputToItsOutput) {
                   Edge{2, "output", 3, "input", "chunks"}, Edge{3, "output", 4, "input", "frames"},
                   Edge{4, "output", 5, "input", "frames"}));
   EXPECT_THAT(wiring.order, ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_EQ(wiring.batches_stage, 5);
-  EXPECT_EQ(wiring.batches_port, "output");
+  ASSERT_EQ(wiring.outputs.size(), 1U);
+  EXPECT_EQ(wiring.outputs[0].stage, 5);
+  EXPECT_EQ(wiring.outputs[0].port, "output");
 }
 
 TEST(Wiring, TheOrderOfTheStagesInTheFileDoesNotMatter) {
@@ -40,7 +42,7 @@ TEST(Wiring, TheOrderOfTheStagesInTheFileDoesNotMatter) {
     stages { name: "provider" file_path_provider { directory: "/data" } })");
   ASSERT_EQ(problem_report(text.checked.problems), "");
   EXPECT_THAT(text.checked.wiring.order, ElementsAre(4, 2, 3, 1, 0));
-  EXPECT_EQ(text.checked.wiring.batches_stage, 0);
+  EXPECT_EQ(text.checked.wiring.outputs.at(0).stage, 0);
 }
 
 TEST(Wiring, AnInputCanNameItsPort) {
@@ -115,19 +117,81 @@ TEST(WiringRefuses, APipelineWithoutBatches) {
                   "stage that makes them from p.output (files)"));
 }
 
-TEST(WiringRefuses, TwoOutputsOfBatches) {
-  const std::string text =
-      lc0_text() +
-      "stages { name: \"p2\" file_path_provider { directory: \"/e\" } }\n"
-      "stages { name: \"l2\" chunk_source_loader { input: \"p2\" } }\n"
-      "stages { name: \"c2\" shuffling_chunk_pool { input: \"l2\" } }\n"
-      "stages { name: \"u2\" chunk_unpacker { input: \"c2\" position_count: 1 } }\n"
-      "stages { name: \"t2\" tensor_generator { input: \"u2\" } }\n";
+// Training and validation out of the same files.
+std::string two_outputs(const std::string& outputs) {
+  return R"(stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+stages { name: "split" chunk_source_splitter {
+  input: "loader" outputs { name: "a" } outputs { name: "b" } } }
+stages { name: "pool" shuffling_chunk_pool { input: "split.a" } }
+stages { name: "u1" chunk_unpacker { input: "pool" position_count: 1 } }
+stages { name: "t1" tensor_generator { input: "u1" } }
+stages { name: "extract" simple_chunk_extractor { input: "split.b" } }
+stages { name: "u2" chunk_unpacker { input: "extract" position_count: 1 } }
+stages { name: "t2" tensor_generator { input: "u2" } }
+)" + outputs;
+}
+
+TEST(Wiring, SeveralOutputsOfBatchesAreToldApart) {
+  const CheckedText text = checked_text(two_outputs(
+      "feed_output { stage: \"t2\" alias: \"validation\" } feed_output { stage: \"t1.output\" }"));
+  ASSERT_EQ(problem_report(text.checked.problems), "");
+  EXPECT_THAT(text.checked.wiring.outputs,
+              ElementsAre(BatchesPort{.stage = 5, .port = "output", .settings = 1},
+                          BatchesPort{.stage = 8, .port = "output", .settings = 0}))
+      << "the one without an alias first";
+  EXPECT_THAT(text.checked.wiring.edges, Contains(Edge{2, "b", 6, "input", "sources"}));
+}
+
+TEST(WiringRefuses, SeveralOutputsOfBatchesThatAreNotToldApart) {
   EXPECT_THAT(
-      messages(text),
-      ElementsAre("lc0.textproto:11:1: stage 't2': its output 'output' carries batches, but so "
-                  "does tensors.output; a feed has one output of batches: remove one of the "
-                  "two, or run two feeds"));
+      messages(two_outputs("")),
+      ElementsAre(HasSubstr("stage 't1': its output 'output' carries batches, and it is not the "
+                            "only one; say by which name trainers get it: feed_output { stage: "
+                            "\"t1\" alias:"),
+                  HasSubstr("stage 't2': its output 'output' carries batches")));
+  EXPECT_THAT(messages(two_outputs("feed_output { slots: 8 } feed_output { stage: \"t2\" }")),
+              ElementsAre(HasSubstr("it does not say which output of batches it is about; add "
+                                    "stage: \"NAME\" with one of t1, t2"),
+                          HasSubstr("neither it nor feed_output[0] has an alias")));
+  EXPECT_THAT(
+      messages(
+          two_outputs("feed_output { stage: \"t1\" } feed_output { stage: \"t3\" alias: \"x\" }")),
+      ElementsAre(HasSubstr("stage is \"t3\", but no output of batches has that name; did you "
+                            "mean 't1'")));
+  EXPECT_THAT(
+      messages(two_outputs("feed_output { stage: \"t1\" alias: \"x\" } feed_output { stage: "
+                           "\"t2\" alias: \"x\" }")),
+      ElementsAre(HasSubstr("its alias 'x' is that of feed_output[0]; rename one of them")));
+  EXPECT_THAT(messages(two_outputs("feed_output { stage: \"t1\" } feed_output { stage: \"t1\" "
+                                   "alias: \"x\" }")),
+              ElementsAre(HasSubstr("stage 't2': its output"),
+                          HasSubstr("and so is feed_output[0]; keep one of the two")));
+  EXPECT_THAT(
+      messages(two_outputs("feed_output { stage: \"t1\" } feed_output { stage: \"t2\" alias: "
+                           "\"x\" dispatch: RELAXED }")),
+      ElementsAre(HasSubstr("dispatch is RELAXED here and ORDERED in feed_output[0]")));
+}
+
+TEST(WiringRefuses, AnOutputOfASplitterThatNobodyReads) {
+  EXPECT_THAT(messages(lc0_text_with("input: \"loader\"", "input: \"split.a\"") +
+                       "stages { name: \"split\" chunk_source_splitter { input: \"loader\" outputs "
+                       "{ name: \"a\" } outputs { name: \"b\" } } }"),
+              ElementsAre(HasSubstr("nobody reads its output 'b' (sources)")));
+}
+
+TEST(Wiring, AStageCanHaveSeveralInputs) {
+  const std::string more =
+      "stages { name: \"u2\" chunk_unpacker { input: \"e\" position_count: 1 } }\n"
+      "stages { name: \"e\" simple_chunk_extractor { input: \"l2\" } }\n"
+      "stages { name: \"l2\" chunk_source_loader { input: \"p2\" } }\n"
+      "stages { name: \"p2\" file_path_provider { directory: \"/data\" } }\n"
+      "stages { name: \"join\" join_positions { input: \"u2\" input: \"unpacker\" } }\n";
+  const CheckedText text =
+      checked_text(lc0_text_with("input: \"unpacker\"", "input: \"join\"") + more);
+  ASSERT_EQ(problem_report(text.checked.problems), "");
+  EXPECT_THAT(text.checked.wiring.edges, Contains(Edge{6, "output", 10, "input[0]", "frames"}));
+  EXPECT_THAT(text.checked.wiring.edges, Contains(Edge{3, "output", 10, "input[1]", "frames"}));
 }
 
 // sampler <-> more, beside a pipeline that is right.

@@ -78,8 +78,8 @@ constexpr char kGolden[] =
     "FeedState:phase:0:4;"
     "FeedState:reason_bytes:4:4;"
     "FeedState:supervisor_pid:8:4;"
-    "FeedState:replacing:12:4;"
-    "FeedState:reason:16:1008;"
+    "FeedState:replacing:12:32;"
+    "FeedState:reason:44:980;"
     "NodeLanesWords:shares:0:8;"
     "NodeLanesWords:floor:8:8;"
     "TailLine:tail:0:8;"
@@ -139,7 +139,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0x5d49514ef9b2db6b;
+constexpr std::uint64_t kGoldenHash = 0x849361fc7c38b015;
 
 std::string layout_text() {
   std::string text;

@@ -269,7 +269,12 @@ class PoolBad : public ::testing::TestWithParam<int> {
   static std::vector<BadChunk> kinds() {
     const std::string gzip = gzip_text(game(900, 2));
     const auto whole = [](const std::string& file, std::uint16_t flags) {
-      return ChunkPlace{.offset = 0, .bytes = file.size(), .frames = 2, .uses = 0, .flags = flags};
+      return ChunkPlace{.offset = 0,
+                        .bytes = static_cast<std::uint32_t>(file.size()),
+                        .index = 0,
+                        .frames = 2,
+                        .uses = 0,
+                        .flags = flags};
     };
     std::string damaged = gzip;
     damaged[gzip.size() / 2] = static_cast<char>(damaged[gzip.size() / 2] ^ 0x55);
@@ -287,8 +292,12 @@ class PoolBad : public ::testing::TestWithParam<int> {
         {"skipped_damaged", whole(damaged, kChunkGzip), damaged},
         {"skipped_damaged", whole(bad_sum, kChunkGzip), bad_sum},
         {"skipped_damaged", whole(gzip, kChunkGzip), gzip.substr(0, gzip.size() - 9)},
-        {"skipped_damaged", {.offset = 0, .bytes = ~0ULL, .frames = 1, .uses = 0, .flags = 0}, odd},
-        {"skipped_empty", {.offset = 0, .bytes = 0, .frames = 0, .uses = 0, .flags = 0}, odd},
+        {"skipped_damaged",
+         {.offset = 0, .bytes = ~0U, .index = 0, .frames = 1, .uses = 0, .flags = 0},
+         odd},
+        {"skipped_empty",
+         {.offset = 0, .bytes = 0, .index = 0, .frames = 0, .uses = 0, .flags = 0},
+         odd},
         {"skipped_empty", whole(gzip_text(""), kChunkGzip), gzip_text("")},
         {"skipped_record", whole(odd, 0), odd},
         {"skipped_record", whole(version_4, 0), version_4},
@@ -329,11 +338,12 @@ TEST(PoolRead, AcceptsWhatTheTrailerClaimsTooLittle) {
   Pool pool("epochs: 1", 100);
   const std::string gzip = gzip_text(game(40, 20));
   const std::string path = pool.directory.write("a", gzip);
-  pool.rig.feed(
-      "sources",
-      source_record(
-          path,
-          {{.offset = 0, .bytes = gzip.size(), .frames = 1, .uses = 0, .flags = kChunkGzip}}));
+  pool.rig.feed("sources", source_record(path, {{.offset = 0,
+                                                 .bytes = static_cast<std::uint32_t>(gzip.size()),
+                                                 .index = 0,
+                                                 .frames = 1,
+                                                 .uses = 0,
+                                                 .flags = kChunkGzip}}));
   pool.complete_scan();
   pool.finish();
   ASSERT_THAT(pool.chunks(), SizeIs(1));

@@ -168,7 +168,11 @@ inline RigRecord source_record(const std::string& path, const std::vector<ChunkP
   const SourceRecord head{first_chunk, static_cast<std::uint32_t>(places.size()),
                           static_cast<std::uint32_t>(path.size())};
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
-  bytes.append(reinterpret_cast<const char*>(places.data()), places.size() * sizeof(ChunkPlace));
+  for (std::uint64_t i = 0; i < places.size(); ++i) {
+    ChunkPlace place = places[i];
+    place.index = static_cast<std::uint32_t>(first_chunk + i);
+    bytes.append(reinterpret_cast<const char*>(&place), sizeof place);
+  }
   bytes += path;
   return {.bytes = std::move(bytes), .user = kFileRecord};
 }
@@ -194,7 +198,12 @@ inline SeenSource see_source(const RigRecord& record) {
 
 // A chunk of raw records.
 inline ChunkPlace raw_place(std::uint64_t offset, std::uint64_t bytes) {
-  return {.offset = offset, .bytes = bytes, .frames = 1, .uses = 0, .flags = 0};
+  return {.offset = offset,
+          .bytes = static_cast<std::uint32_t>(bytes),
+          .index = 0,
+          .frames = 1,
+          .uses = 0,
+          .flags = 0};
 }
 
 // A file of chunks of one raw record each, numbered from `first_id` on, and its source.

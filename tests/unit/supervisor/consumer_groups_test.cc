@@ -27,8 +27,8 @@ constexpr process::Identity kSomebody{77, 1};
 class Groups : public ::testing::Test {
  protected:
   explicit Groups(const test::FeedShape& shape = {})
-      : memory_(test::feed_memory(shape)), groups_(*memory_) {
-    for (std::uint32_t l = 0; l < memory_->layout().output.lanes; ++l) {
+      : memory_(test::feed_memory(shape)), groups_(memory_->output()) {
+    for (std::uint32_t l = 0; l < memory_->output().layout().geometry.lanes; ++l) {
       lanes_.push_back(std::make_unique<ProducingLane>(*memory_, l));
     }
   }
@@ -48,12 +48,16 @@ class Groups : public ::testing::Test {
     return shm::claim_finish(word(at.group, s), s, static_cast<std::uint8_t>(at.member));
   }
   std::atomic<std::uint64_t>& word(std::uint32_t group, std::uint64_t s) {
-    return memory_->group(group).words[s % memory_->layout().output.descriptors];
+    return memory_->output()
+        .group(group)
+        .words[s % memory_->output().layout().geometry.descriptors];
   }
   shm::Claim claim(std::uint32_t group, std::uint64_t s) {
     return shm::decode_claim(word(group, s).load());
   }
-  std::uint64_t start(std::uint32_t group) { return memory_->group(group).head.start.load(); }
+  std::uint64_t start(std::uint32_t group) {
+    return memory_->output().group(group).head.start.load();
+  }
 
   std::unique_ptr<layout::FeedMemory> memory_;
   ConsumerGroups groups_;
@@ -265,7 +269,7 @@ TEST_F(Groups, ANewGroupOnAnOldPageStartsWithCleanWords) {
   ASSERT_EQ(lanes_[0]->publish_all(), 4);
   ASSERT_TRUE(take(old, 1));
   ASSERT_TRUE(release(old, 1));
-  memory_->group(old.group).low.store(2);
+  memory_->output().group(old.group).low.store(2);
   groups_.leave(old, now_);
   groups_.close(old.group);
   groups_.advance(now_);
@@ -280,7 +284,7 @@ TEST_F(Groups, ANewGroupOnAnOldPageStartsWithCleanWords) {
   ASSERT_EQ(groups_.state(group), GroupState::kActive);
   EXPECT_EQ(start(group), 1U);
   EXPECT_EQ(claim(group, 1).state, ClaimState::kNone);
-  EXPECT_EQ(memory_->group(group).low.load(), 0U);
+  EXPECT_EQ(memory_->output().group(group).low.load(), 0U);
   EXPECT_EQ(groups_.unfinished(group, false), 4U);
 }
 
@@ -383,7 +387,7 @@ class SpoiledGroups : public Groups {
     answer();
     EXPECT_TRUE(lanes_[0]->publish());
   }
-  shm::GroupPage& page() { return memory_->group(bad_.group); }
+  shm::GroupPage& page() { return memory_->output().group(bad_.group); }
   // The first change that advance() tells of.
   std::string damage() {
     const auto changes = groups_.advance(now_);
@@ -478,7 +482,7 @@ TEST_F(SpoiledGroups, OneThatHasLeftCanNotBringItsGroupBack) {
 TEST_F(Groups, ADeclaredGroupThatWasSpoiledIsMadeAnew) {
   ASSERT_TRUE(groups_.declare({.name = "train"}).ok());
   const MemberPlace place = must_enter({.name = "train"});
-  memory_->group(place.group).head.kind = 77;
+  memory_->output().group(place.group).head.kind = 77;
   groups_.advance(now_);
   EXPECT_EQ(groups_.state(place.group), GroupState::kDraining);
   groups_.leave(place, now_);
@@ -496,7 +500,7 @@ TEST_F(SpoiledGroups, StayBarredForTheNextSupervisor) {
   groups_.advance(now_);
   page().head.redeliver = 1;
   page().head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
-  ConsumerGroups next(*memory_);
+  ConsumerGroups next(memory_->output());
   EXPECT_EQ(next.adopt().size(), 2U);
   EXPECT_EQ(next.state(bad_.group), GroupState::kDraining);
   EXPECT_EQ(next.state(good_.group), GroupState::kActive);
@@ -559,8 +563,8 @@ TEST_F(Groups, WhoeverAsksForAnotherWorldIsToldTheGroups) {
 class Linger : public Groups {
  protected:
   std::optional<std::string> why(bool draining = false) {
-    return process::reason_to_linger(groups_,
-                                     {draining, now_, ended_, memory_->batches_published()});
+    return process::reason_to_linger(
+        groups_, {draining, now_, ended_, memory_->output().batches_published()});
   }
   std::uint64_t ended_ = 1000;
 };
@@ -599,7 +603,8 @@ TEST_F(Linger, NotForAMemberThatHasSeenTheEndAndKeepsItsLastBatch) {
   ASSERT_TRUE(lanes_[0]->publish());
   lanes_[0]->finish();
   ASSERT_TRUE(take(place, 1));
-  memory_->group(place.group)
+  memory_->output()
+      .group(place.group)
       .members[place.member]
       .state.store(static_cast<std::uint32_t>(shm::MemberState::kAtEnd));
   EXPECT_EQ(why(), std::nullopt);

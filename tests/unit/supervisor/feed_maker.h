@@ -45,7 +45,7 @@ inline PlannedFeed planned_feed(const FeedShape& shape = {}) {
   StageConfig& pack = *feed.config.add_stages();
   pack.set_name("pack");
   pack.mutable_tensor_generator()->set_input("mix");
-  feed.config.mutable_feed_output()->set_slots(shape.slots);
+  feed.config.add_feed_output()->set_slots(shape.slots);
 
   const auto add_output = [](NodePlan& node, const std::string& port, std::uint64_t records,
                              std::uint64_t bytes, bool exported) {
@@ -100,8 +100,7 @@ inline PlannedFeed planned_feed(const FeedShape& shape = {}) {
 
   feed.wiring.edges = {{0, "output", 1, "input", "chunks"}, {1, "output", 2, "input", "frames"}};
   feed.wiring.order = {0, 1, 2};
-  feed.wiring.batches_stage = 2;
-  feed.wiring.batches_port = "output";
+  feed.wiring.outputs = {{.stage = 2, .port = "output", .settings = 0}};
   feed.groups = {{"front", {0, 1}}, {"back", {2}}};
   return feed;
 }
@@ -120,13 +119,15 @@ inline std::unique_ptr<layout::FeedMemory> feed_memory(const FeedShape& shape = 
 class ProducingLane {
  public:
   ProducingLane(const layout::FeedMemory& memory, std::uint32_t number)
-      : memory_(memory), index_(memory.layout().producing_lanes[number]) {
+      : memory_(memory), index_(memory.output().layout().producing_lanes[number]) {
     const layout::FeedLayout& layout = memory.layout();
     const std::uint32_t arena = layout.lanes[index_].arena_segment;
     arena_ = shm::Arena::map(memory.fd(arena), layout.segments[arena].spec.bytes, "arena")
                  .value_or_throw();
-    feed_control_ = shm::map_segment(memory.fd(layout.feed_control_segment), true).value_or_throw();
-    payload_ = shm::map_segment(memory.fd(layout.payload_segment), true).value_or_throw();
+    feed_control_ =
+        shm::map_segment(memory.fd(layout.outputs[0].feed_control_segment), true).value_or_throw();
+    payload_ =
+        shm::map_segment(memory.fd(layout.outputs[0].payload_segment), true).value_or_throw();
     segments_.resize(shm::kFirstRingSegment);
     segments_[shm::kArenaSegment] = arena_.segment();
     segments_[shm::kLanePageSegment] = {reinterpret_cast<std::byte*>(&memory.lane(index_)),
@@ -139,10 +140,10 @@ class ProducingLane {
     shm::FeedProducer::Memory parts;
     parts.feed_control = feed_control_.data();
     parts.payload = payload_.data();
-    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) parts.groups[g] = &memory.group(g);
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) parts.groups[g] = &memory.output().group(g);
     parts.page = &memory.lane(index_);
     parts.open_slot = shm::word_ref(shm::kArenaSegment, shm::kRuntimeWordsOffset);
-    producer_ = std::make_unique<shm::FeedProducer>(parts, layout.output, number);
+    producer_ = std::make_unique<shm::FeedProducer>(parts, layout.outputs[0].geometry, number);
   }
 
   // What a lane does between two steps: answers groups that join.

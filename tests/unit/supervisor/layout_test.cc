@@ -43,7 +43,7 @@ TEST(FeedLayout, LanesAreNumberedByStageNodeAndNumber) {
   EXPECT_THAT(lane_names(layout),
               ElementsAre("source.0", "mix.0", "mix.read.0", "mix.read.1", "pack.0", "pack.1"));
   for (std::uint32_t i = 0; i < layout.lanes.size(); ++i) EXPECT_EQ(layout.lanes[i].index, i);
-  EXPECT_THAT(layout.producing_lanes, ElementsAre(4, 5));
+  EXPECT_THAT(layout.outputs[0].producing_lanes, ElementsAre(4, 5));
   EXPECT_THAT(layout.groups[0].lanes, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(layout.groups[1].lanes, ElementsAre(4, 5));
 }
@@ -98,9 +98,10 @@ TEST(OnlyLane, KeepsWhatItTouchesAndShrinksTheRest) {
 
 TEST(OnlyLane, ThatWritesBatchesHasASlotForEachLane) {
   const FeedLayout alone = only_lane(laid_out({.packers = 2, .slots = 8}), 5);
-  EXPECT_EQ(alone.output.slots, 2U);
-  EXPECT_EQ(alone.segments[alone.payload_segment].spec.bytes, shm::payload_bytes(alone.output));
-  EXPECT_EQ(alone.segments[alone.feed_control_segment].spec.geometry[1], 2U);
+  EXPECT_EQ(alone.outputs[0].geometry.slots, 2U);
+  EXPECT_EQ(alone.segments[alone.outputs[0].payload_segment].spec.bytes,
+            shm::payload_bytes(alone.outputs[0].geometry));
+  EXPECT_EQ(alone.segments[alone.outputs[0].feed_control_segment].spec.geometry[1], 2U);
 }
 
 // mix.0 reads `input` (1 ring) and `feedback` (2 rings): lines 0, 1, 2.
@@ -145,19 +146,19 @@ TEST(FeedLayout, OnlyArenasWithAHigherBoundMayGrow) {
 
 TEST(FeedLayout, SlotsAreSharedOutEvenlyAndStartOnPages) {
   const FeedLayout layout = laid_out({.packers = 3, .slots = 7, .slot_bytes = 5000});
-  EXPECT_EQ(layout.output.slots, 9U) << "the next multiple of three";
-  EXPECT_EQ(layout.output.descriptors, 255U);
-  EXPECT_EQ(layout.output.slot_bytes, 8192U);
-  EXPECT_EQ(layout.slot_bytes, 5000U);
-  const auto& geometry = layout.segments[layout.feed_control_segment].spec.geometry;
+  EXPECT_EQ(layout.outputs[0].geometry.slots, 9U) << "the next multiple of three";
+  EXPECT_EQ(layout.outputs[0].geometry.descriptors, 255U);
+  EXPECT_EQ(layout.outputs[0].geometry.slot_bytes, 8192U);
+  EXPECT_EQ(layout.outputs[0].slot_bytes, 5000U);
+  const auto& geometry = layout.segments[layout.outputs[0].feed_control_segment].spec.geometry;
   EXPECT_THAT(std::vector<std::uint32_t>(geometry.begin(), geometry.begin() + 6),
               ElementsAre(3, 9, 255, 8192, 0, 1));
-  EXPECT_EQ(layout.segments[layout.payload_segment].spec.bytes, 4096U + 9U * 8192U);
+  EXPECT_EQ(layout.segments[layout.outputs[0].payload_segment].spec.bytes, 4096U + 9U * 8192U);
 }
 
 TEST(FeedLayout, MoreSlotsThanDescriptorsAreNotPossible) {
   const FeedLayout layout = laid_out({.packers = 3, .slots = 256});
-  EXPECT_EQ(layout.output.slots, 255U);
+  EXPECT_EQ(layout.outputs[0].geometry.slots, 255U);
 }
 
 TEST(FeedLayout, RefusesAnInputThatNobodyWrites) {
@@ -236,7 +237,7 @@ TEST(FeedMemory, SegmentsAreReadyAndOfThisFeed) {
 
 TEST(FeedMemory, TrainersCannotWriteAnythingButTheirGroup) {
   const auto memory = test::feed_memory();
-  const std::vector<int> fds = memory->trainer_fds(3);
+  const std::vector<int> fds = memory->output().trainer_fds(3);
   ASSERT_EQ(fds.size(), 4U);
   EXPECT_FALSE(shm::map_segment(fds[0], true).ok()) << "control";
   EXPECT_FALSE(shm::map_segment(fds[1], true).ok()) << "feed control";
@@ -310,19 +311,19 @@ TEST(WorkerSetup, OnlyWhoWritesBatchesGetsTheFeed) {
   const FeedLayout& layout = memory->layout();
   WorkerSetup front;
   fill_setup(*memory, 0, {}, front);
-  EXPECT_FALSE(front.has_output());
+  EXPECT_EQ(front.outputs_size(), 0);
   for (const SegmentSetup& segment : front.segments()) {
-    EXPECT_NE(segment.id(), layout.payload_segment);
-    EXPECT_NE(segment.id(), layout.feed_control_segment);
+    EXPECT_NE(segment.id(), layout.outputs[0].payload_segment);
+    EXPECT_NE(segment.id(), layout.outputs[0].feed_control_segment);
   }
   WorkerSetup back;
   fill_setup(*memory, 1, {}, back);
-  ASSERT_TRUE(back.has_output());
-  EXPECT_EQ(back.output().group_segments_size(), static_cast<int>(shm::kGroupsMax));
-  EXPECT_EQ(back.output().slots_per_lane(), 4U);
-  EXPECT_THAT(writable(back), ::testing::Contains(layout.payload_segment));
+  ASSERT_EQ(back.outputs_size(), 1);
+  EXPECT_EQ(back.outputs(0).group_segments_size(), static_cast<int>(shm::kGroupsMax));
+  EXPECT_EQ(back.outputs(0).slots_per_lane(), 4U);
+  EXPECT_THAT(writable(back), ::testing::Contains(layout.outputs[0].payload_segment));
   ASSERT_EQ(back.lanes_size(), 1);
-  EXPECT_TRUE(back.lanes(0).outputs(0).feed());
+  EXPECT_EQ(back.lanes(0).outputs(0).feed(), 1U);
   EXPECT_EQ(back.lanes(0).outputs(0).rings_size(), 0);
 }
 

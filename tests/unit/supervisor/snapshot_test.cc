@@ -87,7 +87,7 @@ TEST_F(Snapshots, GiveBackWhatTheSegmentsHeld) {
   std::mt19937_64 random(3);
   const std::uint32_t arena = arena_of(1);
   shm::grow_segment(memory_->fd(arena), 400'000, "arena").or_throw();
-  for (const std::uint32_t segment : {arena, layout_.payload_segment}) {
+  for (const std::uint32_t segment : {arena, layout_.outputs[0].payload_segment}) {
     const shm::Mapping mapping = map(memory_->fd(segment));
     for (int i = 0; i < 100; ++i) {
       const std::uint64_t at =
@@ -102,12 +102,12 @@ TEST_F(Snapshots, GiveBackWhatTheSegmentsHeld) {
   Result<layout::FoundMemory> found = load(work_ / "saved", read, layout_, {});
   ASSERT_TRUE(found.ok()) << found.error().message();
   EXPECT_EQ(found->identity.feed_id, memory_->identity().feed_id);
-  for (const std::uint32_t segment : {arena, layout_.payload_segment}) {
+  for (const std::uint32_t segment : {arena, layout_.outputs[0].payload_segment}) {
     EXPECT_EQ(contents(map(found->fds[segment].get())), contents(map(memory_->fd(segment))));
   }
   // And is memory that a supervisor can take over.
   const layout::FeedMemory taken(layout_, std::move(*found));
-  EXPECT_EQ(taken.newest_batch(), 0U);
+  EXPECT_EQ(taken.output().newest_batch(), 0U);
 }
 
 TEST_F(Snapshots, WriteOnlyWhatHasChangedSinceTheLastCopy) {
@@ -154,10 +154,10 @@ TEST_F(Snapshots, AreRightThoughSegmentsChangeWhileTheyAreCopied) {
 }
 
 TEST_F(Snapshots, LookOnlyAtWhatLanesHaveStamped) {
-  const std::uint32_t lane = layout_.producing_lanes[0];
+  const std::uint32_t lane = layout_.outputs[0].producing_lanes[0];
   finish_all_but(lane);
   const shm::Mapping heads = map(memory_->fd(layout_.lanes[lane].heads_segment));
-  const shm::Mapping payload = map(memory_->fd(layout_.payload_segment));
+  const shm::Mapping payload = map(memory_->fd(layout_.outputs[0].payload_segment));
   shm::Stamps stamped = stamps(lane, heads);
   Store store(work_ / "saved");
   add_all(store);
@@ -165,7 +165,7 @@ TEST_F(Snapshots, LookOnlyAtWhatLanesHaveStamped) {
   const auto copy = [&] {
     Look look = changes.look();
     for (std::size_t i = 0; i < look.size(); ++i) {
-      if (i != layout_.payload_segment) look[i].emplace();
+      if (i != layout_.outputs[0].payload_segment) look[i].emplace();
     }
     return store.copy(1, go_, look);
   };
@@ -419,7 +419,7 @@ TEST_F(Snapshots, KnowNobodyWhoWasAtWork) {
   lane.progress_ns.store(~std::uint64_t{0});
   lane.parked.store(3);
   lane.commit.store(77);
-  shm::Member& member = memory_->group(4).members[1];
+  shm::Member& member = memory_->output().group(4).members[1];
   member.pid = static_cast<std::uint32_t>(::getpid());
   member.state.store(static_cast<std::uint32_t>(shm::MemberState::kLive));
   const SnapshotManifest saved = save(work_ / "saved");
@@ -429,8 +429,8 @@ TEST_F(Snapshots, KnowNobodyWhoWasAtWork) {
   EXPECT_EQ(found.lane(2).progress_ns.load(), 0U);
   EXPECT_EQ(found.lane(2).parked.load(), 0U);
   EXPECT_EQ(found.lane(2).commit.load(), 77U);
-  EXPECT_EQ(found.group(4).members[1].pid, 0U);
-  EXPECT_EQ(found.group(4).members[1].state.load(),
+  EXPECT_EQ(found.output().group(4).members[1].pid, 0U);
+  EXPECT_EQ(found.output().group(4).members[1].state.load(),
             static_cast<std::uint32_t>(shm::MemberState::kLive))
       << "its claims are still to be given back";
 }

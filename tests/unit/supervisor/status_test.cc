@@ -111,14 +111,14 @@ TEST_F(Status, ANoteThatLiesAboutItsLengthIsCut) {
 }
 
 TEST_F(Status, ProducingLanesCountTheirBatches) {
-  control::ConsumerGroups groups(*memory_);
+  control::ConsumerGroups groups(memory_->output());
   test::ProducingLane lane(*memory_, 0);
   ASSERT_EQ(lane.publish_all(), 4);
   StatusReply status = stages({{7, 0}, {8, 0}});
   EXPECT_EQ(status.stages(2).lanes(0).records_out(), 4U);
-  fill_output(*memory_, groups, feed_.plan.stages(2).batch(), status);
-  EXPECT_EQ(status.output().batches_published(), 4U);
-  EXPECT_EQ(status.output().slots_used(), 4U);
+  fill_output(memory_->output(), groups, feed_.plan.stages(2).batch(), status);
+  EXPECT_EQ(status.outputs(0).batches_published(), 4U);
+  EXPECT_EQ(status.outputs(0).slots_used(), 4U);
 }
 
 TEST(Show, JsonHasNumbersAsNumbersAndRatesFromTwoLooks) {
@@ -129,16 +129,17 @@ TEST(Show, JsonHasNumbersAsNumbersAndRatesFromTwoLooks) {
   LaneStatus& lane = *before.add_stages()->add_lanes();
   lane.set_name("pool.0");
   lane.set_records_out(100);
+  before.add_outputs();
   StatusReply now = before;
   now.set_uptime_ms(1500);
   now.mutable_stages(0)->mutable_lanes(0)->set_records_out(150);
-  now.mutable_output()->set_batches_published(7);
+  now.mutable_outputs(0)->set_batches_published(7);
   const auto json = nlohmann::json::parse(status_json(now, &before));
   EXPECT_EQ(json["feed"], "lc0");
   EXPECT_EQ(json["state"], "RUNNING");
   EXPECT_EQ(json["stages"][0]["lanes"][0]["records_out"], 150);
   EXPECT_EQ(json["stages"][0]["lanes"][0]["records_per_s"], 100.0);
-  EXPECT_EQ(json["output"]["batches_per_s"], 14.0);
+  EXPECT_EQ(json["outputs"][0]["batches_per_s"], 14.0);
   EXPECT_TRUE(json["rings"].is_array());
   EXPECT_FALSE(json.contains("reason")) << "what is absent is left out";
 }
@@ -159,14 +160,22 @@ TEST(Show, TextNamesLanesRingsGroupsAndTrainers) {
   ring.set_to("unpack.0");
   ring.set_fill_records(3);
   ring.set_capacity_records(16);
+  status.add_outputs();
+  FeedStatus& validation = *status.add_outputs();
+  validation.set_alias("validation");
+  validation.set_batches_published(12);
   status.add_groups()->set_name("train");
+  ConsumerGroupStatus& other = *status.add_groups();
+  other.set_name("other");
+  other.set_output("validation");
   TrainerStatus& trainer = *status.add_trainers();
   trainer.set_group("train");
   trainer.set_client("train.py");
   const std::string text = show_status(status, nullptr);
   for (const char* part :
        {"feed lc0: warming", "stopped by signal 15", "pool: 3 of 10 chunks", "pool.0", "starved",
-        "pool.0 > unpack.0", "3 of 16", "group train: shared", "train.py"}) {
+        "pool.0 > unpack.0", "3 of 16", "feed: 0 batches", "group train: shared", "train.py",
+        "output validation: 12 batches", "group other: shared"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }

@@ -58,7 +58,6 @@ class RunningFeed : public ::testing::Test {
       metrics::Talk talk(metrics::Level::kInfo, "");
       const FeedRun run{.config = feed_.config,
                         .plan = feed_.plan,
-                        .batches_stage = 2,
                         .seed = 1,
                         .config_file = "test.textproto",
                         .worker_binary = RINGFEED_BINARY_DIR "/bin/supervisor_fake_worker",

@@ -162,15 +162,18 @@ enum class FeedPhase : std::uint32_t {
   kStopped = 5,  // ended before its lanes were at their end; `reason` says why, no more will come
 };
 
+// Outputs of batches that a feed may have.
+inline constexpr std::uint32_t kOutputsMax = 8;
+
 // Written by the supervisor: the reason first, then the phase (release).
 struct FeedState {
   std::atomic<std::uint32_t> phase;
   std::uint32_t reason_bytes;
   std::atomic<std::uint32_t> supervisor_pid;
-  // A consumer group that is put back to an earlier batch: (1 + its new page) << 8 | 1 + its old
-  // page; 0: none. Here and not on the pages, which the group's trainers may write.
-  std::atomic<std::uint32_t> replacing;
-  char reason[1024 - 16];
+  // By output: a consumer group that is put back to an earlier batch: (1 + its new page) << 8 | 1 +
+  // its old page; 0: none. Here and not on the pages, which the group's trainers may write.
+  std::atomic<std::uint32_t> replacing[kOutputsMax];
+  char reason[1024 - 12 - 4 * kOutputsMax];
 };
 static_assert(sizeof(FeedState) == 1024);
 inline constexpr std::size_t kFeedStateOffset = 0x400;

@@ -1,0 +1,172 @@
+"""Feeds with several outputs: training and validation out of the same games."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lc0_data
+import lc0_reference
+import numpy as np
+import pytest
+from conftest import FeedRun, wait_until
+
+import ringfeed
+
+MakeRun = Callable[..., FeedRun]
+
+TWO = """
+feed: "{feed}"
+seed: {seed}
+epochs: {epochs}
+stages {{ name: "provider" file_path_provider {{ directory: "{directory}" queue_capacity: 64 }} }}
+stages {{ name: "loader" chunk_source_loader {{ input: "provider" }} }}
+stages {{ name: "split" chunk_source_splitter {{
+  input: "loader" outputs {{ name: "train" weight: 9 }} outputs {{ name: "rest" weight: 1 }} }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "split.train" threads: {readers} {in_pool} }} }}
+stages {{ name: "unpacker" chunk_unpacker {{ input: "pool" {unpack} queue_capacity: 512 }} }}
+stages {{ name: "sampler" shuffling_frame_sampler {{
+  input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: 512 }} }}
+stages {{ name: "tensors" tensor_generator {{ input: "sampler" batch_size: {batch} }} }}
+stages {{ name: "extract" simple_chunk_extractor {{ input: "split.rest" threads: {readers} }} }}
+stages {{ name: "unpack_rest" chunk_unpacker {{ input: "extract" position_sampling_rate: 1 }} }}
+stages {{ name: "tensors_rest" tensor_generator {{
+  input: "unpack_rest" batch_size: 64 {tensors} }} }}
+feed_output {{ stage: "tensors" slots: {slots} }}
+feed_output {{ stage: "tensors_rest" alias: "validation" slots: {slots} {groups} }}
+{extra}
+"""
+
+
+def test_every_position_is_in_one_of_the_two(make_run: MakeRun, games: lc0_data.Manifest) -> None:
+    run = make_run(pipeline=TWO).start()
+    train, rest = run.trainer(), run.trainer(output="validation")
+    seen = [train.result(), rest.result()]
+    assert run.wait() == 0, run.text()
+    together = np.concatenate([result["hashes"] for result in seen])
+    audit = lc0_reference.audit(together, games.record_hashes)
+    assert audit.exact, str(audit)
+    share = seen[1]["hashes"].size / together.size
+    assert 0.03 < share < 0.2, "about a tenth of 125 games"
+
+
+@pytest.mark.parametrize("kills", [0, 6])
+def test_the_split_and_the_order_are_the_same_in_every_run(make_run: MakeRun, kills: int) -> None:
+    restarts = "restart { max_restarts: 1000 backoff_ms_min: 1 backoff_ms_max: 5 }"
+    digests = []
+    for readers in (1, 2):
+        run = make_run(pipeline=TWO, readers=readers, epochs=3, extra=restarts).start()
+        trainers = [
+            run.trainer(positions=0, pause_ms=3),
+            run.trainer(positions=0, pause_ms=3, output="validation"),
+        ]
+        for number in range(kills if readers == 2 else 0):
+            wait_until(lambda number=number: trainers[0].batches() > 8 * number, "batches")
+            workers = sorted(run.workers().items())
+            if workers:
+                os.kill(workers[number % len(workers)][1], signal.SIGKILL)
+        digests.append([trainer.result()["digests"] for trainer in trainers])
+        assert run.wait() == 0, run.text()
+    for one, two in zip(*digests, strict=True):
+        assert np.array_equal(one, two)
+
+
+def test_validation_that_nobody_reads_does_not_stop_training(make_run: MakeRun) -> None:
+    keep = "overflow_behavior: KEEP_NEWEST"
+    run = make_run(pipeline=TWO, tensors=keep, batch=64, slots=4).start()
+    train = run.trainer(positions=0)
+    assert train.result()["numbers"].size > 100
+    # Nobody has ever come for the other one: the feed does not wait for him.
+    assert run.wait() == 0, run.text()
+
+
+def test_who_comes_late_gets_the_newest_and_stops_nobody(make_run: MakeRun) -> None:
+    run = make_run(
+        pipeline=TWO, tensors="overflow_behavior: KEEP_NEWEST", batch=64, slots=6, epochs=0
+    ).start()
+    train = run.trainer(batches=200, positions=0)
+    with ringfeed.attach(run.feed, output="validation", socket_dir=run.sockets, timeout_s=30) as late:
+        assert late.stats().output == "validation"
+        status = wait_until(run.status, "the feed")
+        aliases = [output.get("alias", "") for output in status["outputs"]]
+        assert aliases == ["", "validation"]
+        first = late.next()
+        assert first.rows == 64
+        # It keeps its batch for as long as it likes.
+        train.result()
+        kept = np.array(first["planes"])
+        first.release()
+        assert kept.shape == (64, 112, 8, 8)
+        with pytest.raises(ringfeed.InvalidRequest, match="leave out the policy"):
+            ringfeed.attach(
+                run.feed, "b", output="validation", policy="block", socket_dir=run.sockets
+            )
+    with pytest.raises(ringfeed.InvalidRequest, match="has no output 'test'; it has '', 'validation'"):
+        ringfeed.attach(run.feed, output="test", socket_dir=run.sockets)
+
+
+def test_trainers_of_both_survive_the_supervisor(make_run: MakeRun) -> None:
+    run = make_run(pipeline=TWO, epochs=0, batch=64).start()
+    trainers = [
+        run.trainer(batches=400, positions=0),
+        run.trainer(batches=6, positions=0, pause_ms=150, output="validation"),
+    ]
+    wait_until(lambda: all(trainer.batches() > 1 for trainer in trainers), "batches of both")
+    assert run.process is not None
+    run.process.kill()
+    run.process.wait()
+    run.start()
+    for trainer in trainers:
+        result = trainer.result()
+        assert np.array_equal(result["numbers"], np.arange(1, result["numbers"].size + 1))
+    assert run.text().count(" trainer_adopted ") == 2, run.text()
+    assert run.stop() == 0, run.text()
+
+
+def test_a_snapshot_holds_both(make_run: MakeRun, tmp_path: Path) -> None:
+    def until(run: FeedRun, output: str | None, batches: int = 0) -> Any:
+        options = {} if output is None else {"output": output}
+        return run.trainer(positions=0, batches=batches, **options)
+
+    whole = make_run(pipeline=TWO, epochs=2, batch=64).start()
+    expected = [until(whole, None).result(), until(whole, "validation").result()]
+    assert whole.wait() == 0, whole.text()
+
+    run = make_run(pipeline=TWO, epochs=2, batch=64).start()
+    early = [until(run, None, 20).result(), until(run, "validation", 3).result()]
+    saved = tmp_path / "saved"
+    done = run.command("snapshot", run.feed, str(saved))
+    assert done.returncode == 0, done.stderr
+    run.stop()
+    run.close()
+    run.start("--resume", str(saved))
+    late = [until(run, None).result(), until(run, "validation").result()]
+    assert run.wait() == 0, run.text()
+    for want, before, after in zip(expected, early, late, strict=True):
+        got = dict(zip(before["numbers"], before["digests"], strict=True))
+        got.update(zip(after["numbers"], after["digests"], strict=True))
+        assert got == dict(zip(want["numbers"], want["digests"], strict=True))
+
+
+def test_the_loader_gives_batches_by_alias(games: lc0_data.Manifest, tmp_path: Path) -> None:
+    config = TWO.format(
+        feed="x", seed=1, epochs=1, directory=games.directory, readers=1, in_pool="",
+        unpack="position_sampling_rate: 1", reservoir=500, batch=128, slots=6, groups="",
+        tensors="overflow_behavior: KEEP_NEWEST", extra="",
+    )  # fmt: skip
+    with ringfeed.DataLoader(config, timeout_s=60) as loader:
+        planes, policy, values = loader.get_next()
+        assert planes.shape == (128, 112, 8, 8)
+        planes, policy, values = loader.get_next("validation")
+        assert planes.shape == (64, 112, 8, 8) and policy.shape == (64, 1858)
+        with pytest.raises(ringfeed.InvalidRequest, match="no output 'test'"):
+            loader.get_next("test")
+        del planes, policy, values
+        count = sum(1 for _ in loader)
+        assert count > 50
+        while loader.maybe_get_next("validation") is not None:
+            pass
+        assert loader.maybe_get_next() is None

@@ -1,0 +1,147 @@
+#include "workers/stages/chunk_source_splitter.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "workers/runtime/random.h"
+#include "workers/stages/common.h"
+#include "workers/stages/records.h"
+#include "workers/stages/sort_key.h"
+
+namespace ringfeed {
+namespace {
+
+constexpr int kOutputsMax = 16;
+
+}  // namespace
+
+std::size_t split_of(std::uint64_t key, std::string_view sort_key, std::uint64_t index,
+                     const std::vector<std::uint64_t>& weights) noexcept {
+  const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  std::uint64_t place = Random(mix(mix(key, mix(sort_key)), index)).below(sum);
+  std::size_t output = 0;
+  while (place >= weights[output]) place -= weights[output++];
+  return output;
+}
+
+ChunkSourceSplitter::ChunkSourceSplitter(const StageContext& context)
+    : in_(context.input("input")), key_(context.config.chunk_source_splitter().key()) {
+  for (const auto& output : context.config.chunk_source_splitter().outputs()) {
+    outputs_.push_back(context.output(output.name()));
+    weights_.push_back(output.weight());
+    chunks_.push_back(context.counter("chunks_" + output.name().substr(0, 32)));
+  }
+  dealt_.resize(outputs_.size());
+}
+
+StepStatus ChunkSourceSplitter::step(Step& step) noexcept {
+  const std::optional<Record> record = step.peek(in_);
+  if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
+  if (record->user == kScanCompleteRecord) {
+    for (const OutPort output : outputs_) {
+      if (!step.put(output, {}, {.user = kScanCompleteRecord})) return StepStatus::kNoRoom;
+    }
+    return step.consume(*record);
+  }
+  SourceRecord source{};
+  RF_CHECK(record->bytes.size() >= sizeof source, record->bytes.size());
+  std::memcpy(&source, record->bytes.data(), sizeof source);
+  const std::byte* places = record->bytes.data() + sizeof source;
+  const std::span<const std::byte> path = record->bytes.last(source.path_bytes);
+  const std::string_view name = sort_key({reinterpret_cast<const char*>(path.data()), path.size()});
+  for (std::vector<std::uint32_t>& dealt : dealt_) dealt.clear();
+  for (std::uint32_t i = 0; i < source.chunk_count; ++i) {
+    ChunkPlace place{};
+    std::memcpy(&place, places + i * sizeof place, sizeof place);
+    dealt_[split_of(key_, name, place.index, weights_)].push_back(i);
+  }
+  for (std::size_t to = 0; to < outputs_.size(); ++to) {
+    const std::vector<std::uint32_t>& dealt = dealt_[to];
+    // The first part of a file takes the place of all that the file had before, also with nothing.
+    if (dealt.empty() && source.first_chunk != 0) continue;
+    const std::uint64_t bytes = sizeof source + dealt.size() * sizeof(ChunkPlace) + path.size();
+    const std::span<std::byte> room = step.reserve(outputs_[to], bytes);
+    if (room.empty()) return StepStatus::kNoRoom;
+    const SourceRecord part{source.first_chunk, static_cast<std::uint32_t>(dealt.size()),
+                            source.path_bytes};
+    std::memcpy(room.data(), &part, sizeof part);
+    std::byte* at = room.data() + sizeof part;
+    for (const std::uint32_t i : dealt) {
+      std::memcpy(at, places + i * sizeof(ChunkPlace), sizeof(ChunkPlace));
+      at += sizeof(ChunkPlace);
+    }
+    std::memcpy(at, path.data(), path.size());
+    step.put_reserved(outputs_[to], bytes,
+                      {.tag = {record->tag[0], record->tag[1]}, .user = kFileRecord});
+    step.count(chunks_[to], dealt.size());
+  }
+  return step.consume(*record);
+}
+
+StageType chunk_source_splitter_type() {
+  StageType type;
+  type.kind = "chunk_source_splitter";
+  type.inputs = {{"input", "sources"}};
+  type.more_ports = [](const StageConfig& config, std::vector<PortSpec>&,
+                       std::vector<PortSpec>& outputs) {
+    for (const auto& output : config.chunk_source_splitter().outputs()) {
+      outputs.push_back({output.name(), "sources"});
+    }
+  };
+  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
+    const ChunkSourceSplitterConfig& own = config.chunk_source_splitter();
+    std::vector<Problem> problems;
+    if (own.outputs_size() == 0) {
+      problems.push_back({"outputs",
+                          "there is none: give each share a name and a weight, e.g. "
+                          "outputs { name: \"train\" weight: 9 }"});
+    }
+    if (own.outputs_size() > kOutputsMax) {
+      problems.push_back(
+          {fmt::format("outputs[{}]", kOutputsMax),
+           fmt::format("{} outputs are given; {} are the most", own.outputs_size(), kOutputsMax)});
+    }
+    std::set<std::string> names;
+    for (int i = 0; i < own.outputs_size(); ++i) {
+      const std::string& name = own.outputs(i).name();
+      const std::string field = fmt::format("outputs[{}]", i);
+      const bool plain = name.find_first_not_of(
+                             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                             "0123456789_-") == std::string::npos;
+      if (name.empty()) {
+        problems.push_back({field, "it has no name; add name: \"…\""});
+      } else if (!plain || name.size() > 64) {
+        problems.push_back(
+            {field + ".name", fmt::format("\"{}\" cannot be the name of an output; it has 1 to 64 "
+                                          "characters out of A-Z a-z 0-9 _ -",
+                                          name)});
+      } else if (!names.insert(name).second) {
+        problems.push_back(
+            {field + ".name", fmt::format("there is an output '{}' already; rename one", name)});
+      }
+    }
+    return problems;
+  };
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+    const ChunkSourceSplitterConfig& own = config.chunk_source_splitter();
+    NodeSpec node;
+    node.inputs = {{.port = "input", .from = "", .block = 1}};
+    for (const auto& output : own.outputs()) {
+      OutputSpec out = output_spec(own, "sources", 4 * kMiB, UnitRule::kFollow);
+      out.port = output.name();
+      node.outputs.push_back(std::move(out));
+    }
+    node.weight = 0.01;
+    node.steps_per_commit = 4;
+    node.create = [](const StageContext& context) {
+      return std::make_unique<ChunkSourceSplitter>(context);
+    };
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,101 @@
+#include "workers/stages/simple_chunk_extractor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "workers/runtime/random.h"
+#include "workers/stages/chunk_reader.h"
+#include "workers/stages/common.h"
+#include "workers/stages/shuffle.h"
+#include "workers/stages/sort_key.h"
+
+namespace ringfeed {
+
+ChunkExtractor::ChunkExtractor(const StageContext& context)
+    : context_(context),
+      state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      in_(context.input("input")),
+      rejects_(context.input("rejects")),
+      tasks_(context.output("tasks")),
+      sources_(context.counter("sources_processed")),
+      chunks_(context.counter("chunks_processed")),
+      dropped_(context.counter("chunks_dropped")) {}
+
+void ChunkExtractor::forget(Step& step, const Record&) noexcept { step.store(state_.given, 0); }
+
+StepStatus ChunkExtractor::step(Step& step) noexcept {
+  if (const std::optional<Record> reject = step.peek(rejects_)) {
+    step.count(dropped_);
+    return step.consume(*reject);
+  }
+  if (step.draining()) return StepStatus::kEnd;
+  const std::optional<Record> record = step.peek(in_);
+  if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
+  if (record->user == kScanCompleteRecord) return step.consume(*record);
+  SourceRecord source{};
+  RF_CHECK(record->bytes.size() >= sizeof source, record->bytes.size());
+  std::memcpy(&source, record->bytes.data(), sizeof source);
+  const std::uint64_t given = step.load(state_.given);
+  if (given == source.chunk_count) {
+    step.store(state_.given, 0);
+    step.count(sources_);
+    return step.consume(*record);
+  }
+  const std::span<const std::byte> bytes = record->bytes.last(source.path_bytes);
+  const std::string_view path(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::uint64_t name = mix(sort_key(path));
+  const Shuffle order(mix(context_.key, name), source.first_chunk, source.chunk_count);
+  ChunkPlace place{};
+  std::memcpy(&place, record->bytes.data() + sizeof source + order.at(given) * sizeof place,
+              sizeof place);
+  const std::uint64_t total = step.load(state_.total);
+  const TaskRecord task = {
+      .global_index = total,
+      .identity = mix(name, place.index),
+      .offset = place.offset,
+      .bytes = place.bytes,
+      .frames = place.frames,
+      .uses = 0,
+      .flags = place.flags,
+      .path_bytes = source.path_bytes,
+      .reserved = 0,
+      .window_lower = total,  // none of those before is wanted again
+  };
+  const std::span<std::byte> room = step.reserve(tasks_, sizeof task + path.size());
+  if (room.empty()) return StepStatus::kNoRoom;
+  std::memcpy(room.data(), &task, sizeof task);
+  std::memcpy(room.data() + sizeof task, path.data(), path.size());
+  step.put_reserved(tasks_, sizeof task + path.size(), {.tag = {task.identity, task.uses}});
+  step.store(state_.given, given + 1);
+  step.store(state_.total, total + 1);
+  step.count(chunks_);
+  return StepStatus::kDone;
+}
+
+StageType simple_chunk_extractor_type() {
+  StageType type;
+  type.kind = "simple_chunk_extractor";
+  type.inputs = {{"input", "sources"}};
+  type.outputs = {{"output", "chunks"}};
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
+    const SimpleChunkExtractorConfig& own = config.simple_chunk_extractor();
+    NodeSpec extract;
+    StateLayout layout;
+    (void)ChunkExtractor::State(layout);
+    extract.state_bytes = layout.bytes();
+    extract.inputs = {{.port = "input", .from = "", .block = 1},
+                      {.port = "rejects", .from = "read.rejects", .block = 1}};
+    extract.outputs = {chunk_tasks_output()};
+    extract.weight = 0.02;
+    extract.create = [](const StageContext& context) {
+      return std::make_unique<ChunkExtractor>(context);
+    };
+    return std::vector<NodeSpec>{extract, chunk_reader_node(own, feed, config.name(), 0, "")};
+  };
+  return type;
+}
+
+}  // namespace ringfeed
