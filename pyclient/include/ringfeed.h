@@ -259,6 +259,20 @@ RF_API rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* bytes);
  * that is arranged before the batch is taken. */
 RF_API rf_status rf_release_batch(rf_feed* feed, const rf_batch* batch);
 
+/* What one stage answers: its name, and a serialized StageControlResponse. Both are gone after the
+ * call. */
+typedef void (*rf_answer)(void* user, const char* stage, const void* response, uint64_t bytes);
+
+/* Passes a serialized StageControlRequest (proto/control.proto) to one stage, or with stage NULL to
+ * all that understand it, and gives each answer to `answer`. It takes effect exactly once and
+ * between two steps of the stage, whoever dies meanwhile: a supervisor that goes away is followed
+ * by the next one, which is asked the same. timeout_ms < 0: no limit. Result: RF_OK; RF_REFUSED (no
+ * such stage; a stage did not answer); RF_TIMEOUT, RF_IO: whether it has taken effect is not known.
+ * RF_INVALID, RF_DAMAGED, RF_DETACHED, RF_FORKED, RF_NO_MEMORY. Blocks no other call. */
+RF_API rf_status rf_control(rf_feed* feed, const char* stage, const void* request,
+                            uint64_t request_bytes, int64_t timeout_ms, rf_answer answer,
+                            void* user);
+
 /* Leaves the group; the handle stays. Later calls answer RF_DETACHED, and threads that wait in
  * rf_next return it soon.
  *

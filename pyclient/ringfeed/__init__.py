@@ -30,7 +30,7 @@ from .errors import (
     RingfeedError,
     SlotsExhausted,
 )
-from .feed import Feed, FeedStats, Snapshot, attach
+from .feed import Bottleneck, Feed, FeedStats, Snapshot, attach
 from .loader import DataLoader
 from .schema import Schema, Tensor
 
@@ -39,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "BatchReleased",
+    "Bottleneck",
     "DataLoader",
     "Feed",
     "FeedDamaged",

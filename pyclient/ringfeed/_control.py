@@ -5,6 +5,7 @@ Written and read by hand, so that Python's protobuf is needed only by those who 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
@@ -22,6 +23,10 @@ _STATUS_REPLY = 6
 _STAGE_CONTROL_REPLY = 8
 _SNAPSHOT = 10
 _SNAPSHOT_REPLY = 13
+_METRICS = 12
+_METRICS_REPLY = 16
+# A reply that is too long for a packet comes as a descriptor (supervisor/control/packet.h).
+_IN_DESCRIPTOR = b"\x78\x01"
 
 
 def _varint(value: int) -> bytes:
@@ -85,6 +90,17 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         yield key >> 3, value if wire == 2 else int.from_bytes(value, "little")
 
 
+def _receive(connection: socket.socket) -> bytes:
+    reply, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 8)
+    try:
+        if reply != _IN_DESCRIPTOR or len(descriptors) != 1:
+            return reply
+        return os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
 def _request(
     socket_path: str | os.PathLike[str], field: int, body: bytes, timeout_s: float | None
 ) -> bytes:
@@ -100,7 +116,7 @@ def _request(
             connection.settimeout(timeout_s)
             connection.connect(os.fspath(socket_path))
             connection.send(message)
-            reply = connection.recv(1 << 20)
+            reply = _receive(connection)
     except OSError as error:
         raise FeedIOError(f"no answer from the supervisor at {socket_path}: {error}") from error
     if not reply:
@@ -157,6 +173,19 @@ def snapshot(
         if number == _SNAPSHOT_REPLY and isinstance(reply, bytes):
             return {field: value for field, value in fields(reply) if isinstance(value, int)}
     raise FeedDamaged("the supervisor's answer to a snapshot is none")
+
+
+def metrics(socket_path: str | os.PathLike[str], timeout_s: float = 5.0) -> dict[str, Any]:
+    """The supervisor's MetricsReply (proto/metrics.proto), by the names of its fields."""
+    reply = _request(socket_path, _METRICS, number_field(1, 1), timeout_s)
+    for number, body in fields(reply):
+        if number != _METRICS_REPLY or not isinstance(body, bytes):
+            continue
+        for inner, value in fields(body):
+            if inner == 6 and isinstance(value, bytes):
+                answer: dict[str, Any] = json.loads(value)
+                return answer
+    raise FeedDamaged("the supervisor's answer to a question for metrics is none")
 
 
 def stage_control(

@@ -98,6 +98,41 @@ class Snapshot:
     total_s: float
 
 
+@dataclass(frozen=True)
+class Bottleneck:
+    """Who limits the batches that an output of a feed gives.
+
+    Attributes:
+        kind: "stage", "trainers", "files", "machine", or "unknown": see the sentence.
+        sentence: What, why and what to do, with numbers.
+        stage: Name of the stage, and of the slowest one if it is the machine; "" otherwise.
+        part: Part of the stage ("read" of a pool); "": the stage itself.
+        output: Alias of the output, "" if it has none.
+        seconds: Time that was looked at.
+        lanes, lanes_max: Of the stage: how many it has, and up to how many it may be scaled while
+            it runs; 0: it may not.
+        batches_per_s: Batches of the output, now.
+        batches_per_s_next: The same with one more lane of the stage; None where none would help.
+        next: Who limits then.
+        shares: Of each stage or part of one: its lanes, and shares of their time that they are
+            busy, starved, blocked, and, while busy, on a processor (cpu) or ready without one
+            (core_wait).
+    """
+
+    kind: str
+    sentence: str
+    stage: str
+    part: str
+    output: str
+    seconds: float
+    lanes: int
+    lanes_max: int
+    batches_per_s: float
+    batches_per_s_next: float | None
+    next: str
+    shares: dict[str, dict[str, float]]
+
+
 class Feed:
     """A member of a consumer group: an iterator of batches, and a context manager.
 
@@ -281,6 +316,28 @@ class Feed:
             raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
         return _control.pass_on(self._socket_path, message, stage)
 
+    def metrics(self) -> dict[str, Any]:
+        """Numbers of the whole feed: totals, and what came over the last 1, 10 and 60 seconds.
+
+        Returns:
+            A MetricsReply (proto/metrics.proto) as dictionaries, lists and numbers, by the names of
+            its fields: ``["total"]["stage_metrics"][i]``, and ``["windows"][w]`` with
+            ``seconds_covered`` and ``metrics``. Fields without a value are left out.
+        Raises:
+            FeedIOError: The supervisor does not answer.
+        """
+        if self._socket_path is None:
+            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
+        return _control.metrics(self._socket_path)
+
+    def why(self) -> list[Bottleneck]:
+        """Who limits the feed, for each of its outputs; from the last ten seconds at most.
+
+        Raises:
+            FeedIOError: The supervisor does not answer.
+        """
+        return [_bottleneck(found) for found in self.metrics()["bottlenecks"]]
+
     def state_dict(self) -> dict[str, Any]:
         """Where this member is, to be saved with the model: plain numbers, strings and lists."""
         stats = self.stats()
@@ -436,6 +493,26 @@ class Feed:
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"Feed({self.name!r}, group={self.group!r}{state})"
+
+
+def _bottleneck(found: Mapping[str, Any]) -> Bottleneck:
+    return Bottleneck(
+        kind=found["kind"].lower(),
+        sentence=found["sentence"],
+        stage=found.get("stage", ""),
+        part=found.get("part", ""),
+        output=found.get("output", ""),
+        seconds=found.get("seconds_covered", 0.0),
+        lanes=found.get("lanes", 0),
+        lanes_max=found.get("lanes_max", 0),
+        batches_per_s=found["batches_per_s"],
+        batches_per_s_next=found.get("batches_per_s_next"),
+        next=found.get("next", ""),
+        shares={
+            share["name"]: {name: value for name, value in share.items() if name != "name"}
+            for share in found["shares"]
+        },
+    )
 
 
 _ELSEWHERE = (

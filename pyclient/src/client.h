@@ -79,6 +79,14 @@ size_t encode_rejoin(const uint8_t* feed_id, uint32_t output, uint32_t group, ui
 // False if the bytes are no message. *id: Reply.id, 0 for an event.
 bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply);
 
+// Reply.error and Reply.text; false if the bytes are no message.
+bool decode_error(const uint8_t* bytes, size_t count, int64_t* error, char* text, size_t room);
+// A message to stages, as stage_control in a Request; `stage` may be null.
+size_t encode_stage_control(const char* stage, const uint8_t* request, size_t request_bytes,
+                            uint64_t key, uint64_t id, uint8_t* out, size_t room);
+// Calls `answer` for each answer in a Reply; false, perhaps after some, if the bytes are none.
+bool for_each_answer(const uint8_t* bytes, size_t count, rf_answer answer, void* user);
+
 // ---- the control socket (socket.cc) ----
 
 // Connects to the feed's supervisor; the descriptor or -1, with the path tried (the last one) and

@@ -22,10 +22,14 @@ class Writer {
     for (int i = 0; i < 8; ++i) byte(static_cast<uint8_t>(value >> (8 * i)));
   }
   void bytes(uint32_t field, const void* data, size_t count) {
-    raw(uint64_t{field} << 3 | 2);
-    raw(count);
+    begin(field, count);
     const auto* from = static_cast<const uint8_t*>(data);
     for (size_t i = 0; i < count; ++i) byte(from[i]);
+  }
+  // The key and the length of `count` bytes, which follow.
+  void begin(uint32_t field, size_t count) {
+    raw(uint64_t{field} << 3 | 2);
+    raw(count);
   }
   void text(uint32_t field, const char* text) { bytes(field, text, strlen(text)); }
   // Bytes written; 0 if they did not fit.
@@ -284,6 +288,65 @@ bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply*
     if (in.field == 4 && in.wire == 2 && !decode_attach(in.data, in.count, reply)) return false;
   }
   return in.whole();
+}
+
+bool decode_error(const uint8_t* bytes, size_t count, int64_t* error, char* text, size_t room) {
+  *error = 0;
+  text[0] = '\0';
+  Reader in(bytes, count);
+  while (in.next()) {
+    if (in.field == 2 && in.wire == 0) *error = static_cast<int64_t>(in.value);
+    if (in.field == 3 && in.wire == 2) in.copy_text(text, room);
+  }
+  return in.whole();
+}
+
+size_t encode_stage_control(const char* stage, const uint8_t* request, size_t request_bytes,
+                            uint64_t key, uint64_t id, uint8_t* out, size_t room) {
+  // The call's own bytes are known beforehand, so it need not be written twice.
+  const auto length_bytes = [](size_t length) {
+    size_t bytes = 1;
+    for (; length >= 0x80; length >>= 7) ++bytes;
+    return bytes;
+  };
+  const size_t stage_bytes = stage == nullptr ? 0 : strlen(stage);
+  size_t call_bytes = 1 + length_bytes(request_bytes) + request_bytes + 9;
+  if (stage != nullptr) call_bytes += 1 + length_bytes(stage_bytes) + stage_bytes;
+  Writer call(out, room);
+  call.varint(1, id);
+  call.begin(6, call_bytes);
+  if (stage != nullptr) call.bytes(1, stage, stage_bytes);
+  call.bytes(2, request, request_bytes);
+  call.fixed64(3, key);
+  return call.finish();
+}
+
+bool for_each_answer(const uint8_t* bytes, size_t count, rf_answer answer, void* user) {
+  Reader reply(bytes, count);
+  bool answered = false;
+  while (reply.next()) {
+    if (reply.field != 8 || reply.wire != 2) continue;
+    answered = true;
+    Reader answers(reply.data, reply.count);
+    while (answers.next()) {
+      if (answers.field != 1 || answers.wire != 2) continue;
+      Reader one(answers.data, answers.count);
+      char stage[72] = "";
+      const uint8_t* response = nullptr;
+      size_t response_bytes = 0;
+      while (one.next()) {
+        if (one.field == 1 && one.wire == 2) one.copy_text(stage, sizeof stage);
+        if (one.field == 2 && one.wire == 2) {
+          response = one.data;
+          response_bytes = one.count;
+        }
+      }
+      if (!one.whole()) return false;
+      answer(user, stage, response, response_bytes);
+    }
+    if (!answers.whole()) return false;
+  }
+  return reply.whole() && answered;
 }
 
 }  // namespace ringfeed::client

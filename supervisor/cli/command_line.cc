@@ -106,6 +106,23 @@ int main_with(int argc, char** argv) {
   add_directory(*status_verb, directory);
   status_verb->callback([&] { result = status(directory, feed, json); });
 
+  CLI::App* metrics_verb =
+      app.add_subcommand("metrics", "Show numbers: totals, and rates over 1, 10 and 60 seconds");
+  metrics_verb->add_option("FEED", feed, "name of the feed")->required();
+  metrics_verb->add_flag(
+      "--json", json, "for programs: MetricsReply of proto/metrics.proto, as protobuf writes it");
+  metrics_verb->footer("Example: ringfeed metrics lc0 --json");
+  add_directory(*metrics_verb, directory);
+  metrics_verb->callback([&] { result = metrics(directory, feed, json); });
+
+  CLI::App* why_verb = app.add_subcommand(
+      "why", "Say who limits a feed: a stage, the trainers, the files or the machine");
+  why_verb->add_option("FEED", feed, "name of the feed")->required();
+  why_verb->add_flag("--json", json, "for programs: BottleneckProto of proto/metrics.proto");
+  why_verb->footer("From the last 10 seconds, or what there is.\nExample: ringfeed why lc0");
+  add_directory(*why_verb, directory);
+  why_verb->callback([&] { result = why(directory, feed, json); });
+
   bool now = false;
   CLI::App* stop_verb = app.add_subcommand("stop", "End a feed and wait until it has ended");
   stop_verb->add_option("FEED", feed, "name of the feed")->required();

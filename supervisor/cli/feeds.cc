@@ -171,13 +171,58 @@ int status(const std::string& directory, const std::string& feed, bool json) {
     const StatusReply before = ask_status(*client, 1);
     std::this_thread::sleep_for(kRateInterval);
     const StatusReply now = ask_status(*client, 2);
-    fmt::print("{}",
-               json ? metrics::status_json(now, &before) : metrics::show_status(now, &before));
+    fmt::print("{}", json ? ringfeed::metrics::status_json(now, &before)
+                          : ringfeed::metrics::show_status(now, &before));
   }
   for (const Orphan& orphan : orphans) {
     fmt::print("{}", json ? orphan_json(orphan) : orphan_text(orphan));
   }
   return orphans.empty() ? kOk : kOrphaned;
+}
+
+namespace {
+
+// Asks the feed. The exit status of the program: not kOk if nobody answers.
+int ask_metrics(const std::string& directory, const std::string& feed, MetricsReply& metrics) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) {
+    const std::optional<Orphan> orphan = find_orphan(directories, feed);
+    if (!orphan) return no_such_feed(directories, feed);
+    fmt::print(stderr, "{}", orphan_text(*orphan));
+    return kOrphaned;
+  }
+  Request request;
+  request.set_id(1);
+  request.mutable_metrics();
+  const Reply reply = client->call(request);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  metrics = reply.metrics();
+  return kOk;
+}
+
+}  // namespace
+
+int metrics(const std::string& directory, const std::string& feed, bool json) {
+  MetricsReply reply;
+  if (const int status = ask_metrics(directory, feed, reply); status != kOk) return status;
+  fmt::print("{}", json ? ringfeed::metrics::protobuf_json(reply)
+                        : ringfeed::metrics::show_metrics(reply));
+  return kOk;
+}
+
+int why(const std::string& directory, const std::string& feed, bool json) {
+  MetricsReply reply;
+  if (const int status = ask_metrics(directory, feed, reply); status != kOk) return status;
+  if (!json) {
+    fmt::print("{}", ringfeed::metrics::show_bottlenecks(reply));
+    return kOk;
+  }
+  MetricsReply only;
+  only.set_feed(reply.feed());
+  *only.mutable_bottlenecks() = reply.bottlenecks();
+  fmt::print("{}", ringfeed::metrics::protobuf_json(only));
+  return kOk;
 }
 
 int stop(const std::string& directory, const std::string& feed, bool now) {

@@ -40,6 +40,10 @@ int check(const ConfigArguments& arguments);
 int status(const std::string& directory, const std::string& feed, bool json);
 // `now`: does not drain; an orphaned feed, which nobody can drain, is ended.
 int stop(const std::string& directory, const std::string& feed, bool now);
+// Totals, and rates over 1, 10 and 60 seconds.
+int metrics(const std::string& directory, const std::string& feed, bool json);
+// Who limits the feed.
+int why(const std::string& directory, const std::string& feed, bool json);
 // `force`: orphaned feeds too.
 int clean(const std::string& directory, bool force);
 // A fresh process runs the stage group; `binary`: of this program.

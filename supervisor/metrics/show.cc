@@ -1,13 +1,16 @@
 #include "supervisor/metrics/show.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <google/protobuf/message.h>
+#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "proto/control.pb.h"
+#include "proto/metrics.pb.h"
 #include "supervisor/config/explain.h"
 
 namespace ringfeed::metrics {
@@ -177,7 +180,150 @@ std::string output_text(const StatusReply& status, const FeedStatus& output,
   return text;
 }
 
+// The message of a stage's kind.
+const Message* own_message(const StageMetricProto& stage) {
+  const google::protobuf::Reflection& reflection = *stage.GetReflection();
+  for (int i = 0; i < stage.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *stage.GetDescriptor()->field(i);
+    if (field.is_repeated() || field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (reflection.HasField(stage, &field)) return &reflection.GetMessage(stage, &field);
+  }
+  return nullptr;
+}
+
+std::vector<LoadMetricProto> loads_of(const StageMetricProto& stage) {
+  std::vector<LoadMetricProto> loads;
+  const Message* const own = own_message(stage);
+  if (own == nullptr) return loads;
+  const FieldDescriptor* const field = own->GetDescriptor()->FindFieldByName("loads");
+  for (int i = 0; i < own->GetReflection()->FieldSize(*own, field); ++i) {
+    loads.push_back(static_cast<const LoadMetricProto&>(
+        own->GetReflection()->GetRepeatedMessage(*own, field, i)));
+  }
+  return loads;
+}
+
+std::string counters_text(const StageMetricProto& stage) {
+  std::vector<std::string> parts;
+  if (const Message* const own = own_message(stage)) {
+    const google::protobuf::Reflection& reflection = *own->GetReflection();
+    for (int i = 0; i < own->GetDescriptor()->field_count(); ++i) {
+      const FieldDescriptor& field = *own->GetDescriptor()->field(i);
+      if (field.is_repeated() || !reflection.HasField(*own, &field)) continue;
+      if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
+        parts.push_back(fmt::format("{}={}", field.name(), reflection.GetUInt64(*own, &field)));
+      } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && field.name() != "kind") {
+        parts.push_back(fmt::format("{}={}", field.name(), reflection.GetString(*own, &field)));
+      }
+    }
+  }
+  for (const CounterMetricProto& counter : stage.other_counters()) {
+    parts.push_back(fmt::format("{}={}", counter.name(), counter.value()));
+  }
+  return fmt::format("{}", fmt::join(parts, " "));
+}
+
+// The queue of the same place in another window.
+const QueueMetricProto* same_queue(const WindowMetricsProto& window, int stage, int queue) {
+  if (stage >= window.metrics().stage_metrics_size()) return nullptr;
+  const StageMetricProto& there = window.metrics().stage_metrics(stage);
+  return queue < there.output_queue_metrics_size() ? &there.output_queue_metrics(queue) : nullptr;
+}
+
 }  // namespace
+
+std::string show_metrics(const MetricsReply& metrics) {
+  if (metrics.windows_size() == 0) return "nothing has been measured yet\n";
+  const WindowMetricsProto& window = metrics.windows(std::min(1, metrics.windows_size() - 1));
+  const DataLoaderMetricsProto& total = metrics.total();
+  std::string text = fmt::format(
+      "feed {}: shares and fullness over {:.1f} s\n\n{:<22} {:>5} {:>12} "
+      "{:>9} {:>9} {:>12} {:>12}\n",
+      metrics.feed(), window.seconds_covered(), "lanes", "", "busy/in/out%", "cpu s", "no core s",
+      "in", "out");
+  for (int s = 0; s < total.stage_metrics_size(); ++s) {
+    const std::vector<LoadMetricProto> ever = loads_of(total.stage_metrics(s));
+    const std::vector<LoadMetricProto> now = loads_of(window.metrics().stage_metrics(s));
+    for (std::size_t i = 0; i < std::min(ever.size(), now.size()); ++i) {
+      const std::string& name = total.stage_metrics(s).name();
+      text +=
+          fmt::format("{:<22} {:>5} {:>12} {:>9.2f} {:>9.2f} {:>12} {:>12}\n",
+                      now[i].name() == "load" ? name : name + "." + now[i].name(), now[i].lanes(),
+                      now[i].lanes() == 0
+                          ? std::string("-")
+                          : fmt::format("{:.0f}/{:.0f}/{:.0f}", 100 * now[i].busy_share(),
+                                        100 * now[i].starved_share(), 100 * now[i].blocked_share()),
+                      now[i].cpu_seconds(), now[i].core_wait_seconds(), ever[i].records_in(),
+                      ever[i].records_out());
+    }
+  }
+  std::vector<std::string> heads;
+  for (const WindowMetricsProto& each : metrics.windows()) {
+    heads.push_back(fmt::format("put/s in {:.0f} s", each.seconds_covered()));
+  }
+  text += fmt::format("\n{:<28} {:>20} {:>8} {:>12} {:>8} {:>14}\n", "queue", "min/mean/max of",
+                      "room", "put", "dropped", fmt::join(heads, " "));
+  for (int s = 0; s < total.stage_metrics_size(); ++s) {
+    const StageMetricProto& stage = total.stage_metrics(s);
+    for (int q = 0; q < stage.output_queue_metrics_size(); ++q) {
+      const QueueMetricProto& queue = stage.output_queue_metrics(q);
+      const QueueMetricProto* const now = same_queue(window, s, q);
+      if (now == nullptr) continue;
+      std::string rates;
+      for (const WindowMetricsProto& each : metrics.windows()) {
+        const QueueMetricProto* const there = same_queue(each, s, q);
+        rates += fmt::format(" {:>14}", there == nullptr ? "-" : shown_rate(there->put_per_s()));
+      }
+      text += fmt::format("{:<28} {:>20} {:>8} {:>12} {:>8}{}\n", stage.name() + "." + queue.name(),
+                          fmt::format("{}/{:.1f}/{}", now->fullness().min(), now->fullness().mean(),
+                                      now->fullness().max()),
+                          queue.capacity(), queue.put_count(), queue.drop_count(), rates);
+    }
+  }
+  text += "\n";
+  for (const StageMetricProto& stage : total.stage_metrics()) {
+    const std::string counters = counters_text(stage);
+    if (!counters.empty()) text += fmt::format("{}: {}\n", stage.name(), counters);
+  }
+  return text;
+}
+
+std::string show_bottlenecks(const MetricsReply& metrics) {
+  std::string text;
+  for (const BottleneckProto& found : metrics.bottlenecks()) {
+    if (found.has_output()) text += fmt::format("output {}: ", found.output());
+    text += fmt::format("{}\n", found.sentence());
+    if (found.shares_size() == 0) continue;
+    text +=
+        fmt::format("\n{:<22} {:>5} {:>6} {:>8} {:>8} {:>6} {:>8}   (% of {:.1f} s)\n", "lanes", "",
+                    "busy", "starved", "blocked", "cpu", "no core", found.seconds_covered());
+    for (const LaneShareProto& share : found.shares()) {
+      if (share.lanes() == 0) {
+        text += fmt::format("{:<22} {:>5} {:>6}\n", share.name(), 0, "-");
+        continue;
+      }
+      text += fmt::format("{:<22} {:>5} {:>6.0f} {:>8.0f} {:>8.0f} {:>6.0f} {:>8.0f}\n",
+                          share.name(), share.lanes(), 100 * share.busy(), 100 * share.starved(),
+                          100 * share.blocked(), 100 * share.cpu(), 100 * share.core_wait());
+    }
+    text += fmt::format("processors: {:g}, busy with the feed {:.2f}, idle {:.2f}\n", found.cores(),
+                        found.cores_busy(), found.cores_idle());
+  }
+  return text;
+}
+
+std::string message_json(const Message& message) {
+  return to_json(message).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string protobuf_json(const Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.add_whitespace = true;
+  std::string text;
+  static_cast<void>(google::protobuf::util::MessageToJsonString(message, &text, options));
+  return text;
+}
 
 std::string show_status(const StatusReply& status, const StatusReply* before) {
   std::string text =

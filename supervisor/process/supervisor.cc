@@ -56,6 +56,8 @@ Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::F
                     : layout::FeedMemory(std::move(layout),
                                          shm::Storage{run.config.storage().directory()},
                                          identity_of(run.config))),
+      sampler_(memory_),
+      cores_(metrics::usable_cores()),
       adopts_(found.has_value()),
       started_ms_(now_ms()) {
   const auto report = [this](std::string_view name, const std::string& values) {
@@ -242,7 +244,9 @@ int Supervisor::run() {
                         : fmt::format(" snapshot={} next_batch={}", run_.resumed_from,
                                       memory_.output().newest_batch() + 1)));
   if (adopts_) take_over();
+  note_configured_anchors();
   tick();
+  keep_looking();
   try {
     loop_.run();
   } catch (const std::exception& error) {

@@ -20,6 +20,8 @@
 
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/trainers.h"
+#include "supervisor/metrics/bottleneck.h"
+#include "supervisor/metrics/history.h"
 #include "supervisor/metrics/talk.h"
 #include "supervisor/process/scale_task.h"
 #include "supervisor/process/snapshot_task.h"
@@ -29,6 +31,7 @@ namespace ringfeed {
 class AttachRequest;
 class BatchSchema;
 class DataLoaderConfig;
+class MetricsReply;
 class PipelinePlan;
 class Reply;
 class Request;
@@ -126,6 +129,14 @@ class Supervisor {
   void tell_trainers();
   [[nodiscard]] int shown_state() const;  // StatusReply::State
 
+  // Numbers (supervisor_metrics.cc).
+  void look_around(bool regular);
+  void keep_looking();
+  void on_metrics(const Request& request, Reply& reply);
+  void fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const;
+  void note_anchors(const StageControlReply& answer);
+  void note_configured_anchors();
+
   // Lanes (supervisor_scale.cc).
   void scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms);
   void scale_done(const Result<ScaleTask::Facts>& result);
@@ -148,6 +159,12 @@ class Supervisor {
         : memory(of), groups(of), trainers(loop, of, groups, schema, report) {}
   };
   std::vector<std::unique_ptr<Output>> outputs_;
+  metrics::Sampler sampler_;
+  metrics::History history_;
+  metrics::Anchors anchors_;
+  std::uint64_t looks_ = 0;
+  std::uint64_t looking_ns_ = 0;  // CPU time
+  double cores_ = 1;
   std::unique_ptr<control::ControlServer> server_;
   std::vector<std::unique_ptr<Worker>> workers_;
   shm::Fd signals_;

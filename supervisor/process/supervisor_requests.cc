@@ -194,6 +194,9 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
       on_scale(connection, request, reply);
       if (!reply.has_error()) return;
       break;
+    case Request::kMetrics:
+      on_metrics(request, reply);
+      break;
     case Request::BODY_NOT_SET:
       reply.set_error(Reply::BAD_REQUEST);
       reply.set_text(
@@ -430,6 +433,7 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
   const auto at = calls_.find(id);
   if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
   Call& call = at->second;
+  note_anchors(answer);
   call.reply->mutable_stage_control()->MergeFrom(answer);
   if (!call.awaited.empty()) return;
   loop_.cancel(call.timer);

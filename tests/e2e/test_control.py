@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -18,7 +19,7 @@ import pytest
 from conftest import FeedRun, wait_until
 
 import ringfeed
-from ringfeed import _control
+from ringfeed import _control, _native
 
 MakeRun = Callable[..., FeedRun]
 RESET = "chunk_pool_request { reset_chunk_anchor: true }"
@@ -94,6 +95,37 @@ def test_from_python(make_run: MakeRun) -> None:
         assert feed.control(request, stage="sampler") == []
         with pytest.raises(ringfeed.FeedRefused, match="no stage 'nobody'"):
             feed.control(request, stage="nobody")
+    assert ask(run, QUERY)["pool"]["chunks_since_anchor"] == 0
+
+
+def test_from_c(make_run: MakeRun) -> None:
+    run = ready(make_run(epochs=0))
+    library = _native._library
+    kind = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64
+    )
+    answers: list[tuple[bytes, bytes]] = []
+
+    @kind
+    def note(_user: object, stage: bytes, response: int, size: int) -> None:
+        answers.append((stage, ctypes.string_at(response, size)))
+
+    library.rf_control.argtypes = [
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int64, kind,
+        ctypes.c_void_p,
+    ]  # fmt: skip
+    reset = _control.bytes_field(1, _control.number_field(1, 1))
+    with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
+        raw = feed._handle.raw
+        assert library.rf_control(raw, None, reset, len(reset), 30_000, note, None) == 0
+        ((stage, response),) = answers
+        assert stage == b"pool"
+        ((number, answer),) = _control.fields(response)
+        assert number == 1 and (2, 125) in list(_control.fields(answer))
+        assert library.rf_control(raw, b"sampler", reset, len(reset), 30_000, note, None) == 0
+        assert len(answers) == 1
+        assert library.rf_control(raw, b"nobody", reset, len(reset), 30_000, note, None) == -4
+        assert b"no stage 'nobody'" in library.rf_last_error(raw)
     assert ask(run, QUERY)["pool"]["chunks_since_anchor"] == 0
 
 

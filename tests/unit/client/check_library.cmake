@@ -19,6 +19,7 @@ endforeach()
 list(SORT exported)
 set(expected
     rf_attach
+    rf_control
     rf_detach
     rf_last_error
     rf_leave

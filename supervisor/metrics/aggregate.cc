@@ -1,0 +1,233 @@
+#include "supervisor/metrics/aggregate.h"
+
+#include <google/protobuf/message.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "proto/config.pb.h"
+#include "proto/metrics.pb.h"
+#include "proto/plan.pb.h"
+
+namespace ringfeed::metrics {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+constexpr std::array<std::uint64_t, 3> kWindowSeconds{1, 10, 60};
+
+double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+// Two looks, the first of which may be the feed's beginning.
+class Between {
+ public:
+  Between(const Sample* begin, const Sample& end) : begin_(begin), end_(end) {}
+
+  [[nodiscard]] bool is_window() const { return begin_ != nullptr; }
+  [[nodiscard]] double covered() const {
+    return begin_ == nullptr ? 0 : seconds(end_.time_ns - begin_->time_ns);
+  }
+  [[nodiscard]] const Sample& end() const { return end_; }
+  [[nodiscard]] std::uint64_t lane(std::size_t lane, std::uint64_t LaneSample::*what) const {
+    return end_.lanes[lane].*what - (begin_ == nullptr ? 0 : begin_->lanes[lane].*what);
+  }
+  [[nodiscard]] std::uint64_t port(std::size_t port, std::uint64_t PortSample::*what) const {
+    return end_.ports[port].*what - (begin_ == nullptr ? 0 : begin_->ports[port].*what);
+  }
+  [[nodiscard]] std::uint64_t latest(std::size_t counter) const {
+    return counter < end_.counters.size() ? end_.counters[counter] : 0;
+  }
+  [[nodiscard]] std::uint64_t added(std::size_t counter) const {
+    const std::uint64_t before =
+        begin_ == nullptr || counter >= begin_->counters.size() ? 0 : begin_->counters[counter];
+    const std::uint64_t now = latest(counter);
+    return now - std::min(now, before);  // a gauge that nobody has declared as one may fall
+  }
+
+ private:
+  const Sample* begin_;
+  const Sample& end_;
+};
+
+// A number of the stage's configuration; nothing if it is not given and has no default.
+void configured(const Message& stage_config, const std::string& name, Message& metrics,
+                const FieldDescriptor& field) {
+  const FieldDescriptor* const from = stage_config.GetDescriptor()->FindFieldByName(name);
+  if (from == nullptr || from->cpp_type() != FieldDescriptor::CPPTYPE_UINT64) return;
+  const google::protobuf::Reflection& reflection = *stage_config.GetReflection();
+  if (!reflection.HasField(stage_config, from) && !from->has_default_value()) return;
+  metrics.GetReflection()->SetUInt64(&metrics, &field, reflection.GetUInt64(stage_config, from));
+}
+
+// The fields of a stage's message from its counters; the names of those that have one.
+std::set<std::string> fill_counters(const std::map<std::string, std::size_t>& counters,
+                                    const Between& between, const Message* stage_config,
+                                    Message& metrics) {
+  std::set<std::string> used;
+  const google::protobuf::Descriptor& descriptor = *metrics.GetDescriptor();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const FieldDescriptor& field = *descriptor.field(i);
+    if (field.is_repeated() || field.cpp_type() != FieldDescriptor::CPPTYPE_UINT64) continue;
+    const Counted& counted = field.options().GetExtension(ringfeed::counted);
+    if (counted.has_configured()) {
+      if (stage_config != nullptr) configured(*stage_config, counted.configured(), metrics, field);
+      continue;
+    }
+    std::vector<std::string> names(counted.as().begin(), counted.as().end());
+    if (names.empty()) names.push_back(field.name());
+    bool any = false;
+    std::uint64_t sum = 0;
+    for (const std::string& name : names) {
+      const auto at = counters.find(name);
+      if (at == counters.end()) continue;
+      any = true;
+      used.insert(name);
+      sum += counted.gauge() ? between.latest(at->second) : between.added(at->second);
+    }
+    if (any) metrics.GetReflection()->SetUInt64(&metrics, &field, sum);
+  }
+  return used;
+}
+
+void fill_load(const layout::NodeLayout& node, const Between& between, LoadMetricProto& load) {
+  load.set_name(node.name.empty() ? "load" : node.name);
+  std::uint64_t busy = 0;
+  std::uint64_t starved = 0;
+  std::uint64_t blocked = 0;
+  std::uint64_t cpu = 0;
+  std::uint64_t core_wait = 0;
+  std::uint64_t records_in = 0;
+  std::uint64_t records_out = 0;
+  std::uint32_t lanes = 0;
+  for (std::uint32_t i = 0; i < node.lanes_max; ++i) {
+    // Those that were taken away again have their past.
+    const std::uint32_t lane = node.first_lane + i;
+    lanes += between.end().lanes[lane].at_work ? 1 : 0;
+    busy += between.lane(lane, &LaneSample::busy_ns);
+    starved += between.lane(lane, &LaneSample::starved_ns);
+    blocked += between.lane(lane, &LaneSample::blocked_ns);
+    cpu += between.lane(lane, &LaneSample::cpu_ns);
+    core_wait += between.lane(lane, &LaneSample::core_wait_ns);
+    records_in += between.lane(lane, &LaneSample::records_in);
+    records_out += between.lane(lane, &LaneSample::records_out);
+  }
+  load.set_lanes(lanes);
+  load.set_busy_seconds(seconds(busy));
+  load.set_starved_seconds(seconds(starved));
+  load.set_blocked_seconds(seconds(blocked));
+  load.set_records_in(records_in);
+  load.set_records_out(records_out);
+  if (!between.is_window()) return;
+  load.set_cpu_seconds(seconds(cpu));
+  load.set_core_wait_seconds(seconds(core_wait));
+  const double whole = between.covered() * lanes;
+  if (whole <= 0) return;
+  load.set_busy_share(seconds(busy) / whole);
+  load.set_starved_share(seconds(starved) / whole);
+  load.set_blocked_share(seconds(blocked) / whole);
+}
+
+void fill_queue(const FeedFacts& facts, std::size_t port, const Between& between,
+                const Fullness& fullness, QueueMetricProto& queue) {
+  queue.set_name(facts.shape.ports[port].name);
+  queue.set_put_count(between.port(port, &PortSample::put));
+  queue.set_get_count(between.port(port, &PortSample::get));
+  queue.set_drop_count(between.port(port, &PortSample::drop));
+  queue.set_put_bytes(between.port(port, &PortSample::put_bytes));
+  queue.set_capacity(between.end().ports[port].capacity);
+  StatisticsProtoInt64& seen = *queue.mutable_fullness();
+  seen.set_min(static_cast<std::int64_t>(fullness.min));
+  seen.set_max(static_cast<std::int64_t>(fullness.max));
+  seen.set_mean(fullness.mean);
+  seen.set_count(fullness.count);
+  seen.set_latest(static_cast<std::int64_t>(fullness.latest));
+  if (between.covered() <= 0) return;
+  queue.set_put_per_s(static_cast<double>(queue.put_count()) / between.covered());
+  queue.set_get_per_s(static_cast<double>(queue.get_count()) / between.covered());
+}
+
+// The message of the stage's kind, made in `stage`.
+Message& kind_message(const std::string& kind, StageMetricProto& stage) {
+  const FieldDescriptor* const field = stage.GetDescriptor()->FindFieldByName(kind);
+  if (field == nullptr || field->is_repeated() ||
+      field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || kind == "other") {
+    stage.mutable_other()->set_kind(kind);
+    return *stage.mutable_other();
+  }
+  return *stage.GetReflection()->MutableMessage(&stage, field);
+}
+
+const Message* kind_config(const std::string& kind, const StageConfig& stage) {
+  const FieldDescriptor* const field = stage.GetDescriptor()->FindFieldByName(kind);
+  if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) return nullptr;
+  return &stage.GetReflection()->GetMessage(stage, field);
+}
+
+template <typename FullnessOf>
+void fill(const FeedFacts& facts, const Between& between, const Anchors& anchors,
+          const FullnessOf& fullness, DataLoaderMetricsProto& metrics) {
+  for (int s = 0; s < facts.config.stages_size(); ++s) {
+    const auto number = static_cast<std::uint32_t>(s);
+    const StageConfig& config = facts.config.stages(s);
+    const std::string& kind = facts.plan.stages(s).kind();
+    StageMetricProto& stage = *metrics.add_stage_metrics();
+    stage.set_name(config.name());
+    Message& own = kind_message(kind, stage);
+    const FieldDescriptor* const loads = own.GetDescriptor()->FindFieldByName("loads");
+    for (const layout::NodeLayout& node : facts.layout.nodes) {
+      if (node.stage != number) continue;
+      fill_load(node, between,
+                static_cast<LoadMetricProto&>(*own.GetReflection()->AddMessage(&own, loads)));
+    }
+    const std::map<std::string, std::size_t> counters = facts.counters.of_stage(number);
+    const std::set<std::string> used =
+        fill_counters(counters, between, kind_config(kind, config), own);
+    for (const auto& [name, place] : counters) {
+      if (used.contains(name)) continue;
+      CounterMetricProto& counter = *stage.add_other_counters();
+      counter.set_name(name);
+      counter.set_value(between.added(place));
+    }
+    const auto anchor = anchors.find(config.name());
+    if (stage.has_shuffling_chunk_pool() && anchor != anchors.end()) {
+      stage.mutable_shuffling_chunk_pool()->set_anchor(anchor->second);
+    }
+    for (std::size_t port = 0; port < facts.shape.ports.size(); ++port) {
+      if (facts.shape.ports[port].stage != number) continue;
+      fill_queue(facts, port, between, fullness(port), *stage.add_output_queue_metrics());
+    }
+  }
+}
+
+}  // namespace
+
+void fill_total(const FeedFacts& facts, const History& history, const Anchors& anchors,
+                DataLoaderMetricsProto& metrics) {
+  fill(
+      facts, Between(nullptr, history.newest()), anchors,
+      [&](std::size_t port) { return history.fullness_ever(port); }, metrics);
+}
+
+void fill_window(const FeedFacts& facts, const History& history, const Anchors& anchors,
+                 std::size_t begin, DataLoaderMetricsProto& metrics) {
+  fill(
+      facts, Between(&history.at(begin), history.newest()), anchors,
+      [&](std::size_t port) { return history.fullness(port, begin); }, metrics);
+}
+
+void fill_metrics(const FeedFacts& facts, const History& history, const Anchors& anchors,
+                  MetricsReply& reply) {
+  if (history.empty()) return;
+  fill_total(facts, history, anchors, *reply.mutable_total());
+  for (const std::uint64_t wanted : kWindowSeconds) {
+    const std::size_t begin = history.begin_of(wanted * 1'000'000'000);
+    WindowMetricsProto& window = *reply.add_windows();
+    window.set_seconds_wanted(static_cast<double>(wanted));
+    window.set_seconds_covered(seconds(history.newest().time_ns - history.at(begin).time_ns));
+    fill_window(facts, history, anchors, begin, *window.mutable_metrics());
+  }
+}
+
+}  // namespace ringfeed::metrics

@@ -1,0 +1,340 @@
+#include "supervisor/metrics/bottleneck.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/message.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "proto/config.pb.h"
+#include "proto/metrics.pb.h"
+#include "proto/plan.pb.h"
+
+namespace ringfeed::metrics {
+namespace {
+
+// A lane that is busy for so much of the time waits for nobody.
+constexpr double kBusy = 0.9;
+// Waits for each other of stages that are about equally fast are shorter than this.
+constexpr double kWaits = 0.05;
+// A stage that is ready without a processor for so much of its busy time, and more than it waits
+// for anything else, while so little of the machine is idle, would be faster on a larger one.
+constexpr double kCoreWait = 0.25;
+constexpr double kIdleShare = 0.1;
+constexpr std::uint32_t kLanesMax = 64;
+constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();
+
+std::string name_of(const NodeLoad& node) {
+  return node.part.empty() ? node.stage : node.stage + "." + node.part;
+}
+
+std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+
+// Busy, and neither on a processor nor in want of one: waits for a disk or the like.
+double elsewhere(const NodeLoad& node) { return node.busy - node.cpu - node.core_wait; }
+
+std::string lanes_text(std::uint32_t lanes) {
+  return lanes == 1 ? std::string("its lane is") : fmt::format("its {} lanes are", lanes);
+}
+
+// Which node limits the output; kNobody: its source waits for data.
+class Walk {
+ public:
+  explicit Walk(std::span<const NodeLoad> nodes) : nodes_(nodes), met_(nodes.size(), false) {}
+
+  void go(std::size_t i) {
+    if (met_[i] || nodes_[i].lanes == 0) return;
+    met_[i] = true;
+    const NodeLoad& node = nodes_[i];
+    if (busiest_ == kNobody || node.busy > nodes_[busiest_].busy) busiest_ = i;
+    if (node.busy >= kBusy || node.starved <= node.blocked) {
+      held_ = true;  // does not wait for its input
+      return;
+    }
+    bool reads = false;
+    for (const std::size_t from : node.reads_from) {
+      if (met_[from] || nodes_[from].lanes == 0) continue;
+      reads = true;
+      go(from);
+    }
+    // A source that waits; what it puts out at times is no reason to look elsewhere.
+    if (!reads && node.reads_from.empty()) source_ = i;
+  }
+
+  // The sources wait and nobody else holds anything up.
+  [[nodiscard]] bool files() const { return source_ != kNobody && !held_; }
+  [[nodiscard]] std::size_t source() const { return source_; }
+  [[nodiscard]] std::size_t busiest() const { return busiest_; }
+
+ private:
+  std::span<const NodeLoad> nodes_;
+  std::vector<bool> met_;
+  std::size_t busiest_ = kNobody;
+  std::size_t source_ = kNobody;
+  bool held_ = false;
+};
+
+// Nodes whose work each batch of the output needs.
+std::vector<std::size_t> needed_for(std::span<const NodeLoad> nodes, std::size_t last) {
+  std::vector<std::size_t> needed{last};
+  for (std::size_t at = 0; at < needed.size(); ++at) {
+    const NodeLoad& node = nodes[needed[at]];
+    if (node.redraws) continue;
+    for (const std::size_t from : node.reads_from) {
+      if (nodes[from].lanes != 0 && std::find(needed.begin(), needed.end(), from) == needed.end()) {
+        needed.push_back(from);
+      }
+    }
+  }
+  return needed;
+}
+
+// How many times as many batches there are with `more` lanes more of node `limit`, and who limits
+// then.
+struct Gain {
+  double factor = 1;
+  std::string next;
+};
+Gain gain_of(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& needed,
+             std::size_t limit, std::uint32_t more, const MachineLoad& machine) {
+  const NodeLoad& node = nodes[limit];
+  Gain gain{static_cast<double>(node.lanes + more) / node.lanes, name_of(node)};
+  for (const std::size_t i : needed) {
+    if (i == limit || nodes[i].busy <= 0) continue;
+    // The share of its time that a lane does not need now.
+    const double factor = 1 / std::min(1.0, nodes[i].busy);
+    if (factor < gain.factor) gain = {factor, name_of(nodes[i])};
+  }
+  if (machine.busy > 0) {
+    const double factor = (machine.busy + machine.idle) / machine.busy;
+    if (factor < gain.factor) gain = {std::max(1.0, factor), "machine"};
+  }
+  return gain;
+}
+
+std::string next_text(const std::string& next) {
+  return next == "machine" ? "then the machine has no processor left"
+                           : fmt::format("then '{}' is as slow", next);
+}
+
+std::string how_to_scale(const std::string& feed, const NodeLoad& node, std::uint32_t lanes) {
+  if (lanes <= node.lanes_max)
+    return fmt::format("`ringfeed scale {} {} {}`", feed, node.stage, lanes);
+  if (node.lanes_max != 0) {
+    return fmt::format(
+        "set threads: {} in the configuration (max_threads is {} now) and start "
+        "anew with --fresh",
+        lanes, node.lanes_max);
+  }
+  return fmt::format("set threads: {} in the configuration and start anew with --fresh", lanes);
+}
+
+std::string doing(const NodeLoad& node) {
+  std::string text =
+      fmt::format("{} busy {} of the time", lanes_text(node.lanes), percent(node.busy));
+  if (node.busy > 0 && elsewhere(node) > 0.3 * node.busy) {
+    text +=
+        fmt::format(" (computing {}, the rest waiting for files or the like)", percent(node.cpu));
+  }
+  return text;
+}
+
+void say_stage(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& needed,
+               std::size_t limit, const MachineLoad& machine, const OutputLoad& output,
+               BottleneckProto& found) {
+  const NodeLoad& node = nodes[limit];
+  const double now = output.batches_per_s;
+  found.set_kind(BottleneckProto::STAGE);
+  const std::string who =
+      fmt::format("stage '{}' is the bottleneck: {}", name_of(node), doing(node));
+  if (!node.has_threads) {
+    found.set_sentence(fmt::format("{}. Its work cannot be shared among lanes", who));
+    return;
+  }
+  const Gain one = gain_of(nodes, needed, limit, 1, machine);
+  std::uint32_t more = 1;
+  while (node.lanes + more < kLanesMax &&
+         gain_of(nodes, needed, limit, more, machine).next == name_of(node)) {
+    ++more;
+  }
+  const Gain best = gain_of(nodes, needed, limit, more, machine);
+  found.set_batches_per_s_next(now * one.factor);
+  found.set_lanes_useful(node.lanes + more);
+  found.set_batches_per_s_useful(now * best.factor);
+  found.set_next(best.next);
+  if (one.factor < 1 + kWaits) {
+    found.set_lanes_useful(node.lanes);
+    found.set_batches_per_s_useful(now);
+    found.set_sentence(fmt::format(
+        "{}; another lane would bring next to nothing: {}", who,
+        one.next == "machine" ? "no processor is idle" : fmt::format("'{}' is as slow", one.next)));
+    return;
+  }
+  const std::string rate =
+      now > 0 ? fmt::format(" ({:.1f} to {:.1f} batches/s)", now, now * one.factor) : "";
+  std::string then;
+  if (one.next != name_of(node)) {
+    then = ", " + next_text(one.next);
+  } else if (best.next != name_of(node)) {
+    then = fmt::format(", {} lanes up to {:.1f} times, {}", node.lanes + more, best.factor,
+                       next_text(best.next));
+  }
+  found.set_sentence(fmt::format("{}. Another lane would bring about {:.1f} times as much{}{}: {}",
+                                 who, one.factor, rate, then,
+                                 how_to_scale(output.feed, node, node.lanes + 1)));
+}
+
+}  // namespace
+
+void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine,
+                     const OutputLoad& output, BottleneckProto& found) {
+  if (!output.alias.empty()) found.set_output(output.alias);
+  found.set_batches_per_s(output.batches_per_s);
+  found.set_cores(machine.cores);
+  found.set_cores_busy(machine.busy);
+  found.set_cores_idle(machine.idle);
+  for (const NodeLoad& node : nodes) {
+    LaneShareProto& share = *found.add_shares();
+    share.set_name(name_of(node));
+    share.set_lanes(node.lanes);
+    share.set_busy(node.busy);
+    share.set_starved(node.starved);
+    share.set_blocked(node.blocked);
+    share.set_cpu(node.cpu);
+    share.set_core_wait(node.core_wait);
+  }
+  const NodeLoad& last = nodes[output.node];
+  const double seen = last.busy + last.starved + last.blocked;
+  if (last.lanes == 0 || seen <= 0) {
+    found.set_kind(BottleneckProto::UNKNOWN);
+    found.set_sentence(last.lanes == 0 ? "no lane that makes batches is at work"
+                                       : "nothing has been measured yet: ask again in a second");
+    return;
+  }
+  const std::vector<std::size_t> needed = needed_for(nodes, output.node);
+  if (last.busy < kBusy && last.blocked > last.starved && last.blocked > kWaits) {
+    found.set_kind(BottleneckProto::TRAINERS);
+    double busiest = 0;
+    std::string slowest;
+    for (const std::size_t i : needed) {
+      if (nodes[i].busy <= busiest) continue;
+      busiest = nodes[i].busy;
+      slowest = name_of(nodes[i]);
+    }
+    double factor = busiest > 0 ? 1 / busiest : 1;
+    if (machine.busy > 0 && factor > (machine.busy + machine.idle) / machine.busy) {
+      factor = (machine.busy + machine.idle) / machine.busy;
+      slowest.clear();
+    }
+    std::string could;
+    if (factor > 1 + kWaits && output.batches_per_s > 0) {
+      could = fmt::format("; the feed could give up to {:.1f} batches/s instead of {:.1f}, {}",
+                          output.batches_per_s * factor, output.batches_per_s,
+                          slowest.empty() ? "with the processors that are idle"
+                                          : fmt::format("as fast as '{}'", slowest));
+    }
+    found.set_sentence(
+        output.trainers == 0
+            ? fmt::format("no trainer takes batches: '{}' waits for a free slot {} of the time",
+                          name_of(last), percent(last.blocked))
+            : fmt::format("the trainers are the bottleneck{}: '{}' waits for a free slot {} of the "
+                          "time{}",
+                          output.held_up_by.empty() ? std::string()
+                                                    : fmt::format(" (group {})", output.held_up_by),
+                          name_of(last), percent(last.blocked), could));
+    return;
+  }
+  Walk walk(nodes);
+  walk.go(output.node);
+  if (walk.files()) {
+    const NodeLoad& source = nodes[walk.source()];
+    found.set_kind(BottleneckProto::FILES);
+    found.set_stage(source.stage);
+    found.set_sentence(
+        fmt::format("there are no new files: '{}' has nothing to give {} of the time, "
+                    "and what comes after it waits",
+                    name_of(source), percent(source.starved)));
+    return;
+  }
+  const std::size_t limit = walk.busiest();
+  const NodeLoad& node = nodes[limit];
+  found.set_stage(node.stage);
+  if (!node.part.empty()) found.set_part(node.part);
+  found.set_lanes(node.lanes);
+  found.set_lanes_max(node.lanes_max);
+  if (node.busy > 0 && node.core_wait > kCoreWait * node.busy && node.core_wait > elsewhere(node) &&
+      machine.idle < kIdleShare * machine.cores) {
+    found.set_kind(BottleneckProto::MACHINE);
+    found.set_sentence(fmt::format(
+        "the machine is the bottleneck: none of its {:g} processors is idle, the feed has {:.1f} "
+        "of "
+        "them; the lanes of '{}', the slowest stage, are ready without one {} of the time",
+        machine.cores, machine.busy, name_of(node), percent(node.core_wait)));
+    return;
+  }
+  say_stage(nodes, needed, limit, machine, output, found);
+}
+
+std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Sample& begin, const Sample& end) {
+  std::vector<NodeLoad> loads;
+  const auto window = static_cast<double>(end.time_ns - begin.time_ns);
+  for (const layout::NodeLayout& node : facts.layout.nodes) {
+    NodeLoad& load = loads.emplace_back();
+    const StagePlan& plan = facts.plan.stages(static_cast<int>(node.stage));
+    const StageConfig& config = facts.config.stages(static_cast<int>(node.stage));
+    load.stage = config.name();
+    load.part = node.name;
+    load.lanes_max = node.scales ? node.lanes_max : 0;
+    load.redraws = plan.kind() == "shuffling_chunk_pool" && node.name.empty();
+    const auto* kind = StageConfig::descriptor()->FindFieldByName(plan.kind());
+    // A stage of several parts has one lane that owns what the others work on.
+    const bool owner = node.name.empty() && plan.nodes_size() > 1;
+    load.has_threads = kind != nullptr && kind->message_type() != nullptr && !owner &&
+                       kind->message_type()->FindFieldByName("threads") != nullptr;
+    for (const layout::InputPlan& input : facts.layout.lanes[node.first_lane].inputs) {
+      load.reads_from.push_back(input.from_node);
+    }
+    for (std::uint32_t i = 0; i < node.lanes_max; ++i) {
+      const LaneSample& was = begin.lanes[node.first_lane + i];
+      const LaneSample& is = end.lanes[node.first_lane + i];
+      if (!is.at_work || window <= 0) continue;
+      ++load.lanes;
+      const auto share = [&](std::uint64_t LaneSample::*what) {
+        return std::clamp(static_cast<double>(is.*what - was.*what) / window, 0.0, 1.0);
+      };
+      const double starved = share(&LaneSample::starved_ns);
+      const double blocked = share(&LaneSample::blocked_ns);
+      double busy = std::min(share(&LaneSample::busy_ns), std::max(0.0, 1 - starved - blocked));
+      // A step is counted when it is over: one that still goes on takes what is missing.
+      if (is.awake) busy = std::max(busy, 1 - starved - blocked);
+      load.busy += std::max(0.0, busy);
+      load.starved += starved;
+      load.blocked += blocked;
+      load.cpu += share(&LaneSample::cpu_ns);
+      load.core_wait += share(&LaneSample::core_wait_ns);
+    }
+    if (load.lanes == 0) continue;
+    for (double* const sum :
+         {&load.busy, &load.starved, &load.blocked, &load.cpu, &load.core_wait}) {
+      *sum /= load.lanes;
+    }
+  }
+  return loads;
+}
+
+MachineLoad machine_load(const Sample& begin, const Sample& end, double cores) {
+  MachineLoad machine;
+  machine.cores = cores;
+  const double window = static_cast<double>(end.time_ns - begin.time_ns) / 1e9;
+  if (window <= 0) return machine;
+  for (std::size_t i = 0; i < end.lanes.size(); ++i) {
+    machine.busy += static_cast<double>(end.lanes[i].cpu_ns - begin.lanes[i].cpu_ns) / 1e9 / window;
+  }
+  // Others may have idle processors that the feed may not use.
+  machine.idle =
+      std::clamp((end.idle_s - begin.idle_s) / window, 0.0, std::max(0.0, cores - machine.busy));
+  return machine;
+}
+
+}  // namespace ringfeed::metrics

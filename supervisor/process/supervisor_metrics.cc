@@ -1,0 +1,113 @@
+// Numbers of the feed: looks at it four times a second, and says what came of it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <time.h>
+
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+#include "proto/plan.pb.h"
+#include "supervisor/metrics/show.h"
+#include "supervisor/process/supervisor.h"
+
+namespace ringfeed::process {
+namespace {
+
+// What is said about a bottleneck is of this time.
+constexpr std::uint64_t kBottleneckNs = 10'000'000'000;
+// Less than that says nothing: then the time before is taken too, though the feed was another one.
+constexpr std::uint64_t kSteadyNsMin = 1'000'000'000;
+
+std::uint64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
+
+void Supervisor::look_around(bool regular) {
+  const std::uint64_t before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  std::vector<pid_t> pids;
+  for (const std::unique_ptr<Worker>& worker : workers_) pids.push_back(worker->identity().pid);
+  std::vector<const control::ConsumerGroups*> groups;
+  for (const std::unique_ptr<Output>& output : outputs_) groups.push_back(&output->groups);
+  history_.add(
+      [&](metrics::Sample& sample) {
+        sampler_.look(groups, pids, clock_ns(CLOCK_MONOTONIC), sample);
+      },
+      regular);
+  ++looks_;
+  looking_ns_ += clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
+}
+
+void Supervisor::keep_looking() {
+  look_around(true);
+  loop_.after(metrics::kLookNs / 1'000'000, [this] { keep_looking(); });
+}
+
+void Supervisor::on_metrics(const Request& request, Reply& reply) {
+  look_around(false);
+  const metrics::FeedFacts facts{run_.config, run_.plan, memory_.layout(), sampler_.shape(),
+                                 sampler_.counters()};
+  MetricsReply& out = *reply.mutable_metrics();
+  out.set_feed(run_.config.feed());
+  out.set_uptime_ms(now_ms() - started_ms_);
+  out.set_sampling_us(static_cast<double>(looking_ns_) / 1e3 / static_cast<double>(looks_));
+  metrics::fill_metrics(facts, history_, anchors_, out);
+  fill_bottlenecks(facts, out);
+  if (!request.metrics().as_json()) return;
+  const std::string json = metrics::message_json(out);
+  out.Clear();
+  out.set_json(json);
+}
+
+void Supervisor::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const {
+  const std::size_t asked = history_.begin_of(kBottleneckNs);
+  std::size_t begin = history_.steady_since(asked, facts.shape);
+  const metrics::Sample& end = history_.newest();
+  if (end.time_ns - history_.at(begin).time_ns < kSteadyNsMin) begin = asked;
+  const metrics::Sample& since = history_.at(begin);
+  const double window_s = static_cast<double>(end.time_ns - since.time_ns) / 1e9;
+  const std::vector<metrics::NodeLoad> nodes = metrics::node_loads(facts, since, end);
+  const metrics::MachineLoad machine = metrics::machine_load(since, end, cores_);
+  for (std::size_t port = 0; port < facts.shape.ports.size(); ++port) {
+    if (!facts.shape.ports[port].output) continue;
+    const Output& of = *outputs_[*facts.shape.ports[port].output];
+    metrics::OutputLoad output;
+    output.feed = run_.config.feed();
+    output.node = facts.shape.ports[port].node;
+    output.batches = end.ports[port].put;
+    if (window_s > 0) {
+      output.batches_per_s = static_cast<double>(output.batches - since.ports[port].put) / window_s;
+    }
+    output.alias = of.memory.layout().alias;
+    output.trainers = end.ports[port].members;
+    std::vector<std::string> waits;
+    for (const std::uint32_t g : of.groups.holding_up()) waits.push_back(of.groups.terms(g).name);
+    output.held_up_by = fmt::format("{}", fmt::join(waits, ", "));
+    BottleneckProto& found = *reply.add_bottlenecks();
+    found.set_seconds_covered(window_s);
+    metrics::find_bottleneck(nodes, machine, output, found);
+  }
+}
+
+// Every answer of a pool passes through here.
+void Supervisor::note_anchors(const StageControlReply& answer) {
+  for (const StageControlAnswer& one : answer.answers()) {
+    if (!one.response().has_chunk_pool_response()) continue;
+    anchors_[one.stage()] = one.response().chunk_pool_response().chunk_anchor();
+  }
+}
+
+// A feed that was taken over may have got another one since.
+void Supervisor::note_configured_anchors() {
+  if (adopts_) return;
+  for (const StageConfig& stage : run_.config.stages()) {
+    if (stage.has_shuffling_chunk_pool()) {
+      anchors_[stage.name()] = stage.shuffling_chunk_pool().chunk_anchor();
+    }
+  }
+}
+
+}  // namespace ringfeed::process

@@ -1,0 +1,349 @@
+// Specification of supervisor/metrics: looks at a feed, the minute that is remembered of them, and
+// the numbers that are made of two of them.
+//
+//   looks:   |    |    |    |    |    |    |    |         every 250 ms; times are the test's
+//            ^ begin_of(1 s)     ^......newest
+#include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "proto/metrics.pb.h"
+#include "supervisor/metrics/aggregate.h"
+#include "supervisor/metrics/history.h"
+#include "supervisor/metrics/show.h"
+#include "tests/unit/supervisor/feed_maker.h"
+
+namespace ringfeed::metrics {
+namespace {
+
+using ::testing::DoubleEq;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+class Metrics : public ::testing::Test {
+ protected:
+  Metrics()
+      : feed_(test::planned_feed()),
+        memory_(test::feed_memory()),
+        groups_(memory_->output()),
+        sampler_(*memory_) {
+    for (std::uint32_t lane = 0; lane < memory_->layout().lanes.size(); ++lane) {
+      memory_->lane(lane).pid.store(7);
+    }
+  }
+
+  FeedFacts facts() const {
+    return {feed_.config, feed_.plan, memory_->layout(), sampler_.shape(), sampler_.counters()};
+  }
+  void look(std::uint64_t time_ns, bool regular = true) {
+    history_.add([&](Sample& sample) { sampler_.look({&groups_}, {}, time_ns, sample); }, regular);
+  }
+  // So many seconds of looks, in each of which the lane was busy for 100 of 250 ms.
+  void pass(std::uint64_t seconds) {
+    for (std::uint64_t i = 0; i < 4 * seconds; ++i) {
+      auto& busy = memory_->lane(0).counters.busy_ns;
+      busy.store(busy.load() + 100'000'000);
+      now_ += kLookNs;
+      look(now_);
+    }
+  }
+  void count(std::uint32_t lane, const char* name, std::uint64_t value, std::size_t place = 0) {
+    shm::NamedCounter& counter = memory_->lane(lane).counters.named[place];
+    std::memset(counter.name, 0, sizeof counter.name);
+    std::strcpy(counter.name, name);
+    counter.value.store(value);
+  }
+  void fill_ring(std::uint32_t ring, std::uint64_t put, std::uint64_t got = 0) {
+    const layout::RingPlan& plan = memory_->layout().rings[ring];
+    shm::Mapping mapping = shm::map_segment(memory_->fd(plan.segment), true).value_or_throw();
+    auto& tail = *reinterpret_cast<shm::TailLine*>(mapping.data() + shm::kTailLineOffset);
+    tail.tail.store(put * 64);
+    tail.tail_seq.store(put);
+    shm::Mapping heads = shm::map_segment(memory_->fd(plan.heads_segment), true).value_or_throw();
+    auto& head =
+        reinterpret_cast<shm::HeadLine*>(heads.data() + shm::kHeadLinesOffset)[plan.head_index];
+    head.head.store(got * 64);
+    head.head_seq.store(got);
+  }
+  std::uint32_t ring_from(std::uint32_t lane) const {
+    return memory_->layout().lanes[lane].outputs.at(0).rings.at(0);
+  }
+  MetricsReply reply() {
+    MetricsReply out;
+    fill_metrics(facts(), history_, anchors_, out);
+    return out;
+  }
+  static const StageMetricProto& stage(const DataLoaderMetricsProto& metrics, int number) {
+    return metrics.stage_metrics(number);
+  }
+
+  test::PlannedFeed feed_;
+  std::unique_ptr<layout::FeedMemory> memory_;
+  control::ConsumerGroups groups_;
+  Sampler sampler_;
+  History history_;
+  Anchors anchors_;
+  std::uint64_t now_ = 100 * kSecond;
+};
+
+TEST_F(Metrics, EachWindowHasWhatWasAddedInItAndTheTotalHasAll) {
+  memory_->lane(0).counters.busy_ns.store(7 * kSecond);  // of an earlier supervisor's time
+  look(now_);
+  pass(70);
+  const MetricsReply out = reply();
+  ASSERT_EQ(out.windows_size(), 3);
+  const double wanted[] = {1, 10, 60};
+  for (int w = 0; w < 3; ++w) {
+    EXPECT_THAT(out.windows(w).seconds_wanted(), DoubleEq(wanted[w]));
+    EXPECT_NEAR(out.windows(w).seconds_covered(), wanted[w], 1e-6);
+    const LoadMetricProto& load = stage(out.windows(w).metrics(), 0).file_path_provider().loads(0);
+    EXPECT_NEAR(load.busy_seconds(), 0.4 * wanted[w], 1e-6);
+    EXPECT_NEAR(load.busy_share(), 0.4, 1e-6);
+    EXPECT_EQ(load.lanes(), 1U);
+  }
+  EXPECT_NEAR(stage(out.total(), 0).file_path_provider().loads(0).busy_seconds(), 7 + 70 * 0.4,
+              1e-6);
+  EXPECT_FALSE(stage(out.total(), 0).file_path_provider().loads(0).has_cpu_seconds())
+      << "threads' clocks begin with their supervisor, totals do not";
+}
+
+TEST_F(Metrics, AWindowThatBeganBeforeTheFirstLookSaysWhatItCovers) {
+  look(now_);
+  pass(3);
+  const MetricsReply out = reply();
+  EXPECT_NEAR(out.windows(0).seconds_covered(), 1, 1e-6);
+  EXPECT_NEAR(out.windows(1).seconds_covered(), 3, 1e-6);
+  EXPECT_NEAR(out.windows(2).seconds_covered(), 3, 1e-6);
+  const LoadMetricProto& load = stage(out.windows(2).metrics(), 0).file_path_provider().loads(0);
+  EXPECT_NEAR(load.busy_share(), 0.4, 1e-6) << "of the time that is covered";
+}
+
+TEST_F(Metrics, AMissedLookLengthensTheWindowInsteadOfFalsifyingIt) {
+  look(now_);
+  pass(5);
+  now_ += 4 * kSecond;  // the supervisor was stopped, the lane was not
+  memory_->lane(0).counters.busy_ns.fetch_add(4 * 400'000'000);
+  look(now_);
+  const MetricsReply out = reply();
+  EXPECT_NEAR(out.windows(0).seconds_covered(), 4, 1e-6) << "there is no look one second ago";
+  const LoadMetricProto& load = stage(out.windows(0).metrics(), 0).file_path_provider().loads(0);
+  EXPECT_NEAR(load.busy_seconds(), 1.6, 1e-6);
+  EXPECT_NEAR(load.busy_share(), 0.4, 1e-6);
+}
+
+TEST_F(Metrics, TheHistoryHoldsAMinuteHoweverOftenSomebodyAsks) {
+  look(now_);
+  for (int second = 0; second < 80; ++second) {
+    pass(1);
+    for (int i = 1; i < 20; ++i) look(now_ + static_cast<std::uint64_t>(i) * 1'000'000, false);
+  }
+  EXPECT_LE(history_.size(), 244U);
+  EXPECT_NEAR(reply().windows(2).seconds_covered(), 60, 0.3);
+  EXPECT_EQ(history_.newest().time_ns, now_ + 19'000'000) << "an answer is of now";
+}
+
+TEST_F(Metrics, ARestartedLaneGoesOnCounting) {
+  count(0, "files_found", 10);
+  look(now_);
+  pass(1);
+  // A new life writes the names again, and a look falls in between.
+  std::memset(memory_->lane(0).counters.named[0].name, 0, sizeof(shm::NamedCounter::name));
+  pass(1);
+  EXPECT_EQ(stage(reply().total(), 0).file_path_provider().files_found(), 10U);
+  std::strcpy(memory_->lane(0).counters.named[0].name, "files_f");
+  pass(1);
+  EXPECT_EQ(stage(reply().total(), 0).file_path_provider().files_found(), 10U);
+  count(0, "files_found", 14);
+  pass(1);
+  const MetricsReply out = reply();
+  EXPECT_EQ(stage(out.total(), 0).file_path_provider().files_found(), 14U);
+  EXPECT_EQ(stage(out.windows(0).metrics(), 0).file_path_provider().files_found(), 4U);
+  EXPECT_EQ(stage(out.total(), 0).other_counters_size(), 0);
+}
+
+TEST_F(Metrics, ALaneThatWasTakenAwayKeepsItsPast) {
+  const layout::FeedLayout& layout = memory_->layout();
+  const std::uint32_t read = layout.lanes[2].node_index;
+  ASSERT_EQ(layout.nodes[read].lanes, 2U);
+  memory_->lane(3).counters.busy_ns.store(5 * kSecond);
+  look(now_);
+  shm::NodeLanes lanes = memory_->node_lanes(read);
+  lanes.now = 1;
+  memory_->set_node_lanes(read, lanes);
+  pass(1);
+  const MetricsReply out = reply();
+  const LoadMetricProto& load = stage(out.total(), 1).shuffling_chunk_pool().loads(1);
+  EXPECT_EQ(load.name(), "read");
+  EXPECT_EQ(load.lanes(), 1U);
+  EXPECT_NEAR(load.busy_seconds(), 5, 1e-6);
+}
+
+TEST_F(Metrics, WhatOnlyGrowsIsNeverLessThanItWas) {
+  fill_ring(ring_from(0), 9, 5);
+  look(now_);
+  fill_ring(ring_from(0), 7, 3);  // as if the words of two moments had been read
+  now_ += kLookNs;
+  look(now_);
+  const QueueMetricProto queue = stage(reply().total(), 0).output_queue_metrics(0);
+  EXPECT_EQ(queue.put_count(), 9U);
+  EXPECT_EQ(queue.get_count(), 5U);
+  EXPECT_EQ(stage(reply().windows(0).metrics(), 0).output_queue_metrics(0).put_count(), 0U);
+}
+
+TEST_F(Metrics, AQueueHasCountsRatesAndTheFullnessThatWasSeen) {
+  look(now_);
+  const std::uint64_t puts[] = {4, 12, 10, 8};
+  std::uint64_t put = 0;
+  for (const std::uint64_t fill : puts) {
+    put += 10;
+    fill_ring(ring_from(0), put, put - fill);
+    now_ += kLookNs;
+    look(now_);
+  }
+  const MetricsReply out = reply();
+  const QueueMetricProto& queue = stage(out.windows(0).metrics(), 0).output_queue_metrics(0);
+  EXPECT_EQ(queue.name(), "output");
+  EXPECT_EQ(queue.capacity(), 16U);
+  EXPECT_EQ(queue.put_count(), 40U);
+  EXPECT_EQ(queue.get_count(), 32U);
+  EXPECT_THAT(queue.put_per_s(), DoubleEq(40));
+  EXPECT_EQ(queue.fullness().min(), 0);
+  EXPECT_EQ(queue.fullness().max(), 12);
+  EXPECT_EQ(queue.fullness().latest(), 8);
+  EXPECT_EQ(queue.fullness().count(), 5U);
+  EXPECT_THAT(queue.fullness().mean(), DoubleEq(34.0 / 5));
+}
+
+TEST_F(Metrics, QueuesInsideAStageAreNamedByTheirPart) {
+  look(now_);
+  const MetricsReply out = reply();
+  std::vector<std::string> names;
+  for (const auto& queue : stage(out.total(), 1).output_queue_metrics()) {
+    names.push_back(queue.name());
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("orders", "output", "read.feedback"));
+}
+
+TEST_F(Metrics, AGaugeIsItsLatestValueAndACounterWhatWasAdded) {
+  count(1, "chunks_in_window", 900, 0);
+  count(1, "reshuffles", 3, 1);
+  count(1, "a_new_counter", 5, 2);
+  look(now_);
+  count(1, "chunks_in_window", 400, 0);
+  count(1, "reshuffles", 5, 1);
+  count(1, "a_new_counter", 6, 2);
+  count(2, "store_hits", 70);
+  count(3, "store_hits", 7);
+  pass(1);
+  feed_.config.mutable_stages(1)->mutable_shuffling_chunk_pool()->set_chunk_pool_size(1000);
+  anchors_["mix"] = "games-17.tar";
+  const MetricsReply out = reply();
+  const ShufflingChunkPoolMetrics& total = stage(out.total(), 1).shuffling_chunk_pool();
+  EXPECT_EQ(total.chunks_current(), 400U);
+  EXPECT_EQ(total.chunks_capacity(), 1000U);
+  EXPECT_EQ(total.reshuffles(), 5U);
+  EXPECT_EQ(total.store_hits(), 77U) << "over the lanes of the stage";
+  EXPECT_EQ(total.anchor(), "games-17.tar");
+  EXPECT_FALSE(total.has_hanse_rejected()) << "nobody counts it";
+  EXPECT_FALSE(total.has_store_capacity_bytes()) << "there is no store";
+  const StageMetricProto& window = stage(out.windows(0).metrics(), 1);
+  EXPECT_EQ(window.shuffling_chunk_pool().chunks_current(), 400U);
+  EXPECT_EQ(window.shuffling_chunk_pool().reshuffles(), 2U);
+  EXPECT_EQ(window.shuffling_chunk_pool().store_hits(), 77U);
+  ASSERT_EQ(window.other_counters_size(), 1);
+  EXPECT_EQ(window.other_counters(0).name(), "a_new_counter");
+  EXPECT_EQ(window.other_counters(0).value(), 1U);
+}
+
+TEST_F(Metrics, TheOutputOfTheFeedIsItsSlots) {
+  test::ProducingLane lane(*memory_, 0);
+  look(now_);
+  ASSERT_EQ(lane.publish_all(), 4);
+  pass(1);
+  const MetricsReply out = reply();
+  const QueueMetricProto& queue = stage(out.windows(0).metrics(), 2).output_queue_metrics(0);
+  EXPECT_EQ(queue.put_count(), 4U);
+  EXPECT_EQ(queue.get_count(), 0U);
+  EXPECT_EQ(queue.capacity(), 4U);
+  EXPECT_EQ(queue.fullness().latest(), 4);
+  EXPECT_EQ(stage(out.total(), 2).tensor_generator().loads(0).records_out(), 4U);
+}
+
+TEST_F(Metrics, TheFeedIsAnotherOneAfterItsFirstBatchAndAfterScaling) {
+  look(now_);
+  pass(2);
+  EXPECT_EQ(history_.steady_since(0, sampler_.shape()), 0U);
+  test::ProducingLane lane(*memory_, 0);
+  ASSERT_TRUE(lane.publish());
+  pass(1);
+  EXPECT_EQ(history_.steady_since(0, sampler_.shape()), 9U);
+  const std::uint32_t read = memory_->layout().lanes[2].node_index;
+  shm::NodeLanes lanes = memory_->node_lanes(read);
+  lanes.now = 1;
+  memory_->set_node_lanes(read, lanes);
+  pass(1);
+  EXPECT_EQ(history_.steady_since(0, sampler_.shape()), 13U);
+}
+
+TEST_F(Metrics, AThreadsClockIsFoundByItsNameAndSummedOverItsLives) {
+  // Lane 0 is this test's own thread beside the main one.
+  ThreadClocks clocks(memory_->layout());
+  std::vector<LaneSample> lanes(memory_->layout().lanes.size());
+  lanes[0].at_work = true;
+  const auto live = [&] {
+    std::atomic<int> phase{0};
+    std::thread thread([&] {
+      ::pthread_setname_np(::pthread_self(), memory_->layout().lanes[0].name().c_str());
+      std::uint64_t spent = 0;
+      timespec now{};
+      while (spent < 20'000'000) {
+        ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        spent = static_cast<std::uint64_t>(now.tv_nsec);
+      }
+      phase.store(1);
+      phase.notify_all();
+      phase.wait(1);
+    });
+    phase.wait(0);
+    clocks.look({::getpid(), 0}, lanes);
+    phase.store(2);
+    phase.notify_all();
+    thread.join();
+  };
+  live();
+  const std::uint64_t first = lanes[0].cpu_ns;
+  EXPECT_GE(first, 20'000'000U);
+  clocks.look({::getpid(), 0}, lanes);
+  EXPECT_EQ(lanes[0].cpu_ns, first) << "it has ended";
+  live();
+  EXPECT_GE(lanes[0].cpu_ns, first + 20'000'000U);
+}
+
+TEST_F(Metrics, TextAndJsonHaveTheSameNumbers) {
+  count(0, "files_found", 10);
+  look(now_);
+  pass(2);
+  MetricsReply out = reply();
+  out.set_feed("lc0");
+  const std::string text = show_metrics(out);
+  for (const char* part : {"feed lc0", "source", "mix.read", "40/0/0", "source.output",
+                           "mix.read.feedback", "files_found=10"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const auto exact = nlohmann::json::parse(protobuf_json(out));
+  EXPECT_EQ(exact["total"]["stage_metrics"][0]["file_path_provider"]["files_found"], "10");
+  MetricsReply again;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(protobuf_json(out), &again).ok());
+  EXPECT_EQ(again.SerializeAsString(), out.SerializeAsString());
+  const auto numbers = nlohmann::json::parse(message_json(out));
+  EXPECT_EQ(numbers["total"]["stage_metrics"][0]["file_path_provider"]["files_found"], 10);
+  EXPECT_EQ(numbers["windows"].size(), 3U);
+}
+
+}  // namespace
+}  // namespace ringfeed::metrics
