@@ -1,16 +1,20 @@
-// ringfeed-worker: runs the lanes of one stage group, or tells what the stages of a configuration
-// need.
+// ringfeed-worker: runs the lanes of one stage group, tells what the stages of a configuration
+// need, or says what a file is.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 #include "ringfeed/shm/result.h"
+#include "workers/inspect/inspect.h"
 #include "workers/runtime/worker.h"
 #include "workers/stages/all.h"
 
 int main(int argc, char** argv) {
   try {
+    if (argc >= 3 && std::string_view(argv[1]) == "--inspect") {
+      return ringfeed::inspect::run(argc - 2, argv + 2);
+    }
     ringfeed::Registry registry;
     ringfeed::register_all_stages(registry);
     if (argc == 2 && std::string_view(argv[1]) == "--plan") return ringfeed::print_plan(registry);

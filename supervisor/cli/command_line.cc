@@ -260,6 +260,61 @@ int main_with(int argc, char** argv) {
     result = dead_letters(feed, letters_directory, json);
   });
 
+  InspectOptions look;
+  std::uint64_t record = 0;
+  CLI::App* inspect_verb =
+      app.add_subcommand("inspect", "Say what a file is, and show the records in it");
+  inspect_verb
+      ->add_option("PATH", look.path,
+                   "a .gz of one game, a tar of games, records as they are, an index of a tar, a "
+                   "snapshot, a dead letter, a configuration")
+      ->required();
+  CLI::Option* const record_option =
+      inspect_verb->add_option("--record", record, "this record of the game, counted from 0")
+          ->type_name("N")
+          ->check(CLI::NonNegativeNumber);
+  inspect_verb
+      ->add_option("--chunk", look.chunk, "this game of a tar: its name, or its index, from 0")
+      ->type_name("NAME_OR_INDEX");
+  inspect_verb
+      ->add_flag("--all", look.all, "all records of the game; of a tar, all members in the list")
+      ->excludes(record_option);
+  inspect_verb->add_option("--top", look.top, "so many moves of the policy; default 8")
+      ->type_name("K")
+      ->check(CLI::Range(0, 1858));
+  inspect_verb->add_flag("--json", look.json, "for programs: one JSON object");
+  inspect_verb->footer(
+      "What is damaged is said on standard error; the exit status is 1 then, and for a file that "
+      "is none of these.\n"
+      "Examples: ringfeed inspect training.123.gz --record 40 --top 5\n"
+      "          ringfeed inspect games-0017.tar --chunk 3 --all");
+  inspect_verb->callback([&] {
+    if (record_option->count() != 0) look.record = record;
+    result = inspect(look);
+  });
+
+  ImportOptions import_options;
+  CLI::App* import_verb = app.add_subcommand(
+      "import-lc0", "Turn the data loader of a lczero-training configuration into one of ours");
+  import_verb
+      ->add_option("FILE", import_options.file,
+                   "a RootConfig with a data_loader, or a DataLoaderConfig: .textproto, .json or "
+                   ".binpb; - is standard input")
+      ->required();
+  import_verb
+      ->add_option("--add", import_options.added,
+                   "add the stages of this one, but not its outputs; may be given several times")
+      ->type_name("FILE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  import_verb->add_option("-o,--out", import_options.out, "file to write; default: standard output")
+      ->type_name("OUT");
+  import_verb->footer(
+      "What has no equivalent is said on standard error, and in comments where it was.\n"
+      "Example: ringfeed import-lc0 train.textproto -o lc0.textproto");
+  import_verb->callback([&] { result = import_lc0(import_options); });
+
   CLI::App* version_verb = app.add_subcommand("version", "Show the version and the ABI");
   version_verb->footer("Example: ringfeed version");
   version_verb->callback([] { fmt::print("{}\n", version_text()); });

@@ -73,6 +73,25 @@ struct ReplayOptions {
 int replay_letter(const std::string& feed, const std::string& directory,
                   const ReplayOptions& options, bool json);
 
+// What a file is, and the records in it.
+struct InspectOptions {
+  std::string path = {};
+  std::optional<std::uint64_t> record = {};  // index in the chunk; empty: the first
+  std::string chunk = {};                    // name or index of a tar's member
+  std::uint32_t top = 8;                     // moves of the policy to show
+  bool all = false;                          // all records, members, chunks
+  bool json = false;
+};
+int inspect(const InspectOptions& options);
+
+struct ImportOptions {
+  std::string file = {};                // a configuration of lczero-training; - is standard input
+  std::vector<std::string> added = {};  // files whose stages are added
+  std::string out = {};                 // empty: standard output
+};
+// Their data loader as a configuration of ours.
+int import_lc0(const ImportOptions& options);
+
 // Parses and carries out; every message and exit status of the program comes from here.
 int main_with(int argc, char** argv);
 

@@ -138,48 +138,66 @@ std::string chunk_index_path(const std::string& cache_directory,
   return fmt::format("{}/{:016x}.chunks", cache_directory, hash_of(tar_path));
 }
 
-std::optional<ChunkIndex> load_chunk_index(const std::string& cache_directory,
-                                           const TarIdentity& identity) noexcept {
-  const std::optional<std::vector<std::byte>> file =
-      read_file(chunk_index_path(cache_directory, identity.path));
-  if (!file) return std::nullopt;
+bool is_chunk_index(std::span<const std::byte> bytes) noexcept {
+  return bytes.size() >= sizeof kMagic && std::memcmp(bytes.data(), kMagic, sizeof kMagic) == 0;
+}
+
+Result<KeptChunkIndex> read_chunk_index(const std::string& cache_file) noexcept {
+  const auto damaged = [&cache_file](const std::string& what) {
+    return Error{ErrorCode::kDamaged, fmt::format("{}: {}", cache_file, what)};
+  };
+  const std::optional<std::vector<std::byte>> file = read_file(cache_file);
+  if (!file) {
+    return Error{
+        ErrorCode::kIo,
+        fmt::format("{}: no file of a size that an index has, or not to be read", cache_file)};
+  }
   FileHeader header;
   std::memcpy(&header, file->data(), sizeof header);
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0 || header.version != kVersion) {
-    return std::nullopt;
+  if (!is_chunk_index(*file)) return damaged("it does not begin as an index does");
+  if (header.version != kVersion) {
+    return damaged(fmt::format("an index of version {}, this is {}", header.version, kVersion));
   }
-  if (header.checksum != checksum_of(*file)) return std::nullopt;
-  if (header.tar_bytes != identity.tar_bytes || header.mtime_ns != identity.mtime_ns ||
-      header.path_bytes != identity.path.size()) {
-    return std::nullopt;
+  if (header.checksum != checksum_of(*file)) {
+    return damaged("it fails its checksum: it is made anew when its tar is used next");
   }
   // Sizes first in this order: neither the product nor the sum can overflow once the count is
   // bounded by the file.
   const std::uint64_t body_bytes = file->size() - sizeof header;
   if (header.chunk_count > body_bytes / sizeof(Chunk) ||
-      header.chunk_count * sizeof(Chunk) + identity.path.size() != body_bytes) {
-    return std::nullopt;
+      header.path_bytes != body_bytes - header.chunk_count * sizeof(Chunk)) {
+    return damaged("it has another length than its header says");
   }
   const auto chunk_count = static_cast<std::size_t>(header.chunk_count);
   const std::byte* path = file->data() + sizeof header + chunk_count * sizeof(Chunk);
-  if (std::memcmp(path, identity.path.data(), identity.path.size()) != 0) return std::nullopt;
-
-  ChunkIndex index;
-  index.from_cache = true;
-  index.problem_count = header.problem_count;
-  index.chunks.resize(chunk_count);
+  KeptChunkIndex kept;
+  kept.identity.path.assign(reinterpret_cast<const char*>(path),
+                            static_cast<std::size_t>(header.path_bytes));
+  kept.identity.tar_bytes = header.tar_bytes;
+  kept.identity.mtime_ns = header.mtime_ns;
+  kept.index.from_cache = true;
+  kept.index.problem_count = header.problem_count;
+  kept.index.chunks.resize(chunk_count);
   if (chunk_count != 0) {
-    std::memcpy(index.chunks.data(), file->data() + sizeof header, chunk_count * sizeof(Chunk));
+    std::memcpy(kept.index.chunks.data(), file->data() + sizeof header,
+                chunk_count * sizeof(Chunk));
   }
   // A checksum tells accidents, not intentions: nothing is believed that would read outside the
   // tar.
-  for (const Chunk& chunk : index.chunks) {
-    if (chunk.data_offset > identity.tar_bytes ||
-        chunk.data_bytes > identity.tar_bytes - chunk.data_offset || chunk.is_gzip > 1) {
-      return std::nullopt;
+  for (const Chunk& chunk : kept.index.chunks) {
+    if (chunk.data_offset > header.tar_bytes ||
+        chunk.data_bytes > header.tar_bytes - chunk.data_offset || chunk.is_gzip > 1) {
+      return damaged("a chunk lies outside of its tar");
     }
   }
-  return index;
+  return kept;
+}
+
+std::optional<ChunkIndex> load_chunk_index(const std::string& cache_directory,
+                                           const TarIdentity& identity) noexcept {
+  Result<KeptChunkIndex> kept = read_chunk_index(chunk_index_path(cache_directory, identity.path));
+  if (!kept || !(kept->identity == identity)) return std::nullopt;
+  return std::move(kept->index);
 }
 
 bool save_chunk_index(const std::string& cache_directory, const TarIdentity& identity,

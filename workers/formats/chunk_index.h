@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,17 @@ struct TarIdentity {
 // version, unreadable.
 [[nodiscard]] std::optional<ChunkIndex> load_chunk_index(const std::string& cache_directory,
                                                          const TarIdentity& identity) noexcept;
+
+// A cache file by itself: whose index it is, and the index. kNotFound, kIo: it cannot be read;
+// kDamaged: what is wrong with it.
+struct KeptChunkIndex {
+  TarIdentity identity;
+  ChunkIndex index;
+};
+[[nodiscard]] Result<KeptChunkIndex> read_chunk_index(const std::string& cache_file) noexcept;
+
+// Whether these first bytes of a file are those of a cache file.
+[[nodiscard]] bool is_chunk_index(std::span<const std::byte> bytes) noexcept;
 
 // Keeps the index. False if the directory does not let itself be written to; nothing half-written
 // stays behind. Any number of threads and processes may save at once: the last rename stays.

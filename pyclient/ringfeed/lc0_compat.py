@@ -1,0 +1,346 @@
+"""The data loader of lczero-training, on top of a feed.
+
+    from ringfeed.lc0_compat import make_dataloader      # in place of that project's own module
+
+    loader = make_dataloader(config.data_loader)          # their DataLoaderConfig
+    planes, policy, values = loader.get_next()
+
+A configuration is that project's: a DataLoaderConfig as a message or serialized, or the path of a
+file with one or with a RootConfig. ``ringfeed import-lc0`` converts it; what it says of fields that
+have no equivalent is in ``DataLoader.notes`` and is logged. Their generated modules are not needed:
+any object with ``SerializeToString()`` is a message.
+
+Arrays are copies by default, float32, writable and the caller's for good, as there. With
+``view="readonly"`` they are the feed's own memory: nothing is copied, and an array that is kept
+keeps its batch's slot.
+
+Not here: ``TensorBase`` (arrays are NumPy's), ``get_bucket_metrics`` and
+``get_aggregate_ending_now`` (their messages of metrics have other fields).
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _control, _native, _programs
+from .errors import (
+    FeedDetached,
+    FeedEnd,
+    FeedStopped,
+    FeedTimeout,
+    InvalidConfiguration,
+    NoSuchFeed,
+    RingfeedError,
+)
+from .feed import Feed, attach, choice
+from .loader import _FEED, _Supervisor
+
+__all__ = ["DataLoader", "make_dataloader"]
+
+_log = logging.getLogger("ringfeed.lc0_compat")
+# Exit status of `ringfeed import-lc0` for a configuration that it refuses.
+_STATUS_INVALID = 3
+# Longest wait between two looks at the supervisor.
+_LOOK_S = 0.5
+# StageControlRequest, StageControlResponse and what lies in them.
+_POOL_REQUEST = _POOL_RESPONSE = 1
+_RESET_ANCHOR = 1
+_SET_ANCHOR = 2
+_ANCHOR = 1
+_SINCE_ANCHOR = 2
+
+
+class DataLoader:
+    """That project's loader: construct, start(), get_next() for ever, stop().
+
+    Attributes:
+        notes: What has no equivalent here, and what was done instead; sentences.
+        config: The converted configuration, as text.
+    """
+
+    def __init__(self, config: Any, *, view: str = "copy") -> None:
+        """
+        Args:
+            config: Their DataLoaderConfig (a message, or serialized), or a path.
+            view: "copy", "readonly" or "private" arrays, as for ringfeed.attach().
+        Raises:
+            RuntimeError: The configuration is wrong; the text is all that is.
+        """
+        choice("view", view, _native.VIEWS)
+        self._view = view
+        self._given: list[Any] = []
+        self._supervisor: _Supervisor | None = None
+        self._started = False
+        self._feeds: dict[str, Feed] = {}
+        self._lock = threading.Lock()
+        self._anchor: str | None = None
+        self.notes: list[str] = []
+        self.config = ""
+        self.add_stages(config)
+
+    def add_stages(self, config: Any) -> None:
+        """Add the stages of another DataLoaderConfig before start(); its outputs do not count.
+
+        Raises:
+            RuntimeError: The loader runs, or the whole is no configuration; nothing has changed.
+        """
+        if self._started:
+            raise RuntimeError("the loader has been started: add stages before start()")
+        given = [*self._given, config]
+        self.config, notes = _convert(given)
+        for note in notes:
+            if note not in self.notes:
+                _log.info("%s", note)
+        self._given, self.notes = given, notes
+
+    @property
+    def aliases(self) -> list[str]:
+        """Of the outputs, in their order; "" is the one that is asked for by no name."""
+        outputs = re.findall(r"^feed_output \{\n(.*?)^\}", self.config, re.M | re.S)
+        found = [re.search(r'^  alias: "(.*)"$', output, re.M) for output in outputs]
+        return [alias.group(1) if alias else "" for alias in found] or [""]
+
+    def start(self) -> None:
+        """Start the feed; returns when its first output can be read from.
+
+        Raises:
+            RuntimeError: Started before, or it does not come up; the text is the reason.
+        """
+        with self._lock:
+            if self._started:
+                raise RuntimeError("the loader has been started already")
+            self._started = True
+            config = self.config
+            if self._anchor is not None:
+                config = _with_anchor(config, self._anchor)
+            try:
+                self._supervisor = _Supervisor(config.encode(), ".textproto")
+                _running.add(self)
+                self._attach(self.aliases[0])
+            except RingfeedError as error:
+                self._end()
+                raise RuntimeError(str(error)) from error
+            except BaseException:
+                self._end()
+                raise
+
+    def stop(self) -> None:
+        """Stop the feed and its processes; arrays that live stay readable. Again is harmless."""
+        with self._lock:
+            self._started = True
+            self._end()
+
+    def _end(self) -> None:
+        supervisor, self._supervisor = self._supervisor, None
+        for feed in self._feeds.values():
+            feed.close()
+        if supervisor is not None:
+            supervisor.end(10.0)
+        _running.discard(self)
+
+    def _attach(self, alias: str) -> Feed:
+        """The member that reads this output; made when it is asked for first."""
+        feed = self._feeds.get(alias)
+        if feed is not None:
+            return feed
+        supervisor = self._supervisor
+        if supervisor is None:
+            raise FeedDetached("the loader is not running: call start() first")
+        # Not named unless there is a choice.
+        named: dict[str, Any] = {"output": alias} if alias else {}
+        while feed is None:
+            died = supervisor.exit_status is not None
+            try:
+                feed = attach(
+                    _FEED,
+                    socket_path=supervisor.socket_path,
+                    attach_timeout_s=_LOOK_S,
+                    view=self._view,
+                    **named,
+                )
+            except (NoSuchFeed, FeedTimeout):
+                if died:
+                    raise supervisor.error() from None
+            except RingfeedError as error:
+                if _gone(supervisor):
+                    raise supervisor.error() from error
+                raise
+        self._feeds[alias] = feed
+        return feed
+
+    def feed(self, alias: str = "") -> Feed:
+        """The member that reads an output, for what a Feed can do besides."""
+        if alias not in self.aliases:
+            known = ", ".join(f'"{name}"' for name in self.aliases)
+            raise RuntimeError(f'there is no output "{alias}": there are {known}')
+        with self._lock:
+            return self._attach(alias)
+
+    def _next(self, alias: str, timeout_s: float | None) -> tuple[np.ndarray, ...]:
+        feed = self.feed(alias)
+        while True:
+            supervisor = self._supervisor
+            died = supervisor is not None and supervisor.exit_status is not None
+            try:
+                batch = feed.next(_LOOK_S if timeout_s is None else timeout_s)
+                return tuple(batch[name] for name in batch)
+            except FeedTimeout:
+                if timeout_s is not None and not died:
+                    raise
+                if died and supervisor is not None:
+                    raise supervisor.error() from None
+
+    def get_next(self, alias: str = "") -> tuple[np.ndarray, ...]:
+        """The next batch of an output: planes, policy, values. Waits for it.
+
+        planes [B, 112, 8, 8], policy [B, 1858], values [B, 6, 3], float32.
+
+        Raises:
+            RuntimeError: No output has this alias (the text lists those that there are), or it is
+                closed: stopped, failed, or at its end.
+        """
+        try:
+            return self._next(alias, None)
+        except (FeedEnd, FeedStopped, FeedDetached) as error:
+            raise RuntimeError(f"Queue is closed: {error}") from error
+        except RingfeedError as error:
+            raise RuntimeError(str(error)) from error
+
+    def maybe_get_next(self, alias: str = "") -> tuple[np.ndarray, ...] | None:
+        """The next batch if it is there; None if it is not, and when the output is closed.
+
+        Raises:
+            RuntimeError: No output has this alias, or the feed has failed.
+        """
+        try:
+            return self._next(alias, 0.0)
+        except (FeedEnd, FeedStopped, FeedDetached, FeedTimeout):
+            return None
+        except RingfeedError as error:
+            raise RuntimeError(str(error)) from error
+
+    def send_control_message(self, request: Any) -> list[tuple[str, Any]]:
+        """Give a StageControlRequest to every stage; (name of the stage, response) of each answer.
+
+        The response is a StageControlResponse from the file in which the request's class was
+        defined; bytes, if the request was given as bytes or has no descriptor. Before start() an
+        anchor can be set and asked for: the pool then begins with it.
+
+        Raises:
+            RuntimeError: The feed does not answer.
+        """
+        supervisor = self._supervisor
+        if supervisor is None and not self._started:
+            return self._answer_before_start(request)
+        if supervisor is None:
+            raise RuntimeError("the loader has been stopped")
+        message = request if hasattr(request, "DESCRIPTOR") else _serialized(request)
+        try:
+            return _control.pass_on(supervisor.socket_path, message, None)
+        except RingfeedError as error:
+            raise RuntimeError(str(error)) from error
+
+    def _answer_before_start(self, request: Any) -> list[tuple[str, Any]]:
+        found = [
+            dict(_control.fields(value))
+            for number, value in _control.fields(_serialized(request))
+            if number == _POOL_REQUEST and isinstance(value, bytes)
+        ]
+        if not found:
+            return []
+        asked = found[-1]
+        if asked.get(_RESET_ANCHOR):
+            self._anchor = ""  # the newest file's name, and there is none yet
+        elif isinstance(anchor := asked.get(_SET_ANCHOR), bytes):
+            self._anchor = anchor.decode()
+        answer = _control.bytes_field(_ANCHOR, (self._anchor or "").encode())
+        answer += _control.number_field(_SINCE_ANCHOR, 0)
+        response = _control.bytes_field(_POOL_RESPONSE, answer)
+        made = (
+            _control._response_to(request, response) if hasattr(request, "DESCRIPTOR") else response
+        )
+        return [(name, made) for name in _pools(self.config)]
+
+
+def make_dataloader(config: Any, *, view: str = "copy") -> DataLoader:
+    """A loader of this configuration that has been started."""
+    loader = DataLoader(config, view=view)
+    loader.start()
+    return loader
+
+
+# Loaders that run: a normal end of the process stops them and removes their directories.
+_running: weakref.WeakSet[DataLoader] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for loader in list(_running):
+        loader.stop()
+
+
+def _gone(supervisor: _Supervisor, timeout_s: float = 2.0) -> bool:
+    """Has it ended? The connection breaks a moment before the child can be reaped."""
+    ended = threading.Event()
+    for _ in range(int(timeout_s / 0.01)):
+        if supervisor.exit_status is not None:
+            return True
+        ended.wait(0.01)
+    return False
+
+
+def _serialized(message: Any) -> bytes:
+    if hasattr(message, "SerializeToString"):
+        data: bytes = message.SerializeToString()
+        return data
+    if isinstance(message, (bytes, bytearray, memoryview)):
+        return bytes(message)
+    raise TypeError(f"a protobuf message or its bytes are needed, not a {type(message).__name__}")
+
+
+def _convert(given: list[Any]) -> tuple[str, list[str]]:
+    """One configuration of ours out of theirs, and what is different."""
+    with tempfile.TemporaryDirectory(prefix="ringfeed-") as directory:
+        files = []
+        for number, config in enumerate(given):
+            if isinstance(config, (str, os.PathLike)):
+                files.append(os.fspath(config))
+                continue
+            file = Path(directory, f"config{number}.binpb")
+            file.write_bytes(_serialized(config))
+            files.append(str(file))
+        words = [str(_programs.find("ringfeed")), "import-lc0", files[0]]
+        for added in files[1:]:
+            words += ["--add", added]
+        run = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        said = run.stderr.replace(f"{directory}{os.sep}", "").strip()
+        text = run.stdout.replace(f"{directory}{os.sep}", "")
+    if run.returncode != 0:
+        kind = InvalidConfiguration if run.returncode == _STATUS_INVALID else RingfeedError
+        raise RuntimeError(said) from kind(said)
+    return text, said.splitlines()
+
+
+def _pools(config: str) -> list[str]:
+    """Names of the pools of a converted configuration."""
+    return re.findall(r'^stages \{\n  name: "(.*)"\n  shuffling_chunk_pool \{$', config, re.M)
+
+
+def _with_anchor(config: str, anchor: str) -> str:
+    """The same, with pools that begin with this anchor."""
+    line = f"  shuffling_chunk_pool {{\n    chunk_anchor: {json.dumps(anchor, ensure_ascii=False)}"
+    return re.sub(r"^  shuffling_chunk_pool \{$", lambda _: line, config, flags=re.M)

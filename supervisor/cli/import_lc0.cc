@@ -1,0 +1,75 @@
+// ringfeed import-lc0: a configuration of lczero-training becomes one of ours.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+
+#include "ringfeed/shm/file.h"
+#include "ringfeed/shm/result.h"
+#include "supervisor/cli/verbs.h"
+#include "supervisor/import/lczero_config.h"
+
+namespace ringfeed::cli {
+namespace {
+
+imports::LczeroSource read_source(const std::string& file) {
+  imports::LczeroSource source{
+      .name = file == "-" ? "stdin" : file, .content = {}, .format = config::format_of(file)};
+  std::error_code ignored;
+  if (file == "-") {
+    source.content.assign(std::istreambuf_iterator<char>(std::cin), {});
+  } else if (std::filesystem::is_directory(file, ignored)) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("{} is a directory; give a file with a configuration", file));
+  } else {
+    source.content = shm::read_file(file).value_or_throw();
+  }
+  return source;
+}
+
+void write_whole(const std::string& path, const std::string& text) {
+  const auto refused = [&path](int error) {
+    return Error(ErrorCode::kIo,
+                 fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
+  };
+  std::FILE* const file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) throw refused(errno);
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int error = errno;
+  if (std::fclose(file) != 0) throw refused(errno);
+  if (!written) throw refused(error);
+}
+
+}  // namespace
+
+int import_lc0(const ImportOptions& options) {
+  std::vector<imports::LczeroSource> sources{read_source(options.file)};
+  for (const std::string& file : options.added) sources.push_back(read_source(file));
+  std::error_code ignored;
+  for (const imports::LczeroSource& source : sources) {
+    if (!options.out.empty() && std::filesystem::equivalent(options.out, source.name, ignored)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} would be overwritten: give another file with -o", source.name));
+    }
+  }
+  const imports::Imported imported = imports::import_lczero(sources);
+  if (!imported.problems.empty()) {
+    fmt::print(stderr, "{}", config::problem_report(imported.problems));
+    return kInvalidConfiguration;
+  }
+  for (const config::Problem& note : imported.notes) {
+    fmt::print(stderr, "{}\n", note.message());
+  }
+  if (options.out.empty()) {
+    fmt::print("{}", imported.text);
+  } else {
+    write_whole(options.out, imported.text);
+  }
+  return kOk;
+}
+
+}  // namespace ringfeed::cli

@@ -1,0 +1,133 @@
+"""`ringfeed inspect` on real files: boards against a second opinion, and how the command ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess
+import lc0_data
+import lc0_reference
+import numpy as np
+import pytest
+from conftest import BIN, ROOT, FeedRun, wait_until
+from lc0_versions import as_version
+
+SAMPLE = ROOT / "tests" / "data" / "lc0" / "lc0-data-sample.tar"
+
+
+def inspect(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BIN / "ringfeed"), "inspect", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def as_json(*words: str | Path, status: int = 0) -> dict[str, Any]:
+    done = inspect(*words, "--json")
+    assert done.returncode == status, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_boards_are_those_that_the_moves_lead_to() -> None:
+    positions = castlings = captures = 0
+    for game in range(4):
+        board = chess.Board()
+        for record in as_json(SAMPLE, "--chunk", str(game), "--all", "--top", "500")["records"]:
+            positions += 1
+            assert record["fen"] == board.fen(en_passant="fen")
+            assert record["side_to_move"] == ("white" if board.turn else "black")
+            top = record["policy"]["top"]
+            legal = {board.uci(move, chess960=True) for move in board.legal_moves}
+            # The policy has knights' promotions without a letter.
+            assert {move["move"] for move in top} == {move.removesuffix("n") for move in legal}
+            assert record["policy"]["legal"] == len(legal)
+            assert sum(move["probability"] for move in top) == pytest.approx(1, abs=1e-6)
+            (best,) = [move for move in top if move["index"] == record["best"]["index"]]
+            assert best["probability"] == top[0]["probability"]
+            for move in top:
+                if move["castling"]:
+                    assert board.is_castling(chess.Move.from_uci(move["castling"]))
+            played = record["played"]
+            castlings += played["castling"] is not None
+            move = chess.Move.from_uci(played["castling"] or played["move"])
+            captures += board.is_capture(move)
+            board.push(move)
+    assert positions == 324 and castlings >= 2 and captures > 50
+
+
+@pytest.mark.parametrize("version", [3, 4, 5, 6, 7])
+def test_records_of_every_version(version: int, games: lc0_data.Manifest, tmp_path: Path) -> None:
+    (path,) = [file for file in lc0_reference.game_files(games.directory) if file.suffix == ".gz"][
+        :1
+    ]
+    records = next(iter(lc0_reference.read_games(path))).records
+    (tmp_path / "game").write_bytes(as_version(records, version))
+    found = as_json(tmp_path / "game", "--all")
+    assert found["kind"] == "raw_chunk" and found["chunk"]["version"] == version
+    assert len(found["records"]) == len(records)
+    board = chess.Board()
+    for record, original in zip(found["records"], records):
+        fields = record["fields"]
+        assert record["version"] == version
+        assert record["fen"].split()[0] == board.board_fen()
+        assert ("best_q" in fields) == (version >= 4)
+        if version >= 4:
+            assert np.float32(fields["best_q"]) == original["best_q"]
+        if version < 6:
+            assert fields["result"] == np.sign(original["result_q"])
+        move = record["policy"]["top"][0] if version < 6 else record["played"]
+        if version < 6:
+            break
+        board.push(chess.Move.from_uci(move["castling"] or move["move"]))
+
+
+def test_the_text_explains_itself() -> None:
+    done = inspect(SAMPLE, "--chunk", "training.1387366601.gz", "--record", "1", "--top", "3")
+    assert done.returncode == 0 and done.stderr == ""
+    assert "game 0 (lc0-data-sample/training.1387366601.gz): 26 records of version 6" in done.stdout
+    assert "black to move; the board as the side to move sees it" in done.stdout
+    assert "    1  R N B K Q B N R" not in done.stdout  # files are not mirrored
+    assert "    8  R N B Q K B N R" in done.stdout
+    assert done.stdout.count("index ") == 3
+
+
+def test_damage_is_said_on_standard_error(tmp_path: Path) -> None:
+    with tarfile.open(SAMPLE) as tar:
+        member = [m for m in tar.getmembers() if m.name.endswith("training.1387366601.gz")][-1]
+        packed = tar.extractfile(member).read()  # type: ignore[union-attr]
+    (tmp_path / "cut.gz").write_bytes(packed[:3000])
+    done = inspect(tmp_path / "cut.gz")
+    assert done.returncode == 1
+    assert "cut.gz: a gzip file that cannot be inflated" in done.stdout
+    assert str(tmp_path / "cut.gz") in done.stderr and "is cut short" in done.stderr
+    (tmp_path / "word").write_text("hello")
+    assert inspect(tmp_path / "word").returncode == 1
+    assert inspect(tmp_path / "nothing").returncode == 1
+    assert inspect().returncode == 2
+    assert inspect(SAMPLE, "--record", "-1").returncode == 2
+    assert inspect(SAMPLE, "--record", "1", "--all").returncode == 2
+
+
+def test_what_a_feed_leaves(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
+    run = make_run(epochs=0, reservoir=200, batch=64).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    saved = tmp_path / "saved"
+    assert run.command("snapshot", "lc0", str(saved)).returncode == 0
+    found = as_json(saved)
+    assert found["kind"] == "snapshot" and found["manifest"]["feed"] == "lc0"
+    assert [stage["name"] for stage in found["manifest"]["stages"]][0] == "provider"
+    assert found["manifest"]["segments"]
+    assert run.stop() == 0
+    part = saved / found["manifest"]["segments"][0]["file"]
+    part.unlink()
+    assert str(part) in as_json(saved, status=1)["problems"][0]
+    found = as_json(run.config)
+    assert found["kind"] == "ringfeed_configuration" and len(found["stages"]) == 6
