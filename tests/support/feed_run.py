@@ -46,8 +46,9 @@ epochs: {epochs}
 stages {{ name: "provider" file_path_provider {{ directory: "{directory}" queue_capacity: 64 }} }}
 stages {{ name: "loader" chunk_source_loader {{ input: "provider" threads: {loaders} }} }}
 stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" chunk_pool_size: {pool} threads: {readers} {in_pool} }} }}
+{between}
 stages {{ name: "unpacker" chunk_unpacker {{
-  input: "pool" threads: {unpackers} {unpack} queue_capacity: 512 }} }}
+  input: "{chunks_from}" threads: {unpackers} {unpack} queue_capacity: 512 }} }}
 stages {{ name: "sampler" shuffling_frame_sampler {{
   input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: 512 }} }}
 stages {{ name: "tensors" tensor_generator {{ input: "sampler" threads: {generators} batch_size: {batch} {tensors} }} }}
@@ -65,6 +66,8 @@ DEFAULTS: dict[str, Any] = {
     "generators": 1,
     "pool": 100000,
     "in_pool": "",
+    "between": "",  # stages from pool to unpacker, and the last of them
+    "chunks_from": "pool",
     "rate": 1.0,
     "reservoir": 2000,
     "batch": 256,

@@ -44,6 +44,8 @@ std::uint8_t tail_u8(const PackedFrameView& view, std::size_t offset) noexcept {
 bool unknown(const PackedFrameView& view, std::size_t value) noexcept {
   const std::size_t row = value / 3;
   const std::size_t column = value % 3;
+  // A rescorer may have counted the plies that are left in versions 3 and 4; none of them are 0.
+  if (row == kResult && column == 2) return view.origin <= 4 && tail_u32(view, v6::kPliesLeft) == 0;
   if (column == 2 && (view.origin <= 4 || row == kSt)) return true;
   if (row == kPlayed) return tail_u32(view, v6::kVisits) == 0;
   if (row == kBest || row == kRoot) return view.origin == 3;

@@ -66,8 +66,9 @@ enum class PolicyType : std::uint8_t { kFloat32, kFloat16, kSparse };
 enum class Lc0Layout : std::uint8_t { kThree, kFive };
 
 // What stands where a record has no value. Unknown are: orig_* where it is NaN; played_* where
-// visits is 0 (what was version 5 or less); root and best of version 3; all *_m and plies_left of
-// versions 3 and 4; q_st and d_st of what is not version 7; the third value of st.
+// visits is 0 (what was version 5 or less); root and best of version 3; all *_m of versions 3 and
+// 4, and plies_left where it is 0 in them; q_st and d_st of what is not version 7; the third value
+// of st.
 enum class UnknownValues : std::uint8_t {
   kAsStored,  // what the record has there: NaN in orig_* and the last of st, else 0
   kNan,

@@ -1,5 +1,6 @@
 #include "workers/formats/packed_frame.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -248,6 +249,44 @@ std::size_t unpack(std::span<const std::byte> frame, std::byte* record) noexcept
   std::memcpy(record + v6::kPlanes, view->planes, kBitPlaneBytes);
   std::memcpy(record + v6::kCastlingUsOoo, view->tail, tail_bytes(view->origin));
   return bytes;
+}
+
+std::size_t repack(const PackedFrameView& view, std::uint32_t origin, const std::byte* tail,
+                   std::span<const std::uint32_t> policy_values,
+                   std::span<std::byte> out) noexcept {
+  const std::uint32_t filler = packed::filler_bits(origin);
+  RF_CHECK(upgraded_version(origin) != 0 && filler == packed::filler_bits(view.origin), origin,
+           view.origin);
+  RF_CHECK(policy_values.size() == view.policy_entries, policy_values.size(), view.policy_entries);
+  if (view.kind == PackedKind::kRaw) {
+    std::byte record[kV7RecordBytes];
+    std::memcpy(record, view.head, v6::kPolicy);
+    store(record + v6::kVersion, upgraded_version(origin));
+    std::memcpy(record + v6::kPolicy, policy_values.data(), policy_values.size_bytes());
+    std::memcpy(record + v6::kPlanes, view.planes, kBitPlaneBytes);
+    std::memcpy(record + v6::kCastlingUsOoo, tail, tail_bytes(origin));
+    return pack_upgraded(record, origin, out, Kernel::kPortable);
+  }
+  const auto entries =
+      policy_values.size() -
+      static_cast<std::size_t>(std::count(policy_values.begin(), policy_values.end(), filler));
+  const std::size_t frame_bytes = packed_bytes(entries, origin);
+  if (out.size() < frame_bytes) return 0;
+  std::byte* frame = out.data();
+  std::memset(frame + frame_bytes - packed::kAlignment, 0, packed::kAlignment);
+  write_packed_head(frame, frame_bytes, entries, origin, view.input_format);
+  std::memcpy(frame + packed::kPlanes, view.planes, kBitPlaneBytes);
+  std::memcpy(frame + packed::kTail, tail, tail_bytes(origin));
+  std::byte* value = frame + packed::kTail + tail_bytes(origin);
+  std::byte* index = value + 4 * entries;
+  for (std::size_t i = 0; i < policy_values.size(); ++i) {
+    if (policy_values[i] == filler) continue;
+    store(value, policy_values[i]);
+    std::memcpy(index, view.policy_indices + 2 * i, 2);
+    value += 4;
+    index += 2;
+  }
+  return frame_bytes;
 }
 
 }  // namespace ringfeed::formats

@@ -110,4 +110,13 @@ struct PackedFrameView {
 // returns 0, with nothing written, for bytes that view_packed() refuses.
 [[nodiscard]] std::size_t unpack(std::span<const std::byte> frame, std::byte* record) noexcept;
 
+// The frame of `view` with another tail, other probabilities and another origin, at the front of
+// `out`: its bytes, or 0 if `out` is shorter. `origin` is of the same filler as the view's; `tail`
+// is of a record of upgraded_version(origin), `policy_values` are bits in the order of the view's.
+// Entries that have become the filler are left out, as pack() does.
+[[nodiscard]] std::size_t repack(const PackedFrameView& view, std::uint32_t origin,
+                                 const std::byte* tail,
+                                 std::span<const std::uint32_t> policy_values,
+                                 std::span<std::byte> out) noexcept;
+
 }  // namespace ringfeed::formats

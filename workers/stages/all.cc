@@ -1,8 +1,10 @@
 #include "workers/stages/all.h"
 
+#include "workers/stages/chunk_rescorer.h"
 #include "workers/stages/chunk_source_loader.h"
 #include "workers/stages/chunk_source_splitter.h"
 #include "workers/stages/chunk_unpacker.h"
+#include "workers/stages/chunk_validator.h"
 #include "workers/stages/file_path_provider.h"
 #include "workers/stages/join_positions.h"
 #include "workers/stages/shuffling_chunk_pool.h"
@@ -17,6 +19,8 @@ void register_all_stages(Registry& registry) {
   registry.add(chunk_source_loader_type());
   registry.add(shuffling_chunk_pool_type());
   registry.add(chunk_unpacker_type());
+  registry.add(chunk_validator_type());
+  registry.add(chunk_rescorer_type());
   registry.add(shuffling_frame_sampler_type());
   registry.add(tensor_generator_type());
   registry.add(chunk_source_splitter_type());

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "ringfeed/shm/failpoint.h"
+#include "tests/support/lc0_sample.h"
 #include "tests/support/tar_maker.h"
 #include "tests/unit/stages/stage_data.h"
 #include "workers/stages/tensor_generator.h"
@@ -105,6 +106,81 @@ TEST_P(StageCrash, AnywhereInAStepLeavesTheBatchesAsTheyWere) {
   }
   EXPECT_GT(deaths, 0U) << "nobody died at " << GetParam();
   RecordProperty("deaths", static_cast<int>(deaths));
+}
+
+// The same with stages between pool and unpacker, on real games of which one is damaged.
+TEST_P(StageCrash, AnywhereBetweenPoolAndUnpackerLeavesTheBatchesAsTheyWere) {
+  TempDir directory;
+  for (const SampleGame& sample : kSampleGames) {
+    Bytes records = sample_records(sample);
+    records.resize(std::min<std::size_t>(records.size(), 20 * formats::kV6RecordBytes));
+    std::string text(reinterpret_cast<const char*>(records.data()), records.size());
+    directory.write(fmt::format("{}.gz", sample.frame_count), gzip_text(text));
+    if (sample.frame_count != 26) continue;
+    text[formats::kV6RecordBytes + formats::v6::kRule50] = 101;
+    directory.write("damaged.gz", gzip_text(text));
+  }
+  const auto describe = [&directory](LaneRig& rig) {
+    rig.add_stage(
+        fmt::format("name: 'provider' file_path_provider {{ directory: '{}' }}", directory.path()));
+    rig.add_stage("name: 'loader' chunk_source_loader { input: 'provider' queue_bytes: 65536 }");
+    rig.add_stage(
+        "name: 'pool' shuffling_chunk_pool { input: 'loader' chunk_pool_size: 60 "
+        "queue_bytes: 524288 queue_capacity: 2 }");
+    rig.add_stage(
+        "name: 'validator' chunk_validator { input: 'pool' threads: 2 queue_bytes: 524288 "
+        "queue_capacity: 1 }");
+    rig.add_stage(
+        "name: 'rescorer' chunk_rescorer { input: 'validator' threads: 2 queue_bytes: 524288 "
+        "queue_capacity: 1 policy_temperature: 1.25 deblunder_threshold: 0.1 "
+        "deblunder_width: 0.06 }");
+    rig.add_stage(
+        "name: 'unpacker' chunk_unpacker { input: 'rescorer' position_sampling_rate: 0.5 "
+        "queue_bytes: 65536 }");
+    rig.add_stage(fmt::format(
+        "name: 'tensors' tensor_generator {{ input: 'unpacker' batch_size: {} }}", kBatch));
+    rig.build();
+  };
+  LaneRig undisturbed("epochs: 2 seed: 3");
+  describe(undisturbed);
+  undisturbed.run();
+  ASSERT_TRUE(undisturbed.all_finished());
+  ASSERT_EQ(undisturbed.counter("validator", "rejected_rule50"), 2U);
+  ASSERT_EQ(undisturbed.counter("rescorer", "chunks"), 8U);
+  ASSERT_EQ(undisturbed.counter("tensors", "rows"), 80U);
+
+  const bool in_the_list = GetParam() == std::string_view("shm.journal.carry_out");
+  std::uint64_t deaths = 0;
+  LaneRig rig("epochs: 2 seed: 3");
+  describe(rig);
+  std::mt19937_64 random(4);
+  for (int idle = 0; idle < 3;) {
+    bool moved = false;
+    for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) {
+      const std::string& node = rig.node_of(lane);
+      if ((node == "validator" || node == "rescorer") && random() % 3 == 0) {
+        const bool died = rig.die(lane, GetParam(), in_the_list ? 1 + random() % 4 : 1);
+        deaths += died ? 1 : 0;
+        moved = moved || died;
+      }
+      moved = rig.round(lane) || moved;
+    }
+    idle = moved ? 0 : idle + 1;
+  }
+  ASSERT_TRUE(rig.all_finished());
+  EXPECT_EQ(rig.batches().size(), undisturbed.batches().size());
+  for (std::size_t i = 0; i < rig.batches().size(); ++i) {
+    EXPECT_EQ(rig.batches()[i].bytes, undisturbed.batches()[i].bytes) << "batch " << i;
+  }
+  for (const char* counter : {"chunks", "frames", "rejected_rule50"}) {
+    EXPECT_EQ(rig.counter("validator", counter), undisturbed.counter("validator", counter));
+  }
+  for (const char* counter : {"chunks", "frames", "blunders"}) {
+    EXPECT_EQ(rig.counter("rescorer", counter), undisturbed.counter("rescorer", counter));
+  }
+  // Only lanes of the tensor stage take slots back.
+  const bool never = GetParam() == std::string_view("shm.feed.retired");
+  EXPECT_EQ(deaths == 0, never) << "deaths at " << GetParam() << ": " << deaths;
 }
 INSTANTIATE_TEST_SUITE_P(EveryFailpoint, StageCrash,
                          ::testing::Values("runtime.lane.attach", "runtime.lane.recovered",

@@ -137,6 +137,41 @@ inline RigRecord chunk_record(std::uint64_t identity, std::uint16_t uses, std::u
   return {.bytes = std::move(bytes)};
 }
 
+// The same with these records, all of one version.
+inline RigRecord chunk_of_records(std::uint64_t identity, std::uint16_t uses,
+                                  std::span<const std::byte> records, std::uint32_t version = 6) {
+  const std::size_t record_bytes = formats::frame_bytes_of_version(version);
+  const auto count = static_cast<std::uint32_t>(records.size() / record_bytes);
+  const ChunkRecord head{identity, count, uses, 0, count, 0};
+  std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+  bytes.resize(chunk_head_bytes(head));
+  std::string frame(formats::packed_bytes_max, '\0');
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::size_t used = formats::pack(records.data() + i * record_bytes, version,
+                                           std::as_writable_bytes(std::span(frame)));
+    bytes.append(frame, 0, used);
+  }
+  return {.bytes = std::move(bytes), .tag = {identity, uses}};
+}
+
+// The frames of a chunk, each as the record that it is packed from, or for versions below 6 has
+// become.
+inline std::vector<std::vector<std::byte>> records_of_chunk(const RigRecord& record) {
+  ChunkRecord head{};
+  RF_CHECK(record.bytes.size() >= sizeof head, record.bytes.size());
+  std::memcpy(&head, record.bytes.data(), sizeof head);
+  std::vector<std::vector<std::byte>> records;
+  auto rest = std::as_bytes(std::span(record.bytes)).subspan(chunk_head_bytes(head));
+  while (!rest.empty()) {
+    std::vector<std::byte> unpacked(formats::kV7RecordBytes);
+    unpacked.resize(formats::unpack(rest, unpacked.data()));
+    RF_CHECK(!unpacked.empty(), rest.size());
+    rest = rest.subspan(formats::view_packed(rest)->frame_bytes);
+    records.push_back(std::move(unpacked));
+  }
+  return records;
+}
+
 // A chunk as it comes out of the pool.
 struct SeenChunk {
   std::uint64_t identity;
