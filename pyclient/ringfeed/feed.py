@@ -86,7 +86,8 @@ class Snapshot:
     Attributes:
         directory: Where it is.
         bytes: Memory of the feed that it holds.
-        newest_batch: Number of the newest batch in it, 0 before the first.
+        newest_batch: Number of the newest batch in it, of the feed's first output; 0 before the
+            first.
         pause_s: Time for which the stages stood still, in seconds.
         total_s: Time until it was safe on disk, in seconds.
     """
@@ -346,6 +347,7 @@ class Feed:
             "feed": stats.feed,
             "feed_id": stats.feed_id.hex(),
             "group": stats.group,
+            "output": stats.output,
             "rank": stats.rank,
             "world": stats.world,
             "last": self._last,
@@ -375,9 +377,11 @@ class Feed:
             raise InvalidRequest(
                 f"{where}: the state is of version {state.get('version')}, this ringfeed reads 1"
             )
-        for key, own in (("feed", stats.feed), ("group", stats.group)):
-            if state[key] != own:
-                raise InvalidRequest(f"{where}: the state is of {key} {state[key]}: {_ELSEWHERE}")
+        mine = (("feed", stats.feed), ("group", stats.group), ("output", stats.output))
+        for key, own in mine:
+            other = state.get(key, "")
+            if other != own:
+                raise InvalidRequest(f"{where}: the state is of {key} '{other}': {_ELSEWHERE}")
         if state["feed_id"] != stats.feed_id.hex():
             raise InvalidRequest(
                 f"{where}: the state is of another run of this feed, whose batches are numbered "

@@ -35,6 +35,7 @@ from .schema import Schema
 _FEED = "loader"
 _STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it refuses
 _LOG_BYTES_MAX = 8192
+_ANSWER_S = 10.0  # for a supervisor to let somebody in
 
 
 class _Supervisor:
@@ -167,6 +168,7 @@ class DataLoader:
         self._feed: Feed | None = None  # of the first output
         self._first_alias = ""
         self._others: dict[str, Feed] = {}  # by alias, attached when first asked for
+        self._attaching = threading.Lock()
         self._looks_after_death = 0
         if config is not None:
             self.add_stages(config)
@@ -215,8 +217,9 @@ class DataLoader:
         for stage, config in self._pieces:
             part = _as_json(config)
             whole["stages"] += [part] if stage else part.pop("stages", [])
-            if not stage:
-                whole.update(part)
+            for name, value in {} if stage else part.items():
+                both = isinstance(value, list) and isinstance(whole.get(name), list)
+                whole[name] = whole[name] + value if both else value
         return json.dumps(whole, indent=2).encode(), ".json"
 
     def start(self, timeout_s: float | None = None) -> None:
@@ -254,7 +257,9 @@ class DataLoader:
             raise
 
     def _attach_output(self, output: str | None, timeout_s: float | None) -> Feed:
-        assert self._supervisor is not None
+        supervisor = self._supervisor
+        if supervisor is None:
+            raise FeedDetached("the loader has been stopped")
         return _attach(
             _FEED,
             "default",
@@ -264,7 +269,7 @@ class DataLoader:
             timeout_s=self._timeout_s,
             attach_timeout_s=timeout_s,
             socket_dir=None,
-            socket_path=self._supervisor.socket_path,
+            socket_path=supervisor.socket_path,
             policy=None,
             stall_ms=None,
             redeliver=None,
@@ -285,14 +290,22 @@ class DataLoader:
         if self._looks_after_death > 1 or self._feed is None:
             raise self._supervisor.error()
 
-    def _attached(self, alias: str = "") -> Feed:
-        if self._feed is None:
+    def _attached(self, alias: str = "", timeout_s: float | None = None) -> Feed:
+        feed = self._feed
+        if feed is None:
             raise FeedDetached("the loader is not running: call start() first")
         if alias in ("", self._first_alias):
-            return self._feed
-        if alias not in self._others:
-            self._others[alias] = self._attach_output(alias, self._timeout_s)
-        return self._others[alias]
+            return feed
+        # One thread attaches; the others find what it has got.
+        with self._attaching:
+            other = self._others.get(alias)
+            if other is None:
+                other = self._attach_output(alias, timeout_s)
+                if self._feed is not feed:  # stopped meanwhile
+                    other.close()
+                    raise FeedDetached("the loader has been stopped")
+                self._others[alias] = other
+            return other
 
     @property
     def schema(self) -> Schema:
@@ -320,7 +333,16 @@ class DataLoader:
             InvalidRequest: No output has this alias; the text lists those that there are.
             FeedDetached: Not started, or stopped.
         """
-        batch = self._attached(alias).next(timeout_s)
+        patience_s = self._timeout_s if timeout_s is None else timeout_s
+        # Time enough for the supervisor to answer, also if no batch is to be waited for.
+        feed = self._attached(alias, None if patience_s is None else max(patience_s, _ANSWER_S))
+        try:
+            batch = feed.next(timeout_s)
+        except FeedDetached:
+            with self._attaching:  # the next call attaches anew
+                if self._others.get(alias) is feed:
+                    del self._others[alias]
+            raise
         return tuple(batch[name] for name in batch)
 
     def maybe_get_next(self, alias: str = "") -> tuple[np.ndarray, ...] | None:
@@ -388,9 +410,10 @@ class DataLoader:
         Calling again, or before start(), is harmless. What has not ended after timeout_s is
         killed.
         """
-        feeds = [*self._others.values(), *([self._feed] if self._feed is not None else [])]
-        self._feed = None
-        self._others = {}
+        feed, self._feed = self._feed, None
+        with self._attaching:
+            feeds = [*self._others.values(), *([feed] if feed is not None else [])]
+            self._others = {}
         supervisor, self._supervisor = self._supervisor, None
         for feed in feeds:
             feed.close()

@@ -245,7 +245,7 @@ size_t encode_attach(const rf_attach_options& options, const char* group, const 
   if (options.max_hold != 0) attach.varint(15, options.max_hold);
   if (options.rejoin_ms != 0) attach.varint(16, options.rejoin_ms);
   if (options.position != 0) attach.varint(17, options.position);
-  if (options.output != nullptr) attach.text(18, options.output);
+  if (options.output != nullptr && options.output[0] != '\0') attach.text(18, options.output);
   const size_t body_bytes = attach.finish();
   if (body_bytes == 0) return 0;
   Writer request(out, room);

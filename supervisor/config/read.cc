@@ -200,6 +200,12 @@ class Override {
     configuration_.places().erase_below(path);
     configuration_.places().set(path, place_);
     if (field.is_repeated()) {
+      if (node->kind == Node::Kind::kObject) {  // a list of one
+        Node list;
+        list.kind = Node::Kind::kList;
+        list.items.push_back(std::move(*node));
+        node = std::move(list);
+      }
       if (node->kind != Node::Kind::kList) {
         path_ = path;
         return refuse(fmt::format("{} takes a list, [ … ]", path));

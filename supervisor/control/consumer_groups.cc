@@ -124,6 +124,8 @@ Status ConsumerGroups::check_slots(const GroupTerms& terms) const {
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     if (state(g) == GroupState::kUnused) continue;
     const bool this_one = groups_[g].terms.name == terms.name;
+    // The group that is there so that batches go on holds nothing.
+    if (!this_one && memory_.layout().keep_newest && live_members(g) == 0) continue;
     known = known || this_one;
     add(groups_[g].terms, live_members(g) + (this_one ? 1 : 0));
     if (groups_[g].terms.policy != shm::GroupPolicy::kBlock) yielding = groups_[g].terms.name;
@@ -713,7 +715,8 @@ std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms
     }
     // Every claim was a member's and went back with him: what is left in the words is nobody's.
     if (state(g) == GroupState::kDraining && live_members(g) == 0) {
-      if (group.barred && group.declared) {
+      // An output that keeps the newest is never without a group: it would stand still.
+      if (group.declared && (group.barred || memory_.layout().keep_newest)) {
         write_head(g, GroupTerms(group.terms));
         group.declared = true;
         memory_.group(g).head.declared = 1;

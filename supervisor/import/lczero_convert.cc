@@ -568,11 +568,10 @@ class Converter {
       note(stage, "caching_threads",
            "caching_threads was left out: the store is filled by the lanes that read");
     }
-    if (in.has_position_sampling()) {
+    if (in.has_position_sampling() && !out.has_position_sampling()) {
       note(stage, "position_sampling",
-           "position_sampling of the pool was left out: a chunk is accepted by its number of "
-           "records, whatever they weigh; inside a chunk the unpacker chooses by weight, if it has "
-           "position_sampling");
+           "position_sampling of the pool was left out: without hanse_sampling_threshold it does "
+           "nothing");
     }
   }
 
@@ -589,6 +588,20 @@ class Converter {
       note(stage, "hanse_sampling_threshold",
            fmt::format("hanse_sampling_threshold {} was left out: it means every draw is accepted",
                        in.hanse_sampling_threshold()));
+      return;
+    }
+    if (in.has_position_sampling()) {
+      weights(in.position_sampling(), *out.mutable_position_sampling());
+      if (in.hanse_sampling_gamma() != 1.0) {
+        out.set_weighted_sampling_gamma(static_cast<float>(in.hanse_sampling_gamma()));
+      }
+      note(
+          stage, "hanse_sampling_threshold",
+          fmt::format("hanse_sampling_threshold {} was left out: there it has lately been a switch "
+                      "only, and a chunk is accepted with probability (weight / largest weight "
+                      "seen)^gamma; so it is here, with position_sampling and "
+                      "weighted_sampling_gamma",
+                      in.hanse_sampling_threshold()));
       return;
     }
     constexpr std::int64_t kMax = 0xFFFFFFFF;
@@ -781,7 +794,7 @@ class Converter {
     }
     std::set<std::string> outputs;
     std::optional<std::uint64_t> capacity;
-    std::optional<OverflowBehavior> behavior;
+    bool drops = false;
     for (int i = 0; i < in.output_size(); ++i) {
       const theirs::QueueConfig& queue = in.output(i);
       ChunkSourceSplitterConfig::Output& output = *out.add_outputs();
@@ -800,16 +813,14 @@ class Converter {
       if (queue.has_queue_capacity()) {
         capacity = std::max(capacity.value_or(0), queue.queue_capacity());
       }
-      if (!behavior) behavior = overflow(queue);
-      if (*behavior != overflow(queue)) {
-        note(stage, "",
-             "its outputs have different overflow_behavior; here they have one, and it is BLOCK: "
-             "nothing is lost, and the branches wait for each other");
-        behavior = BLOCK;
-      }
+      drops = drops || overflow(queue) != BLOCK;
     }
     if (capacity) out.set_queue_capacity(*capacity);
-    if (behavior && *behavior != BLOCK) out.set_overflow_behavior(*behavior);
+    if (drops) {
+      note(stage, "",
+           "overflow_behavior of its outputs was left out: here they block, so that no chunk is "
+           "lost; KEEP_NEWEST in the last stage of an output lets that output wait for nobody");
+    }
     note(stage, "",
          "chunks are dealt out by a fixed hash: the same split in every run; there another one is "
          "made at each start");

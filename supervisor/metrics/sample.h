@@ -49,15 +49,15 @@ struct Sample {
   std::vector<PortSample> ports;  // as in FeedShape
   // As in CounterTable; one that was met later than this look was 0.
   std::vector<std::uint64_t> counters;
-  double idle_s = 0;          // of all processors of the machine, since it began
+  double idle_s = 0;  // of all processors of the machine, since it began
 };
 
 struct PortShape {
   std::string name;
-  std::uint32_t stage = 0;  // in DataLoaderConfig.stages
-  std::uint32_t node = 0;   // in FeedLayout::nodes
+  std::uint32_t stage = 0;              // in DataLoaderConfig.stages
+  std::uint32_t node = 0;               // in FeedLayout::nodes
   std::optional<std::uint32_t> output;  // in FeedLayout::outputs, if its batches are for trainers
-  std::vector<std::uint32_t> rings;  // in FeedLayout::rings
+  std::vector<std::uint32_t> rings;     // in FeedLayout::rings
 };
 
 // Which queues a feed has; from its layout alone.

@@ -483,6 +483,16 @@ bool Supervisor::ever_joined() const {
                      [](const auto& output) { return output->groups.ever_joined(); });
 }
 
+bool Supervisor::nobody_takes() const {
+  bool any_waits = false;
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    if (output->memory.layout().keep_newest) continue;
+    if (!drain_is_hopeless(output->groups)) return false;
+    any_waits = true;
+  }
+  return any_waits;
+}
+
 bool Supervisor::any_trainer() const {
   return std::any_of(outputs_.begin(), outputs_.end(),
                      [](const auto& output) { return output->groups.live_members() != 0; });
@@ -540,11 +550,7 @@ void Supervisor::tick() {
   look_for_stalls();
   follow_configuration();
   if (stage_ == Stage::kLingering && !snapshot_ && !still_needed()) return finish(0);
-  if (stage_ == Stage::kDraining &&
-      std::all_of(outputs_.begin(), outputs_.end(), [](const auto& output) {
-        return output->memory.layout().keep_newest ? output->groups.live_members() == 0
-                                                   : drain_is_hopeless(output->groups);
-      })) {
+  if (stage_ == Stage::kDraining && nobody_takes()) {
     stop(reason_ + "; no trainer is there to take what is on its way");
   }
   log_drain();
@@ -609,6 +615,8 @@ std::string Supervisor::waiting_text() const {
     if (batches != 0 && !output->groups.ever_joined()) {
       waits.push_back(fmt::format("{} batches{} are ready, waiting for the first trainer", batches,
                                   output->memory.layout().shown()));
+    } else if (output->memory.layout().keep_newest) {
+      continue;  // waits for nobody
     } else if (const std::optional<std::string> held = held_up_by(output->groups)) {
       waits.push_back(*held + output->memory.layout().shown());
     }
@@ -650,6 +658,7 @@ void Supervisor::log_drain() {
         if (groups.state(g) != shm::GroupState::kUnused && groups.unfinished(g, true) != 0) add(g);
       }
     } else {
+      if (output->memory.layout().keep_newest) continue;
       for (const std::uint32_t g : groups.holding_up()) add(g);
     }
   }

@@ -96,6 +96,8 @@ class Supervisor {
   // Has a trainer come for anything yet, and is one there now?
   [[nodiscard]] bool ever_joined() const;
   [[nodiscard]] bool any_trainer() const;
+  // Is there nobody for what is on its way, in all outputs that wait for trainers?
+  [[nodiscard]] bool nobody_takes() const;
   void look_for_stalls();
   void show_progress();
   // What stages that warm up have to say, and what the feed waits for.

@@ -168,8 +168,12 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
     }
     case Request::kRejoin: {
       const std::uint32_t output = request.rejoin().output();
-      outputs_[output < outputs_.size() ? output : 0]->trainers.rejoin(*server_, connection,
-                                                                       request.rejoin(), reply);
+      if (output < outputs_.size()) {
+        outputs_[output]->trainers.rejoin(*server_, connection, request.rejoin(), reply);
+      } else {
+        reply.set_error(Reply::NO_SUCH_GROUP);
+        reply.set_text(fmt::format("feed '{}' has no output {}", run_.config.feed(), output));
+      }
       break;
     }
     case Request::kWorkerRejoin:

@@ -57,7 +57,7 @@ def test_supervised_training_runs(games: lc0_data.Manifest, tmp_path: Path) -> N
         assert list(loader.schema) == ["planes", "policy", "values"]
 
 
-@pytest.mark.parametrize("name", ["supervised"])
+@pytest.mark.parametrize("name", ["reinforcement", "supervised", "validation"])
 def test_what_is_converted_passes_check(name: str, tmp_path: Path) -> None:
     converted = ringfeed_command("import-lc0", DATA / f"{name}.textproto")
     assert converted.returncode == 0

@@ -99,6 +99,7 @@ def test_who_comes_late_gets_the_newest_and_stops_nobody(make_run: MakeRun) -> N
         train.result()
         kept = np.array(first["planes"])
         first.release()
+        del first
         assert kept.shape == (64, 112, 8, 8)
         with pytest.raises(ringfeed.InvalidRequest, match="leave out the policy"):
             ringfeed.attach(
@@ -149,6 +150,68 @@ def test_a_snapshot_holds_both(make_run: MakeRun, tmp_path: Path) -> None:
         got = dict(zip(before["numbers"], before["digests"], strict=True))
         got.update(zip(after["numbers"], after["digests"], strict=True))
         assert got == dict(zip(want["numbers"], want["digests"], strict=True))
+
+
+JOINED = """
+feed: "{feed}"
+seed: {seed}
+epochs: {epochs}
+stages {{ name: "p1" file_path_provider {{ directory: "{directory}" }} }}
+stages {{ name: "l1" chunk_source_loader {{ input: "p1" }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "l1" threads: {readers} {in_pool} }} }}
+stages {{ name: "u1" chunk_unpacker {{ input: "pool" {unpack} queue_capacity: 512 }} }}
+stages {{ name: "p2" file_path_provider {{ directory: "{directory}" }} }}
+stages {{ name: "l2" chunk_source_loader {{ input: "p2" }} }}
+stages {{ name: "extract" simple_chunk_extractor {{ input: "l2" threads: {readers} }} }}
+stages {{ name: "u2" chunk_unpacker {{
+  input: "extract" position_sampling_rate: 1 queue_capacity: 512 }} }}
+stages {{ name: "join" join_positions {{ input: "u1" input: "u2" queue_capacity: 512 }} }}
+stages {{ name: "tensors" tensor_generator {{
+  input: "join" threads: {generators} batch_size: {batch} {tensors} }} }}
+feed_output {{ slots: {slots} {groups} }}
+{extra}
+"""
+
+
+def test_two_streams_are_joined(make_run: MakeRun, games: lc0_data.Manifest) -> None:
+    restarts = "restart { max_restarts: 1000 backoff_ms_min: 1 backoff_ms_max: 5 }"
+    results = []
+    for lanes in (1, 2):
+        run = make_run(pipeline=JOINED, readers=lanes, generators=lanes, extra=restarts).start()
+        trainer = run.trainer(pause_ms=3)
+        for number in range(5 * (lanes - 1)):
+            wait_until(lambda number=number: trainer.batches() > 6 * number, "batches")
+            workers = sorted(run.workers().items())
+            if workers:
+                os.kill(workers[number % len(workers)][1], signal.SIGKILL)
+        results.append(trainer.result())
+        assert run.wait() == 0, run.text()
+    audit = lc0_reference.audit(results[0]["hashes"], games.record_hashes, times=2)
+    assert audit.exact, str(audit)
+    assert np.array_equal(results[0]["digests"], results[1]["digests"])
+
+
+def test_the_newest_are_kept_whoever_is_killed(make_run: MakeRun) -> None:
+    run = make_run(
+        pipeline=TWO,
+        tensors="overflow_behavior: KEEP_NEWEST",
+        batch=64,
+        slots=6,
+        epochs=4,
+        extra="restart { max_restarts: 1000 backoff_ms_min: 1 backoff_ms_max: 5 }",
+    ).start()
+    train = run.trainer(positions=0, pause_ms=2)
+    late = run.trainer(positions=0, pause_ms=50, output="validation")
+    for number in range(8):
+        wait_until(lambda number=number: train.batches() > 10 * number, "batches")
+        workers = sorted(run.workers().items())
+        if workers:
+            os.kill(workers[number % len(workers)][1], signal.SIGKILL)
+    numbers = train.result()["numbers"]
+    assert np.array_equal(numbers, np.arange(1, numbers.size + 1))
+    seen = late.result()["numbers"]
+    assert np.array_equal(seen, np.unique(seen)), "in order, none twice"
+    assert run.wait() == 0, run.text()
 
 
 def test_the_loader_gives_batches_by_alias(games: lc0_data.Manifest, tmp_path: Path) -> None:

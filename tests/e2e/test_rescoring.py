@@ -22,7 +22,9 @@ MakeRun = Callable[..., FeedRun]
 Floats = NDArray[np.float64]
 
 SAMPLE = ROOT / "tests" / "data" / "lc0" / "lc0-data-sample.tar"
-VALIDATOR = 'stages {{ name: "validator" chunk_validator {{ input: "pool" threads: {threads} {checks} }} }}'
+VALIDATOR = (
+    'stages {{ name: "validator" chunk_validator {{ input: "pool" threads: {threads} {checks} }} }}'
+)
 RESCORER = """stages {{ name: "rescorer" chunk_rescorer {{
   input: "{source}" threads: {threads} {settings} }} }}"""
 TEMPERATURE, OFFSET, THRESHOLD, WIDTH, THETA = 1.35, 0.001, 0.1, 0.06, 0.75
@@ -62,7 +64,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def all_games(directory: Path) -> list[lc0_reference.Records]:
     bad = {"rule50.gz", "nan.gz", "played.gz"}
-    files = sorted(p for p in directory.rglob("*") if p.suffix in (".gz", ".tar") and p.name not in bad)
+    files = sorted(
+        p for p in directory.rglob("*") if p.suffix in (".gz", ".tar") and p.name not in bad
+    )
     return [game.records for file in files for game in lc0_reference.read_games(file)]
 
 
@@ -109,9 +113,10 @@ def reference(game: lc0_reference.Records) -> tuple[Floats, Floats, Floats]:
         later = np.arange(i, count)
         weights = (1 - THETA) * THETA ** (later - i)
         weights[-1] = THETA ** (count - 1 - i)
-        short[i] = (weights * sign[later] * sign[i] * game["root_q"][later]).sum(), (
-            weights * game["root_d"][later]
-        ).sum()
+        short[i] = (
+            (weights * sign[later] * sign[i] * game["root_q"][later]).sum(),
+            (weights * game["root_d"][later]).sum(),
+        )
     return policy, result, short
 
 

@@ -80,7 +80,9 @@ bool is_castling(const ChessBoard& board, Move move) noexcept {
 }
 
 bool is_en_passant(const ChessBoard& board, Move move) noexcept {
-  return (board.ours[kPawn] & square_bit(move.from)) != 0 && move.from % 8 != move.to % 8 &&
+  // The ranks are asked for because in noise another piece may stand on the pawn's square.
+  return (board.ours[kPawn] & square_bit(move.from)) != 0 && move.from / 8 == 4 &&
+         move.to / 8 == 5 && move.from % 8 != move.to % 8 &&
          (board.their_squares() & square_bit(move.to)) == 0;
 }
 

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "ringfeed/shm/result.h"
+
 namespace ringfeed::formats {
 
 namespace {
@@ -54,15 +56,19 @@ bool reshape_policy(std::span<std::uint32_t> policy, std::uint32_t filler,
     if (touched(bits)) largest = std::max(largest, shifted(bits));
   }
   if (!(largest > 0) || !std::isfinite(largest)) return false;
-  // As shares of the largest one, so that no exponent makes all of them 0.
-  const auto reshaped = [&](std::uint32_t bits) {
-    return std::pow(shifted(bits) / largest, 1 / options.policy_temperature);
-  };
+  RF_CHECK(policy.size() <= kPolicyMoves, policy.size());
+  double raised[kPolicyMoves];
   double sum = 0;
-  for (const std::uint32_t bits : policy) sum += touched(bits) ? reshaped(bits) : 0.0;
-  for (std::uint32_t& bits : policy) {
-    if (touched(bits))
-      bits = std::bit_cast<std::uint32_t>(static_cast<float>(reshaped(bits) / sum));
+  for (std::size_t i = 0; i < policy.size(); ++i) {
+    if (!touched(policy[i])) continue;
+    // As shares of the largest one, so that no exponent makes all of them 0.
+    const double share = shifted(policy[i]) / largest;
+    raised[i] = share > 0 ? std::pow(share, 1 / options.policy_temperature) : 0.0;
+    sum += raised[i];
+  }
+  for (std::size_t i = 0; i < policy.size(); ++i) {
+    if (!touched(policy[i])) continue;
+    policy[i] = std::bit_cast<std::uint32_t>(static_cast<float>(raised[i] / sum));
   }
   return true;
 }

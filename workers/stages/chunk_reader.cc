@@ -1,9 +1,5 @@
 #include "workers/stages/chunk_reader.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -12,38 +8,6 @@
 #include "workers/formats/packed_frame.h"
 
 namespace ringfeed {
-namespace {
-
-constexpr std::size_t kOpenFilesMax = 128;
-
-std::string not_gzip(std::span<const std::byte> bytes) {
-  std::string begin;
-  for (const std::byte byte : bytes.first(std::min<std::size_t>(bytes.size(), 4))) {
-    begin += fmt::format(" {:02x}", std::to_integer<unsigned>(byte));
-  }
-  return "not a gzip file (starts with" + (begin.empty() ? " nothing" : begin) + ")";
-}
-
-std::shared_ptr<ChunkStore> store_of(const StageContext& context) {
-  const ShufflingChunkPoolConfig& own = context.config.shuffling_chunk_pool();
-  if (!own.has_store_bytes()) return nullptr;
-  return ChunkStore::shared(
-      context.stage, {.budget_bytes = own.store_bytes(), .directory = own.store_directory()});
-}
-
-StoreKey key_of(const TaskRecord& task, std::string_view path, const struct stat& file) noexcept {
-  return store_key({.path = path,
-                    .device = file.st_dev,
-                    .inode = file.st_ino,
-                    .file_bytes = static_cast<std::uint64_t>(file.st_size),
-                    .mtime_ns = static_cast<std::int64_t>(file.st_mtim.tv_sec) * 1'000'000'000 +
-                                file.st_mtim.tv_nsec,
-                    .offset = task.offset,
-                    .bytes = task.bytes});
-}
-
-}  // namespace
-
 OutputSpec chunk_tasks_output() {
   return {.port = "tasks",
           .record_type = "tasks",
@@ -68,64 +32,30 @@ ChunkReader::ChunkReader(const StageContext& context)
       store_refused_(context.counter("store_refused")),
       store_bytes_(context.counter("store_bytes")),
       store_games_(context.counter("store_games")),
-      vanished_(context, "skipped_vanished"),
-      unreadable_(context, "skipped_unreadable"),
-      damaged_(context, "skipped_damaged"),
-      empty_(context, "skipped_empty"),
-      record_(context, "skipped_record"),
+      chunk_files_(context),
       too_large_(context, "skipped_too_large"),
       choice_(consumer_choice(context.feed, context.stage, context.key_of)),
       store_(store_of(context)) {}
 
-ChunkReader::~ChunkReader() {
-  for (const auto& [path, file] : files_) ::close(file.fd);
-}
-
-// A descriptor of the file that has been looked at: it may have been replaced since it was opened.
-int ChunkReader::open_file(const std::string& path, const struct stat& now) noexcept {
-  ++clock_;
-  if (const auto found = files_.find(path); found != files_.end()) {
-    OpenFile& file = found->second;
-    if (file.device == now.st_dev && file.inode == now.st_ino) {
-      file.used_at = clock_;
-      return file.fd;
-    }
-    ::close(file.fd);
-    files_.erase(found);
-  }
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  struct stat opened {};
-  ::fstat(fd, &opened);
-  if (files_.size() >= kOpenFilesMax) {
-    const auto oldest = std::min_element(
-        files_.begin(), files_.end(),
-        [](const auto& a, const auto& b) { return a.second.used_at < b.second.used_at; });
-    ::close(oldest->second.fd);
-    files_.erase(oldest);
-  }
-  files_.emplace(path, OpenFile{fd, clock_, opened.st_dev, opened.st_ino});
-  return fd;
-}
-
 // Counts and tells the window. Its ring may drop the word: the chunk is then drawn, and refused,
 // once more.
-StepStatus ChunkReader::refuse(Step& step, const Task& task, SkipReason& reason,
-                               std::string_view text) noexcept {
-  reason.skip(step, task.path, task.words.offset, text);
+StepStatus ChunkReader::refuse(Step& step, const ChunkTask& task,
+                               const ChunkRefusal& refusal) noexcept {
+  refusal.reason->skip(step, task.path, task.words.offset, refusal.text);
   const RejectRecord reject{task.words.global_index};
   (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
   return step.consume(task.record);
 }
 
-StepStatus ChunkReader::refuse_large(Step& step, const Task& task,
+StepStatus ChunkReader::refuse_large(Step& step, const ChunkTask& task,
                                      std::uint64_t frame_count) noexcept {
   return refuse(
-      step, task, too_large_,
-      fmt::format("{} positions do not fit a record of {} bytes: raise queue_bytes of stage "
-                  "'{}' to at least {}",
-                  frame_count, step.record_bytes_max(out_), context_.stage,
-                  std::bit_ceil(2 * (frame_count * formats::packed_bytes_max))));
+      step, task,
+      {&too_large_,
+       fmt::format("{} positions do not fit a record of {} bytes: raise queue_bytes of stage "
+                   "'{}' to at least {}",
+                   frame_count, step.record_bytes_max(out_), context_.stage,
+                   std::bit_ceil(2 * (frame_count * formats::packed_bytes_max)))});
 }
 
 // A chunk that cannot be read alive leaves the window as well.
@@ -140,7 +70,7 @@ void ChunkReader::forget(Step& step, const Record& record) noexcept {
 // ---- the record that goes out
 // ----------------------------------------------------------------------
 
-void ChunkReader::choose(const Task& task, std::uint32_t frame_count) noexcept {
+void ChunkReader::choose(const ChunkTask& task, std::uint32_t frame_count) noexcept {
   choice_->choose(task.words.identity, frame_count, task.words.uses, weights_, chosen_);
 }
 
@@ -157,7 +87,7 @@ bool ChunkReader::reserve(Step& step, std::uint64_t frames, Output& output) noex
   return !output.room.empty();
 }
 
-void ChunkReader::begin(const Task& task, std::uint32_t frame_count,
+void ChunkReader::begin(const ChunkTask& task, std::uint32_t frame_count,
                         Output& output) const noexcept {
   const ChunkRecord chunk{
       .identity = task.words.identity,
@@ -174,14 +104,14 @@ void ChunkReader::begin(const Task& task, std::uint32_t frame_count,
   }
 }
 
-void ChunkReader::finish(Step& step, const Task& task, const Output& output) noexcept {
+void ChunkReader::finish(Step& step, const ChunkTask& task, const Output& output) noexcept {
   step.put_reserved(out_, output.used, {.tag = {task.words.identity, task.words.uses}});
 }
 
 // ---- where chunks come from
 // ------------------------------------------------------------------------
 
-StepStatus ChunkReader::from_store(Step& step, const Task& task, const StoreKey& key,
+StepStatus ChunkReader::from_store(Step& step, const ChunkTask& task, const StoreKey& key,
                                    ChunkStore::Lease& lease, bool* damaged) noexcept {
   const auto broken = [&] {
     store_->forget(key);
@@ -219,7 +149,7 @@ StepStatus ChunkReader::from_store(Step& step, const Task& task, const StoreKey&
   return step.consume(task.record);
 }
 
-StepStatus ChunkReader::from_file(Step& step, const Task& task, int fd,
+StepStatus ChunkReader::from_file(Step& step, const ChunkTask& task, int fd,
                                   const StoreKey& key) noexcept {
   const TaskRecord& words = task.words;
   // Room first: a chunk is not inflated for an output that is full.
@@ -230,43 +160,10 @@ StepStatus ChunkReader::from_file(Step& step, const Task& task, int fd,
     return StepStatus::kNoRoom;
   }
 
-  if (words.bytes > formats::kInflatedBytesMax) {
-    return refuse(step, task, damaged_, "larger than any chunk");
-  }
-  if (stored_.size() < words.bytes) stored_.resize(words.bytes);
-  std::uint64_t have = 0;
-  while (have < words.bytes) {
-    const ssize_t got = ::pread(fd, stored_.data() + have, words.bytes - have,
-                                static_cast<off_t>(words.offset + have));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return refuse(step, task, unreadable_, std::strerror(errno));
-    if (got == 0) {
-      return refuse(step, task, damaged_,
-                    fmt::format("the file ends after {} of {} bytes", have, words.bytes));
-    }
-    have += static_cast<std::uint64_t>(got);
-  }
-  std::span<const std::byte> raw(stored_.data(), words.bytes);
-  const bool gzip = (words.flags & kChunkGzip) != 0;
-  if (gzip) {
-    const formats::GzipOutcome outcome =
-        inflater_.inflate(std::span<const std::byte>(stored_.data(), words.bytes), &raw);
-    if (!outcome.ok()) {
-      return refuse(
-          step, task, damaged_,
-          fmt::format("{}: {}", formats::gzip_status_name(outcome.status),
-                      formats::gzip_outcome_text(outcome, inflater_.inflated_bytes_max())));
-    }
-  }
-  const formats::ChunkCheck check = formats::check_chunk(raw);
-  if (!check.usable()) {
-    std::string text = fmt::format("{}: {}", formats::chunk_reason_name(check.reason),
-                                   formats::chunk_check_text(check));
-    // What is not gzip is taken for plain records; if it is none of both, the former was meant.
-    if (!gzip) text = fmt::format("{}; as plain records: {}", not_gzip(raw), text);
-    return refuse(step, task, check.reason == formats::ChunkReason::kEmpty ? empty_ : record_,
-                  text);
-  }
+  const ChunkFiles::Records records = chunk_files_.read(task, fd);
+  if (records.refusal.reason != nullptr) return refuse(step, task, records.refusal);
+  const std::span<const std::byte> raw = records.raw;
+  const formats::ChunkCheck& check = records.check;
 
   const auto frame_count = static_cast<std::uint32_t>(check.frame_count);
   const auto record_at = [&](std::size_t i) { return raw.data() + i * check.frame_bytes; };
@@ -329,21 +226,14 @@ void ChunkReader::tell_of_store(Step& step) noexcept {
 StepStatus ChunkReader::step(Step& step) noexcept {
   const std::optional<Record> record = step.peek(in_);
   if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
-  Task task{.record = *record, .words = {}, .path = {}};
-  RF_CHECK(record->bytes.size() >= sizeof task.words, record->bytes.size());
-  std::memcpy(&task.words, record->bytes.data(), sizeof task.words);
-  RF_CHECK(record->bytes.size() == sizeof task.words + task.words.path_bytes, record->bytes.size(),
-           task.words.path_bytes);
-  task.path.assign(reinterpret_cast<const char*>(record->bytes.data()) + sizeof task.words,
-                   task.words.path_bytes);
-
+  const ChunkTask task = chunk_task(*record);
   struct stat file {};
-  if (::stat(task.path.c_str(), &file) != 0) {
-    return refuse(step, task, errno == ENOENT ? vanished_ : unreadable_, std::strerror(errno));
+  if (const std::optional<ChunkRefusal> refusal = chunk_files_.look(task, file)) {
+    return refuse(step, task, *refusal);
   }
   StoreKey key{};
   if (store_) {
-    key = key_of(task.words, task.path, file);
+    key = ChunkFiles::key_of(task, file);
     std::optional<ChunkStore::Lease> lease = store_->find(key, task.words.global_index, scratch_);
     if (lease) {
       bool damaged = false;
@@ -354,16 +244,11 @@ StepStatus ChunkReader::step(Step& step) noexcept {
       }
     }
   }
-  const int fd = open_file(task.path, file);
-  if (fd < 0) {
-    return refuse(step, task, errno == ENOENT ? vanished_ : unreadable_, std::strerror(errno));
-  }
-  if (store_) {
-    // What is kept is named by the file that is read: it may have been replaced since the look at
-    // it.
-    ::fstat(fd, &file);
-    key = key_of(task.words, task.path, file);
-  }
+  // What is kept is named by the file that is read: it may have been replaced since the look at it.
+  ChunkRefusal refusal;
+  const int fd = chunk_files_.open(task, file, refusal);
+  if (fd < 0) return refuse(step, task, refusal);
+  if (store_) key = ChunkFiles::key_of(task, file);
   const StepStatus status = from_file(step, task, fd, key);
   if (store_ && status == StepStatus::kDone) tell_of_store(step);
   return status;

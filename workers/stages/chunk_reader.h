@@ -6,28 +6,23 @@
 //   will
 //            take, if that is what reads the output (position_choice.h)
 //   rejects  to the window lane: a chunk that cannot be used
-//   skips    skipped_vanished, skipped_unreadable, skipped_damaged (gzip), skipped_empty,
-//            skipped_record (size, version, input format), skipped_too_large (for the ring)
+//   skips    those of chunk_files.h; skipped_too_large (for the ring)
 //
 // With a store (store/chunk_store.h) a chunk is inflated once and kept, and later only the
 // positions that are wanted are read. The file is looked at every time: what has vanished or was
 // replaced is found out as without a store.
 #pragma once
 
-#include <sys/stat.h>
-#include <sys/types.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "workers/formats/gzip.h"
 #include "workers/formats/packed_game.h"
 #include "workers/runtime/stage.h"
+#include "workers/stages/chunk_files.h"
 #include "workers/stages/common.h"
 #include "workers/stages/position_choice.h"
 #include "workers/stages/records.h"
@@ -48,46 +43,30 @@ template <typename Config>
 class ChunkReader final : public Stage {
  public:
   explicit ChunkReader(const StageContext& context);
-  ~ChunkReader() override;
   StepStatus step(Step& step) noexcept override;
   void forget(Step& step, const Record& record) noexcept override;
 
  private:
-  // A task taken apart.
-  struct Task {
-    Record record;
-    TaskRecord words;
-    std::string path;
-  };
   // Where the output's record is written.
   struct Output {
     std::span<std::byte> room;
     std::uint64_t used = 0;
   };
-  struct OpenFile {
-    int fd;
-    std::uint64_t used_at;
-    dev_t device;
-    ino_t inode;
-  };
-
   // Each of them: kDone, or what step() returns at once.
-  [[nodiscard]] StepStatus from_store(Step& step, const Task& task, const StoreKey& key,
+  [[nodiscard]] StepStatus from_store(Step& step, const ChunkTask& task, const StoreKey& key,
                                       ChunkStore::Lease& lease, bool* damaged) noexcept;
-  [[nodiscard]] StepStatus from_file(Step& step, const Task& task, int fd,
+  [[nodiscard]] StepStatus from_file(Step& step, const ChunkTask& task, int fd,
                                      const StoreKey& key) noexcept;
-  StepStatus refuse(Step& step, const Task& task, SkipReason& reason,
-                    std::string_view text) noexcept;
-  StepStatus refuse_large(Step& step, const Task& task, std::uint64_t frame_count) noexcept;
+  StepStatus refuse(Step& step, const ChunkTask& task, const ChunkRefusal& refusal) noexcept;
+  StepStatus refuse_large(Step& step, const ChunkTask& task, std::uint64_t frame_count) noexcept;
 
   // Chooses among the frames of a chunk; `chosen_` is then what the output gets.
-  void choose(const Task& task, std::uint32_t frame_count) noexcept;
+  void choose(const ChunkTask& task, std::uint32_t frame_count) noexcept;
   [[nodiscard]] std::uint64_t room_for(std::uint64_t frames) const noexcept;
   [[nodiscard]] bool reserve(Step& step, std::uint64_t frames, Output& output) noexcept;
-  void begin(const Task& task, std::uint32_t frame_count, Output& output) const noexcept;
-  void finish(Step& step, const Task& task, const Output& output) noexcept;
+  void begin(const ChunkTask& task, std::uint32_t frame_count, Output& output) const noexcept;
+  void finish(Step& step, const ChunkTask& task, const Output& output) noexcept;
 
-  int open_file(const std::string& path, const struct stat& now) noexcept;
   void tell_of_store(Step& step) noexcept;
 
   StageContext context_;
@@ -103,24 +82,15 @@ class ChunkReader final : public Stage {
   Counter store_refused_;
   Counter store_bytes_;
   Counter store_games_;
-  SkipReason vanished_;
-  SkipReason unreadable_;
-  SkipReason damaged_;
-  SkipReason empty_;
-  SkipReason record_;
+  ChunkFiles chunk_files_;
   SkipReason too_large_;
   std::optional<PositionChoice> choice_;  // none: all positions
   std::shared_ptr<ChunkStore> store_;     // none: nothing is kept
   ChunkStore::Figures told_;
-  formats::GzipInflater inflater_;
   formats::GamePacker packer_;
-  std::vector<std::byte> stored_;
   std::vector<std::byte> scratch_;
   std::vector<std::uint32_t> chosen_;
   std::vector<float> weights_;
-  // Open files, the least recently used one goes first.
-  std::unordered_map<std::string, OpenFile> files_;
-  std::uint64_t clock_ = 0;
 };
 
 template <typename Config>

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -15,6 +16,7 @@ namespace ringfeed {
 namespace {
 
 constexpr int kOutputsMax = 16;
+constexpr std::size_t kNameMax = 32;  // a counter is called after it
 
 }  // namespace
 
@@ -28,11 +30,16 @@ std::size_t split_of(std::uint64_t key, std::string_view sort_key, std::uint64_t
 }
 
 ChunkSourceSplitter::ChunkSourceSplitter(const StageContext& context)
-    : in_(context.input("input")), key_(context.config.chunk_source_splitter().key()) {
+    : state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      in_(context.input("input")),
+      key_(context.config.chunk_source_splitter().key()) {
   for (const auto& output : context.config.chunk_source_splitter().outputs()) {
     outputs_.push_back(context.output(output.name()));
     weights_.push_back(output.weight());
-    chunks_.push_back(context.counter("chunks_" + output.name().substr(0, 32)));
+    chunks_.push_back(context.counter("chunks_" + output.name()));
   }
   dealt_.resize(outputs_.size());
 }
@@ -52,8 +59,18 @@ StepStatus ChunkSourceSplitter::step(Step& step) noexcept {
   const std::byte* places = record->bytes.data() + sizeof source;
   const std::span<const std::byte> path = record->bytes.last(source.path_bytes);
   const std::string_view name = sort_key({reinterpret_cast<const char*>(path.data()), path.size()});
+  // As many as every output takes in one record, whoever gets them: a queue may be smaller than
+  // that of the loader.
+  const std::uint64_t done = step.load(state_.dealt);
+  std::uint64_t room_max = record->bytes.size();
+  for (const OutPort output : outputs_) {
+    room_max = std::min(room_max, step.record_bytes_max(output));
+  }
+  const std::uint64_t fit = (room_max - sizeof source - path.size()) / sizeof(ChunkPlace);
+  const auto end =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(source.chunk_count, done + fit));
   for (std::vector<std::uint32_t>& dealt : dealt_) dealt.clear();
-  for (std::uint32_t i = 0; i < source.chunk_count; ++i) {
+  for (auto i = static_cast<std::uint32_t>(done); i < end; ++i) {
     ChunkPlace place{};
     std::memcpy(&place, places + i * sizeof place, sizeof place);
     dealt_[split_of(key_, name, place.index, weights_)].push_back(i);
@@ -61,11 +78,12 @@ StepStatus ChunkSourceSplitter::step(Step& step) noexcept {
   for (std::size_t to = 0; to < outputs_.size(); ++to) {
     const std::vector<std::uint32_t>& dealt = dealt_[to];
     // The first part of a file takes the place of all that the file had before, also with nothing.
-    if (dealt.empty() && source.first_chunk != 0) continue;
+    const std::uint64_t first_chunk = source.first_chunk + done;
+    if (dealt.empty() && first_chunk != 0) continue;
     const std::uint64_t bytes = sizeof source + dealt.size() * sizeof(ChunkPlace) + path.size();
     const std::span<std::byte> room = step.reserve(outputs_[to], bytes);
     if (room.empty()) return StepStatus::kNoRoom;
-    const SourceRecord part{source.first_chunk, static_cast<std::uint32_t>(dealt.size()),
+    const SourceRecord part{first_chunk, static_cast<std::uint32_t>(dealt.size()),
                             source.path_bytes};
     std::memcpy(room.data(), &part, sizeof part);
     std::byte* at = room.data() + sizeof part;
@@ -78,7 +96,16 @@ StepStatus ChunkSourceSplitter::step(Step& step) noexcept {
                       {.tag = {record->tag[0], record->tag[1]}, .user = kFileRecord});
     step.count(chunks_[to], dealt.size());
   }
+  if (end < source.chunk_count) {
+    step.store(state_.dealt, end);
+    return StepStatus::kDone;
+  }
+  if (done != 0) step.store(state_.dealt, 0);
   return step.consume(*record);
+}
+
+void ChunkSourceSplitter::forget(Step& step, const Record&) noexcept {
+  step.store(state_.dealt, 0);
 }
 
 StageType chunk_source_splitter_type() {
@@ -104,6 +131,13 @@ StageType chunk_source_splitter_type() {
           {fmt::format("outputs[{}]", kOutputsMax),
            fmt::format("{} outputs are given; {} are the most", own.outputs_size(), kOutputsMax)});
     }
+    if (own.overflow_behavior() != BLOCK) {
+      problems.push_back(
+          {"overflow_behavior",
+           "what it drops is not one file but all chunks of it, and the mark that the "
+           "scan is complete: take BLOCK here, and KEEP_NEWEST in the last stage of "
+           "the output that is not to wait"});
+    }
     std::set<std::string> names;
     for (int i = 0; i < own.outputs_size(); ++i) {
       const std::string& name = own.outputs(i).name();
@@ -113,11 +147,11 @@ StageType chunk_source_splitter_type() {
                              "0123456789_-") == std::string::npos;
       if (name.empty()) {
         problems.push_back({field, "it has no name; add name: \"…\""});
-      } else if (!plain || name.size() > 64) {
+      } else if (!plain || name.size() > kNameMax) {
         problems.push_back(
-            {field + ".name", fmt::format("\"{}\" cannot be the name of an output; it has 1 to 64 "
+            {field + ".name", fmt::format("\"{}\" cannot be the name of an output; it has 1 to {} "
                                           "characters out of A-Z a-z 0-9 _ -",
-                                          name)});
+                                          name, kNameMax)});
       } else if (!names.insert(name).second) {
         problems.push_back(
             {field + ".name", fmt::format("there is an output '{}' already; rename one", name)});
@@ -128,6 +162,9 @@ StageType chunk_source_splitter_type() {
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     const ChunkSourceSplitterConfig& own = config.chunk_source_splitter();
     NodeSpec node;
+    StateLayout layout;
+    (void)ChunkSourceSplitter::State(layout);
+    node.state_bytes = layout.bytes();
     node.inputs = {{.port = "input", .from = "", .block = 1}};
     for (const auto& output : own.outputs()) {
       OutputSpec out = output_spec(own, "sources", 4 * kMiB, UnitRule::kFollow);

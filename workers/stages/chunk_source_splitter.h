@@ -25,10 +25,16 @@ StageType chunk_source_splitter_type();
 
 class ChunkSourceSplitter final : public Stage {
  public:
+  struct State {
+    explicit State(StateLayout& layout) : dealt(layout.word()) {}
+    Word dealt;  // chunks of the source at hand
+  };
   explicit ChunkSourceSplitter(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
+  void forget(Step& step, const Record& record) noexcept override;
 
  private:
+  State state_;
   InPort in_;
   std::uint64_t key_;
   std::vector<OutPort> outputs_;

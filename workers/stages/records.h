@@ -4,6 +4,7 @@
 //   sources  SourceRecord, its ChunkPlaces, the path. user: kFileRecord; or kScanCompleteRecord,
 //   empty tasks    TaskRecord, the path (inside the pool: which chunk a reading lane shall read)
 //   rejects  RejectRecord (inside the pool: a chunk that cannot be used)
+//   weights  WeightRecord (inside the pool: what a chunk weighs)
 //   chunks   ChunkRecord, then the packed frames (formats/packed_frame.h) one after the other; or,
 //            with kChunkListed, the numbers of those that are there (u32 each, up to a multiple of
 //            16), then these
@@ -19,14 +20,19 @@ inline constexpr std::uint64_t kScanCompleteRecord = 1;
 
 // One chunk of a source, as the pool keeps it.
 struct ChunkPlace {
-  std::uint64_t offset;  // of its bytes in the file
-  std::uint32_t bytes;   // as stored; the largest number also for more
-  std::uint32_t index;   // among the chunks of the file
-  std::uint32_t frames;  // claimed by the gzip trailer or by the size; verified when it is read
-  std::uint16_t uses;    // how often it was drawn; saturates
-  std::uint16_t flags;   // kChunk...
+  std::uint64_t offset;     // of its bytes in the file
+  std::uint32_t bytes;      // as stored; the largest number also for more
+  std::uint32_t index = 0;  // among the chunks of the file
+  std::uint32_t frames;     // claimed by the gzip trailer or by the size; verified when it is read
+  std::uint16_t uses;       // how often it was drawn; saturates
+  std::uint16_t flags;      // kChunk...
+  float weight = 0;         // of all its positions, if it is known
+  std::uint32_t weighed = 0;  // kWeight...
 };
-static_assert(sizeof(ChunkPlace) == 24);
+static_assert(sizeof(ChunkPlace) == 32);
+inline constexpr std::uint32_t kWeightUnknown = 0;
+inline constexpr std::uint32_t kWeightAsked = 1;
+inline constexpr std::uint32_t kWeightKnown = 2;
 inline constexpr std::uint16_t kChunkGzip = 1;     // to be inflated; else records as they are
 inline constexpr std::uint16_t kChunkDropped = 2;  // was found unusable, or its file was replaced
 
@@ -54,6 +60,13 @@ static_assert(sizeof(TaskRecord) == 56);
 struct RejectRecord {
   std::uint64_t global_index;
 };
+
+struct WeightRecord {
+  std::uint64_t global_index;
+  float weight;  // below 0: the chunk cannot be used
+  std::uint32_t reserved;
+};
+static_assert(sizeof(WeightRecord) == 16);
 
 struct ChunkRecord {
   std::uint64_t identity;

@@ -1,6 +1,7 @@
 #include "workers/stages/shuffling_chunk_pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,6 +9,7 @@
 #include "proto/control.pb.h"
 #include "workers/runtime/random.h"
 #include "workers/stages/chunk_reader.h"
+#include "workers/stages/chunk_weigher.h"
 #include "workers/stages/sort_key.h"
 
 namespace ringfeed {
@@ -16,8 +18,9 @@ namespace {
 constexpr std::uint64_t kBankBytesMin = 1 * kMiB;
 constexpr std::uint64_t kBankBytesMax = 64ULL << 30;
 
-// The word of a ChunkPlace that changes: frames, uses, flags.
+// The words of a ChunkPlace that change: frames, uses, flags; weight and whether it is known.
 constexpr std::uint64_t kStatusOffset = 16;
+constexpr std::uint64_t kWeightOffset = 24;
 std::uint64_t status_word(std::uint32_t frames, std::uint16_t uses, std::uint16_t flags) noexcept {
   return std::uint64_t{flags} << 48 | std::uint64_t{uses} << 32 | frames;
 }
@@ -53,6 +56,9 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       in_(context.input("input")),
       rejects_(context.input("rejects")),
       tasks_(context.output("tasks")),
+      weighted_(context.config.shuffling_chunk_pool().has_position_sampling()),
+      weights_(weighted_ ? context.input("weights") : InPort{}),
+      weigh_(weighted_ ? context.output("weigh") : OutPort{}),
       sources_kept_(context.counter("sources_kept")),
       chunks_in_window_(context.counter("chunks_in_window")),
       chunks_total_(context.counter("chunks_total")),
@@ -61,6 +67,7 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       chunks_outside_(context.counter("chunks_outside_window")),
       draws_(context.counter("draws")),
       hanse_rejected_(context.counter("hanse_rejected")),
+      weighted_rejected_(context.counter("weighted_rejected")),
       positions_in_window_(context.counter("positions_in_window")),
       bytes_in_window_(context.counter("bytes_in_window")),
       chunks_since_anchor_(context.counter("chunks_since_anchor")),
@@ -410,6 +417,7 @@ void ChunkWindow::control(Step& step, const StageControlRequest& request,
       step.load(state_.since_anchor), std::numeric_limits<std::int32_t>::max())));
   if (asked.reset_chunk_anchor()) {
     std::string newest;
+    if (!collected_.empty()) newest = sort_key(collected_.rbegin()->first);
     if (!sources_.empty()) {
       const std::byte* at =
           step.bytes(state_.banks.offset + step.load(state_.bank)) + sources_.back().offset;
@@ -538,65 +546,63 @@ StepStatus ChunkWindow::draw_chunk(Step& step) noexcept {
   return status;
 }
 
-// One draw. `*passed_over`: it gave no task, and another may follow in this step.
-StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
-  *passed_over = false;
+std::optional<std::uint64_t> ChunkWindow::next_number(Step& step, bool waits,
+                                                      StepStatus& status) noexcept {
+  status = StepStatus::kDone;
   const StreamShuffler::Draw draw = state_.shuffler.next(step);
-  if (draw.exhausted) {
-    const std::uint64_t total = step.load(state_.total);
-    if (waiting_for_usable_) return StepStatus::kNoInput;
-    if (epochs_ != 0 || total != 0) {
-      const std::uint64_t passes = step.load(state_.passes) + (total != 0 ? 1 : 0);
-      if (epochs_ != 0 && (passes >= epochs_ || total == 0)) {
-        if (total == 0)
-          context_.warn(
-              fmt::format("no_chunks stage={}: no usable file was found", context_.stage));
-        return StepStatus::kEnd;
+  if (!draw.exhausted) return draw.value;
+  status = StepStatus::kNoInput;
+  const std::uint64_t total = step.load(state_.total);
+  if (waiting_for_usable_) return std::nullopt;
+  if (epochs_ != 0 || total != 0) {
+    const std::uint64_t passes = step.load(state_.passes) + (total != 0 ? 1 : 0);
+    if (epochs_ != 0 && (passes >= epochs_ || total == 0)) {
+      if (waits) return std::nullopt;
+      if (total == 0) {
+        context_.warn(fmt::format("no_chunks stage={}: no usable file was found", context_.stage));
       }
-      if (anything_usable(step)) {
-        step.store(state_.passes, passes);
-        step.count(reshuffles_);
-        state_.shuffler.reset(step, step.load(state_.lower), total);
-        return StepStatus::kDone;
-      }
-      if (epochs_ != 0) return StepStatus::kEnd;
+      status = StepStatus::kEnd;
+      return std::nullopt;
     }
-    waiting_for_usable_ = true;
-    const std::string text =
-        total == 0 ? "no chunks yet: waiting for .gz or .tar files"
-                   : fmt::format(
-                         "none of the {} chunks in the window can be used: waiting for "
-                         "new files",
-                         total - step.load(state_.lower));
-    context_.note(text);
-    context_.warn(fmt::format("window_unusable stage={}: {}", context_.stage, text));
-    return StepStatus::kNoInput;
+    if (anything_usable(step)) {
+      step.store(state_.passes, passes);
+      step.count(reshuffles_);
+      state_.shuffler.reset(step, step.load(state_.lower), total);
+      status = StepStatus::kDone;
+      return std::nullopt;
+    }
+    if (epochs_ != 0) {
+      if (!waits) status = StepStatus::kEnd;
+      return std::nullopt;
+    }
   }
-  if (!draw.value) return StepStatus::kDone;
-  const Source* source = find(*draw.value);
-  RF_CHECK(source != nullptr, *draw.value, step.load(state_.total));
-  const std::uint64_t index = *draw.value - source->start;
-  const Word word = chunk_word(step, *source, index);
-  const std::uint64_t status = step.load(word);
-  // The draw is used up.
-  *passed_over = (flags_of(status) & kChunkDropped) != 0;
-  if (*passed_over) return StepStatus::kDone;
+  if (waits) return std::nullopt;
+  waiting_for_usable_ = true;
+  const std::string text =
+      total == 0 ? "no chunks yet: waiting for .gz or .tar files"
+                 : fmt::format(
+                       "none of the {} chunks in the window can be used: waiting for new "
+                       "files",
+                       total - step.load(state_.lower));
+  context_.note(text);
+  context_.warn(fmt::format("window_unusable stage={}: {}", context_.stage, text));
+  return std::nullopt;
+}
 
+// A task about the chunk; false: no room now.
+bool ChunkWindow::put_task(Step& step, OutPort port, const Source& source,
+                           std::uint64_t number) noexcept {
+  const std::uint64_t index = number - source.start;
   const std::byte* bank = step.bytes(state_.banks.offset + step.load(state_.bank));
   Entry entry{};
-  std::memcpy(&entry, bank + source->offset, sizeof entry);
-  ChunkPlace place{};
-  std::memcpy(&place, bank + source->offset + sizeof entry + index * sizeof place, sizeof place);
-  *passed_over = !accepts(step, place.frames);
-  if (*passed_over) {
-    step.count(hanse_rejected_);
-    return StepStatus::kDone;
-  }
-  const std::string_view path(reinterpret_cast<const char*>(bank + source->offset + sizeof entry +
+  std::memcpy(&entry, bank + source.offset, sizeof entry);
+  const ChunkPlace place = place_at(bank, source, index);
+  const std::uint64_t status = step.load(chunk_word(step, source, index));
+  const std::string_view path(reinterpret_cast<const char*>(bank + source.offset + sizeof entry +
                                                             entry.chunk_count * sizeof place),
                               entry.path_bytes);
   const TaskRecord task = {
-      .global_index = *draw.value,
+      .global_index = number,
       .identity = mix(mix(sort_key(path)), place.index),
       .offset = place.offset,
       .bytes = place.bytes,
@@ -607,15 +613,131 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
       .reserved = 0,
       .window_lower = step.load(state_.lower),
   };
-  const std::span<std::byte> room = step.reserve(tasks_, sizeof task + path.size());
-  if (room.empty()) return StepStatus::kNoRoom;
+  const std::span<std::byte> room = step.reserve(port, sizeof task + path.size());
+  if (room.empty()) return false;
   std::memcpy(room.data(), &task, sizeof task);
   std::memcpy(room.data() + sizeof task, path.data(), path.size());
-  step.put_reserved(tasks_, sizeof task + path.size(), {.tag = {task.identity, task.uses}});
-  const auto uses = static_cast<std::uint16_t>(std::min<std::uint32_t>(65535, task.uses + 1U));
-  step.store(word, status_word(static_cast<std::uint32_t>(status), uses, task.flags));
+  step.put_reserved(port, sizeof task + path.size(), {.tag = {task.identity, task.uses}});
+  return true;
+}
+
+// The chunk is used.
+StepStatus ChunkWindow::give(Step& step, const Source& source, std::uint64_t number) noexcept {
+  if (!put_task(step, tasks_, source, number)) return StepStatus::kNoRoom;
+  const Word word = chunk_word(step, source, number - source.start);
+  const std::uint64_t status = step.load(word);
+  const auto uses =
+      static_cast<std::uint16_t>(std::min<std::uint32_t>(65535, uses_of(status) + 1U));
+  step.store(word, status_word(static_cast<std::uint32_t>(status), uses, flags_of(status)));
   step.count(draws_);
   return StepStatus::kDone;
+}
+
+// One draw. `*passed_over`: it gave no task, and another may follow in this step.
+StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
+  *passed_over = false;
+  StepStatus status = StepStatus::kDone;
+  const std::optional<std::uint64_t> number = next_number(step, false, status);
+  if (!number) return status;
+  const Source* source = find(*number);
+  RF_CHECK(source != nullptr, *number, step.load(state_.total));
+  const std::uint64_t word = step.load(chunk_word(step, *source, *number - source->start));
+  // The draw is used up.
+  *passed_over = (flags_of(word) & kChunkDropped) != 0;
+  if (*passed_over) return StepStatus::kDone;
+  *passed_over = !accepts(step, static_cast<std::uint32_t>(word));
+  if (*passed_over) {
+    step.count(hanse_rejected_);
+    return StepStatus::kDone;
+  }
+  return give(step, *source, *number);
+}
+
+// ---- drawing by weight
+
+Word ChunkWindow::weight_word(const Step& step, const Source& source,
+                              std::uint64_t number) const noexcept {
+  return {chunk_word(step, source, number - source.start).offset - kStatusOffset + kWeightOffset};
+}
+
+StepStatus ChunkWindow::take_weight(Step& step, const Record& record) noexcept {
+  WeightRecord answer{};
+  RF_CHECK(record.bytes.size() == sizeof answer, record.bytes.size());
+  std::memcpy(&answer, record.bytes.data(), sizeof answer);
+  if (const Source* source = find(answer.global_index)) {
+    if (answer.weight >= 0) {
+      step.store(weight_word(step, *source, answer.global_index),
+                 std::uint64_t{kWeightKnown} << 32 | std::bit_cast<std::uint32_t>(answer.weight));
+    } else {
+      const Word word = chunk_word(step, *source, answer.global_index - source->start);
+      const std::uint64_t status = step.load(word);
+      if ((flags_of(status) & kChunkDropped) == 0) {
+        step.store(word, status | std::uint64_t{kChunkDropped} << 48);
+        step.count(chunks_dropped_);
+      }
+    }
+  }
+  return step.consume(record);
+}
+
+// The oldest candidate: kDone if it was decided on, kNoInput if its weight has not come.
+StepStatus ChunkWindow::decide_one(Step& step) noexcept {
+  const std::uint64_t first = step.load(state_.decided);
+  if (first == step.load(state_.drawn)) return StepStatus::kNoInput;
+  const std::uint64_t number = step.load(state_.candidates[first % kCandidates]);
+  const Source* source = find(number);
+  // It may have left the window since, or been found unusable.
+  const bool usable =
+      source != nullptr &&
+      (flags_of(step.load(chunk_word(step, *source, number - source->start))) & kChunkDropped) == 0;
+  if (usable) {
+    const std::uint64_t known = step.load(weight_word(step, *source, number));
+    if (known >> 32 != kWeightKnown) return StepStatus::kNoInput;
+    const auto weight = std::bit_cast<float>(static_cast<std::uint32_t>(known));
+    const float largest = std::max(
+        weight, std::bit_cast<float>(static_cast<std::uint32_t>(step.load(state_.largest_weight))));
+    const double gamma = context_.config.shuffling_chunk_pool().weighted_sampling_gamma();
+    // A number of its own for each candidate: others are drawn at any time between the two.
+    const double u = Random(mix(context_.key, first)).unit();
+    if (largest <= 0 || u < std::pow(static_cast<double>(weight) / largest, gamma)) {
+      if (const StepStatus given = give(step, *source, number); given != StepStatus::kDone) {
+        return given;
+      }
+    } else {
+      step.count(weighted_rejected_);
+    }
+    step.store(state_.largest_weight, std::bit_cast<std::uint32_t>(largest));
+  }
+  step.store(state_.decided, first + 1);
+  return StepStatus::kDone;
+}
+
+// Draws a chunk ahead, and asks for its weight if need be.
+StepStatus ChunkWindow::add_candidate(Step& step) noexcept {
+  const std::uint64_t drawn = step.load(state_.drawn);
+  const std::uint64_t decided = step.load(state_.decided);
+  if (drawn - decided == kCandidates) return StepStatus::kNoInput;
+  StepStatus status = StepStatus::kDone;
+  const std::optional<std::uint64_t> number = next_number(step, drawn != decided, status);
+  if (!number) return status;
+  const Source* source = find(*number);
+  RF_CHECK(source != nullptr, *number, step.load(state_.total));
+  const Word word = weight_word(step, *source, *number);
+  if (step.load(word) >> 32 == kWeightUnknown) {
+    if (!put_task(step, weigh_, *source, *number)) return StepStatus::kNoRoom;
+    step.store(word, std::uint64_t{kWeightAsked} << 32);
+  }
+  step.store(state_.candidates[drawn % kCandidates], *number);
+  step.store(state_.drawn, drawn + 1);
+  return StepStatus::kDone;
+}
+
+StepStatus ChunkWindow::draw_weighted(Step& step) noexcept {
+  const StepStatus added = add_candidate(step);
+  if (added == StepStatus::kNoRoom) return added;
+  const StepStatus decided = decide_one(step);
+  if (decided == StepStatus::kNoRoom) return decided;
+  return decided == StepStatus::kDone ? decided : added;
 }
 
 void ChunkWindow::say(const Step& step) noexcept {
@@ -630,12 +752,15 @@ void ChunkWindow::say(const Step& step) noexcept {
 StepStatus ChunkWindow::step(Step& step) noexcept {
   // Rejects first: a reading lane never waits for room there for long.
   if (const std::optional<Record> reject = step.peek(rejects_)) return take_reject(step, *reject);
+  if (weighted_) {
+    if (const std::optional<Record> weight = step.peek(weights_)) return take_weight(step, *weight);
+  }
   if (step.draining()) return StepStatus::kEnd;
   if (const std::optional<Record> record = step.peek(in_)) {
     return record->user == kScanCompleteRecord ? take_marker(step, *record)
                                                : take_source(step, *record);
   }
-  if (step.load(state_.phase) != 0) return draw_chunk(step);
+  if (step.load(state_.phase) != 0) return weighted_ ? draw_weighted(step) : draw_chunk(step);
   if (!step.ended(in_)) return StepStatus::kNoInput;
   return step.load(state_.scanned) != 0 ? begin_drawing(step) : StepStatus::kEnd;
 }
@@ -653,6 +778,22 @@ StageType shuffling_chunk_pool_type() {
                           "is the exponent of sampling with hanse_sampling_threshold, which is not "
                           "given: give both, or remove it"});
     }
+    if (own.has_position_sampling() && own.has_hanse_sampling_threshold()) {
+      problems.push_back({"position_sampling",
+                          "chunks are accepted by weight or by their number of records "
+                          "(hanse_sampling_threshold), not by both: remove one"});
+    }
+    if (own.has_weighted_sampling_gamma() && !own.has_position_sampling()) {
+      problems.push_back({"weighted_sampling_gamma",
+                          "is the exponent of weights, which are not asked for: give "
+                          "position_sampling, or remove it"});
+    }
+    if (own.chunk_anchor().size() > ChunkWindow::kAnchorBytes) {
+      problems.push_back(
+          {"chunk_anchor", fmt::format("has {} characters; the name of a file has at "
+                                       "most {}",
+                                       own.chunk_anchor().size(), ChunkWindow::kAnchorBytes)});
+    }
     if (own.has_store_directory() && !own.has_store_bytes()) {
       problems.push_back({"store_directory", "needs store_bytes: how much may be kept there"});
     }
@@ -668,6 +809,11 @@ StageType shuffling_chunk_pool_type() {
     window.inputs = {{.port = "input", .from = "", .block = 1},
                      {.port = "rejects", .from = "read.rejects", .block = 1}};
     window.outputs = {chunk_tasks_output()};
+    if (own.has_position_sampling()) {
+      window.inputs.push_back({.port = "weights", .from = "weigh.weights", .block = 1});
+      window.outputs.push_back(chunk_tasks_output());
+      window.outputs.back().port = "weigh";
+    }
     window.state_version = 3;
     window.weight = 0.02;
     // One: a second call could write a bank that the first one has just left and a dead lane would
@@ -680,7 +826,9 @@ StageType shuffling_chunk_pool_type() {
 
     const NodeSpec read =
         chunk_reader_node(own, feed, config.name(), own.store_bytes(), own.store_directory());
-    return std::vector<NodeSpec>{window, read};
+    std::vector<NodeSpec> nodes = {window, read};
+    if (own.has_position_sampling()) nodes.push_back(chunk_weigher_node(own));
+    return nodes;
   };
   return type;
 }

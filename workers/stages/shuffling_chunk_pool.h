@@ -3,7 +3,7 @@
 //   input    sources  from the loader
 //   output   chunks   packed frames of a game; ChunkRecord tells the use
 //   inside   tasks    window lane -> reading lanes; rejects, reading lanes -> window lane
-//   arena    (window lane) the stream shuffler, and the table of sources with 24 bytes per chunk;
+//   arena    (window lane) the stream shuffler, and the table of sources with 32 bytes per chunk;
 //   grows in steps; the reading lanes have none: chunk_reader.h
 //
 // Until the scan is complete, sources are collected; only as many of the newest (by file name) are
@@ -21,6 +21,10 @@
 //
 // With hanse_sampling_threshold a chunk that was drawn is accepted or passed over by its number of
 // records; passed over, it has been drawn in this pass, and not used.
+//
+// With position_sampling it is accepted or passed over by what its positions weigh together. Chunks
+// are drawn ahead, weighed by lanes of their own (chunk_weigher.h), and decided on in the order in
+// which they were drawn, so it does not matter when an answer comes.
 //
 // One lane owns the window; `threads` lanes behind it read, inflate and pack. What they draw or
 // read does not depend on their number.
@@ -67,6 +71,10 @@ class ChunkWindow final : public Stage {
           anchor_bytes(layout.word()),
           anchors{layout.place(kAnchorBytes), layout.place(kAnchorBytes)},
           control(layout),
+          candidates(layout.words(kCandidates)),
+          decided(layout.word()),
+          drawn(layout.word()),
+          largest_weight(layout.word()),
           passes(layout.word()),
           bank(layout.word()),
           bank_bytes(layout.word()),
@@ -84,18 +92,25 @@ class ChunkWindow final : public Stage {
     Word anchor_bytes;
     Place anchors[2];
     ControlBox control;
-    Word passes;      // exhausted
-    Word bank;        // offset of the present bank from `banks`
-    Word bank_bytes;  // its size; 0: none yet
-    Word front;       // offset in the bank of the oldest source kept
-    Word used;        // bytes of the bank in use
-    Place banks;      // to the end of the arena
+    // With weights: the chunks that were drawn and are still to be decided on, in their order.
+    Words candidates;     // their numbers; number n of all candidates at n mod kCandidates
+    Word decided;         // candidates so far
+    Word drawn;           // candidates so far
+    Word largest_weight;  // of those that were decided on; a float
+    Word passes;          // exhausted
+    Word bank;            // offset of the present bank from `banks`
+    Word bank_bytes;      // its size; 0: none yet
+    Word front;           // offset in the bank of the oldest source kept
+    Word used;            // bytes of the bank in use
+    Place banks;          // to the end of the arena
   };
 
   // Longest name that an anchor keeps.
   static constexpr std::uint64_t kAnchorBytes = 1024;
   // Draws that one step makes at most until it has a chunk that is accepted.
   static constexpr std::uint32_t kDrawsPerStep = 8;
+  // Chunks that are weighed ahead; fewer than the queue of the weighing lanes takes.
+  static constexpr std::uint64_t kCandidates = 32;
 
   explicit ChunkWindow(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
@@ -154,6 +169,19 @@ class ChunkWindow final : public Stage {
   StepStatus begin_drawing(Step& step) noexcept;
   StepStatus draw_chunk(Step& step) noexcept;
   StepStatus draw_one(Step& step, bool* passed_over) noexcept;
+  // The number of the next chunk; none: returns at once what `status` says. `waits`: others that
+  // were drawn before are still to be decided on.
+  [[nodiscard]] std::optional<std::uint64_t> next_number(Step& step, bool waits,
+                                                         StepStatus& status) noexcept;
+  [[nodiscard]] bool put_task(Step& step, OutPort port, const Source& source,
+                              std::uint64_t number) noexcept;
+  StepStatus give(Step& step, const Source& source, std::uint64_t number) noexcept;
+  StepStatus draw_weighted(Step& step) noexcept;
+  StepStatus decide_one(Step& step) noexcept;
+  StepStatus add_candidate(Step& step) noexcept;
+  StepStatus take_weight(Step& step, const Record& record) noexcept;
+  [[nodiscard]] Word weight_word(const Step& step, const Source& source,
+                                 std::uint64_t number) const noexcept;
   [[nodiscard]] bool accepts(Step& step, std::uint32_t frames) noexcept;
   bool move_bank(Step& step, std::uint64_t extra_bytes) noexcept;
   static std::string entry_path(const std::byte* at, const Entry& entry);
@@ -184,6 +212,9 @@ class ChunkWindow final : public Stage {
   InPort in_;
   InPort rejects_;
   OutPort tasks_;
+  bool weighted_;
+  InPort weights_;  // these two only if weighted
+  OutPort weigh_;
   Counter sources_kept_;
   Counter chunks_in_window_;
   Counter chunks_total_;
@@ -192,6 +223,7 @@ class ChunkWindow final : public Stage {
   Counter chunks_outside_;
   Counter draws_;
   Counter hanse_rejected_;
+  Counter weighted_rejected_;
   Counter positions_in_window_;
   Counter bytes_in_window_;
   Counter chunks_since_anchor_;

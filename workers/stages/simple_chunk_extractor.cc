@@ -24,7 +24,9 @@ ChunkExtractor::ChunkExtractor(const StageContext& context)
       chunks_(context.counter("chunks_processed")),
       dropped_(context.counter("chunks_dropped")) {}
 
-void ChunkExtractor::forget(Step& step, const Record&) noexcept { step.store(state_.given, 0); }
+void ChunkExtractor::forget(Step& step, const Record& record) noexcept {
+  if (record.port.index == in_.index) step.store(state_.given, 0);
+}
 
 StepStatus ChunkExtractor::step(Step& step) noexcept {
   if (const std::optional<Record> reject = step.peek(rejects_)) {

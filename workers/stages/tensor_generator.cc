@@ -164,8 +164,8 @@ StageType tensor_generator_type() {
           {"threads",
            fmt::format("{} lanes behind stage '{}' would wait for each other for good: with "
                        "dispatch ORDERED, rows are dealt out in turn only by a "
-                       "shuffling_frame_sampler of one lane; set threads: 1 here, or put such a "
-                       "sampler before it, or set feed_output.dispatch: RELAXED",
+                       "shuffling_frame_sampler of one lane and by join_positions; set threads: 1 "
+                       "here, or put such a sampler before it, or set feed_output.dispatch: RELAXED",
                        own.threads(), before)});
     }
     return problems;

@@ -2,6 +2,7 @@
 // records of version 6 of any input format.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <span>

@@ -662,6 +662,23 @@ TEST_P(Lc0TensorsOf, SayWhatTheyDoNotKnowAsTheyAreTold) {
       }
     }
   }
+  // What a rescorer has counted in an old game is known.
+  for (const std::uint32_t version : {3U, 4U}) {
+    Bytes old(frame_bytes_of_version(version));
+    put(old, v6::kVersion, version);
+    const Bytes packed = packed_of(old);
+    const PackedFrameView view = *view_packed(packed);
+    Bytes tail(view.tail, view.tail + packed::kTailBytes);
+    put(tail, v6::kPliesLeft - v6::kCastlingUsOoo, 7.0F);
+    std::vector<std::uint32_t> policy(view.policy_entries);
+    if (!policy.empty()) std::memcpy(policy.data(), view.policy_values, 4 * policy.size());
+    Bytes filled(packed_bytes_max);
+    ASSERT_NE(repack(view, version, tail.data(), policy, filled), 0U);
+    Lc0TensorWriter writer({.unknown = UnknownValues::kNan}, GetParam());
+    ASSERT_EQ(writer.write_row(filled, batch_.tensors(), 0), RowStatus::kWritten);
+    EXPECT_EQ(batch_.values_row(0)[2], 7.0F) << version;
+    EXPECT_TRUE(std::isnan(batch_.values_row(0)[5])) << version;
+  }
   // A network value that was not in the cache is not known either.
   Bytes record = blank_record();
   put(record, v6::kOrigD, std::nanf(""));

@@ -135,6 +135,29 @@ TEST(Splitter, TellsEveryOutputOfARewrittenFile) {
   EXPECT_THAT(test[0].places, IsEmpty());
 }
 
+// What the loader lists in one record may be more than these queues take.
+TEST(Splitter, CutsASourceThatItsQueuesDoNotTakeWhole) {
+  Splitter splitter(std::string(kShares) + " queue_bytes: 65536");
+  splitter.rig.feed("sources",
+                    source_record("/d/a.tar", std::vector<ChunkPlace>(3000, raw_place(0, 9))));
+  splitter.rig.feed("sources", source_record("/d/b.tar", {raw_place(0, 9)}));
+  splitter.rig.finish("sources");
+  splitter.rig.run();
+  std::set<std::uint32_t> together;
+  for (const char* sink : {"train", "test"}) {
+    std::size_t first_parts = 0;
+    for (const SeenSource& source : Splitter::seen(splitter.rig.got(sink))) {
+      if (source.path != "/d/a.tar") continue;
+      first_parts += source.first_chunk == 0 ? 1 : 0;
+      const std::vector<std::uint32_t> mine = indices(source);
+      together.insert(mine.begin(), mine.end());
+    }
+    EXPECT_EQ(first_parts, 1U) << "a second one would drop what came before";
+  }
+  EXPECT_THAT(together, SizeIs(3000));
+  EXPECT_TRUE(splitter.rig.all_finished());
+}
+
 TEST(Splitter, RefusesOutputsThatCannotBe) {
   const auto refused = [](const std::string& own) -> std::string {
     try {
@@ -149,6 +172,8 @@ TEST(Splitter, RefusesOutputsThatCannotBe) {
   EXPECT_THAT(refused("outputs { }"), HasSubstr("it has no name"));
   EXPECT_THAT(refused("outputs { name: 'a.b' }"), HasSubstr("cannot be the name"));
   EXPECT_THAT(refused("outputs { name: 'a' } outputs { name: 'a' }"), HasSubstr("already"));
+  EXPECT_THAT(refused("outputs { name: 'a' } overflow_behavior: DROP_NEW"),
+              HasSubstr("take BLOCK"));
   std::string many;
   for (int i = 0; i < 17; ++i) many += fmt::format("outputs {{ name: 'o{}' }} ", i);
   EXPECT_THAT(refused(many), HasSubstr("16 are the most"));

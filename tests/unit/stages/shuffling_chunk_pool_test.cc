@@ -495,7 +495,9 @@ TEST(PoolRestart, BetweenAnyTwoRoundsAndWithAnyLanesGivesTheSameChunks) {
 }
 
 TEST(PoolSettings, ThatMeanNothingAloneAreRefused) {
-  for (const char* setting : {"hanse_sampling_gamma: 1", "store_directory: '/tmp/games'"}) {
+  for (const char* setting :
+       {"hanse_sampling_gamma: 1", "weighted_sampling_gamma: 1",
+        "position_sampling {} hanse_sampling_threshold: 3", "store_directory: '/tmp/games'"}) {
     LaneRig rig;
     EXPECT_THROW(rig.add_stage(fmt::format(
                      "name: 'pool' shuffling_chunk_pool {{ input: 'sources' {} }}", setting)),
@@ -580,6 +582,111 @@ TEST(PoolHanse, AcceptsWhatClaimsNothing) {
   pool.complete_scan();
   pool.finish();
   EXPECT_EQ(pool.rig.counter("pool.read", "skipped_record"), 1U);
+}
+
+// ---- sampling by weight
+
+// Every position weighs 1 (none of these records says what the search found), so a chunk of n
+// weighs n: the share is n / 8 to the power of gamma, once the largest has been met.
+TEST(PoolWeights, AcceptChunksByTheirShareOfTheLargest) {
+  constexpr std::uint64_t kChunks = 80;
+  constexpr std::uint64_t kPasses = 200;
+  for (const double gamma : {1.0, 2.0}) {
+    Pool pool(fmt::format("seed: 5 epochs: {}", kPasses), 1000,
+              fmt::format("position_sampling {{ }} weighted_sampling_gamma: {}", gamma));
+    pool.rig.feed("sources", source_of_sizes(pool.directory, kChunks));
+    pool.complete_scan();
+    pool.finish();
+    std::map<std::size_t, double> accepted;
+    std::map<std::uint64_t, std::uint16_t> uses;
+    for (const SeenChunk& chunk : pool.chunks()) {
+      accepted[chunk.ids.size()] += 1;
+      EXPECT_EQ(chunk.uses, uses[chunk.identity]++);
+    }
+    for (std::size_t records = 1; records <= 8; ++records) {
+      const double share = accepted[records] / (kChunks / 8 * kPasses);
+      EXPECT_NEAR(share, std::pow(static_cast<double>(records) / 8, gamma), 0.05) << records;
+    }
+    const std::uint64_t draws = pool.rig.counter("pool", "draws");
+    EXPECT_EQ(draws + pool.rig.counter("pool", "weighted_rejected"), kChunks * kPasses);
+    EXPECT_EQ(pool.rig.counter("pool.weigh", "chunks_weighed"), kChunks) << "each of them once";
+  }
+}
+
+TEST(PoolWeights, GiveTheSameWhateverHappens) {
+  const auto run = [](const char* settings, std::uint64_t seed, double restarts) {
+    Pool pool("seed: 5 epochs: 9", 60,
+              fmt::format("position_sampling {{ }} weighted_sampling_gamma: 0.7 {}", settings));
+    pool.rig.feed("sources", source_of_sizes(pool.directory, 70));
+    pool.complete_scan();
+    pool.rig.finish("sources");
+    std::mt19937_64 random(seed);
+    pool.rig.run_with_restarts(random, restarts);
+    EXPECT_TRUE(pool.rig.all_finished());
+    return pool.chunks();
+  };
+  const std::vector<SeenChunk> undisturbed = run("", 0, 0);
+  EXPECT_LT(undisturbed.size(), 9 * 60U);
+  EXPECT_EQ(run("threads: 3", 0, 0), undisturbed);
+  EXPECT_EQ(run("store_bytes: 16777216", 0, 0), undisturbed);
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    ASSERT_EQ(run("threads: 2", seed, 0.2), undisturbed) << seed;
+  }
+}
+
+// A chunk that cannot be weighed is not used, and nothing waits for it.
+TEST(PoolWeights, LeaveOutWhatCannotBeRead) {
+  Pool pool("epochs: 3", 100, "position_sampling { } threads: 2");
+  pool.add("a", 0, 10);
+  const std::string path = pool.directory.write("bad.gz", "not records");
+  pool.rig.feed("sources", source_record(path, {raw_place(0, 11)}));
+  pool.add("c", 10, 10);
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_EQ(sorted(pool.ids()).size(), 60U) << "all weigh the same";
+  EXPECT_EQ(pool.rig.counter("pool.weigh", "skipped_record"), 1U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_dropped"), 1U);
+}
+
+// In an endless run with nothing but such chunks the pool waits for new files.
+TEST(PoolWeights, WaitForFilesWhereNothingCanBeUsed) {
+  Pool pool("", 100, "position_sampling { }");
+  const std::string path = pool.directory.write("bad.gz", "not records");
+  pool.rig.feed("sources", source_record(path, {raw_place(0, 11)}));
+  pool.complete_scan();
+  pool.rig.run();
+  EXPECT_THAT(pool.ids(), IsEmpty());
+  EXPECT_THAT(pool.rig.note("pool"), HasSubstr("waiting for new files"));
+  pool.add("good", 0, 3);
+  EXPECT_THAT(pool.take(9), SizeIs(9));
+}
+
+// A game of which the search has found out more is drawn more often.
+TEST(PoolWeights, AreThoseOfThePositions) {
+  Pool pool(
+      "seed: 2 epochs: 60", 100,
+      "position_sampling { diff_focus_q_weight: 1 diff_focus_pol_scale: 0 diff_focus_tau: 9 }");
+  std::string file;
+  std::vector<ChunkPlace> places;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    std::string record = lc0_record(i);
+    const float best_q = i % 2 == 0 ? 1.0F : 0.25F;
+    const float orig_q = 0;
+    const float policy_kld = 0;
+    std::memcpy(record.data() + formats::v6::kBestQ, &best_q, sizeof best_q);
+    std::memcpy(record.data() + formats::v6::kOrigQ, &orig_q, sizeof orig_q);
+    std::memcpy(record.data() + formats::v6::kPolicyKld, &policy_kld, sizeof policy_kld);
+    places.push_back(raw_place(file.size(), record.size()));
+    file += record;
+  }
+  pool.rig.feed("sources", source_record(pool.directory.write("w", file), places));
+  pool.complete_scan();
+  pool.finish();
+  double even = 0;
+  double odd = 0;
+  for (const std::uint64_t id : pool.ids()) (id % 2 == 0 ? even : odd) += 1;
+  EXPECT_EQ(even, 20 * 60) << "the largest weight is always accepted";
+  EXPECT_NEAR(odd / (20 * 60), 0.25, 0.06);
 }
 
 // ---- the store

@@ -642,5 +642,50 @@ TEST_F(Linger, ADrainWithoutAnybodyToTakeTheBatchesIsHopeless) {
   EXPECT_FALSE(process::drain_is_hopeless(groups_));
 }
 
+// ---- an output that keeps the newest
+
+class GroupsOfTheNewest : public Groups {
+ protected:
+  GroupsOfTheNewest() : Groups({.slots = 6, .keep_newest = true}) {
+    EXPECT_TRUE(groups_.declare(
+        {.name = kDefaultGroup, .policy = shm::GroupPolicy::kSkip, .max_hold = kMaxHoldYielding}));
+  }
+  int publish(int count) {
+    int published = 0;
+    int in_vain = 0;  // a lane that makes a group leave tries again
+    while (published < count && in_vain < 3) {
+      const bool done = lanes_[0]->publish();
+      published += done ? 1 : 0;
+      in_vain = done ? 0 : in_vain + 1;
+      answer();
+    }
+    return published;
+  }
+};
+
+TEST_F(GroupsOfTheNewest, BatchesGoOnWithoutAnyTrainer) {
+  EXPECT_EQ(publish(600), 600);
+  EXPECT_EQ(memory_->output().newest_batch(), 600U);
+}
+
+// After so many batches as there are descriptors the one that is held is needed: its group has to
+// leave, and must be there again when the trainer is gone, or nothing would ever be written again.
+TEST_F(GroupsOfTheNewest, BatchesGoOnAfterATrainerThatKeptOneForLong) {
+  const MemberPlace place = must_enter({.name = kDefaultGroup, .policy = shm::GroupPolicy::kSkip});
+  ASSERT_EQ(publish(1), 1);
+  ASSERT_TRUE(take(place, 1));
+  EXPECT_EQ(publish(600), 600) << "he keeps his slot, and stops nobody";
+  EXPECT_EQ(groups_.state(place.group), GroupState::kDraining);
+  groups_.leave(place, now_);
+  for (int i = 0; i < 3; ++i) answer();
+  EXPECT_EQ(publish(600), 600);
+  const MemberPlace again = must_enter({.name = kDefaultGroup, .policy = shm::GroupPolicy::kSkip});
+  EXPECT_EQ(groups_.state(again.group), GroupState::kActive);
+  groups_.leave(again, now_);
+  now_ += 1'000'000;
+  answer();
+  EXPECT_EQ(publish(600), 600);
+}
+
 }  // namespace
 }  // namespace ringfeed::control

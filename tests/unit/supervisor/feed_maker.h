@@ -23,6 +23,7 @@ struct FeedShape {
   std::uint32_t packers = 1;
   std::uint32_t slots = 4;
   std::uint64_t slot_bytes = 100;
+  bool keep_newest = false;
 };
 
 struct PlannedFeed {
@@ -100,7 +101,8 @@ inline PlannedFeed planned_feed(const FeedShape& shape = {}) {
 
   feed.wiring.edges = {{0, "output", 1, "input", "chunks"}, {1, "output", 2, "input", "frames"}};
   feed.wiring.order = {0, 1, 2};
-  feed.wiring.outputs = {{.stage = 2, .port = "output", .settings = 0}};
+  feed.wiring.outputs = {
+      {.stage = 2, .port = "output", .settings = 0, .keep_newest = shape.keep_newest}};
   feed.groups = {{"front", {0, 1}}, {"back", {2}}};
   return feed;
 }

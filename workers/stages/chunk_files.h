@@ -1,0 +1,86 @@
+// The records of a chunk, out of its file: descriptors are kept open, what cannot be used is
+// counted by reason.
+//
+//   skips    skipped_vanished, skipped_unreadable, skipped_damaged (gzip), skipped_empty,
+//            skipped_record (size, version, input format)
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "workers/formats/gzip.h"
+#include "workers/formats/lc0_record.h"
+#include "workers/stages/common.h"
+#include "workers/stages/records.h"
+#include "workers/store/chunk_store.h"
+
+namespace ringfeed {
+
+// A task taken apart.
+struct ChunkTask {
+  Record record;
+  TaskRecord words = {};
+  std::string path = {};
+};
+[[nodiscard]] ChunkTask chunk_task(const Record& record);
+
+// Why a chunk cannot be used.
+struct ChunkRefusal {
+  SkipReason* reason = nullptr;
+  std::string text = {};
+};
+
+class ChunkFiles {
+ public:
+  explicit ChunkFiles(const StageContext& context);
+  ~ChunkFiles();
+  ChunkFiles(const ChunkFiles&) = delete;
+  ChunkFiles& operator=(const ChunkFiles&) = delete;
+
+  // What is known of the file now.
+  [[nodiscard]] std::optional<ChunkRefusal> look(const ChunkTask& task, struct stat& file);
+  // A descriptor of the file that was looked at; it may have been replaced since: `file` is then of
+  // what was opened. Below 0: `refusal` says why not.
+  [[nodiscard]] int open(const ChunkTask& task, struct stat& file, ChunkRefusal& refusal);
+
+  // The chunk's records, until the next call.
+  struct Records {
+    std::span<const std::byte> raw = {};
+    formats::ChunkCheck check = {};
+    ChunkRefusal refusal = {};  // with a reason: there are none
+  };
+  [[nodiscard]] Records read(const ChunkTask& task, int fd);
+
+  [[nodiscard]] static StoreKey key_of(const ChunkTask& task, const struct stat& file) noexcept;
+
+ private:
+  struct OpenFile {
+    int fd;
+    std::uint64_t used_at;
+    dev_t device;
+    ino_t inode;
+  };
+
+  SkipReason vanished_;
+  SkipReason unreadable_;
+  SkipReason damaged_;
+  SkipReason empty_;
+  SkipReason record_;
+  formats::GzipInflater inflater_;
+  std::vector<std::byte> stored_;
+  // Open files, the least recently used one goes first.
+  std::unordered_map<std::string, OpenFile> files_;
+  std::uint64_t clock_ = 0;
+};
+
+// The store that all lanes of a stage share; none if it keeps nothing.
+[[nodiscard]] std::shared_ptr<ChunkStore> store_of(const StageContext& context);
+
+}  // namespace ringfeed

@@ -1,0 +1,49 @@
+// The lanes of a pool that weigh chunks (position_sampling): a task names one, what comes out is
+// the weight of all its positions together, for the window.
+//
+//   weigh    tasks, from the window lane (records.h)
+//   weights  WeightRecord, to the window lane, for each task one
+//   skips    as chunk_files.h
+//
+// A store that the stage has gets the game, so that the use for which it is accepted is a small
+// read.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "workers/formats/packed_game.h"
+#include "workers/runtime/stage.h"
+#include "workers/stages/chunk_files.h"
+
+namespace ringfeed {
+
+// The node "weigh" of a pool, with its threads.
+[[nodiscard]] NodeSpec chunk_weigher_node(const ShufflingChunkPoolConfig& config);
+
+class ChunkWeigher final : public Stage {
+ public:
+  explicit ChunkWeigher(const StageContext& context);
+  StepStatus step(Step& step) noexcept override;
+  void forget(Step& step, const Record& record) noexcept override;
+
+ private:
+  // Below 0: it cannot be used; counted.
+  [[nodiscard]] float weigh(Step& step, const ChunkTask& task) noexcept;
+  [[nodiscard]] std::optional<float> weigh_stored(const ChunkTask& task,
+                                                  const StoreKey& key) noexcept;
+  void keep(const ChunkTask& task, const ChunkFiles::Records& records,
+            const StoreKey& key) noexcept;
+
+  PositionSamplingConfig weights_;
+  InPort in_;
+  OutPort out_;
+  Counter weighed_;
+  Counter bytes_inflated_;
+  ChunkFiles files_;
+  std::shared_ptr<ChunkStore> store_;
+  formats::GamePacker packer_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace ringfeed
