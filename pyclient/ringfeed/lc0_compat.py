@@ -14,8 +14,7 @@ Arrays are copies by default, float32, writable and the caller's for good, as th
 ``view="readonly"`` they are the feed's own memory: nothing is copied, and an array that is kept
 keeps its batch's slot.
 
-Not here: ``TensorBase`` (arrays are NumPy's), ``get_bucket_metrics`` and
-``get_aggregate_ending_now`` (their messages of metrics have other fields).
+Not here: ``TensorBase``; arrays are NumPy's.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import re
 import subprocess
@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _control, _native, _programs
+from . import _control, _lc0_metrics, _native, _programs
 from .errors import (
     FeedDetached,
     FeedEnd,
@@ -60,6 +60,9 @@ _RESET_ANCHOR = 1
 _SET_ANCHOR = 2
 _ANCHOR = 1
 _SINCE_ANCHOR = 2
+# Periods of get_bucket_metrics() that are no powers of two.
+_NO_TIME = -128
+_ALL_TIME = 127
 
 
 class DataLoader:
@@ -251,6 +254,61 @@ class DataLoader:
             return _control.pass_on(supervisor.socket_path, message, None)
         except RingfeedError as error:
             raise RuntimeError(str(error)) from error
+
+    def get_bucket_metrics(self, period: int, include_pending: bool = False) -> tuple[bytes, float]:
+        """Metrics of the last 2**period seconds (0: 1 s, 6: about a minute); 127: of all time.
+
+        Returns:
+            A serialized DataLoaderMetricsProto, and how many seconds it covers. Nothing and 0.0
+            before start() and after stop().
+
+        There are the windows of Feed.metrics(), of 1, 10 and 60 s, and the totals: it is the
+        smallest that is as long as what was asked for (60 s do for 64), and in a young feed it
+        covers less. All of them end now, so that include_pending changes nothing.
+
+        Stages are those of `config`, by their names there. What is only nearly the same:
+
+        - load_seconds are those in which lanes were busy, total_seconds those in which they were
+          busy or asleep: without the time in which they stood still for a snapshot, and what a lane
+          does now is counted when it is done. The pool's lane that owns the window is its
+          source_ingestion, and draws; those that read are its chunk_loading.
+        - A queue is called "output", whatever its name was, but for a splitter's. It is over all
+          lanes, with the capacity of all; its fullness was looked at every 250 ms. The
+          tensors' are batches in slots: put when published, got when the slot is free again.
+        - hanse_rejected are those rejected by length or by weight; cache_hits and cache_misses are
+          uses of games that the store had or had not; hanse_cache_misses are games that were read
+          for their weight only.
+        - What only ringfeed counts has its name in proto/metrics.proto, and is there once it is not
+          0. last_chunk_key, chunk_weight, hanse_cache_hits and the position cache are missing.
+
+        Raises:
+            RuntimeError: The feed has failed, or does not answer.
+        """
+        if period == _NO_TIME:
+            return b"", 0.0
+        return self._metrics(math.inf if period == _ALL_TIME else 2.0**period)
+
+    def get_aggregate_ending_now(
+        self, seconds: float, include_pending: bool = False
+    ) -> tuple[bytes, float]:
+        """The same for any number of seconds; math.inf, and what is beyond a minute: of all time.
+
+        Raises:
+            RuntimeError: As get_bucket_metrics().
+        """
+        return self._metrics(seconds)
+
+    def _metrics(self, seconds: float) -> tuple[bytes, float]:
+        supervisor = self._supervisor
+        if supervisor is None or not self._feeds:  # nobody answers yet, or any more
+            return b"", 0.0
+        try:
+            return _lc0_metrics.of_last(seconds, _control.metrics(supervisor.socket_path))
+        except RingfeedError as error:
+            if self._supervisor is None:
+                return b"", 0.0
+            reason = supervisor.error() if _gone(supervisor) else error
+            raise RuntimeError(str(reason)) from error
 
     def _answer_before_start(self, request: Any) -> list[tuple[str, Any]]:
         found = [

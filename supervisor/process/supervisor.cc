@@ -161,12 +161,12 @@ void Supervisor::make_workers() {
     hooks.on_started = [this] { record_workers(); };
     hooks.on_ready = [this, g] {
       worker_ready();
-      // What the one before may not have answered.
-      for (const auto& [id, call] : calls_) {
-        if (call.awaited.contains(g)) send_call(id, g);
-      }
+      ask_again(g);
     };
-    hooks.on_over = [this] { worker_over(); };
+    hooks.on_over = [this, g] {
+      ask_again(g);
+      worker_over();
+    };
     hooks.on_lost = [this](const std::string& reason) { fail(reason); };
     hooks.on_line = [this](std::string_view line) { talk_.line(line); };
     hooks.on_event = [this](std::string_view level, std::string_view name,

@@ -124,6 +124,7 @@ class Supervisor {
   void on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   void snapshot_done(const Result<SnapshotTask::Facts>& result);
   void send_call(std::uint64_t id, std::size_t group);
+  void ask_again(std::size_t group);
   void on_stage_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
   void give_up_call(std::uint64_t id);
   static std::uint64_t random_number();

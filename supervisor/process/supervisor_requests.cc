@@ -426,6 +426,18 @@ void Supervisor::send_call(std::uint64_t id, std::size_t group) {
   if (workers_[group]->ready()) static_cast<void>(workers_[group]->send(message));
 }
 
+// What the process before may not have answered, and what one that has come to its end will not.
+void Supervisor::ask_again(std::size_t group) {
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, call] : calls_) {
+    if (call.awaited.contains(group)) ids.push_back(id);
+  }
+  // An answer may end a call, and with it its entry.
+  for (const std::uint64_t id : ids) {
+    if (calls_.contains(id)) send_call(id, group);
+  }
+}
+
 std::uint64_t Supervisor::random_number() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();

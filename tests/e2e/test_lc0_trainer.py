@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -81,6 +83,39 @@ def control_messages() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("lczero.StageControlRequest"))
+
+
+def metrics_message() -> Any:
+    """DataLoaderMetricsProto as their file has it."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="training_metrics.proto", package="lczero")
+    kinds = {"double": 1, "int64": 3, "uint64": 4, "string": 9}
+
+    def add(message_name: str, text: str) -> None:
+        """Fields as "kind name number"; kinds with a capital are messages, Statistics one each."""
+        message = file.message_type.add(name=message_name)
+        for kind, name, number in (field.split() for field in text.split(",")):
+            field = message.field.add(name=name, number=int(number), label=1)
+            if kind in kinds:
+                field.type = kinds[kind]
+            else:
+                field.type, field.type_name = 11, f".lczero.{kind}"
+                field.label = 1 if kind.startswith("Statistics") else 3
+
+    add("Load", "string name 1, double load_seconds 2, double total_seconds 3")
+    add("Statistics", "int64 min 1, int64 max 2, int64 sum 3, int64 count 4, int64 latest 5")
+    counts = "uint64 put_count 2, uint64 get_count 3, uint64 drop_count 4"
+    add("Queue", f"string name 1, {counts}, Statistics queue_fullness 5, uint64 queue_capacity 6")
+    add("Count", "string name 1, uint64 count 2")
+    add("Gauge", "string name 1, uint64 value 2, uint64 capacity 3")
+    repeated = "Load load_metrics 3, Queue queue_metrics 4, Count count_metrics 5"
+    add("Stage", f"string name 1, {repeated}, string anchor 9, Gauge gauge_metrics 11")
+    add("DataLoaderMetricsProto", "Stage stage_metrics 1")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    name = "lczero.DataLoaderMetricsProto"
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 def check_batch(batch: Arrays, rows: int = 32) -> None:
@@ -247,3 +282,106 @@ def test_a_supervisor_that_dies_ends_the_wait(
     with pytest.raises(RuntimeError):
         loader.get_next()
     loader.stop()
+
+
+@pytest.fixture
+def two(games: lc0_data.Manifest, tmp_path: Path) -> Path:
+    """Training, and validation out of a fifth of the games, each read once."""
+    text = (DATA / "validation.textproto").read_text()
+    for old, new in (
+        ("/data/lc0", str(games.directory)),
+        ("weight: [9, 1]", "weight: [4, 1]"),
+        ("chunk_loading_threads: 1", "chunk_pool_size: 200 chunk_loading_threads: 1"),
+        ("threads: 2 output", "threads: 2 batch_size: 32 output"),
+        ("batch_size: 256", "batch_size: 8"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "two.textproto"
+    file.write_text(text)
+    return file
+
+
+def test_training_and_validation_by_their_aliases(two: Path, games: lc0_data.Manifest) -> None:
+    loader = make_dataloader(two)
+    assert loader.aliases == ["", "validation"]
+    with pytest.raises(RuntimeError, match='no output "test": there are "", "validation"'):
+        loader.maybe_get_next("test")
+    # Nobody reads the other one, which keeps its newest.
+    train = [loader.get_next() for _ in range(300)]
+    validation = [loader.get_next("validation")]
+    while (batch := loader.maybe_get_next("validation")) is not None:
+        validation.append(batch)
+    assert loader.feed("validation").stats().output == "validation"
+    for batch in train[:3]:
+        check_batch(batch)
+    for batch in validation:
+        check_batch(batch, rows=8)
+    hashes = [
+        np.concatenate([lc0_reference.position_hashes(*batch) for batch in batches])
+        for batches in (train, validation)
+    ]
+    known = lc0_reference.file_hashes(lc0_reference.game_files(games.directory))
+    assert all(np.isin(found, known).all() for found in hashes)
+    assert not np.isin(*hashes).any(), "a game is in one of the two"
+    check_batch(loader.get_next(""))
+    loader.stop()
+    assert loader.maybe_get_next("validation") is None
+
+
+def test_metrics_in_their_messages(two: Path, games: lc0_data.Manifest) -> None:
+    loader = DataLoader(two)
+    assert loader.get_bucket_metrics(0, False) == (b"", 0.0)
+    loader.start()
+    for _ in range(40):
+        loader.get_next()
+    loader.get_next("validation")
+    data, seconds = loader.get_aggregate_ending_now(math.inf, False)
+    assert 0 < seconds < 60
+    total = metrics_message().FromString(data)
+    stages = {stage.name: stage for stage in total.stage_metrics}
+    assert list(stages) == re.findall(r'^stages \{\n  name: "(.*)"$', loader.config, re.M)
+    total.DiscardUnknownFields()
+    assert total.ByteSize() == len(data), "nothing that their message does not have"
+
+    def counts(stage: Any) -> dict[str, int]:
+        return {metric.name: metric.count for metric in stage.count_metrics}
+
+    def names(metrics: Any) -> list[str]:
+        return [metric.name for metric in metrics]
+
+    pool = stages["pool"]
+    assert names(pool.load_metrics) == ["source_ingestion", "chunk_loading"]
+    assert 0 < pool.load_metrics[1].load_seconds <= pool.load_metrics[1].total_seconds
+    assert counts(pool)["draws"] > 0 and counts(pool)["dropped"] == 0
+    gauges = {metric.name: metric for metric in pool.gauge_metrics}
+    assert 0 < gauges["chunks_current"].value < games.games
+    assert gauges["chunks_current"].capacity == 200
+    assert gauges["chunks_total"].value == gauges["chunks_since_anchor"].value
+    assert not gauges["chunks_total"].HasField("capacity")
+    assert pool.HasField("anchor") and pool.anchor == ""
+    assert names(stages["splitter"].queue_metrics) == ["train", "test"]
+    assert names(pool.queue_metrics) == ["output"]
+    assert counts(stages["loader"])["skipped_files"] >= 0
+    assert counts(stages["extra"])["sources_processed"] > 0
+    (slots,) = stages["tensors"].queue_metrics
+    assert (slots.name, slots.queue_capacity) == ("output", 20)
+    assert 40 <= slots.put_count <= slots.get_count + 20
+    fullness = slots.queue_fullness
+    assert 0 <= fullness.min <= fullness.latest <= fullness.max <= 20
+    assert fullness.min <= fullness.sum / fullness.count <= fullness.max
+
+    data, covered = loader.get_bucket_metrics(0, True)
+    recent = metrics_message().FromString(data)
+    assert names(recent.stage_metrics) == list(stages)
+    assert covered > 0
+    assert loader.get_bucket_metrics(127, False)[1] >= seconds
+    assert loader.get_bucket_metrics(-128, False) == (b"", 0.0)
+    supervisor = loader._supervisor
+    assert supervisor is not None
+    _control.stop(supervisor.socket_path, now=True)
+    wait_until(lambda: supervisor.exit_status is not None, "its end")
+    with pytest.raises(RuntimeError, match="the supervisor ended with"):
+        loader.get_bucket_metrics(0, False)
+    loader.stop()
+    assert loader.get_bucket_metrics(0, False) == (b"", 0.0)

@@ -162,11 +162,12 @@ StageType tensor_generator_type() {
       }
       problems.push_back(
           {"threads",
-           fmt::format("{} lanes behind stage '{}' would wait for each other for good: with "
-                       "dispatch ORDERED, rows are dealt out in turn only by a "
-                       "shuffling_frame_sampler of one lane and by join_positions; set threads: 1 "
-                       "here, or put such a sampler before it, or set feed_output.dispatch: RELAXED",
-                       own.threads(), before)});
+           fmt::format(
+               "{} lanes behind stage '{}' would wait for each other for good: with "
+               "dispatch ORDERED, rows are dealt out in turn only by a "
+               "shuffling_frame_sampler of one lane and by join_positions; set threads: 1 "
+               "here, or put such a sampler before it, or set feed_output.dispatch: RELAXED",
+               own.threads(), before)});
     }
     return problems;
   };

@@ -1,12 +1,18 @@
-"""What ringfeed.lc0_compat reads out of converted configurations, without a feed."""
+"""What ringfeed.lc0_compat reads out of converted configurations and metrics, without a feed."""
 
 from __future__ import annotations
 
+import math
+import re
+import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringfeed import _control, lc0_compat
+from ringfeed import _control, _lc0_metrics, lc0_compat
+
+ROOT = Path(__file__).resolve().parents[3]
 
 CONFIG = """feed: "x"
 
@@ -99,3 +105,107 @@ def test_stages_are_not_added_after_a_stop(make_loader: Any) -> None:
         loader.add_stages(b"")
     with pytest.raises(RuntimeError, match="started already"):
         loader.start()
+
+
+def stage(draws: int, **numbers: int) -> dict[str, Any]:
+    """A pool as Feed.metrics() has it, with a number for what only grows."""
+    fullness = {"min": 3, "max": 9, "mean": 5.2, "count": 5, "latest": 4}
+    inner = {"name": "read.rejects", "put_count": 0, "get_count": 0, "drop_count": 0}
+    out = {"name": "output", "put_count": draws, "get_count": draws - 4, "drop_count": 0}
+    times = {"starved_seconds": 0.5, "blocked_seconds": 1.0}
+    return {
+        "name": "a-pool",
+        "shuffling_chunk_pool": {
+            "loads": [
+                {"name": "load", "lanes": 1, "busy_seconds": 0.25, **times},
+                {"name": "read", "lanes": 2, "busy_seconds": draws / 8, **times},
+            ],
+            **{"chunk_sources": 2, "chunks_current": 30, "chunks_capacity": 20},
+            **{"anchor": "b.tar", "dropped": 0, "draws": draws, "store_bytes": 0},
+            **numbers,
+        },
+        "output_queue_metrics": [
+            {**inner, "capacity": 64, "fullness": {**fullness, "count": 0}},
+            {**out, "capacity": 16, "fullness": fullness},
+        ],
+        "other_counters": [{"name": "new", "value": draws // 2}, {"name": "never", "value": 0}],
+    }
+
+
+def reply(total: dict[str, Any], recent: dict[str, Any]) -> dict[str, Any]:
+    covered = ((1.0, 1.02), (10.0, 10.1), (60.0, 33.0))
+    return {
+        "uptime_ms": 33500,
+        "total": {"stage_metrics": [total]},
+        "windows": [
+            {
+                "seconds_wanted": wanted,
+                "seconds_covered": got,
+                "metrics": {"stage_metrics": [recent]},
+            }
+            for wanted, got in covered
+        ],
+    }
+
+
+def message(data: int | bytes) -> dict[int, Any]:
+    assert isinstance(data, bytes)
+    return dict(_control.fields(data))
+
+
+def named(metrics: bytes, field: int) -> dict[str, dict[int, Any]]:
+    """Metrics of one kind of the only stage, by their names."""
+    stage_of = message(metrics)[1]
+    found = [message(value) for number, value in _control.fields(stage_of) if number == field]
+    return {entry.pop(1).decode(): entry for entry in found}
+
+
+def double(bits: int) -> float:
+    return float(struct.unpack("<d", bits.to_bytes(8, "little"))[0])
+
+
+def test_metrics_have_their_fields_and_names() -> None:
+    rejected = {"hanse_rejected": 3, "weighted_rejected": 4, "store_hits": 1}
+    data, seconds = _lc0_metrics.of_last(math.inf, reply(stage(80, **rejected), stage(8)))
+    assert seconds == 33.5
+    stage_of = message(message(data)[1])
+    assert (stage_of[1], stage_of[9]) == (b"a-pool", b"b.tar")
+    loads = named(data, 3)
+    assert list(loads) == ["source_ingestion", "chunk_loading"]
+    assert (double(loads["chunk_loading"][2]), double(loads["chunk_loading"][3])) == (10.0, 11.5)
+    queues = named(data, 4)
+    assert list(queues) == ["output"], "others lie inside the stage"
+    fullness = message(queues["output"].pop(5))
+    assert fullness == {1: 3, 2: 9, 3: 26, 4: 5, 5: 4}
+    assert queues["output"] == {2: 80, 3: 76, 4: 0, 6: 16}
+    counts = {name: entry[2] for name, entry in named(data, 5).items()}
+    assert counts == {"dropped": 0, "draws": 80, "hanse_rejected": 7, "cache_hits": 1, "new": 40}
+    assert named(data, 11) == {"chunk_sources": {2: 2}, "chunks_current": {2: 30, 3: 20}}
+
+
+def test_metrics_of_a_time_are_the_smallest_window_that_covers_it() -> None:
+    recent = reply(stage(80, reshuffles=1), stage(8, reshuffles=0))
+    for asked, seconds in ((0.25, 1.02), (1, 1.02), (2, 10.1), (16, 33.0), (64, 33.0), (128, 33.5)):
+        data, covered = _lc0_metrics.of_last(asked, recent)
+        assert covered == seconds
+        counts = {name: entry[2] for name, entry in named(data, 5).items()}
+        # What was counted once is there, also if it was not of late.
+        late = {"dropped": 0, "draws": 8, "reshuffles": 0, "new": 4}
+        ever = {"dropped": 0, "draws": 80, "reshuffles": 1, "new": 40}
+        assert counts == (ever if asked == 128 else late), asked
+    # Before the supervisor's first look.
+    assert _lc0_metrics.of_last(1, {"uptime_ms": 20, "windows": []}) == (b"", 0.02)
+
+
+def test_gauges_are_those_that_are_declared() -> None:
+    text = (ROOT / "proto" / "metrics.proto").read_text()
+    fields = re.findall(r"optional uint64 (\w+) = \d+([^;]*);", text)
+    declared = {name for name, options in fields if "gauge: true" in options}
+    assert declared == set(_lc0_metrics.GAUGES) | _lc0_metrics.CAPACITIES
+
+
+def test_there_are_no_metrics_before_the_start(make_loader: Any) -> None:
+    loader = make_loader(CONFIG)
+    assert loader.get_bucket_metrics(0, False) == (b"", 0.0)
+    loader.stop()
+    assert loader.get_aggregate_ending_now(math.inf, True) == (b"", 0.0)

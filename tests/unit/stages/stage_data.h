@@ -224,8 +224,10 @@ inline SeenSource see_source(const RigRecord& record) {
   SeenSource source;
   source.first_chunk = head.first_chunk;
   source.places.resize(head.chunk_count);
-  std::memcpy(source.places.data(), record.bytes.data() + sizeof head,
-              head.chunk_count * sizeof(ChunkPlace));
+  if (!source.places.empty()) {
+    std::memcpy(source.places.data(), record.bytes.data() + sizeof head,
+                head.chunk_count * sizeof(ChunkPlace));
+  }
   source.path = record.bytes.substr(sizeof head + head.chunk_count * sizeof(ChunkPlace));
   RF_CHECK(source.path.size() == head.path_bytes, source.path.size(), head.path_bytes);
   return source;

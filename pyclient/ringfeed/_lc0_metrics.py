@@ -1,0 +1,152 @@
+"""What a feed has counted as a DataLoaderMetricsProto of lczero-training, written by hand.
+
+That project has four kinds of metrics, found by their names: loads, queues, counts and gauges.
+Here each kind of stage has a message with fields of its own (proto/metrics.proto): a field that is
+a gauge there is one there too, all others are counts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import _control
+
+# Fields that are declared `gauge` in proto/metrics.proto, each with the one that has its capacity.
+GAUGES = {
+    "chunk_sources": "",
+    "chunks_current": "chunks_capacity",
+    "chunks_total": "",
+    "chunks_since_anchor": "",
+    "positions_current": "",
+    "bytes_current": "",
+    "store_bytes": "store_capacity_bytes",
+    "store_games": "",
+    "frames_held": "reservoir_size_per_thread",
+}
+CAPACITIES = {capacity for capacity in GAUGES.values() if capacity}
+# Counts that have another name there; those of one name are summed.
+_COUNTED_THERE_AS = {
+    "weighted_rejected": "hanse_rejected",
+    "chunks_weighed": "hanse_cache_misses",
+    "store_hits": "cache_hits",
+    "store_misses": "cache_misses",
+}
+# What is there from the beginning; the rest only once it is not 0: rows of numbers have an end.
+_ALWAYS = {
+    *("skipped_files", "dropped", "hanse_rejected", "reshuffles"),
+    *("chunks_processed", "chunks_dropped", "sources_processed"),
+    *("chunk_sources", "chunks_current", "chunks_total", "chunks_since_anchor", "frames_held"),
+}
+_LOADS_OF_POOLS = {"load": "source_ingestion", "read": "chunk_loading"}
+# A window that is so much shorter than what was asked for will do: their minute is 64 s.
+_NEARLY = 1.1
+
+# StageMetricProto; the messages in it begin with their name.
+_NAME = 1
+_LOAD = 3
+_QUEUE = 4
+_COUNT = 5
+_ANCHOR = 9
+_GAUGE = 11
+
+
+def of_last(seconds: float, reply: Mapping[str, Any]) -> tuple[bytes, float]:
+    """The smallest window that covers so many seconds, or the totals; and what it covers.
+
+    Args:
+        reply: Of Feed.metrics().
+    """
+    total = reply.get("total", {})
+    for window in reply["windows"]:
+        if seconds <= window["seconds_wanted"] * _NEARLY:
+            return _metrics(window["metrics"], total), window["seconds_covered"]
+    return _metrics(total, total), reply["uptime_ms"] / 1000
+
+
+def _metrics(metrics: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
+    both = zip(metrics.get("stage_metrics", ()), total.get("stage_metrics", ()), strict=True)
+    return b"".join(_control.bytes_field(1, _stage(*stage)) for stage in both)
+
+
+def _stage(stage: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
+    kind, own = _own(stage)
+    out = _text(_NAME, stage["name"])
+    for load in own["loads"]:
+        out += _control.bytes_field(_LOAD, _load(load, kind))
+    for queue in stage["output_queue_metrics"]:
+        # Others lie inside the stage.
+        if kind == "chunk_source_splitter" or queue["name"] == "output":
+            out += _control.bytes_field(_QUEUE, _queue(queue))
+    ever = _counts(total)
+    for name, count in _counts(stage).items():
+        if ever[name] or name in _ALWAYS:
+            out += _named(_COUNT, name, _control.number_field(2, count))
+    if "anchor" in own:
+        out += _text(_ANCHOR, own["anchor"])
+    for name, capacity_name in GAUGES.items():
+        if own.get(name) or (name in own and name in _ALWAYS):
+            value = _control.number_field(2, own[name])
+            if capacity_name in own:
+                capacity = own[capacity_name]
+                if capacity_name.endswith("_per_thread"):
+                    capacity *= own["loads"][0]["lanes"]
+                value += _control.number_field(3, capacity)
+            out += _named(_GAUGE, name, value)
+    return out
+
+
+def _own(stage: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The kind of a stage, and the message with what only this kind has."""
+    return next((name, value) for name, value in stage.items() if isinstance(value, dict))
+
+
+def _counts(stage: Mapping[str, Any]) -> Counter[str]:
+    """What a stage has counted, by their names."""
+    counts: Counter[str] = Counter()
+    for name, value in _numbers(stage):
+        counts[_COUNTED_THERE_AS.get(name, name)] += value
+    return counts
+
+
+def _numbers(stage: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in _own(stage)[1].items():
+        if isinstance(value, int) and name not in GAUGES and name not in CAPACITIES:
+            yield name, value
+    for counter in stage["other_counters"]:
+        yield counter["name"], counter["value"]
+
+
+def _load(load: Mapping[str, Any], kind: str) -> bytes:
+    busy, asleep = load["busy_seconds"], load["starved_seconds"] + load["blocked_seconds"]
+    name = load["name"]
+    if kind == "shuffling_chunk_pool":
+        name = _LOADS_OF_POOLS.get(name, name)
+    return _text(1, name) + _double(2, busy) + _double(3, busy + asleep)
+
+
+def _queue(queue: Mapping[str, Any]) -> bytes:
+    out = _text(1, queue["name"])
+    for field, name in enumerate(("put_count", "get_count", "drop_count"), 2):
+        out += _control.number_field(field, queue[name])
+    seen = queue["fullness"]
+    if seen["count"]:
+        sum_ = round(seen["mean"] * seen["count"])
+        numbers = (seen["min"], seen["max"], sum_, seen["count"], seen["latest"])
+        fullness = (_control.number_field(field, value) for field, value in enumerate(numbers, 1))
+        out += _control.bytes_field(5, b"".join(fullness))
+    return out + _control.number_field(6, queue["capacity"])
+
+
+def _named(field: int, name: str, rest: bytes) -> bytes:
+    return _control.bytes_field(field, _text(1, name) + rest)
+
+
+def _text(field: int, text: str) -> bytes:
+    return _control.bytes_field(field, text.encode())
+
+
+def _double(field: int, value: float) -> bytes:
+    return _control.fixed64_field(field, int.from_bytes(struct.pack("<d", value), "little"))
