@@ -381,7 +381,7 @@ class Feed:
         for key, own in mine:
             other = state.get(key, "")
             if other != own:
-                raise InvalidRequest(f"{where}: the state is of {key} '{other}': {_ELSEWHERE}")
+                raise InvalidRequest(f"{where}: the state is of {key} {other or 'none'}: {_ELSEWHERE}")
         if state["feed_id"] != stats.feed_id.hex():
             raise InvalidRequest(
                 f"{where}: the state is of another run of this feed, whose batches are numbered "

@@ -115,7 +115,11 @@ def test_a_change_waits_for_the_one_before_and_says_so_when_that_takes_long(
     make_run: MakeRun,
 ) -> None:
     run = make_run(epochs=0, extra=GROUPS, groups='groups { name: "default" }').start(*ROOM)
-    wait_until(lambda: (run.status() or {}).get("output", {}).get("slots_used") == 6, "a full feed")
+    def used() -> int:
+        (output,) = (run.status() or {}).get("outputs", [{}])
+        return int(output.get("slots_used", 0))
+
+    wait_until(lambda: used() == 6, "a full feed")
     assert scaled(run, "unpacker", 4).returncode == 0
     busy = scaled(run, "unpacker", 2)  # nobody takes batches
     assert busy.returncode == 1
