@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
+#include <string>
 
 #include "ringfeed/shm/failpoint.h"
 #include "tests/support/lc0_sample.h"
@@ -179,6 +181,74 @@ TEST_P(StageCrash, AnywhereBetweenPoolAndUnpackerLeavesTheBatchesAsTheyWere) {
     EXPECT_EQ(rig.counter("rescorer", counter), undisturbed.counter("rescorer", counter));
   }
   // Only lanes of the tensor stage take slots back.
+  const bool never = GetParam() == std::string_view("shm.feed.retired");
+  EXPECT_EQ(deaths == 0, never) << "deaths at " << GetParam() << ": " << deaths;
+}
+
+// Two branches of one splitter, one of them drawn by weight, joined again.
+TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
+  TempDir directory;
+  write_files(directory);
+  const auto describe = [&directory](LaneRig& rig) {
+    rig.add_stage(
+        fmt::format("name: 'provider' file_path_provider {{ directory: '{}' }}", directory.path()));
+    rig.add_stage("name: 'loader' chunk_source_loader { input: 'provider' queue_bytes: 65536 }");
+    rig.add_stage(
+        "name: 'split' chunk_source_splitter { input: 'loader' outputs { name: 'a' } "
+        "outputs { name: 'b' } queue_capacity: 64 queue_bytes: 65536 }");
+    rig.add_stage(
+        "name: 'pool' shuffling_chunk_pool { input: 'split.a' chunk_pool_size: 60 threads: 2 "
+        "position_sampling { } queue_bytes: 262144 queue_capacity: 2 }");
+    rig.add_stage(
+        "name: 'drawn' chunk_unpacker { input: 'pool' position_sampling_rate: 1 "
+        "queue_bytes: 65536 }");
+    rig.add_stage(
+        "name: 'extract' simple_chunk_extractor { input: 'split.b' threads: 2 "
+        "queue_bytes: 262144 queue_capacity: 2 }");
+    rig.add_stage(
+        "name: 'once' chunk_unpacker { input: 'extract' position_sampling_rate: 1 "
+        "queue_bytes: 65536 }");
+    rig.add_stage(
+        "name: 'join' join_positions { input: 'drawn' input: 'once' queue_bytes: 65536 }");
+    rig.add_stage(
+        fmt::format("name: 'tensors' tensor_generator {{ input: 'join' batch_size: {} }}", kBatch));
+    rig.build();
+  };
+  LaneRig undisturbed("epochs: 2 seed: 3");
+  describe(undisturbed);
+  undisturbed.run();
+  ASSERT_TRUE(undisturbed.all_finished());
+  const std::vector<std::uint64_t> expected = positions(undisturbed.batches());
+  ASSERT_GT(undisturbed.counter("pool", "weighted_rejected"), 0U);
+  ASSERT_GT(undisturbed.counter("extract", "chunks_processed"), 10U);
+
+  const bool in_the_list = GetParam() == std::string_view("shm.journal.carry_out");
+  const std::set<std::string> victims = {"split",   "pool", "pool.weigh",
+                                         "extract", "join", "extract.read"};
+  std::uint64_t deaths = 0;
+  LaneRig rig("epochs: 2 seed: 3");
+  describe(rig);
+  std::mt19937_64 random(5);
+  for (int idle = 0; idle < 3;) {
+    bool moved = false;
+    for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) {
+      if (victims.contains(rig.node_of(lane)) && random() % 6 == 0) {
+        const bool died = rig.die(lane, GetParam(), in_the_list ? 1 + random() % 6 : 1);
+        deaths += died ? 1 : 0;
+        moved = moved || died;
+      }
+      moved = rig.round(lane) || moved;
+    }
+    idle = moved ? 0 : idle + 1;
+  }
+  ASSERT_TRUE(rig.all_finished());
+  EXPECT_EQ(positions(rig.batches()), expected);
+  for (const char* counter : {"draws", "weighted_rejected", "chunks_dropped"}) {
+    EXPECT_EQ(rig.counter("pool", counter), undisturbed.counter("pool", counter)) << counter;
+  }
+  for (const char* counter : {"chunks_processed", "sources_processed"}) {
+    EXPECT_EQ(rig.counter("extract", counter), undisturbed.counter("extract", counter)) << counter;
+  }
   const bool never = GetParam() == std::string_view("shm.feed.retired");
   EXPECT_EQ(deaths == 0, never) << "deaths at " << GetParam() << ": " << deaths;
 }
