@@ -381,7 +381,9 @@ class Feed:
         for key, own in mine:
             other = state.get(key, "")
             if other != own:
-                raise InvalidRequest(f"{where}: the state is of {key} {other or 'none'}: {_ELSEWHERE}")
+                raise InvalidRequest(
+                    f"{where}: the state is of {key} {other or 'none'}: {_ELSEWHERE}"
+                )
         if state["feed_id"] != stats.feed_id.hex():
             raise InvalidRequest(
                 f"{where}: the state is of another run of this feed, whose batches are numbered "
@@ -587,7 +589,8 @@ def attach(
         IncompatibleFeed: Another version of ringfeed serves the feed.
         FeedPermission: Another user's feed.
         FeedFailed: The feed has failed, or is about to end.
-        InvalidRequest: Arguments that contradict each other.
+        InvalidRequest: Arguments that contradict each other, an output that the feed does not
+            have (the text lists those that it has), or a policy that its output cannot have.
         KeyboardInterrupt: Ctrl-C while waiting; nothing is attached.
     """
     return _attach(

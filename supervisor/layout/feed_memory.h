@@ -73,7 +73,6 @@ class OutputMemory {
   [[nodiscard]] std::uint64_t batches_published() const;
 
  private:
-  friend class FeedMemory;
   [[nodiscard]] std::byte* feed_control() const;
 
   const FeedMemory* feed_;

@@ -93,7 +93,7 @@ class Supervisor {
   void tick();
   void advance_groups();
   void advance_groups(Output& output);
-  // Has a trainer come for anything yet, and is one there now?
+  // Has every output ever had a consumer group, and is a trainer there now, of any of them?
   [[nodiscard]] bool ever_joined() const;
   [[nodiscard]] bool any_trainer() const;
   // Is there nobody for what is on its way, in all outputs that wait for trainers?

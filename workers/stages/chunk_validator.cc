@@ -85,19 +85,7 @@ StageType chunk_validator_type() {
   type.inputs = {{"input", "chunks"}};
   type.outputs = {{"output", "chunks"}};
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkValidatorConfig& own = config.chunk_validator();
-    NodeSpec node;
-    node.lanes = own.threads();
-    node.lanes_max = std::max(own.threads(), own.max_threads());
-    node.inputs = {{.port = "input", .from = "", .block = 1}};
-    node.outputs = {output_spec(own, "chunks", 16 * kMiB, UnitRule::kFollow)};
-    node.weight = 0.3;
-    // A whole game is work enough for a commit.
-    node.steps_per_commit = 1;
-    node.create = [](const StageContext& context) {
-      return std::make_unique<ChunkValidator>(context);
-    };
-    return std::vector<NodeSpec>{node};
+    return std::vector<NodeSpec>{whole_chunk_node<ChunkValidator>(config.chunk_validator())};
   };
   return type;
 }
