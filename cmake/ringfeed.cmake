@@ -9,6 +9,17 @@ function(ringfeed_library name)
     PRIVATE ringfeed::options)
 endfunction()
 
+# One precompiled header for all test programs: most of what they include, compiled once.
+function(ringfeed_test_header)
+  if(TARGET ringfeed_test_header)
+    return()
+  endif()
+  file(WRITE ${CMAKE_BINARY_DIR}/generated/test_header.cc "int main() { return 0; }\n")
+  add_executable(ringfeed_test_header ${CMAKE_BINARY_DIR}/generated/test_header.cc)
+  target_link_libraries(ringfeed_test_header PRIVATE ringfeed::options fmt::fmt GTest::gmock)
+  target_precompile_headers(ringfeed_test_header PRIVATE <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h>)
+endfunction()
+
 # ringfeed_test(NAME SOURCES a_test.cc LINK x y [LABELS l]): a GoogleTest program; every case is a ctest of its own.
 function(ringfeed_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
@@ -19,11 +30,12 @@ function(ringfeed_test name)
     set(arg_LABELS unit)
   endif()
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE ${arg_LINK} ringfeed::options GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${arg_LINK} ringfeed::options fmt::fmt GTest::gmock GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE RINGFEED_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                              RINGFEED_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  ringfeed_test_header()
+  target_precompile_headers(${name} REUSE_FROM ringfeed_test_header)
   gtest_discover_tests(
     ${name}
     DISCOVERY_TIMEOUT 60
