@@ -255,6 +255,12 @@ RF_API rf_status rf_stats(rf_feed* feed, rf_stats_info* stats);
  */
 RF_API rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* bytes);
 
+/* Reads the whole batch, which this handle holds, and compares it with the checksum that was made
+ * of it when it was published. Result: RF_OK; RF_DAMAGED: its bytes are others (memory that fails,
+ * a stray write, or what this process wrote into a private view); RF_INVALID: not held, or the feed
+ * computes no checksums (feed_output.checksum); RF_FORKED. May be called after rf_detach. */
+RF_API rf_status rf_verify(rf_feed* feed, const rf_batch* batch);
+
 /* As rf_release(feed, batch->seq); a batch whose seq is 0 is none, and nothing happens. For cleanup
  * that is arranged before the batch is taken. */
 RF_API rf_status rf_release_batch(rf_feed* feed, const rf_batch* batch);

@@ -129,6 +129,15 @@ class Batch {
     return {const_cast<T*>(found.data()), found.size()};
   }
 
+  // Compares the batch with the checksum that was made of it; see rf_verify. Throws ClientError:
+  // RF_DAMAGED, RF_INVALID.
+  void verify() const {
+    const rf_status status = feed_ == nullptr ? RF_INVALID : rf_verify(feed_, &raw_);
+    if (status == RF_OK) return;
+    throw ClientError(status,
+                      feed_ == nullptr ? "this batch was given back" : rf_last_error(feed_));
+  }
+
   // Gives the batch back now. Harmless when it was already.
   void release() noexcept {
     if (feed_ != nullptr) rf_release(std::exchange(feed_, nullptr), raw_.seq);

@@ -170,6 +170,7 @@ def _load() -> ctypes.CDLL:
     library.rf_attach.argtypes = [ctypes.POINTER(_AttachOptions), ctypes.POINTER(feed)]
     library.rf_next.argtypes = [feed, ctypes.c_int64, ctypes.POINTER(_Batch)]
     library.rf_release.argtypes = [feed, ctypes.c_uint64]
+    library.rf_verify.argtypes = [feed, ctypes.POINTER(_Batch)]
     library.rf_stats.argtypes = [feed, ctypes.POINTER(_Stats)]
     library.rf_pass_over.argtypes = [feed, ctypes.c_uint64]
     library.rf_payload.argtypes = [
@@ -179,7 +180,7 @@ def _load() -> ctypes.CDLL:
     ]
     library.rf_leave.argtypes = [feed]
     for function in (
-        *("rf_attach", "rf_next", "rf_release", "rf_pass_over"),
+        *("rf_attach", "rf_next", "rf_verify", "rf_release", "rf_pass_over"),
         *("rf_stats", "rf_payload", "rf_leave"),
     ):
         getattr(library, function).restype = ctypes.c_int
@@ -271,6 +272,12 @@ class Lease:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
+
+    def verify(self) -> None:
+        """Raises for what rf_verify says."""
+        status = _library.rf_verify(self.handle.raw, ctypes.byref(self._batch))
+        if status != 0:
+            raise error_for(status, Handle._text(self.handle.raw))
 
     def forget(self) -> None:
         """From now on the end of this object gives nothing back."""

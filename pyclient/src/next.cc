@@ -17,6 +17,7 @@
 
 #include "client.h"
 #include "feed_access.h"
+#include "ringfeed/shm/crc32c.h"
 #include "ringfeed/shm/failpoint.h"
 
 namespace ringfeed::client {
@@ -618,6 +619,32 @@ extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
                  feed->name, feed->group_name, static_cast<unsigned long long>(seq), feed->member);
   put_user(feed);
   return status;
+}
+
+extern "C" rf_status rf_verify(rf_feed* feed, const rf_batch* batch) {
+  if (feed == nullptr || batch == nullptr) {
+    return fail(feed, RF_INVALID, "verify: a handle and a batch are needed");
+  }
+  if (feed->pid != getpid()) return forked(feed);
+  const auto seq = static_cast<unsigned long long>(batch->seq);
+  // acquire, pairs with the release in rf_next, whichever thread called it.
+  if (batch->seq == 0 ||
+      feed->held[batch->seq % feed->descriptors].load(std::memory_order_acquire) != batch->seq) {
+    return fail(feed, RF_INVALID, "feed %s: batch %llu is not held by this handle", feed->name,
+                seq);
+  }
+  if (batch->crc32c == 0) {
+    return fail(feed, RF_INVALID,
+                "feed %s: batch %llu has no checksum: set checksum: true in the feed_output of "
+                "its configuration",
+                feed->name, seq);
+  }
+  const uint32_t found = shm::crc32c(batch->data, batch->bytes);
+  if (found == batch->crc32c) return RF_OK;
+  return fail(feed, RF_DAMAGED,
+              "feed %s: batch %llu: its %llu bytes have the checksum %08x and had %08x when they "
+              "were published: something has written into them",
+              feed->name, seq, static_cast<unsigned long long>(batch->bytes), found, batch->crc32c);
 }
 
 extern "C" rf_status rf_release_batch(rf_feed* feed, const rf_batch* batch) {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "ringfeed/shm/bell.h"
+#include "ringfeed/shm/crc32c.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/result.h"
 
@@ -261,12 +262,8 @@ std::optional<FeedProducer::Slot> FeedProducer::find_slot(std::uint64_t s, Insis
 }
 
 std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcept {
-  const auto slot_bytes = [&](std::uint64_t index) {
-    return std::span<std::byte>(memory_.payload + kPageBytes + index * geometry_.slot_bytes,
-                                geometry_.slot_bytes);
-  };
   if (const std::uint64_t open = journal.load(memory_.open_slot); open != 0)
-    return slot_bytes(open - 1);
+    return slot_memory(open - 1);
   // A batch published by this very step is not in its descriptor yet, so its slot would look free:
   // after the commit. relaxed: written by this lane only.
   if (newest(journal) != line().newest.load(std::memory_order_relaxed)) return std::nullopt;
@@ -290,7 +287,11 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
   }
   RF_FAILPOINT("shm.feed.retired");
   journal.store(memory_.open_slot, slot->index + 1);
-  return slot_bytes(slot->index);
+  return slot_memory(slot->index);
+}
+
+std::span<std::byte> FeedProducer::slot_memory(std::uint64_t slot) const noexcept {
+  return {memory_.payload + kPageBytes + slot * geometry_.slot_bytes, geometry_.slot_bytes};
 }
 
 void FeedProducer::publish(Journal& journal, const BatchInfo& info) noexcept {
@@ -311,7 +312,10 @@ void FeedProducer::publish(Journal& journal, const BatchInfo& info) noexcept {
   word(offsetof(Descriptor, bytes), info.bytes);
   word(offsetof(Descriptor, token), info.token[0]);
   word(offsetof(Descriptor, token) + 8, info.token[1]);
-  word(offsetof(Descriptor, rows), pair(info.rows, info.crc32c));
+  // 0 says that there is none, and one batch in four thousand million has no other.
+  const std::uint32_t checksum =
+      geometry_.checksum ? crc32c(slot_memory(slot).data(), info.bytes) : 0;
+  word(offsetof(Descriptor, rows), pair(info.rows, checksum));
   word(offsetof(Descriptor, published_ns), now_ns());
   for (std::size_t i = 0; i < 16; i += 2) {
     word(offsetof(Descriptor, ragged) + 4 * i, pair(info.ragged[i], info.ragged[i + 1]));

@@ -233,3 +233,20 @@ def test_the_loader_gives_batches_by_alias(games: lc0_data.Manifest, tmp_path: P
         while loader.maybe_get_next("validation") is not None:
             pass
         assert loader.maybe_get_next() is None
+
+
+def test_batches_can_be_verified(make_run: MakeRun) -> None:
+    extra = 'feed_output { stage: "tensors" checksum: true }'
+    pipeline = TWO.replace('feed_output {{ stage: "tensors" slots: {slots} }}\n', "")
+    run = make_run(pipeline=pipeline, extra=extra).start()
+    verified = 0
+    with run.attach() as feed, run.attach(output="validation", group="other") as other:
+        for batch in feed:
+            batch.verify()
+            verified += 1
+        with pytest.raises(ringfeed.InvalidRequest, match="checksum: true"):
+            other.next().verify()
+        for batch in other:
+            batch.release()
+    assert run.wait() == 0, run.text()
+    assert verified > 3

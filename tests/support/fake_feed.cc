@@ -82,6 +82,7 @@ FakeFeed::FakeFeed(FakeFeedOptions options) : options_(std::move(options)) {
       options_.descriptors != 0 ? options_.descriptors : shm::descriptor_count(options_.lanes);
   geometry_.slot_bytes = shm::align_up(batch_bytes(options_.rows_max), shm::kPageBytes);
   geometry_.ordered = options_.ordered;
+  geometry_.checksum = options_.checksum;
   identity_.feed_id = shm::random_feed_id();
 
   const auto make = [&](shm::SegmentKind kind, std::uint64_t bytes,

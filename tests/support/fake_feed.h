@@ -32,6 +32,7 @@ struct FakeFeedOptions {
   std::uint32_t max_hold = 2;  // of groups whose members do not ask for another
   bool redeliver = true;
   std::uint32_t max_tries = 3;
+  bool checksum = false;
 };
 
 class FakeFeed {

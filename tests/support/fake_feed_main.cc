@@ -1,6 +1,7 @@
 // fake_feed: serves a FakeFeed to clients in other processes, told what to do on standard input.
 //
 //   fake_feed --dir DIR [--feed NAME] [--lanes L] [--slots N] [--rows R] [--max-hold H] [--relaxed]
+//             [--checksum]
 //
 // Prints "ready" and then one line of answer for each line of input:
 //   publish N [ROWS]   "ok": a thread publishes N more batches, each as soon as there is room
@@ -105,6 +106,10 @@ int main(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--relaxed") {
       options.ordered = false;
+      continue;
+    }
+    if (flag == "--checksum") {
+      options.checksum = true;
       continue;
     }
     if (i + 1 == argc) {

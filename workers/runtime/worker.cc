@@ -341,6 +341,7 @@ void Worker::add_feed(LaneParts& parts, const LaneSetup& lane, const FeedSetup& 
       .descriptors = header.geometry[2],
       .slot_bytes = std::uint64_t{header.geometry[4]} << 32 | header.geometry[3],
       .ordered = header.geometry[5] != 0,
+      .checksum = feed.checksum(),
   };
   parts.segments[shm::kFeedControlSegment] = {memory.feed_control,
                                               segments_.bytes(feed.feed_control_segment())};

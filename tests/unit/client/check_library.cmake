@@ -30,6 +30,7 @@ set(expected
     rf_release_batch
     rf_schema
     rf_stats
+    rf_verify
     rf_version)
 if(NOT exported STREQUAL expected)
   message(FATAL_ERROR "${LIBRARY} exports: ${exported}; expected: ${expected}")

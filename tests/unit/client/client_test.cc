@@ -1156,6 +1156,35 @@ TEST(Release, OnceAndOnlyWhatIsHeld) {
   EXPECT_EQ(member.stats().done, 1U);
 }
 
+TEST(Verify, TellsABatchWhoseBytesAreOthers) {
+  FakeFeed fake({.rows_max = 5000, .checksum = true});
+  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_OK) << member.error();
+  auto* const last = static_cast<unsigned char*>(const_cast<void*>(member.batch().data)) +
+                     member.batch().bytes - 1;
+  *last ^= 1;
+  EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_DAMAGED);
+  EXPECT_THAT(member.error(), HasSubstr("something has written into them"));
+  *last ^= 1;
+  EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_OK) << member.error();
+  ASSERT_EQ(member.release(1), RF_OK);
+  EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_INVALID);
+  EXPECT_THAT(member.error(), HasSubstr("batch 1 is not held"));
+  EXPECT_EQ(rf_verify(member.feed(), nullptr), RF_INVALID);
+}
+
+TEST(Verify, NeedsAFeedThatComputesChecksums) {
+  FakeFeed fake;
+  Member member(fake);
+  fake.publish(1);
+  ASSERT_EQ(member.take(), 1U);
+  EXPECT_EQ(member.batch().crc32c, 0U);
+  EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_INVALID);
+  EXPECT_THAT(member.error(), HasSubstr("checksum: true"));
+}
+
 TEST(Release, ABatchThatWasNeverFilledIsNone) {
   FakeFeed fake;
   Member member(fake);

@@ -42,7 +42,7 @@ TEST(CppFeed, GivesEachBatchBackWithItsOwner) {
 }
 
 TEST(CppFeed, ABatchMayOutliveItsFeedAndBeMoved) {
-  FakeFeed fake;
+  FakeFeed fake({.checksum = true});
   fake.publish(1);
   std::optional<ringfeed::Batch> kept;
   {
@@ -54,7 +54,9 @@ TEST(CppFeed, ABatchMayOutliveItsFeedAndBeMoved) {
   }
   EXPECT_EQ(fake.members(), 1U);
   EXPECT_EQ(kept->tensor<float>("x")[0], 1000.0F);
+  kept->verify();
   kept->release();
+  EXPECT_THROW(kept->verify(), ringfeed::ClientError);
   EXPECT_EQ(fake.members(), 0U);
   EXPECT_THROW(static_cast<void>(kept->tensor<float>("x")), ringfeed::ClientError);
 }

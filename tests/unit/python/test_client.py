@@ -238,6 +238,25 @@ def test_copy_is_writable_and_gives_the_slot_back(make_feed: MakeFeed) -> None:
             batch.copy()
 
 
+def test_a_batch_whose_bytes_are_others_is_told(make_feed: MakeFeed) -> None:
+    fake = make_feed("--checksum", "--rows", "3000")
+    fake.tell("publish 2")
+    with fake.attach(view="private") as feed:
+        batch = feed.next()
+        batch.verify()
+        batch["x"][2999, 2] += 1
+        with pytest.raises(ringfeed.FeedDamaged, match="something has written into them"):
+            batch.verify()
+        batch.release()
+        with pytest.raises(ringfeed.BatchReleased, match="before release"):
+            batch.verify()
+        feed.next().verify()
+    plain = make_feed(name="plain")
+    plain.tell("publish 1")
+    with plain.attach() as feed, pytest.raises(ringfeed.InvalidRequest, match="checksum: true"):
+        feed.next().verify()
+
+
 def test_arrays_survive_the_end_of_the_feed_object(make_feed: MakeFeed) -> None:
     fake = make_feed()
     fake.tell("publish 1")

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "ringfeed/shm/crc32c.h"
 #include "tests/unit/shm/rig.h"
 
 namespace ringfeed::shm {
@@ -270,6 +271,19 @@ TEST(FeedPublishDeathTest, AGeometryThatCannotWorkIsRefused) {
     const FeedMemory memory(geometry);
     EXPECT_DEATH(Lane{memory}, "check failed")
         << geometry.lanes << " " << geometry.slots << " " << geometry.descriptors;
+  }
+}
+
+TEST(FeedProducer, SumsUpABatchWhereTheFeedAsksForIt) {
+  for (const bool checksum : {false, true}) {
+    FeedGeometry geometry = geometry_of(1, 2, 8);
+    geometry.checksum = checksum;
+    const FeedMemory memory(geometry);
+    Lane lane(memory);
+    ASSERT_EQ(lane.publish(), 1U);
+    const std::uint64_t s = 1;
+    EXPECT_EQ(memory.descriptor(1).crc32c, checksum ? crc32c(&s, 8) : 0U);
+    EXPECT_EQ(memory.descriptor(1).rows, 1U);
   }
 }
 

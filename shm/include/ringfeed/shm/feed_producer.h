@@ -35,6 +35,7 @@ struct FeedGeometry {
   std::uint32_t descriptors = 0;  // a multiple of lanes, at most kDescriptorsMax
   std::uint64_t slot_bytes = 0;   // a multiple of the page
   bool ordered = true;
+  bool checksum = false;  // a CRC-32C of every batch in its descriptor
 };
 
 constexpr std::uint64_t payload_bytes(const FeedGeometry& geometry) noexcept {
@@ -51,7 +52,6 @@ struct BatchInfo {
   std::uint64_t bytes = 0;
   std::uint32_t rows = 0;
   std::uint32_t layout_id = 0;
-  std::uint32_t crc32c = 0;
   std::uint64_t token[2] = {0, 0};
   std::uint32_t ragged[16] = {};
 };
@@ -70,7 +70,7 @@ class FeedProducer {
   // The slot for the lane's next batch: the one under construction, or a free one (then listed in
   // the journal). nullopt: none is free; blocked_on() says which groups' bells to wait for.
   std::optional<std::span<std::byte>> open(Journal& journal) noexcept;
-  // Lists the batch in the open slot as published.
+  // Lists the batch in the open slot as published, with its checksum if the feed has them.
   void publish(Journal& journal, const BatchInfo& info) noexcept;
   // Lists the end of this lane's batches.
   void close(Journal& journal) noexcept;
@@ -102,6 +102,7 @@ class FeedProducer {
     kSlot,        // to let the batch go, if nobody holds it
     kDescriptor,  // and if somebody does, to leave: the slot stays his, the descriptor goes on
   };
+  [[nodiscard]] std::span<std::byte> slot_memory(std::uint64_t slot) const noexcept;
   std::optional<Slot> find_slot(std::uint64_t s, Insist insist) noexcept;
   GroupState state_of(std::uint32_t g) const noexcept;
   bool respects(std::uint32_t g) const noexcept;

@@ -1,0 +1,16 @@
+// CRC-32C (Castagnoli) of payloads: what RFC 3720 calls it, reflected, with all bits turned at both
+// ends; 32 zero bytes give 0x8a9136aa.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ringfeed::shm {
+
+// Of bytes in memory. Uses the processor's instruction where there is one. Needs libc alone.
+std::uint32_t crc32c(const void* bytes, std::size_t count) noexcept;
+
+// The same without the instruction, for other processors and for tests.
+std::uint32_t crc32c_portable(const void* bytes, std::size_t count) noexcept;
+
+}  // namespace ringfeed::shm
