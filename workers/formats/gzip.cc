@@ -1,6 +1,7 @@
 #include "workers/formats/gzip.h"
 
 #include <fmt/format.h>
+#include <isa-l/crc.h>
 #include <libdeflate.h>
 
 #include <algorithm>
@@ -89,7 +90,10 @@ Member inflate_member(libdeflate_decompressor* decompressor, std::span<const std
   }
   if (stream.size() - stream_bytes < kTrailerBytes) return {GzipStatus::kTruncated};
   const std::byte* trailer = stream.data() + stream_bytes;
-  if (load_u32(trailer) != libdeflate_crc32(0, to, output_bytes)) {
+  // Not libdeflate's, which takes half as long as inflating: with wide vectors this one is four
+  // times as fast.
+  if (load_u32(trailer) !=
+      crc32_gzip_refl(0, reinterpret_cast<const unsigned char*>(to), output_bytes)) {
     return {GzipStatus::kBadChecksum};
   }
   if (load_u32(trailer + 4) != static_cast<std::uint32_t>(output_bytes)) {
