@@ -47,16 +47,22 @@ std::uint64_t mask_of_entries(const std::byte* policy, std::size_t first, std::s
   return mask;
 }
 
-void mask_policy_portable(const std::byte* policy, std::uint32_t filler,
-                          PolicyMask& mask) noexcept {
+// Each of these fills the full words of the mask and returns how many bits are set in them.
+std::size_t mask_policy_portable(const std::byte* policy, std::uint32_t filler,
+                                 PolicyMask& mask) noexcept {
+  std::size_t entries = 0;
   for (std::size_t word = 0; word < kMaskWordsFull; ++word) {
     mask[word] = mask_of_entries(policy, 64 * word, 64, filler);
+    entries += static_cast<std::size_t>(std::popcount(mask[word]));
   }
+  return entries;
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) void mask_policy_avx2(const std::byte* policy, std::uint32_t filler,
-                                                      PolicyMask& mask) noexcept {
+__attribute__((target("avx2,popcnt"))) std::size_t mask_policy_avx2(const std::byte* policy,
+                                                                    std::uint32_t filler,
+                                                                    PolicyMask& mask) noexcept {
+  std::size_t entries = 0;
   const __m256i fillers = _mm256_set1_epi32(static_cast<int>(filler));
   for (std::size_t word = 0; word < kMaskWordsFull; ++word) {
     std::uint64_t equal = 0;
@@ -67,40 +73,45 @@ __attribute__((target("avx2"))) void mask_policy_avx2(const std::byte* policy, s
       equal |= static_cast<std::uint64_t>(bits) << (8 * part);
     }
     mask[word] = ~equal;
+    entries += static_cast<std::size_t>(std::popcount(mask[word]));
   }
+  return entries;
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl"))) void mask_policy_avx512(
+__attribute__((target("avx512f,avx512bw,avx512vl,popcnt"))) std::size_t mask_policy_avx512(
     const std::byte* policy, std::uint32_t filler, PolicyMask& mask) noexcept {
+  std::size_t entries = 0;
   const __m512i fillers = _mm512_set1_epi32(static_cast<int>(filler));
   for (std::size_t word = 0; word < kMaskWordsFull; ++word) {
     std::uint64_t listed = 0;
     for (std::size_t part = 0; part < 4; ++part) {
-      const __m512i entries = _mm512_loadu_si512(policy + 256 * word + 64 * part);
-      const __mmask16 bits = _mm512_cmpneq_epi32_mask(entries, fillers);
+      const __m512i values = _mm512_loadu_si512(policy + 256 * word + 64 * part);
+      const __mmask16 bits = _mm512_cmpneq_epi32_mask(values, fillers);
       listed |= static_cast<std::uint64_t>(bits) << (16 * part);
     }
     mask[word] = listed;
+    entries += static_cast<std::size_t>(std::popcount(listed));
   }
+  return entries;
 }
 #endif
 
-void mask_policy(const std::byte* policy, std::uint32_t filler, PolicyMask& mask,
-                 Kernel kernel) noexcept {
+// The entries that a packed frame holds, as bits, and how many they are.
+std::size_t mask_policy(const std::byte* policy, std::uint32_t filler, PolicyMask& mask,
+                        Kernel kernel) noexcept {
+  const std::uint64_t last = mask_of_entries(policy, 64 * kMaskWordsFull, 2, filler);
+  mask[kMaskWordsFull] = last;
+  const std::size_t in_last = (last & 1) + (last >> 1);
   switch (kernel) {
 #if defined(__x86_64__)
     case Kernel::kAvx512:
-      mask_policy_avx512(policy, filler, mask);
-      break;
+      return in_last + mask_policy_avx512(policy, filler, mask);
     case Kernel::kAvx2:
-      mask_policy_avx2(policy, filler, mask);
-      break;
+      return in_last + mask_policy_avx2(policy, filler, mask);
 #endif
     default:
-      mask_policy_portable(policy, filler, mask);
-      break;
+      return in_last + mask_policy_portable(policy, filler, mask);
   }
-  mask[kMaskWordsFull] = mask_of_entries(policy, 64 * kMaskWordsFull, 2, filler);
 }
 
 // The eight bytes before everything else.
@@ -136,9 +147,7 @@ std::size_t pack_upgraded(const std::byte* record, std::uint32_t origin, std::sp
                           Kernel kernel) noexcept {
   const std::byte* policy = record + v6::kPolicy;
   PolicyMask mask;
-  mask_policy(policy, packed::filler_bits(origin), mask, kernel);
-  std::size_t entries = 0;
-  for (const std::uint64_t word : mask) entries += static_cast<std::size_t>(std::popcount(word));
+  const std::size_t entries = mask_policy(policy, packed::filler_bits(origin), mask, kernel);
   const std::size_t frame_bytes = packed_bytes(entries, origin);
   if (frame_bytes > raw_bytes(origin)) return pack_raw(record, origin, out);
   if (out.size() < frame_bytes) return 0;

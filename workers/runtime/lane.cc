@@ -43,7 +43,8 @@ LaneRuntime::LaneRuntime(LaneParts parts)
     : parts_(std::move(parts)),
       journal_(*parts_.page, parts_.arena->journal_area(0), parts_.arena->journal_area(1),
                shm::kJournalEntries, parts_.segments, &parts_.stamps),
-      random_(parts_.random_key) {
+      random_(parts_.random_key),
+      foresight_(parts_.random_key) {
   RF_CHECK(parts_.inputs.size() <= kPortsMax && parts_.outputs.size() <= kPortsMax,
            parts_.inputs.size(), parts_.outputs.size());
 }
@@ -800,6 +801,10 @@ bool Step::grow(std::uint64_t state_bytes, std::uint64_t rather) noexcept {
 std::uint64_t Step::state_bytes() const noexcept { return lane_.parts_.arena->state_bytes(); }
 
 std::uint64_t Step::draw(std::uint64_t bound) noexcept { return lane_.random_.below(bound); }
+std::uint64_t Step::foresee(std::uint64_t bound, std::uint64_t ahead) const noexcept {
+  lane_.foresight_.seek(lane_.random_.counter() + ahead);
+  return lane_.foresight_.below(bound);
+}
 
 void Step::count(Counter counter, std::uint64_t by) noexcept {
   const shm::WordRef ref = shm::word_ref(

@@ -149,6 +149,7 @@ class LaneRuntime {
   shm::Journal journal_;
   std::unique_ptr<Stage> stage_;
   Random random_;
+  Random foresight_;  // the same sequence, for Step::foresee()
   std::uint64_t committed_draws_ = 0;
   std::uint64_t saved_draws_ = 0;
   std::uint64_t attempt_ = 1;

@@ -175,6 +175,10 @@ class Step {
   // ---- chance, counting, circumstances
   // Uniform in [0, bound). Draws are part of the step: one that is done again draws the same.
   std::uint64_t draw(std::uint64_t bound) noexcept;
+  // What draw(bound) will give when `ahead` numbers have been drawn before it; in the rare case
+  // that one of them has to be drawn again, something else. For fetching memory early, not for
+  // decisions.
+  [[nodiscard]] std::uint64_t foresee(std::uint64_t bound, std::uint64_t ahead) const noexcept;
   // A counter of the lane changes with the step, exactly.
   void count(Counter counter, std::uint64_t by = 1) noexcept;
   void gauge(Counter counter, std::uint64_t value) noexcept;

@@ -12,7 +12,7 @@ namespace {
 
 // What a frame of usual games takes on average, with its entries in the list; what is reserved at
 // the start.
-constexpr std::uint64_t kFrameBytesUsual = 1216;
+constexpr std::uint64_t kFrameBytesUsual = 1168;
 constexpr std::uint64_t kGrowthMin = 16 * kMiB;
 
 // The tag's two words in one: 40 bits of the chunk's identity suffice for lineage, 24 bits for the
@@ -54,6 +54,15 @@ ShufflingFrameSampler::ShufflingFrameSampler(const StageContext& context)
       frames_held_(context.counter("frames_held")),
       frames_skipped_(context.counter("frames_skipped")) {}
 
+// Brings a place into the cache, or as much of it as frames usually have.
+void ShufflingFrameSampler::fetch(const Step& step, std::uint64_t place) noexcept {
+  constexpr std::uint64_t kBytes = 1280;
+  place &= ~kClassMask;
+  if (place + kBytes > step.state_bytes()) return;
+  const std::byte* at = step.bytes(place);
+  for (std::uint64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(at + line);
+}
+
 // A place for so many bytes that nothing refers to; false: the arena cannot grow now.
 // A place begins with 8 bytes: how many of the others are in use, or, in a free queue, the next
 // place.
@@ -65,7 +74,10 @@ bool ShufflingFrameSampler::take_place(Step& step, std::uint64_t bytes,
   const std::uint64_t length = step.load(queue.length);
   if (length > kStepsPerCommit) {
     *place = step.load(queue.front);
-    step.store(queue.front, step.load(Word{*place & ~kClassMask}));
+    const std::uint64_t next = step.load(Word{*place & ~kClassMask});
+    step.store(queue.front, next);
+    // It was given up long ago, and will be written soon.
+    fetch(step, next);
     step.store(queue.length, length - 1);
     return true;
   }
@@ -112,6 +124,22 @@ StepStatus ShufflingFrameSampler::drain(Step& step) noexcept {
   return StepStatus::kDone;
 }
 
+// A frame drawn at random is in no cache: what the draws to come will ask for is fetched meanwhile,
+// first the entry of the list and, half way, the place that it names.
+void ShufflingFrameSampler::fetch_early(const Step& step) noexcept {
+  constexpr std::uint64_t kAhead = std::tuple_size_v<decltype(foreseen_)>;
+  const auto entry = [&](std::uint64_t index) { return step.bytes(state_.list[2 * index].offset); };
+  std::uint64_t& farthest = foreseen_[foreseen_at_ % kAhead];
+  const std::uint64_t nearer = foreseen_[(foreseen_at_ + kAhead / 2) % kAhead];
+  ++foreseen_at_;
+  farthest = step.foresee(reservoir_size_, kAhead);
+  __builtin_prefetch(entry(farthest));
+  // Not through the step: it may be out of date, and an address out of date does no harm.
+  std::uint64_t place = 0;
+  std::memcpy(&place, entry(nearer), sizeof place);
+  fetch(step, place);
+}
+
 void ShufflingFrameSampler::say(std::uint64_t count) noexcept {
   if (count < said_at_ + reservoir_size_ / 100 && count != reservoir_size_) return;
   said_at_ = count;
@@ -137,6 +165,7 @@ StepStatus ShufflingFrameSampler::step(Step& step) noexcept {
     step.gauge(frames_held_, index + 1);
     say(index + 1);
   } else {
+    fetch_early(step);
     index = step.draw(reservoir_size_);
     if (!put_frame(step, index)) return StepStatus::kNoRoom;
     give_place(step, step.load(state_.list[2 * index]));
@@ -157,7 +186,7 @@ StageType shuffling_frame_sampler_type() {
     node.lanes = own.threads();
     node.state_bytes = state_bytes_wanted(own.reservoir_size_per_thread());
     node.state_bytes_max = state_bytes_limit(own.reservoir_size_per_thread());
-    node.state_version = 2;
+    node.state_version = 3;
     node.inputs = {{.port = "input", .from = "", .block = 1}};
     // A single lane deals out its frames one by one. Of several each has got another number of
     // them; if those were dealt out in turn, the lane that has more would wait for the one that has

@@ -27,7 +27,9 @@ StageType shuffling_frame_sampler_type();
 
 class ShufflingFrameSampler final : public Stage {
  public:
-  static constexpr std::array<std::uint64_t, 5> kPlaceBytes = {1104, 1200, 1328, 1680, 8432};
+  // Most frames of usual games have 1040 to 1232 bytes.
+  static constexpr std::array<std::uint64_t, 11> kPlaceBytes = {1008, 1056, 1104, 1152, 1200, 1248,
+                                                                1296, 1344, 1440, 1680, 8432};
   static constexpr std::uint32_t kStepsPerCommit = 64;
 
   struct State {
@@ -60,6 +62,8 @@ class ShufflingFrameSampler final : public Stage {
   void give_place(Step& step, std::uint64_t place) noexcept;
   bool put_frame(Step& step, std::uint64_t index) noexcept;
   StepStatus drain(Step& step) noexcept;
+  static void fetch(const Step& step, std::uint64_t place) noexcept;
+  void fetch_early(const Step& step) noexcept;
   void say(std::uint64_t count) noexcept;
 
   StageContext context_;
@@ -70,6 +74,9 @@ class ShufflingFrameSampler final : public Stage {
   Counter frames_held_;
   Counter frames_skipped_;
   std::uint64_t said_at_ = 0;
+  // Whose turn it will be soon, as foreseen; no more than a hint.
+  std::array<std::uint64_t, 8> foreseen_{};
+  std::uint64_t foreseen_at_ = 0;
 };
 
 }  // namespace ringfeed
