@@ -55,7 +55,6 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
     OpenFile& known = found->second;
     if (known.device == file.st_dev && known.inode == file.st_ino) {
       known.used_at = clock_;
-      ::fstat(known.fd, &file);
       return known.fd;
     }
     ::close(known.fd);

@@ -101,13 +101,13 @@ NodeSpec chunk_reader_node(const Config& config, const DataLoaderConfig& feed,
   read.name = "read";
   read.lanes = config.threads();
   read.lanes_max = std::max(config.threads(), config.max_threads());
-  read.state_version = 3;
+  read.state_version = 4;
   read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};
-  // Whole games are work enough for a commit, and memory enough for a queue; a few positions out of
-  // a store are not.
+  // Whole games are work enough for a commit, and memory enough for a queue; a few positions of
+  // each are not: the lanes behind would be woken for every two of them.
   const auto any_key = [](std::string_view) { return std::uint64_t{0}; };
   const bool few = consumer_choice(feed, stage, any_key).has_value();
-  read.steps_per_commit = !few ? 1 : store_bytes != 0 ? 32 : 8;
+  read.steps_per_commit = few ? 32 : 1;
   OutputSpec chunks = output_spec(config, "chunks", 16 * kMiB, UnitRule::kFollow);
   if (few && !config.has_queue_capacity()) chunks.queue_capacity = 256;
   read.outputs = {chunks,

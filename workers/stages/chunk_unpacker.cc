@@ -125,7 +125,7 @@ StageType chunk_unpacker_type() {
     StateLayout layout;
     (void)ChunkUnpacker::State(layout);
     node.state_bytes = layout.bytes();
-    node.state_version = 2;
+    node.state_version = 3;
     node.inputs = {{.port = "input", .from = "", .block = 1}};
     node.outputs = {output_spec(own, "frames", 4 * kMiB, UnitRule::kFollow)};
     node.weight = 0.3;

@@ -36,9 +36,9 @@ void sample_by_rate(std::uint64_t key, std::uint32_t frame_count, std::uint64_t 
   // The circle in 64-bit fixed point: wrapping around is what unsigned arithmetic does anyway.
   const auto arc = static_cast<std::uint64_t>(std::ldexp(rate, 64));
   const std::uint64_t begin = arc * use;
-  Random phases(key);
+  const std::uint64_t phases = mix(key);
   for (std::uint32_t i = 0; i < frame_count; ++i) {
-    if (phases.next() - begin < arc) out.push_back(i);
+    if (mix(phases ^ i) - begin < arc) out.push_back(i);
   }
 }
 
