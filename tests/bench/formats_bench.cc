@@ -203,8 +203,10 @@ void expand_batch_plain_loop(benchmark::State& state) {
       for (std::size_t plane = kBitPlanes; plane < kInputPlanes; ++plane) {
         for (std::size_t square = 0; square < 64; ++square) planes[64 * plane + square] = 1.0F;
       }
-      std::memcpy(tensors.policy + row * kPolicyRowFloats, record + v6::kPolicy, kPolicyBytes);
-      std::memcpy(tensors.values + row * kValuesRowFloats, record + v6::kRootQ, 72);
+      std::memcpy(static_cast<float*>(tensors.policy) + row * kPolicyRowFloats,
+                  record + v6::kPolicy, kPolicyBytes);
+      std::memcpy(static_cast<float*>(tensors.values) + row * kValuesRowFloats, record + v6::kRootQ,
+                  72);
     }
     benchmark::ClobberMemory();
   }

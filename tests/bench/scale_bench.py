@@ -153,16 +153,22 @@ def start(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def memory(arguments: argparse.Namespace) -> dict[str, float]:
-    """Memory of the whole tree with a reservoir of a million frames, from its filling on."""
+    """Memory with a reservoir of a million frames, from its filling on: of supervisor and workers
+    with all that is shared, and of the trainer's own process, which has Python and NumPy in it."""
     feed = Feed(arguments, 1, reservoir=RESERVOIR)
     try:
         feed.measure(1)
         first = feed.counts()[0][0]
         sizes = []
-        pids = [pid for root in [feed.supervisor, *feed.trainers] for pid in tree(root.pid)]
+        own = tree(feed.supervisor.pid)
+        trainers = [pid for trainer in feed.trainers for pid in tree(trainer.pid)]
         while (positions := feed.counts()[0][0] - first) < POSITIONS:
-            sizes.append((positions, memory_bytes(pids)))
-            print(f"  {positions:,}: {sizes[-1][1] / 1e6:,.0f} MB", file=sys.stderr)
+            sizes.append((positions, memory_bytes(own), memory_bytes(trainers)))
+            print(
+                f"  {positions:,}: {sizes[-1][1] / 1e6:,.0f} MB, "
+                f"trainer {sizes[-1][2] / 1e6:,.0f} MB",
+                file=sys.stderr,
+            )
             time.sleep(5)
         parts = subprocess.run(
             [feed.program, "check", str(feed.work / "bench.textproto")],
@@ -170,10 +176,11 @@ def memory(arguments: argparse.Namespace) -> dict[str, float]:
             text=True,
         ).stdout
         print(parts[parts.find("memory") :], file=sys.stderr)
-        early = [size for at, size in sizes if at < POSITIONS / 10]
-        late = [size for at, size in sizes if at > POSITIONS * 9 / 10]
+        early = [size for at, size, _ in sizes if at < POSITIONS / 10]
+        late = [size for at, size, _ in sizes if at > POSITIONS * 9 / 10]
         return {
-            "largest, GB": max(size for _, size in sizes) / 1e9,
+            "largest, GB": max(size for _, size, _ in sizes) / 1e9,
+            "with the trainer's process, GB": max(a + b for _, a, b in sizes) / 1e9,
             "first tenth, GB": statistics.median(early) / 1e9,
             "last tenth, GB": statistics.median(late) / 1e9,
         }
@@ -191,6 +198,7 @@ def steps(arguments: argparse.Namespace) -> dict[str, float]:
             feed = Feed(arguments, 1)
         row = {
             "limit: libdeflate alone, us": float(bound["inflate_us"]),
+            "the feed's inflater alone, us": float(bound["own_inflate_us"]),
             "limit: memset of the tensors, us": float(bound["store_us"]),
             "lc0_bound, us": 1e6 / float(bound["positions_per_cpu_s"]),
         }
