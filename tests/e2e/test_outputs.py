@@ -236,17 +236,20 @@ def test_the_loader_gives_batches_by_alias(games: lc0_data.Manifest, tmp_path: P
 
 
 def test_batches_can_be_verified(make_run: MakeRun) -> None:
-    extra = 'feed_output { stage: "tensors" checksum: true }'
-    pipeline = TWO.replace('feed_output {{ stage: "tensors" slots: {slots} }}\n', "")
-    run = make_run(pipeline=pipeline, extra=extra).start()
+    run = make_run(
+        pipeline=TWO.replace('feed_output {{ stage: "tensors" slots: {slots} }}\n', ""),
+        tensors="overflow_behavior: KEEP_NEWEST",
+        slots=4,
+        extra='feed_output { stage: "tensors" checksum: true }',
+    ).start()
+    settings: dict[str, Any] = {"socket_dir": run.sockets, "attach_timeout_s": 60, "timeout_s": 60}
+    with ringfeed.attach("lc0", output="validation", **settings) as feed:
+        with pytest.raises(ringfeed.InvalidRequest, match="checksum: true"):
+            feed.next().verify()
     verified = 0
-    with run.attach() as feed, run.attach(output="validation", group="other") as other:
+    with ringfeed.attach("lc0", **settings) as feed:
         for batch in feed:
             batch.verify()
             verified += 1
-        with pytest.raises(ringfeed.InvalidRequest, match="checksum: true"):
-            other.next().verify()
-        for batch in other:
-            batch.release()
     assert run.wait() == 0, run.text()
     assert verified > 3
