@@ -39,19 +39,38 @@ def only_cores(count: int) -> Iterator[None]:
 
 
 def cores(arguments: argparse.Namespace) -> dict[str, float]:
-    """Positions per second of wall clock on one core and on two, in turn."""
-    rows: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(arguments.rounds):
-        for count, row in rows.items():
+    """Positions per second of wall clock, in turn: on one core, on two, on two with a second
+    reading lane; and what two of lc0_bound do beside each other, which is the machine's own share."""
+    tars = sorted(str(path) for path in arguments.data.glob("*.tar"))
+    bound = [str(arguments.bin / "lc0_bound"), "--seconds", "3", *tars]
+    rows: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        rows.setdefault(name, []).append(value)
+        print(f"  {name}: {value:,.0f}/s", file=sys.stderr)
+
+    for _ in range(2 * arguments.rounds):
+        for name, count, pool in (
+            ("one core", 1, ""),
+            ("two cores", 2, ""),
+            ("two cores, two readers", 2, "threads: 2"),
+        ):
             with only_cores(count):
-                feed = Feed(arguments, 1)
+                feed = Feed(arguments, 1, pool=pool)
             try:
-                row.append(feed.measure(arguments.seconds)["positions_per_s"])
+                note(name, feed.measure(arguments.seconds)["positions_per_s"])
             finally:
                 feed.close()
-            print(f"  {count} cores: {row[-1]:,.0f}/s", file=sys.stderr)
-    one, two = (statistics.median(row) for row in rows.values())
-    return {"one core, positions/s": one, "two cores, positions/s": two, "two / one": two / one}
+        note("one bound", float(run_json(bound)["positions_per_cpu_s"]))
+        pair = [subprocess.Popen(bound, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        each = [json.loads(process.communicate()[0])["positions_per_cpu_s"] for process in pair]
+        note("two bounds", float(sum(each)))
+    result = {f"{name}, positions/s": statistics.median(row) for name, row in rows.items()}
+    middle = {name: statistics.median(row) for name, row in rows.items()}
+    for name in ("two cores", "two cores, two readers"):
+        result[f"{name} / one core"] = middle[name] / middle["one core"]
+    result["two bounds / one bound"] = middle["two bounds"] / middle["one bound"]
+    return result
 
 
 def many_tars(arguments: argparse.Namespace) -> Path:
