@@ -1,0 +1,59 @@
+// One sample of a token pipeline before it is spread over arrays: what is said about few of its
+// positions, in lists. Stages that make samples write it, the batcher reads it.
+//
+// Arrays of `length` elements follow from it in this order, so that later lists win:
+//   defaults       pad, ignore (-100), false, 0.0
+//   tokens         input_ids; the board target of a position is the board id of the token behind it
+//   targets        in order: board target, move target, masks
+//   values         in order: value targets, their positions, whether they are known
+//   blocks         block_id: the number of the block that a position is in, else one that nobody
+//                  else in the sample has
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "workers/formats/chess_vocabulary.h"
+
+namespace ringfeed::formats {
+
+inline constexpr std::int16_t kIgnored = -100;
+
+struct TokenSequence {
+  struct Block {
+    std::uint32_t begin;
+    std::uint32_t end;
+  };
+  enum Mask : std::uint8_t { kMove = 1, kThinking = 2, kContinueVar = 4, kNewVariation = 8 };
+  struct Target {
+    std::uint32_t at;
+    std::int16_t move;   // move id
+    std::int8_t board;   // board id
+    std::uint8_t masks;  // which of the mask arrays are true here
+  };
+  enum Use : std::uint8_t { kWl = 1, kWlPosition = 2, kD = 4, kDPosition = 8, kKnown = 16 };
+  struct Value {
+    std::uint32_t at;
+    std::uint32_t uses;  // which arrays get something here; kKnown: what wdl_valid becomes
+    float wl;
+    float d;
+  };
+
+  [[nodiscard]] static constexpr std::uint32_t known(bool is_known) noexcept {
+    return is_known ? std::uint32_t{kKnown} : 0U;
+  }
+  void clear() noexcept {
+    tokens.clear();
+    targets.clear();
+    values.clear();
+    blocks.clear();
+  }
+
+  std::vector<Token> tokens;
+  std::vector<Target> targets;
+  std::vector<Value> values;
+  std::vector<Block> blocks;
+};
+
+}  // namespace ringfeed::formats
