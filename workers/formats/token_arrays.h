@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ringfeed/shm/result.h"
 #include "workers/formats/token_sequence.h"
 
 namespace ringfeed::formats {
@@ -32,8 +33,11 @@ struct TokenRow {
 using WideTokenRow = TokenRow<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 using CompactTokenRow = TokenRow<std::int16_t, std::int8_t, std::int16_t, std::int16_t>;
 
+// RF_CHECK: the sequence has at most `length` tokens. Block ids go up to `length` and the number of
+// blocks together, which must fit their type.
 template <typename Row>
 void write_tokens(const TokenSequence& sequence, std::uint32_t length, const Row& row) noexcept {
+  RF_CHECK(sequence.tokens.size() <= length, sequence.tokens.size(), length);
   const auto count = static_cast<std::uint32_t>(sequence.tokens.size());
   std::copy(sequence.tokens.begin(), sequence.tokens.end(), row.input_ids);
   std::fill(row.input_ids + count, row.input_ids + length, kPadToken);
