@@ -4,15 +4,12 @@
 // `abort`, `exit` (status 9), `hang`.
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 #include "proto/config.pb.h"
-#include "workers/runtime/registry.h"
-#include "workers/runtime/worker.h"
-#include "workers/stages/all.h"
+#include "tests/support/test_worker.h"
 #include "workers/stages/records.h"
 
 namespace ringfeed {
@@ -59,10 +56,7 @@ class PoisonedUnpacker final : public Stage {
 
 int main(int argc, char** argv) {
   using namespace ringfeed;  // NOLINT: a test program
-  Registry all;
-  register_all_stages(all);
-  Registry registry;
-  for (StageType type : all.types()) {
+  return testing::run_test_worker(argc, argv, "poison_worker", [](StageType& type) {
     if (type.kind == "chunk_unpacker") {
       type.nodes = [nodes = type.nodes](const StageConfig& stage, const DataLoaderConfig& feed) {
         std::vector<NodeSpec> made = nodes(stage, feed);
@@ -85,16 +79,5 @@ int main(int argc, char** argv) {
       }
       return made;
     };
-    registry.add(std::move(type));
-  }
-  try {
-    if (argc == 2 && std::string_view(argv[1]) == "--plan") return print_plan(registry);
-    if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
-      return run_worker(std::atoi(argv[2]), registry);
-    }
-    return 2;
-  } catch (const Error& error) {
-    std::fprintf(stderr, "poison_worker: %s\n", error.message().c_str());
-    return 1;
-  }
+  });
 }

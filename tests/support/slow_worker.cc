@@ -5,15 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <string_view>
 
 #include "proto/config.pb.h"
-#include "workers/runtime/registry.h"
-#include "workers/runtime/worker.h"
-#include "workers/stages/all.h"
+#include "tests/support/test_worker.h"
 
 namespace ringfeed {
 namespace {
@@ -68,11 +64,8 @@ class SlowStage final : public Stage {
 
 int main(int argc, char** argv) {
   using namespace ringfeed;  // NOLINT: a test program
-  Registry all;
-  register_all_stages(all);
-  Registry registry;
   const std::string slow = setting("RINGFEED_SLOW");
-  for (StageType type : all.types()) {
+  return testing::run_test_worker(argc, argv, "slow_worker", [&slow](StageType& type) {
     type.nodes = [nodes = type.nodes, slow](const StageConfig& stage,
                                             const DataLoaderConfig& feed) {
       std::vector<NodeSpec> made = nodes(stage, feed);
@@ -84,16 +77,5 @@ int main(int argc, char** argv) {
       }
       return made;
     };
-    registry.add(std::move(type));
-  }
-  try {
-    if (argc == 2 && std::string_view(argv[1]) == "--plan") return print_plan(registry);
-    if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
-      return run_worker(std::atoi(argv[2]), registry);
-    }
-    return 2;
-  } catch (const Error& error) {
-    std::fprintf(stderr, "slow_worker: %s\n", error.message().c_str());
-    return 1;
-  }
+  });
 }
