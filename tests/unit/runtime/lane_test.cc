@@ -246,6 +246,34 @@ TEST(StepDraw, GoesOnWhereTheLastLifeCommitted) {
   EXPECT_EQ(run(true), undisturbed);
 }
 
+TEST(StepDraw, CanBeForeseenAndIsNotChangedByThat) {
+  constexpr std::uint64_t kBound = 1'000'000;
+  constexpr std::size_t kAhead = 3;
+  std::vector<std::uint64_t> drawn;
+  std::vector<std::uint64_t> foreseen;
+  OneStage one({}, [&](const StageContext& context) {
+    return [&, in = context.input("input"), out = context.output("output")](Step& step) {
+      const std::optional<Record> record = step.peek(in);
+      if (!record) return StepStatus::kNoInput;
+      foreseen.push_back(step.foresee(kBound, kAhead));
+      const std::uint64_t now = step.foresee(kBound, 0);
+      drawn.push_back(step.draw(kBound));
+      EXPECT_EQ(now, drawn.back());
+      if (!step.put(out, bytes_of("x"))) return StepStatus::kNoRoom;
+      return step.consume(*record);
+    };
+  });
+  for (int i = 0; i < 20; ++i) {
+    one.rig.feed("in", {.bytes = "x"});
+    one.rig.run();
+    if (i % 5 == 4) one.rig.restart("stage");
+  }
+  ASSERT_EQ(drawn.size(), 20U);
+  for (std::size_t i = 0; i + kAhead < drawn.size(); ++i) {
+    EXPECT_EQ(foreseen[i], drawn[i + kAhead]) << i;
+  }
+}
+
 // ---- records
 
 TEST(StepRecord, CarriesBytesTagsAndUser) {
