@@ -13,7 +13,8 @@ namespace {
 // What a frame of usual games takes on average, with its entries in the list; what is reserved at
 // the start.
 constexpr std::uint64_t kFrameBytesUsual = 1168;
-constexpr std::uint64_t kGrowthMin = 16 * kMiB;
+// Most frames are not larger.
+constexpr std::uint64_t kFrameBytesMost = 1280;
 
 // The tag's two words in one: 40 bits of the chunk's identity suffice for lineage, 24 bits for the
 // frame.
@@ -54,62 +55,10 @@ ShufflingFrameSampler::ShufflingFrameSampler(const StageContext& context)
       frames_held_(context.counter("frames_held")),
       frames_skipped_(context.counter("frames_skipped")) {}
 
-// Brings a place into the cache, or as much of it as frames usually have.
-void ShufflingFrameSampler::fetch(const Step& step, std::uint64_t place) noexcept {
-  constexpr std::uint64_t kBytes = 1280;
-  place &= ~kClassMask;
-  if (place + kBytes > step.state_bytes()) return;
-  const std::byte* at = step.bytes(place);
-  for (std::uint64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(at + line);
-}
-
-// A place for so many bytes that nothing refers to; false: the arena cannot grow now.
-// A place begins with 8 bytes: how many of the others are in use, or, in a free queue, the next
-// place.
-bool ShufflingFrameSampler::take_place(Step& step, std::uint64_t bytes,
-                                       std::uint64_t* place) noexcept {
-  std::uint64_t size_class = 0;
-  while (kPlaceBytes[size_class] < bytes + 8) ++size_class;
-  const State::Queue& queue = state_.free[size_class];
-  const std::uint64_t length = step.load(queue.length);
-  if (length > kStepsPerCommit) {
-    *place = step.load(queue.front);
-    const std::uint64_t next = step.load(Word{*place & ~kClassMask});
-    step.store(queue.front, next);
-    // It was given up long ago, and will be written soon.
-    fetch(step, next);
-    step.store(queue.length, length - 1);
-    return true;
-  }
-  const std::uint64_t made = step.load(state_.places_bytes);
-  const std::uint64_t end = state_.places.offset + made + kPlaceBytes[size_class];
-  if (!step.grow(end, end + std::max(kGrowthMin, step.state_bytes() / 16))) return false;
-  *place = (state_.places.offset + made) | size_class;
-  step.store(state_.places_bytes, made + kPlaceBytes[size_class]);
-  return true;
-}
-
-void ShufflingFrameSampler::give_place(Step& step, std::uint64_t place) noexcept {
-  const State::Queue& queue = state_.free[place & kClassMask];
-  const std::uint64_t length = step.load(queue.length);
-  if (length == 0) {
-    step.store(queue.front, place);
-  } else {
-    step.store(Word{step.load(queue.back) & ~kClassMask}, place);
-  }
-  step.store(queue.back, place);
-  step.store(queue.length, length + 1);
-}
-
 bool ShufflingFrameSampler::put_frame(Step& step, std::uint64_t index) noexcept {
   const std::uint64_t place = step.load(state_.list[2 * index]);
   const std::uint64_t tag = step.load(state_.list[2 * index + 1]);
-  const std::byte* at = step.bytes(place & ~kClassMask);
-  // The length is read through the step: a word of a place may be in the journal, as a link of the
-  // free queue.
-  const std::uint64_t bytes = step.load(Word{place & ~kClassMask});
-  RF_CHECK(bytes + 8 <= kPlaceBytes[place & kClassMask], bytes, place);
-  return step.put(out_, {at + 8, bytes}, {.tag = {tag >> 24, tag & 0xffffff}});
+  return step.put(out_, state_.places.record(step, place), {.tag = {tag >> 24, tag & 0xffffff}});
 }
 
 StepStatus ShufflingFrameSampler::drain(Step& step) noexcept {
@@ -137,7 +86,7 @@ void ShufflingFrameSampler::fetch_early(const Step& step) noexcept {
   // Not through the step: it may be out of date, and an address out of date does no harm.
   std::uint64_t place = 0;
   std::memcpy(&place, entry(nearer), sizeof place);
-  fetch(step, place);
+  state_.places.fetch(step, place, kFrameBytesMost);
 }
 
 void ShufflingFrameSampler::say(std::uint64_t count) noexcept {
@@ -154,11 +103,7 @@ StepStatus ShufflingFrameSampler::step(Step& step) noexcept {
     return step.consume(*frame);
   }
   std::uint64_t place = 0;
-  if (!take_place(step, frame->bytes.size(), &place)) return StepStatus::kNoRoom;
-  // Nothing refers to the place until the commit, so a death in mid-copy leaves no trace. Its
-  // length is a word.
-  step.store(Word{place & ~kClassMask}, frame->bytes.size());
-  step.fill({(place & ~kClassMask) + 8, frame->bytes.size()}, frame->bytes);
+  if (!state_.places.put(step, frame->bytes, &place)) return StepStatus::kNoRoom;
   std::uint64_t index = step.load(state_.count);
   if (index < reservoir_size_) {
     step.store(state_.count, index + 1);
@@ -168,7 +113,7 @@ StepStatus ShufflingFrameSampler::step(Step& step) noexcept {
     fetch_early(step);
     index = step.draw(reservoir_size_);
     if (!put_frame(step, index)) return StepStatus::kNoRoom;
-    give_place(step, step.load(state_.list[2 * index]));
+    state_.places.give(step, step.load(state_.list[2 * index]));
   }
   step.store(state_.list[2 * index], place);
   step.store(state_.list[2 * index + 1], fold_tag(frame->tag));

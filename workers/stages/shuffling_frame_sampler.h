@@ -9,17 +9,13 @@
 //
 // Several lanes keep the order of games among them (the last unit of each is what its reservoir
 // held at the end); their number is part of what a seed means.
-//
-// Places come in a few sizes, so that a frame of 1.1 KB does not take the room of the largest (8.4
-// KB). Free places of a size stand in a queue that runs through the places themselves; a place that
-// was given up goes to its end, and one is taken from its front only if more are in it than one
-// commit can have added: so no call of step() writes a place that committed state still refers to.
 #pragma once
 
 #include <array>
 #include <cstdint>
 
 #include "workers/runtime/stage.h"
+#include "workers/stages/place_pool.h"
 
 namespace ringfeed {
 
@@ -30,39 +26,27 @@ class ShufflingFrameSampler final : public Stage {
   // Most frames of usual games have 1040 to 1232 bytes.
   static constexpr std::array<std::uint64_t, 11> kPlaceBytes = {1008, 1056, 1104, 1152, 1200, 1248,
                                                                 1296, 1344, 1440, 1680, 8432};
+  static constexpr std::uint64_t kPlaceAlignment = 16;
   static constexpr std::uint32_t kStepsPerCommit = 64;
 
   struct State {
     State(StateLayout& layout, std::uint64_t reservoir_size)
         : count(layout.word()),
           places_bytes(layout.word()),
-          list(layout.words(2 * reservoir_size)) {
-      for (Queue& queue : free) queue = {layout.word(), layout.word(), layout.word()};
-      places = layout.place(0, 64);
-    }
-    struct Queue {
-      Word front;  // place that is taken next
-      Word back;   // place that was given up last
-      Word length;
-    };
+          list(layout.words(2 * reservoir_size)),
+          places(layout, places_bytes, kPlaceBytes, kPlaceAlignment, kStepsPerCommit) {}
     Word count;         // frames in the reservoir
     Word places_bytes;  // bytes of the places made so far
-    Words list;         // 2 i: place of frame i (offset | size class), 2 i + 1: its tag
-    std::array<Queue, kPlaceBytes.size()> free;
-    Place places;
+    Words list;         // 2 i: place of frame i, 2 i + 1: its tag
+    PlacePool places;
   };
 
   explicit ShufflingFrameSampler(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
 
  private:
-  // A place: its offset in the state (a multiple of 16) and, in the low bits, the size class.
-  static constexpr std::uint64_t kClassMask = 15;
-  [[nodiscard]] bool take_place(Step& step, std::uint64_t bytes, std::uint64_t* place) noexcept;
-  void give_place(Step& step, std::uint64_t place) noexcept;
   bool put_frame(Step& step, std::uint64_t index) noexcept;
   StepStatus drain(Step& step) noexcept;
-  static void fetch(const Step& step, std::uint64_t place) noexcept;
   void fetch_early(const Step& step) noexcept;
   void say(std::uint64_t count) noexcept;
 
