@@ -1,5 +1,5 @@
 // ringfeed-worker: runs the lanes of one stage group, tells what the stages of a configuration
-// need, or says what a file is.
+// need, or says what a file is. ringfeed-worker-parquet: the same, and reads Parquet files.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,14 +9,22 @@
 #include "workers/inspect/inspect.h"
 #include "workers/runtime/worker.h"
 #include "workers/stages/all.h"
+#ifdef RINGFEED_PARQUET
+#include "workers/formats/parquet_file.h"
+#endif
 
 int main(int argc, char** argv) {
   try {
+#ifdef RINGFEED_PARQUET
+    const ringfeed::formats::OpenRowFile open_rows = &ringfeed::formats::open_parquet_file;
+#else
+    const ringfeed::formats::OpenRowFile open_rows;
+#endif
     if (argc >= 3 && std::string_view(argv[1]) == "--inspect") {
-      return ringfeed::inspect::run(argc - 2, argv + 2);
+      return ringfeed::inspect::run(argc - 2, argv + 2, open_rows);
     }
     ringfeed::Registry registry;
-    ringfeed::register_all_stages(registry);
+    ringfeed::register_all_stages(registry, open_rows);
     if (argc == 2 && std::string_view(argv[1]) == "--plan") return ringfeed::print_plan(registry);
     if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
       return ringfeed::run_worker(std::atoi(argv[2]), registry);

@@ -5,15 +5,30 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/verbs.h"
 #include "supervisor/process/spawn.h"
 
 namespace ringfeed::cli {
+namespace {
+
+bool is_parquet(const std::string& path) {
+  if (path.ends_with(".parquet")) return true;
+  std::string magic(4, '\0');
+  std::ifstream(path, std::ios::binary).read(magic.data(), 4);
+  return magic == "PAR1";
+}
+
+}  // namespace
 
 int inspect(const InspectOptions& options) {
-  const std::string binary = process::find_worker_binary();
+  std::string binary = process::find_worker_binary();
+  // Where it is there, what reads Parquet files too; else the other one says what is missing.
+  const std::string parquet = binary.substr(0, binary.rfind('/') + 1) + "ringfeed-worker-parquet";
+  if (is_parquet(options.path) && ::access(parquet.c_str(), X_OK) == 0) binary = parquet;
   std::vector<std::string> words{"ringfeed-worker", "--inspect", options.path};
   if (options.record) words.push_back(fmt::format("--record={}", *options.record));
   if (!options.chunk.empty()) words.push_back("--chunk=" + options.chunk);

@@ -23,6 +23,45 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
+namespace {
+
+constexpr std::string_view kHowToBuild =
+    "pip install pyarrow, then build and install ringfeed anew, which then finds it";
+#ifdef RINGFEED_PYARROW
+constexpr std::string_view kHowToInstall =
+    "install pyarrow where ringfeed is installed: pip install 'pyarrow==" RINGFEED_PYARROW ".*'";
+#else
+constexpr std::string_view kHowToInstall = "install Apache Arrow and its Parquet library";
+#endif
+
+// What the stage groups need beside the worker must be there, and start, before the feed does.
+void require_programs(const Prepared& prepared) {
+  for (const layout::GroupPlan& group : prepared.layout.groups) {
+    if (group.program.empty()) continue;
+    std::string fault;
+    std::string_view remedy = kHowToInstall;
+    try {
+      const PipelinePlan plan =
+          process::ask_plan(process::program_for(prepared.worker_binary, group.program),
+                            prepared.configuration.message());
+      if (plan.worker_version() != prepared.plan->worker_version() ||
+          plan.abi() != prepared.plan->abi()) {
+        fault = fmt::format("{} is of version {}, {} of {}", group.program, plan.worker_version(),
+                            prepared.worker_binary, prepared.plan->worker_version());
+      }
+    } catch (const Error& error) {
+      fault = error.message();
+      if (error.code() == ErrorCode::kNotFound) remedy = kHowToBuild;
+    }
+    if (fault.empty()) continue;
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("stage group '{}' needs the program {}, which cannot be used: {}; {}",
+                            group.name, group.program, fault, remedy));
+  }
+}
+
+}  // namespace
+
 std::optional<Prepared> prepare(const ConfigArguments& arguments) {
   Prepared prepared(arguments.text.empty()
                         ? config::read_config(arguments.file, arguments.overrides)
@@ -46,6 +85,7 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments) {
   prepared.wiring = std::move(checked.wiring);
   prepared.groups = config::stage_groups(message, *prepared.plan, prepared.wiring, usable_cores());
   prepared.layout = layout::lay_out(message, *prepared.plan, prepared.wiring, prepared.groups);
+  require_programs(prepared);
   return prepared;
 }
 

@@ -211,7 +211,8 @@ int replay_letter(const std::string& feed, const std::string& directory,
   facts.ordered = ordered_dispatch(message);
   facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
   process::ReplayRules rules;
-  rules.binary = binary;
+  rules.binary = options.binary.empty() ? process::program_for(binary, alone.groups[0].program)
+                                        : options.binary;
   rules.timeout_ms = options.timeout_s ? static_cast<std::uint64_t>(*options.timeout_s * 1000)
                      : options.wait    ? 0
                      : message.restart().stall_ms() != 0 ? message.restart().stall_ms()

@@ -166,6 +166,8 @@ class Checker {
       } else if (!field->is_repeated()) {
         check_range(message, *field, field_path);
         check_data(message, *field, field_path);
+      } else {
+        check_files(message, *field, field_path);
       }
     }
   }
@@ -211,6 +213,18 @@ class Checker {
     if (directory.empty()) return;
     if (std::string doubt = doubt_about_data(directory, config_.epochs() > 0); !doubt.empty()) {
       warn(path, std::move(doubt));
+    }
+  }
+
+  // Paths in a list are files'.
+  void check_files(const Message& message, const FieldDescriptor& field, const std::string& path) {
+    if (field.options().GetExtension(::ringfeed::path_use) != PATH_READ) return;
+    const Reflection& reflection = *message.GetReflection();
+    for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+      const std::string file = reflection.GetRepeatedString(message, &field, i);
+      if (std::string doubt = doubt_about_file(file, config_.epochs() > 0); !doubt.empty()) {
+        warn(fmt::format("{}[{}]", path, i), std::move(doubt));
+      }
     }
   }
 

@@ -30,12 +30,18 @@ void make_absolute(Message& message, const fs::path& directory) {
       }
       continue;
     }
-    if (field->options().GetExtension(::ringfeed::path_use) == NO_PATH || field->is_repeated())
-      continue;
-    const fs::path given = reflection.GetString(message, field);
+    if (field->options().GetExtension(::ringfeed::path_use) == NO_PATH) continue;
     // Not normalized: x/.. is another place than . if x is a link.
-    if (!given.empty() && given.is_relative()) {
-      reflection.SetString(&message, field, (directory / given).string());
+    const auto absolute = [&directory](const fs::path& given) {
+      return !given.empty() && given.is_relative() ? (directory / given).string() : given.string();
+    };
+    if (!field->is_repeated()) {
+      reflection.SetString(&message, field, absolute(reflection.GetString(message, field)));
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+      reflection.SetRepeatedString(&message, field, i,
+                                   absolute(reflection.GetRepeatedString(message, field, i)));
     }
   }
 }
@@ -81,6 +87,17 @@ std::string doubt_about_data(const fs::path& directory, bool finite) {
   if (holds_a_file(directory)) return {};
   return fmt::format("directory {} has no files yet: {}{}", directory.string(), then,
                      finite ? "" : " them");
+}
+
+std::string doubt_about_file(const fs::path& file, bool finite) {
+  std::error_code failed;
+  const fs::file_status status = fs::status(file, failed);
+  const std::string_view then = finite ? "it is left out" : "it is left out while it is not there";
+  if (status.type() == fs::file_type::not_found) {
+    return fmt::format("file {} does not exist: {}", file.string(), then);
+  }
+  if (failed || status.type() != fs::file_type::directory) return {};
+  return fmt::format("{} is a directory and no file: {}", file.string(), then);
 }
 
 }  // namespace ringfeed::config

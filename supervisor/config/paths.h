@@ -19,4 +19,7 @@ void make_paths_absolute(DataLoaderConfig& config, const std::filesystem::path& 
 // it holds a file, or cannot be looked into.
 [[nodiscard]] std::string doubt_about_data(const std::filesystem::path& directory, bool finite);
 
+// The same of a file that is to be read.
+[[nodiscard]] std::string doubt_about_file(const std::filesystem::path& file, bool finite);
+
 }  // namespace ringfeed::config

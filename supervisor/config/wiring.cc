@@ -83,7 +83,7 @@ class Wirer {
 
   void wire_inputs(int stage) {
     for (const PortPlan& port : plan_.stages(stage).inputs()) {
-      const std::vector<Reference> references = references_of(stage, port.name());
+      const std::vector<Reference> references = references_of(stage, port);
       if (references.empty()) {
         unresolved_types_.insert(port.record_type());
         report_missing(stage, port);
@@ -93,8 +93,12 @@ class Wirer {
   }
 
   // What the configuration says about an input port: the string field of its name, or, of a port
-  // "name[2]", the third element of the repeated field `name`.
-  std::vector<Reference> references_of(int stage, const std::string& port) {
+  // "name[2]", the third element of the repeated field `name`; unless the plan says it itself.
+  std::vector<Reference> references_of(int stage, const PortPlan& planned) {
+    const std::string& port = planned.name();
+    const std::string path =
+        fmt::format("{}.{}.{}", stage_path(stage), plan_.stages(stage).kind(), port);
+    if (planned.has_from()) return {{planned.from(), path}};
     const std::string& kind = plan_.stages(stage).kind();
     const FieldDescriptor* kind_field = StageConfig::descriptor()->FindFieldByName(kind);
     const std::size_t bracket = port.find('[');
@@ -124,7 +128,7 @@ class Wirer {
       text = reflection.GetString(message, field);
     }
     if (text.empty()) return {};
-    return {{std::move(text), fmt::format("{}.{}.{}", stage_path(stage), kind, port)}};
+    return {{std::move(text), path}};
   }
 
   void report_missing(int stage, const PortPlan& port) {
@@ -196,7 +200,8 @@ class Wirer {
                           label(producer), output->name(), label(reader->to_stage)));
       return;
     }
-    wiring_.edges.push_back({producer, output->name(), stage, port.name(), port.record_type()});
+    wiring_.edges.push_back(
+        {producer, output->name(), stage, port.name(), port.record_type(), port.has_from()});
   }
 
   void report_no_port(int stage, const PortPlan& port, const Reference& reference, int producer,
@@ -388,7 +393,8 @@ class Wirer {
     std::vector<bool> placed(static_cast<std::size_t>(config_.stages_size()), false);
     const auto ready = [&](int stage) {
       return std::none_of(wiring_.edges.begin(), wiring_.edges.end(), [&](const Edge& edge) {
-        return edge.to_stage == stage && !placed[static_cast<std::size_t>(edge.from_stage)];
+        return edge.to_stage == stage && !edge.back &&
+               !placed[static_cast<std::size_t>(edge.from_stage)];
       });
     };
     for (bool progress = true; progress;) {
@@ -415,8 +421,9 @@ class Wirer {
       walk.push_back(stage);
       const auto edge =
           std::find_if(wiring_.edges.begin(), wiring_.edges.end(), [&](const Edge& e) {
-            return e.to_stage == stage && std::find(wiring_.order.begin(), wiring_.order.end(),
-                                                    e.from_stage) == wiring_.order.end();
+            return e.to_stage == stage && !e.back &&
+                   std::find(wiring_.order.begin(), wiring_.order.end(), e.from_stage) ==
+                       wiring_.order.end();
           });
       if (edge == wiring_.edges.end()) return;
       stage = edge->from_stage;
@@ -430,7 +437,7 @@ class Wirer {
     for (const int member : walk) ring += label(member) + " > ";
     const int first = walk.front();
     const auto edge = std::find_if(wiring_.edges.begin(), wiring_.edges.end(), [&](const Edge& e) {
-      return e.to_stage == first && e.from_stage == walk.back();
+      return e.to_stage == first && e.from_stage == walk.back() && !e.back;
     });
     problem(first,
             fmt::format("{}.{}.{}", stage_path(first), plan_.stages(first).kind(), edge->to_port),

@@ -22,6 +22,7 @@ struct Edge {
   int to_stage = 0;
   std::string to_port;
   std::string record_type;
+  bool back = false;  // carries requests to a stage before: no order follows from it
   friend bool operator==(const Edge&, const Edge&) = default;
 };
 

@@ -97,7 +97,7 @@ class Builder {
         group_of[static_cast<std::size_t>(stage)] =
             static_cast<std::uint32_t>(layout_.groups.size());
       }
-      layout_.groups.push_back({group.name, {}});
+      layout_.groups.push_back({group.name, {}, {}});
     }
     for (int stage = 0; stage < plan_.stages_size(); ++stage) {
       for (const NodePlan& node : plan_.stages(stage).nodes()) {
@@ -107,6 +107,7 @@ class Builder {
                                   "the same version of supervisor and worker",
                                   node.name(), config_.stages(stage).name()));
         }
+        choose_program(layout_.groups[group_of[static_cast<std::size_t>(stage)]], node);
         numbers_.push_back({&node, static_cast<std::uint32_t>(layout_.nodes.size())});
         NodeLayout laid_out;
         laid_out.stage = static_cast<std::uint32_t>(stage);
@@ -144,6 +145,18 @@ class Builder {
         layout_.nodes.push_back(std::move(laid_out));
       }
     }
+  }
+
+  // One stage that needs another program takes its whole group along.
+  static void choose_program(GroupPlan& group, const NodePlan& node) {
+    if (node.program().empty() || node.program() == group.program) return;
+    if (!group.program.empty()) {
+      throw Error(ErrorCode::kConfiguration,
+                  fmt::format("stage group '{}' has stages for {} and for {}: put them into "
+                              "different groups",
+                              group.name, group.program, node.program()));
+    }
+    group.program = node.program();
   }
 
   std::uint32_t add_arena(int stage, const NodePlan& node, const std::string& lane) {
@@ -409,8 +422,9 @@ FeedLayout lay_out(const DataLoaderConfig& config, const PipelinePlan& plan,
 
 FeedLayout only_lane(FeedLayout layout, std::uint32_t index) {
   LanePlan& lane = layout.lanes[index];
+  const std::string program = layout.groups[lane.group].program;
   lane.group = 0;
-  layout.groups = {{lane.name(), {index}}};
+  layout.groups = {{lane.name(), {index}, program}};
   layout.private_memory.clear();
   std::vector<bool> needed(layout.segments.size(), false);
   needed[0] = needed[lane.arena_segment] = needed[lane.heads_segment] = true;

@@ -91,6 +91,7 @@ struct NodeLayout {
 struct GroupPlan {
   std::string name;
   std::vector<std::uint32_t> lanes;
+  std::string program = {};  // beside the worker, that runs it; "": the worker
 };
 
 // Memory that a process takes beside the feed's, at most: NodePlan.private_bytes.

@@ -22,6 +22,13 @@ shm::QueueView view(const layout::FeedMemory& memory, const layout::RingPlan& ri
   return shm::view_queue(memory.tail(ring), memory.head(ring), ring.geometry);
 }
 
+// No room for another record of usual size.
+bool is_full(const shm::QueueView& queue) {
+  if (queue.size_records >= queue.capacity_records) return true;
+  return queue.size_records > 0 &&
+         queue.size_bytes + queue.size_bytes / queue.size_records > queue.capacity_bytes;
+}
+
 // A lane that sleeps although records wait for it can only wait for room.
 LaneStatus::State state_of(const layout::FeedMemory& memory, const layout::LanePlan& plan,
                            bool has_process) {
@@ -39,7 +46,7 @@ LaneStatus::State state_of(const layout::FeedMemory& memory, const layout::LaneP
   for (const layout::OutputPlan& output : plan.outputs) {
     for (const std::uint32_t ring : output.rings) {
       const shm::QueueView queue = view(memory, rings[ring]);
-      if (queue.size_records >= queue.capacity_records) return LaneStatus::BLOCKED;
+      if (is_full(queue)) return LaneStatus::BLOCKED;
     }
   }
   return LaneStatus::STARVED;

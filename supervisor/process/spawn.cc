@@ -125,6 +125,17 @@ std::string find_worker_binary() {
                           looked));
 }
 
+std::string program_for(const std::string& worker, const std::string& program) {
+  if (program.empty()) return worker;
+  const std::size_t slash = worker.rfind('/');
+  const std::string place =
+      (slash == std::string::npos ? "" : worker.substr(0, slash + 1)) + program;
+  if (::access(place.c_str(), X_OK) == 0) return place;
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{} was not found: it has to be in the directory of the worker {}", place,
+                          worker));
+}
+
 WorkerLinks make_worker_links() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {

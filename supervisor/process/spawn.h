@@ -27,6 +27,10 @@ inline constexpr int kSetupFd = 3;
 // (kNotFound) that names the places.
 [[nodiscard]] std::string find_worker_binary();
 
+// The program that runs a stage group: the worker, or what is beside it under the name `program`
+// (NodePlan.program). Throws Error (kNotFound).
+[[nodiscard]] std::string program_for(const std::string& worker, const std::string& program);
+
 struct Spawned {
   Identity identity;
   shm::Fd pidfd;

@@ -143,7 +143,6 @@ void Supervisor::declare_groups(Output& output) {
 void Supervisor::make_workers() {
   const RestartConfig& restart = run_.config.restart();
   WorkerRules rules;
-  rules.binary = run_.worker_binary;
   rules.restarts = {.max_restarts = restart.max_restarts(),
                     .within_ms = std::uint64_t{restart.within_s()} * 1000,
                     .backoff_ms_min = restart.backoff_ms_min(),
@@ -178,6 +177,7 @@ void Supervisor::make_workers() {
     hooks.on_message = [this, g](const FromWorker& message) {
       if (message.has_stage_control()) on_stage_answer(message.id(), g, message.stage_control());
     };
+    rules.binary = program_for(run_.worker_binary, memory_.layout().groups[g].program);
     workers_.push_back(std::make_unique<Worker>(loop_, memory_, g, facts, rules, std::move(hooks)));
   }
 }
@@ -547,6 +547,7 @@ void Supervisor::advance_groups() {
 
 void Supervisor::tick() {
   advance_groups();
+  end_unread();
   look_for_stalls();
   follow_configuration();
   if (stage_ == Stage::kLingering && !snapshot_ && !still_needed()) return finish(0);
@@ -557,6 +558,27 @@ void Supervisor::tick() {
   show_progress();
   loop_.cancel(tick_);
   tick_ = loop_.after(stage_ == Stage::kLingering ? kLingerTickMs : kTickMs, [this] { tick(); });
+}
+
+// A stage may end before those that feed it: a mixer ends with one of its inputs. Once the last
+// stages are at their end nobody will read what the others put out, and these would wait for room
+// for ever.
+void Supervisor::end_unread() {
+  if (stage_ != Stage::kRunning && stage_ != Stage::kDraining) return;
+  if (snapshot_ || scale_) return;  // they count on lanes that park
+  const auto finished = [this](std::uint32_t lane) { return memory_.lane_finished(lane); };
+  for (const layout::OutputLayout& output : memory_.layout().outputs) {
+    if (!std::all_of(output.producing_lanes.begin(), output.producing_lanes.end(), finished))
+      return;
+  }
+  for (std::size_t g = 0; g < workers_.size(); ++g) {
+    const auto& lanes = memory_.layout().groups[g].lanes;
+    if (is_over(workers_[g]->state()) || std::all_of(lanes.begin(), lanes.end(), finished))
+      continue;
+    if (!unread_.insert(g).second) continue;
+    event(metrics::Level::kInfo, "worker_unread", fmt::format("group={}", workers_[g]->name()));
+    workers_[g]->stop();
+  }
 }
 
 // A lane that works has committed a step within stall_ms; one that sleeps has looked around (it

@@ -98,6 +98,7 @@ class Supervisor {
   [[nodiscard]] bool any_trainer() const;
   // Is there nobody for what is on its way, in all outputs that wait for trainers?
   [[nodiscard]] bool nobody_takes() const;
+  void end_unread();
   void look_for_stalls();
   void show_progress();
   // What stages that warm up have to say, and what the feed waits for.
@@ -183,6 +184,7 @@ class Supervisor {
   std::uint64_t ended_ms_ = 0;
   std::string reason_;
   std::string lingers_for_;
+  std::set<std::size_t> unread_;       // workers whose lanes nobody reads any more
   std::set<std::string> drain_waits_;  // for whom, as far as it was logged
 
   // A call to stages, passed on to some workers.

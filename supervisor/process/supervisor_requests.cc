@@ -243,8 +243,16 @@ std::string Supervisor::other_plan(std::uint32_t group, const std::string& binar
       return fmt::format("{} cannot run stage '{}' as it is configured: {}", binary, then.name(),
                          wanted.problems(0).text());
     }
+    for (const NodePlan& node : wanted.nodes()) {
+      if (!node.cannot_run()) continue;
+      return fmt::format("{} cannot run stage '{}', a {}: give the program {} that belongs to it",
+                         binary, then.name(), then.kind(), node.program());
+    }
     for (StagePlan* plan : {&then, &wanted}) {
-      for (NodePlan& node : *plan->mutable_nodes()) node.clear_weight();
+      for (NodePlan& node : *plan->mutable_nodes()) {
+        node.clear_weight();
+        node.clear_cannot_run();
+      }
     }
     std::string differences;
     google::protobuf::util::MessageDifferencer differencer;

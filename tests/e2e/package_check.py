@@ -36,6 +36,29 @@ def test_everything_comes_from_the_package() -> None:
         assert os.access(package / "bin" / program, os.X_OK)
 
 
+PARQUET = """
+feed: "rows"
+epochs: 1
+stages { name: "source" parquet_source { directory: "/nowhere" } }
+stages { name: "games" chess_games { input: "source" } }
+stages { name: "batches" sequence_batcher { input: "games" } }
+"""
+
+
+def test_what_reads_parquet_files_says_what_it_needs(tmp_path: Path) -> None:
+    assert ringfeed.__file__ is not None
+    config = tmp_path / "rows.textproto"
+    config.write_text(PARQUET)
+    check = subprocess.run([sys.executable, "-m", "ringfeed", "check", str(config)], capture_output=True, text=True)
+    # pyarrow is not installed here; the directory that ringfeed was built with may still be.
+    if check.returncode == 0:
+        assert (Path(ringfeed.__file__).parent / "bin" / "ringfeed-worker-parquet").exists()
+        assert "group source" in check.stdout
+    else:
+        assert "needs the program ringfeed-worker-parquet" in check.stderr
+        assert "install pyarrow" in check.stderr
+
+
 def test_a_data_loader_delivers_the_real_games() -> None:
     loader = ringfeed.DataLoader(CONFIG)
     loader.start()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import chess
+import chess_data
 import lc0_data
 import lc0_reference
 import numpy as np
@@ -131,3 +132,49 @@ def test_what_a_feed_leaves(make_run: Callable[..., FeedRun], tmp_path: Path) ->
     assert str(part) in as_json(saved, status=1)["problems"][0]
     found = as_json(run.config)
     assert found["kind"] == "ringfeed_configuration" and len(found["stages"]) == 6
+
+
+def test_a_file_of_games_is_described(tmp_path: Path) -> None:
+    rows = chess_data.random_games(40, 3, plies=20, missing=False)
+    rows[7]["fen"] = "nonsense"
+    rows[9]["best_move"] = None
+    rows[11]["game_id"] = None
+    path = chess_data.write_parquet(rows, tmp_path / "games.parquet", row_group_size=100)
+    found = as_json(path)
+    assert found["kind"] == "parquet"
+    assert found["rows"]["rows"] == len(rows)
+    assert found["rows"]["row_groups"] == -(-len(rows) // 100)
+    assert {column["name"] for column in found["rows"]["columns"]} == set(rows[0])
+    games = found["rows"]["games"]
+    assert games["games"] == 40
+    assert games["rows_without_game"] == 1
+    assert games["skipped"]["fen"]["row"] == 7
+    assert games["skipped"]["best_move"]["row"] == 9
+    first = [row for row in rows if row["game_id"] == rows[0]["game_id"]]
+    assert games["first"]["plies"] == len(first)
+    assert games["first"]["fen"] == rows[0]["fen"]
+    board = chess.Board(rows[0]["fen"])
+    assert "\n".join(" ".join(line) for line in games["first"]["board"]) == str(board)
+    assert found["rows"]["missing"] == {"chess_variations": ["variations", "mcts_action"]}
+    text = inspect(path).stdout
+    assert "for chess_games: 40 games" in text and "may be skipped for fen: 1, first at row 7" in text
+
+
+def test_a_file_of_searched_positions_is_described(tmp_path: Path) -> None:
+    rows = chess_data.random_variation_rows(200, 3, faults=True)
+    path = chess_data.write_parquet(
+        rows, tmp_path / "searched.parquet", columns=list(chess_data.COLUMN_TYPES)
+    )
+    variations = as_json(path)["rows"]["variations"]
+    skipped = sum(entry["count"] for entry in variations["skipped"].values())
+    assert variations["samples"] > 10 and skipped > 5
+    assert variations["samples"] + variations["rows_without_variations"] + skipped == 200
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    rows = chess_data.random_games(5, 3)
+    path = chess_data.write_parquet(rows, tmp_path / "games.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    done = inspect(path)
+    assert done.returncode == 1
+    assert str(path) in done.stderr

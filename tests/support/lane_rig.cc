@@ -172,11 +172,11 @@ class LaneRig::SinkStage final : public Stage {
 
 // ---- description
 
-LaneRig::LaneRig(const std::string& feed_text) {
+LaneRig::LaneRig(const std::string& feed_text, formats::OpenRowFile open_parquet) {
   if (!google::protobuf::TextFormat::ParseFromString(feed_text, &config_)) {
     throw Error(ErrorCode::kConfiguration, "the rig's feed cannot be read: " + feed_text);
   }
-  register_all_stages(registry_);
+  register_all_stages(registry_, std::move(open_parquet));
 }
 
 LaneRig::~LaneRig() = default;
@@ -247,6 +247,13 @@ void LaneRig::add_stage(const std::string& stage_text) {
       throw Error(ErrorCode::kConfiguration, problem.field + ": " + problem.text);
     }
   }
+  std::vector<PortSpec> inputs = type->inputs;
+  std::vector<PortSpec> outputs = type->outputs;
+  if (type->more_ports) type->more_ports(config, config_, inputs, outputs);
+  std::map<std::string, std::string> back;  // ports that no field wires
+  for (const PortSpec& port : inputs) {
+    if (!port.from.empty()) back[port.name] = port.from;
+  }
   for (NodeSpec& spec : type->nodes(config, config_)) {
     auto made = std::make_unique<Node>();
     made->name = config.name() + (spec.name.empty() ? "" : "." + spec.name);
@@ -254,7 +261,8 @@ void LaneRig::add_stage(const std::string& stage_text) {
     made->config = config;
     for (const InputSpec& input : spec.inputs) {
       // Inside a stage ".port" is a port of its unnamed node, "node.port" one of another.
-      made->from.push_back(input.from.empty()          ? with_port(wired_to(config, input.port))
+      made->from.push_back(back.contains(input.port)   ? with_port(back[input.port])
+                           : input.from.empty()        ? with_port(wired_to(config, input.port))
                            : input.from.front() == '.' ? config.name() + input.from
                                                        : config.name() + "." + input.from);
     }
@@ -411,7 +419,7 @@ void LaneRig::make_feed() {
                     [](const OutputSpec& output) { return output.record_type == "batches"; });
     if (!feeds) continue;
     BatchSchema schema;
-    registry_.find(stage_kind(made->config))->batch(made->config, schema);
+    registry_.find(stage_kind(made->config))->batch(made->config, config_, schema);
     const auto lanes = static_cast<std::uint32_t>(made->lanes.size());
     feed_geometry_ = {.lanes = lanes,
                       .slots = (output_settings(config_).slots() + lanes - 1) / lanes * lanes,
@@ -564,6 +572,7 @@ void LaneRig::attach(Lane& lane) {
       .config = lane.node->config, .feed = config_, .stage = lane.node->stage, .lane = lane.lane};
   context.lanes = lane.node->spec.lanes;
   lane.runtime->describe(context);
+  context.seed = config_.seed();
   context.key = mix(config_.seed(), mix(lane.node->stage));
   context.key_of = [seed = config_.seed()](std::string_view name) { return mix(seed, mix(name)); };
   const auto keep = [this](std::string_view text) {

@@ -35,6 +35,7 @@
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/segment.h"
+#include "workers/formats/row_file.h"
 #include "workers/runtime/lane.h"
 #include "workers/runtime/registry.h"
 
@@ -82,8 +83,9 @@ struct RigQueue {
 
 class LaneRig {
  public:
-  // `feed_text`: a DataLoaderConfig in text format, without stages.
-  explicit LaneRig(const std::string& feed_text = "");
+  // `feed_text`: a DataLoaderConfig in text format; its stages are known, but are no part of the
+  // rig.
+  explicit LaneRig(const std::string& feed_text = "", formats::OpenRowFile open_parquet = {});
   ~LaneRig();
   LaneRig(const LaneRig&) = delete;
   LaneRig& operator=(const LaneRig&) = delete;

@@ -26,18 +26,19 @@ Wdl wdl_of(const GameRow& row) noexcept {
 
 }  // namespace
 
-void GameTokens::lay_out(std::span<const GameRow> rows, std::span<const std::uint8_t> included) {
-  RF_CHECK(rows.size() == included.size(), rows.size(), included.size());
+void GameTokens::lay_out(std::span<const std::uint8_t> moved,
+                         std::span<const std::uint8_t> included) {
+  RF_CHECK(moved.size() == included.size(), moved.size(), included.size());
   plies_.clear();
   moved_.clear();
   token_count_ = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
+  for (std::size_t i = 0; i < moved.size(); ++i) {
     Ply ply{kNowhere, kNowhere};
     if (included[i] != 0) {
       ply.board = token_count_;
       token_count_ += kBoardTokens;
     }
-    if (!rows[i].played_move.empty()) {
+    if (moved[i] != 0) {
       ply.move = token_count_;
       token_count_ += kPlyTokens;
       moved_.push_back(static_cast<std::uint32_t>(i));
@@ -53,6 +54,22 @@ std::size_t GameTokens::start_count() const noexcept {
 std::uint32_t GameTokens::start(std::size_t choice) const noexcept {
   RF_CHECK(choice < start_count(), choice, start_count());
   return choice == 0 ? 0 : plies_[moved_[choice - 1]].move + kPlyTokens;
+}
+
+GameTokens::Rows GameTokens::window_rows(std::size_t choice,
+                                         std::uint32_t length_max) const noexcept {
+  const std::uint32_t begin = start(choice);
+  const std::uint64_t end = std::uint64_t{begin} + length_max;
+  Rows rows{choice == 0 ? 0 : std::size_t{moved_[choice - 1]} + 1, plies_.size()};
+  const auto starts_behind = [end](const Ply& ply) {
+    const std::uint32_t at = std::min(ply.board, ply.move);  // kNowhere is the largest number
+    return at != kNowhere && at >= end;
+  };
+  rows.end = static_cast<std::size_t>(
+      std::find_if(plies_.begin() + static_cast<std::ptrdiff_t>(rows.begin), plies_.end(),
+                   starts_behind) -
+      plies_.begin());
+  return rows;
 }
 
 GameProblem GameTokens::build(std::span<const GameRow> rows, std::size_t choice,
@@ -112,8 +129,8 @@ GameProblem GameTokens::build(std::span<const GameRow> rows, std::size_t choice,
     value(move + 1, TokenSequence::kWl | TokenSequence::kWlPosition);
     value(move + 2, TokenSequence::kD | TokenSequence::kDPosition);
     // What the position is worth is asked of the last token before the move as well. Without a
-    // board that is the d_value of the ply before.
-    if (move > 0 && (board_at != kNowhere || options.overwrite_values)) {
+    // board that may be the d_value of the ply before.
+    if (move > 0 && (out.tokens[move - 1] != kDValueToken || options.overwrite_values)) {
       value(move - 1, TokenSequence::kWl | TokenSequence::kD);
     }
   }

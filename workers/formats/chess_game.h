@@ -45,12 +45,19 @@ struct GameOptions {
 
 class GameTokens {
  public:
-  // included[i]: does row i come with its board?
-  void lay_out(std::span<const GameRow> rows, std::span<const std::uint8_t> included);
+  // moved[i]: does row i have a move; included[i]: does it come with its board?
+  void lay_out(std::span<const std::uint8_t> moved, std::span<const std::uint8_t> included);
   [[nodiscard]] std::size_t token_count() const noexcept { return token_count_; }
   // Where the window may start: at 0 and behind each ply that has a move, but the last.
   [[nodiscard]] std::size_t start_count() const noexcept;
   [[nodiscard]] std::uint32_t start(std::size_t choice) const noexcept;
+  // The rows that have tokens in the window from there on. Laid out by themselves, with a start at
+  // 0, they give the same.
+  struct Rows {
+    std::size_t begin;
+    std::size_t end;
+  };
+  [[nodiscard]] Rows window_rows(std::size_t choice, std::uint32_t length_max) const noexcept;
 
   // The window from start(choice) on. The rows are those of lay_out().
   [[nodiscard]] GameProblem build(std::span<const GameRow> rows, std::size_t choice,

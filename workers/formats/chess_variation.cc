@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -21,13 +22,61 @@ std::string_view king_takes_rook(std::string_view move) noexcept {
   return move;
 }
 
+// JSON has no numbers that are not finite; what Python writes as NaN, Infinity and -Infinity is
+// read as numbers that nothing else is.
+constexpr double kNotANumber = 7.625e-301;
+constexpr double kInfinity = 7.75e-301;
+
+// As in Python, true and false are numbers.
+bool is_number(const Json& value) { return value.is_number() || value.is_boolean(); }
+
+double number(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? 1.0 : 0.0;
+  const double read = value.get<double>();
+  if (read == kNotANumber || read == -kNotANumber) return std::numeric_limits<double>::quiet_NaN();
+  if (read == kInfinity) return std::numeric_limits<double>::infinity();
+  if (read == -kInfinity) return -std::numeric_limits<double>::infinity();
+  return read;
+}
+
+// The text with these numbers for the words, outside of strings.
+std::string with_numbers(std::string_view text) {
+  std::string out;
+  bool in_string = false;
+  while (!text.empty()) {
+    std::size_t taken = 1;
+    if (!in_string && text.starts_with("NaN")) {
+      taken = 3;
+      out += "7.625e-301";
+    } else if (!in_string && text.starts_with("Infinity")) {
+      taken = 8;
+      out += "7.75e-301";
+    } else {
+      if (text.front() == '"') in_string = !in_string;
+      if (in_string && text.front() == '\\') taken = std::min<std::size_t>(2, text.size());
+      out += text.substr(0, taken);
+    }
+    text.remove_prefix(taken);
+  }
+  return out;
+}
+
+Json parse(std::string_view text) {
+  Json parsed = Json::parse(text, nullptr, false);
+  if (!parsed.is_discarded() || (text.find("NaN") == std::string_view::npos &&
+                                 text.find("Infinity") == std::string_view::npos)) {
+    return parsed;
+  }
+  return Json::parse(with_numbers(text), nullptr, false);
+}
+
 double or_zero(double value) noexcept { return std::isnan(value) ? 0.0 : value; }
 
 std::optional<double> number_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) return 0.0;
-  if (!found->is_number()) return std::nullopt;
-  return found->get<double>();
+  if (!is_number(*found)) return std::nullopt;
+  return number(*found);
 }
 
 VariationNode read_node(const Json& object) {
@@ -43,9 +92,8 @@ VariationNode read_node(const Json& object) {
   if (const auto wdl = object.find("wdl"); wdl != object.end()) {
     node.wdl_given = wdl->is_null() ? Given::kNull : Given::kYes;
     node.wdl_usable =
-        wdl->is_array() && wdl->size() == 3 &&
-        std::all_of(wdl->begin(), wdl->end(), [](const Json& value) { return value.is_number(); });
-    for (std::size_t i = 0; node.wdl_usable && i < 3; ++i) node.wdl[i] = (*wdl)[i].get<double>();
+        wdl->is_array() && wdl->size() == 3 && std::all_of(wdl->begin(), wdl->end(), is_number);
+    for (std::size_t i = 0; node.wdl_usable && i < 3; ++i) node.wdl[i] = number((*wdl)[i]);
   } else {
     node.wdl_usable = true;
   }
@@ -54,13 +102,20 @@ VariationNode read_node(const Json& object) {
 
 Variation read_variation(const Json& object) {
   Variation variation;
-  if (const auto move = object.find("root_move"); move != object.end() && move->is_string()) {
-    variation.root_move = move->get<std::string>();
+  if (const auto move = object.find("root_move"); move != object.end()) {
+    variation.root_move = move->is_string() ? move->get<std::string>() : "no text";
   }
   variation.visit_count = number_of(object, "visit_count");
   variation.visit_fraction = number_of(object, "visit_fraction");
-  if (const auto nodes = object.find("nodes"); nodes != object.end() && nodes->is_array()) {
-    for (const Json& node : *nodes) variation.nodes.push_back(read_node(node));
+  if (const auto nodes = object.find("nodes"); nodes != object.end()) {
+    if (nodes->is_array()) {
+      for (const Json& node : *nodes) variation.nodes.push_back(read_node(node));
+    } else if (nodes->is_string() || nodes->is_object()) {
+      variation.nodes_claimed = static_cast<std::uint32_t>(
+          nodes->is_string() ? nodes->get_ref<const std::string&>().size() : nodes->size());
+    } else {
+      variation.nodes_unusable = true;
+    }
   }
   return variation;
 }
@@ -117,6 +172,10 @@ class Writer {
     moves_ = ask(at, move, target, masks) && moves_;
     put(move);
   }
+  // Says of the last token, before what comes as a matter of course, that a limit was reached.
+  void mark_limit(Token next, TokenSequence::Mask mask) {
+    out_.targets.push_back({last(), kIgnored, board_id(next), mask});
+  }
   [[nodiscard]] bool moves() const { return moves_; }
   void not_a_move() { moves_ = false; }
 
@@ -130,8 +189,7 @@ bool choose(const std::vector<Variation>& all, const VariationRow& row,
             const VariationOptions& options, VariationDraws& draws,
             std::vector<const Variation*>& chosen) {
   for (const Variation& variation : all) chosen.push_back(&variation);
-  if (all.size() > 1 &&
-      std::any_of(all.begin(), all.end(), [](const Variation& v) { return !v.visit_count; })) {
+  if (std::any_of(all.begin(), all.end(), [](const Variation& v) { return !v.visit_count; })) {
     return false;
   }
   std::stable_sort(chosen.begin(), chosen.end(), [](const Variation* a, const Variation* b) {
@@ -160,10 +218,13 @@ bool choose(const std::vector<Variation>& all, const VariationRow& row,
   return true;
 }
 
-VariationFault write_line(const Variation& line, std::uint32_t depth, Writer& writer) {
+VariationFault write_line(const Variation& line, std::uint32_t depth, bool deepest, Writer& writer,
+                          std::uint32_t& written) {
   if (!line.root_move) return VariationFault::kRootMove;
   const std::optional<Token> root = find_token(king_takes_rook(*line.root_move));
   if (!root) return VariationFault::kNone;  // a knight promotion, say: the line is left out
+  if (line.nodes_claimed != 0) return VariationFault::kNodes;
+  ++written;
   writer.put_thought(*root);
   for (std::uint32_t i = 0; i < depth; ++i) {
     const VariationNode& node = line.nodes[i];
@@ -177,6 +238,7 @@ VariationFault write_line(const Variation& line, std::uint32_t depth, Writer& wr
     if (i + 1 == depth || node.move.empty()) continue;
     if (const auto move = find_token(king_takes_rook(node.move))) writer.put_thought(*move);
   }
+  if (deepest) writer.mark_limit(kEndVarToken, TokenSequence::kEndVarMaxDepth);
   writer.put(kEndVarToken);
   return VariationFault::kNone;
 }
@@ -195,26 +257,30 @@ const char* variation_fault_name(VariationFault fault) noexcept {
       return "root_move";
     case VariationFault::kWdl:
       return "wdl";
+    case VariationFault::kNodes:
+      return "nodes";
     case VariationFault::kNoMove:
       return "no_move";
   }
   return "unknown";
 }
 
-std::optional<std::vector<Variation>> read_variations(std::string_view json, std::string& why) {
-  const Json parsed = Json::parse(json, nullptr, false);
-  if (parsed.is_discarded()) {
-    why = "no valid JSON";
-    return std::nullopt;
+VariationsJson read_variations(std::string_view json, std::vector<Variation>& out) {
+  out.clear();
+  // Python takes no byte order mark.
+  const Json parsed =
+      json.starts_with("\xef\xbb\xbf") ? Json(Json::value_t::discarded) : parse(json);
+  if (parsed.is_discarded()) return VariationsJson::kMalformed;
+  if (parsed.empty() || parsed == Json(false) || (parsed.is_number() && parsed == Json(0)) ||
+      parsed == Json("")) {
+    return VariationsJson::kOk;
   }
   if (!parsed.is_array() ||
       !std::all_of(parsed.begin(), parsed.end(), [](const Json& v) { return v.is_object(); })) {
-    why = "no list of objects";
-    return std::nullopt;
+    return VariationsJson::kNoList;
   }
-  std::vector<Variation> variations;
-  for (const Json& variation : parsed) variations.push_back(read_variation(variation));
-  return variations;
+  for (const Json& variation : parsed) out.push_back(read_variation(variation));
+  return VariationsJson::kOk;
 }
 
 VariationResult write_variations(const VariationRow& row, const std::vector<Variation>& variations,
@@ -232,13 +298,20 @@ VariationResult write_variations(const VariationRow& row, const std::vector<Vari
     return failed(VariationFault::kFen);
   }
   writer.put(kStartThinkToken);
+  std::uint32_t written = 0;
   for (const Variation* line : chosen) {
-    const auto most =
-        static_cast<std::uint32_t>(std::min<std::size_t>(options.depth_max, line->nodes.size()));
+    if (line->nodes_unusable) return failed(VariationFault::kNodes);
+    const auto most = static_cast<std::uint32_t>(
+        std::min<std::size_t>(options.depth_max, line->nodes.size() + line->nodes_claimed));
     if (most == 0) continue;
     // Drawn for a line that is left out as well.
-    const VariationFault fault = write_line(*line, draws.depth(most), writer);
+    const std::uint32_t depth = draws.depth(most);
+    const VariationFault fault =
+        write_line(*line, depth, depth == options.depth_max, writer, written);
     if (fault != VariationFault::kNone) return failed(fault);
+  }
+  if (written == options.variations_max) {
+    writer.mark_limit(kEndThinkToken, TokenSequence::kEndThinkMaxVar);
   }
   writer.put(kEndThinkToken);
   const std::uint32_t end = writer.last();
@@ -265,6 +338,44 @@ VariationResult write_variations(const VariationRow& row, const std::vector<Vari
   }
   if (!writer.moves()) return failed(VariationFault::kNoMove);
   return result;
+}
+
+FittedVariations fit_variations(const VariationRow& row, const std::vector<Variation>& variations,
+                                const VariationOptions& options, std::uint32_t length_max,
+                                VariationDraws& draws, TokenSequence& out) {
+  FittedVariations fitted;
+  VariationResult result;
+  // A word that is no move matters only in what is used in the end.
+  const auto fits = [&](const VariationOptions& tried) {
+    ++fitted.tries;
+    result = write_variations(row, variations, tried, draws, out);
+    if (result.fault != VariationFault::kNone && result.fault != VariationFault::kNoMove) {
+      fitted.fault = result.fault;
+      return true;
+    }
+    return out.tokens.size() <= length_max;
+  };
+  bool done = fits(options);
+  for (std::uint32_t lines = options.variations_max - 1; !done && lines > 0; --lines) {
+    for (std::uint32_t depth = options.depth_max; !done && depth > 0; --depth) {
+      VariationOptions fewer = options;
+      fewer.variations_max = lines;
+      fewer.depth_max = depth;
+      done = fits(fewer);
+    }
+  }
+  if (fitted.fault != VariationFault::kNone) return fitted;
+  if (!done) {
+    fitted.fate = VariationFate::kTooLong;
+  } else if (!result.has_final) {
+    fitted.fate = VariationFate::kNoFinal;
+  } else if (result.fault == VariationFault::kNoMove) {
+    fitted.fault = VariationFault::kNoMove;
+  } else {
+    out.first_is_not_best = result.first_is_not_best;
+    fitted.fate = VariationFate::kSample;
+  }
+  return fitted;
 }
 
 }  // namespace ringfeed::formats

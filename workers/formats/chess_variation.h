@@ -26,15 +26,23 @@ struct VariationNode {
   double wdl[3] = {0, 0, 0};
 };
 struct Variation {
-  std::optional<std::string> root_move;
+  std::optional<std::string> root_move;      // nullopt: missing; what is no text is no token either
   std::optional<double> visit_count = 0;     // nullopt: null
   std::optional<double> visit_fraction = 0;  // nullopt: null
   std::vector<VariationNode> nodes;
+  // What else stands in their place: nothing that has a length, or something that has one, but no
+  // nodes. The row is at fault, in the second case once a depth has been drawn.
+  bool nodes_unusable = false;
+  std::uint32_t nodes_claimed = 0;
 };
 
-// The list in `json`; nullopt: it is none, `why` says where.
-[[nodiscard]] std::optional<std::vector<Variation>> read_variations(std::string_view json,
-                                                                    std::string& why);
+// The list in `json`; empty also of null, false, 0 and {}.
+enum class VariationsJson : std::uint8_t {
+  kOk,
+  kMalformed,  // no JSON
+  kNoList,     // something else
+};
+[[nodiscard]] VariationsJson read_variations(std::string_view json, std::vector<Variation>& out);
 
 struct VariationRow {
   std::optional<std::string_view> fen;
@@ -67,6 +75,7 @@ enum class VariationFault : std::uint8_t {
   kVisits,    // visit_count or visit_fraction is null
   kRootMove,  // there is none
   kWdl,       // of a node: not three numbers
+  kNodes,     // of a line: no list
   kNoMove,    // a token that is no move stands where one is asked for
 };
 [[nodiscard]] const char* variation_fault_name(VariationFault fault) noexcept;
@@ -82,5 +91,25 @@ struct VariationResult {
                                                const std::vector<Variation>& variations,
                                                const VariationOptions& options,
                                                VariationDraws& draws, TokenSequence& out);
+
+enum class VariationFate : std::uint8_t {
+  kSample,
+  kNoFinal,  // no move to end with
+  kTooLong,  // whatever is left out
+  kFault,
+};
+struct FittedVariations {
+  VariationFate fate = VariationFate::kFault;
+  VariationFault fault = VariationFault::kNone;
+  std::uint32_t tries = 0;
+};
+
+// The row in at most `length_max` tokens: as asked, else with ever fewer lines and, for each number
+// of them, ever shorter ones, drawn anew each time, until it fits.
+[[nodiscard]] FittedVariations fit_variations(const VariationRow& row,
+                                              const std::vector<Variation>& variations,
+                                              const VariationOptions& options,
+                                              std::uint32_t length_max, VariationDraws& draws,
+                                              TokenSequence& out);
 
 }  // namespace ringfeed::formats

@@ -28,6 +28,8 @@ struct TokenRow {
   BlockId* block_id;
   std::uint8_t* continue_var_mask;
   std::uint8_t* new_variation_mask;
+  std::uint8_t* end_var_max_depth_mask = nullptr;
+  std::uint8_t* end_think_max_var_mask = nullptr;
 };
 // As the original has them, and as small as they can be; which of both a feed has is in its schema.
 using WideTokenRow = TokenRow<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
@@ -51,7 +53,8 @@ void write_tokens(const TokenSequence& sequence, std::uint32_t length, const Row
   std::fill_n(row.move_target_ids, length, kIgnored);
   for (std::uint8_t* mask :
        {row.move_mask, row.thinking_move_mask, row.wl_positions, row.d_positions, row.wdl_valid,
-        row.continue_var_mask, row.new_variation_mask}) {
+        row.continue_var_mask, row.new_variation_mask, row.end_var_max_depth_mask,
+        row.end_think_max_var_mask}) {
     if (mask != nullptr) std::fill_n(mask, length, std::uint8_t{0});
   }
   std::fill_n(row.wl_targets, length, 0.0F);
@@ -67,6 +70,8 @@ void write_tokens(const TokenSequence& sequence, std::uint32_t length, const Row
     mark(row.thinking_move_mask, TokenSequence::kThinking);
     mark(row.continue_var_mask, TokenSequence::kContinueVar);
     mark(row.new_variation_mask, TokenSequence::kNewVariation);
+    mark(row.end_var_max_depth_mask, TokenSequence::kEndVarMaxDepth);
+    mark(row.end_think_max_var_mask, TokenSequence::kEndThinkMaxVar);
   }
   for (const TokenSequence::Value& value : sequence.values) {
     if ((value.uses & TokenSequence::kWl) != 0) row.wl_targets[value.at] = value.wl;

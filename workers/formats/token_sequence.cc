@@ -91,4 +91,17 @@ bool unpack(std::span<const std::byte> record, TokenSequence& sequence) {
                      [](Token token) { return token < kChessTokens; });
 }
 
+TokenSequence::Lineage packed_lineage(std::span<const std::byte> record) noexcept {
+  TokenSequence::Lineage lineage;
+  if (record.size() >= sizeof(Head)) std::memcpy(&lineage, record.data(), sizeof lineage);
+  return lineage;
+}
+
+void set_variation_epoch(std::span<std::byte> record, std::uint32_t epoch) noexcept {
+  RF_CHECK(record.size() >= sizeof(Head), record.size());
+  std::memcpy(
+      record.data() + offsetof(Head, lineage) + offsetof(TokenSequence::Lineage, variation_epoch),
+      &epoch, sizeof epoch);
+}
+
 }  // namespace ringfeed::formats

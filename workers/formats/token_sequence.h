@@ -35,10 +35,17 @@ struct TokenSequence {
     std::uint32_t begin;
     std::uint32_t end;
   };
-  enum Mask : std::uint8_t { kMove = 1, kThinking = 2, kContinueVar = 4, kNewVariation = 8 };
+  enum Mask : std::uint8_t {
+    kMove = 1,
+    kThinking = 2,
+    kContinueVar = 4,
+    kNewVariation = 8,
+    kEndVarMaxDepth = 16,
+    kEndThinkMaxVar = 32,
+  };
   struct Target {
     std::uint32_t at;
-    std::int16_t move;   // move id
+    std::int16_t move;   // move id, or kIgnored
     std::int8_t board;   // board id
     std::uint8_t masks;  // which of the mask arrays are true here
   };
@@ -83,5 +90,11 @@ struct TokenSequence {
 void pack(const TokenSequence& sequence, std::span<std::byte> out) noexcept;
 // Reads what pack() wrote; false: it is no such record, or one of its positions lies outside.
 [[nodiscard]] bool unpack(std::span<const std::byte> record, TokenSequence& sequence);
+
+// The lineage of a packed sequence; zero of what is none. In a batch and as the tag of records it
+// says where a sample came from.
+[[nodiscard]] TokenSequence::Lineage packed_lineage(std::span<const std::byte> record) noexcept;
+// Puts another epoch of the variations into a packed sequence.
+void set_variation_epoch(std::span<std::byte> record, std::uint32_t epoch) noexcept;
 
 }  // namespace ringfeed::formats

@@ -31,6 +31,7 @@
 #include "workers/formats/lc0_record.h"
 #include "workers/formats/packed_frame.h"
 #include "workers/formats/tar.h"
+#include "workers/inspect/parquet_rows.h"
 #include "workers/inspect/position.h"
 #include "workers/stages/records.h"
 
@@ -45,6 +46,7 @@ constexpr std::size_t kListed = 20;
 constexpr std::size_t kHeadBytes = 4096;
 constexpr std::uint64_t kWholeFileMax = formats::kInflatedBytesMax;
 constexpr std::uint64_t kTextMax = std::uint64_t{16} << 20;
+constexpr std::string_view kParquetMagic = "PAR1";
 constexpr std::string_view kManifest = "manifest.textproto";
 
 // A file that is open for reading.
@@ -161,6 +163,9 @@ class Inspector {
     const fs::path path(options_.path);
     if (formats::is_chunk_index(head)) return chunk_index(file);
     if (path.extension() == ".record" || is_letter(file, path)) return dead_letter(path);
+    if (text_of(head).starts_with(kParquetMagic) || path.extension() == ".parquet") {
+      return parquet();
+    }
     const bool tar = is_tar(head) || path.extension() == ".tar";
     if (!tar && !options_.chunk.empty()) {
       refuse(fmt::format("{}: --chunk is for tars, and this is none", options_.path));
@@ -597,6 +602,21 @@ class Inspector {
     });
   }
 
+  void parquet() {
+    if (!options_.open_rows) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("{}: ringfeed-worker-parquet reads Parquet files, which is not installed "
+                      "beside ringfeed",
+                      options_.path));
+    }
+    is("parquet", "a Parquet file");
+    out_["rows"] = describe_rows(options_.path, options_.open_rows, out_["problems"]);
+    out_["text"] = fmt::format(
+        "a Parquet file with {} in {}", plural(out_["rows"]["rows"].get<std::uint64_t>(), "row"),
+        plural(out_["rows"]["row_groups"].get<std::uint64_t>(), "row group"));
+  }
+
   // ---- configurations ----
 
   // "" or the first mistake: "LINE:COLUMN: what".
@@ -702,8 +722,9 @@ bool take_number(std::string_view word, std::string_view name, std::size_t& to) 
 
 ordered_json inspect_path(const Options& options) { return Inspector(options).look(); }
 
-int run(int count, char** words) {
+int run(int count, char** words, formats::OpenRowFile open_rows) {
   Options options;
+  options.open_rows = std::move(open_rows);
   for (int i = 0; i < count; ++i) {
     const std::string_view word(words[i]);
     std::size_t number = 0;

@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "workers/formats/row_file.h"
+
 namespace ringfeed::inspect {
 
 struct Options {
@@ -20,6 +22,7 @@ struct Options {
   std::size_t top = 8;                     // moves of the policy
   bool all = false;                        // all records; of a tar or an index, all of the list
   bool json = false;
+  formats::OpenRowFile open_rows = {};  // Parquet files; empty: this program cannot read them
 };
 
 // path, kind, text (a sentence), problems (sentences), and by kind:
@@ -28,6 +31,7 @@ struct Options {
 //   chunk_index             tar, chunks, chunks_omitted
 //   snapshot                manifest
 //   dead_letter             letter; records, if what it holds are frames
+//   parquet                 rows (parquet_rows.h)
 //   ringfeed_configuration  feed, stages
 //   lczero_configuration, unknown
 // Throws Error: the path cannot be read; the chunk or record that was asked for is not there.
@@ -38,6 +42,6 @@ struct Options {
 
 // Takes the words behind --inspect, prints, returns the exit status: 0; 1 if something is damaged
 // or unknown, 2 if the words are wrong.
-int run(int count, char** words);
+int run(int count, char** words, formats::OpenRowFile open_rows = {});
 
 }  // namespace ringfeed::inspect

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "workers/inspect/inspect.h"
+#include "workers/inspect/parquet_rows.h"
 
 namespace ringfeed::inspect {
 namespace {
@@ -202,6 +203,7 @@ std::string as_text(const ordered_json& found) {
     }
   }
   if (found.contains("manifest")) text += manifest_text(found["manifest"]);
+  if (found.contains("rows")) text += rows_text(found["rows"]);
   if (found.contains("feed")) {
     text += fmt::format("feed {}\n", found["feed"].get<std::string>());
     text += stages_text(found["stages"]);

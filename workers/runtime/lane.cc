@@ -47,6 +47,9 @@ LaneRuntime::LaneRuntime(LaneParts parts)
       foresight_(parts_.random_key) {
   RF_CHECK(parts_.inputs.size() <= kPortsMax && parts_.outputs.size() <= kPortsMax,
            parts_.inputs.size(), parts_.outputs.size());
+  // A step that may store more than a journal holds would never be called.
+  RF_CHECK(parts_.entries_per_step + std::uint64_t{512} < shm::kJournalEntries,
+           parts_.entries_per_step);
 }
 
 // Modelled in tests/model: journal.pml, wakeup.pml, wakeup_feed.pml and claims.pml.

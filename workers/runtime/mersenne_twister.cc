@@ -49,6 +49,7 @@ void MersenneTwister::turn() noexcept {
 
 std::uint32_t MersenneTwister::next() noexcept {
   if (used_ == kWords) turn();
+  ++drawn_;
   std::uint32_t word = words_[used_++];
   word ^= word >> 11;
   word ^= word << 7 & 0x9d2c5680U;

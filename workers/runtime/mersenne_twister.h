@@ -22,6 +22,12 @@ class MersenneTwister {
   explicit MersenneTwister(std::span<const std::uint32_t> key) noexcept;
 
   std::uint32_t next() noexcept;
+  // Words given since it was seeded.
+  [[nodiscard]] std::uint64_t drawn() const noexcept { return drawn_; }
+  // Goes on until so many have been given.
+  void skip_to(std::uint64_t drawn) noexcept {
+    while (drawn_ < drawn) next();
+  }
   // Uniform in [0, 1), with 53 random bits out of two words.
   double uniform() noexcept {
     const std::uint32_t high = next() >> 5;
@@ -36,6 +42,7 @@ class MersenneTwister {
 
   std::array<std::uint32_t, kWords> words_;
   std::size_t used_ = kWords;
+  std::uint64_t drawn_ = 0;
 };
 
 // random.Random(seed).
@@ -43,6 +50,8 @@ class PythonRandom {
  public:
   explicit PythonRandom(std::uint64_t seed) noexcept;
 
+  [[nodiscard]] std::uint64_t drawn() const noexcept { return twister_.drawn(); }
+  void skip_to(std::uint64_t drawn) noexcept { twister_.skip_to(drawn); }
   double uniform() noexcept { return twister_.uniform(); }
   // So many random bits, 1 to 32.
   std::uint32_t bits(int count) noexcept { return twister_.next() >> (32 - count); }
@@ -64,6 +73,8 @@ class NumpyRandom {
  public:
   explicit NumpyRandom(std::uint32_t seed) noexcept : twister_(seed) {}
 
+  [[nodiscard]] std::uint64_t drawn() const noexcept { return twister_.drawn(); }
+  void skip_to(std::uint64_t drawn) noexcept { twister_.skip_to(drawn); }
   double uniform() noexcept { return twister_.uniform(); }
   // Of the Gumbel distribution at 0 with scale 1.
   double gumbel() noexcept {

@@ -52,11 +52,12 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
     }
     std::vector<PortSpec> inputs = type->inputs;
     std::vector<PortSpec> outputs = type->outputs;
-    if (type->more_ports) type->more_ports(stage, inputs, outputs);
+    if (type->more_ports) type->more_ports(stage, config, inputs, outputs);
     for (const PortSpec& port : inputs) {
       PortPlan& to = *out.add_inputs();
       to.set_name(port.name);
       to.set_record_type(port.record_type);
+      if (!port.from.empty()) to.set_from(port.from);
     }
     for (const PortSpec& port : outputs) {
       PortPlan& to = *out.add_outputs();
@@ -81,6 +82,8 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
       to.set_state_version(node.state_version);
       to.set_weight(node.weight);
       to.set_private_bytes(node.private_bytes);
+      if (!node.program.empty()) to.set_program(node.program);
+      if (!node.create) to.set_cannot_run(true);
       for (const InputSpec& input : node.inputs) {
         NodeInput& port = *to.add_inputs();
         port.set_port(input.port);
@@ -97,7 +100,7 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
         port.set_overflow(static_cast<OverflowBehavior>(output.overflow));
       }
     }
-    if (type->batch) type->batch(stage, *out.mutable_batch());
+    if (type->batch) type->batch(stage, config, *out.mutable_batch());
   }
   return plan;
 }
@@ -119,6 +122,11 @@ NodeSpec find_node(const StageConfig& config, const DataLoaderConfig& feed,
 }
 
 std::unique_ptr<Stage> create_stage(const NodeSpec& node, const StageContext& context) {
+  if (!node.create) {
+    throw Error(ErrorCode::kConfiguration,
+                fmt::format("stage '{}': this program cannot run a {}; {} can", context.stage,
+                            stage_kind(context.config), node.program));
+  }
   return node.create(context);
 }
 

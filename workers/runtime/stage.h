@@ -222,8 +222,9 @@ struct StageContext {
   std::string stage;       // its name in the configuration
   std::uint32_t lane = 0;  // number among the lanes of its node
   std::uint32_t lanes = 1;
-  std::uint64_t key = 0;  // of random numbers: from the feed's seed and the stage's name, the same
-                          // for all its lanes
+  std::uint64_t seed = 0;  // of the feed; for stages that must draw as another program does
+  std::uint64_t key = 0;   // of random numbers: from the feed's seed and the stage's name, the same
+                           // for all its lanes
   // The key of another stage of the feed, by its name.
   std::function<std::uint64_t(std::string_view)> key_of = {};
   const std::byte* state =
@@ -286,12 +287,18 @@ struct NodeSpec {
   double weight = 1;                    // CPU time per record of the feed, relative to other stages
   std::uint32_t steps_per_commit = 16;  // calls of step() that may share one commit
   std::uint32_t entries_per_step = 32;  // words that one call may store, at most
+  // Beside ringfeed-worker, what runs the node, with the whole stage group it is in; "": that does.
+  std::string program = {};
+  // Empty: this program can tell what the node needs, but not run it.
   std::function<std::unique_ptr<Stage>(const StageContext&)> create;
 };
 
 struct PortSpec {
   std::string name;
   std::string record_type;
+  // Of an input that no field of the configuration wires: "stage.port". It carries requests back to
+  // a stage before, whose output then is the answer; the only way to close a circle.
+  std::string from = {};
 };
 struct Problem {
   std::string field;  // path inside the stage's configuration, "" for the stage as a whole
@@ -306,13 +313,13 @@ struct StageType {
   std::vector<PortSpec> outputs;
   // Adds the ports that follow from the configuration; may be empty. An input "name[2]" is wired by
   // the third element of the repeated field `name`.
-  std::function<void(const StageConfig&, std::vector<PortSpec>& inputs,
+  std::function<void(const StageConfig&, const DataLoaderConfig&, std::vector<PortSpec>& inputs,
                      std::vector<PortSpec>& outputs)>
       more_ports;
   std::function<std::vector<NodeSpec>(const StageConfig&, const DataLoaderConfig&)> nodes;
   std::function<std::vector<Problem>(const StageConfig&, const DataLoaderConfig&)>
       problems;  // may be empty
-  std::function<void(const StageConfig&, BatchSchema&)>
+  std::function<void(const StageConfig&, const DataLoaderConfig&, BatchSchema&)>
       batch;  // only of a stage that puts out batches
 };
 

@@ -443,6 +443,7 @@ void Worker::make_lane(const LaneSetup& lane) {
   context.lane = lane.number();
   context.lanes = lane.lanes();
   runtime->describe(context);
+  context.seed = setup_.seed();
   context.key = mix(setup_.seed(), mix(lane.stage()));
   context.key_of = [seed = setup_.seed()](std::string_view name) { return mix(seed, mix(name)); };
   context.info = [](std::string_view text) { spdlog::info("{}", text); };

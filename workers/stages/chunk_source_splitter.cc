@@ -112,7 +112,7 @@ StageType chunk_source_splitter_type() {
   StageType type;
   type.kind = "chunk_source_splitter";
   type.inputs = {{"input", "sources"}};
-  type.more_ports = [](const StageConfig& config, std::vector<PortSpec>&,
+  type.more_ports = [](const StageConfig& config, const DataLoaderConfig&, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {
     for (const auto& output : config.chunk_source_splitter().outputs()) {
       outputs.push_back({output.name(), "sources"});

@@ -54,8 +54,8 @@ StageType join_positions_type() {
   StageType type;
   type.kind = "join_positions";
   type.outputs = {{"output", "frames"}};
-  type.more_ports = [](const StageConfig& config, std::vector<PortSpec>& inputs,
-                       std::vector<PortSpec>&) {
+  type.more_ports = [](const StageConfig& config, const DataLoaderConfig&,
+                       std::vector<PortSpec>& inputs, std::vector<PortSpec>&) {
     for (int i = 0; i < config.join_positions().input_size(); ++i) {
       inputs.push_back({port_name(i), "frames"});
     }

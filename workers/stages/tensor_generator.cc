@@ -1,8 +1,8 @@
 #include "workers/stages/tensor_generator.h"
 
-#include "proto/batch.pb.h"
 #include "proto/feed_output.h"
 #include "workers/runtime/random.h"
+#include "workers/stages/batch_schema.h"
 
 namespace ringfeed {
 namespace {
@@ -171,21 +171,18 @@ StageType tensor_generator_type() {
     }
     return problems;
   };
-  type.batch = [](const StageConfig& config, BatchSchema& schema) {
-    const std::uint64_t batch_size = config.tensor_generator().batch_size();
+  type.batch = [](const StageConfig& config, const DataLoaderConfig&, BatchSchema& schema) {
     const TensorGenerator::Tensors tensors(config.tensor_generator());
+    std::vector<BatchArray> arrays;
     for (std::size_t i = 0; i < tensors.fields.size(); ++i) {
       const formats::Lc0Field& field = tensors.fields[i];
-      TensorSpec& tensor = *schema.add_tensors();
-      tensor.set_name(field.name);
-      tensor.set_dtype(field.dtype);
-      tensor.add_shape(-1);
-      for (const std::int64_t size : field.row_shape) tensor.add_shape(size);
-      tensor.set_offset(tensors.offsets[i]);
-      tensor.set_bytes(batch_size * field.row_bytes);
+      arrays.push_back({field.name,
+                        field.dtype,
+                        {field.row_shape.begin(), field.row_shape.end()},
+                        field.row_bytes,
+                        tensors.offsets[i]});
     }
-    schema.set_slot_bytes(shm::align_up(tensors.end, shm::kPageBytes));
-    schema.set_rows_max(static_cast<std::uint32_t>(batch_size));
+    describe_batch(arrays, config.tensor_generator().batch_size(), tensors.end, schema);
   };
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     const TensorGeneratorConfig& own = config.tensor_generator();

@@ -164,7 +164,8 @@ TEST(CheckStages, HaveAConfiguration) {
       ElementsAre("lc0.textproto:7:1: stage 'empty': it has no configuration; give exactly one of "
                   "file_path_provider, chunk_source_loader, shuffling_chunk_pool, chunk_unpacker, "
                   "shuffling_frame_sampler, tensor_generator, chunk_validator, chunk_rescorer, "
-                  "chunk_source_splitter, simple_chunk_extractor, join_positions"));
+                  "chunk_source_splitter, simple_chunk_extractor, join_positions, parquet_source, "
+                  "chess_games, chess_variations, sample_mixer, sequence_batcher"));
 }
 
 TEST(CheckStages, AnUnknownConfigurationIsOneMistake) {

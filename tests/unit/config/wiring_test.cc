@@ -194,6 +194,44 @@ TEST(Wiring, AStageCanHaveSeveralInputs) {
   EXPECT_THAT(text.checked.wiring.edges, Contains(Edge{3, "output", 10, "input[1]", "frames"}));
 }
 
+// The sampler asks the loader, which the pool and the unpacker stand between.
+Checked asked_back(const std::string& from, const std::string& type = "requests") {
+  const Configuration configuration = parse_config(lc0_text(), "lc0.textproto");
+  PipelinePlan plan = lc0_plan(configuration.message());
+  StagePlan& sampler = *plan.mutable_stages(4);
+  PortPlan* const out = sampler.add_outputs();
+  out->set_name("requests");
+  out->set_record_type(type);
+  NodeOutput* const output = sampler.mutable_nodes(0)->add_outputs();
+  output->set_port("requests");
+  output->set_record_type(type);
+  output->set_exported(true);
+  StagePlan& loader = *plan.mutable_stages(1);
+  PortPlan* const in = loader.add_inputs();
+  in->set_name("requests");
+  in->set_record_type("requests");
+  in->set_from(from);
+  loader.mutable_nodes(0)->add_inputs()->set_port("requests");
+  // What has two outputs is read by name.
+  return check_config(parse_config(lc0_text_with("input: \"sampler\"", "input: \"sampler.output\""),
+                                   "lc0.textproto"),
+                      plan);
+}
+
+TEST(Wiring, RequestsMayGoBackToAStageBefore) {
+  const Checked checked = asked_back("sampler.requests");
+  ASSERT_EQ(problem_report(checked.problems), "");
+  EXPECT_THAT(checked.wiring.edges, Contains(Edge{4, "requests", 1, "requests", "requests", true}));
+  EXPECT_THAT(checked.wiring.order, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(WiringRefuses, RequestsThatNobodyMakes) {
+  EXPECT_THAT(problem_report(asked_back("sampler.questions").problems), HasSubstr("questions"));
+  EXPECT_THAT(problem_report(asked_back("nobody.requests").problems), HasSubstr("nobody"));
+  EXPECT_THAT(problem_report(asked_back("sampler.requests", "frames").problems),
+              HasSubstr("requests"));
+}
+
 // sampler <-> more, beside a pipeline that is right.
 TEST(WiringRefuses, Cycles) {
   const std::string two = lc0_text() +

@@ -92,6 +92,12 @@ void compare(const Json& sample, const TokenSequence& sequence, std::uint32_t le
   }
 }
 
+std::vector<std::uint8_t> moved(const std::vector<GameRow>& rows) {
+  std::vector<std::uint8_t> flags;
+  for (const GameRow& row : rows) flags.push_back(row.played_move.empty() ? 0 : 1);
+  return flags;
+}
+
 TEST(ChessGame, GivesTheArraysOfTheExamplesWideAndCompact) {
   Json games = data("pretrain_games.json")["games"];
   const Json examples = data("pretrain_examples.json")["examples"];
@@ -102,7 +108,7 @@ TEST(ChessGame, GivesTheArraysOfTheExamplesWideAndCompact) {
     const auto included = example["include_board"].get<std::vector<std::uint8_t>>();
     const auto length = example["max_seq_len"].get<std::uint32_t>();
     GameTokens game;
-    game.lay_out(rows, included);
+    game.lay_out(moved(rows), included);
     TokenSequence sequence;
     const GameProblem problem =
         game.build(rows, example["start_choice"].get<std::size_t>(),
@@ -116,6 +122,18 @@ TEST(ChessGame, GivesTheArraysOfTheExamplesWideAndCompact) {
     for (std::size_t i = 0; i < starts.size(); ++i) EXPECT_EQ(game.start(i), starts[i]) << name;
     compare<WideTokenRow>(example["sample"], sequence, length, name);
     compare<CompactTokenRow>(example["sample"], sequence, length, name);
+
+    // The rows of the window give the same by themselves.
+    const auto [begin, end] = game.window_rows(example["start_choice"].get<std::size_t>(), length);
+    const std::vector<GameRow> some(rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    rows.begin() + static_cast<std::ptrdiff_t>(end));
+    GameTokens part;
+    part.lay_out(moved(some), std::span(included).subspan(begin, end - begin));
+    TokenSequence again;
+    const GameProblem none =
+        part.build(some, 0, {.length_max = length, .overwrite_values = true}, again);
+    EXPECT_EQ(none.fault, GameFault::kNone) << name;
+    compare<WideTokenRow>(example["sample"], again, length, name);
   }
   EXPECT_EQ(good, 38U);
   EXPECT_EQ(examples.size(), 41U);
@@ -125,7 +143,7 @@ struct ThreePlies {
   ThreePlies() : games(data("pretrain_games.json")["games"]), rows(game_rows(games["three_ply"])) {}
   GameProblem build(std::vector<std::uint8_t> included, std::size_t choice,
                     const GameOptions& options) {
-    game.lay_out(rows, included);
+    game.lay_out(moved(rows), included);
     return game.build(rows, choice, options, sequence);
   }
   Json games;

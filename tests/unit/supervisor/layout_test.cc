@@ -161,6 +161,22 @@ TEST(FeedLayout, MoreSlotsThanDescriptorsAreNotPossible) {
   EXPECT_EQ(layout.outputs[0].geometry.slots, 255U);
 }
 
+TEST(FeedLayout, AStageTakesItsGroupToTheProgramThatItNeeds) {
+  test::PlannedFeed feed = planned_feed();
+  feed.plan.mutable_stages(1)->mutable_nodes(1)->set_program("another-worker");
+  const FeedLayout layout = lay_out(feed.config, feed.plan, feed.wiring, feed.groups);
+  EXPECT_EQ(layout.groups[0].program, "another-worker");
+  EXPECT_EQ(layout.groups[1].program, "");
+  EXPECT_EQ(only_lane(layout, 1).groups[0].program, "another-worker");
+  feed.plan.mutable_stages(0)->mutable_nodes(0)->set_program("a-third");
+  try {
+    static_cast<void>(lay_out(feed.config, feed.plan, feed.wiring, feed.groups));
+    FAIL() << "was accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), AllOf(HasSubstr("another-worker"), HasSubstr("a-third")));
+  }
+}
+
 TEST(FeedLayout, RefusesAnInputThatNobodyWrites) {
   test::PlannedFeed feed = planned_feed();
   feed.plan.mutable_stages(1)->mutable_nodes(1)->mutable_inputs(0)->set_from(".nowhere");

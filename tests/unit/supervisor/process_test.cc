@@ -16,10 +16,23 @@
 namespace ringfeed::process {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+
+TEST(Program, IsTheWorkerOrWhatIsBesideIt) {
+  EXPECT_EQ(program_for("/nowhere/worker", ""), "/nowhere/worker");
+  EXPECT_EQ(program_for("/bin/worker", "sh"), "/bin/sh");
+  try {
+    static_cast<void>(program_for("/bin/worker", "no-such-worker"));
+    FAIL() << "was found";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    EXPECT_THAT(error.message(), AllOf(HasSubstr("/bin/no-such-worker"), HasSubstr("/bin/worker")));
+  }
+}
 
 TEST(Child, ADeathWhileRunningStartsAnotherProcess) {
   for (const ChildState state : {ChildState::kStarting, ChildState::kRunning}) {

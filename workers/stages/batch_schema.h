@@ -1,0 +1,38 @@
+// How the arrays of a batch are told to the trainers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/batch.pb.h"
+#include "ringfeed/shm/layout.h"
+
+namespace ringfeed {
+
+struct BatchArray {
+  std::string name;
+  std::string dtype;                    // as in TensorSpec
+  std::vector<std::int64_t> row_shape;  // empty: a number for each row
+  std::uint64_t row_bytes;
+  std::uint64_t offset;  // in the slot
+};
+
+// `end`: bytes of a full batch.
+inline void describe_batch(std::span<const BatchArray> arrays, std::uint64_t batch_size,
+                           std::uint64_t end, BatchSchema& schema) {
+  for (const BatchArray& array : arrays) {
+    TensorSpec& tensor = *schema.add_tensors();
+    tensor.set_name(array.name);
+    tensor.set_dtype(array.dtype);
+    tensor.add_shape(-1);
+    for (const std::int64_t size : array.row_shape) tensor.add_shape(size);
+    tensor.set_offset(array.offset);
+    tensor.set_bytes(batch_size * array.row_bytes);
+  }
+  schema.set_slot_bytes(shm::align_up(end, shm::kPageBytes));
+  schema.set_rows_max(static_cast<std::uint32_t>(batch_size));
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,232 @@
+// `order: EXACT`: samples in the order in which the program in Python gave them, whose random
+// numbers come from two streams that everything draws from. So what is drawn depends on what is
+// read, and what is read on what was drawn; one lane does it all, and asks for the files that it
+// needs.
+//
+//   input    rows        of the file asked for; the list of files first (row_records.h)
+//            turns       behind a sample_mixer only: who wants a sample, and where the streams are
+//   output   output      sequences; behind a sample_mixer each is the answer to a turn, and its tag
+//                        says where the streams are then. kBatchEndRecord where a worker of the
+//                        original ended its last batch
+//            requests    FileRequest
+//   arena    for each worker: where its streams are, how far it is with its files, the rows of the
+//            file under way
+//   skips    with a fault, all that follows in the file (files_given_up); of variations, rows whose
+//            conversion fails, by reason
+//
+// Streams are kept as the number of words that they have given: a process that starts draws them
+// again, which takes two nanoseconds a word.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/feed_output.h"
+#include "workers/formats/chess_variation.h"
+#include "workers/formats/row_batch.h"
+#include "workers/runtime/mersenne_twister.h"
+#include "workers/stages/chess_games.h"
+#include "workers/stages/exact_turns.h"
+#include "workers/stages/file_rows.h"
+#include "workers/stages/neighbours.h"
+#include "workers/stages/row_records.h"
+#include "workers/stages/sequence_pool.h"
+
+namespace ringfeed {
+
+// What `order: EXACT` adds to a stage's ports, and asks of the stages beside it.
+void exact_ports(const StageConfig& config, const DataLoaderConfig& feed,
+                 std::vector<PortSpec>& inputs, std::vector<PortSpec>& outputs);
+[[nodiscard]] std::vector<Problem> exact_problems(const StageConfig& config,
+                                                  const DataLoaderConfig& feed);
+
+// The one node of chess_games and of chess_variations.
+[[nodiscard]] NodeSpec exact_games_node(const StageConfig& config, const DataLoaderConfig& feed);
+[[nodiscard]] NodeSpec exact_variations_node(const StageConfig& config,
+                                             const DataLoaderConfig& feed);
+
+// The mixer that asks this stage for samples; nothing: it goes by itself.
+[[nodiscard]] Reader exact_mixer(const StageConfig& config, const DataLoaderConfig& feed);
+// Workers of the original that it stands for, at least 1.
+[[nodiscard]] std::uint32_t exact_workers(const StageConfig& config, const DataLoaderConfig& feed);
+// The rank of the source before it.
+[[nodiscard]] std::uint32_t exact_rank(const StageConfig& config, const DataLoaderConfig& feed);
+// Rows of the batches behind it.
+[[nodiscard]] std::uint32_t exact_batch_size(const StageConfig& config,
+                                             const DataLoaderConfig& feed);
+
+// The two streams of a worker in an epoch.
+class RandomStreams {
+ public:
+  // As the original seeds them.
+  RandomStreams(std::uint64_t seed, std::uint32_t epoch, std::uint32_t worker, std::uint32_t rank);
+  [[nodiscard]] bool is_of(std::uint32_t epoch) const noexcept { return epoch_ == epoch; }
+  // Brings both there.
+  void go_to(const RandomPlace& place);
+  [[nodiscard]] RandomPlace place() const noexcept { return {python.drawn(), numpy.drawn()}; }
+
+ private:
+  std::uint64_t python_seed_;
+  std::uint32_t numpy_seed_;
+  std::uint32_t epoch_;
+
+ public:
+  PythonRandom python;
+  NumpyRandom numpy;
+};
+
+class ExactReader : public Stage {
+ public:
+  static constexpr std::uint32_t kStepsPerCommit = 1;
+
+  struct State {
+    State(StateLayout& layout, std::uint32_t workers);
+    struct Worker {
+      explicit Worker(StateLayout& layout);
+      Word python;  // where its streams are
+      Word numpy;
+      Word has_order;     // the order of its files was drawn,
+      Word order_at;      // when the first stream was here
+      Word file;          // in that order, under way
+      Word open;          // kClosed, kLoading, kOpen
+      Word items_python;  // where the streams were when the file was opened
+      Word items_numpy;
+      Word item;  // of the file, next
+      FileRows::State rows;
+    };
+    Word files;     // of the source, and 1; 0: not known yet
+    Word loading;   // worker whose file comes, and 1
+    Word clearing;  // worker whose rows go, and 1
+    Word in_turn;   // the turn has begun
+    Word places_bytes;
+    ExactTurns::State turns;  // if nobody else says whose turn it is
+    std::vector<Worker> workers;
+    PlacePool places;
+  };
+
+  ExactReader(const StageContext& context, std::uint32_t workers, std::uint32_t batch_size);
+  StepStatus step(Step& step) noexcept final;
+  void forget(Step& step, const Record& record) noexcept final;
+
+ protected:
+  // What came of the next item of a file.
+  enum class Item : std::uint8_t { kSample, kSkipped, kFault };
+  struct File {
+    std::vector<formats::RowBatch> batches;
+    GameIndex games;
+    std::vector<std::uint32_t> order;  // of items
+    std::vector<RowPlace> rows;        // of variations: all of them
+  };
+  // Puts the file's items into their order. False: the file has a fault (said and counted by
+  // fault()).
+  virtual bool open(File& file, RandomStreams& random) = 0;
+  virtual Item next(Step& step, File& file, std::uint32_t item, RandomStreams& random,
+                    formats::TokenSequence& out) = 0;
+  // The rest of a file is not used.
+  void fault(Step& step, const File& file, std::uint64_t row, std::string_view text);
+
+  StageContext context_;
+  Counter rows_;
+
+ private:
+  static constexpr std::uint64_t kClosed = 0;
+  static constexpr std::uint64_t kLoading = 1;
+  static constexpr std::uint64_t kOpen = 2;
+  struct Cache {
+    std::optional<RandomStreams> random;
+    std::optional<std::vector<std::uint32_t>> order;  // of the worker's files
+    std::optional<File> file;
+  };
+
+  StepStatus try_step(Step& step);
+  StepStatus take_rows(Step& step, const Record& record);
+  StepStatus close_file(Step& step, const Record& record, bool is_whole);
+  StepStatus produce(Step& step, const Record* asked);
+  StepStatus answer(Step& step, const Record* asked, bool has_sample);
+  StepStatus end_of_worker(Step& step);
+  void keep_place(Step& step);
+  bool keep_gap(Step& step, std::uint32_t worker);
+  void leave_file(Step& step, std::uint32_t worker);
+  void restart(Step& step, std::uint32_t worker);
+  RandomStreams& streams(Step& step, std::uint32_t worker, std::uint32_t epoch);
+  const std::vector<std::uint32_t>& files_of(Step& step, std::uint32_t worker);
+
+  std::uint32_t rank_;
+  bool shuffle_files_;
+  State state_;
+  ExactTurns own_turns_;
+  InPort in_;
+  std::optional<InPort> turns_;
+  OutPort out_;
+  OutPort requests_;
+  Counter sequences_;
+  SkipReason too_large_;
+  SkipReason given_up_;
+  SkipReason damaged_;
+  std::vector<Cache> caches_;
+  TurnRecord turn_{};  // the one under way
+  formats::TokenSequence sequence_;
+};
+
+// All that may be wrong with the settings of chess_games or chess_variations.
+template <typename Config>
+[[nodiscard]] std::vector<Problem> sample_problems(const StageConfig& config, const Config& own,
+                                                   const DataLoaderConfig& feed) {
+  std::vector<Problem> problems = exact_problems(config, feed);
+  for (Problem& problem : sequence_queue_problems(config, own, feed, own.length_max())) {
+    problems.push_back(std::move(problem));
+  }
+  const Reader reader = reader_of(feed, config.name());
+  if (reader.stage != nullptr && reader.stage->has_sample_mixer() && !ordered_dispatch(feed) &&
+      std::max(own.threads(), own.max_threads()) > 1) {
+    problems.push_back({"threads",
+                        "before a sample_mixer epochs have to end in order; with dispatch RELAXED "
+                        "set threads: 1"});
+  }
+  const StageConfig* source = stage_named(feed, own.input());
+  if (source != nullptr && source->has_parquet_source() &&
+      source->parquet_source().overflow_behavior() != BLOCK) {
+    problems.push_back(
+        {"input", fmt::format("rows that stage '{}' drops would leave games with holes; "
+                              "leave its overflow_behavior at BLOCK",
+                              source->name())});
+  }
+  return problems;
+}
+
+// The node of a stage whose configuration is `own`.
+template <typename Config>
+NodeSpec exact_node(const StageConfig& config, const DataLoaderConfig& feed, const Config& own,
+                    std::unique_ptr<Stage> (*make)(const StageContext&, std::uint32_t workers,
+                                                   std::uint32_t batch_size)) {
+  const std::uint32_t workers = exact_workers(config, feed);
+  StateLayout layout;
+  const ExactReader::State state(layout, workers);
+  NodeSpec node;
+  node.state_bytes = state.places.head_bytes() + 16 * kMiB;
+  node.state_bytes_max = std::uint64_t{1} << 40;
+  node.inputs = {{.port = "input", .from = "", .block = 1}};
+  if (exact_mixer(config, feed).stage != nullptr) {
+    node.inputs.push_back({.port = "turns", .from = "", .block = 1});
+  }
+  node.outputs = {
+      output_spec(own, "sequences", sequence_queue_bytes(own.length_max()), UnitRule::kRecord),
+      {.port = "requests",
+       .record_type = "requests",
+       .exported = true,
+       .queue_capacity = 16,
+       .queue_bytes = 64 * kKiB,
+       .overflow = BLOCK,
+       .units = UnitRule::kRecord}};
+  node.weight = 0.5;
+  node.steps_per_commit = ExactReader::kStepsPerCommit;
+  node.entries_per_step = 64 + 8 * workers + 4 * FileRows::kGivenUpMax;
+  node.create = [make, workers, batch_size = exact_batch_size(config, feed)](
+                    const StageContext& context) { return make(context, workers, batch_size); };
+  return node;
+}
+
+}  // namespace ringfeed

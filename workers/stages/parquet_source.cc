@@ -1,0 +1,602 @@
+#include "workers/stages/parquet_source.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "workers/runtime/random.h"
+#include "workers/stages/row_records.h"
+#include "workers/stages/wanted_columns.h"
+
+namespace ringfeed {
+namespace {
+
+using formats::ColumnType;
+using formats::FileVersion;
+using formats::RowFile;
+
+// Large enough that what a record costs is not felt, small enough that it stays in a core's cache
+// from the page to the next stage.
+constexpr std::uint64_t kRecordBytes = 128 * kKiB;
+constexpr std::uint32_t kRecordRows = 16384;
+constexpr std::uint64_t kLogGrowth = 256 * kKiB;
+constexpr std::uint64_t kLogBytesMax = 1ULL << 30;
+// Of the word `begun`: the file is read no further; that it failed is still to be said.
+constexpr std::uint64_t kGivenUp = 2;
+
+// One entry of the log; the path follows, padded to 8 bytes.
+struct LogEntry {
+  FileVersion version;
+  std::uint64_t own;  // of this rank
+  std::uint64_t path_bytes;
+};
+static_assert(sizeof(LogEntry) == 40);
+
+std::uint64_t entry_bytes(std::uint64_t path_bytes) noexcept {
+  return sizeof(LogEntry) + shm::align_up(path_bytes, 8);
+}
+
+// What lies at the path now; nullopt: nothing that can be looked at.
+std::optional<FileVersion> version_at(const std::string& path) noexcept {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  return formats::version_of(info);
+}
+
+std::string_view name_of(ColumnType type) noexcept {
+  switch (type) {
+    case ColumnType::kText:
+      return "text";
+    case ColumnType::kNumber:
+      return "a number";
+    default:
+      return "a text or a number";
+  }
+}
+
+// The names of a file, as many as a line of the log bears.
+std::string shown(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 40;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text.empty() ? "no columns" : text;
+}
+
+std::vector<std::byte> mark(std::uint64_t first_row, std::uint32_t file, std::uint32_t epoch,
+                            std::string_view path) {
+  formats::RowBatchHead head{};
+  head.first_row = first_row;
+  head.file = file;
+  head.epoch = epoch;
+  head.path_bytes = static_cast<std::uint32_t>(path.size());
+  std::vector<std::byte> bytes(formats::RowBatchWriter::head_bytes(0, path.size()));
+  static_cast<void>(formats::RowBatchWriter(bytes, head, path));
+  return bytes;
+}
+
+}  // namespace
+
+ParquetSource::ParquetSource(const StageContext& context, formats::OpenRowFile open)
+    : context_(context),
+      open_(std::move(open)),
+      state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      out_(context.output("output")),
+      exact_([&] {
+        const auto reader = rows_reader(context.feed, context.stage);
+        return reader && reader->chooses_files;
+      }()),
+      waits_(context.feed.epochs() == 0),
+      repeats_(waits_ || context.config.parquet_source().repeat()),
+      wishes_(wanted_columns(context.feed, context.stage)),
+      files_found_(context.counter("files_found")),
+      files_read_(context.counter("files_read")),
+      row_groups_(context.counter("row_groups")),
+      rows_(context.counter("rows")),
+      epochs_(context.counter("epochs")),
+      vanished_(context, "skipped_vanished"),
+      unreadable_(context, "skipped_unreadable"),
+      changed_(context, "skipped_changed"),
+      missing_column_(context, "skipped_missing_column"),
+      wrong_type_(context, "skipped_wrong_type"),
+      row_group_damaged_(context, "row_groups_damaged"),
+      row_too_large_(context, "rows_too_large") {
+  if (exact_) requests_ = context.input("requests");
+  read_log(context);
+}
+
+// ---- files
+
+void ParquetSource::take_up(std::string path, bool own) {
+  if (own) files_.push_back(path);
+  known_.insert(std::move(path));
+}
+
+void ParquetSource::read_log(const StageContext& context) {
+  const std::uint64_t used = context.load(state_.log_bytes);
+  RF_CHECK(state_.log.offset + used <= context.state_bytes, used, context.state_bytes);
+  for (std::uint64_t at = 0; at < used;) {
+    const std::byte* bytes = context.state + state_.log.offset + at;
+    LogEntry entry{};
+    std::memcpy(&entry, bytes, sizeof entry);
+    RF_CHECK(entry.path_bytes < 65536 && at + entry_bytes(entry.path_bytes) <= used,
+             entry.path_bytes, at, used);
+    take_up(std::string(reinterpret_cast<const char*>(bytes) + sizeof entry, entry.path_bytes),
+            entry.own != 0);
+    at += entry_bytes(entry.path_bytes);
+  }
+}
+
+std::vector<ParquetSource::Listed> ParquetSource::list_files() {
+  const ParquetSourceConfig& config = context_.config.parquet_source();
+  std::vector<Listed> listed;
+  if (config.files_size() != 0) {
+    for (const std::string& path : config.files()) {
+      listed.push_back({path, version_at(path).value_or(FileVersion{})});
+    }
+    return listed;
+  }
+  std::string directory = config.directory();
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+  DIR* entries = ::opendir(directory.c_str());
+  if (entries == nullptr) {
+    context_.note(fmt::format("{}: {}", directory, std::strerror(errno)));
+    return listed;
+  }
+  while (const dirent* entry = ::readdir(entries)) {
+    const std::string_view name = entry->d_name;
+    if (name.front() == '.' || !name.ends_with(".parquet")) continue;
+    std::string path = directory + (directory == "/" ? "" : "/");
+    path += name;
+    if (const auto version = version_at(path)) listed.push_back({std::move(path), *version});
+  }
+  ::closedir(entries);
+  std::sort(listed.begin(), listed.end(),
+            [](const Listed& a, const Listed& b) { return a.path < b.path; });
+  if (listed.empty()) context_.note(fmt::format("{}: no *.parquet files", directory));
+  return listed;
+}
+
+StepStatus ParquetSource::add_files(Step& step, const std::vector<Listed>& listed) noexcept {
+  const ParquetSourceConfig& config = context_.config.parquet_source();
+  const bool first = step.load(state_.scanned) == 0;
+  std::vector<std::pair<std::string, bool>> fresh;
+  std::vector<std::byte> entries;
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    const auto& [path, version] = listed[i];
+    if (known_.contains(path) && !(first && config.files_size() != 0)) continue;
+    // Those that appear later are not numbered alike by all ranks, which need not see them at the
+    // same time: their names decide.
+    const std::uint64_t share = first ? i : mix(std::string_view(path).substr(path.rfind('/') + 1));
+    const bool own = share % config.world_size() == config.rank();
+    const LogEntry entry{version, own ? std::uint64_t{1} : 0, path.size()};
+    const std::size_t at = entries.size();
+    entries.resize(at + entry_bytes(path.size()));
+    std::memcpy(entries.data() + at, &entry, sizeof entry);
+    std::memcpy(entries.data() + at + sizeof entry, path.data(), path.size());
+    fresh.emplace_back(path, own);
+  }
+  if (fresh.empty()) return StepStatus::kIdle;
+  const std::uint64_t used = step.load(state_.log_bytes);
+  const std::uint64_t end = state_.log.offset + used + entries.size();
+  if (!step.grow(end, end + kLogGrowth)) return StepStatus::kNoRoom;
+  step.fill({state_.log.offset + used, entries.size()}, entries);
+  step.store(state_.log_bytes, used + entries.size());
+  step.store(state_.scanned, 1);
+  for (auto& [path, own] : fresh) take_up(std::move(path), own);
+  step.gauge(files_found_, files_.size());
+  return StepStatus::kDone;
+}
+
+// ---- epochs
+
+StepStatus ParquetSource::step(Step& step) noexcept {
+  if (step.draining()) return StepStatus::kEnd;
+  return exact_ ? step_requests(step) : step_epochs(step);
+}
+
+StepStatus ParquetSource::step_epochs(Step& step) noexcept {
+  const std::uint64_t epoch = step.load(state_.epoch);
+  if (step.load(state_.epoch_open) == 0) {
+    if (!repeats_ && epoch >= context_.feed.epochs()) return StepStatus::kEnd;
+    return begin_epoch(step, epoch);
+  }
+  const std::uint64_t files = step.load(state_.epoch_files);
+  const std::uint64_t position = step.load(state_.position);
+  const auto number = static_cast<std::uint32_t>(epoch);
+  if (position == files) {
+    if (!step.put(out_, mark(0, 0, number, {}), {.user = kEpochEndRecord})) {
+      return StepStatus::kNoRoom;
+    }
+    step.store(state_.epoch, epoch + 1);
+    step.store(state_.epoch_open, 0);
+    step.count(epochs_);
+    return StepStatus::kDone;
+  }
+  bool over = false;
+  const StepStatus status = step_file(step, {file_at(epoch, files, position), number}, over);
+  if (status == StepStatus::kDone && over) step.store(state_.position, position + 1);
+  return status;
+}
+
+StepStatus ParquetSource::begin_epoch(Step& step, std::uint64_t epoch) noexcept {
+  std::vector<Listed> listed = list_files();
+  if (epoch > 0 && repeats_ && step.load(state_.epoch_rows) == 0) {
+    // Nothing of it could be used. Once more at once would be the same.
+    if (!waits_) {
+      context_.warn(
+          fmt::format("no_rows stage={}: no file can be used; the stage ends", context_.stage));
+      return StepStatus::kEnd;
+    }
+    if (listed == last_list_) {
+      context_.note("no file can be used: waits for others");
+      return StepStatus::kIdle;
+    }
+  }
+  if (const StepStatus added = add_files(step, listed); added != StepStatus::kIdle) return added;
+  if (files_.empty()) {
+    const ParquetSourceConfig& config = context_.config.parquet_source();
+    const std::string what =
+        step.load(state_.scanned) != 0
+            ? fmt::format("rank {} of {} gets none of the {} files", config.rank(),
+                          config.world_size(), known_.size())
+            : fmt::format("there are no files *.parquet in {}", config.directory());
+    if (waits_) {
+      context_.note(what + ": waits for some");
+      return StepStatus::kIdle;
+    }
+    context_.warn(fmt::format("no_files stage={}: {}; the run has no data", context_.stage, what));
+    return StepStatus::kEnd;
+  }
+  last_list_ = std::move(listed);
+  step.store(state_.epoch_files, files_.size());
+  step.store(state_.epoch_open, 1);
+  step.store(state_.epoch_rows, 0);
+  step.store(state_.position, 0);
+  return StepStatus::kDone;
+}
+
+std::uint32_t ParquetSource::file_at(std::uint64_t epoch, std::uint64_t files,
+                                     std::uint64_t position) {
+  if (!context_.config.parquet_source().shuffle_files()) {
+    return static_cast<std::uint32_t>(position);
+  }
+  if (order_.size() != files || order_epoch_ != epoch) {
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> keys(files);
+    for (std::uint32_t i = 0; i < files; ++i) {
+      keys[i] = {mix(mix(context_.key, epoch), i), i};
+    }
+    std::sort(keys.begin(), keys.end());
+    order_.resize(files);
+    for (std::size_t i = 0; i < files; ++i) order_[i] = keys[i].second;
+    order_epoch_ = epoch;
+  }
+  return order_[position];
+}
+
+// ---- requests
+
+StepStatus ParquetSource::announce(Step& step) noexcept {
+  const std::vector<Listed> listed = list_files();
+  if (listed.empty() && waits_) return StepStatus::kIdle;
+  if (const StepStatus added = add_files(step, listed); added != StepStatus::kIdle) return added;
+  if (files_.empty()) {
+    context_.warn(fmt::format("no_files stage={}: rank {} gets none of {} files", context_.stage,
+                              context_.config.parquet_source().rank(), listed.size()));
+  }
+  const FileList list{static_cast<std::uint32_t>(files_.size()), 0};
+  if (!step.put(out_, std::as_bytes(std::span(&list, 1)), {.user = kFilesRecord})) {
+    return StepStatus::kNoRoom;
+  }
+  step.store(state_.announced, 1);
+  return StepStatus::kDone;
+}
+
+StepStatus ParquetSource::step_requests(Step& step) noexcept {
+  if (step.load(state_.announced) == 0) return announce(step);
+  if (const std::uint64_t forgotten = step.load(state_.forgotten); forgotten != 0) {
+    const Task task{static_cast<std::uint32_t>(forgotten - 1),
+                    static_cast<std::uint32_t>(step.load(state_.epoch))};
+    if (!put_mark(step, task, kFileFailedRecord)) return StepStatus::kNoRoom;
+    step.store(state_.forgotten, 0);
+    return StepStatus::kDone;
+  }
+  const std::optional<Record> record = step.peek(requests_);
+  if (!record) return step.ended(requests_) ? StepStatus::kEnd : StepStatus::kNoInput;
+  FileRequest request{};
+  RF_CHECK(record->bytes.size() == sizeof request, record->bytes.size());
+  std::memcpy(&request, record->bytes.data(), sizeof request);
+  RF_CHECK(request.file < files_.size(), request.file, files_.size());
+  bool over = false;
+  const StepStatus status = step_file(step, {request.file, request.epoch}, over);
+  return status == StepStatus::kDone && over ? step.consume(*record) : status;
+}
+
+void ParquetSource::forget(Step& step, const Record& record) noexcept {
+  FileRequest request{};
+  if (record.bytes.size() == sizeof request) {
+    std::memcpy(&request, record.bytes.data(), sizeof request);
+  }
+  leave_file(step);
+  step.store(state_.forgotten, std::uint64_t{request.file} + 1);
+  step.store(state_.epoch, request.epoch);
+}
+
+// ---- one file
+
+std::uint64_t ParquetSource::row_of_file() const noexcept {
+  const std::vector<std::uint64_t>& groups = file_->row_groups();
+  const auto before =
+      static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(row_group_, groups.size()));
+  return std::accumulate(groups.begin(), groups.begin() + before, row_);
+}
+
+bool ParquetSource::put_mark(Step& step, const Task& task, std::uint64_t user) noexcept {
+  const std::uint64_t row = file_ != nullptr && sought_ ? row_of_file() : 0;
+  return step.put(out_, mark(row, task.file, task.epoch, files_[task.file]), {.user = user});
+}
+
+void ParquetSource::leave_file(Step& step) noexcept {
+  step.store(state_.begun, 0);
+  step.store(state_.row_group, 0);
+  step.store(state_.row, 0);
+  file_.reset();
+  sought_ = false;
+}
+
+StepStatus ParquetSource::fail(Step& step, const Task& task, bool gap, SkipReason& reason,
+                               std::string_view text, bool& over) noexcept {
+  if (!put_mark(step, task, gap ? kRowsGapRecord : kFileFailedRecord)) return StepStatus::kNoRoom;
+  reason.skip(step, files_[task.file], file_ != nullptr && sought_ ? row_of_file() : 0, text);
+  if (gap) {
+    // A step of its own for the other record: the queue may have room for one only.
+    step.store(state_.begun, kGivenUp);
+    return StepStatus::kDone;
+  }
+  leave_file(step);
+  over = true;
+  return StepStatus::kDone;
+}
+
+std::string ParquetSource::unfit() const {
+  std::string text;
+  for (std::size_t i = 0; i < wishes_.size(); ++i) {
+    const formats::ColumnFound& found = file_->columns()[i];
+    if (!found.there || found.fits) continue;
+    text += fmt::format("{}column {} is {}, wanted is {}", text.empty() ? "" : "; ",
+                        wishes_[i].name, found.type, name_of(wishes_[i].type));
+  }
+  return text;
+}
+
+// kDone without `over`: file_ is the one.
+StepStatus ParquetSource::open_file(Step& step, const Task& task, bool& over) noexcept {
+  file_.reset();
+  sought_ = false;
+  const bool begun = step.load(state_.begun) != 0;
+  auto opened = open_(files_[task.file], wishes_, context_.config.parquet_source().threads());
+  if (!opened) {
+    const bool gone = opened.error().code() == ErrorCode::kNotFound;
+    return fail(step, task, begun,
+                gone    ? vanished_
+                : begun ? changed_
+                        : unreadable_,
+                opened.error().message(), over);
+  }
+  file_ = std::move(*opened);
+  open_task_ = task;
+  if (begun) return StepStatus::kDone;
+  std::vector<std::string> missing;
+  bool wrong = false;
+  for (std::size_t i = 0; i < wishes_.size(); ++i) {
+    const formats::ColumnFound& found = file_->columns()[i];
+    if (!found.there && wishes_[i].required) missing.push_back(wishes_[i].name);
+    wrong = wrong || (found.there && !found.fits);
+  }
+  if (missing.empty() && !wrong) return StepStatus::kDone;
+  if (exact_) {
+    // What comes of it is for the stage behind to say.
+    if (absent_.speak()) {
+      context_.warn(fmt::format(
+          "columns_absent stage={} count={} path={}: {}{}{}; it has {}", context_.stage,
+          absent_.count(), files_[task.file], missing.empty() ? "" : "missing: " + shown(missing),
+          missing.empty() || !wrong ? "" : "; ", unfit(), shown(file_->column_names())));
+    }
+    return StepStatus::kDone;
+  }
+  if (!missing.empty()) {
+    return fail(step, task, false, missing_column_,
+                fmt::format("missing: {}; it has {}", shown(missing), shown(file_->column_names())),
+                over);
+  }
+  return fail(step, task, false, wrong_type_, unfit(), over);
+}
+
+StepStatus ParquetSource::damaged(Step& step, const Task& task, const std::string& text,
+                                  bool& over) noexcept {
+  const std::uint64_t rows = file_->row_groups()[row_group_];
+  const std::string what =
+      fmt::format("row group {}, row {} of {}: {}", row_group_, row_, rows, text);
+  if (exact_) return fail(step, task, false, row_group_damaged_, what, over);
+  if (!put_mark(step, task, kRowsGapRecord)) return StepStatus::kNoRoom;
+  row_group_damaged_.skip(step, files_[task.file], row_of_file(), what);
+  step.store(state_.row_group, row_group_ + 1);
+  step.store(state_.row, 0);
+  return StepStatus::kDone;
+}
+
+StepStatus ParquetSource::step_file(Step& step, const Task& task, bool& over) noexcept {
+  const std::string& path = files_[task.file];
+  const FileVersion begun{step.load(state_.begun_bytes), step.load(state_.begun_mtime_ns),
+                          step.load(state_.begun_inode)};
+  const bool is_begun = step.load(state_.begun) != 0;
+  if (step.load(state_.begun) == kGivenUp) {
+    if (!put_mark(step, task, kFileFailedRecord)) return StepStatus::kNoRoom;
+    leave_file(step);
+    over = true;
+    return StepStatus::kDone;
+  }
+  const auto other_at_path = [&] {
+    const std::optional<FileVersion> now = version_at(path);
+    return now && *now != file_->version();
+  };
+  if (file_ == nullptr || open_task_.file != task.file || open_task_.epoch != task.epoch ||
+      (!is_begun && other_at_path())) {
+    const StepStatus status = open_file(step, task, over);
+    // Refused, and no room to say so: it is to be refused again.
+    if (status != StepStatus::kDone) file_.reset();
+    if (status != StepStatus::kDone || file_ == nullptr || over) return status;
+    context_.note(fmt::format("epoch {}: {}", task.epoch + 1, path));
+  }
+  const std::vector<std::uint64_t>& groups = file_->row_groups();
+  const std::uint64_t group = step.load(state_.row_group);
+  const std::uint64_t row = step.load(state_.row);
+  const bool inside =
+      group == groups.size() ? row == 0 : group < groups.size() && row <= groups[group];
+  // Its place is needed for what is said of the file, also if it is no longer the same.
+  if (!sought_ || row_group_ != group || row_ != row) {
+    row_group_ = group;
+    row_ = row;
+    if (inside && group < groups.size() && row < groups[group]) {
+      file_->seek(static_cast<std::uint32_t>(group), row);
+    }
+    sought_ = true;
+  }
+  if (is_begun && (begun != file_->version() || !inside || other_at_path())) {
+    return fail(step, task, true, changed_, "it has been replaced or written to", over);
+  }
+  if (!is_begun) {
+    step.store(state_.begun, 1);
+    step.store(state_.begun_bytes, file_->version().bytes);
+    step.store(state_.begun_mtime_ns, file_->version().mtime_ns);
+    step.store(state_.begun_inode, file_->version().inode);
+  }
+  if (group == groups.size()) {
+    if (!put_mark(step, task, kFileEndRecord)) return StepStatus::kNoRoom;
+    step.count(files_read_);
+    leave_file(step);
+    over = true;
+    return StepStatus::kDone;
+  }
+  const auto go_on_from = [&](std::uint64_t next) {
+    const bool complete = next == groups[group];
+    step.store(state_.row_group, group + (complete ? 1 : 0));
+    step.store(state_.row, complete ? 0 : next);
+    if (complete) step.count(row_groups_);
+  };
+  if (row == groups[group]) {
+    go_on_from(row);
+    return StepStatus::kDone;
+  }
+  const std::uint64_t bytes_max = step.record_bytes_max(out_);
+  const RowFile::Next next = file_->next(
+      {.bytes = std::min(kRecordBytes, bytes_max), .bytes_max = bytes_max, .rows = kRecordRows},
+      path.size());
+  switch (next.kind) {
+    case RowFile::Kind::kDamaged:
+      return damaged(step, task, next.text, over);
+    case RowFile::Kind::kTooLarge: {
+      const std::string what = fmt::format(
+          "row group {}, row {}: it takes {} bytes, a record {} at most; raise queue_bytes to {}",
+          group, row, next.bytes, bytes_max, std::bit_ceil(2 * next.bytes + 256));
+      if (exact_) return fail(step, task, false, row_too_large_, what, over);
+      row_too_large_.skip(step, path, row_of_file(), what);
+      file_->pass(1);
+      row_ += 1;
+      go_on_from(row + 1);
+      return StepStatus::kDone;
+    }
+    case RowFile::Kind::kGroupEnd:
+      go_on_from(groups[group]);
+      return StepStatus::kDone;
+    case RowFile::Kind::kRows:
+      break;
+  }
+  const std::span<std::byte> room = step.reserve(out_, next.bytes);
+  if (room.empty()) return StepStatus::kNoRoom;
+  formats::RowBatchHead head{};
+  head.first_row = row_of_file();
+  head.file = task.file;
+  head.epoch = task.epoch;
+  file_->write(room.first(next.bytes), head, path);
+  step.put_reserved(out_, next.bytes, {.user = kRowsRecord});
+  file_->pass(next.rows);
+  row_ += next.rows;
+  go_on_from(row + next.rows);
+  step.count(rows_, next.rows);
+  if (step.load(state_.epoch_rows) == 0) step.store(state_.epoch_rows, 1);
+  return StepStatus::kDone;
+}
+
+// ---- the kind of stage
+
+StageType parquet_source_type(formats::OpenRowFile open) {
+  StageType type;
+  type.kind = "parquet_source";
+  type.outputs = {{"output", "rows"}};
+  type.more_ports = [](const StageConfig& config, const DataLoaderConfig& feed,
+                       std::vector<PortSpec>& inputs, std::vector<PortSpec>&) {
+    const auto reader = rows_reader(feed, config.name());
+    if (reader && reader->chooses_files) {
+      inputs.push_back({"requests", "requests", reader->stage + ".requests"});
+    }
+  };
+  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
+    const ParquetSourceConfig& own = config.parquet_source();
+    std::vector<Problem> problems;
+    if (own.directory().empty() && own.files_size() == 0) {
+      problems.push_back(
+          {"directory", "neither directory nor files is given; say where the Parquet files are"});
+    }
+    if (!own.directory().empty() && own.files_size() != 0) {
+      problems.push_back({"files", "directory and files are both given; keep one of them"});
+    }
+    if (own.rank() >= own.world_size()) {
+      problems.push_back({"rank", fmt::format("rank is {} in a world of {}; give 0 to {}",
+                                              own.rank(), own.world_size(), own.world_size() - 1)});
+    }
+    const auto reader = rows_reader(feed, config.name());
+    if (reader && !reader->columns.empty() && own.columns_size() != 0) {
+      problems.push_back({"columns", fmt::format("stage '{}' asks for columns of its own; leave "
+                                                 "columns out",
+                                                 reader->stage)});
+    }
+    if (reader && reader->columns.empty() && own.columns_size() == 0) {
+      problems.push_back({"columns", fmt::format("stage '{}' does not say which columns it wants; "
+                                                 "give columns",
+                                                 reader->stage)});
+    }
+    return problems;
+  };
+  type.nodes = [open = std::move(open)](const StageConfig& config, const DataLoaderConfig& feed) {
+    NodeSpec node;
+    StateLayout layout;
+    (void)ParquetSource::State(layout);
+    node.state_bytes = layout.bytes() + kLogGrowth;
+    node.state_bytes_max = kLogBytesMax;
+    const auto reader = rows_reader(feed, config.name());
+    if (reader && reader->chooses_files) node.inputs = {{.port = "requests", .from = ""}};
+    node.outputs = {output_spec(config.parquet_source(), "rows", 4 * kMiB, UnitRule::kRecord)};
+    node.weight = 1;
+    node.steps_per_commit = 4;
+    node.program = kParquetProgram;
+    if (open) {
+      node.create = [open](const StageContext& context) {
+        return std::make_unique<ParquetSource>(context, open);
+      };
+    }
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
+}  // namespace ringfeed

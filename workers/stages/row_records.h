@@ -1,0 +1,74 @@
+// What travels between the stages of token pipelines, by the record's `user`. Little-endian.
+//
+//   rows      RowBatch (formats/row_batch.h); in all but kRowsRecord and kFilesRecord one without
+//             rows and columns, which names file and epoch
+//   requests  FileRequest: what a parquet_source shall read next (EXACT)
+//   sequences a packed TokenSequence (formats/token_sequence.h); or one of the words below
+//   turns     TurnRecord: who asked for a sample next (EXACT)
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "workers/formats/token_sequence.h"
+#include "workers/runtime/stage.h"
+
+namespace ringfeed {
+
+// ---- rows
+inline constexpr std::uint64_t kRowsRecord = 0;
+// Of the file, behind the rows so far, some are lost; more may follow.
+inline constexpr std::uint64_t kRowsGapRecord = 1;
+inline constexpr std::uint64_t kFileEndRecord = 2;
+// It cannot be read to its end. With EXACT nothing of it counts.
+inline constexpr std::uint64_t kFileFailedRecord = 3;
+// All files of the epoch have been put out.
+inline constexpr std::uint64_t kEpochEndRecord = 4;
+// The first record with EXACT: FileList.
+inline constexpr std::uint64_t kFilesRecord = 5;
+
+struct FileList {
+  std::uint32_t files;  // of this rank, numbered from 0 in sorted order
+  std::uint32_t reserved;
+};
+
+// ---- requests
+struct FileRequest {
+  std::uint32_t file;
+  std::uint32_t epoch;
+};
+
+// ---- sequences
+inline constexpr std::uint64_t kSequenceRecord = 0;
+// No bytes. The samples of an epoch are complete.
+inline constexpr std::uint64_t kSequencesEndRecord = 1;
+// No bytes. The batch under way is complete, however short (EXACT).
+inline constexpr std::uint64_t kBatchEndRecord = 2;
+// TurnRecord. There was no sample (EXACT, the answer to a turn).
+inline constexpr std::uint64_t kNoSampleRecord = 3;
+
+// The tag of a packed sequence's record is its lineage.
+[[nodiscard]] inline RecordInfo sequence_info(std::span<const std::byte> packed) noexcept {
+  const formats::TokenSequence::Lineage lineage = formats::packed_lineage(packed);
+  return {.tag = {std::uint64_t{lineage.file} << 32 | lineage.game,
+                  std::uint64_t{lineage.start} << 32 | lineage.variation_epoch},
+          .user = kSequenceRecord};
+}
+
+// ---- turns
+// Where the two random streams of a worker of the original are: how many words of 32 bits each has
+// given since it was seeded.
+struct RandomPlace {
+  std::uint64_t python = 0;
+  std::uint64_t numpy = 0;
+};
+struct TurnRecord {
+  RandomPlace random;
+  std::uint32_t worker;
+  std::uint32_t workers;
+  std::uint32_t epoch;
+  std::uint32_t restart;  // 1: from the first sample on
+};
+static_assert(sizeof(TurnRecord) == 32);
+
+}  // namespace ringfeed

@@ -1,0 +1,102 @@
+// Draws each sample from one of two inputs.
+//
+//   input       sequences   games; with them the mixer ends
+//   variations  sequences   variations, which begin again and again; the number of times is written
+//                           into each sample
+//   output      sequences
+//   arena       epoch of the variations; with EXACT for each worker where its streams are
+//
+// With `order: EXACT` it also puts out turns (row_records.h), by which it asks the stages before it
+// for a sample each: whose random numbers come from the same streams as its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "workers/runtime/stage.h"
+#include "workers/stages/exact_reader.h"
+#include "workers/stages/exact_turns.h"
+
+namespace ringfeed {
+
+StageType sample_mixer_type();
+
+class SampleMixer final : public Stage {
+ public:
+  struct State {
+    explicit State(StateLayout& layout)
+        : variation_epoch(layout.word()),
+          epoch_variations(layout.word()),
+          no_variations(layout.word()) {}
+    Word variation_epoch;
+    Word epoch_variations;  // 1: the epoch has had one
+    Word no_variations;     // 1: an epoch had none, and none is expected any more
+  };
+  explicit SampleMixer(const StageContext& context);
+  StepStatus step(Step& step) noexcept override;
+
+ private:
+  StepStatus pass_on(Step& step, const Record& record, Counter counter) noexcept;
+
+  double ratio_;
+  State state_;
+  InPort games_in_;
+  InPort variations_in_;
+  OutPort out_;
+  Counter games_;
+  Counter variations_;
+  Counter variation_epochs_;
+  Counter games_instead_;
+  std::string stage_;
+  std::function<void(std::string_view)> warn_;
+};
+
+class ExactMixer final : public Stage {
+ public:
+  struct State {
+    State(StateLayout& layout, std::uint32_t workers);
+    struct Worker {
+      explicit Worker(StateLayout& layout);
+      Word python;
+      Word numpy;
+      Word variation_epoch;
+      Word games_begun;
+      Word variations_begun;
+    };
+    Word asked;  // kNobody, ...
+    ExactTurns::State turns;
+    std::vector<Worker> workers;
+  };
+  explicit ExactMixer(const StageContext& context);
+  StepStatus step(Step& step) noexcept override;
+  void forget(Step& step, const Record& record) noexcept override;
+
+ private:
+  static constexpr std::uint64_t kNobody = 0;
+  static constexpr std::uint64_t kVariation = 1;
+  static constexpr std::uint64_t kVariationAgain = 2;  // the stream has begun again
+  static constexpr std::uint64_t kGame = 3;
+  StepStatus ask(Step& step, std::uint64_t whom, const RandomPlace& place);
+  StepStatus take(Step& step, const Record& answer, std::uint64_t asked);
+
+  StageContext context_;
+  double ratio_;
+  std::uint32_t rank_;
+  State state_;
+  ExactTurns turns_;
+  InPort games_in_;
+  InPort variations_in_;
+  OutPort out_;
+  OutPort game_turns_;
+  OutPort variation_turns_;
+  Counter games_;
+  Counter variations_;
+  Counter variation_epochs_;
+  Counter games_instead_;
+  std::vector<std::optional<RandomStreams>> random_;
+};
+
+}  // namespace ringfeed

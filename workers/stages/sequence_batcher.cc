@@ -1,0 +1,267 @@
+#include "workers/stages/sequence_batcher.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/feed_output.h"
+#include "workers/runtime/random.h"
+#include "workers/stages/batch_schema.h"
+#include "workers/stages/neighbours.h"
+#include "workers/stages/row_records.h"
+
+namespace ringfeed {
+namespace {
+
+constexpr std::uint64_t kArrayAlignment = 64;
+// Block ids of a row go up to its length and the number of its blocks, one for 68 tokens: so many
+// fit 16 bits.
+constexpr std::uint32_t kCompactLengthMax = 32000;
+
+}  // namespace
+
+SequenceBatcher::Arrays::Arrays(const StageConfig& config, const DataLoaderConfig& feed)
+    : length(config.sequence_batcher().has_length() ? config.sequence_batcher().length()
+                                                    : sequence_length(config, feed)),
+      compact(config.sequence_batcher().compact()),
+      variations(makes_variations(config, feed)) {
+  const SequenceBatcherConfig& own = config.sequence_batcher();
+  numbers.fill(-1);
+  const auto add = [this](Name id, const char* name, const char* wide, std::uint32_t wide_bytes,
+                          const char* small, std::uint32_t small_bytes, std::uint32_t elements) {
+    numbers[static_cast<std::size_t>(id)] = static_cast<std::int8_t>(fields.size());
+    fields.push_back({name, compact ? small : wide, compact ? small_bytes : wide_bytes, elements});
+  };
+  const auto add_mask = [&](Name id, const char* name) {
+    add(id, name, "bool", 1, "bool", 1, length);
+  };
+  // In the order in which the original has them.
+  add(Name::kInputIds, "input_ids", "int64", 8, "int16", 2, length);
+  add(Name::kBoardTargetIds, "board_target_ids", "int64", 8, "int8", 1, length);
+  add(Name::kMoveTargetIds, "move_target_ids", "int64", 8, "int16", 2, length);
+  add_mask(Name::kMoveMask, "move_mask");
+  if (variations) add_mask(Name::kThinkingMoveMask, "thinking_move_mask");
+  add_mask(Name::kWlPositions, "wl_positions");
+  add_mask(Name::kDPositions, "d_positions");
+  add(Name::kWlTargets, "wl_targets", "float32", 4, "float32", 4, length);
+  add(Name::kDTargets, "d_targets", "float32", 4, "float32", 4, length);
+  add_mask(Name::kWdlValid, "wdl_valid");
+  add(Name::kBlockId, "block_id", "int64", 8, "int16", 2, length);
+  if (variations) {
+    add(Name::kFirstIsNotBest, "first_is_not_best", "bool", 1, "bool", 1, 0);
+    add_mask(Name::kContinueVarMask, "continue_var_mask");
+    add_mask(Name::kNewVariationMask, "new_variation_mask");
+    if (own.limit_masks()) {
+      add_mask(Name::kEndVarMaxDepthMask, "end_var_max_depth_mask");
+      add_mask(Name::kEndThinkMaxVarMask, "end_think_max_var_mask");
+    }
+    add(Name::kVariationEpoch, "variation_epoch", "int64", 8, "int32", 4, 0);
+  }
+  if (own.lineage()) add(Name::kLineage, "lineage", "int32", 4, "int32", 4, 4);
+  for (Field& field : fields) {
+    field.offset = shm::align_up(end, kArrayAlignment);
+    end = field.offset + own.batch_size() * field.row_bytes();
+  }
+}
+
+SequenceBatcher::SequenceBatcher(const StageContext& context)
+    : context_(context),
+      own_(context.config.sequence_batcher()),
+      drop_remainder_(context.feed.drop_remainder()),
+      arrays_(context.config, context.feed),
+      state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      in_(context.input("input")),
+      rows_(context.counter("rows")),
+      batches_(context.counter("batches")),
+      rows_dropped_(context.counter("rows_dropped")),
+      tokens_(context.counter("tokens")),
+      elsewhere_(context.counter("sequences_elsewhere")),
+      skipped_(context, "sequences_skipped") {}
+
+template <typename T>
+T* SequenceBatcher::at(std::byte* slot, Name name, std::uint64_t row) const noexcept {
+  const std::int8_t number = arrays_.numbers[static_cast<std::size_t>(name)];
+  if (number < 0) return nullptr;
+  const Field& field = arrays_.fields[static_cast<std::size_t>(number)];
+  return reinterpret_cast<T*>(slot + field.offset + row * field.row_bytes());
+}
+
+template <typename Row>
+void SequenceBatcher::write_row(std::byte* slot, std::uint64_t row) const noexcept {
+  const Row to = [&]<typename Id, typename BoardTarget, typename MoveTarget, typename BlockId>(
+                     formats::TokenRow<Id, BoardTarget, MoveTarget, BlockId>*) {
+    return Row{.input_ids = at<Id>(slot, Name::kInputIds, row),
+               .board_target_ids = at<BoardTarget>(slot, Name::kBoardTargetIds, row),
+               .move_target_ids = at<MoveTarget>(slot, Name::kMoveTargetIds, row),
+               .move_mask = at<std::uint8_t>(slot, Name::kMoveMask, row),
+               .thinking_move_mask = at<std::uint8_t>(slot, Name::kThinkingMoveMask, row),
+               .wl_positions = at<std::uint8_t>(slot, Name::kWlPositions, row),
+               .d_positions = at<std::uint8_t>(slot, Name::kDPositions, row),
+               .wl_targets = at<float>(slot, Name::kWlTargets, row),
+               .d_targets = at<float>(slot, Name::kDTargets, row),
+               .wdl_valid = at<std::uint8_t>(slot, Name::kWdlValid, row),
+               .block_id = at<BlockId>(slot, Name::kBlockId, row),
+               .continue_var_mask = at<std::uint8_t>(slot, Name::kContinueVarMask, row),
+               .new_variation_mask = at<std::uint8_t>(slot, Name::kNewVariationMask, row),
+               .end_var_max_depth_mask = at<std::uint8_t>(slot, Name::kEndVarMaxDepthMask, row),
+               .end_think_max_var_mask = at<std::uint8_t>(slot, Name::kEndThinkMaxVarMask, row)};
+  }(static_cast<Row*>(nullptr));
+  formats::write_tokens(sequence_, arrays_.length, to);
+}
+
+void SequenceBatcher::publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept {
+  step.publish_batch(static_cast<std::uint32_t>(rows), arrays_.end, {lineage, rows});
+  step.count(batches_);
+  step.store(state_.rows, 0);
+  step.store(state_.lineage, 0);
+}
+
+StepStatus SequenceBatcher::step(Step& step) noexcept {
+  std::uint64_t rows = step.load(state_.rows);
+  std::uint64_t lineage = step.load(state_.lineage);
+  std::uint64_t seen = step.load(state_.seen);
+  if (!step.peek(in_)) {
+    if (!step.ended(in_)) return StepStatus::kNoInput;
+    if (rows != 0 && drop_remainder_) step.count(rows_dropped_, rows);
+    if (rows != 0 && !drop_remainder_) publish(step, rows, lineage);
+    return StepStatus::kEnd;
+  }
+  std::span<std::byte> slot;
+  StepStatus status = StepStatus::kDone;
+  std::uint64_t written = 0;
+  std::uint64_t tokens = 0;
+  bool complete = false;
+  for (std::uint32_t i = 0; i < kRowsPerStep && !complete && status == StepStatus::kDone; ++i) {
+    const std::optional<Record> record = step.peek(in_);
+    if (!record) break;
+    if (record->user != kSequenceRecord) {
+      complete = record->user == kBatchEndRecord && rows != 0;
+      status = step.consume(*record);
+      continue;
+    }
+    if (own_.world_size() > 1 && seen++ % own_.world_size() != own_.rank()) {
+      step.count(elsewhere_);
+      status = step.consume(*record);
+      continue;
+    }
+    if (!formats::unpack(record->bytes, sequence_) || sequence_.tokens.size() > arrays_.length) {
+      skipped_.skip(step, "sequence", record->tag[0],
+                    fmt::format("{} tokens are no sequence for rows of {}", sequence_.tokens.size(),
+                                arrays_.length));
+      status = step.consume(*record);
+      continue;
+    }
+    if (slot.empty()) {
+      slot = step.open_batch();
+      if (slot.empty()) return StepStatus::kNoRoom;
+    }
+    if (arrays_.compact) {
+      write_row<formats::CompactTokenRow>(slot.data(), rows);
+    } else {
+      write_row<formats::WideTokenRow>(slot.data(), rows);
+    }
+    if (auto* first = at<std::uint8_t>(slot.data(), Name::kFirstIsNotBest, rows)) {
+      *first = sequence_.first_is_not_best ? 1 : 0;
+    }
+    const formats::TokenSequence::Lineage& from = sequence_.lineage;
+    if (std::byte* epoch = at<std::byte>(slot.data(), Name::kVariationEpoch, rows)) {
+      const std::uint64_t value = from.variation_epoch;
+      std::memcpy(epoch, &value, arrays_.compact ? 4 : 8);
+    }
+    if (std::byte* to = at<std::byte>(slot.data(), Name::kLineage, rows)) {
+      std::memcpy(to, &from, sizeof from);
+    }
+    ++rows;
+    ++written;
+    tokens += sequence_.tokens.size();
+    lineage = mix(lineage, mix(record->tag[0], record->tag[1]));
+    complete = rows == own_.batch_size();
+    status = step.consume(*record);
+  }
+  step.count(rows_, written);
+  step.count(tokens_, tokens);
+  step.store(state_.seen, seen);
+  if (complete && rows < own_.batch_size() && drop_remainder_) {
+    step.count(rows_dropped_, rows);
+    step.store(state_.rows, 0);
+    step.store(state_.lineage, 0);
+  } else if (complete) {
+    if (slot.empty() && step.open_batch().empty()) return StepStatus::kNoRoom;
+    publish(step, rows, lineage);
+  } else {
+    step.store(state_.rows, rows);
+    step.store(state_.lineage, lineage);
+  }
+  return status;
+}
+
+StageType sequence_batcher_type() {
+  StageType type;
+  type.kind = "sequence_batcher";
+  type.inputs = {{"input", "sequences"}};
+  type.outputs = {{"output", "batches"}};
+  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
+    const SequenceBatcherConfig& own = config.sequence_batcher();
+    const SequenceBatcher::Arrays arrays(config, feed);
+    std::vector<Problem> problems;
+    if (arrays.length == 0) {
+      problems.push_back({"length", "no stage before it says how long sequences are; say it here"});
+    } else if (const std::uint32_t longest = sequence_length(config, feed);
+               longest > arrays.length) {
+      problems.push_back(
+          {"length", fmt::format("sequences before it have up to {} tokens, rows only "
+                                 "{}; raise it, or lower length_max there",
+                                 longest, arrays.length)});
+    }
+    if (own.compact() && arrays.length > kCompactLengthMax) {
+      problems.push_back({"compact", fmt::format("16 bits hold the block ids of at most {} tokens",
+                                                 kCompactLengthMax)});
+    }
+    if (own.limit_masks() && !arrays.variations) {
+      problems.push_back({"limit_masks", "no variations come here; remove it"});
+    }
+    if (own.rank() >= own.world_size()) {
+      problems.push_back(
+          {"rank", fmt::format("{} is none of {} machines, which are numbered from 0", own.rank(),
+                               own.world_size())});
+    }
+    if (own.threads() > 1 && (own.world_size() > 1 || is_exact(stage_named(feed, own.input())))) {
+      problems.push_back({"threads",
+                          "several lanes would not see which samples are theirs; with "
+                          "world_size or order EXACT set threads: 1"});
+    }
+    return problems;
+  };
+  type.batch = [](const StageConfig& config, const DataLoaderConfig& feed, BatchSchema& schema) {
+    const SequenceBatcher::Arrays arrays(config, feed);
+    std::vector<BatchArray> described;
+    for (const SequenceBatcher::Field& field : arrays.fields) {
+      BatchArray& array = described.emplace_back();
+      array = {field.name, field.dtype, {}, field.row_bytes(), field.offset};
+      if (field.elements != 0) array.row_shape.push_back(field.elements);
+    }
+    describe_batch(described, config.sequence_batcher().batch_size(), arrays.end, schema);
+  };
+  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+    const SequenceBatcherConfig& own = config.sequence_batcher();
+    NodeSpec node;
+    node.lanes = own.threads();
+    StateLayout layout;
+    (void)SequenceBatcher::State(layout);
+    node.state_bytes = layout.bytes();
+    node.inputs = {{.port = "input", .from = "", .block = own.batch_size()}};
+    node.outputs = {output_spec(own, "batches", 0, UnitRule::kExplicit)};
+    node.weight = 0.3;
+    node.steps_per_commit = 2;
+    node.entries_per_step = 64;
+    node.create = [](const StageContext& context) {
+      return std::make_unique<SequenceBatcher>(context);
+    };
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
+}  // namespace ringfeed

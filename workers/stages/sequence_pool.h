@@ -1,0 +1,96 @@
+// Mixes samples: the part of chess_games and chess_variations that is named "pool".
+//
+//   input    sequences   packed token sequences (formats/token_sequence.h), ends of epochs
+//   output   sequences   the same, in another order; ends of epochs for a sample_mixer alone, since
+//                        lanes take samples in turn; tag: file and game, start and epoch of
+//                        variations (the 16 bytes of lineage)
+//   arena    list of places (8 bytes each), the places themselves; grows with the samples
+//   at end   as at the end of an epoch: what is left goes out in random order; on drain it does not
+//
+// Each sample that arrives takes the place of a random earlier one, which goes out. At the end of
+// an epoch all that are left go out before the next one begins, so that every sample of an epoch
+// comes once in it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "workers/runtime/stage.h"
+#include "workers/stages/neighbours.h"
+#include "workers/stages/place_pool.h"
+
+namespace ringfeed {
+
+// Bytes of a queue of sequences of up to so many tokens: room for a few of the largest, and for
+// hundreds of usual ones.
+[[nodiscard]] std::uint64_t sequence_queue_bytes(std::uint32_t length_max) noexcept;
+// The fewest that hold the largest of them.
+[[nodiscard]] std::uint64_t sequence_queue_bytes_min(std::uint32_t length_max) noexcept;
+// What is wrong with the queue of a stage that puts out sequences of up to so many tokens: too
+// small for one of them, or not to be relied on by whoever reads it.
+template <typename Config>
+[[nodiscard]] std::vector<Problem> sequence_queue_problems(const StageConfig& config,
+                                                           const Config& own,
+                                                           const DataLoaderConfig& feed,
+                                                           std::uint32_t length_max) {
+  std::vector<Problem> problems;
+  if (own.has_queue_bytes() && own.queue_bytes() < sequence_queue_bytes_min(length_max)) {
+    problems.push_back(
+        {"queue_bytes", fmt::format("a sequence of {} tokens does not fit half of it; "
+                                    "give at least {}",
+                                    length_max, sequence_queue_bytes_min(length_max))});
+  }
+  const Reader reader = reader_of(feed, config.name());
+  const bool counted_on =
+      is_exact(&config) || (reader.stage != nullptr && reader.stage->has_sample_mixer());
+  if (counted_on && own.overflow_behavior() != BLOCK) {
+    problems.push_back(
+        {"overflow_behavior",
+         "with order EXACT, and before a sample_mixer, nothing may be dropped; leave "
+         "it at BLOCK"});
+  }
+  return problems;
+}
+
+// The output of the lanes that make sequences, in front of the pool.
+[[nodiscard]] OutputSpec sequences_inside(std::uint32_t length_max);
+
+// The part that reads `from` inside the stage and puts out the stage's `output`.
+NodeSpec sequence_pool_node(std::string from, std::uint64_t pool_size, OutputSpec output);
+
+class SequencePool final : public Stage {
+ public:
+  static constexpr std::uint32_t kStepsPerCommit = 64;
+
+  struct State {
+    State(StateLayout& layout, std::uint64_t pool_size)
+        : count(layout.word()),
+          places_bytes(layout.word()),
+          list(layout.words(pool_size)),
+          places(layout, places_bytes, usual_place_sizes(), kUsualPlaceAlignment, kStepsPerCommit) {
+    }
+    Word count;         // samples held
+    Word places_bytes;  // bytes of the places made so far
+    Words list;
+    PlacePool places;
+  };
+
+  SequencePool(const StageContext& context, std::uint64_t pool_size);
+  StepStatus step(Step& step) noexcept override;
+
+ private:
+  bool put_out(Step& step, std::uint64_t index) noexcept;
+  StepStatus empty_one(Step& step, std::uint64_t count) noexcept;
+
+  std::uint64_t pool_size_;
+  bool tells_ends_;
+  State state_;
+  InPort in_;
+  OutPort out_;
+  Counter held_;
+};
+
+}  // namespace ringfeed
