@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from .batch import Batch
 from .errors import FeedEnd, SlotsExhausted
 from .feed import Feed
 
-__all__ = ["expand_planes", "expand_policy", "iterate"]
+__all__ = ["expand_planes", "expand_policy", "iterate", "widen_tokens"]
 
 # How long, and how often, a slot is looked for that only a computation under way seems to hold. By
 # then the results that somebody still waits for are there.
@@ -145,6 +145,51 @@ def expand_policy(indices: jax.Array, values: jax.Array, filler: jax.Array) -> j
     dense = jnp.repeat(jnp.asarray(filler, values.dtype)[:, None], 1859, axis=1)
     rows = jnp.arange(len(values))[:, None]
     return dense.at[rows, jnp.asarray(indices, jnp.int32)].set(values)[:, :1858]
+
+
+# What `compact: true` makes of the arrays that are int64 without it.
+_COMPACT = {
+    "input_ids": np.int16,
+    "board_target_ids": np.int8,
+    "move_target_ids": np.int16,
+    "block_id": np.int16,
+    "variation_epoch": np.int32,
+}
+
+
+def widen_tokens(batch: Mapping[str, jax.Array | np.ndarray]) -> dict[str, jax.Array]:
+    """A batch of tokens (``compact: true``) with the types that it has without ``compact``; may be
+    called inside jax.jit.
+
+    What iterate() gives of the feed's own int64 arrays: int64 with ``jax_enable_x64``, without it
+    int32, which holds all of these numbers.
+
+    Args:
+        batch: Name to array, L places a row, as the feed or iterate() gives them:
+            input_ids         int16  [rows, L]
+            board_target_ids  int8   [rows, L]  -100: no target
+            move_target_ids   int16  [rows, L]  -100: no target
+            block_id          int16  [rows, L]
+            variation_epoch   int32  [rows]     of feeds with variations
+            and any others. These may also be int32 or int64 already.
+    Returns:
+        A new dictionary: these with the wide type, the others (masks, values, lineage) as they are.
+    Raises:
+        ValueError: There is no input_ids, or one of these has another dtype.
+    """
+    if "input_ids" not in batch:
+        raise ValueError(f"widen_tokens takes a batch of tokens; this one has {list(batch)}")
+    wide = jax.dtypes.canonicalize_dtype(np.int64)
+    widened = {}
+    for name, array in batch.items():
+        if name not in _COMPACT:
+            widened[name] = jnp.asarray(array)
+            continue
+        if array.dtype not in (_COMPACT[name], np.int32, np.int64):
+            compact = np.dtype(_COMPACT[name])
+            raise ValueError(f"widen_tokens takes {name} as {compact}, not {array.dtype}")
+        widened[name] = jnp.asarray(array).astype(wide)
+    return widened
 
 
 class _HandedOut:

@@ -41,7 +41,14 @@ from .batch import Batch
 from .errors import FeedEnd, FeedIOError, InvalidRequest
 from .feed import Feed, attach
 
-__all__ = ["FeedDataset", "FeedLoader", "expand_planes", "expand_policy", "rank_and_world"]
+__all__ = [
+    "FeedDataset",
+    "FeedLoader",
+    "expand_planes",
+    "expand_policy",
+    "rank_and_world",
+    "widen_tokens",
+]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -156,6 +163,47 @@ def expand_policy(
     """
     dense = filler.to(values.dtype)[:, None].repeat(1, 1859)
     return dense.scatter_(1, indices.long(), values)[:, :1858]
+
+
+# What `compact: true` makes of the arrays that are int64 without it.
+_COMPACT = {
+    "input_ids": torch.int16,
+    "board_target_ids": torch.int8,
+    "move_target_ids": torch.int16,
+    "block_id": torch.int16,
+    "variation_epoch": torch.int32,
+}
+
+
+def widen_tokens(batch: Mapping[str, torch.Tensor]) -> Tensors:
+    """A batch of tokens (``compact: true``) with the types that it has without ``compact``, on its
+    device.
+
+    The same numbers as the feed's own int64 arrays have.
+
+    Args:
+        batch: Name to tensor, L places a row, as the feed gives them:
+            input_ids         int16  [rows, L]
+            board_target_ids  int8   [rows, L]  -100: no target
+            move_target_ids   int16  [rows, L]  -100: no target
+            block_id          int16  [rows, L]
+            variation_epoch   int32  [rows]     of feeds with variations
+            and any others. One that is int64 already stays the same tensor.
+    Returns:
+        A new dictionary in the order of ``batch``: these as int64, in memory of their own, the
+        others (masks, values, lineage) the same tensors.
+    Raises:
+        ValueError: There is no input_ids, or one of these has another dtype.
+    """
+    if "input_ids" not in batch:
+        raise ValueError(f"widen_tokens takes a batch of tokens; this one has {list(batch)}")
+    wide = {}
+    for name, tensor in batch.items():
+        compact = _COMPACT.get(name, tensor.dtype)
+        if tensor.dtype not in (compact, torch.int64):
+            raise ValueError(f"widen_tokens takes {name} as {compact}, not {tensor.dtype}")
+        wide[name] = tensor.long() if name in _COMPACT else tensor
+    return wide
 
 
 # ---- pinned memory ----
@@ -500,4 +548,3 @@ class FeedLoader:
     def __repr__(self) -> str:
         length = "" if self.batches is None else f", batches={self.batches}"
         return f"FeedLoader({self.feed!r}, device={self.device}{length})"
-

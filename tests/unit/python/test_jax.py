@@ -35,7 +35,9 @@ jax = pytest.importorskip("jax", reason="no JAX: scripts/test --with-frameworks 
 import jax.numpy as jnp  # noqa: E402
 
 import ringfeed  # noqa: E402
-from ringfeed.jax import expand_planes, expand_policy, iterate  # noqa: E402
+from compact_tokens import compact_batch, wide_batch  # noqa: E402
+
+from ringfeed.jax import expand_planes, expand_policy, iterate, widen_tokens  # noqa: E402
 
 # As PATIENCE_S, for programs that import JAX, which takes a while on a busy machine.
 PROGRAM_S = 10 * PATIENCE_S
@@ -87,6 +89,36 @@ def test_policy_is_made_of_its_entries() -> None:
     filler = dense[:, 0] * 0 + np.array([-1, -1, -1, 0], np.float32)
     got = jax.jit(expand_policy)(indices, values, filler)
     assert np.asarray(got).tobytes() == dense.tobytes()
+
+
+@pytest.mark.parametrize("variations", [False, True])
+def test_tokens_are_widened(variations: bool) -> None:
+    compact, wanted = compact_batch(variations), wide_batch(variations)
+
+    def check(widened: dict[str, Any]) -> None:
+        assert set(widened) == set(wanted)
+        for name, array in wanted.items():
+            dtype = np.int32 if array.dtype == np.int64 and not jax.config.jax_enable_x64 else None
+            assert isinstance(widened[name], jax.Array)
+            assert widened[name].dtype == (dtype or array.dtype), name
+            np.testing.assert_array_equal(widened[name], array)
+
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            arrays = {name: jnp.asarray(array) for name, array in compact.items()}
+            check(widen_tokens(compact))
+            check(widen_tokens(arrays))
+            check(jax.jit(widen_tokens)(arrays))
+            check(widen_tokens(wanted))
+
+
+def test_what_is_no_batch_of_tokens_is_not_widened() -> None:
+    compact = compact_batch(True)
+    with pytest.raises(ValueError, match="this one has .'planes'"):
+        widen_tokens({"planes": compact["wl_targets"]})
+    for name in ("input_ids", "board_target_ids", "variation_epoch"):
+        with pytest.raises(ValueError, match=f"takes {name} as int.*, not float32"):
+            widen_tokens({**compact, name: compact[name].astype(np.float32)})
 
 
 @pytest.mark.parametrize("view", VIEWS)

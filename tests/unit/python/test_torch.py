@@ -28,6 +28,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 
+from compact_tokens import compact_batch, wide_batch  # noqa: E402
 from fake_feed import (  # noqa: E402, F401
     PATIENCE_S,
     ROOT,
@@ -175,6 +176,34 @@ def test_tensors_on_a_device_have_memory_of_their_own(
         np.testing.assert_array_equal(batch["x"], rows_of(1, 4))
         del batch
         assert feed.stats().held == 0
+
+
+# ---- batches of tokens ----
+
+
+@pytest.mark.parametrize("variations", [False, True])
+def test_tokens_are_widened(variations: bool) -> None:
+    compact = {k: torch.from_numpy(array) for k, array in compact_batch(variations).items()}
+    wanted = wide_batch(variations)
+    widened = bridge.widen_tokens(compact)
+    assert list(widened) == list(wanted)
+    for name, array in wanted.items():
+        assert widened[name].numpy().dtype == array.dtype, name
+        np.testing.assert_array_equal(widened[name].numpy(), array)
+        if compact[name].dtype == widened[name].dtype:
+            assert widened[name] is compact[name], "nothing is copied that need not be"
+    again = bridge.widen_tokens(widened)
+    assert all(again[name] is widened[name] for name in wanted)
+
+
+def test_what_is_no_batch_of_tokens_is_not_widened() -> None:
+    compact = {name: torch.from_numpy(array) for name, array in compact_batch(True).items()}
+    with pytest.raises(ValueError, match="this one has .'planes'"):
+        bridge.widen_tokens({"planes": compact["wl_targets"]})
+    for name in ("input_ids", "board_target_ids", "variation_epoch"):
+        for wrong in (torch.float32, torch.uint8):
+            with pytest.raises(ValueError, match=f"takes {name} as torch.int.*, not {wrong}"):
+                bridge.widen_tokens({**compact, name: compact[name].to(wrong)})
 
 
 # ---- devices that read by themselves ----
