@@ -93,7 +93,8 @@ class Feed:
             "extra": "",
         }
         config = self.work / "bench.textproto"
-        config.write_text(CONFIG.format(**{**values, "data": arguments.data, **settings}))
+        pipeline = settings.pop("pipeline", CONFIG)
+        config.write_text(pipeline.format(**{**values, "data": arguments.data, **settings}))
         self.environment = {
             **os.environ,
             "RINGFEED_SOCKET_DIR": str(self.work / "sockets"),
