@@ -27,8 +27,9 @@ else()
       "print(p.get_include(), d, d + '/libarrow.so.' + v, d + '/libparquet.so.' + v, p.cpp_build_info.version, sep='|', end='')")
   list(JOIN ask "\n" ask)
   foreach(python "$ENV{RINGFEED_VENV}/bin/python" "${CMAKE_SOURCE_DIR}/.venv/bin/python" python3)
+    # Isolated from PYTHONPATH, by which pip hides what is installed from what it builds.
     execute_process(
-      COMMAND ${python} -c "${ask}"
+      COMMAND ${python} -I -c "${ask}"
       OUTPUT_VARIABLE answer
       RESULT_VARIABLE failed
       ERROR_QUIET)
