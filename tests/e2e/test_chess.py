@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -269,6 +268,42 @@ def test_no_board_but_the_first(make_feed: MakeFeed, tmp_path: Path) -> None:
         reference.parquet_files(directory), 256, 16, seed=SEED, skip_board_prob=1, start_first=True
     )
     assert_same(got, list(want))
+
+
+@pytest.mark.parametrize("order", ["", "order: EXACT shuffle_games: false"])
+def test_values_of_the_played_move(make_feed: MakeFeed, tmp_path: Path, order: str) -> None:
+    (tmp_path / "games").mkdir()
+    rows = chess_data.random_games(20, 11, plies=12, missing=False)
+    asked = []
+    for number, row in enumerate(rows):
+        row["played_q"] = None if number % 7 == 3 else number % 11 / 8 - 0.5
+        row["played_d"] = None if number % 5 == 2 else number % 3 / 4
+        known = row["played_q"] is not None and row["played_d"] is not None
+        # Only both together are worth something; q is what win less loss would be.
+        wdl = (row["played_q"], row["played_d"], 0.0) if known else (None, None, None)
+        asked.append({**row, **dict(zip(("win", "draw", "loss"), wdl))})
+    chess_data.write_parquet(
+        rows,
+        tmp_path / "games" / "a.parquet",
+        columns=[*chess_data.GAME_COLUMNS, "played_q", "played_d"],
+        types={"played_q": pa.float64(), "played_d": pa.float64()},
+    )
+    got = stacked(
+        all_of(
+            make_feed(
+                tmp_path / "games",
+                games=f"value_columns: PLAYED_Q_D window_start: FIRST_PLY {order}",
+                batcher="lineage: true",
+            )
+        )
+    )
+    assert len(got["input_ids"]) == 20
+    ids = reference.game_ids(asked)
+    for number, (_, game, start, _) in enumerate(got["lineage"]):
+        sequence = reference.game_tokens(reference.game_rows(asked, ids[game]), lambda _: True)
+        want = reference.game_sample(sequence, int(start), 256, overwrite_values=bool(order))
+        for name, array in want.items():
+            assert np.array_equal(got[name][number], array), (name, game)
 
 
 def test_positions_as_tokens(make_feed: MakeFeed, tmp_path: Path) -> None:
@@ -837,7 +872,7 @@ APART = " ".join(f'stage_groups {{ name: "{name}" stages: "{name}" }}' for name 
 
 
 def killed(run: FeedRun, kills: int, supervisor_at: int | None, seed: int) -> Batches:
-    """The batches of a feed whose workers are killed while a trainer reads slowly."""
+    """The batches of a feed whose workers are killed while a trainer reads."""
     rng = random.Random(seed)
     got: Batches = []
     victims = Counter[str]()
@@ -847,16 +882,18 @@ def killed(run: FeedRun, kills: int, supervisor_at: int | None, seed: int) -> Ba
         for batch in feed:
             got.append({name: np.array(batch[name]) for name in batch})
             batch.release()
-            time.sleep(0.02)
             if len(got) == supervisor_at:
                 run.process.kill()
                 run.process.wait()
                 run.start()
                 wait_until(lambda: "feed_adopted" in run.text() and run.status(), "the successor")
             elif len(got) % 4 == 3 and victims.total() < kills:
-                name, pid = rng.choice(sorted(run.all_workers().items()))
+                workers = wait_until(run.all_workers, "a worker")
+                name, pid = rng.choice(sorted(workers.items()))
                 os.kill(pid, signal.SIGKILL)
                 victims[name] += 1
+                # Gone, or replaced already: the next batches are those of whoever comes.
+                wait_until(lambda: run.all_workers().get(name) != pid, f"the end of {name}")
     assert run.wait() == 0, run.text()
     assert victims.total() == kills and len(victims) >= 4, victims
     assert "dead_letter" not in run.text()
