@@ -294,6 +294,8 @@ StepStatus ExactReader::close_file(Step& step, const Record& record, bool is_who
   if (!file.batches.empty() && !open(file, random)) {
     fault(step, file, 0, "a column is missing");
     leave_file(step, number);
+  } else {
+    opened(step, file);
   }
   step.store(worker.python, random.place().python);
   step.store(worker.numpy, random.place().numpy);
@@ -481,6 +483,10 @@ class ExactGames final : public ExactReader {
     std::iota(file.order.begin(), file.order.end(), 0U);
     if (own_.shuffle_games()) random.numpy.shuffle(std::span(file.order));
     return true;
+  }
+
+  void opened(Step& step, const File& file) override {
+    step.count(rows_without_game_, file.games.rows_without_game());
   }
 
   Item next(Step& step, File& file, std::uint32_t game, RandomStreams& random,

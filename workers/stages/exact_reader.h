@@ -123,6 +123,10 @@ class ExactReader : public Stage {
   // Puts the file's items into their order. False: the file has a fault (said and counted by
   // fault()).
   virtual bool open(File& file, RandomStreams& random) = 0;
+  // It has been opened for the first time: what is to be counted of it.
+  virtual void opened(Step& step, const File& file) {
+    static_cast<void>(step), static_cast<void>(file);
+  }
   virtual Item next(Step& step, File& file, std::uint32_t item, RandomStreams& random,
                     formats::TokenSequence& out) = 0;
   // The rest of a file is not used.
