@@ -133,9 +133,11 @@ typedef struct rf_tensor {
   char dtype[16];       /* as NumPy names it: "float32", "int64", "uint8", ... */
   uint32_t item_bytes;  /* bytes of one element; 0 for a dtype that this library does not know */
   uint32_t dims;        /* dimensions in shape, 1 to 8 */
-  int64_t shape[8];     /* shape[0] is -1: the rows of the batch */
+  int64_t shape[8];     /* -1: rf_batch.rows, as the first only; -2 - i: rf_batch.ragged[i]; other
+                           lengths are the same in every batch, also the first may be. See
+                           rf_tensor_length */
   uint64_t offset;      /* bytes from the start of the batch; a multiple of 64 */
-  uint64_t bytes;       /* with rows_max rows */
+  uint64_t bytes;       /* of the largest: no batch has more items than fit */
   uint64_t reserved[4]; /* 0 */
 } rf_tensor;
 
@@ -152,7 +154,7 @@ typedef struct rf_schema_info {
 /* A batch that this member holds. */
 typedef struct rf_batch {
   uint32_t struct_size;  /* set by the caller before rf_next: sizeof(rf_batch) */
-  uint32_t rows;         /* rows used, 1 to rows_max */
+  uint32_t rows;         /* rows used, 0 to rows_max */
   uint64_t seq;          /* number of the batch in the feed, from 1 */
   uint64_t bytes;        /* bytes used in the slot */
   const void* data;      /* the slot, valid until rf_release; may be written (through a cast) with
@@ -163,8 +165,24 @@ typedef struct rf_batch {
   uint32_t crc32c;       /* CRC-32C of the bytes; 0 if the feed computes none */
   uint32_t layout_id;    /* 0: as in the schema */
   uint64_t published_ns; /* CLOCK_MONOTONIC when it was published */
-  uint32_t ragged[16];   /* lengths of the dimensions that vary, in schema order */
+  uint32_t ragged[16];   /* lengths that vary from batch to batch, see rf_tensor.shape; else 0 */
 } rf_batch;
+
+/* Length of dimension `dim`, 0 to dims - 1, of an array in this batch. */
+static inline uint64_t rf_tensor_length(const rf_tensor* tensor, const rf_batch* batch,
+                                        uint32_t dim) {
+  const int64_t length = tensor->shape[dim];
+  if (length >= 0) return (uint64_t)length;
+  return length == -1 ? batch->rows : batch->ragged[-2 - length];
+}
+
+/* Items of an array in this batch; what rf_next gave out has room for them in tensor->bytes. */
+static inline uint64_t rf_tensor_items(const rf_tensor* tensor, const rf_batch* batch) {
+  uint64_t items = 1;
+  uint32_t dim;
+  for (dim = 0; dim < tensor->dims; ++dim) items *= rf_tensor_length(tensor, batch, dim);
+  return items;
+}
 
 /* Where this member, its group and the feed stand. */
 typedef struct rf_stats_info {

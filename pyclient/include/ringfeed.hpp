@@ -33,6 +33,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "ringfeed.h"
 
@@ -94,26 +95,32 @@ class Batch {
   [[nodiscard]] const rf_batch& raw() const noexcept { return raw_; }
   explicit operator bool() const noexcept { return feed_ != nullptr; }
 
-  // The array of that name, rows() rows of it, row-major, in the slot itself: dead with the batch.
-  // Throws ClientError (RF_INVALID): no such tensor, another item size, or given back already.
+  // The array of that name, all of its items in this batch, row-major, in the slot itself: dead
+  // with the batch. Throws ClientError (RF_INVALID): no such tensor, another item size, or given
+  // back already.
   template <typename T>
   [[nodiscard]] std::span<const T> tensor(std::string_view name) const {
-    if (feed_ == nullptr) throw ClientError(RF_INVALID, "this batch was given back");
-    for (uint32_t i = 0; i < schema_->tensor_count; ++i) {
-      const rf_tensor& found = schema_->tensors[i];
-      if (name != found.name) continue;
-      if (found.item_bytes != sizeof(T)) {
-        throw ClientError(RF_INVALID, "tensor " + std::string(name) + " is " + found.dtype +
-                                          ", items of " + std::to_string(found.item_bytes) +
-                                          " bytes: asked for items of " +
-                                          std::to_string(sizeof(T)));
-      }
-      uint64_t items = found.shape[0] < 0 ? raw_.rows : static_cast<uint64_t>(found.shape[0]);
-      for (uint32_t d = 1; d < found.dims; ++d) items *= static_cast<uint64_t>(found.shape[d]);
-      const auto* const at = static_cast<const unsigned char*>(raw_.data) + found.offset;
-      return {reinterpret_cast<const T*>(at), static_cast<std::size_t>(items)};
+    const rf_tensor& found = spec(name);
+    if (found.item_bytes != sizeof(T)) {
+      throw ClientError(RF_INVALID, "tensor " + std::string(name) + " is " + found.dtype +
+                                        ", items of " + std::to_string(found.item_bytes) +
+                                        " bytes: asked for items of " + std::to_string(sizeof(T)));
     }
-    throw ClientError(RF_INVALID, "the feed has no tensor " + std::string(name));
+    const auto* const at = static_cast<const unsigned char*>(raw_.data) + found.offset;
+    // rf_next has compared their number with the room that they have.
+    return {reinterpret_cast<const T*>(at),
+            static_cast<std::size_t>(rf_tensor_items(&found, &raw_))};
+  }
+
+  // Lengths of the dimensions of that array in this batch. Throws ClientError (RF_INVALID) as
+  // tensor().
+  [[nodiscard]] std::vector<std::size_t> shape(std::string_view name) const {
+    const rf_tensor& found = spec(name);
+    std::vector<std::size_t> lengths(found.dims);
+    for (uint32_t d = 0; d < found.dims; ++d) {
+      lengths[d] = static_cast<std::size_t>(rf_tensor_length(&found, &raw_, d));
+    }
+    return lengths;
   }
 
   // The same array for writing. Only this process sees what is written, and only until the batch is
@@ -145,6 +152,13 @@ class Batch {
 
  private:
   friend class Feed;
+  [[nodiscard]] const rf_tensor& spec(std::string_view name) const {
+    if (feed_ == nullptr) throw ClientError(RF_INVALID, "this batch was given back");
+    for (uint32_t i = 0; i < schema_->tensor_count; ++i) {
+      if (name == schema_->tensors[i].name) return schema_->tensors[i];
+    }
+    throw ClientError(RF_INVALID, "the feed has no tensor " + std::string(name));
+  }
   Batch(rf_feed* feed, const rf_schema_info* schema, const rf_batch& raw,
         bool private_view) noexcept
       : feed_(feed), schema_(schema), raw_(raw), private_view_(private_view) {}

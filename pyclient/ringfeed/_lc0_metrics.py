@@ -7,7 +7,6 @@ a gauge there is one there too, all others are counts.
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -124,7 +123,8 @@ def _load(load: Mapping[str, Any], kind: str) -> bytes:
     name = load["name"]
     if kind == "shuffling_chunk_pool":
         name = _LOADS_OF_POOLS.get(name, name)
-    return _text(1, name) + _double(2, busy) + _double(3, busy + asleep)
+    seconds = _control.double_field(2, busy) + _control.double_field(3, busy + asleep)
+    return _text(1, name) + seconds
 
 
 def _queue(queue: Mapping[str, Any]) -> bytes:
@@ -146,7 +146,3 @@ def _named(field: int, name: str, rest: bytes) -> bytes:
 
 def _text(field: int, text: str) -> bytes:
     return _control.bytes_field(field, text.encode())
-
-
-def _double(field: int, value: float) -> bytes:
-    return _control.fixed64_field(field, int.from_bytes(struct.pack("<d", value), "little"))

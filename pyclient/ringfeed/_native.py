@@ -248,7 +248,7 @@ def error_for(status: int, text: str) -> errors.RingfeedError:
 
 @dataclass(frozen=True)
 class RawTensor:
-    """One array of the schema; the first of ``shape`` is -1 for the rows of a batch."""
+    """One array of the schema; ``shape`` as Tensor.shape."""
 
     name: str
     dtype: str

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _native
 from ._transfers import Transfers
-from .errors import BatchReleased
+from .errors import BatchReleased, FeedDamaged
 from .schema import Schema, Tensor
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class _Memory:
         self._lease = lease
         self.__array_interface__ = {
             "data": (lease.data + tensor.offset, not writable),
-            "shape": tensor.shape_of(lease.rows),
+            "shape": tensor.shape_of(lease.rows, lease.ragged),
             # Of what NumPy does not have by itself: the bits, which a view then names.
             "typestr": "<u2" if tensor.element == "bfloat16" else tensor.dtype.str,
             "version": 3,
@@ -54,11 +54,12 @@ class Batch(Mapping[str, np.ndarray]):
     Attributes:
         view: "readonly", "private" or "copy".
         seq: Number of the batch in the feed, from 1.
-        rows: Rows in it, 1 to ``schema.rows_max``.
+        rows: Rows in it, 0 to ``schema.rows_max``.
         tries: How many members died while they held it; 0 for a first delivery.
         nbytes: Bytes in the slot.
         token: Two numbers: what went into it, as the last stage defines it.
-        ragged: 16 numbers: lengths of the dimensions that vary, in schema order.
+        ragged: 16 numbers: lengths that vary from batch to batch, see Tensor.shape; 0 where the
+            schema has none.
         slot: Index of the slot.
         crc32c: CRC-32C of the bytes, 0 if the feed computes none; see verify().
         published_ns: CLOCK_MONOTONIC when it was published.
@@ -86,9 +87,21 @@ class Batch(Mapping[str, np.ndarray]):
         self.slot: int = lease.slot
         self.crc32c: int = lease.crc32c
         self.published_ns: int = lease.published_ns
+        if schema.varies:
+            self._check_lengths()
         if view == "copy":
             self._arrays = {name: np.array(self._mapped(name)) for name in schema}
             self._lease = None
+
+    def _check_lengths(self) -> None:
+        """Raises FeedDamaged for lengths that do not fit: nothing beyond a tensor is mapped."""
+        for tensor in self._schema.values():
+            shape = tensor.shape_of(self.rows, self.ragged)
+            if not tensor.fits(shape):
+                raise FeedDamaged(
+                    f"batch {self.seq}: tensor {tensor.name} would have shape {list(shape)}, which "
+                    f"does not fit its {tensor.nbytes} bytes; the batch is skipped"
+                )
 
     def _mapped(self, name: str) -> np.ndarray:
         tensor = self._schema[name]

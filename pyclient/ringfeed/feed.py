@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,10 @@ class Feed:
         self._last = 0  # number of the batch that was handed out last
         self._leases: list[tuple[int, weakref.ref[Any]]] = []
         self._again: set[int] = set()  # batches that may come again and have been seen
+        # Says whether a batch is passed over, unseen; None: none is.
+        self._passes: Callable[[Batch], bool] | None = None
+        # Claimed and looked at, but not handed out: the next one. At most one, of one thread.
+        self._ahead: deque[tuple[Batch, weakref.ref[Any]]] = deque()
         self._transfers = Transfers()
         self._unpin: Callable[[], object] | None = None
         self.name = name
@@ -189,7 +194,7 @@ class Feed:
     def next(self, timeout_s: float | None = None) -> Batch:
         """Claim the next batch for this member and map it without copying.
 
-        Shapes: as in ``feed.schema``, with ``batch.rows`` rows.
+        Shapes: as in ``feed.schema``, with ``batch.rows`` rows and the lengths of ``batch.ragged``.
         Args:
             timeout_s: Longest wait in seconds; None: the timeout_s given to attach(), and if that
                 is None as well, until a batch comes or the feed ends.
@@ -204,10 +209,23 @@ class Feed:
             FeedFailed: The feed has stopped; the text is its reason.
             FeedStopped: The feed was stopped before its end; the text says by whom.
             FeedDetached: The group has left the feed, or this feed was closed.
+            FeedDamaged: A batch contradicts the schema; it is skipped, calling again is safe.
             ForkedFeed: Called in a child of the process that attached.
             KeyboardInterrupt: Ctrl-C while waiting; nothing is claimed.
         Source: slot of the payload segment named by the batch's descriptor.
         """
+        batch, lease = self._ahead.popleft() if self._ahead else self._claim(timeout_s)
+        self._note(batch.seq, lease)
+        return batch
+
+    def _peek(self) -> Batch:
+        """The batch that next() will return; for one thread, which is also that of next()."""
+        if not self._ahead:
+            self._ahead.append(self._claim(None))
+        return self._ahead[0][0]
+
+    def _claim(self, timeout_s: float | None) -> tuple[Batch, weakref.ref[Any]]:
+        """As next(), which takes note of it; the batch and its lease."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = None if limit_s is None else time.monotonic() + limit_s
         collected = False
@@ -222,8 +240,10 @@ class Feed:
                     self._again.discard(batch.seq)
                     batch.release()
                     continue
-                self._note(batch.seq, lease)
-                return batch
+                if self._passes is not None and self._passes(batch):
+                    batch.release()
+                    continue
+                return batch, weakref.ref(lease)
             if status == _native.TIMEOUT:
                 if _left_ms(deadline) == 0:
                     # A poll is not worth a question.
@@ -247,10 +267,10 @@ class Feed:
             elif status != _native.INTERRUPTED:
                 raise _native.error_for(status, text)
 
-    def _note(self, seq: int, lease: object) -> None:
+    def _note(self, seq: int, lease: weakref.ref[Any]) -> None:
         self._last = seq
         self._leases = [(held, alive) for held, alive in self._leases if alive() is not None]
-        self._leases.append((seq, weakref.ref(lease)))
+        self._leases.append((seq, lease))
 
     def _waits_for(self) -> str:
         """What the supervisor says that the feed waits for; "" if it says nothing."""
@@ -351,10 +371,16 @@ class Feed:
             "rank": stats.rank,
             "world": stats.world,
             "last": self._last,
-            "next": self._last + stats.world if self._last else stats.next,
+            "next": self._next_batch(stats),
             # Handed out and still in somebody's hands: these come again if this process dies now.
             "held": [seq for seq, lease in self._leases if lease() is not None],
         }
+
+    def _next_batch(self, stats: FeedStats) -> int:
+        """Number of the batch that is handed out next; one may have been claimed beforehand."""
+        if self._last:
+            return self._last + stats.world
+        return self._ahead[0][0].seq if self._ahead else stats.next
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the state was saved: the next batch is the one that would have come next.
@@ -395,6 +421,9 @@ class Feed:
                 f"{stats.rank} of {stats.world}: {_ELSEWHERE}"
             )
         position = int(state["next"])
+        if self._ahead:
+            self._ahead.clear()
+            stats = self.stats()
         if stats.kind == "shared" and stats.members > 1:
             self._again = set(state["held"])
         elif stats.next <= position:
@@ -476,6 +505,7 @@ class Feed:
         that are held when the process ends count as not worked on and are delivered again.
         Copies to a device are waited for, and pinned memory is unregistered.
         """
+        self._ahead.clear()
         if not self.closed:
             self._let_devices_go()
         self._handle.close()
@@ -489,6 +519,8 @@ class Feed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is None:
+            self._ahead.clear()
         try:
             if not self.closed:
                 self._let_devices_go()

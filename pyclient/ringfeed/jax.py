@@ -28,6 +28,7 @@ except ModuleNotFoundError as error:
 from .batch import Batch
 from .errors import FeedEnd, SlotsExhausted
 from .feed import Feed
+from .schema import Schema
 
 __all__ = ["expand_planes", "expand_policy", "iterate", "widen_tokens"]
 
@@ -55,7 +56,9 @@ def iterate(
     Args:
         feed: The feed; it may be used otherwise as well, and stays open.
         device: Where to: a device, or a sharding. If the sharding spans processes, each gives its
-            own batch as its part (jax.make_array_from_process_local_data). None: JAX's default.
+            own batch as its part (jax.make_array_from_process_local_data); lengths that vary must
+            then be the same in all of them. Arrays that do not have a row for each row of the batch
+            (``Tensor.has_rows``) are whole on each device of this process. None: JAX's default.
         copy: Copy each batch first and give its slot back at once.
     Raises:
         SlotsExhausted: Arrays of so many batches live that the next cannot come: let them go, or
@@ -66,30 +69,42 @@ def iterate(
     while True:
         try:
             # Not by a name: a loop holds what its body holds, and no batch more.
-            yield _place(handed_out.next(feed), device, copy, handed_out)
+            yield _place(handed_out.next(feed), feed.schema, device, copy, handed_out)
         except FeedEnd:
             return
 
 
 def _place(
     batch: Batch,
+    schema: Schema,
     device: jax.Device | jax.sharding.Sharding | None,
     copy: bool,
     handed_out: _HandedOut,
 ) -> dict[str, jax.Array]:
     arrays = batch.copy() if copy else batch
-    spread = isinstance(device, jax.sharding.Sharding) and not device.is_fully_addressable
+    spread, whole = False, device
+    if isinstance(device, jax.sharding.Sharding):
+        spread, whole = not device.is_fully_addressable, _whole(device)
     placed = {}
     for name in arrays:
         array = arrays[name]
         if array.dtype == np.uint64 and not jax.config.jax_enable_x64:
             array = _halves(array)
-        if spread:
+        if not schema[name].has_rows:
+            placed[name] = jax.device_put(array, whole)
+        elif spread:
             placed[name] = jax.make_array_from_process_local_data(device, array)
         else:
             placed[name] = jax.device_put(array, device)
     handed_out.add(batch, placed)
     return placed
+
+
+def _whole(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    """The whole of an array on each device of the sharding that this process has."""
+    devices = np.array(sorted(sharding.addressable_devices, key=lambda device: device.id))
+    mesh = jax.sharding.Mesh(devices, ("all",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def _halves(array: np.ndarray) -> np.ndarray:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from . import _native
-from .errors import IncompatibleFeed
+from .errors import IncompatibleFeed, InvalidRequest
+
+# Lengths that may vary from batch to batch: those of batch.ragged.
+_RAGGED = 16
 
 
 @dataclass(frozen=True)
 class Tensor:
     """One array of a batch: row-major, little-endian.
 
-    ``shape`` is that of a batch of any size: -1 stands for its rows. ``offset`` is bytes from the
-    start of the slot, ``nbytes`` what it takes with ``rows_max`` rows. ``element`` is the feed's
-    name of the elements' type: that of ``dtype``, but for "bfloat16", which NumPy has only with the
-    package ml_dtypes; without it ``dtype`` is uint16, the bits.
+    ``shape`` is that of a batch of any size: -1 stands for its rows, as the first number only, and
+    -2 - i for ``batch.ragged[i]``, a length that varies from batch to batch; other numbers are the
+    same in every batch. ``offset`` is bytes from the start of the slot, ``nbytes`` what the largest
+    one takes. ``element`` is the feed's name of the elements' type: that of ``dtype``, but for
+    "bfloat16", which NumPy has only with the package ml_dtypes; without it ``dtype`` is uint16, the
+    bits.
     """
 
     name: str
@@ -28,9 +34,41 @@ class Tensor:
     nbytes: int
     element: str = ""
 
-    def shape_of(self, rows: int) -> tuple[int, ...]:
-        """Shape in a batch of this many rows."""
-        return tuple(rows if size < 0 else size for size in self.shape)
+    @property
+    def has_rows(self) -> bool:
+        """Is there a place for each row of the batch: is the first number of ``shape`` -1?"""
+        return bool(self.shape) and self.shape[0] == -1
+
+    @property
+    def varies(self) -> bool:
+        """Does a length vary other than the rows?"""
+        return any(size < -1 for size in self.shape)
+
+    def shape_of(self, rows: int, ragged: Sequence[int] = ()) -> tuple[int, ...]:
+        """Shape in a batch of so many rows and these lengths (``batch.rows``, ``batch.ragged``).
+
+        Raises:
+            InvalidRequest: A length that varies is not among those given.
+        """
+        if any(-2 - size >= len(ragged) for size in self.shape):
+            raise InvalidRequest(
+                f"tensor {self.name} of shape {list(self.shape)} has lengths that vary from batch "
+                f"to batch, and {len(ragged)} are given: give batch.ragged"
+            )
+        return tuple(
+            size if size >= 0 else rows if size == -1 else ragged[-2 - size] for size in self.shape
+        )
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Is there room for an array of this shape?"""
+        return math.prod(shape) * self.dtype.itemsize <= self.nbytes
+
+    def __str__(self) -> str:
+        lengths = ", ".join(
+            str(size) if size >= 0 else "B" if size == -1 else f"S{-2 - size}"
+            for size in self.shape
+        )
+        return f"{self.name}: {self.element}[{lengths}]"
 
 
 def _dtype(element: str) -> np.dtype:
@@ -46,13 +84,15 @@ def _dtype(element: str) -> np.dtype:
 class Schema(Mapping[str, Tensor]):
     """Name to Tensor, in the order of the feed.
 
-    Attributes: ``rows_max``, rows of a full batch; ``slot_bytes``, bytes of a slot.
+    Attributes: ``rows_max``, rows of a full batch; ``slot_bytes``, bytes of a slot; ``varies``, has
+    a tensor lengths that vary other than the rows?
     """
 
     def __init__(self, tensors: list[Tensor], rows_max: int, slot_bytes: int) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self.rows_max = rows_max
         self.slot_bytes = slot_bytes
+        self.varies = any(tensor.varies for tensor in tensors)
 
     @classmethod
     def of(cls, handle: _native.Handle) -> Schema:
@@ -74,10 +114,14 @@ class Schema(Mapping[str, Tensor]):
             known = Tensor(
                 tensor.name, dtype, tensor.shape, tensor.offset, tensor.nbytes, tensor.dtype
             )
-            items = 1
-            for size in known.shape_of(rows_max):
-                items *= size
-            if any(size < 0 for size in tensor.shape[1:]) or items * dtype.itemsize > tensor.nbytes:
+            if any(size < -1 - _RAGGED for size in tensor.shape) or -1 in tensor.shape[1:]:
+                raise IncompatibleFeed(
+                    f"tensor {tensor.name} has shape {tensor.shape}, which this ringfeed does not "
+                    "know: use the same version for supervisor and trainers"
+                )
+            # The widest batch may have few rows: with lengths that vary each batch is looked at.
+            rows = min(1, rows_max) if known.varies else rows_max
+            if not known.fits(known.shape_of(rows, (1,) * _RAGGED)):
                 raise IncompatibleFeed(
                     f"tensor {tensor.name} of shape {tensor.shape} and dtype {dtype} does not fit "
                     f"{tensor.nbytes} bytes with {rows_max} rows"
@@ -95,7 +139,5 @@ class Schema(Mapping[str, Tensor]):
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        inside = ", ".join(
-            f"{t.name}: {t.element}{list(t.shape)}".replace("-1", "B") for t in self.values()
-        )
+        inside = ", ".join(str(tensor) for tensor in self.values())
         return f"Schema({inside}; rows_max={self.rows_max})"

@@ -295,6 +295,18 @@ def rank_and_world() -> tuple[int, int] | None:
     return rank, world
 
 
+def told_by_rank_0(text: str) -> str | None:
+    """What rank 0 of the process group gives to this call, which every process makes.
+
+    None: there is no process group.
+    """
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    box: list[str] = [text]
+    torch.distributed.broadcast_object_list(box, src=0)
+    return box[0]
+
+
 def _attached(feed: str | Feed, group: str, ranked: bool | None, options: dict[str, Any]) -> Feed:
     if isinstance(feed, Feed):
         if options or ranked is not None or group != "default":

@@ -248,6 +248,38 @@ rf_status check_private(const rf_feed* feed) {
   return RF_OK;
 }
 
+// Lengths that this library can read, and that fit with as many rows as there can be. What varies
+// otherwise is compared batch by batch.
+rf_status check_shape(rf_feed* feed, const rf_tensor& tensor) {
+  // As long as everything that varies is 1.
+  rf_batch batch{};
+  batch.rows = feed->schema.rows_max;
+  for (uint32_t& length : batch.ragged) length = 1;
+  bool ragged = false;
+  for (uint32_t d = 0; d < tensor.dims; ++d) {
+    const int64_t length = tensor.shape[d];
+    if (length < -1 - kRaggedMax || (length == -1 && d > 0)) {
+      return fail(nullptr, RF_INCOMPATIBLE,
+                  "feed %s: dimension %u of tensor %s is %lld, which this library does not know: "
+                  "use the same ringfeed version for supervisor and trainers",
+                  feed->name, d, tensor.name, static_cast<long long>(length));
+    }
+    ragged = ragged || length < -1;
+  }
+  if (ragged) {
+    // The widest batch may have few rows.
+    if (batch.rows > 1) batch.rows = 1;
+    feed->ragged = true;
+  }
+  if (!fits(tensor, batch)) {
+    return fail(nullptr, RF_INCOMPATIBLE,
+                "feed %s: tensor %s does not fit the %llu bytes that it has with %u rows",
+                feed->name, tensor.name, static_cast<unsigned long long>(tensor.bytes),
+                feed->schema.rows_max);
+  }
+  return RF_OK;
+}
+
 rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
   const uint8_t* id = hello.reply.feed_id;
   rf_status status = map_segment(fds[kControlFd], shm::SegmentKind::kControl, "control", id,
@@ -307,6 +339,7 @@ rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
                   static_cast<unsigned long long>(tensor.offset),
                   static_cast<unsigned long long>(feed->slot_bytes));
     }
+    if (const rf_status told = check_shape(feed, tensor); told != RF_OK) return told;
   }
   return RF_OK;
 }

@@ -19,6 +19,8 @@
 namespace ringfeed::client {
 
 inline constexpr uint32_t kTensorsMax = 64;
+// Lengths that may vary from batch to batch: those of rf_batch.ragged.
+inline constexpr int64_t kRaggedMax = 16;
 inline constexpr size_t kErrorBytes = 1024;
 inline constexpr size_t kMessageBytes = size_t{64} * 1024;
 // A wait never lasts longer before the phase of the feed and the group are looked at again: the
@@ -100,6 +102,22 @@ bool send_message(int fd, const uint8_t* bytes, size_t count);
 ssize_t receive_message(int fd, const Deadline& deadline, uint8_t* bytes, size_t room, int* fds,
                         size_t fd_room, size_t* fd_count);
 
+// ---- arrays ----
+
+// Does this array have room for its items in this batch? Of a dtype that is not known one byte
+// each.
+inline bool fits(const rf_tensor& tensor, const rf_batch& batch) {
+  uint64_t bytes = tensor.item_bytes == 0 ? 1 : tensor.item_bytes;
+  bool empty = false;
+  bool too_many = false;
+  for (uint32_t d = 0; d < tensor.dims; ++d) {
+    const uint64_t length = rf_tensor_length(&tensor, &batch, d);
+    empty = empty || length == 0;
+    too_many = too_many || __builtin_mul_overflow(bytes, length, &bytes);
+  }
+  return empty || (!too_many && bytes <= tensor.bytes);
+}
+
 // ---- segments (segment.cc) ----
 
 struct Map {
@@ -160,6 +178,7 @@ struct rf_feed {
   bool ordered;
   uint64_t position;  // batches below it are passed over
   bool private_view;  // payload is mapped copy-on-write
+  bool ragged;        // some arrays have lengths that vary
   uint64_t epoch;
   uint32_t group_index;
   uint8_t member;

@@ -181,6 +181,15 @@ void pass_over(rf_feed* feed, uint64_t s) {
   ring_group(feed);
 }
 
+// An array that does not fit where it lies; null: all do. Without lengths that vary that is known
+// from the schema.
+const rf_tensor* too_large(const rf_feed* feed, const rf_batch& batch) {
+  for (uint32_t i = 0; feed->ragged && i < feed->schema.tensor_count; ++i) {
+    if (!fits(feed->tensors[i], batch)) return &feed->tensors[i];
+  }
+  return nullptr;
+}
+
 // Batch `s` is this member's: notes it and fills *batch.
 Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
   const shm::Descriptor& from = descriptor(feed, s);
@@ -219,6 +228,14 @@ Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
                       static_cast<unsigned long long>(full.bytes), full.rows,
                       static_cast<unsigned long long>(feed->slots),
                       static_cast<unsigned long long>(feed->slot_bytes), feed->schema.rows_max));
+  }
+  if (const rf_tensor* const tensor = too_large(feed, full); tensor != nullptr) {
+    shm::claim_finish(feed->group->words[s % feed->descriptors], s, feed->member);
+    return error(fail(feed, RF_DAMAGED,
+                      "feed %s: batch %llu: tensor %s has more items, by its %u rows and the "
+                      "lengths that vary, than fit its %llu bytes; it is skipped",
+                      feed->name, static_cast<unsigned long long>(s), tensor->name, full.rows,
+                      static_cast<unsigned long long>(tensor->bytes)));
   }
   full.data = feed->payload.data + offset;
   // Released slots have no private pages, but a program that locks all its memory makes some for

@@ -17,6 +17,9 @@ def main() -> int:
     parser.add_argument("--group", required=True)
     parser.add_argument("--count", required=True, help="file to which the positions so far are written")
     parser.add_argument("--step-ms", type=float, default=0, help="for which each batch is held")
+    parser.add_argument("--rank", type=int, help="of --world members of a ranked group")
+    parser.add_argument("--world", type=int)
+    parser.add_argument("--read", nargs="*", default=[], help="tensors that are summed up")
     arguments = parser.parse_args()
     stop = False
 
@@ -27,7 +30,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, on_signal)
     positions = batches = 0
     said = 0.0
-    with ringfeed.attach(arguments.feed, group=arguments.group, attach_timeout_s=120) as feed:
+    checksum = 0
+    member = {"rank": arguments.rank, "world": arguments.world}
+    with ringfeed.attach(
+        arguments.feed, group=arguments.group, attach_timeout_s=120, **member
+    ) as feed:
         with open(arguments.count, "w", buffering=1) as count:
             while not stop:
                 try:
@@ -38,6 +45,8 @@ def main() -> int:
                     break
                 positions += batch.rows
                 batches += 1
+                for name in arguments.read:
+                    checksum += int(batch[name].sum())
                 if arguments.step_ms:
                     time.sleep(arguments.step_ms / 1000)
                 batch.release()
@@ -47,7 +56,7 @@ def main() -> int:
                     count.seek(0)
                     count.write(f"{positions:016d} {batches:010d}\n")
                     said = now
-    json.dump({"positions": positions, "batches": batches}, sys.stdout)
+    json.dump({"positions": positions, "batches": batches, "checksum": checksum}, sys.stdout)
     return 0
 
 

@@ -94,6 +94,7 @@ class Feed:
         }
         config = self.work / "bench.textproto"
         pipeline = settings.pop("pipeline", CONFIG)
+        trainer_words = settings.pop("trainer_words", ["--group=g{i}"])
         config.write_text(pipeline.format(**{**values, "data": arguments.data, **settings}))
         self.environment = {
             **os.environ,
@@ -116,8 +117,8 @@ class Feed:
                     sys.executable,
                     str(ROOT / "tests" / "bench" / "bench_trainer.py"),
                     "--feed=bench",
-                    f"--group=g{i}",
                     f"--count={self.work}/count{i}",
+                    *(word.format(i=i) for word in trainer_words),
                 ],
                 env=self.environment,
                 stdout=subprocess.DEVNULL,

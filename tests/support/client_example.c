@@ -15,10 +15,8 @@ static int print_batch(const rf_schema_info* schema, const rf_batch* batch, doub
   printf("batch %" PRIu64 ": %" PRIu32 " rows", batch->seq, batch->rows);
   for (i = 0; i < schema->tensor_count; ++i) {
     const rf_tensor* tensor = &schema->tensors[i];
-    uint64_t items = batch->rows;
-    uint32_t d;
+    const uint64_t items = rf_tensor_items(tensor, batch);
     uint64_t k;
-    for (d = 1; d < tensor->dims; ++d) items *= (uint64_t)tensor->shape[d];
     printf(", %s %s x %" PRIu64, tensor->name, tensor->dtype, items);
     if (strcmp(tensor->dtype, "float32") == 0) {
       const float* values = (const float*)(const void*)((const char*)batch->data + tensor->offset);

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <google/protobuf/text_format.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
@@ -80,7 +82,7 @@ FakeFeed::FakeFeed(FakeFeedOptions options) : options_(std::move(options)) {
   geometry_.slots = options_.slots;
   geometry_.descriptors =
       options_.descriptors != 0 ? options_.descriptors : shm::descriptor_count(options_.lanes);
-  geometry_.slot_bytes = shm::align_up(batch_bytes(options_.rows_max), shm::kPageBytes);
+  geometry_.slot_bytes = shm::align_up(slot_bytes(), shm::kPageBytes);
   geometry_.ordered = options_.ordered;
   geometry_.checksum = options_.checksum;
   identity_.feed_id = shm::random_feed_id();
@@ -157,6 +159,33 @@ FakeFeed::~FakeFeed() {
 
 std::string FakeFeed::socket_path() const {
   return fmt::format("{}/{}.sock", options_.socket_dir, options_.feed);
+}
+
+std::uint64_t FakeFeed::slot_bytes() const {
+  return options_.tensors.empty() ? batch_bytes(options_.rows_max) : options_.slot_bytes;
+}
+
+bool FakeFeed::publish(const FakeBatch& batch) {
+  const std::lock_guard lock(mutex_);
+  Lane& lane = *lanes_[(next_ - 1) % geometry_.lanes];
+  lane.producer->attend_groups();
+  const auto slot = lane.producer->open(*lane.journal);
+  if (!slot) {
+    lane.journal->abandon();
+    return false;
+  }
+  RF_CHECK(batch.bytes.size() <= slot->size(), batch.bytes.size());
+  std::ranges::copy(batch.bytes, slot->begin());
+  shm::BatchInfo info;
+  info.bytes = batch.bytes.size();
+  info.rows = batch.rows;
+  RF_CHECK(batch.ragged.size() <= std::size(info.ragged), batch.ragged.size());
+  std::ranges::copy(batch.ragged, info.ragged);
+  lane.producer->publish(*lane.journal, info);
+  lane.journal->commit();
+  lane.producer->announce();
+  ++next_;
+  return true;
 }
 
 bool FakeFeed::publish_on(Lane& lane, std::uint32_t rows) {
@@ -278,6 +307,16 @@ void FakeFeed::spoil_header(shm::SegmentKind kind, std::function<void(shm::Segme
   spoil_ = std::move(spoil);
 }
 
+void FakeFeed::answer(std::vector<FakeAnswer> answers) {
+  const std::lock_guard lock(mutex_);
+  ready_.push_back(std::move(answers));
+}
+
+std::vector<FakeCall> FakeFeed::calls() const {
+  const std::lock_guard lock(mutex_);
+  return calls_;
+}
+
 void FakeFeed::set_silent(bool silent) {
   const std::lock_guard lock(mutex_);
   silent_ = silent;
@@ -314,7 +353,7 @@ shm::Fd FakeFeed::copy_for_sending(const shm::Fd& fd, shm::SegmentKind kind, std
   return copy;
 }
 
-// The reply to an attach request, and the descriptors that go with it.
+// The reply to a request, and the descriptors that go with it.
 std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
                              std::vector<shm::Fd>& fds) {
   Request request;
@@ -330,6 +369,27 @@ std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
   if (request.has_detach()) {
     leave(connection);
     reply.mutable_detach();
+    return reply.SerializeAsString();
+  }
+  if (request.has_stage_control()) {
+    const StageControlCall& call = request.stage_control();
+    std::string text;
+    google::protobuf::TextFormat::Printer printer;
+    printer.SetSingleLineMode(true);
+    printer.PrintToString(call.request(), &text);
+    calls_.push_back({call.stage(), call.key(), text});
+    if (call.key() == 0) return refused(Reply::BAD_REQUEST, "a message without a key");
+    if (!given_.contains(call.key())) {
+      if (ready_.empty()) return refused(Reply::INTERNAL, "the test has no answer ready");
+      given_[call.key()] = ready_.front();
+      ready_.pop_front();
+    }
+    for (const FakeAnswer& given : given_[call.key()]) {
+      StageControlAnswer& answer = *reply.mutable_stage_control()->add_answers();
+      answer.set_stage(given.stage);
+      RF_CHECK(answer.mutable_response()->ParseFromString(given.response), given.response.size());
+    }
+    reply.mutable_stage_control();
     return reply.SerializeAsString();
   }
   if (!request.has_attach()) return refused(Reply::BAD_REQUEST, "neither attach nor detach");
@@ -368,7 +428,8 @@ std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
       lane->producer->attend_groups();
       const auto& own =
           *reinterpret_cast<shm::LanePage*>(control_.data() + shm::lane_page_offset(lane->index));
-      from = std::max(from, own.answers[g].from.load());
+      // A lane at its end answers no more.
+      from = std::max({from, own.answers[g].from.load(), own.retire.load()});
     }
     page.head.start.store(wish.start() == AttachRequest::OLDEST ? from : next_);
     page.head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
@@ -406,7 +467,7 @@ std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
   body.set_lanes(geometry_.lanes);
   body.set_slots(geometry_.slots);
   body.set_descriptors(geometry_.descriptors);
-  body.set_slot_bytes(batch_bytes(options_.rows_max));
+  body.set_slot_bytes(slot_bytes());
   body.set_slot_stride(geometry_.slot_bytes);
   body.set_rows_max(options_.rows_max);
   body.set_control_bytes(control_.bytes());
@@ -414,19 +475,19 @@ std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
   body.set_group_bytes(shm::kGroupSegmentBytes);
   body.set_payload_bytes(payload_.bytes());
   body.set_supervisor_pid(static_cast<std::uint32_t>(::getpid()));
-  const auto tensor = [&](const char* name, const char* dtype, std::vector<std::int64_t> shape,
-                          std::uint64_t offset, std::uint64_t tensor_bytes) {
-    TensorSpec& spec = *body.add_tensors();
-    spec.set_name(name);
-    spec.set_dtype(dtype);
-    for (const std::int64_t size : shape) spec.add_shape(size);
-    spec.set_offset(offset);
-    spec.set_bytes(tensor_bytes);
-  };
   const std::uint64_t rows = options_.rows_max;
-  tensor("x", "float32", {-1, kColumns}, 0, rows * kColumns * 4);
-  tensor("id", "int64", {-1}, id_offset(options_.rows_max), rows * 8);
-  tensor("flags", "uint8", {-1, 2}, flags_offset(options_.rows_max), rows * 2);
+  const std::vector<FakeTensor> usual{
+      {"x", "float32", {-1, kColumns}, 0, rows * kColumns * 4},
+      {"id", "int64", {-1}, id_offset(options_.rows_max), rows * 8},
+      {"flags", "uint8", {-1, 2}, flags_offset(options_.rows_max), rows * 2}};
+  for (const FakeTensor& tensor : options_.tensors.empty() ? usual : options_.tensors) {
+    TensorSpec& spec = *body.add_tensors();
+    spec.set_name(tensor.name);
+    spec.set_dtype(tensor.dtype);
+    for (const std::int64_t size : tensor.shape) spec.add_shape(size);
+    spec.set_offset(tensor.offset);
+    spec.set_bytes(tensor.bytes);
+  }
 
   fds.push_back(copy_for_sending(control_fd_, shm::SegmentKind::kControl, control_.bytes()));
   fds.push_back(

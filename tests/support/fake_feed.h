@@ -5,13 +5,20 @@
 //   x      float32 [B, 3]  1000 * s + 3 * row + column
 //   id     int64   [B]     s
 //   flags  uint8   [B, 2]  s mod 256
+// Or it has the tensors that the test says, and publishes the bytes that the test gives.
+//
+// Messages to stages get the answers that the test has laid ready: each message the next one, and
+// one whose key has come before the same as then.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +27,21 @@
 #include "ringfeed/shm/segment.h"
 
 namespace ringfeed::testing {
+
+struct FakeTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;  // as TensorSpec.shape
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// A batch whose bytes the test gives.
+struct FakeBatch {
+  std::vector<std::byte> bytes;
+  std::uint32_t rows = 0;
+  std::vector<std::uint32_t> ragged = {};
+};
 
 struct FakeFeedOptions {
   std::string feed = "fake";
@@ -33,6 +55,20 @@ struct FakeFeedOptions {
   bool redeliver = true;
   std::uint32_t max_tries = 3;
   bool checksum = false;
+  std::vector<FakeTensor> tensors = {};  // empty: x, id and flags
+  std::uint64_t slot_bytes = 0;          // with tensors
+};
+
+// A message to stages, as it came.
+struct FakeCall {
+  std::string stage;  // "": all
+  std::uint64_t key = 0;
+  std::string request;  // a StageControlRequest, as text in one line
+};
+
+struct FakeAnswer {
+  std::string stage;
+  std::string response;  // a serialized StageControlResponse
 };
 
 class FakeFeed {
@@ -49,6 +85,8 @@ class FakeFeed {
   // Publishes the next `count` batches in order, each as soon as its lane has room; returns how
   // many it could before a lane had none.
   std::uint64_t publish(std::uint64_t count, std::uint32_t rows = 0);
+  // Publishes the next batch, with these bytes; false: its lane has no room.
+  bool publish(const FakeBatch& batch);
   // Publishes the next batch of one lane, whatever the others do; false: no room.
   bool publish_lane(std::uint32_t lane, std::uint32_t rows = 0);
   // Closes the lanes: no batch comes after those that are published.
@@ -68,6 +106,10 @@ class FakeFeed {
   void refuse(int code, const std::string& text);
   // Applied to the header of the segment whose descriptor is sent next, in a copy of its own.
   void spoil_header(shm::SegmentKind kind, std::function<void(shm::SegmentHeader&)> spoil);
+  // The next message to stages is answered with these.
+  void answer(std::vector<FakeAnswer> answers);
+  // Messages to stages until now.
+  [[nodiscard]] std::vector<FakeCall> calls() const;
   // Stops answering: requests are read and nothing is sent.
   void set_silent(bool silent);
 
@@ -86,6 +128,7 @@ class FakeFeed {
   void leave(Connection& connection);
   void recover(std::uint32_t group, std::uint32_t member);
   bool publish_on(Lane& lane, std::uint32_t rows);
+  [[nodiscard]] std::uint64_t slot_bytes() const;
   shm::Fd copy_for_sending(const shm::Fd& fd, shm::SegmentKind kind, std::uint64_t bytes);
 
   FakeFeedOptions options_;
@@ -106,6 +149,9 @@ class FakeFeed {
   shm::SegmentKind spoil_kind_ = shm::SegmentKind::kControl;
   std::function<void(shm::SegmentHeader&)> spoil_;
   bool silent_ = false;
+  std::deque<std::vector<FakeAnswer>> ready_;
+  std::map<std::uint64_t, std::vector<FakeAnswer>> given_;  // by key
+  std::vector<FakeCall> calls_;
   std::vector<std::unique_ptr<Connection>> connections_;
   shm::Fd listener_, wake_read_, wake_write_;
   std::atomic<bool> stop_{false};

@@ -1,7 +1,8 @@
 """A feed process for tests of the Python client, and what its batches hold.
 
 The feed is real shared memory with real producing lanes, in a process of its own (fake_feed.cc):
-batch s holds x = 1000 s + place, id = s, flags = s. Test modules import the fixture make_feed.
+batch s holds x = 1000 s + place, id = s, flags = s; or, with a Layout, what the test says. Test
+modules import the fixture make_feed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,34 @@ import ringfeed  # noqa: E402
 
 # Longest wait for what must happen; a test that needs it has failed.
 PATIENCE_S = 30.0
+
+
+class Layout:
+    """Tensors of a feed whose batches a test makes: name to (dtype, shape, items of the largest).
+
+    Shapes as in Tensor.shape.
+    """
+
+    def __init__(self, **tensors: tuple[str, tuple[int, ...], int]) -> None:
+        self._offsets: dict[str, int] = {}
+        self.options: list[str] = []  # of make_feed
+        self._bytes = 0
+        for name, (dtype, shape, items) in tensors.items():
+            size = items * np.dtype(dtype).itemsize
+            lengths = ",".join(map(str, shape))
+            self.options += ["--tensor", f"{name}:{dtype}:{lengths}:{self._bytes}:{size}"]
+            self._offsets[name] = self._bytes
+            self._bytes += (size + 63) // 64 * 64
+        self.options += ["--slot-bytes", str(self._bytes)]
+
+    def slot(self, arrays: Mapping[str, np.ndarray]) -> bytes:
+        """The bytes of a batch; where no array lies they are 0xa5."""
+        slot = bytearray(b"\xa5" * self._bytes)
+        for name, array in arrays.items():
+            data = array.tobytes()
+            slot[self._offsets[name] : self._offsets[name] + len(data)] = data
+        assert len(slot) == self._bytes, "an array is larger than its place"
+        return bytes(slot)
 
 
 class FakeFeed:
@@ -50,6 +79,32 @@ class FakeFeed:
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         return self._line()
+
+    def publish(
+        self,
+        layout: Layout,
+        arrays: Mapping[str, np.ndarray],
+        rows: int,
+        ragged: Sequence[int] = (),
+    ) -> None:
+        """Publishes one batch of these arrays as soon as there is room."""
+        file = self.directory / f"{self.name}.batch"
+        file.write_bytes(layout.slot(arrays))
+        lengths = ",".join(map(str, ragged)) or "-"
+        assert self.tell(f"batch {rows} {lengths} {file}") == "ok"
+
+    def answer(self, *answers: tuple[str, bytes]) -> None:
+        """Lays the answers to the next message ready: stage and StageControlResponse of each."""
+        words = " ".join(f"{stage} {response.hex() or '-'}" for stage, response in answers)
+        assert self.tell(f"answer {words}") == "ok"
+
+    def calls(self) -> list[tuple[str | None, int, str]]:
+        """Messages to stages until now: stage, key, StageControlRequest as text."""
+        found = []
+        for call in filter(None, self.tell("calls").split("\t")):
+            stage, key, request = call.split(" ", 2)
+            found.append((None if stage == "-" else stage, int(key), request.strip()))
+        return found
 
     def attach(self, **options: object) -> ringfeed.Feed:
         settings: dict = {"timeout_s": PATIENCE_S, "socket_dir": self.directory}

@@ -35,4 +35,28 @@ inline void describe_batch(std::span<const BatchArray> arrays, std::uint64_t bat
   schema.set_rows_max(static_cast<std::uint32_t>(batch_size));
 }
 
+// An array whose lengths are not all those of a row.
+struct RaggedArray {
+  std::string name;
+  std::string dtype;                // as in TensorSpec
+  std::vector<std::int64_t> shape;  // likewise
+  std::uint64_t bytes;              // of the largest
+  std::uint64_t offset;             // in the slot
+};
+
+// `end`: bytes of a batch with the largest of each array.
+inline void describe_batch(std::span<const RaggedArray> arrays, std::uint64_t rows_max,
+                           std::uint64_t end, BatchSchema& schema) {
+  for (const RaggedArray& array : arrays) {
+    TensorSpec& tensor = *schema.add_tensors();
+    tensor.set_name(array.name);
+    tensor.set_dtype(array.dtype);
+    for (const std::int64_t size : array.shape) tensor.add_shape(size);
+    tensor.set_offset(array.offset);
+    tensor.set_bytes(array.bytes);
+  }
+  schema.set_slot_bytes(shm::align_up(end, shm::kPageBytes));
+  schema.set_rows_max(static_cast<std::uint32_t>(rows_max));
+}
+
 }  // namespace ringfeed

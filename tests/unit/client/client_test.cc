@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fake_feed.h"
@@ -267,6 +269,99 @@ TEST(Attach, LeavesNoDescriptorAndNoMappingBehind) {
   EXPECT_EQ(mappings(), maps_before);
   // The server closes its ends in its own time.
   while (open_descriptors() > fds_before) std::this_thread::yield();
+}
+
+// ---- lengths that vary from batch to batch ----
+//
+//   tokens  int32 [rows, ragged 1]   at   0, room for 16
+//   offset  int64 [ragged 0]         at  64, room for  8
+//   total   int64 [2]                at 128
+
+FakeFeedOptions ragged_options() {
+  FakeFeedOptions options;
+  options.rows_max = 8;
+  options.slot_bytes = 192;
+  options.tensors = {{"tokens", "int32", {-1, -3}, 0, 64},
+                     {"offset", "int64", {-2}, 64, 64},
+                     {"total", "int64", {2}, 128, 16}};
+  return options;
+}
+
+FakeBatch ragged_batch(std::uint32_t rows, std::uint32_t offsets, std::uint32_t width) {
+  return {std::vector<std::byte>(192), rows, {offsets, width}};
+}
+
+std::uint64_t items(const Member& member, std::uint32_t tensor) {
+  return rf_tensor_items(&rf_schema(member.feed())->tensors[tensor], &member.batch());
+}
+
+TEST(Ragged, EachBatchHasItsOwnLengths) {
+  FakeFeed fake(ragged_options());
+  Member member(fake);
+  const rf_tensor& tokens = rf_schema(member.feed())->tensors[0];
+  EXPECT_EQ(tokens.shape[1], -3);
+  for (const auto& [rows, offsets, width] :
+       {std::array<std::uint32_t, 3>{8, 3, 2}, {1, 8, 16}, {4, 0, 4}, {0, 1, 16}, {3, 2, 0}}) {
+    ASSERT_TRUE(fake.publish(ragged_batch(rows, offsets, width)));
+    ASSERT_EQ(member.next(), RF_OK) << member.error();
+    EXPECT_EQ(rf_tensor_length(&tokens, &member.batch(), 0), rows);
+    EXPECT_EQ(rf_tensor_length(&tokens, &member.batch(), 1), width);
+    EXPECT_EQ(items(member, 0), rows * width);
+    EXPECT_EQ(items(member, 1), offsets);
+    EXPECT_EQ(items(member, 2), 2U);
+    EXPECT_EQ(member.release(member.batch().seq), RF_OK);
+  }
+}
+
+// One item too many, and products that are small again modulo 2^32 and 2^64.
+TEST(Ragged, ABatchWithMoreItemsThanThereIsRoomForIsDamagedAndSkipped) {
+  FakeFeedOptions options = ragged_options();
+  options.tensors.push_back({"deep", "int8", {-4, -5, -6}, 144, 1});
+  FakeFeed fake(options);
+  Member member(fake);
+  const auto damaged = [&](std::uint32_t rows, std::vector<std::uint32_t> ragged,
+                           const char* tensor) {
+    ASSERT_TRUE(fake.publish({std::vector<std::byte>(192), rows, std::move(ragged)}));
+    EXPECT_EQ(member.next(), RF_DAMAGED);
+    EXPECT_THAT(member.error(), HasSubstr(tensor));
+    EXPECT_EQ(member.stats().held, 0U);
+  };
+  damaged(1, {8, 17}, "tensor tokens");
+  damaged(8, {8, 3}, "tensor tokens");
+  damaged(8, {8, 0x80000000U}, "tensor tokens");
+  damaged(1, {9, 16}, "tensor offset");
+  damaged(1, {8, 16, 0x80000000U, 0x80000000U, 4}, "tensor deep");
+  ASSERT_TRUE(fake.publish({std::vector<std::byte>(192), 1, {8, 16, 0x80000000U, 0x80000000U, 0}}));
+  EXPECT_EQ(member.next(), RF_OK) << "without items it fits: " << member.error();
+  EXPECT_EQ(items(member, 3), 0U);
+}
+
+TEST(Ragged, RowsMayBeFewerThanTheWidestBatchWouldNeedRoomForWithAll) {
+  FakeFeedOptions options = ragged_options();
+  options.rows_max = 1000;
+  FakeFeed fake(options);
+  Member member(fake);
+  ASSERT_TRUE(fake.publish(ragged_batch(16, 1, 1)));
+  EXPECT_EQ(member.next(), RF_OK);
+  EXPECT_EQ(items(member, 0), 16U);
+}
+
+TEST(Ragged, ASchemaThatDoesNotFitOrIsNotKnownIsRefused) {
+  const auto refused = [](std::vector<std::int64_t> shape, std::uint64_t bytes,
+                          const char* sentence) {
+    FakeFeedOptions options = ragged_options();
+    options.tensors[0].shape = std::move(shape);
+    options.tensors[0].bytes = bytes;
+    FakeFeed fake(options);
+    rf_feed* feed = nullptr;
+    EXPECT_EQ(attach(fake, {}, &feed), RF_INCOMPATIBLE);
+    EXPECT_THAT(rf_last_error(nullptr), HasSubstr(sentence));
+  };
+  refused({-1, 2}, 63, "tensor tokens does not fit the 63 bytes that it has with 8 rows");
+  refused({17}, 64, "does not fit the 64 bytes");
+  refused({-2, 1LL << 62, 16}, 64, "does not fit the 64 bytes");
+  refused({-1, -18}, 64, "dimension 1 of tensor tokens is -18");
+  refused({-2, -1}, 64, "dimension 1 of tensor tokens is -1");
 }
 
 // ---- every mismatch of a header is one sentence ----

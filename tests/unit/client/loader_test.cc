@@ -12,6 +12,7 @@
 namespace ringfeed::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kPatienceMs = 30'000;
@@ -79,6 +80,29 @@ TEST(CppFeed, APrivateBatchMayBeWrittenAndTheNextOneIsAsTheFeedWroteIt) {
   std::optional<ringfeed::Batch> batch = read_only.next(kPatienceMs);
   ASSERT_TRUE(batch);
   EXPECT_THROW(static_cast<void>(batch->mutable_tensor<float>("x")), ringfeed::ClientError);
+}
+
+TEST(CppFeed, AnArrayHasAsManyItemsAsItsLengthsInThisBatchSay) {
+  FakeFeedOptions settings;
+  settings.slot_bytes = 128;
+  settings.tensors = {{"tokens", "int32", {-1, -2}, 0, 64}, {"total", "int64", {1}, 64, 8}};
+  FakeFeed fake(settings);
+  ringfeed::Feed feed(options_for(fake));
+  for (const std::uint32_t rows : {0U, 1U, 3U}) {
+    FakeBatch given{std::vector<std::byte>(128), rows, {5}};
+    given.bytes[4] = std::byte{7};
+    given.bytes[64] = std::byte{9};
+    ASSERT_TRUE(fake.publish(given));
+    std::optional<ringfeed::Batch> batch = feed.next(kPatienceMs);
+    ASSERT_TRUE(batch);
+    const std::span<const std::int32_t> tokens = batch->tensor<std::int32_t>("tokens");
+    ASSERT_EQ(tokens.size(), rows * 5U);
+    EXPECT_TRUE(tokens.empty() || tokens[1] == 7);
+    EXPECT_THAT(batch->shape("tokens"), ElementsAre(rows, 5U));
+    EXPECT_THAT(batch->tensor<std::int64_t>("total"), ElementsAre(9));
+    EXPECT_THAT(batch->shape("total"), ElementsAre(1U));
+    EXPECT_THROW(static_cast<void>(batch->shape("nothing")), ringfeed::ClientError);
+  }
 }
 
 TEST(CppFeed, ErrorsCarryTheirStatusAndSentence) {
