@@ -40,21 +40,25 @@ void MersenneTwister::seed(std::uint32_t seed) noexcept {
 
 void MersenneTwister::turn() noexcept {
   constexpr std::size_t kMiddle = 397;
+  const auto turned = [this](std::size_t i, std::size_t next, std::size_t middle) {
+    const std::uint32_t bits = (words_[i] & 0x80000000U) | (words_[next] & 0x7fffffffU);
+    words_[i] = words_[middle] ^ bits >> 1 ^ ((0U - (bits & 1)) & 0x9908b0dfU);
+  };
+  // In pieces in which no index wraps round, so that a compiler can take several at a time.
+  for (std::size_t i = 0; i < kWords - kMiddle; ++i) turned(i, i + 1, i + kMiddle);
+  for (std::size_t i = kWords - kMiddle; i < kWords - 1; ++i) {
+    turned(i, i + 1, i + kMiddle - kWords);
+  }
+  turned(kWords - 1, 0, kMiddle - 1);
   for (std::size_t i = 0; i < kWords; ++i) {
-    const std::uint32_t bits = (words_[i] & 0x80000000U) | (words_[(i + 1) % kWords] & 0x7fffffffU);
-    words_[i] = words_[(i + kMiddle) % kWords] ^ bits >> 1 ^ ((bits & 1) != 0 ? 0x9908b0dfU : 0U);
+    std::uint32_t word = words_[i];
+    word ^= word >> 11;
+    word ^= word << 7 & 0x9d2c5680U;
+    word ^= word << 15 & 0xefc60000U;
+    ready_[i] = word ^ word >> 18;
   }
   used_ = 0;
-}
-
-std::uint32_t MersenneTwister::next() noexcept {
-  if (used_ == kWords) turn();
-  ++drawn_;
-  std::uint32_t word = words_[used_++];
-  word ^= word >> 11;
-  word ^= word << 7 & 0x9d2c5680U;
-  word ^= word << 15 & 0xefc60000U;
-  return word ^ word >> 18;
+  ++turns_;
 }
 
 namespace {
@@ -73,14 +77,6 @@ std::uint32_t PythonRandom::below(std::uint32_t bound) noexcept {
   const int width = std::bit_width(bound);
   std::uint32_t drawn = bits(width);
   while (drawn >= bound) drawn = bits(width);
-  return drawn;
-}
-
-std::uint32_t NumpyRandom::at_most(std::uint32_t largest) noexcept {
-  const std::uint32_t mask =
-      static_cast<std::uint32_t>((std::uint64_t{1} << std::bit_width(largest)) - 1);
-  std::uint32_t drawn = twister_.next() & mask;
-  while (drawn > largest) drawn = twister_.next() & mask;
   return drawn;
 }
 
