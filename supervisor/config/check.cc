@@ -167,12 +167,17 @@ class Checker {
         check_range(message, *field, field_path);
         check_data(message, *field, field_path);
       } else {
+        for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+          check_range(message, *field, fmt::format("{}[{}]", field_path, i), i);
+        }
         check_files(message, *field, field_path);
       }
     }
   }
 
-  void check_range(const Message& message, const FieldDescriptor& field, const std::string& path) {
+  // `element`: of a repeated field.
+  void check_range(const Message& message, const FieldDescriptor& field, const std::string& path,
+                   int element = -1) {
     const Reflection& reflection = *message.GetReflection();
     double value = 0;
     std::string shown;
@@ -182,22 +187,28 @@ class Checker {
     };
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
-        take(reflection.GetInt32(message, &field));
+        take(element < 0 ? reflection.GetInt32(message, &field)
+                         : reflection.GetRepeatedInt32(message, &field, element));
         break;
       case FieldDescriptor::CPPTYPE_INT64:
-        take(reflection.GetInt64(message, &field));
+        take(element < 0 ? reflection.GetInt64(message, &field)
+                         : reflection.GetRepeatedInt64(message, &field, element));
         break;
       case FieldDescriptor::CPPTYPE_UINT32:
-        take(reflection.GetUInt32(message, &field));
+        take(element < 0 ? reflection.GetUInt32(message, &field)
+                         : reflection.GetRepeatedUInt32(message, &field, element));
         break;
       case FieldDescriptor::CPPTYPE_UINT64:
-        take(reflection.GetUInt64(message, &field));
+        take(element < 0 ? reflection.GetUInt64(message, &field)
+                         : reflection.GetRepeatedUInt64(message, &field, element));
         break;
       case FieldDescriptor::CPPTYPE_FLOAT:
-        take(reflection.GetFloat(message, &field));
+        take(element < 0 ? reflection.GetFloat(message, &field)
+                         : reflection.GetRepeatedFloat(message, &field, element));
         break;
       case FieldDescriptor::CPPTYPE_DOUBLE:
-        take(reflection.GetDouble(message, &field));
+        take(element < 0 ? reflection.GetDouble(message, &field)
+                         : reflection.GetRepeatedDouble(message, &field, element));
         break;
       default:
         return;
@@ -211,20 +222,26 @@ class Checker {
     if (field.options().GetExtension(::ringfeed::path_use) != PATH_READ) return;
     const std::string directory = message.GetReflection()->GetString(message, &field);
     if (directory.empty()) return;
-    if (std::string doubt = doubt_about_data(directory, config_.epochs() > 0); !doubt.empty()) {
-      warn(path, std::move(doubt));
-    }
+    const std::string doubt = is_directory_field(field)
+                                  ? doubt_about_data(directory, config_.epochs() > 0)
+                                  : doubt_about_setting(directory);
+    if (!doubt.empty()) warn(path, doubt);
   }
 
-  // Paths in a list are files'.
+  // Fields for directories are called so.
+  static bool is_directory_field(const FieldDescriptor& field) {
+    return std::string_view(field.name()).ends_with("directory");
+  }
+
   void check_files(const Message& message, const FieldDescriptor& field, const std::string& path) {
     if (field.options().GetExtension(::ringfeed::path_use) != PATH_READ) return;
     const Reflection& reflection = *message.GetReflection();
     for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
       const std::string file = reflection.GetRepeatedString(message, &field, i);
-      if (std::string doubt = doubt_about_file(file, config_.epochs() > 0); !doubt.empty()) {
-        warn(fmt::format("{}[{}]", path, i), std::move(doubt));
-      }
+      const std::string doubt = is_directory_field(field)
+                                    ? doubt_about_data(file, config_.epochs() > 0)
+                                    : doubt_about_file(file, config_.epochs() > 0);
+      if (!doubt.empty()) warn(fmt::format("{}[{}]", path, i), doubt);
     }
   }
 

@@ -55,10 +55,13 @@ std::string outputs_of(const StagePlan& stage) {
   return text.empty() ? "-" : text;
 }
 
+// "tokens int64 [rows, S1, 2]": S1 stands for the second of the lengths that vary.
 std::string tensor_text(const TensorSpec& tensor) {
   std::vector<std::string> shape;
   for (const std::int64_t places : tensor.shape()) {
-    shape.push_back(places < 0 ? "rows" : std::to_string(places));
+    shape.push_back(places == -1  ? "rows"
+                    : places < -1 ? fmt::format("S{}", -2 - places)
+                                  : std::to_string(places));
   }
   return fmt::format("{} {} [{}]", tensor.name(), tensor.dtype(), fmt::join(shape, ", "));
 }

@@ -100,4 +100,15 @@ std::string doubt_about_file(const fs::path& file, bool finite) {
   return fmt::format("{} is a directory and no file: {}", file.string(), then);
 }
 
+std::string doubt_about_setting(const fs::path& file) {
+  std::error_code failed;
+  const fs::file_status status = fs::status(file, failed);
+  if (status.type() == fs::file_type::not_found) {
+    return fmt::format("file {} does not exist: it is needed when the feed starts", file.string());
+  }
+  if (failed || status.type() != fs::file_type::directory) return {};
+  return fmt::format("{} is a directory and no file: a file is needed when the feed starts",
+                     file.string());
+}
+
 }  // namespace ringfeed::config

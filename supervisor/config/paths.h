@@ -21,5 +21,7 @@ void make_paths_absolute(DataLoaderConfig& config, const std::filesystem::path& 
 
 // The same of a file that is to be read.
 [[nodiscard]] std::string doubt_about_file(const std::filesystem::path& file, bool finite);
+// And of one that the data are not to be understood without: a dictionary, say.
+[[nodiscard]] std::string doubt_about_setting(const std::filesystem::path& file);
 
 }  // namespace ringfeed::config

@@ -650,6 +650,7 @@ void LaneRig::take_batches() {
                              .rows = batch.rows,
                              .slot = batch.slot,
                              .token = {batch.token[0], batch.token[1]},
+                             .ragged = std::to_array(batch.ragged),
                              .bytes = {bytes, bytes + batch.bytes}};
     unreleased_.push_back(s);
   }

@@ -19,6 +19,7 @@
 // rig takes, copies and gives back what is published (batches()).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -58,6 +59,7 @@ struct RigBatch {
   std::uint32_t rows = 0;
   std::uint32_t slot = 0;
   std::uint64_t token[2] = {0, 0};
+  std::array<std::uint32_t, 16> ragged = {};
   std::vector<std::byte> bytes = {};
 
   friend bool operator==(const RigBatch&, const RigBatch&) = default;

@@ -732,9 +732,11 @@ std::span<std::byte> Step::open_batch() noexcept {
   return {};
 }
 
-void Step::publish_batch(std::uint32_t rows, std::uint64_t bytes,
-                         const std::uint64_t (&token)[2]) noexcept {
+void Step::publish_batch(std::uint32_t rows, std::uint64_t bytes, const std::uint64_t (&token)[2],
+                         std::span<const std::uint32_t> ragged) noexcept {
   shm::BatchInfo info;
+  RF_CHECK(ragged.size() <= std::size(info.ragged), ragged.size());
+  std::ranges::copy(ragged, info.ragged);
   info.rows = rows;
   info.bytes = bytes;
   info.token[0] = token[0];

@@ -153,8 +153,9 @@ class Step {
   std::span<std::byte> open_batch() noexcept;
   // The batch in the slot is complete: trainers get it when this step is committed. Once a step,
   // and no open_batch() after it: the next slot is opened by the next step.
-  void publish_batch(std::uint32_t rows, std::uint64_t bytes,
-                     const std::uint64_t (&token)[2]) noexcept;
+  // `ragged`: the lengths that vary from batch to batch, at most 16 (TensorSpec.shape).
+  void publish_batch(std::uint32_t rows, std::uint64_t bytes, const std::uint64_t (&token)[2],
+                     std::span<const std::uint32_t> ragged = {}) noexcept;
   // Number of the batch that open_batch() is for, from 1.
   std::uint64_t batch_number() const noexcept;
 

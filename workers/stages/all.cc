@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "workers/stages/bitext_collator.h"
+#include "workers/stages/bitext_source.h"
 #include "workers/stages/chess_games.h"
 #include "workers/stages/chess_variations.h"
 #include "workers/stages/chunk_rescorer.h"
@@ -9,6 +11,7 @@
 #include "workers/stages/chunk_source_splitter.h"
 #include "workers/stages/chunk_unpacker.h"
 #include "workers/stages/chunk_validator.h"
+#include "workers/stages/epoch_planner.h"
 #include "workers/stages/file_path_provider.h"
 #include "workers/stages/join_positions.h"
 #include "workers/stages/parquet_source.h"
@@ -37,6 +40,9 @@ void register_all_stages(Registry& registry, formats::OpenRowFile open_parquet) 
   registry.add(chess_variations_type());
   registry.add(sample_mixer_type());
   registry.add(sequence_batcher_type());
+  registry.add(bitext_source_type());
+  registry.add(epoch_planner_type());
+  registry.add(bitext_collator_type());
   registry.add(parquet_source_type(std::move(open_parquet)));
 }
 

@@ -49,6 +49,12 @@ Reader reader_of(const DataLoaderConfig& feed, std::string_view name) {
   return {};
 }
 
+const EpochPlannerConfig* planner_before(const BitextCollatorConfig& stage,
+                                         const DataLoaderConfig& feed) {
+  const StageConfig* const before = stage_named(feed, stage.input());
+  return before != nullptr && before->has_epoch_planner() ? &before->epoch_planner() : nullptr;
+}
+
 std::optional<SampleOrder> sample_order(const StageConfig& stage) {
   if (stage.has_chess_games()) return stage.chess_games().order();
   if (stage.has_chess_variations()) return stage.chess_variations().order();

@@ -19,6 +19,10 @@ struct Reader {
 };
 [[nodiscard]] Reader reader_of(const DataLoaderConfig& feed, std::string_view stage);
 
+// The epoch_planner whose plans the stage takes by its field `input`; nullptr: it takes none.
+[[nodiscard]] const EpochPlannerConfig* planner_before(const BitextCollatorConfig& stage,
+                                                       const DataLoaderConfig& feed);
+
 // Whose random numbers a chess stage follows; nothing: it is none.
 [[nodiscard]] std::optional<SampleOrder> sample_order(const StageConfig& stage);
 // Whether it is there and EXACT.

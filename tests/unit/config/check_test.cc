@@ -165,7 +165,8 @@ TEST(CheckStages, HaveAConfiguration) {
                   "file_path_provider, chunk_source_loader, shuffling_chunk_pool, chunk_unpacker, "
                   "shuffling_frame_sampler, tensor_generator, chunk_validator, chunk_rescorer, "
                   "chunk_source_splitter, simple_chunk_extractor, join_positions, parquet_source, "
-                  "chess_games, chess_variations, sample_mixer, sequence_batcher"));
+                  "chess_games, chess_variations, sample_mixer, sequence_batcher, bitext_source, "
+                  "epoch_planner, bitext_collator"));
 }
 
 TEST(CheckStages, AnUnknownConfigurationIsOneMistake) {
@@ -249,7 +250,8 @@ TEST(CheckRanges, EveryNumberOfTheSchemaHasOneOrNeedsNone) {
     }
   };
   visit(*DataLoaderConfig::descriptor(), visit);
-  EXPECT_THAT(without, ElementsAre("key", "seed"));
+  // The planner's: any number of epochs, any batch, any seed.
+  EXPECT_THAT(without, ElementsAre("key", "seed", "curriculum", "start_batch", "seed"));
 }
 
 TEST(CheckRanges, SayWhatIsAllowed) {
@@ -498,6 +500,32 @@ TEST_F(CheckData, ADirectoryWithoutAFileIsEmptyWhateverDirectoriesAndHiddenNames
 TEST_F(CheckData, AFileIsNoDirectory) {
   std::ofstream(directory_ + "/file") << "x";
   EXPECT_THAT(warnings({override_to("/file")}), ElementsAre(HasSubstr("/file is no directory")));
+}
+
+// Several directories, one file that the data are not understood without.
+TEST_F(CheckData, ListsOfDirectoriesAndSingleFilesAreWhatTheyAreCalled) {
+  std::filesystem::create_directories(directory_ + "/shard");
+  std::ofstream(directory_ + "/shard/train.idx") << "x";
+  const auto doubts = [&](const std::string& second, const std::string& dictionary) {
+    const std::string text =
+        lc0_text() +
+        fmt::format(
+            "stages {{ name: 'text' bitext_source {{ directory: '{0}/shard' directory: "
+            "'{0}/{1}' dictionary: '{0}/{2}' }} }}\n",
+            directory_, second, dictionary);
+    std::vector<std::string> all;
+    for (const Problem& warning : checked_text(text, {override_to("")}).checked.warnings) {
+      all.push_back(warning.message());
+    }
+    return all;
+  };
+  EXPECT_THAT(doubts("shard", "shard/train.idx"), IsEmpty());
+  EXPECT_THAT(doubts("later", "shard/train.idx"),
+              ElementsAre(AllOf(HasSubstr("/later does not exist"), HasSubstr("will wait"))));
+  EXPECT_THAT(doubts("shard", "dict.txt"),
+              ElementsAre(HasSubstr("dict.txt does not exist: it is needed when the feed starts")));
+  EXPECT_THAT(doubts("shard", "shard"),
+              ElementsAre(HasSubstr("/shard is a directory and no file")));
 }
 
 TEST_F(CheckData, MoreAttemptsThanRestartsAreDoubted) {

@@ -50,6 +50,19 @@ TEST(Explain, ShowsGroupsStagesPortsBatchesAndMemory) {
       "  of a budget of 4.0 GiB\n");
 }
 
+TEST(Explain, NamesLengthsThatVary) {
+  const CheckedText text = checked_text(lc0_text());
+  ASSERT_EQ(problem_report(text.checked.problems), "");
+  PipelinePlan plan = text.plan;
+  BatchSchema& schema = *plan.mutable_stages(plan.stages_size() - 1)->mutable_batch();
+  TensorSpec& tokens = *schema.mutable_tensors(0);
+  tokens.clear_shape();
+  for (const std::int64_t length : {-1, -3, 2, -2}) tokens.add_shape(length);
+  EXPECT_THAT(explain(text.configuration.message(), plan, text.checked.wiring,
+                      stage_groups(text.configuration.message(), plan, text.checked.wiring, 2), {}),
+              ::testing::HasSubstr("  planes float32 [rows, S1, 2, S0]\n"));
+}
+
 TEST(Explain, BytesHaveTheUnitThatReadsBest) {
   EXPECT_EQ(shown_bytes(0), "0 B");
   EXPECT_EQ(shown_bytes(1023), "1023 B");

@@ -26,6 +26,7 @@ const std::map<std::string, Kind>& kinds() {
       {"simple_chunk_extractor", {"sources", "chunks", 1.0}},
       {"chunk_source_splitter", {"sources", "sources", 0.01}},  // an output for each `outputs`
       {"join_positions", {"frames", "frames", 0.1}},            // an input for each `input`
+      {"bitext_source", {"", "bitext", 0.1}},                   // directories in a list
   };
   return all;
 }

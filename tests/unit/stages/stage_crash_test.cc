@@ -1,5 +1,6 @@
-// Lanes of the six Lc0 stages killed in the middle of a step, at every failpoint: the batches are
-// those of a run in which nobody died. Needs failpoints (presets debug and asan).
+// Lanes of the Lc0 stages and of those of parallel text killed in the middle of a step, at every
+// failpoint: the batches are those of a run in which nobody died. Needs failpoints (presets debug
+// and asan).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@
 #include "tests/support/lc0_sample.h"
 #include "tests/support/tar_maker.h"
 #include "tests/unit/stages/stage_data.h"
+#include "workers/stages/bitext_collator.h"
 #include "workers/stages/tensor_generator.h"
 
 namespace ringfeed {
@@ -252,6 +254,77 @@ TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
   const bool never = GetParam() == std::string_view("shm.feed.retired");
   EXPECT_EQ(deaths == 0, never) << "deaths at " << GetParam() << ": " << deaths;
 }
+// What trainers see of batches of parallel text: the arrays, without what lies between them.
+std::vector<std::string> arrays_of(const DataLoaderConfig& feed,
+                                   const std::vector<RigBatch>& batches) {
+  BatchSchema schema;
+  bitext_collator_type().batch(feed.stages(feed.stages_size() - 1), feed, schema);
+  std::vector<std::string> all;
+  for (const RigBatch& batch : batches) {
+    std::string& seen = all.emplace_back();
+    for (const TensorSpec& tensor : schema.tensors()) {
+      std::uint64_t bytes = tensor.dtype() == "int32" ? 4 : 8;
+      for (const std::int64_t size : tensor.shape()) {
+        bytes *= size == -1 ? batch.rows
+                 : size < 0 ? batch.ragged[static_cast<std::size_t>(-2 - size)]
+                            : static_cast<std::uint64_t>(size);
+      }
+      seen.append(reinterpret_cast<const char*>(batch.bytes.data()) + tensor.offset(), bytes);
+    }
+  }
+  return all;
+}
+
+// Directions, their plans in two kinds of epochs, batches on two lanes.
+TEST_P(StageCrash, AnywhereInParallelTextLeavesTheBatchesAsTheyWere) {
+  const std::string data = RINGFEED_SOURCE_DIR "/tests/data/fairseq/inputs/data_bin";
+  const std::string source = fmt::format(
+      "name: 'bitext' bitext_source {{ compat: NLLB directory: '{0}/shard000' "
+      "directory: '{0}/shard001' lang_pairs: 'eng_Latn-tur_Latn' lang_pairs: 'eng_Latn-hin_Deva' "
+      "lang_pairs: 'fra_Latn-eng_Latn' encoder_langtok: SRC decoder_langtok: true "
+      "queue_capacity: 2 queue_bytes: 65536 }}",
+      data);
+  const std::string planner =
+      "name: 'plans' epoch_planner { input: 'bitext' compat: NLLB max_tokens: 300 world_size: 2 "
+      "sampling_method: TEMPERATURE virtual_epoch_size: 250 epoch_remainder_batch: true "
+      "queue_capacity: 3 }";
+  const std::string collator = "name: 'batches' bitext_collator { input: 'plans' threads: 2 }";
+  const std::string feed =
+      fmt::format("epochs: 4 seed: 3 stages {{ {} }} stages {{ {} }} stages {{ {} }}", source,
+                  planner, collator);
+  const auto describe = [&](LaneRig& rig) {
+    rig.add_stage(source);
+    rig.add_stage(planner);
+    rig.add_stage(collator);
+    rig.build();
+  };
+  LaneRig undisturbed(feed);
+  describe(undisturbed);
+  ASSERT_TRUE(undisturbed.run_until([&] { return undisturbed.all_finished(); }));
+  const std::vector<std::string> expected = arrays_of(undisturbed.config(), undisturbed.batches());
+  ASSERT_GT(expected.size(), 60U);
+
+  const bool in_the_list = GetParam() == std::string_view("shm.journal.carry_out");
+  std::uint64_t deaths = 0;
+  LaneRig rig(feed);
+  describe(rig);
+  std::mt19937_64 random(7);
+  ASSERT_TRUE(rig.run_until([&] {
+    for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) {
+      if (random() % 12 == 0) {
+        deaths += rig.die(lane, GetParam(), in_the_list ? 1 + random() % 12 : 1) ? 1 : 0;
+      }
+      rig.round(lane);
+    }
+    return rig.all_finished();
+  }));
+  EXPECT_EQ(arrays_of(rig.config(), rig.batches()), expected);
+  for (const char* counter : {"batches", "stand_ins", "plans", "sentences_repeated"}) {
+    EXPECT_EQ(rig.counter("plans", counter), undisturbed.counter("plans", counter)) << counter;
+  }
+  EXPECT_GT(deaths, 0U) << "nobody died at " << GetParam();
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryFailpoint, StageCrash,
                          ::testing::Values("runtime.lane.attach", "runtime.lane.recovered",
                                            "shm.journal.before_commit", "shm.journal.after_commit",
