@@ -267,18 +267,25 @@ int main_with(int argc, char** argv) {
   inspect_verb
       ->add_option("PATH", look.path,
                    "a .gz of one game, a tar of games, records as they are, an index of a tar, a "
-                   "snapshot, a dead letter, a configuration")
+                   "token file (PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter, a "
+                   "configuration")
       ->required();
   CLI::Option* const record_option =
-      inspect_verb->add_option("--record", record, "this record of the game, counted from 0")
+      inspect_verb
+          ->add_option("--record", record, "this record of the game, or sentence, counted from 0")
           ->type_name("N")
           ->check(CLI::NonNegativeNumber);
   inspect_verb
       ->add_option("--chunk", look.chunk, "this game of a tar: its name, or its index, from 0")
       ->type_name("NAME_OR_INDEX");
   inspect_verb
-      ->add_flag("--all", look.all, "all records of the game; of a tar, all members in the list")
+      ->add_flag("--all", look.all,
+                 "all records of the game; of a tar, all members in the list; all sentences")
       ->excludes(record_option);
+  inspect_verb
+      ->add_option("--dictionary", look.dictionary,
+                   "symbols of a token file's ids; default: dict.LANG.txt beside it")
+      ->type_name("FILE");
   inspect_verb->add_option("--top", look.top, "so many moves of the policy; default 8")
       ->type_name("K")
       ->check(CLI::Range(0, 1858));
@@ -287,7 +294,8 @@ int main_with(int argc, char** argv) {
       "What is damaged is said on standard error; the exit status is 1 then, and for a file that "
       "is none of these.\n"
       "Examples: ringfeed inspect training.123.gz --record 40 --top 5\n"
-      "          ringfeed inspect games-0017.tar --chunk 3 --all");
+      "          ringfeed inspect games-0017.tar --chunk 3 --all\n"
+      "          ringfeed inspect data_bin/train.eng_Latn-tur_Latn.eng_Latn");
   inspect_verb->callback([&] {
     if (record_option->count() != 0) look.record = record;
     result = inspect(look);

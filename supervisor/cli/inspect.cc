@@ -32,6 +32,7 @@ int inspect(const InspectOptions& options) {
   std::vector<std::string> words{"ringfeed-worker", "--inspect", options.path};
   if (options.record) words.push_back(fmt::format("--record={}", *options.record));
   if (!options.chunk.empty()) words.push_back("--chunk=" + options.chunk);
+  if (!options.dictionary.empty()) words.push_back("--dictionary=" + options.dictionary);
   words.push_back(fmt::format("--top={}", options.top));
   if (options.all) words.emplace_back("--all");
   if (options.json) words.emplace_back("--json");

@@ -76,8 +76,9 @@ int replay_letter(const std::string& feed, const std::string& directory,
 // What a file is, and the records in it.
 struct InspectOptions {
   std::string path = {};
-  std::optional<std::uint64_t> record = {};  // index in the chunk; empty: the first
+  std::optional<std::uint64_t> record = {};  // index in the game or token file; empty: the first
   std::string chunk = {};                    // name or index of a tar's member
+  std::string dictionary = {};               // of a token file; empty: the one beside it
   std::uint32_t top = 8;                     // moves of the policy to show
   bool all = false;                          // all records, members, chunks
   bool json = false;

@@ -178,3 +178,30 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     done = inspect(path)
     assert done.returncode == 1
     assert str(path) in done.stderr
+
+
+def test_a_token_file_is_shown_with_its_words() -> None:
+    shard = ROOT / "tests" / "data" / "fairseq" / "inputs" / "data_bin" / "shard000"
+    prefix = shard / "train.eng_Latn-tur_Latn.tur_Latn"
+    ids = np.fromfile(f"{prefix}.bin", dtype="<u2")
+    ends = np.flatnonzero(ids == 2) + 1
+    for name in (prefix, f"{prefix}.idx", f"{prefix}.bin"):
+        found = as_json(name)
+        assert found["kind"] == "token_file"
+        tokens = found["tokens"]
+        assert (tokens["code"], tokens["type"]) == (8, "uint16")
+        assert tokens["sentences"] == len(ends) and tokens["tokens"] == len(ids)
+        assert tokens["out_of_bounds"] == 0
+        assert sum(bar["sentences"] for bar in tokens["lengths"]) == len(ends)
+        assert tokens["first"][0]["ids"] == ids[: ends[0]].tolist()
+        assert tokens["first"][0]["text"].endswith(" </s>")
+        assert tokens["dictionary"]["path"] == str(shard / "dict.tur_Latn.txt")
+    (last,) = as_json(prefix, "--record", str(len(ends) - 1))["tokens"]["first"]
+    assert last["ids"] == ids[ends[-2] :].tolist()
+
+
+def test_a_damaged_token_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cut.idx").write_bytes(b"MMIDIDX\0\0" + bytes(9))
+    done = inspect(tmp_path / "cut")
+    assert done.returncode == 1
+    assert f"{tmp_path}/cut.idx: offset" in done.stderr

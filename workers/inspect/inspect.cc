@@ -33,6 +33,7 @@
 #include "workers/formats/tar.h"
 #include "workers/inspect/parquet_rows.h"
 #include "workers/inspect/position.h"
+#include "workers/inspect/token_sentences.h"
 #include "workers/stages/records.h"
 
 namespace ringfeed::inspect {
@@ -158,10 +159,21 @@ class Inspector {
   }
 
   void file() {
+    std::error_code failed;
+    const bool exists = fs::exists(options_.path, failed);
+    // Of a token file both names are there, or one that stands for them.
+    const std::optional<std::string> alone =
+        exists ? std::nullopt : token_prefix(options_.path, "");
+    if (alone) return tokens(*alone);
     const File file(options_.path);
     const Bytes head = file.read(0, kHeadBytes);
     const fs::path path(options_.path);
     if (formats::is_chunk_index(head)) return chunk_index(file);
+    const auto prefix = token_prefix(options_.path, text_of(head));
+    if (prefix) return tokens(*prefix);
+    if (!options_.dictionary.empty()) {
+      refuse(fmt::format("{}: --dictionary is for token files, and this is none", options_.path));
+    }
     if (path.extension() == ".record" || is_letter(file, path)) return dead_letter(path);
     if (text_of(head).starts_with(kParquetMagic) || path.extension() == ".parquet") {
       return parquet();
@@ -184,8 +196,8 @@ class Inspector {
     }();
     problem(fmt::format(
         "{}: {} bytes, {}: no gzip (1f 8b), no tar (ustar at byte 257), no record of version 3 to "
-        "7 (as a number in the first four bytes), no index of a tar (rfchunks), and no "
-        "configuration",
+        "7 (as a number in the first four bytes), no index of a tar (rfchunks), no token "
+        "file (PREFIX.idx and PREFIX.bin), and no configuration",
         options_.path, file.bytes(), begin));
   }
 
@@ -617,6 +629,22 @@ class Inspector {
         plural(out_["rows"]["row_groups"].get<std::uint64_t>(), "row group"));
   }
 
+  void tokens(const std::string& prefix) {
+    if (!options_.chunk.empty()) {
+      refuse(fmt::format("{}: --chunk is for tars, and this is none", options_.path));
+    }
+    is("token_file", "a token file that cannot be read");
+    ordered_json found = describe_tokens(
+        prefix,
+        {.dictionary = options_.dictionary, .sentence = options_.record, .all = options_.all},
+        out_["problems"]);
+    if (found.is_null()) return;
+    out_["text"] = fmt::format("a token file of {}, {}",
+                               plural(found["sentences"].get<std::uint64_t>(), "sentence"),
+                               plural(found["tokens"].get<std::uint64_t>(), "token"));
+    out_["tokens"] = std::move(found);
+  }
+
   // ---- configurations ----
 
   // "" or the first mistake: "LINE:COLUMN: what".
@@ -736,6 +764,8 @@ int run(int count, char** words, formats::OpenRowFile open_rows) {
       options.top = number;
     } else if (word.starts_with("--chunk=")) {
       options.chunk = word.substr(std::strlen("--chunk="));
+    } else if (word.starts_with("--dictionary=")) {
+      options.dictionary = word.substr(std::strlen("--dictionary="));
     } else if (word == "--all") {
       options.all = true;
     } else if (word == "--json") {

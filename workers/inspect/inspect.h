@@ -17,8 +17,9 @@ namespace ringfeed::inspect {
 
 struct Options {
   std::string path = {};
-  std::optional<std::size_t> record = {};  // index in the game; none: the first
+  std::optional<std::size_t> record = {};  // index in the game or token file; none: the first
   std::string chunk = {};                  // of a tar: name or index of a game
+  std::string dictionary = {};             // of a token file; "": the one beside it
   std::size_t top = 8;                     // moves of the policy
   bool all = false;                        // all records; of a tar or an index, all of the list
   bool json = false;
@@ -32,6 +33,7 @@ struct Options {
 //   snapshot                manifest
 //   dead_letter             letter; records, if what it holds are frames
 //   parquet                 rows (parquet_rows.h)
+//   token_file              tokens (token_sentences.h)
 //   ringfeed_configuration  feed, stages
 //   lczero_configuration, unknown
 // Throws Error: the path cannot be read; the chunk or record that was asked for is not there.

@@ -8,6 +8,7 @@
 
 #include "workers/inspect/inspect.h"
 #include "workers/inspect/parquet_rows.h"
+#include "workers/inspect/token_sentences.h"
 
 namespace ringfeed::inspect {
 namespace {
@@ -204,6 +205,7 @@ std::string as_text(const ordered_json& found) {
   }
   if (found.contains("manifest")) text += manifest_text(found["manifest"]);
   if (found.contains("rows")) text += rows_text(found["rows"]);
+  if (found.contains("tokens")) text += tokens_text(found["tokens"]);
   if (found.contains("feed")) {
     text += fmt::format("feed {}\n", found["feed"].get<std::string>());
     text += stages_text(found["stages"]);

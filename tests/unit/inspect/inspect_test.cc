@@ -15,6 +15,7 @@
 
 #include "ringfeed/shm/result.h"
 #include "tests/support/lc0_sample.h"
+#include "tests/support/token_maker.h"
 #include "workers/formats/chunk_index.h"
 #include "workers/formats/packed_frame.h"
 #include "workers/stages/records.h"
@@ -26,6 +27,7 @@ using nlohmann::ordered_json;
 using ::testing::AllOf;
 using testing::Bytes;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kSampleGames;
@@ -320,6 +322,122 @@ TEST_F(Inspect, AnyByteMayBeWrong) {
     EXPECT_FALSE(as_text(found).empty()) << at;
     EXPECT_FALSE(found.dump(-1, ' ', false, ordered_json::error_handler_t::replace).empty());
   }
+}
+
+// ---- token files
+
+using formats::TokenCode;
+using testing::MadeTokens;
+using testing::put_number;
+using testing::TokenDir;
+using TokenKind = formats::TokenFile::Kind;
+
+const testing::Sentences kSentences = {{4, 5, 2}, {2}, {5, 5, 5, 4, 2}, {4, 2}, {4, 4, 2}, {5, 2}};
+
+TEST(InspectTokens, EveryNameOfAPairIsTheSame) {
+  const TokenDir directory;
+  const std::string prefix = directory.write("train.a-b.a", MadeTokens{kSentences});
+  directory.write("dict.a.txt", "hello 1\nyou 1\n");
+  for (const char* suffix : {"", ".idx", ".bin"}) {
+    const ordered_json found = inspect_path({.path = prefix + suffix});
+    EXPECT_THAT(problems(found), IsEmpty());
+    EXPECT_EQ(found["kind"], "token_file");
+    EXPECT_EQ(found["text"], "a token file of 6 sentences, 16 tokens");
+    const ordered_json& tokens = found["tokens"];
+    EXPECT_EQ(tokens["format"], "mapped");
+    EXPECT_EQ(tokens["code"], 8);
+    EXPECT_EQ(tokens["type"], "uint16");
+    EXPECT_EQ(tokens["sentences"], 6);
+    EXPECT_EQ(tokens["tokens"], 16);
+    EXPECT_EQ(tokens["bytes"], 32);
+    EXPECT_EQ(tokens["out_of_bounds"], 0);
+    EXPECT_EQ(tokens["length_min"], 1);
+    EXPECT_EQ(tokens["length_max"], 5);
+    EXPECT_EQ(tokens["lengths"], ordered_json::parse(R"([
+      {"from": 1, "to": 1, "sentences": 1}, {"from": 2, "to": 3, "sentences": 4},
+      {"from": 4, "to": 7, "sentences": 1}])"));
+    EXPECT_EQ(tokens["dictionary"]["path"], directory.path("dict.a.txt"));
+    EXPECT_EQ(tokens["dictionary"]["symbols"], 6);
+    EXPECT_EQ(tokens["first"].size(), 5U);
+    EXPECT_EQ(tokens["first"][2]["ids"], ordered_json(kSentences[2]));
+    EXPECT_EQ(tokens["first"][2]["text"], "you you you hello </s>");
+    EXPECT_THAT(as_text(found),
+                AllOf(HasSubstr("sentence 0: hello you </s>\n"), HasSubstr("mean 2.7"),
+                      HasSubstr("2-3          4  #########"), HasSubstr("out of bounds: 0")));
+  }
+}
+
+TEST(InspectTokens, ShowsWhatWasAskedFor) {
+  const TokenDir directory;
+  const std::string prefix =
+      directory.write("data", MadeTokens{kSentences, TokenCode::kInt32, TokenKind::kLegacy});
+  const ordered_json plain = inspect_path({.path = prefix});
+  EXPECT_EQ(plain["tokens"]["format"], "legacy");
+  EXPECT_TRUE(plain["tokens"]["dictionary"].is_null());
+  EXPECT_THAT(as_text(plain), AllOf(HasSubstr("sentence 0: 4 5 2\n"), HasSubstr("--dictionary")));
+  const ordered_json one = inspect_path({.path = prefix, .record = 5});
+  EXPECT_EQ(one["tokens"]["first"],
+            ordered_json::parse(R"([{"index": 5, "ids": [5, 2], "text": null}])"));
+  EXPECT_EQ(inspect_path({.path = prefix, .all = true})["tokens"]["first"].size(), 6U);
+  const std::string dictionary = directory.write("words", "a b 1\nc 1\n");
+  EXPECT_EQ(
+      inspect_path(
+          {.path = prefix, .record = 0, .dictionary = dictionary})["tokens"]["first"][0]["text"],
+      "a b c </s>");
+  EXPECT_THROW(static_cast<void>(inspect_path({.path = prefix, .record = 6})), Error);
+  EXPECT_THROW(static_cast<void>(inspect_path({.path = prefix, .chunk = "1"})), Error);
+  EXPECT_THROW(static_cast<void>(inspect_path({.path = prefix, .dictionary = "/nowhere"})), Error);
+  EXPECT_THROW(static_cast<void>(inspect_path({.path = prefix + "x"})), Error);
+  EXPECT_THROW(static_cast<void>(inspect_path({.path = dictionary, .dictionary = dictionary})),
+               Error);
+}
+
+TEST(InspectTokens, OfMegatronHaveDocuments) {
+  const TokenDir directory;
+  const ordered_json found =
+      inspect_path({.path = directory.write(
+                        "data", MadeTokens{kSentences, TokenCode::kUint16, TokenKind::kMegatron})});
+  EXPECT_EQ(found["tokens"]["format"], "megatron");
+  EXPECT_EQ(found["tokens"]["documents"], 7);
+  const ordered_json empty = inspect_path({.path = directory.write("none", MadeTokens{})});
+  EXPECT_THAT(problems(empty), IsEmpty());
+  EXPECT_THAT(as_text(empty), HasSubstr("a token file of 0 sentences, 0 tokens"));
+}
+
+TEST(InspectTokens, CountWhatLiesOutside) {
+  const TokenDir directory;
+  const MadeTokens made{kSentences};
+  const std::string prefix = directory.write("a", made);
+  directory.write("a.bin", made.data().substr(0, 22));
+  const ordered_json found = inspect_path({.path = prefix, .all = true});
+  EXPECT_EQ(found["tokens"]["out_of_bounds"], 2);
+  EXPECT_THAT(problems(found),
+              ElementsAre(AllOf(HasSubstr("2 of 6 sentences are not within the 22 bytes"),
+                                HasSubstr("the first is sentence 4"))));
+  EXPECT_EQ(found["tokens"]["first"][5]["text"], "outside of the file");
+  EXPECT_THAT(as_text(found), HasSubstr("sentence 5: outside of the file"));
+}
+
+TEST(InspectTokens, NameTheDamage) {
+  const TokenDir directory;
+  const MadeTokens made{kSentences};
+  const std::string prefix = directory.write("a.x", made);
+  directory.write("dict.x.txt", "one 1\n");
+  const ordered_json other = inspect_path({.path = prefix});
+  EXPECT_THAT(problems(other), ElementsAre(HasSubstr("beyond the 5 symbols")));
+  EXPECT_EQ(other["tokens"]["first"][0]["text"], "one #5 </s>");
+  directory.write("dict.x.txt", "one\n");
+  EXPECT_THAT(problems(inspect_path({.path = prefix})),
+              ElementsAre(HasSubstr("dict.x.txt: line 1")));
+  directory.write("a.x.idx", made.index().substr(0, 40));
+  const ordered_json cut = inspect_path({.path = prefix});
+  EXPECT_EQ(cut["kind"], "token_file");
+  EXPECT_THAT(problems(cut), ElementsAre(HasSubstr("a.x.idx: offset 18")));
+  EXPECT_FALSE(cut.contains("tokens"));
+  EXPECT_THAT(as_text(cut), HasSubstr("cannot be read"));
+  // An index by another name.
+  const std::string moved = directory.write("moved", made.index());
+  EXPECT_THROW(static_cast<void>(inspect_path({.path = moved})), Error);
 }
 
 }  // namespace
