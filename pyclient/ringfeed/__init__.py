@@ -6,7 +6,8 @@
 
 ``attach`` joins a feed that a supervisor serves (``ringfeed run``); ``DataLoader`` starts one of
 its own. ``ringfeed.torch`` has loaders for PyTorch, ``ringfeed.jax`` arrays for JAX; they are
-imported by name, and so is ``ringfeed.lc0_compat``, lczero-training's data loader on top of a feed.
+imported by name, and so are ``ringfeed.fairseq``, epochs and samples for fairseq's trainer, and
+``ringfeed.lc0_compat``, lczero-training's data loader on top of a feed.
 ``python -m ringfeed`` is the command line of the supervisor.
 """
 

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,11 @@ def number_field(field: int, value: int) -> bytes:
 def fixed64_field(number: int, value: int) -> bytes:
     """A fixed64 field of a message."""
     return _varint(number << 3 | 1) + value.to_bytes(8, "little")
+
+
+def double_field(field: int, value: float) -> bytes:
+    """A double field on the wire."""
+    return fixed64_field(field, int.from_bytes(struct.pack("<d", value), "little"))
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
@@ -193,14 +199,18 @@ def stage_control(
     request: bytes,
     stage: str | None,
     timeout_s: float = 30.0,
+    key: int | None = None,
 ) -> list[tuple[str, bytes]]:
     """Passes a serialized StageControlRequest on; (stage, serialized response) for each answer.
 
-    A supervisor that goes away meanwhile is followed by the next one, which is asked the same: by its
-    key the message takes effect once.
+    A supervisor that goes away meanwhile is followed by the next one, which is asked the same: by
+    its key the message takes effect once. So does one that several processes send with one key, 1
+    to 2**64 - 1: a stage remembers its last 16 answers, and all get the same one. None: a key that
+    nobody else has.
     """
     call = b"" if stage is None else bytes_field(1, stage.encode())
-    call += bytes_field(2, request) + fixed64_field(3, secrets.randbits(64) | 1)
+    call += bytes_field(2, request)
+    call += fixed64_field(3, secrets.randbits(64) | 1 if key is None else key)
     end = time.monotonic() + timeout_s
     while True:
         try:
