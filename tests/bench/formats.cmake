@@ -1,5 +1,6 @@
 # formats_bench: what workers/formats costs, each loop beside a reference in the same run.
-add_executable(formats_bench ${CMAKE_CURRENT_LIST_DIR}/formats_bench.cc)
+add_executable(formats_bench ${CMAKE_CURRENT_LIST_DIR}/formats_bench.cc
+                             ${CMAKE_CURRENT_LIST_DIR}/bitext_bench.cc)
 target_link_libraries(formats_bench PRIVATE ringfeed::formats ringfeed::options ZLIB::ZLIB
                                             benchmark::benchmark)
 target_include_directories(formats_bench PRIVATE ${CMAKE_SOURCE_DIR})
