@@ -1,9 +1,9 @@
 // The order of an epoch of parallel text: by length, ties by chance, cut into batches.
 //
-// A sentence is known by its number among all sentences of all directions that are loaded; its
-// lengths stand in one array by that number. What is drawn, shuffled and ordered are these numbers,
-// of 32 bits where they suffice (Index). Nothing else is kept for a sentence: an epoch of n
-// sentences out of N takes 8 n + 4 N bytes while it is ordered, and 4 n afterwards.
+// A sentence is known by its number among all sentences of all directions that are loaded, of 32
+// bits where they suffice (Index). What is drawn and shuffled is the number together with the
+// lengths, so that nothing has to be looked up in a random order. Nothing else is kept for a
+// sentence: an epoch of n sentences takes 12 n bytes while it is ordered, and 4 n afterwards.
 #pragma once
 
 #include <cstdint>
@@ -96,19 +96,26 @@ class BatchCutter {
   std::uint64_t waiting_ = 0;  // of those that wait
 };
 
+// A sentence of an epoch.
+template <typename Index>
+struct DrawnSentence {
+  Index sentence;
+  LengthKey key;
+};
+
 // Appends `count` sentences of a direction, drawn as fairseq draws them: the first of a random
 // permutation, or, if that are more than there are, each for itself. Its sentences are numbered
-// from `first` on.
+// from `first` on, and `keys` are theirs.
 template <typename Index>
-void draw_sentences(NumpyRandom& random, std::uint64_t first, std::uint64_t sentences,
-                    std::uint64_t count, LargeVector<Index>& drawn);
+void draw_sentences(NumpyRandom& random, std::uint64_t first, std::span<const LengthKey> keys,
+                    std::uint64_t count, LargeVector<DrawnSentence<Index>>& drawn);
 
 // Appends `count` sentences of a direction as its visit number `visit` gives them: one fixed random
 // order of all of them, gone through round after round, from where the visit before has ended (if
 // it took as many).
 template <typename Index>
-void take_turns(NumpyRandom& random, std::uint64_t first, std::uint64_t sentences,
-                std::uint64_t count, std::uint64_t visit, LargeVector<Index>& drawn);
+void take_turns(NumpyRandom& random, std::uint64_t first, std::span<const LengthKey> keys,
+                std::uint64_t count, std::uint64_t visit, LargeVector<DrawnSentence<Index>>& drawn);
 
 // An epoch's sentences, and its batches: batch b has those from ends[b - 1] (0 for the first) up to
 // ends[b].
@@ -120,36 +127,12 @@ struct OrderedBatches {
   std::uint64_t without_tokens = 0;
 };
 
-// How many sentences there are of each pair of lengths; made by count_lengths().
+// Orders sentences by source length, then by target length, and leaves those of equal lengths in
+// the order in which they are given, or, with `ties`, in that into which these shuffle them; cuts
+// them into batches, and appends all that to what is there. `drawn` is used up: its memory is given
+// back as soon as it is not needed. Many sentences are ordered in two threads.
 template <typename Index>
-struct LengthCounts {
-  std::uint64_t sources = 0;  // one more than the largest length
-  std::uint64_t targets = 0;
-  // Of each pair, source by source; or, if these are too many, of each target and of each source.
-  bool by_both = true;
-  LargeVector<Index> counts;
-  LargeVector<Index> source_counts;
-  std::uint64_t kept = 0;
-  std::uint64_t too_long = 0;
-  std::uint64_t without_tokens = 0;
-};
-
-// `keys` are those of the sentences from `first` on. In whatever order they are drawn: those that
-// lie near each other are counted fastest.
-template <typename Index>
-[[nodiscard]] LengthCounts<Index> count_lengths(std::span<const LengthKey> keys, Index first,
-                                                std::span<const Index> drawn);
-// Every one of them once.
-template <typename Index>
-[[nodiscard]] LengthCounts<Index> count_lengths(std::span<const LengthKey> keys);
-
-// `counts` are those of `drawn`. Orders sentences by source length, then by
-// target length, and leaves those of equal lengths in the order in which they are given; cuts them
-// into batches, and appends all that to what is there. `drawn` is used up: its memory is given back
-// as soon as it is not needed.
-template <typename Index>
-void order_and_cut(LargeVector<Index>& drawn, std::span<const LengthKey> keys, Index first,
-                   LengthCounts<Index> counts, const BatchRules& rules,
-                   OrderedBatches<Index>& batches);
+void order_and_cut(LargeVector<DrawnSentence<Index>>& drawn, NumpyRandom* ties,
+                   const BatchRules& rules, OrderedBatches<Index>& batches);
 
 }  // namespace ringfeed::formats

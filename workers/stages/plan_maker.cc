@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <future>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -15,6 +17,7 @@ namespace ringfeed {
 namespace {
 
 using formats::BitextRules;
+using formats::DrawnSentence;
 using formats::EpochShape;
 using formats::LargeVector;
 using formats::LengthKey;
@@ -27,8 +30,11 @@ enum class Purpose : std::uint32_t { kTurns = 1, kPass = 2, kTies = 3, kBatches 
 // Of fairseq's two data sets: their names' hashes.
 constexpr std::uint32_t kWholeHash = 1944279108;
 constexpr std::uint32_t kSlicedHash = 2770590817;
-// Sentences whose lengths are looked up at once.
-constexpr std::uint64_t kSomeSentences = 64 * 1024;
+// Sentences whose lengths are looked up at once, and of which one thread looks up all.
+constexpr std::uint64_t kSomeSentences = 16 * 1024;
+constexpr std::uint64_t kPieceSentences = std::uint64_t{1} << 20;
+// Fewer are no work for two threads.
+constexpr std::uint64_t kManySentences = std::uint64_t{1} << 18;
 // Hundredths of the work, roughly, that are done behind each part of it.
 constexpr std::uint32_t kLengthsDone = 20;
 constexpr std::uint32_t kDrawnDone = 45;
@@ -67,43 +73,34 @@ class Planning {
 
   // False: it was told to stop.
   template <typename Index>
-  bool make(DrawnPass& pass, LargeVector<Index>& kept, MadePlan& plan,
+  bool make(DrawnPass& pass, LargeVector<DrawnSentence<Index>>& kept, MadePlan& plan,
             OrderedBatches<Index>& batches, LargeVector<Index>& order) {
     EpochShape same = pass.shape;
     same.slice_begin = shape_.slice_begin;
     same.slice_size = shape_.slice_size;
-    const bool known = shape_.sliced && same == shape_ && pass.keys.size() == total_ &&
-                       kept.size() == shape_.virtual_size && total_ != 0;
-    LargeVector<LengthKey> keys;
-    LargeVector<Index> drawn;
+    const bool known =
+        shape_.sliced && same == shape_ && kept.size() == shape_.virtual_size && total_ != 0;
+    LargeVector<DrawnSentence<Index>> drawn;
     if (known) {
-      keys.swap(pass.keys);
       drawn.swap(kept);
     } else {
       pass = DrawnPass{};
-      if (!look_up(keys)) return false;
-      progress_.percent = kLengthsDone;
-      draw(drawn);
-      if (shape_.sliced) pass_random().shuffle(std::span<Index>(drawn));
+      if (!draw(drawn)) return false;
+      if (shape_.sliced) pass_random().shuffle(std::span(drawn));
     }
     progress_.percent = kDrawnDone;
     if (progress_.stop) return false;
     if (shape_.sliced) {
-      const auto begin = drawn.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(
-                                             shape_.slice_begin, drawn.size()));
-      const auto end =
-          begin + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(
-                      shape_.slice_size, static_cast<std::uint64_t>(drawn.end() - begin)));
-      LargeVector<Index> slice(begin, end);
-      count(slice, plan);
-      order_sentences(slice, keys, batches);
+      const std::uint64_t begin = std::min<std::uint64_t>(shape_.slice_begin, drawn.size());
+      const std::uint64_t size = std::min<std::uint64_t>(shape_.slice_size, drawn.size() - begin);
+      const auto of_slice = std::span(drawn).subspan(begin, size);
+      LargeVector<DrawnSentence<Index>> slice(of_slice.begin(), of_slice.end());
       pass.shape = shape_;
-      pass.keys.swap(keys);
       kept.swap(drawn);
-    } else {
-      count(drawn, plan);
-      order_sentences(drawn, keys, batches);
+      drawn.swap(slice);
     }
+    count(drawn, plan);
+    order_sentences(drawn, batches);
     if (progress_.stop) return false;
     progress_.percent = kOrderedDone;
     order.resize(batches.ends.size());
@@ -164,89 +161,127 @@ class Planning {
            });
   }
 
-  // The lengths of all sentences.
-  bool look_up(LargeVector<LengthKey>& keys) {
-    keys.resize(total_);
-    std::vector<std::uint32_t> sources(kSomeSentences);
-    std::vector<std::uint32_t> targets(kSomeSentences);
-    auto at = keys.begin();
+  // Some sentences of a pair of files.
+  struct Piece {
+    const BitextFiles* files;
+    std::uint64_t first;  // of the files
+    std::uint64_t count;
+    std::uint64_t number;  // of the first, among all
+  };
+  [[nodiscard]] std::vector<Piece> pieces() const {
+    std::vector<Piece> all;
+    std::uint64_t number = 0;
     for (std::size_t i = 0; i < catalogue_.directions.size(); ++i) {
       for (const BitextFiles& files : catalogue_.directions[i].shards[shape_.shards[i]]) {
-        if (progress_.stop) return false;
-        const TokenFile source = open_as_found(files.source, files.sentences);
-        const TokenFile target = open_as_found(files.target, files.sentences);
-        const auto begin = at;
-        for (std::uint64_t first = 0; first < files.sentences; first += kSomeSentences) {
-          const std::uint64_t some = std::min(kSomeSentences, files.sentences - first);
-          source.sizes(first, std::span(sources).first(some));
-          target.sizes(first, std::span(targets).first(some));
-          at = add_keys(files, std::span(sources).first(some), std::span(targets).first(some), at);
+        for (std::uint32_t turn = 0; turn < files.repeat; ++turn) {
+          for (std::uint64_t first = 0; first < files.sentences; first += kPieceSentences) {
+            const std::uint64_t count = std::min(kPieceSentences, files.sentences - first);
+            all.push_back({&files, first, count, number});
+            number += count;
+          }
         }
-        for (std::uint32_t again = 1; again < files.repeat; ++again) {
-          at = std::copy_n(begin, files.sentences, at);
+      }
+    }
+    return all;
+  }
+
+  // Calls emit(number, key) for every sentence, in two threads if there are many. False: it was
+  // told to stop.
+  template <typename Emit>
+  bool look_up(const Emit& emit) {
+    const std::vector<Piece> all = pieces();
+    std::atomic<std::size_t> next = 0;
+    std::atomic<bool> failed = false;
+    const auto work = [&] {
+      std::vector<std::uint32_t> sources(kSomeSentences);
+      std::vector<std::uint32_t> targets(kSomeSentences);
+      for (std::size_t i = next++; i < all.size() && !failed; i = next++) {
+        try {
+          if (!look_up_piece(all[i], sources, targets, emit)) return;
+        } catch (...) {
+          failed = true;
+          throw;
         }
-        progress_.percent = static_cast<std::uint32_t>(
-            kLengthsDone * static_cast<std::uint64_t>(at - keys.begin()) /
-            std::max<std::uint64_t>(1, total_));
+        progress_.percent = static_cast<std::uint32_t>(kLengthsDone * (i + 1) / all.size());
+      }
+    };
+    std::future<void> other =
+        std::async(total_ >= kManySentences ? std::launch::async : std::launch::deferred, work);
+    work();
+    other.get();
+    return !progress_.stop;
+  }
+  // False: it was told to stop.
+  template <typename Emit>
+  bool look_up_piece(const Piece& piece, std::vector<std::uint32_t>& sources,
+                     std::vector<std::uint32_t>& targets, const Emit& emit) const {
+    const BitextFiles& files = *piece.files;
+    const TokenFile source = open_as_found(files.source, files.sentences);
+    const TokenFile target = open_as_found(files.target, files.sentences);
+    for (std::uint64_t done = 0; done < piece.count; done += kSomeSentences) {
+      if (progress_.stop) return false;
+      const std::uint64_t some = std::min(kSomeSentences, piece.count - done);
+      source.sizes(piece.first + done, std::span(sources).first(some));
+      target.sizes(piece.first + done, std::span(targets).first(some));
+      for (std::uint64_t i = 0; i < some; ++i) {
+        emit(piece.number + done + i, key_of(files, sources[i], targets[i]));
       }
     }
     return true;
   }
-  template <typename Iterator>
-  Iterator add_keys(const BitextFiles& files, std::span<const std::uint32_t> sources,
-                    std::span<const std::uint32_t> targets, Iterator at) const {
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      std::uint64_t source = sources[i];
-      if (files.truncate_source != 0) {
-        source = std::min<std::uint64_t>(source, files.truncate_source - 1) + 1;
-      }
-      *at++ = formats::length_key(source + files.source_more,
-                                  std::uint64_t{targets[i]} + files.target_more,
-                                  settings_.max_source_positions, settings_.max_target_positions);
+  [[nodiscard]] LengthKey key_of(const BitextFiles& files, std::uint64_t source,
+                                 std::uint64_t target) const noexcept {
+    if (files.truncate_source != 0) {
+      source = std::min<std::uint64_t>(source, files.truncate_source - 1) + 1;
     }
-    return at;
+    return formats::length_key(source + files.source_more, target + files.target_more,
+                               settings_.max_source_positions, settings_.max_target_positions);
   }
 
-  // The sentences of the pass, direction after direction.
+  // The sentences of the pass, direction after direction. False: it was told to stop.
   template <typename Index>
-  void draw(LargeVector<Index>& drawn) const {
+  bool draw(LargeVector<DrawnSentence<Index>>& drawn) {
     if (shape_.ratios.empty()) {
       drawn.resize(total_);
-      std::iota(drawn.begin(), drawn.end(), Index{0});
-      return;
+      return look_up([&](std::uint64_t number, LengthKey key) {
+        drawn[number] = {static_cast<Index>(number), key};
+      });
     }
+    LargeVector<LengthKey> all(total_);
+    if (!look_up([&](std::uint64_t number, LengthKey key) { all[number] = key; })) return false;
+    const auto keys_of = [&](std::size_t direction) {
+      return std::span<const LengthKey>(all).subspan(firsts_[direction],
+                                                     firsts_[direction + 1] - firsts_[direction]);
+    };
     const std::size_t directions = catalogue_.directions.size();
     // A permutation of a direction may stand at the end before it is cut short.
     std::uint64_t largest = 0;
-    for (std::size_t i = 0; i < directions; ++i) {
-      largest = std::max(largest, firsts_[i + 1] - firsts_[i]);
-    }
+    for (std::size_t i = 0; i < directions; ++i) largest = std::max(largest, keys_of(i).size());
     drawn.reserve(shape_.virtual_size + (ours() ? 0 : largest));
-    if (ours()) {
-      const std::vector<std::uint64_t> counts =
-          formats::apportioned_counts(shape_.virtual_size, shape_.ratios);
-      for (std::size_t i = 0; i < directions; ++i) {
-        NumpyRandom random = random_of(Purpose::kTurns, i, shape_.shards[i]);
-        formats::take_turns(random, firsts_[i], firsts_[i + 1] - firsts_[i], counts[i],
-                            shape_.pass / catalogue_.directions[i].shards.size(), drawn);
-      }
-      return;
-    }
-    NumpyRandom random = sampling_random();
+    NumpyRandom random = ours() ? NumpyRandom(0) : sampling_random();
     const std::vector<std::uint64_t> counts =
-        formats::random_counts(random, shape_.virtual_size, shape_.ratios);
+        ours() ? formats::apportioned_counts(shape_.virtual_size, shape_.ratios)
+               : formats::random_counts(random, shape_.virtual_size, shape_.ratios);
     for (std::size_t i = 0; i < directions; ++i) {
-      formats::draw_sentences(random, firsts_[i], firsts_[i + 1] - firsts_[i], counts[i], drawn);
+      if (progress_.stop) return false;
+      if (ours()) {
+        NumpyRandom turns = random_of(Purpose::kTurns, i, shape_.shards[i]);
+        formats::take_turns(turns, firsts_[i], keys_of(i), counts[i],
+                            shape_.pass / catalogue_.directions[i].shards.size(), drawn);
+      } else {
+        formats::draw_sentences(random, firsts_[i], keys_of(i), counts[i], drawn);
+      }
     }
+    return true;
   }
 
   // How many sentences the epoch has, and how many of them for the second time or more.
   template <typename Index>
-  void count(const LargeVector<Index>& drawn, MadePlan& plan) const {
+  void count(const LargeVector<DrawnSentence<Index>>& drawn, MadePlan& plan) const {
     plan.drawn = drawn.size();
     if (shape_.ratios.empty()) return;
     std::vector<bool> seen(total_);
-    for (const Index sentence : drawn) {
+    for (const auto& [sentence, key] : drawn) {
       if (seen[sentence]) ++plan.repeated;
       seen[sentence] = true;
     }
@@ -254,34 +289,21 @@ class Planning {
 
   // Order, filter, batches.
   template <typename Index>
-  void order_sentences(LargeVector<Index>& drawn, const LargeVector<LengthKey>& keys,
+  void order_sentences(LargeVector<DrawnSentence<Index>>& drawn,
                        OrderedBatches<Index>& batches) const {
     NumpyRandom random = ties_random();
-    const std::span<const LengthKey> all(keys);
     if (!settings_.one_dataset_per_batch) {
-      // Before they are shuffled: so they lie direction by direction.
-      const bool whole = shape_.ratios.empty() && !shape_.sliced;
-      formats::LengthCounts<Index> counts =
-          whole ? formats::count_lengths<Index>(all)
-                : formats::count_lengths(all, Index{0}, std::span<const Index>(drawn));
-      if (is_by_chance()) random.shuffle(std::span<Index>(drawn));
-      formats::order_and_cut(drawn, all, Index{0}, std::move(counts), settings_.batches, batches);
+      formats::order_and_cut(drawn, is_by_chance() ? &random : nullptr, settings_.batches, batches);
       return;
     }
-    std::vector<LargeVector<Index>> by_direction(catalogue_.directions.size());
-    for (const Index sentence : drawn) {
-      const auto next = std::ranges::upper_bound(firsts_, std::uint64_t{sentence});
-      by_direction[static_cast<std::size_t>(next - firsts_.begin()) - 1].push_back(sentence);
+    std::vector<LargeVector<DrawnSentence<Index>>> by_direction(catalogue_.directions.size());
+    for (const auto& item : drawn) {
+      const auto next = std::ranges::upper_bound(firsts_, std::uint64_t{item.sentence});
+      by_direction[static_cast<std::size_t>(next - firsts_.begin()) - 1].push_back(item);
     }
-    LargeVector<Index>().swap(drawn);
-    for (std::size_t i = 0; i < by_direction.size(); ++i) {
-      const auto own = all.subspan(firsts_[i], firsts_[i + 1] - firsts_[i]);
-      const auto first = static_cast<Index>(firsts_[i]);
-      formats::LengthCounts<Index> counts =
-          formats::count_lengths(own, first, std::span<const Index>(by_direction[i]));
-      random.shuffle(std::span<Index>(by_direction[i]));
-      formats::order_and_cut(by_direction[i], own, first, std::move(counts), settings_.batches,
-                             batches);
+    LargeVector<DrawnSentence<Index>>().swap(drawn);
+    for (auto& own : by_direction) {
+      formats::order_and_cut(own, &random, settings_.batches, batches);
     }
   }
 

@@ -77,9 +77,8 @@ struct PlanProgress {
 // What several epochs share that are slices of one pass.
 struct DrawnPass {
   formats::EpochShape shape;  // of which nothing but the slice differs
-  formats::LargeVector<formats::LengthKey> keys;
-  formats::LargeVector<std::uint32_t> narrow;
-  formats::LargeVector<std::uint64_t> wide;
+  formats::LargeVector<formats::DrawnSentence<std::uint32_t>> narrow;
+  formats::LargeVector<formats::DrawnSentence<std::uint64_t>> wide;
 };
 
 // Throws Error: a file that cannot be read or is another than was found (kIo, kDamaged), too little

@@ -300,31 +300,69 @@ TEST(BatchCutter, CutsAsFairseqDoes) {
   }
 }
 
+// Keys by which each sentence of a direction is known.
+std::vector<LengthKey> own_keys(std::uint64_t count) {
+  std::vector<LengthKey> keys(count);
+  std::iota(keys.begin(), keys.end(), 1000U);
+  return keys;
+}
+
+// Their numbers; all have their keys.
+template <typename Index>
+std::vector<Index> numbers_of(const LargeVector<DrawnSentence<Index>>& drawn, std::uint64_t first) {
+  std::vector<Index> all;
+  for (const auto& [sentence, key] : drawn) {
+    if (sentence != 99) {
+      EXPECT_EQ(key, 1000 + sentence - first);
+    }
+    all.push_back(sentence);
+  }
+  return all;
+}
+
 TEST(Drawing, TheFirstOfAPermutationOrEachForItself) {
+  const std::vector<LengthKey> keys = own_keys(10);
   NumpyRandom random(0);
-  LargeVector<std::uint32_t> drawn = {99};
-  draw_sentences(random, 100, 10, 4, drawn);
-  EXPECT_THAT(drawn, ElementsAre(99, 102, 108, 104, 109));
+  LargeVector<DrawnSentence<std::uint32_t>> drawn = {{99, 0}};
+  draw_sentences(random, 100, keys, 4, drawn);
+  EXPECT_THAT(numbers_of(drawn, 100), ElementsAre(99, 102, 108, 104, 109));
   NumpyRandom whole(0);
-  LargeVector<std::uint64_t> none;
-  draw_sentences(whole, 0, 10, 0, none);
-  EXPECT_THAT(none, ::testing::IsEmpty());
+  LargeVector<DrawnSentence<std::uint64_t>> none;
+  draw_sentences(whole, 0, keys, 0, none);
+  EXPECT_TRUE(none.empty());
   EXPECT_EQ(whole.drawn(), random.drawn()) << "all of it is drawn, however little is wanted";
   NumpyRandom again(0);
-  LargeVector<std::uint32_t> repeated;
-  draw_sentences(again, 0, 5, 12, repeated);
-  EXPECT_THAT(repeated, ElementsAre(4, 0, 3, 3, 3, 1, 3, 2, 4, 0, 0, 4));
+  LargeVector<DrawnSentence<std::uint32_t>> repeated;
+  draw_sentences(again, 0, std::span(keys).first(5), 12, repeated);
+  EXPECT_THAT(numbers_of(repeated, 0), ElementsAre(4, 0, 3, 3, 3, 1, 3, 2, 4, 0, 0, 4));
+}
+
+// Many are drawn in blocks: the same as one after the other.
+TEST(Drawing, EachForItselfInBlocksAsOneByOne) {
+  const std::vector<LengthKey> keys = own_keys(1000);
+  for (const std::uint64_t count : {1001U, 1023U, 1024U, 5000U}) {
+    NumpyRandom random(3);
+    NumpyRandom plain(3);
+    LargeVector<DrawnSentence<std::uint64_t>> drawn;
+    draw_sentences(random, 7, keys, count, drawn);
+    for (const std::uint64_t sentence : numbers_of(drawn, 7)) {
+      ASSERT_EQ(sentence, 7 + plain.at_most(999));
+    }
+    ASSERT_EQ(drawn.size(), count);
+    ASSERT_EQ(random.drawn(), plain.drawn());
+  }
 }
 
 TEST(Drawing, TurnsGoRoundAndRound) {
+  const std::vector<LengthKey> keys = own_keys(10);
   std::vector<std::uint32_t> visits;
-  const auto turn = [](std::uint64_t count, std::uint64_t visit) {
+  const auto turn = [&](std::uint64_t count, std::uint64_t visit) {
     NumpyRandom random(3);
-    LargeVector<std::uint32_t> drawn;
-    take_turns(random, 50, 10, count, visit, drawn);
-    return drawn;
+    LargeVector<DrawnSentence<std::uint32_t>> drawn;
+    take_turns(random, 50, keys, count, visit, drawn);
+    return numbers_of(drawn, 50);
   };
-  const LargeVector<std::uint32_t> all = turn(10, 0);
+  const std::vector<std::uint32_t> all = turn(10, 0);
   EXPECT_EQ(std::set<std::uint32_t>(all.begin(), all.end()).size(), 10U);
   for (std::uint64_t visit = 0; visit < 10; ++visit) {
     for (const std::uint32_t sentence : turn(7, visit)) visits.push_back(sentence);
@@ -333,27 +371,37 @@ TEST(Drawing, TurnsGoRoundAndRound) {
   }
   // Seven rounds of all.
   for (std::size_t i = 0; i < visits.size(); ++i) ASSERT_EQ(visits[i], all[i % 10]);
-  const LargeVector<std::uint32_t> more = turn(23, 1);
+  const std::vector<std::uint32_t> more = turn(23, 1);
   for (std::size_t i = 0; i < more.size(); ++i) ASSERT_EQ(more[i], all[(23 + i) % 10]);
 }
 
-// Against a stable sort.
+// Against a stable sort; of so many sentences out of `sentences`.
 template <typename Index>
-void check_order(std::uint32_t longest, std::uint64_t seed) {
+void check_order(std::uint32_t longest, std::uint64_t seed, std::uint64_t sentences,
+                 std::uint64_t count, bool by_chance) {
   std::mt19937_64 random(seed);
-  std::vector<LengthKey> keys(1 + random() % 3000);
+  std::vector<LengthKey> keys(sentences);
   for (LengthKey& key : keys) {
     key = length_key(random() % (longest + longest / 5 + 1), random() % (longest + longest / 5 + 1),
                      longest, longest);
   }
   keys[0] = kNoTokens;
-  LargeVector<Index> drawn(random() % 4000);
-  for (Index& sentence : drawn) sentence = static_cast<Index>(random() % keys.size());
-  LargeVector<Index> expected;
+  LargeVector<DrawnSentence<Index>> drawn(count);
+  for (auto& [sentence, key] : drawn) {
+    sentence = static_cast<Index>(random() % keys.size());
+    key = keys[sentence];
+  }
+  LargeVector<DrawnSentence<Index>> shuffled = drawn;
+  NumpyRandom ties(5);
+  if (by_chance) {
+    NumpyRandom same(5);
+    same.shuffle(std::span(shuffled));
+  }
+  std::vector<Index> expected;
   std::uint64_t too_long = 0;
-  for (const Index sentence : drawn) {
-    if (keys[sentence] < kLeftOutFrom) expected.push_back(sentence);
-    too_long += keys[sentence] == kTooLong ? 1 : 0;
+  for (const auto& [sentence, key] : shuffled) {
+    if (key < kLeftOutFrom) expected.push_back(sentence);
+    too_long += key == kTooLong ? 1 : 0;
   }
   std::ranges::stable_sort(expected, {}, [&](Index i) { return keys[i]; });
   BatchRules rules;
@@ -362,13 +410,12 @@ void check_order(std::uint32_t longest, std::uint64_t seed) {
   OrderedBatches<Index> batches;
   batches.sentences = {7};
   batches.ends = {1};
-  const std::size_t all = drawn.size();
-  const std::span<const LengthKey> all_keys(keys);
-  order_and_cut(drawn, all_keys, Index{0},
-                count_lengths(all_keys, Index{0}, std::span<const Index>(drawn)), rules, batches);
-  ASSERT_EQ(LargeVector<Index>(batches.sentences.begin() + 1, batches.sentences.end()), expected);
+  order_and_cut(drawn, by_chance ? &ties : nullptr, rules, batches);
+  ASSERT_EQ(drawn.capacity(), 0U);
+  ASSERT_TRUE(std::equal(batches.sentences.begin() + 1, batches.sentences.end(), expected.begin(),
+                         expected.end()));
   ASSERT_EQ(batches.too_long, too_long);
-  ASSERT_EQ(batches.too_long + batches.without_tokens + expected.size(), all);
+  ASSERT_EQ(batches.too_long + batches.without_tokens + expected.size(), count);
   Numbers ends = {1};
   BatchCutter cutter(rules);
   const auto emit = [&](std::uint64_t position) { ends.push_back(1 + position); };
@@ -378,33 +425,45 @@ void check_order(std::uint32_t longest, std::uint64_t seed) {
 }
 
 TEST(Order, BySourceThenTargetThenAsGiven) {
+  std::mt19937_64 random(1);
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    check_order<std::uint32_t>(30, seed);
-    check_order<std::uint64_t>(200, seed);
+    const std::uint64_t sentences = 1 + random() % 3000;
+    const std::uint64_t count = random() % 4000;
+    const bool by_chance = seed % 2 == 1;
+    check_order<std::uint32_t>(30, seed, sentences, count, by_chance);
+    check_order<std::uint64_t>(200, seed, sentences, count, by_chance);
     // Too many pairs of lengths for one table.
-    check_order<std::uint32_t>(kPositionsMax, seed);
-    check_order<std::uint64_t>(9000, seed);
+    check_order<std::uint32_t>(kPositionsMax, seed, sentences, count, by_chance);
+    check_order<std::uint64_t>(9000, seed, sentences, count, by_chance);
   }
 }
 
+// Enough for two threads; with few and with many pairs of lengths, which one thread distributes.
+TEST(Order, OfManySentencesIsTheSame) {
+  for (const std::uint32_t longest : {1U, 60U, 1500U, kPositionsMax}) {
+    for (const bool by_chance : {false, true}) {
+      check_order<std::uint32_t>(longest, longest, 200'000, 300'001, by_chance);
+    }
+  }
+  check_order<std::uint64_t>(60, 1, 300'000, 1'000'003, true);
+}
+
 TEST(Order, MainThrowsAnOddLastBatchAway) {
-  const std::vector<LengthKey> keys(21, length_key(3, 4, 10, 10));
+  const LengthKey key = length_key(3, 4, 10, 10);
   BatchRules rules;
   rules.batch_size = 8;
   for (const bool drop : {false, true}) {
     rules.drop_odd_last = drop;
-    LargeVector<std::uint32_t> drawn(21);
-    std::iota(drawn.begin(), drawn.end(), 0U);
+    LargeVector<DrawnSentence<std::uint32_t>> drawn;
+    for (std::uint32_t i = 0; i < 21; ++i) drawn.push_back({i, key});
     OrderedBatches<std::uint32_t> batches;
-    const std::span<const LengthKey> all(keys);
-    order_and_cut(drawn, all, 0U, count_lengths<std::uint32_t>(all), rules, batches);
+    order_and_cut(drawn, nullptr, rules, batches);
     EXPECT_THAT(batches.ends, Eq(drop ? LargeVector<std::uint32_t>{8, 16}
                                       : LargeVector<std::uint32_t>{8, 16, 21}));
     EXPECT_EQ(batches.sentences.size(), drop ? 16U : 21U);
-    LargeVector<std::uint32_t> few = {1, 2, 3};
+    LargeVector<DrawnSentence<std::uint32_t>> few = {{1, key}, {2, key}, {3, key}};
     OrderedBatches<std::uint32_t> small;
-    order_and_cut(few, all, 0U, count_lengths(all, 0U, std::span<const std::uint32_t>(few)), rules,
-                  small);
+    order_and_cut(few, nullptr, rules, small);
     EXPECT_EQ(small.ends.size(), drop ? 0U : 1U);
   }
 }
