@@ -2,7 +2,7 @@
 // same bytes.
 //
 // Data: 16 directions, of 30 tokens in the mean on both sides, in files that are in memory. A batch
-// holds sentences of like length from random places of all of them, as batches by tokens do; eight
+// holds sentences of like lengths from random places of all of them, in a planner's order; eight
 // slots take turns, as in a feed. "large": 40,000 sentences each, 150 MB of uint32, which no cache
 // holds: the time is that of some ten reads from random places of the memory for each sentence,
 // which bitext/reads has alone. "small": 200 each, so that it is that of the instructions. The
@@ -20,6 +20,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/bitext_maker.h"
@@ -38,11 +39,17 @@ constexpr std::uint64_t kPlans = 400;
 constexpr std::size_t kSlots = 8;
 constexpr BitextPadding kPadding;
 
-// Where a sentence is, and how long.
+// Where a sentence is, and how long, with the language's token.
 struct Place {
   std::uint32_t direction;
   std::uint64_t index;
-  std::size_t longer;  // of both sides, with the language's token
+  std::size_t lengths[2];  // of the source, of the target
+
+  [[nodiscard]] std::size_t longer() const { return std::max(lengths[0], lengths[1]); }
+  // As a planner orders them.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> order() const {
+    return {lengths[0], lengths[1]};
+  }
 };
 
 class Corpus {
@@ -56,7 +63,7 @@ class Corpus {
       Sentences sides[2];
       for (std::size_t i = 0; i < sentences_; ++i) {
         const double wanted = length(random);
-        std::size_t longer = 0;
+        Place place{d, i, {}};
         for (Sentences& side : sides) {
           const double own = wanted * (0.8 + 0.4 * static_cast<double>(random() % 1000) / 1000);
           std::vector<std::int64_t>& sentence = side.emplace_back();
@@ -64,9 +71,9 @@ class Corpus {
           for (std::int64_t& token : sentence)
             token = 4 + static_cast<std::int64_t>(random() % 60000);
           sentence.push_back(2);
-          longer = std::max(longer, sentence.size() + 1);
+          place.lengths[&side - sides] = sentence.size() + 1;
         }
-        places_.push_back({d, i, longer});
+        places_.push_back(place);
       }
       for (int side = 0; side < 2; ++side) {
         const std::string prefix = name + "/" + std::to_string(d) + (side == 0 ? "s" : "t");
@@ -81,7 +88,7 @@ class Corpus {
     for (std::size_t i = 0; i < opened_.size(); i += 2)
       files_.push_back({&opened_[i], &opened_[i + 1]});
     std::shuffle(places_.begin(), places_.end(), random);
-    std::ranges::stable_sort(places_, {}, &Place::longer);
+    std::ranges::stable_sort(places_, {}, &Place::order);
   }
 
   [[nodiscard]] const std::vector<BitextFiles>& files() const { return files_; }
@@ -98,8 +105,10 @@ class Corpus {
         part.decoder_token = 70100 + d;
       }
       // Of equally many tokens each, so that long sentences have their share.
+      std::size_t longest = 0;
       for (std::size_t at = random() % (places_.size() * 7 / 8); at < places_.size(); ++at) {
-        if ((plan.rows.size() + 1) * places_[at].longer > max_tokens) break;
+        longest = std::max(longest, places_[at].longer());
+        if ((plan.rows.size() + 1) * longest > max_tokens) break;
         plan.add_row(places_[at].direction, places_[at].index);
       }
       plans.push_back(plan.bytes());
@@ -221,6 +230,48 @@ void copy(benchmark::State& state) {
   set_rates(state, sentences, bytes);
 }
 
+// Each sentence's bytes are copied from where they lie in the files, as they are stored, with no
+// index to look at: the places are known beforehand. The target's twice, as a batch has it.
+// max_tokens, code
+void copy_sentences(benchmark::State& state) {
+  const auto max_tokens = static_cast<std::uint64_t>(state.range(0));
+  const auto code = static_cast<TokenCode>(state.range(1));
+  state.SetLabel(std::string(token_code_name(code)));
+  const Corpus& from = corpus(code, kLarge);
+  const std::size_t width = token_bytes(code);
+  std::vector<std::vector<SentenceBytes>> places(kPlans);
+  const std::vector<std::string> plans = from.plans(max_tokens);
+  for (std::uint64_t i = 0; i < kPlans; ++i) {
+    const BatchPlan plan = read_plan(plans[i]);
+    for (const BatchPlanRow& row : plan.rows()) {
+      for (const TokenFile* file : {from.files()[row.part].source, from.files()[row.part].target}) {
+        places[i].push_back(*file->sentence(row.index));
+      }
+    }
+  }
+  std::vector<Slot> slots(kSlots, Slot(max_tokens));
+  std::uint64_t sentences = 0;
+  std::uint64_t number = 0;
+  for (auto _ : state) {
+    Slot& slot = slots[number % kSlots];
+    const std::vector<SentenceBytes>& these = places[number++ % kPlans];
+    auto* source = reinterpret_cast<std::byte*>(slot.source.data());
+    auto* target = reinterpret_cast<std::byte*>(slot.target.data());
+    auto* previous = reinterpret_cast<std::byte*>(slot.previous.data());
+    for (std::size_t i = 0; i < these.size(); i += 2) {
+      const std::size_t source_bytes = width * these[i].tokens;
+      const std::size_t target_bytes = width * these[i + 1].tokens;
+      std::memcpy(std::exchange(source, source + source_bytes), these[i].data, source_bytes);
+      std::memcpy(std::exchange(target, target + target_bytes), these[i + 1].data, target_bytes);
+      std::memcpy(std::exchange(previous, previous + target_bytes), these[i + 1].data,
+                  target_bytes);
+    }
+    benchmark::ClobberMemory();
+    sentences += these.size() / 2;
+  }
+  set_rates(state, sentences, 0);
+}
+
 // Of each sentence the entries of both indices and the first token of both sides are read, and
 // nothing is done with them. max_tokens
 void reads(benchmark::State& state) {
@@ -251,6 +302,10 @@ BENCHMARK(collate)
                    {static_cast<int>(TokenCode::kUint16), static_cast<int>(TokenCode::kUint32)},
                    {kSmall, kLarge}});
 BENCHMARK(reads)->Name("bitext/reads")->Arg(4096)->Arg(16384);
+BENCHMARK(copy_sentences)
+    ->Name("bitext/memcpy_sentences")
+    ->ArgsProduct({{4096, 16384},
+                   {static_cast<int>(TokenCode::kUint16), static_cast<int>(TokenCode::kUint32)}});
 BENCHMARK(copy)->Name("bitext/memcpy")->Arg(4096)->Arg(16384);
 
 }  // namespace

@@ -186,98 +186,128 @@ inline T load(const std::byte* at) noexcept {
   return value;
 }
 
+// What the loops below are made of has to become part of each of their kernels.
+#define RINGFEED_IN_KERNEL __attribute__((always_inline)) inline
+
 // Tokens that one turn of a loop takes: a fixed number, so that it becomes a few vectors without
 // anything before or behind. What is left over is taken by a last turn that begins earlier.
 constexpr std::size_t kTurn = 8;
 
+template <typename T, std::size_t kCount>
+struct VectorOf {
+  using Type __attribute__((vector_size(kCount * sizeof(T)))) = T;
+};
+template <typename T>
+using Whole = typename VectorOf<T, kTurn>::Type;
+template <typename T>
+using Half = typename VectorOf<T, kTurn / 2>::Type;
+
 template <typename Stored, typename Token>
 struct Convert {
+  using Bits = std::make_unsigned_t<Token>;
   const std::byte* from;
-  Token* to;
-  Token* also;  // the same again; nullptr: nowhere
-  Token less;
+  Bits less;
 
-  inline void turn(std::size_t i) const noexcept {
-    Token tokens[kTurn];
-    for (std::size_t j = 0; j < kTurn; ++j) {
-      // Unsigned: an id that is no Token is cut to its bits.
-      using Bits = std::make_unsigned_t<Token>;
-      tokens[j] =
-          static_cast<Token>(static_cast<Bits>(load<Stored>(from + (i + j) * sizeof(Stored))) -
-                             static_cast<Bits>(less));
-    }
-    std::memcpy(to + i, tokens, sizeof tokens);
-    if (also != nullptr) std::memcpy(also + i, tokens, sizeof tokens);
+  // Unsigned: an id that is no Token is cut to its bits.
+  RINGFEED_IN_KERNEL Token one(std::size_t i) const noexcept {
+    return static_cast<Token>(static_cast<Bits>(load<Stored>(from + i * sizeof(Stored))) - less);
   }
-  inline void run(std::size_t count) const noexcept {
-    if (count < kTurn) {
-      for (std::size_t i = 0; i < count; ++i) {
-        using Bits = std::make_unsigned_t<Token>;
-        const auto token = static_cast<Token>(
-            static_cast<Bits>(load<Stored>(from + i * sizeof(Stored))) - static_cast<Bits>(less));
-        to[i] = token;
-        if (also != nullptr) also[i] = token;
+  // To one place or two.
+  template <typename... To>
+  RINGFEED_IN_KERNEL void turn(std::size_t i, To*... to) const noexcept {
+    Whole<Stored> stored;
+    std::memcpy(&stored, from + i * sizeof(Stored), sizeof stored);
+    if constexpr (sizeof(Token) == 8 && sizeof(Stored) <= 4) {
+      // In steps, and the last one by halves: a compiler does not find them by itself.
+      using Wide = std::conditional_t<std::is_signed_v<Stored>, std::int32_t, std::uint32_t>;
+      const auto wide = __builtin_convertvector(stored, Whole<Wide>);
+      const Half<Wide> halves[2] = {__builtin_shufflevector(wide, wide, 0, 1, 2, 3),
+                                    __builtin_shufflevector(wide, wide, 4, 5, 6, 7)};
+      for (std::size_t half = 0; half < 2; ++half) {
+        const auto tokens = __builtin_convertvector(halves[half], Half<Bits>) - less;
+        (std::memcpy(to + i + 4 * half, &tokens, sizeof tokens), ...);
       }
+    } else {
+      const auto tokens = __builtin_convertvector(stored, Whole<Bits>) - less;
+      (std::memcpy(to + i, &tokens, sizeof tokens), ...);
+    }
+  }
+  RINGFEED_IN_KERNEL void run(std::size_t count, Token* to) const noexcept {
+    if (count < kTurn) {
+      for (std::size_t i = 0; i < count; ++i) to[i] = one(i);
       return;
     }
-    for (std::size_t i = 0; i + kTurn <= count; i += kTurn) turn(i);
-    if (count % kTurn != 0) turn(count - kTurn);
+    for (std::size_t i = 0; i + kTurn <= count; i += kTurn) turn(i, to);
+    if (count % kTurn != 0) turn(count - kTurn, to);
+  }
+  // `also` gets all but the last token. count > 0.
+  RINGFEED_IN_KERNEL void run(std::size_t count, Token* to, Token* also) const noexcept {
+    const std::size_t both = count - 1;
+    if (both < kTurn) {
+      for (std::size_t i = 0; i < both; ++i) to[i] = also[i] = one(i);
+    } else {
+      for (std::size_t i = 0; i + kTurn <= both; i += kTurn) turn(i, to, also);
+      if (both % kTurn != 0) turn(both - kTurn, to, also);
+    }
+    to[both] = one(both);
   }
 };
 
-template <typename Token>
-inline void convert(const BitextCollate::Sentence& from, std::size_t first, std::size_t count,
-                    Token* to, Token* also) noexcept {
-  const Token less = from.minus_one ? 1 : 0;
+// Calls work with the Convert of the sentence's code, and its tokens from `first` on.
+template <typename Token, typename Work>
+RINGFEED_IN_KERNEL void converted(const BitextCollate::Sentence& from, std::size_t first,
+                                  const Work& work) noexcept {
+  const std::make_unsigned_t<Token> less = from.minus_one ? 1 : 0;
   switch (from.code) {
     case TokenCode::kUint8:
-      return Convert<std::uint8_t, Token>{from.data + first, to, also, less}.run(count);
+      return work(Convert<std::uint8_t, Token>{from.data + first, less});
     case TokenCode::kInt8:
-      return Convert<std::int8_t, Token>{from.data + first, to, also, less}.run(count);
+      return work(Convert<std::int8_t, Token>{from.data + first, less});
     case TokenCode::kInt16:
-      return Convert<std::int16_t, Token>{from.data + 2 * first, to, also, less}.run(count);
+      return work(Convert<std::int16_t, Token>{from.data + 2 * first, less});
     case TokenCode::kUint16:
-      return Convert<std::uint16_t, Token>{from.data + 2 * first, to, also, less}.run(count);
+      return work(Convert<std::uint16_t, Token>{from.data + 2 * first, less});
     case TokenCode::kInt32:
-      return Convert<std::int32_t, Token>{from.data + 4 * first, to, also, less}.run(count);
+      return work(Convert<std::int32_t, Token>{from.data + 4 * first, less});
     case TokenCode::kUint32:
-      return Convert<std::uint32_t, Token>{from.data + 4 * first, to, also, less}.run(count);
+      return work(Convert<std::uint32_t, Token>{from.data + 4 * first, less});
     case TokenCode::kInt64:
-      return Convert<std::int64_t, Token>{from.data + 8 * first, to, also, less}.run(count);
+      return work(Convert<std::int64_t, Token>{from.data + 8 * first, less});
     case TokenCode::kUint64:
-      return Convert<std::uint64_t, Token>{from.data + 8 * first, to, also, less}.run(count);
+      return work(Convert<std::uint64_t, Token>{from.data + 8 * first, less});
   }
 }
 
 // How often the bits of a token stand among others of the same width.
 template <typename Stored>
-inline std::size_t count_equal(const std::byte* from, std::size_t count,
-                               std::uint64_t token) noexcept {
+RINGFEED_IN_KERNEL std::uint32_t count_equal(const std::byte* from, std::size_t count,
+                                             std::uint64_t token) noexcept {
   constexpr std::size_t kBlock = 32 / sizeof(Stored);
   const auto wanted = static_cast<Stored>(token);
-  // Padding does not stand in sentences, but for mistakes: whether there is any comes first.
-  Stored any = 0;
-  const auto look = [&](std::size_t i) {
-    Stored here = 0;
-    for (std::size_t j = 0; j < kBlock; ++j) {
-      here = static_cast<Stored>(here |
-                                 (load<Stored>(from + (i + j) * sizeof(Stored)) == wanted ? 1 : 0));
-    }
-    any = static_cast<Stored>(any | here);
-  };
   if (count >= kBlock) {
+    // Padding does not stand in sentences, but for mistakes: whether there is any comes first.
+    Stored any[kBlock] = {};
+    const auto look = [&](std::size_t i) __attribute__((always_inline)) {
+      for (std::size_t j = 0; j < kBlock; ++j) {
+        any[j] = static_cast<Stored>(
+            any[j] | (load<Stored>(from + (i + j) * sizeof(Stored)) == wanted ? 1 : 0));
+      }
+    };
     for (std::size_t i = 0; i + kBlock <= count; i += kBlock) look(i);
-    if (count % kBlock != 0) look(count - kBlock);
-    if (any == 0) return 0;
+    look(count - kBlock);
+    std::uint64_t words[4];
+    std::memcpy(words, any, sizeof words);
+    if ((words[0] | words[1] | words[2] | words[3]) == 0) return 0;
   }
-  std::size_t found = 0;
+  std::uint32_t found = 0;
   for (std::size_t i = 0; i < count; ++i) {
     found += load<Stored>(from + i * sizeof(Stored)) == wanted ? 1 : 0;
   }
   return found;
 }
 
-inline std::size_t count_stored(const BitextCollate::Sentence& in, std::uint32_t token) noexcept {
+RINGFEED_IN_KERNEL std::uint32_t count_stored(const BitextCollate::Sentence& in,
+                                              std::uint32_t token) noexcept {
   const std::uint64_t stored = token + (in.minus_one ? 1 : 0);
   switch (token_bytes(in.code)) {
     case 1:
@@ -292,33 +322,53 @@ inline std::size_t count_stored(const BitextCollate::Sentence& in, std::uint32_t
 }
 
 // Tokens of the row that are not padding.
-inline std::uint32_t length_of(const BitextCollate::Sentence& sentence) noexcept {
-  std::size_t pads = count_stored(sentence, kPadId);
+RINGFEED_IN_KERNEL std::uint32_t length_of(const BitextCollate::Sentence& sentence) noexcept {
+  std::uint32_t pads = count_stored(sentence, kPadId);
   for (const std::uint32_t token : sentence.prefix) pads += token == kPadId ? 1 : 0;
-  return sentence.tokens - static_cast<std::uint32_t>(pads);
+  return sentence.tokens - pads;
+}
+
+RINGFEED_IN_KERNEL void measure_rows(std::span<BitextCollate::Row> rows) noexcept {
+  for (BitextCollate::Row& row : rows) {
+    row.source_length = length_of(row.source);
+    row.target_length = length_of(row.target);
+  }
 }
 
 template <typename Token>
-inline Token* put(Token* at, std::uint32_t token) noexcept {
+RINGFEED_IN_KERNEL Token* put(Token* at, std::uint32_t token) noexcept {
   if (token == kNoToken) return at;
   *at = static_cast<Token>(token);
   return at + 1;
 }
 
+// Padding on one side of a row of `width`; a little more than `count` where what comes behind it in
+// time overwrites that.
 template <typename Token>
-inline void pad(Token* at, std::size_t count) noexcept {
+RINGFEED_IN_KERNEL void pad(Token* row, std::size_t width, std::size_t count, bool left) noexcept {
+  if (count == 0) return;
+  Token pads[kTurn];
+  for (Token& token : pads) token = kPadId;
+  if (width >= kTurn && count <= kTurn) {
+    std::memcpy(left ? row : row + width - kTurn, pads, sizeof pads);
+    return;
+  }
+  Token* const at = left ? row : row + width - count;
   for (std::size_t i = 0; i < count; ++i) at[i] = kPadId;
 }
 
 template <typename Token>
-inline void write_source(const BitextCollate::Sentence& sentence, Token* row, std::size_t width,
-                         bool left) noexcept {
+RINGFEED_IN_KERNEL void write_source(const BitextCollate::Sentence& sentence, Token* row,
+                                     std::size_t width, bool left) noexcept {
   const std::size_t padding = width - sentence.tokens;
-  pad(left ? row : row + sentence.tokens, padding);
+  pad(row, width, padding, left);
   Token* at = left ? row + padding : row;
   Token* const end = at + sentence.tokens;
   for (const std::uint32_t token : sentence.prefix) at = put(at, token);
-  convert<Token>(sentence, 0, sentence.stored, at, nullptr);
+  converted<Token>(
+      sentence, 0, [&](const auto& convert) __attribute__((always_inline)) {
+        convert.run(sentence.stored, at);
+      });
   if (sentence.ends) at[sentence.stored] = kEosId;
   if (sentence.last != kNoToken && sentence.tokens != 0) {
     end[-1] = static_cast<Token>(sentence.last);
@@ -326,12 +376,12 @@ inline void write_source(const BitextCollate::Sentence& sentence, Token* row, st
 }
 
 template <typename Token>
-inline void write_target(const BitextCollate::Row& from, Token* row, Token* previous,
-                         std::size_t width, bool left) noexcept {
+RINGFEED_IN_KERNEL void write_target(const BitextCollate::Row& from, Token* row, Token* previous,
+                                     std::size_t width, bool left) noexcept {
   const BitextCollate::Sentence& sentence = from.target;
   const std::size_t padding = width - sentence.tokens;
-  pad(left ? row : row + sentence.tokens, padding);
-  pad(left ? previous : previous + sentence.tokens, padding);
+  pad(row, width, padding, left);
+  pad(previous, width, padding, left);
   if (sentence.tokens == 0) return;
   Token* at = left ? row + padding : row;
   Token* also = left ? previous + padding : previous;
@@ -345,16 +395,25 @@ inline void write_target(const BitextCollate::Row& from, Token* row, Token* prev
     also = put(also, sentence.prefix[0]);
   }
   // The last token is in the target only: behind it `previous` has padding, or the next row.
-  const std::size_t both = sentence.stored - 1;
-  convert<Token>(sentence, 0, both, at, also);
-  convert<Token>(sentence, both, 1, at + both, nullptr);
+  converted<Token>(
+      sentence, 0, [&](const auto& convert) __attribute__((always_inline)) {
+        convert.run(sentence.stored, at, also);
+      });
 }
 
 template <typename Token>
-inline void write_rows(std::span<const BitextCollate::Row> rows,
-                       std::span<const std::uint32_t> order, const BitextPadding& padding,
-                       std::size_t source_width, std::size_t target_width,
-                       const BitextArrays<Token>& to) noexcept {
+struct Rows {
+  std::span<const BitextCollate::Row> rows;
+  std::span<const std::uint32_t> order;
+  const BitextPadding& padding;
+  std::size_t source_width;
+  std::size_t target_width;
+  const BitextArrays<Token>& to;
+};
+
+template <typename Token>
+RINGFEED_IN_KERNEL void write_rows(const Rows<Token>& all) noexcept {
+  const auto& [rows, order, padding, source_width, target_width, to] = all;
   for (std::size_t k = 0; k < order.size(); ++k) {
     const BitextCollate::Row& row = rows[order[k]];
     to.id[k] = static_cast<std::int64_t>(row.id);
@@ -370,11 +429,30 @@ inline void write_rows(std::span<const BitextCollate::Row> rows,
   }
 }
 
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void measure_avx2(std::span<BitextCollate::Row> rows) noexcept {
+  measure_rows(rows);
+}
+template <typename Token>
+__attribute__((target("avx2"))) void write_avx2(const Rows<Token>& rows) noexcept {
+  write_rows(rows);
+}
+#endif
+
+void measure(Kernel kernel, std::span<BitextCollate::Row> rows) noexcept {
+#if defined(__x86_64__)
+  if (kernel != Kernel::kPortable) return measure_avx2(rows);
+#endif
+  measure_rows(rows);
+}
+
+#undef RINGFEED_IN_KERNEL
+
 // ---- sentences
 
 std::uint64_t token_at(const BitextCollate::Sentence& sentence, std::uint32_t at) noexcept {
   std::int64_t token = 0;
-  convert<std::int64_t>(sentence, at, 1, &token, nullptr);
+  converted<std::int64_t>(sentence, at, [&](const auto& convert) { token = convert.one(0); });
   return static_cast<std::uint64_t>(token);
 }
 
@@ -392,15 +470,15 @@ void truncate(BitextCollate::Sentence& sentence, std::uint32_t most) noexcept {
   sentence.ends = true;
 }
 
-BitextCollate::Sentence sentence_of(const TokenFile& file, const SentenceBytes& bytes) noexcept {
-  return {.data = bytes.data,
-          .stored = bytes.tokens,
-          .tokens = 0,
-          .prefix = {kNoToken, kNoToken},
-          .last = kNoToken,
-          .code = file.code(),
-          .minus_one = file.kind() == TokenFile::Kind::kLegacy,
-          .ends = false};
+void set_sentence(BitextCollate::Sentence& to, const TokenFile& file,
+                  const SentenceBytes& bytes) noexcept {
+  to.data = bytes.data;
+  to.stored = bytes.tokens;
+  to.prefix[0] = to.prefix[1] = kNoToken;
+  to.last = kNoToken;
+  to.code = file.code();
+  to.minus_one = file.kind() == TokenFile::Kind::kLegacy;
+  to.ends = false;
 }
 
 // Brings a sentence into the cache; of a long one the begin, the processor finds the rest itself.
@@ -443,10 +521,16 @@ void BitextCollate::gather(const BatchPlan& plan, std::span<const BitextFiles> f
   const auto rows = static_cast<std::uint32_t>(plan.rows().size());
   for (std::uint32_t begin = 0; begin < rows; begin += kRowsAtOnce) {
     look_up(plan, files, begin, std::min(begin + kRowsAtOnce, rows));
+    const std::size_t before = rows_.size();
     for (const Found& found : found_) {
       const BatchPlanRow& row = plan.rows()[found.plan_row];
       add_row(found, row, parts[row.part], files[row.part]);
     }
+    measure(kernel_, std::span(rows_).subspan(before));
+  }
+  for (const Row& row : rows_) {
+    source_tokens_ += row.source_length;
+    target_tokens_ += row.target_length;
   }
   source_width_ = static_cast<std::uint32_t>(
       width_of(source_longest_, padding_.source_least, padding_.multiple));
@@ -498,13 +582,14 @@ void BitextCollate::look_up(const BatchPlan& plan, std::span<const BitextFiles> 
 
 void BitextCollate::add_row(const Found& found, const BatchPlanRow& planned,
                             const BatchPlanPart& part, const BitextFiles& files) noexcept {
-  Row row{.source = sentence_of(*files.source, found.source),
-          .target = sentence_of(*files.target, found.target),
-          .previous_first = kEosId,
-          .source_length = 0,
-          .target_length = 0,
-          .part = &part,
-          .id = planned.index};
+  const std::uint64_t before = rows_.size();
+  // In its place: a row that is copied right behind being made is waited for.
+  Row& row = rows_.emplace_back();
+  set_sentence(row.source, *files.source, found.source);
+  set_sentence(row.target, *files.target, found.target);
+  row.previous_first = kEosId;
+  row.part = &part;
+  row.id = planned.index;
   if (part.truncate_source != 0) truncate(row.source, part.truncate_source);
   if (part.replaces_eos != 0) {
     row.source.last = part.encoder_token;
@@ -518,7 +603,7 @@ void BitextCollate::add_row(const Found& found, const BatchPlanRow& planned,
   const std::uint64_t target = tokens_of(row.target);
   const std::uint64_t source_longest = std::max(source_longest_, source);
   const std::uint64_t target_longest = std::max(target_longest_, target);
-  const std::uint64_t rows = rows_.size() + 1;
+  const std::uint64_t rows = before + 1;
   if (source > capacity_.source_positions || target > capacity_.target_positions ||
       rows > capacity_.rows ||
       rows * width_of(source_longest, padding_.source_least, padding_.multiple) >
@@ -526,17 +611,13 @@ void BitextCollate::add_row(const Found& found, const BatchPlanRow& planned,
       rows * width_of(target_longest, padding_.target_least, padding_.multiple) >
           capacity_.target_tokens) {
     skipped_.push_back({found.plan_row, Skip::kTooLarge, target > capacity_.target_positions});
+    rows_.pop_back();
     return;
   }
   source_longest_ = source_longest;
   target_longest_ = target_longest;
   row.source.tokens = static_cast<std::uint32_t>(source);
   row.target.tokens = static_cast<std::uint32_t>(target);
-  row.source_length = length_of(row.source);
-  row.target_length = length_of(row.target);
-  source_tokens_ += row.source_length;
-  target_tokens_ += row.target_length;
-  rows_.push_back(row);
 }
 
 void BitextCollate::settle_order() noexcept {
@@ -573,7 +654,11 @@ void BitextCollate::settle_order() noexcept {
 
 template <typename Token>
 void BitextCollate::write(const BitextArrays<Token>& to) const noexcept {
-  write_rows<Token>(rows_, order_, padding_, source_width_, target_width_, to);
+  const Rows<Token> rows{rows_, order_, padding_, source_width_, target_width_, to};
+#if defined(__x86_64__)
+  if (kernel_ != Kernel::kPortable) return write_avx2(rows);
+#endif
+  write_rows(rows);
 }
 
 template void BitextCollate::write(const BitextArrays<std::int64_t>&) const noexcept;

@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "workers/formats/batch_plan.h"
+#include "workers/formats/kernel.h"
+#include "workers/formats/large_vector.h"
 #include "workers/formats/token_file.h"
 
 namespace ringfeed::formats {
@@ -97,8 +99,10 @@ class BitextCollate {
     bool target;  // kOutOfBounds: of which side
   };
 
-  BitextCollate(const BitextPadding& padding, const BitextCapacity& capacity)
-      : padding_(padding), capacity_(capacity) {}
+  // kernel: whatever is more than AVX2 counts as that.
+  BitextCollate(const BitextPadding& padding, const BitextCapacity& capacity,
+                Kernel kernel = best_kernel())
+      : padding_(padding), capacity_(capacity), kernel_(kernel) {}
 
   // Looks the plan's sentences up, in `files` by part (RF_CHECK: as many as parts, and with as many
   // sentences as the part says), and settles which rows the batch has and in which order.
@@ -160,7 +164,8 @@ class BitextCollate {
 
   BitextPadding padding_;
   BitextCapacity capacity_;
-  std::vector<Row> rows_;             // in the plan's order
+  Kernel kernel_;
+  LargeVector<Row> rows_;             // in the plan's order
   std::vector<std::uint32_t> order_;  // of rows_
   std::vector<Skipped> skipped_;
   std::uint64_t source_longest_ = 0;  // tokens

@@ -69,24 +69,6 @@ void convert(const std::byte* __restrict from, Token* __restrict to, std::size_t
 
 }  // namespace
 
-std::uint32_t token_bytes(TokenCode code) noexcept {
-  switch (code) {
-    case TokenCode::kUint8:
-    case TokenCode::kInt8:
-      return 1;
-    case TokenCode::kInt16:
-    case TokenCode::kUint16:
-      return 2;
-    case TokenCode::kInt32:
-    case TokenCode::kUint32:
-      return 4;
-    case TokenCode::kInt64:
-    case TokenCode::kUint64:
-      return 8;
-  }
-  return 0;
-}
-
 const char* token_code_name(TokenCode code) noexcept {
   switch (code) {
     case TokenCode::kUint8:
@@ -315,18 +297,6 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
 
 // ---- looking
 
-TokenFile::Kind TokenFile::kind() const noexcept { return kind_; }
-TokenCode TokenFile::code() const noexcept { return code_; }
-std::uint64_t TokenFile::sentences() const noexcept { return sentences_; }
-std::uint64_t TokenFile::documents() const noexcept { return documents_; }
-std::uint64_t TokenFile::data_bytes() const noexcept { return data_.bytes; }
-
-std::int64_t TokenFile::size_of(std::uint64_t index) const noexcept {
-  if (kind_ != Kind::kLegacy) return load<std::int32_t>(sizes_ + 4 * index);
-  const auto place = load<std::uint64_t>(size_places_ + 8 * index);
-  return place < size_entries_ ? load<std::int64_t>(sizes_ + 8 * place) : -1;
-}
-
 void TokenFile::sizes(std::uint64_t first, std::span<std::uint32_t> out) const noexcept {
   RF_CHECK(first <= sentences_ && out.size() <= sentences_ - first, first, out.size(), sentences_);
   if (kind_ == Kind::kLegacy) {
@@ -341,32 +311,6 @@ void TokenFile::sizes(std::uint64_t first, std::span<std::uint32_t> out) const n
   for (std::size_t i = 0; i < out.size(); ++i) {
     to[i] = static_cast<std::uint32_t>(std::max(load<std::int32_t>(from + 4 * i), 0));
   }
-}
-
-std::optional<SentenceBytes> TokenFile::sentence(std::uint64_t index) const noexcept {
-  RF_CHECK(index < sentences_, index, sentences_);
-  const std::int64_t size = size_of(index);
-  const auto place = load<std::int64_t>(data_places_ + 8 * index);
-  if (size < 0 || size > std::numeric_limits<std::uint32_t>::max() || place < 0) {
-    return std::nullopt;
-  }
-  const std::uint64_t unit = kind_ == Kind::kLegacy ? token_bytes_ : 1;
-  // In units of ids or bytes first, so that no product overflows.
-  if (static_cast<std::uint64_t>(place) > data_.bytes / unit) return std::nullopt;
-  const std::uint64_t begin = static_cast<std::uint64_t>(place) * unit;
-  const std::uint64_t bytes = static_cast<std::uint64_t>(size) * token_bytes_;
-  if (bytes > data_.bytes - begin) return std::nullopt;
-  return SentenceBytes{data_.data + begin, static_cast<std::uint32_t>(size)};
-}
-
-void TokenFile::fetch(std::uint64_t index) const noexcept {
-  if (index >= sentences_) return;
-  if (kind_ == Kind::kLegacy) {
-    __builtin_prefetch(size_places_ + 8 * index);
-  } else {
-    __builtin_prefetch(sizes_ + 4 * index);
-  }
-  __builtin_prefetch(data_places_ + 8 * index);
 }
 
 void TokenFile::warm_up() const noexcept {

@@ -24,6 +24,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,7 +45,23 @@ enum class TokenCode : std::uint8_t {
   kUint32 = 9,
   kUint64 = 10,
 };
-[[nodiscard]] std::uint32_t token_bytes(TokenCode code) noexcept;
+[[nodiscard]] constexpr std::uint32_t token_bytes(TokenCode code) noexcept {
+  switch (code) {
+    case TokenCode::kUint8:
+    case TokenCode::kInt8:
+      return 1;
+    case TokenCode::kInt16:
+    case TokenCode::kUint16:
+      return 2;
+    case TokenCode::kInt32:
+    case TokenCode::kUint32:
+      return 4;
+    case TokenCode::kInt64:
+    case TokenCode::kUint64:
+      return 8;
+  }
+  return 1;
+}
 [[nodiscard]] const char* token_code_name(TokenCode code) noexcept;  // "uint16"
 
 // Where a sentence lies.
@@ -65,11 +83,13 @@ class TokenFile {
   // mapped; kDamaged: no such file, or it contradicts itself.
   static Result<TokenFile> open(const std::string& prefix);
 
-  [[nodiscard]] Kind kind() const noexcept;
-  [[nodiscard]] TokenCode code() const noexcept;
-  [[nodiscard]] std::uint64_t sentences() const noexcept;
-  [[nodiscard]] std::uint64_t documents() const noexcept;   // kMegatron; else 0
-  [[nodiscard]] std::uint64_t data_bytes() const noexcept;  // of PREFIX.bin
+  [[nodiscard]] Kind kind() const noexcept { return kind_; }
+  [[nodiscard]] TokenCode code() const noexcept { return code_; }
+  [[nodiscard]] std::uint64_t sentences() const noexcept { return sentences_; }
+  // Of kMegatron; else 0.
+  [[nodiscard]] std::uint64_t documents() const noexcept { return documents_; }
+  // Of PREFIX.bin.
+  [[nodiscard]] std::uint64_t data_bytes() const noexcept { return data_.bytes; }
 
   // Tokens of sentences first, first + 1, ..., `</s>` included, as the index says; a negative one
   // counts as 0. RF_CHECK: they are in the file.
@@ -93,8 +113,18 @@ class TokenFile {
   Status read_mapped_header(const std::string& path);
   Status read_legacy_header(const std::string& path);
   Status take_code(const std::string& path, std::uint64_t offset, std::uint64_t code);
+  template <typename T>
+  static T load(const std::byte* at) noexcept {
+    T value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
   // Tokens of a sentence as the index says; negative: it says nonsense.
-  [[nodiscard]] std::int64_t size_of(std::uint64_t index) const noexcept;
+  [[nodiscard]] std::int64_t size_of(std::uint64_t index) const noexcept {
+    if (kind_ != Kind::kLegacy) return load<std::int32_t>(sizes_ + 4 * index);
+    const auto place = load<std::uint64_t>(size_places_ + 8 * index);
+    return place < size_entries_ ? load<std::int64_t>(sizes_ + 8 * place) : -1;
+  }
   void swap(TokenFile& other) noexcept;
 
   Map index_;
@@ -114,5 +144,36 @@ class TokenFile {
 // is no value of Token is cut to its bits. For std::int64_t and std::int32_t.
 template <typename Token>
 void read_tokens(const TokenFile& file, SentenceBytes sentence, std::span<Token> out) noexcept;
+
+// Called for every sentence of every batch: to be seen by whoever calls them.
+
+inline std::optional<SentenceBytes> TokenFile::sentence(std::uint64_t index) const noexcept {
+  RF_CHECK(index < sentences_, index, sentences_);
+  const std::int64_t size = size_of(index);
+  const auto place = load<std::int64_t>(data_places_ + 8 * index);
+  if (size < 0 || size > std::numeric_limits<std::uint32_t>::max() || place < 0) {
+    return std::nullopt;
+  }
+  auto begin = static_cast<std::uint64_t>(place);
+  if (kind_ == Kind::kLegacy) {
+    // In ids first, so that no product overflows.
+    if (begin > data_.bytes / token_bytes_) return std::nullopt;
+    begin *= token_bytes_;
+  }
+  if (begin > data_.bytes) return std::nullopt;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(size) * token_bytes_;
+  if (bytes > data_.bytes - begin) return std::nullopt;
+  return SentenceBytes{data_.data + begin, static_cast<std::uint32_t>(size)};
+}
+
+inline void TokenFile::fetch(std::uint64_t index) const noexcept {
+  if (index >= sentences_) return;
+  if (kind_ == Kind::kLegacy) {
+    __builtin_prefetch(size_places_ + 8 * index);
+  } else {
+    __builtin_prefetch(sizes_ + 4 * index);
+  }
+  __builtin_prefetch(data_places_ + 8 * index);
+}
 
 }  // namespace ringfeed::formats

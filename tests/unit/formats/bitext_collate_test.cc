@@ -472,12 +472,16 @@ TEST(BitextCollate, GivesWhatAnObviousCollationGives) {
     if (random() % 4 == 0) padding.source_least = padding.target_least = 60;
     const std::string bytes = maker.bytes();
     const BatchPlan plan = read_plan(bytes);
-    BitextCollate batch(padding, kWide);
-    batch.gather(plan, files_of(pairs));
-    ASSERT_THAT(batch.skipped(), IsEmpty());
     const Lists expected = plainly_collated(plan, pairs, padding);
-    ASSERT_EQ(written<std::int64_t>(batch), expected);
-    ASSERT_EQ(written<std::int32_t>(batch), expected);
+    for (const Kernel kernel : kAllKernels) {
+      if (!kernel_supported(kernel)) continue;
+      SCOPED_TRACE(kernel_name(kernel));
+      BitextCollate batch(padding, kWide, kernel);
+      batch.gather(plan, files_of(pairs));
+      ASSERT_THAT(batch.skipped(), IsEmpty());
+      ASSERT_EQ(written<std::int64_t>(batch), expected);
+      ASSERT_EQ(written<std::int32_t>(batch), expected);
+    }
   }
 }
 
