@@ -11,6 +11,7 @@
 // does not need it.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +37,7 @@ class PipelinePlan;
 class Reply;
 class Request;
 class SnapshotManifest;
+class StageControlAnswer;
 class StageControlCall;
 class StageControlReply;
 class StatusReply;
@@ -127,6 +129,8 @@ class Supervisor {
   void send_call(std::uint64_t id, std::size_t group);
   void ask_again(std::size_t group);
   void on_stage_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
+  void add_answers(std::size_t group, std::uint64_t key, const StageControlReply& answer,
+                   StageControlReply& reply);
   void give_up_call(std::uint64_t id);
   static std::uint64_t random_number();
   void fill_status(StatusReply& status) const;
@@ -196,6 +200,13 @@ class Supervisor {
     EventLoop::TimerId timer = 0;
   };
   std::map<std::uint64_t, Call> calls_;
+  // The last answers of each stage group, oldest first: a message that comes again when the lane
+  // that has answered it has finished still gets its answer.
+  struct PastAnswer {
+    std::uint64_t key = 0;
+    std::unique_ptr<StageControlAnswer> answer;
+  };
+  std::map<std::size_t, std::deque<PastAnswer>> past_answers_;
   // From a number on that no earlier supervisor is likely to have used: a late answer to its call
   // is none to this one's.
   std::uint64_t next_call_ = random_number();

@@ -458,11 +458,33 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
   if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
   Call& call = at->second;
   note_anchors(answer);
-  call.reply->mutable_stage_control()->MergeFrom(answer);
+  add_answers(group, call.asked->key(), answer, *call.reply->mutable_stage_control());
   if (!call.awaited.empty()) return;
   loop_.cancel(call.timer);
   server_->send(call.connection, *call.reply);
   calls_.erase(at);
+}
+
+// Adds a stage group's answer, and in place of lanes that have finished meanwhile what they said to
+// the same message.
+void Supervisor::add_answers(std::size_t group, std::uint64_t key, const StageControlReply& answer,
+                             StageControlReply& reply) {
+  reply.MergeFrom(answer);
+  std::deque<PastAnswer>& past = past_answers_[group];
+  for (const StageControlAnswer& now : answer.answers()) {
+    const bool known = std::ranges::any_of(past, [&](const PastAnswer& one) {
+      return one.key == key && one.answer->stage() == now.stage();
+    });
+    if (known) continue;
+    if (past.size() == kCallsMax) past.pop_front();
+    past.push_back({key, std::make_unique<StageControlAnswer>(now)});
+  }
+  for (const PastAnswer& one : past) {
+    const bool answers = std::ranges::any_of(answer.answers(), [&](const StageControlAnswer& now) {
+      return now.stage() == one.answer->stage();
+    });
+    if (one.key == key && !answers) *reply.add_answers() = *one.answer;
+  }
 }
 
 void Supervisor::give_up_call(std::uint64_t id) {
