@@ -16,6 +16,7 @@ Samples need PyTorch; states, weights and questions to the planner do not.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import secrets
@@ -45,14 +46,16 @@ __all__ = [
 Sample = dict[str, Any]
 
 _ANSWER_S = 30.0
-# Between two questions whether a planner knows its directions, in seconds.
+# Between two questions whether a planner knows its directions, in seconds: at first, and at most.
 _AGAIN_S = 0.05
+_AGAIN_MOST_S = 1.0
 # StageControlRequest and StageControlResponse: what is a planner's in them.
 _PLANNER = 30
 # EpochPlannerControlRequest, its Seek, and SamplingWeight.
 _SEEK, _WEIGHTS, _FROM_BATCH = 1, 2, 3
 _SEEK_EPOCH, _SEEK_BATCH, _SEEK_WORLD, _SEEK_FORGETFUL, _SEEK_WEIGHTS = 1, 2, 3, 4, 5
 _SEEK_CHAIN_EPOCH, _SEEK_CHAIN_PASS, _SEEK_CONFIGURED_WEIGHTS = 6, 7, 8
+_SEEK_COMING_WEIGHTS, _SEEK_COMING_EPOCH, _SEEK_COMING_FROM_BATCH = 9, 10, 11
 _WEIGHT_KEY, _WEIGHT = 1, 2
 # EpochPlannerControlResponse.
 _ERROR = 1
@@ -228,7 +231,7 @@ def load_state(
     planner = _ask(feed, stats, b"", stage, number, timeout_s)
     own = saved.own
     if own is not None and (own.weights or own.coming) or stats.kind != "ranked":
-        planner = _wait_for_directions(feed, stats, planner, timeout_s)
+        planner = _wait_for_directions(feed, stats, planner, number, timeout_s)
     if world_size is None:
         world_size = stats.world if stats.kind == "ranked" else planner.world_size
     if exact is None:
@@ -244,21 +247,21 @@ def load_state(
         body += _control.number_field(_SEEK_CHAIN_PASS, saved.own.chain[1])
         body += _control.number_field(_SEEK_CONFIGURED_WEIGHTS, int(weights is None))
     body += _weights(_SEEK_WEIGHTS, weights or {})
-    seek = _control.bytes_field(_SEEK, body)
-    there = _ask(feed, stats, seek, planner.stage, number, timeout_s)
-    coming = saved.own.coming if saved.own is not None else None
-    if coming is not None and coming.epoch == saved.epoch:
-        message = _weights(_WEIGHTS, coming.weights)
-        message += _control.number_field(_FROM_BATCH, coming.from_batch)
-        _ask(feed, stats, message, planner.stage, number, timeout_s)
-    elif coming is not None:
+    coming = own.coming if own is not None else ()
+    if coming:
+        body += _weights(_SEEK_COMING_WEIGHTS, coming[0].weights)
+        body += _control.number_field(_SEEK_COMING_EPOCH, coming[0].epoch)
+        body += _control.number_field(_SEEK_COMING_FROM_BATCH, coming[0].from_batch)
+    for later in coming[1:]:
         warnings.warn(
-            f"feed {feed.name}: the state is of epoch {saved.epoch}, and weights had been set that "
-            f"end epoch {coming.epoch} before batch {coming.from_batch}: that cannot be asked for "
-            "before then; call set_weights() again when that epoch is at hand",
+            f"feed {feed.name}: the state has weights that come into effect at batch "
+            f"{later.from_batch} of epoch {later.epoch}, after others that do before: call "
+            "set_weights() again when that epoch is at hand",
             RuntimeWarning,
             stacklevel=2,
         )
+    seek = _control.bytes_field(_SEEK, body)
+    there = _ask(feed, stats, seek, planner.stage, number, timeout_s)
     feed._passes = _Arrival(feed.name, there.generation, saved.epoch, start.batch, stats)
     if feed._ahead and feed._passes(feed._ahead[0][0]):
         feed._ahead.clear()
@@ -302,7 +305,7 @@ def set_weights(
     stats = feed.stats()
     number = _common_number(feed, stats, attempt)
     planner = _ask(feed, stats, b"", stage, number, timeout_s)
-    stage = _wait_for_directions(feed, stats, planner, timeout_s).stage
+    stage = _wait_for_directions(feed, stats, planner, number, timeout_s).stage
     message = _weights(_WEIGHTS, weights)
     if from_batch is not None:
         message += _control.number_field(_FROM_BATCH, from_batch)
@@ -310,15 +313,23 @@ def set_weights(
 
 
 def _wait_for_directions(
-    feed: Feed, stats: FeedStats, planner: PlannerState, timeout_s: float | None
+    feed: Feed, stats: FeedStats, planner: PlannerState, number: str, timeout_s: float | None
 ) -> PlannerState:
-    """The planner's answer once it knows its directions: no weights can be told of before."""
+    """The planner's answer once it knows its directions: no weights can be told of before.
+
+    Questions are numbered, so that a rank that asks later gets the same answers, and comes to the
+    same end, whatever the planner does by then.
+    """
     deadline = time.monotonic() + (_ANSWER_S if timeout_s is None else timeout_s)
-    while planner.world_size == 0:
+    pause_s = _AGAIN_S
+    for question in itertools.count(1):
+        if planner.world_size != 0:
+            break
         if time.monotonic() > deadline:
             raise FeedTimeout(f"feed {feed.name}: the planner does not know its directions yet")
-        time.sleep(_AGAIN_S)
-        planner = _ask(feed, stats, b"", planner.stage, secrets.token_hex(8), timeout_s)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _AGAIN_MOST_S)
+        planner = _ask(feed, stats, b"", planner.stage, f"{number} {question}", timeout_s)
     return planner
 
 
@@ -346,7 +357,9 @@ def _ask(
     if not found:
         where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
         raise InvalidRequest(
-            f"{where}: no epoch_planner answers: there is none, or its run is over"
+            f"{where}: no epoch_planner answers: there is none, or all its epochs are planned; with "
+            "`epochs: 0` (trainers stop when they like) it can be asked at any time, and a feed can "
+            "be started at a place (start_epoch, start_batch)"
         )
     if len(found) > 1:
         names = ", ".join(state.stage for state in found)
@@ -420,7 +433,7 @@ def _check_arrays(feed: Feed, names: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class _Coming:
-    """Weights that have been set and are not in effect before the end of an epoch."""
+    """Weights that have been set and are not in effect before the end of an epoch, which they end."""
 
     weights: dict[str, float]
     epoch: int
@@ -434,7 +447,7 @@ class _Own:
     batch: int  # of the epoch, over all ranks: the next one
     chain: tuple[int, int]  # epoch and pass with which the chain of epochs began
     weights: dict[str, float] | None
-    coming: _Coming | None
+    coming: tuple[_Coming, ...]  # by their epochs
 
 
 @dataclass(frozen=True)
@@ -461,7 +474,7 @@ class _Saved:
                         f"the state is of another ringfeed (version {told['version']}, this one "
                         "reads 1)"
                     )
-                coming = None if told["coming"] is None else _Coming(**told["coming"])
+                coming = tuple(_Coming(**one) for one in told["coming"])
                 chain_epoch, chain_pass = map(int, told["chain"])
                 own = _Own(int(told["batch"]), (chain_epoch, chain_pass), told["weights"], coming)
             saved = cls(
@@ -601,7 +614,7 @@ class EpochIterator:
         self._first: Sample = {}
         self._first_of: tuple[int, int] | None = None  # its generation and epoch
         self._weights: dict[str, float] | None = None
-        self._coming: _Coming | None = None
+        self._coming: dict[int, _Coming] = {}  # by their epochs
 
     # ---- what the trainer asks
 
@@ -644,8 +657,7 @@ class EpochIterator:
         start = saved or _start_at(position, self._rank, self._world)
         self._start = None
         self._epoch = position.epoch
-        if self._coming is not None and self._coming.epoch < position.epoch:
-            self._weights, self._coming = self._coming.weights, None
+        self._weights, self._coming = self._weights_in(position.epoch)
         self._current = BatchIterator(self, position, start)
         return self._current
 
@@ -698,9 +710,7 @@ class EpochIterator:
         """
         over = self.end_of_epoch()
         epoch = self.epoch + 1 if over else self.epoch
-        weights, coming = self._weights, self._coming
-        if coming is not None and coming.epoch < epoch:
-            weights, coming = coming.weights, None
+        weights, coming = self._weights_in(epoch)
         if over:
             batch = 0
         elif self._current is not None:
@@ -718,15 +728,23 @@ class EpochIterator:
                 "chain": self._chain_of(epoch),
                 "world_size": self._world,
                 "weights": weights,
-                "coming": None if coming is None else dict(vars(coming)),
+                "coming": [dict(vars(one)) for one in coming.values()],
             },
         }
+
+    def _weights_in(self, epoch: int) -> tuple[dict[str, float] | None, dict[int, _Coming]]:
+        """The weights that hold in an epoch, None if none were set, and those to come then."""
+        weights = self._weights
+        for one in self._coming.values():
+            if one.epoch < epoch:
+                weights = one.weights
+        return weights, {end: one for end, one in self._coming.items() if end >= epoch}
 
     def _chain_of(self, epoch: int) -> list[int]:
         """Where the chain began that an epoch is of: the one at hand or the one behind it."""
         if self._current is None and self._start is not None:
             return list(self._chain)
-        if self._current is None or (self._coming is not None and self._coming.epoch < epoch):
+        if self._current is None or any(end < epoch for end in self._coming):
             # Other weights have begun another one: the next batch says which.
             try:
                 position = self._look()
@@ -780,8 +798,8 @@ class EpochIterator:
             self._chain = saved.own.chain
         self.shuffle = saved.shuffle
         self._weights = saved.own.weights if saved.own is not None else None
-        coming = saved.own.coming if saved.own is not None else None
-        self._coming = coming if coming is not None and coming.epoch == saved.epoch else None
+        coming = saved.own.coming[:1] if saved.own is not None else ()
+        self._coming = {one.epoch: one for one in coming}
 
     def set_weights(
         self,
@@ -795,7 +813,9 @@ class EpochIterator:
         there = set_weights(
             self.feed, weights, from_batch, timeout_s, attempt=attempt, stage=self._stage
         )
-        self._coming = _Coming(dict(weights), there.epoch, there.from_batch)
+        # Instead of what was to come at the same place or later.
+        self._coming = {end: one for end, one in self._coming.items() if end < there.epoch}
+        self._coming[there.epoch] = _Coming(dict(weights), there.epoch, there.from_batch)
         return there
 
     # ---- reading
@@ -819,7 +839,7 @@ class EpochIterator:
             position = self._look()
         self._check(position)
         # An epoch without a single batch does not come.
-        skipped = self._current is not None or self._coming is not None
+        skipped = self._current is not None or bool(self._coming)
         if position.epoch < epoch or (position.epoch > epoch and not skipped):
             raise InvalidRequest(
                 f"feed {self.feed.name} is in epoch {position.epoch}, and epoch {epoch} is asked "
@@ -851,9 +871,8 @@ class EpochIterator:
 
     def _end_of(self, epoch: int) -> int | None:
         """The batch before which an epoch ends because of weights that were set."""
-        if self._coming is None or self._coming.epoch != epoch:
-            return None
-        return self._coming.from_batch
+        coming = self._coming.get(epoch)
+        return None if coming is None else coming.from_batch
 
     def _sample(self, batch: Batch, position: _Position) -> Sample:
         if position.kind != _STAND_IN and batch.rows > 0:

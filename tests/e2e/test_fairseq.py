@@ -27,7 +27,13 @@ from fairseq_feeds import Arrays, Own, all_of, all_of_processes, assert_batches,
 from fairseq_reference import Config, Reference, Refused
 
 import ringfeed
-from ringfeed.fairseq import EpochIterator, GroupedIterator, load_state, set_weights
+from ringfeed.fairseq import (
+    EpochIterator,
+    GroupedIterator,
+    load_state,
+    planner_state,
+    set_weights,
+)
 
 MakeFeed = Callable[..., FeedRun]
 
@@ -538,7 +544,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbe
 def plain_state(epoch: int, batch: int) -> dict[str, Any]:
     """A state that says no more than where it is."""
     own = {"version": 1, "batch": batch, "chain": [1, 0], "world_size": 1}
-    own |= {"weights": None, "coming": None}
+    own |= {"weights": None, "coming": []}
     return {
         **{"version": 2, "epoch": epoch, "iterations_in_epoch": 0, "shuffle": True},
         "ringfeed": own,
@@ -664,6 +670,29 @@ def test_a_state_is_loaded_into_a_new_feed(
             assert (iterator.epoch, iterator.iterations_in_epoch) == (epoch, -(-batch // world))
         assert_ranks_go_on(iterators, undisturbed, epoch, batch)
     assert run.wait() == 0, run.text()
+
+
+def test_a_rank_that_loads_late_is_answered_by_a_planner_whose_run_is_over(
+    make_feed: MakeFeed, undisturbed: Undisturbed
+) -> None:
+    config = replace(undisturbed.config, world_size=1)
+    run = make_feed(config, epochs=EPOCHS_OF_RUN, groups='groups { name: "all" }').start()
+    state = plain_state(EPOCHS_OF_RUN, len(undisturbed.order[EPOCHS_OF_RUN]) - 3)
+
+    def is_over() -> bool:
+        try:
+            planner_state(feed)
+        except ringfeed.InvalidRequest as error:
+            return "all its epochs are planned" in str(error)
+        return False
+
+    with feeds.member(run, None, None, "all") as feed:
+        there = load_state(feed, state, attempt="same")
+        feed.next().release()
+        wait_until(is_over, "the planner's end")
+        assert load_state(feed, state, attempt="same") == there
+        with pytest.raises(ringfeed.InvalidRequest, match="all its epochs are planned"):
+            load_state(feed, state, attempt="another")
 
 
 @pytest.mark.parametrize("world, epoch, batch", [(8, 4, 16), (3, 1, 17), (1, 9, 5)])
@@ -872,21 +901,12 @@ def test_a_state_knows_the_weights(make_feed: MakeFeed, tmp_path: Path) -> None:
     for epoch in (3, 4):
         wanted += feeds.rest_of(own.epoch(epoch, chain, weights), 0, 1, chain=chain)
     assert order == [(batch["epoch"], mark(batch)) for batch in wanted]
-    kinds = {(s["epoch"], s["ringfeed"]["coming"] is None) for s, _ in saved}
+    kinds = {(s["epoch"], s["ringfeed"]["coming"] == []) for s, _ in saved}
     assert {(2, False), (3, True), (4, True)} <= kinds
-    saved = [
-        (state, done)
-        for state, done in saved
-        if state["ringfeed"]["coming"] is None or state["ringfeed"]["batch"] <= 12
-    ]
     some = [saved[0], saved[1], *saved[2 :: max(1, len(saved) // 4)]]
     for number, (state, done) in enumerate(some):
         world = (3, 2, 1, 4)[number % 4]
-        # It holds little, so that the planner is not beyond the batch that the weights begin with
-        # before it is told of them.
-        again = make_feed(
-            replace(config, world_size=world), epochs=0, slots=4, planner="queue_capacity: 1"
-        ).start()
+        again = make_feed(replace(config, world_size=world), epochs=0).start()
         with feeds.members(again, world) as ranks:
             iterators = [EpochIterator(feed) for feed in ranks]
             for iterator in iterators:
@@ -970,33 +990,54 @@ def test_updates_of_an_iterator(make_feed: MakeFeed, changes: dict[str, Any]) ->
     assert run.wait() == 0, run.text()
 
 
-def test_updates_go_on_behind_a_state(make_feed: MakeFeed) -> None:
-    """With a state of fairseq, in the middle of an epoch."""
-    config = example("b_nllb", epoch_remainder_batch=True, update_freq=[3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch_remainder_batch": True, "update_freq": [3]},
+        {"update_freq": [3]},
+        {"update_freq": [2, 4, 5]},
+        {"compat": "MAIN", "update_freq": [3]},
+    ],
+    ids=["remainder", "dropped", "list", "main"],
+)
+def test_updates_go_on_behind_a_state(
+    make_feed: MakeFeed, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """With a state of fairseq, in the middle of an epoch, and of an update."""
+    corpus = {"sentences": 600, "shards": 1}
+    changes = {"compat": "NLLB", "world_size": 2, "lineage": False, **changes}
+    config = own_config(tmp_path / "data", corpus=corpus, **changes)
     whole = Reference(config)
     run = make_feed(config, epochs=0).start()
     draw = random.Random(2)
+    middles = 0
     with feeds.members(run, 2) as ranks:
         iterators = [EpochIterator(feed) for feed in ranks]
-        for attempt in range(10):
+        for attempt in range(20):
             number = draw.randint(1, 4)
-            groups = whole.epoch(number).groups
-            done = draw.randrange(len(groups) - 1)
-            state = whole.epoch(number).state_after(groups[done].stop)
-            assert state["iterations_in_epoch"] == groups[done].stop
-            there = whole.resumed(number, groups[done].stop).epoch(number)
+            epoch = whole.epoch(number)
+            every = epoch.update_freq
+            taken = draw.randrange(1, len(epoch.taken) - 2 * every)
+            if attempt % 2:
+                taken = -(-taken // every) * every
+            middles += taken % every != 0
+            state = epoch.state_after(taken)
+            assert state["iterations_in_epoch"] == taken
+            there = whole.resumed(number, taken).epoch(number)
             for iterator in iterators:
                 iterator.load_state_dict(state, attempt=attempt)
-                assert iterator.iterations_in_epoch == groups[done].stop
+                assert iterator.iterations_in_epoch == taken
             of_epoch = by_all(iterators, EpochIterator.next_epoch_itr)
-            updates = [GroupedIterator(iterator, 3) for iterator in of_epoch]
-            assert {update.n for update in updates} == {done + 1}
-            assert {len(update) for update in updates} == {len(groups)}
+            updates = [GroupedIterator(iterator, every) for iterator in of_epoch]
+            # An update that was begun counts.
+            assert {update.n for update in updates} == {-(-taken // every)}
+            assert {len(update) for update in updates} == {len(epoch.groups)}
             for group, got in zip(there.groups, turns(updates), strict=True):
                 for rank, samples in enumerate(got):
                     wanted = [there.batch(place * 2 + rank) for place in group]
                     for sample, batch in zip(samples, wanted, strict=True):
                         assert_is_sample(sample, batch)
+    assert middles > 3
 
 
 # --- Bad input ----------------------------------------------------------------------------------

@@ -546,9 +546,8 @@ EpochPlanner::Range EpochPlanner::sentences_of(const Step& step,
 // Those that are handed out: fairseq drops some of the last.
 std::uint64_t EpochPlanner::used_batches(const Step& step) const noexcept {
   const std::uint64_t all = step.load(current(step).batches);
-  if (settings_.sampling.rules != BitextRules::kNllb || epoch_remainder_ || settings_.validation) {
-    return all;
-  }
+  if (settings_.sampling.rules == BitextRules::kOurs || settings_.validation) return all;
+  const bool drop = settings_.sampling.rules == BitextRules::kNllb && !epoch_remainder_;
   const std::uint64_t world = step.load(state_.world);
   const std::uint64_t of_rank = rounded_up(all, world) / world;
   const std::uint64_t epoch = step.load(state_.epoch);
@@ -556,8 +555,18 @@ std::uint64_t EpochPlanner::used_batches(const Step& step) const noexcept {
       update_freq_.empty()
           ? 1
           : std::max(1U, update_freq_[std::min<std::uint64_t>(epoch, update_freq_.size()) - 1]);
-  const std::uint64_t kept = of_rank == 0 ? 0 : (of_rank - 1) / frequency * frequency;
-  return std::min(all, kept * world);
+  const std::uint64_t last = drop ? of_rank - std::min<std::uint64_t>(of_rank, 1) : of_rank;
+  if (!drop && step.load(state_.forgetful) == 0) return all;
+  std::uint64_t updates = drop ? last / frequency : rounded_up(last, frequency) / frequency;
+  if (step.load(state_.forgetful) == 0) return std::min(all, updates * frequency * world);
+  // Updates done count as many as are begun, and the next one begins with the next batch.
+  const std::uint64_t done = step.load(state_.begin) / world;
+  updates -= std::min(updates, rounded_up(done, frequency) / frequency);
+  return std::min(all, (done + updates * frequency) * world);
+}
+
+std::uint64_t EpochPlanner::cut_of_epoch(const Step& step) const noexcept {
+  return step.load(state_.cut_epoch) == step.load(state_.epoch) ? step.load(state_.cut) : 0;
 }
 
 std::uint64_t EpochPlanner::sentences_from(const Step& step, std::uint64_t batch,
@@ -644,7 +653,7 @@ void EpochPlanner::add_part(const Section& section) {
 }
 
 std::uint64_t EpochPlanner::handed_out(const Step& step) const noexcept {
-  const std::uint64_t cut = step.load(state_.cut);
+  const std::uint64_t cut = cut_of_epoch(step);
   const std::uint64_t used = used_batches(step);
   return cut == 0 ? used : std::min(used, cut - 1);
 }
@@ -707,7 +716,7 @@ void EpochPlanner::begin_epoch(Step& step, std::uint64_t epoch) noexcept {
   step.store(state_.begin, 0);
   step.store(state_.next, 0);
   step.store(state_.firsts, 0);
-  step.store(state_.cut, 0);
+  step.store(state_.forgetful, 0);
 }
 
 // With the weights that were to come.
@@ -719,11 +728,12 @@ void EpochPlanner::begin_chain(Step& step) noexcept {
   step.store(state_.coming_weights, 0);
 }
 
-// The epoch at hand ends before a batch, and the next one has other weights.
-void EpochPlanner::end_before(Step& step, std::uint64_t batch, std::uint64_t version) {
-  const std::uint64_t epoch = step.load(state_.epoch);
+// An epoch ends before a batch, and the next one has other weights.
+void EpochPlanner::end_before(Step& step, std::uint64_t epoch, std::uint64_t batch,
+                              std::uint64_t version) {
   const PlanTask task = task_of(step, epoch);
   step.store(state_.cut, batch + 1);
+  step.store(state_.cut_epoch, epoch);
   step.store(state_.coming, epoch + 1);
   step.store(
       state_.coming_pass,
@@ -773,7 +783,7 @@ StepStatus EpochPlanner::step(Step& step) noexcept {
   }
   if (is_over(step)) return StepStatus::kEnd;
   // An epoch that ends where it begins needs no plan.
-  if (const std::uint64_t cut = step.load(state_.cut);
+  if (const std::uint64_t cut = cut_of_epoch(step);
       cut != 0 && cut - 1 <= step.load(state_.begin) && !planned(step)) {
     begin_epoch(step, step.load(state_.epoch) + 1);
     return StepStatus::kDone;
@@ -801,12 +811,14 @@ void EpochPlanner::carry_out_seek(Step& step) noexcept {
   step.store(state_.begin, step.load(state_.seek_batch));
   step.store(state_.next, step.load(state_.seek_batch));
   step.store(state_.firsts, 0);
+  step.store(state_.forgetful, step.load(state_.seek_forgetful));
   step.store(state_.cut, 0);
   step.store(state_.chain_epoch, step.load(state_.seek_chain_epoch));
   step.store(state_.chain_pass, step.load(state_.seek_chain_pass));
   step.store(state_.coming, 0);
   if (step.load(state_.seek_cut) != 0) {
-    end_before(step, step.load(state_.seek_cut) - 1, step.load(state_.coming_weights));
+    end_before(step, step.load(state_.seek_cut_epoch), step.load(state_.seek_cut) - 1,
+               step.load(state_.coming_weights));
   } else {
     step.store(state_.coming_weights, 0);
   }
@@ -822,7 +834,9 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
   const std::uint64_t world = to.has_world_size() ? to.world_size()
                               : known             ? step.load(state_.world)
                                                   : context_.config.epoch_planner().world_size();
+  const std::uint64_t coming_epoch = to.has_coming_epoch() ? to.coming_epoch() : to.epoch();
   std::vector<double> weights;
+  std::vector<double> coming;
   std::string problem;
   if (to.epoch() < 1 || to.epoch() > kEpochMax) {
     problem = fmt::format("epoch {} is none; they count from 1 to {}", to.epoch(), kEpochMax);
@@ -832,28 +846,45 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
     problem = fmt::format("world_size {} is not 1 to {}", world, kWorldMax);
   } else if (to.chain_epoch() > to.epoch()) {
     problem = fmt::format("chain_epoch {} is behind epoch {}", to.chain_epoch(), to.epoch());
-  } else if (to.weights_size() > 0) {
-    problem = settings_.sampling.rules == BitextRules::kOurs
-                  ? take_weights(to.weights(), weights)
-                  : "weights can be given with compat NONE only";
+  } else if (to.weights_size() + to.coming_weights_size() > 0 &&
+             settings_.sampling.rules != BitextRules::kOurs) {
+    problem = "weights can be given with compat NONE only";
+  } else if (to.coming_weights_size() > 0 &&
+             (coming_epoch < to.epoch() || coming_epoch > kEpochMax)) {
+    problem = fmt::format("coming_epoch {} is before epoch {}, or beyond {}", coming_epoch,
+                          to.epoch(), kEpochMax);
   }
-  if (problem.empty() && !weights.empty()) {
-    const std::uint64_t version = keep_weights(step, weights);
-    if (version == 0) problem = "no room for weights now; send it again";
-    if (version != 0) step.store(state_.weights, version);
+  if (problem.empty() && to.weights_size() > 0) problem = take_weights(to.weights(), weights);
+  if (problem.empty() && to.coming_weights_size() > 0) {
+    problem = take_weights(to.coming_weights(), coming);
+  }
+  if (problem.empty() && !(weights.empty() && coming.empty()) && !step.grow(plans_offset())) {
+    problem = "no room for weights now; send it again";
   }
   if (!problem.empty()) {
     answer.set_error(problem);
     return;
   }
-  if (weights.empty() && to.configured_weights() && known) step.store(state_.weights, 1);
+  if (!weights.empty()) {
+    step.store(state_.weights, keep_weights(step, weights));
+  } else if (to.configured_weights() && known) {
+    step.store(state_.weights, 1);
+  }
   step.store(state_.seek, 1);
   step.store(state_.seek_cut, 0);
+  if (!coming.empty()) {
+    step.store(state_.coming_weights, keep_weights(step, coming));
+    step.store(state_.coming, 0);
+    step.store(state_.seek_cut, to.coming_from_batch() + 1);
+    step.store(state_.seek_cut_epoch, coming_epoch);
+  }
   step.store(state_.seek_epoch, to.epoch());
   step.store(state_.seek_batch, to.batch());
   step.store(state_.seek_world, world);
   std::uint64_t chain_epoch = std::max<std::uint64_t>(1, to.chain_epoch());
-  if (to.forgetful() && settings_.sampling.rules != BitextRules::kOurs) chain_epoch = to.epoch();
+  const bool forgetful = to.forgetful() && settings_.sampling.rules != BitextRules::kOurs;
+  if (forgetful) chain_epoch = to.epoch();
+  step.store(state_.seek_forgetful, forgetful ? 1 : 0);
   step.store(state_.seek_chain_epoch, chain_epoch);
   step.store(state_.seek_chain_pass, to.chain_pass());
   empty_epochs_ = 0;
@@ -891,10 +922,11 @@ void EpochPlanner::change_weights(Step& step, const EpochPlannerControlRequest& 
   if (seeks) {
     // Of the epoch to come: carry_out_seek() goes on with it.
     step.store(state_.seek_cut, from + 1);
+    step.store(state_.seek_cut_epoch, step.load(state_.seek_epoch));
     step.store(state_.coming_weights, version);
     step.store(state_.coming, 0);
   } else {
-    end_before(step, from, version);
+    end_before(step, step.load(state_.epoch), from, version);
   }
 }
 
@@ -917,7 +949,8 @@ void EpochPlanner::control(Step& step, const StageControlRequest& request,
   EpochPlannerControlResponse& answer = *response.mutable_epoch_planner_response();
   // Where to go on can be said beforehand, weights only of directions that are known.
   if (step.load(state_.complete) == 0 &&
-      (asked.weights_size() > 0 || asked.seek().weights_size() > 0)) {
+      (asked.weights_size() > 0 || asked.seek().weights_size() > 0 ||
+       asked.seek().coming_weights_size() > 0)) {
     answer.set_error("the directions are not known yet; send it again in a moment");
     return;
   }

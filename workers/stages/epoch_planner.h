@@ -8,8 +8,8 @@
 //   at end   after `epochs` epochs; on drain as soon as all ranks have equally many batches
 //   skips    sentences beyond the limits, or without a token (skipped_too_long, skipped_empty)
 //
-// A plan is made in a thread of its own (plan_maker.h), in memory of the process: 12 (or 20) bytes
-// a sentence until it is done. It is part of nothing until it has been copied into the arena, where
+// A plan is made in threads of its own (plan_maker.h), in memory of the process: 12 (or 24) bytes a
+// sentence until it is done. It is part of nothing until it has been copied into the arena, where
 // a word says so: whoever dies before that makes it anew, and the same.
 #pragma once
 
@@ -75,7 +75,9 @@ class EpochPlanner final : public Stage {
           begin(layout.word()),
           next(layout.word()),
           firsts(layout.word()),
+          forgetful(layout.word()),
           cut(layout.word()),
+          cut_epoch(layout.word()),
           put(layout.word()),
           world(layout.word()),
           generation(layout.word()),
@@ -83,7 +85,9 @@ class EpochPlanner final : public Stage {
           seek_epoch(layout.word()),
           seek_batch(layout.word()),
           seek_world(layout.word()),
+          seek_forgetful(layout.word()),
           seek_cut(layout.word()),
+          seek_cut_epoch(layout.word()),
           seek_chain_epoch(layout.word()),
           seek_chain_pass(layout.word()),
           current(layout.word()),
@@ -106,15 +110,22 @@ class EpochPlanner final : public Stage {
     Word begin;   // the batch with which it began
     Word next;    // batch, beyond the last one: stand-in
     Word firsts;  // stand-ins put out at its begin
-    Word cut;     // 1 + the batch before which it ends, by a change of weights; 0: none
-    Word put;     // batches of the feed
+    // 1: it began with a batch of its own as fairseq does it, which counts updates from there.
+    Word forgetful;
+    // 1 + the batch before which an epoch ends, this or a later one, by a change of weights; 0:
+    // none.
+    Word cut;
+    Word cut_epoch;
+    Word put;  // batches of the feed
     Word world;
     Word generation;
     Word seek;  // 1: to go on with, as soon as the world is in step:
     Word seek_epoch;
     Word seek_batch;
     Word seek_world;
+    Word seek_forgetful;
     Word seek_cut;
+    Word seek_cut_epoch;
     Word seek_chain_epoch;
     Word seek_chain_pass;
     Word current;       // which of the plans is that of the epoch at hand, if one is
@@ -184,7 +195,9 @@ class EpochPlanner final : public Stage {
   void carry_out_seek(Step& step) noexcept;
   void begin_epoch(Step& step, std::uint64_t epoch) noexcept;
   void begin_chain(Step& step) noexcept;
-  void end_before(Step& step, std::uint64_t batch, std::uint64_t version);
+  void end_before(Step& step, std::uint64_t epoch, std::uint64_t batch, std::uint64_t version);
+  // That of the epoch at hand.
+  [[nodiscard]] std::uint64_t cut_of_epoch(const Step& step) const noexcept;
 
   [[nodiscard]] bool is_over(const Step& step);
   [[nodiscard]] std::uint64_t used_batches(const Step& step) const noexcept;

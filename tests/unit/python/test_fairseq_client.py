@@ -398,7 +398,7 @@ def test_a_state_is_fairseqs_with_what_it_forgets(fake: FakeFeed, ranks: Ranks) 
     for feed in ranks(3):
         epochs = EpochIterator(feed)
         itr = epochs.next_epoch_itr()
-        own = {"version": 1, "chain": [1, 0], "world_size": 3, "weights": None, "coming": None}
+        own = {"version": 1, "chain": [1, 0], "world_size": 3, "weights": None, "coming": []}
         plain = {"version": 2, "epoch": 1, "shuffle": True}
         state = {**plain, "iterations_in_epoch": 0, "ringfeed": {**own, "batch": 0}}
         assert epochs.state_dict() == state
@@ -445,7 +445,7 @@ def test_a_state_of_its_own_is_gone_on_with_by_another_number_of_ranks(
     state = {
         **{"version": 2, "epoch": 1, "iterations_in_epoch": 2, "shuffle": True},
         "ringfeed": {
-            **{"version": 1, "batch": 6, "chain": [1, 0], "world_size": 3, "coming": None},
+            **{"version": 1, "batch": 6, "chain": [1, 0], "world_size": 3, "coming": []},
             "weights": {"main:a-b": 0.5, "c-d": 2.0},
         },
     }
@@ -477,7 +477,7 @@ def test_a_state_that_does_not_fall_on_a_round_of_the_ranks_gives_every_batch_on
     publish(fake, PLAIN, epoch(1, 12, 3, generation=1, begin=5) + epoch(2, 3, 3, generation=1))
     state = {"version": 2, "epoch": 1, "iterations_in_epoch": 5}
     own = {"version": 1, "batch": 5, "chain": [2, 3], "world_size": 1, "weights": None}
-    own["coming"] = None
+    own["coming"] = []
     for rank, feed in enumerate(ranks(3)):
         epochs = EpochIterator(feed)
         epochs.load_state_dict({**state, "ringfeed": own}, attempt=1)
@@ -683,13 +683,13 @@ def test_weights_end_the_epoch_where_they_begin(fake: FakeFeed, ranks: Ranks) ->
         assert (there.from_batch, there.sentences_left, len(itr)) == (5, 1234, 3)
         saved = epochs.state_dict()
         coming = {"weights": {"main:a-b": 0.25, "c-d": 1}, "epoch": 1, "from_batch": 5}
-        assert (saved["ringfeed"]["weights"], saved["ringfeed"]["coming"]) == (None, coming)
+        assert (saved["ringfeed"]["weights"], saved["ringfeed"]["coming"]) == (None, [coming])
         assert json.loads(json.dumps(saved)) == saved
         assert ids(itr) == ids_of(*epoch(1, 9, 2, end=5)[2 + rank :: 2])
         assert epochs.end_of_epoch()
         # From the next epoch on they are what a state says, before and after it has begun.
         over = epochs.state_dict()["ringfeed"]
-        assert (over["weights"], over["coming"]) == (coming["weights"], None)
+        assert (over["weights"], over["coming"]) == (coming["weights"], [])
         assert ids(epochs.next_epoch_itr()) == ids_of(*epoch(2, 3, 2)[rank::2])
         assert epochs.state_dict()["ringfeed"]["weights"] == coming["weights"]
     assert fake.calls()[1][2] == (
@@ -699,35 +699,82 @@ def test_weights_end_the_epoch_where_they_begin(fake: FakeFeed, ranks: Ranks) ->
     assert len({key for _, key, _ in fake.calls()}) == 2 and len(fake.calls()) == 4
 
 
-def test_a_state_from_before_weights_take_effect_sets_them_again(fake: FakeFeed) -> None:
+def test_weights_of_several_epochs_to_come_each_end_their_own(fake: FakeFeed) -> None:
+    """A planner may be ahead by epochs: what was set first is still to come when it is set again."""
+    publish(fake, PLAIN, epoch(1, 3) + epoch(2, 9, end=4) + epoch(3, 9, end=2) + epoch(4, 2))
+    with fake.attach() as feed:
+        epochs = EpochIterator(feed)
+        itr = epochs.next_epoch_itr()
+        for number, end in ((2, 5), (2, 4), (3, 2)):
+            for there in (planner_says(), planner_says(number, 0, 9, from_batch=end)):
+                fake.answer(("plan", there))
+            epochs.set_weights({"a-b": float(number + end)})
+        coming = [
+            {"weights": {"a-b": 6.0}, "epoch": 2, "from_batch": 4},
+            {"weights": {"a-b": 5.0}, "epoch": 3, "from_batch": 2},
+        ]
+        assert epochs.state_dict()["ringfeed"]["coming"] == coming
+        lengths, weights = [], []
+        for number in (1, 2, 3, 4):
+            lengths.append((len(itr), len(ids(itr))))
+            weights.append(epochs.state_dict()["ringfeed"]["weights"])
+            if number < 4:
+                itr = epochs.next_epoch_itr()
+        assert lengths == [(3, 3), (4, 4), (2, 2), (2, 2)]
+        # At an epoch's end they are those of the next one.
+        assert weights == [None, {"a-b": 6.0}, {"a-b": 5.0}, {"a-b": 5.0}]
+
+
+@pytest.mark.parametrize("of_epoch", [1, 2])
+def test_a_state_from_before_weights_take_effect_brings_them(fake: FakeFeed, of_epoch: int) -> None:
+    """In one message with the place: no batch can come in between."""
+    end = {1: 9, 2: 8, of_epoch: 4}
     state: dict[str, Any] = {
         **{"version": 2, "epoch": 1, "iterations_in_epoch": 2, "shuffle": True},
         "ringfeed": {
             **{"version": 1, "batch": 2, "world_size": 1, "weights": {"a-b": 1.0}},
             "chain": [1, 0],
-            "coming": {"weights": {"a-b": 3.0}, "epoch": 1, "from_batch": 4},
+            "coming": [{"weights": {"a-b": 3.0}, "epoch": of_epoch, "from_batch": 4}],
         },
     }
     lay_seek_ready(fake, planner_says(1, 2, generation=1))
-    fake.answer(("plan", planner_says(1, 2, generation=1, from_batch=4)))
-    publish(fake, PLAIN, epoch(1, 9, generation=1, begin=2, end=4) + epoch(2, 1, generation=1))
+    of_first = epoch(1, 9, generation=1, begin=2, end=end[1])
+    of_second = epoch(2, 8, generation=1, end=end[2])
+    publish(fake, PLAIN, of_first + of_second + epoch(3, 1, generation=1))
     with fake.attach() as feed:
         epochs = EpochIterator(feed)
         epochs.load_state_dict(copy.deepcopy(state))
         assert epochs.state_dict() == state
         itr = epochs.next_epoch_itr()
-        assert (itr.n, len(itr)) == (2, 4)
-        assert len(ids(itr)) == 2 and ids(epochs.next_epoch_itr()) == ids_of(Plan(2, 0, 1))
+        assert (itr.n, len(itr)) == (2, end[1])
+        assert len(ids(itr)) == end[1] - 2
+        itr = epochs.next_epoch_itr()
+        assert len(itr) == end[2] and len(ids(itr)) == end[2]
+        assert ids(epochs.next_epoch_itr()) == ids_of(Plan(3, 0, 1))
         assert epochs.state_dict()["ringfeed"]["weights"] == {"a-b": 3.0}
-    assert [request.split()[2] for _, _, request in fake.calls()[1:]] == ["seek", "weights"]
-    # Those of a later epoch cannot be asked for yet.
-    state["ringfeed"]["coming"]["epoch"] = 2
-    lay_seek_ready(fake, planner_says(1, 2, generation=2))
-    with fake.attach(group="later") as feed:
+    assert [request.split()[2] for _, _, request in fake.calls()[1:]] == ["seek"]
+    assert (
+        'coming_weights { key: "a-b" weight: 3 } '
+        f"coming_epoch: {of_epoch} coming_from_batch: 4 " in fake.calls()[-1][2]
+    )
+
+
+def test_weights_behind_others_that_are_to_come_are_warned_of(fake: FakeFeed) -> None:
+    coming = [{"weights": {"a-b": 3.0}, "epoch": e, "from_batch": 4} for e in (2, 3)]
+    state = {
+        **{"version": 2, "epoch": 1, "iterations_in_epoch": 0, "shuffle": True},
+        "ringfeed": {
+            **{"version": 1, "batch": 0, "world_size": 1, "weights": None, "chain": [1, 0]},
+            "coming": coming,
+        },
+    }
+    lay_seek_ready(fake, planner_says(1, 0, generation=1))
+    publish(fake, PLAIN, epoch(1, 1, generation=1))
+    with fake.attach() as feed:
         epochs = EpochIterator(feed)
-        with pytest.warns(RuntimeWarning, match="end epoch 2 before batch 4.*call set_weights"):
+        with pytest.warns(RuntimeWarning, match="at batch 4 of epoch 3, after others.*call set_we"):
             epochs.load_state_dict(state)
-        assert epochs.state_dict()["ringfeed"]["coming"] is None
+        assert epochs.state_dict()["ringfeed"]["coming"] == coming[:1]
 
 
 def test_an_epoch_that_somebody_else_ends_is_over_when_the_next_one_comes(fake: FakeFeed) -> None:

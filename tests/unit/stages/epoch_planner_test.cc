@@ -741,6 +741,58 @@ TEST_F(Talking, WeightsOfAStateComeWithTheSeek) {
   }
 }
 
+// The same, told of before it takes effect, in the epoch that is gone on with or a later one.
+TEST_F(Talking, WeightsToComeComeWithTheSeek) {
+  const std::string planner = "max_tokens: 300 virtual_epoch_size: 200";
+  start(planner);
+  take(8);
+  while (ask({}).epoch() < 3) take(1);
+  take(5);
+  EpochPlannerControlRequest change = weights_of({1, 2, 3});
+  change.set_from_batch(12);
+  const EpochPlannerControlResponse answer = ask(change);
+  ASSERT_EQ(answer.error(), "");
+  ASSERT_EQ(answer.epoch(), 3U);
+  take(60);
+  const std::vector<Planned> whole = got();
+  ASSERT_GE(whole.back().epoch, 5U);
+  for (const auto& [epoch, batch] : {std::pair(1U, 4U), {2U, 0U}, {3U, 2U}, {3U, 11U}}) {
+    const auto first = std::ranges::find_if(
+        whole, [&](const Planned& plan) { return plan.epoch == epoch && plan.batch == batch; });
+    ASSERT_NE(first, whole.end());
+    start(planner);
+    take(3);
+    EpochPlannerControlRequest seek = seek_to(epoch, batch);
+    *seek.mutable_seek()->mutable_coming_weights() = weights_of({1, 2, 3}).weights();
+    if (epoch != 3) seek.mutable_seek()->set_coming_epoch(3);
+    seek.mutable_seek()->set_coming_from_batch(answer.from_batch());
+    ASSERT_EQ(ask(seek).error(), "");
+    if (epoch == 2) rig->restart_all();
+    take(60);
+    std::vector<Planned> plans = got();
+    plans.erase(plans.begin(), std::ranges::find(plans, 1U, &Planned::generation));
+    const auto count = std::min<std::ptrdiff_t>(std::ssize(plans), whole.end() - first);
+    ASSERT_GE(count, 30);
+    for (std::ptrdiff_t i = 0; i < count; ++i) {
+      ASSERT_EQ(plans[static_cast<std::size_t>(i)].rows, first[i].rows) << epoch << " " << i;
+      ASSERT_EQ(plans[static_cast<std::size_t>(i)].epoch, first[i].epoch);
+    }
+  }
+}
+
+TEST_F(Talking, WeightsToComeBeforeThePlaceAreRefused) {
+  start("max_tokens: 300");
+  take(1);
+  EpochPlannerControlRequest seek = seek_to(5, 0);
+  *seek.mutable_seek()->mutable_coming_weights() = weights_of({1, 2, 3}).weights();
+  seek.mutable_seek()->set_coming_epoch(4);
+  EXPECT_THAT(ask(seek).error(), HasSubstr("coming_epoch 4 is before epoch 5"));
+  seek.mutable_seek()->clear_coming_epoch();
+  seek.mutable_seek()->mutable_coming_weights()->RemoveLast();
+  EXPECT_THAT(ask(seek).error(), HasSubstr("has no weight"));
+  EXPECT_EQ(ask({}).epoch(), 1U);
+}
+
 TEST_F(Talking, WeightsChangeOverAndOver) {
   for (const bool dies : {false, true}) {
     start("max_tokens: 300");
