@@ -176,7 +176,8 @@ int main_with(int argc, char** argv) {
   control_verb->add_option("--stage", stage, "only this stage; otherwise all that understand it");
   control_verb->add_flag("--json", json, "for programs: one JSON object");
   control_verb->footer(
-      "The message takes effect between two steps of the stage, exactly once.\n"
+      "The message takes effect between two steps of the stage, exactly once. A stage that cannot "
+      "do it says why in its answer (error), and the exit status is 1.\n"
       "Examples: ringfeed control lc0 'chunk_pool_request {}'\n"
       "          ringfeed control lc0 'chunk_pool_request { reset_chunk_anchor: true }'\n"
       "          ringfeed control lc0 'chunk_pool_request { set_chunk_anchor: \"games-0017.tar\" "

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "proto/control.pb.h"
 #include "supervisor/cli/verbs.h"
@@ -285,6 +286,25 @@ int scale(const std::string& directory, const std::string& feed, const std::stri
   return kOk;
 }
 
+namespace {
+
+// Whether a stage says in its answer that it has not done what it was asked.
+bool refuses(const StageControlResponse& response) {
+  std::vector<const google::protobuf::FieldDescriptor*> kinds;
+  response.GetReflection()->ListFields(response, &kinds);
+  return std::any_of(kinds.begin(), kinds.end(), [&](const auto* kind) {
+    if (kind->is_repeated() ||
+        kind->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
+      return false;
+    }
+    const google::protobuf::Message& own = response.GetReflection()->GetMessage(response, kind);
+    const auto* const error = own.GetDescriptor()->FindFieldByName("error");
+    return error != nullptr && !error->is_repeated() && own.GetReflection()->HasField(own, error);
+  });
+}
+
+}  // namespace
+
 int control_stages(const std::string& directory, const std::string& feed, const std::string& stage,
                    const std::string& message, bool json) {
   Request request;
@@ -328,9 +348,14 @@ int control_stages(const std::string& directory, const std::string& feed, const 
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  const auto& given = reply.stage_control().answers();
+  const bool refused =
+      std::any_of(given.begin(), given.end(),
+                  [](const StageControlAnswer& answer) { return refuses(answer.response()); });
+  const int result = refused ? kFailure : kOk;
   if (json) {
     nlohmann::json answers = nlohmann::json::object();
-    for (const StageControlAnswer& answer : reply.stage_control().answers()) {
+    for (const StageControlAnswer& answer : given) {
       std::string text;
       google::protobuf::util::JsonPrintOptions options;
       options.preserve_proto_field_names = true;
@@ -339,13 +364,13 @@ int control_stages(const std::string& directory, const std::string& feed, const 
       answers[answer.stage()] = nlohmann::json::parse(text);
     }
     fmt::print("{}\n", answers.dump());
-    return kOk;
+    return result;
   }
-  for (const StageControlAnswer& answer : reply.stage_control().answers()) {
+  for (const StageControlAnswer& answer : given) {
     fmt::print("{}: {}\n", answer.stage(), answer.response().ShortDebugString());
   }
-  if (reply.stage_control().answers().empty()) fmt::print("no stage has answered\n");
-  return kOk;
+  if (given.empty()) fmt::print("no stage has answered\n");
+  return result;
 }
 
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,

@@ -53,7 +53,7 @@ int restart(const std::string& directory, const std::string& feed, const std::st
 int scale(const std::string& directory, const std::string& feed, const std::string& stage,
           std::uint32_t lanes);
 // A message to one stage, or with an empty `stage` to all that understand it; `message`: a
-// StageControlRequest in text format. Prints the answers.
+// StageControlRequest in text format. Prints the answers; 1: one of them says why it was not done.
 int control_stages(const std::string& directory, const std::string& feed, const std::string& stage,
                    const std::string& message, bool json);
 // Has the feed save itself to `target`.

@@ -868,6 +868,23 @@ def test_weights_that_change_while_the_feed_runs(make_feed: MakeFeed, tmp_path: 
                 epoch += 1
 
 
+def test_a_message_that_is_refused_fails_the_command(make_feed: MakeFeed, tmp_path: Path) -> None:
+    config = own_config(tmp_path / "data", max_tokens=80)
+    run = make_feed(config, epochs=0, planner="queue_capacity: 1").start()
+    wait_until(lambda: run.status(), "the supervisor")
+    weights = " ".join(
+        f'weights {{ key: "{pair}" weight: 1 }}' for pair in [*config.lang_pairs[1:], "eng-xyz"]
+    )
+    message = f"epoch_planner_request {{ {weights} }}"
+    shown = run.command("control", "mt", message)
+    assert shown.returncode == 1
+    assert "plans: epoch_planner_response" in shown.stdout and "error: " in shown.stdout
+    of_program = run.command("control", "mt", message, "--json")
+    assert of_program.returncode == 1
+    assert json.loads(of_program.stdout)["plans"]["epoch_planner_response"]["error"]
+    assert run.command("control", "mt", "epoch_planner_request {}").returncode == 0
+
+
 def test_a_state_knows_the_weights(make_feed: MakeFeed, tmp_path: Path) -> None:
     """Set by all ranks; saved before they are in effect, and after; loaded into new feeds."""
     settings = {"sampling_method": "UNIFORM", "virtual_epoch_size": 200, "max_tokens": 80}
