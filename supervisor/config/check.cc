@@ -245,7 +245,8 @@ class Checker {
     }
   }
 
-  // What the stages refuse. A value that has been refused already is not refused again.
+  // What the stages refuse, and of those that run all the same, what they doubt. A value that has
+  // been refused already is not refused again.
   void add_stage_problems() {
     for (int i = 0; i < std::min(plan_.stages_size(), config_.stages_size()); ++i) {
       const StagePlan& stage = plan_.stages(i);
@@ -253,7 +254,11 @@ class Checker {
         std::string path = stage_path(i);
         if (!stage.kind().empty()) path += "." + stage.kind();
         if (!found.field().empty()) path += "." + found.field();
-        if (found.field().empty() || !reported(path)) problem(path, found.text());
+        if (stage.nodes_size() != 0) {
+          warn(path, found.text());
+        } else if (found.field().empty() || !reported(path)) {
+          problem(path, found.text());
+        }
       }
     }
   }

@@ -3,7 +3,7 @@
 // What is checked, in the order of the code: names of stages, exactly one configuration each,
 // ranges of all numbers (from the options in config.proto), what the stages themselves refuse (from
 // the plan), the wiring (wiring.h), the feed's name, stage groups, slots and consumer groups,
-// restarts. Data directories are looked at, and may give warnings.
+// restarts. Data directories are looked at, and may give warnings; so do stages.
 #pragma once
 
 #include <cstdint>

@@ -533,7 +533,9 @@ void require_consistent(const DataLoaderConfig& config, const PipelinePlan& plan
                              config.stages_size()));
   }
   for (const StagePlan& stage : plan.stages()) {
-    if (!stage.kind().empty() && stage.problems_size() == 0) require_consistent(stage);
+    // A stage that has problems and nodes runs all the same.
+    const bool runs = stage.problems_size() == 0 || stage.nodes_size() != 0;
+    if (!stage.kind().empty() && runs) require_consistent(stage);
   }
 }
 

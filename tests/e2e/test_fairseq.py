@@ -1190,6 +1190,25 @@ def test_what_can_be_seen_before_is_refused(
     assert not run.record()
 
 
+def test_directions_without_files_are_warned_of_where_they_are_allowed(
+    make_feed: MakeFeed, tmp_path: Path
+) -> None:
+    """By check and by run, with the line of the configuration; and the feed runs without them."""
+    config = small(tmp_path, compat="NLLB", world_size=1)
+    want = all_of(make_feed(config), 1)
+    config = replace(config, lang_pairs=[*config.lang_pairs, "eng-jpn"])
+    fairseq_data.write_dictionary(f"{config.directory[0]}/dict.jpn.txt", 100)
+    run = make_feed(config)
+    checked = run.command("check", str(run.config))
+    assert checked.returncode == 0
+    (line,) = checked.stderr.splitlines()
+    assert line.startswith(f"warning: {run.config}:") and "stage 'bitext': " in line
+    for word in ("main:eng-jpn has no token files", "train.eng-jpn.eng.idx", "(compat: NLLB)"):
+        assert word in line
+    assert len(all_of(run, 1)) == len(want)
+    assert line in run.text()
+
+
 def test_stages_of_different_compat_are_refused(make_feed: MakeFeed, tmp_path: Path) -> None:
     run = make_feed(small(tmp_path), planner="compat: NLLB")
     assert run.start().wait() == 3

@@ -244,6 +244,7 @@ void LaneRig::add_stage(const std::string& stage_text) {
   }
   if (type->problems) {
     for (const Problem& problem : type->problems(config, config_)) {
+      if (problem.warning) continue;
       throw Error(ErrorCode::kConfiguration, problem.field + ": " + problem.text);
     }
   }

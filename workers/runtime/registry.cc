@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/abi.h"
@@ -65,13 +67,17 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
       to.set_record_type(port.record_type);
     }
     if (type->problems) {
-      for (const Problem& problem : type->problems(stage, config)) {
+      const std::vector<Problem> problems = type->problems(stage, config);
+      const bool runs = std::ranges::all_of(problems, &Problem::warning);
+      for (const Problem& problem : problems) {
+        // Of a stage that cannot run, what it might do without is no matter yet.
+        if (problem.warning && !runs) continue;
         PlanProblem& to = *out.add_problems();
         to.set_field(problem.field);
         to.set_text(problem.text);
       }
+      if (!runs) continue;
     }
-    if (out.problems_size() != 0) continue;
     for (const NodeSpec& node : type->nodes(stage, config)) {
       NodePlan& to = *out.add_nodes();
       to.set_name(node.name);

@@ -25,7 +25,8 @@ class Registry {
 // or more than one.
 std::string stage_kind(const StageConfig& config);
 
-// What each stage of the configuration needs, and what is wrong with its own settings.
+// What each stage of the configuration needs, and what is wrong with its own settings. A stage that
+// has problems and nodes runs all the same: its problems are warnings.
 PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry);
 
 // One node of a configured stage: which part it is, and its description.

@@ -304,6 +304,8 @@ struct PortSpec {
 struct Problem {
   std::string field;  // path inside the stage's configuration, "" for the stage as a whole
   std::string text;   // what is wrong; what to do
+  // The stage runs all the same: it is allowed, and probably not meant.
+  bool warning = false;
 };
 
 // What a kind of stage registers: the field of StageConfig that configures it, its ports, and how

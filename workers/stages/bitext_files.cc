@@ -271,11 +271,15 @@ std::string BitextListing::missing(const BitextPair& pair) const {
     paths.push_back(directory.path);
   }
   return fmt::format(
-      "direction {} has no token files: there is no {} in {}; {}; correct the pair, directory or "
-      "subsets, or set allow_missing to leave it out",
-      pair.key(), names_sought(pair), some_of(paths),
+      "direction {} has no token files: there is no {} in {}; {}; {}", pair.key(),
+      names_sought(pair), some_of(paths),
       there.empty() ? "nothing is there of these subsets at all"
-                    : "of these subsets there are " + some_of(there));
+                    : "of these subsets there are " + some_of(there),
+      bitext_allows_missing(config_)
+          ? fmt::format("it is left out ({}); correct the pair, directory or subsets if it is "
+                        "not to be, and set allow_missing: false to have it refused",
+                        config_.has_allow_missing() ? "allow_missing" : "compat: NLLB")
+          : "correct the pair, directory or subsets, or set allow_missing to leave it out");
 }
 
 std::string BitextListing::missing(const BitextPair& pair, std::uint32_t shard) const {
@@ -772,6 +776,25 @@ class Checker {
     return finding;
   }
 
+  // By pair: whether there is something to say, and what; returns of how many there is.
+  template <typename Has, typename Text>
+  std::size_t of_directions(const Has& has, const Text& text, bool warning) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < pairs_.size(); ++i) {
+      if (!has(i)) continue;
+      if (++count <= kFileProblems) problems_.push_back({pairs_[i].field, text(i), warning});
+    }
+    if (count > kFileProblems) {
+      const std::size_t more = count - kFileProblems;
+      problems_.push_back(
+          {"",
+           warning ? fmt::format("so it is with {} more directions; the log names some", more)
+                   : fmt::format("so it is with {} more directions; put these right first", more),
+           warning});
+    }
+    return count;
+  }
+
   void files(const BitextListing& listing) {
     struct Task {
       std::size_t pair;
@@ -779,18 +802,16 @@ class Checker {
       Finding finding = {};
     };
     std::vector<Task> tasks;
-    std::vector<std::string> found(pairs_.size());  // by pair
-    const bool allowed = bitext_allows_missing(config_);
+    std::vector<std::optional<std::uint32_t>> missing(pairs_.size());  // by pair: its first shard
     for (std::size_t i = 0; i < pairs_.size(); ++i) {
       const std::uint32_t shards = listing.shards(pairs_[i]);
-      if (shards == 0 && !allowed && listing.sought(pairs_[i]))
-        found[i] = listing.missing(pairs_[i]);
+      if (shards == 0 && listing.sought(pairs_[i])) missing[i] = 0;
       for (std::uint32_t k = 0; k < shards; ++k) {
         std::vector<BitextFold> folds = listing.folds(pairs_[i], k);
         if (!folds.empty()) {
           tasks.push_back({i, std::move(folds)});
-        } else if (!allowed && found[i].empty()) {
-          found[i] = listing.missing(pairs_[i], k);
+        } else if (!missing[i]) {
+          missing[i] = k;
         }
       }
     }
@@ -809,21 +830,28 @@ class Checker {
       for (std::size_t i = 0; i < count; ++i) threads.emplace_back(work);
       work();
     }
+    std::vector<std::string> found(pairs_.size());  // by pair
     std::uint64_t sentences = 0;
     for (const Task& task : tasks) {
       sentences += task.finding.sentences;
       if (found[task.pair].empty()) found[task.pair] = task.finding.text;
     }
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < pairs_.size(); ++i) {
-      if (found[i].empty()) continue;
-      if (++count <= kFileProblems) problem(pairs_[i].field, found[i]);
-    }
-    if (count > kFileProblems) {
-      problem("", fmt::format("so it is with {} more directions; put these right first",
-                              count - kFileProblems));
-    }
-    if (count == 0 && sentences == 0) {
+    // The texts are made for those that are named: of tens of thousands of pairs most may be
+    // missing.
+    const auto is_missing = [&](std::size_t i) { return missing[i].has_value(); };
+    const auto what_is_missing = [&](std::size_t i) {
+      return listing.shards(pairs_[i]) == 0 ? listing.missing(pairs_[i])
+                                            : listing.missing(pairs_[i], *missing[i]);
+    };
+    const bool allowed = bitext_allows_missing(config_);
+    if (allowed) of_directions(is_missing, what_is_missing, true);
+    const auto is_wrong = [&](std::size_t i) {
+      return !found[i].empty() || (!allowed && is_missing(i));
+    };
+    const auto what_is_wrong = [&](std::size_t i) {
+      return !allowed && is_missing(i) ? what_is_missing(i) : found[i];
+    };
+    if (of_directions(is_wrong, what_is_wrong, false) == 0 && sentences == 0) {
       problem("lang_pairs", tasks.empty()
                                 ? std::string("none of the directions has token files; correct "
                                               "directory, subsets or lang_pairs")

@@ -120,6 +120,7 @@ struct BitextVocabulary {
                                                       std::vector<Problem>& problems);
 
 // All that is wrong with the configuration; and where its directories are there, with their files.
+// Directions without files are warnings where they are allowed.
 [[nodiscard]] std::vector<Problem> bitext_problems(const BitextSourceConfig& config);
 
 }  // namespace ringfeed

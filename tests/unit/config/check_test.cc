@@ -11,6 +11,7 @@
 #include <limits>
 #include <string>
 
+#include "ringfeed/shm/result.h"
 #include "supervisor/config/fields.h"
 #include "supervisor/config/paths.h"
 #include "tests/unit/config/plan_maker.h"
@@ -290,6 +291,20 @@ TEST(CheckPlan, TheStagesOwnRefusalsHaveThePlaceOfTheirField) {
       ElementsAre("lc0.textproto:1:27: stage 'provider': directory is missing; give the directory "
                   "to search"))
       << "a field that was not given has the place of what should contain it";
+}
+
+TEST(CheckPlan, ProblemsOfAStageThatHasNodesAreWarnings) {
+  CheckedText text = checked_text(lc0_text());
+  PlanProblem* const doubt = text.plan.mutable_stages(2)->add_problems();
+  doubt->set_field("chunk_pool_size");
+  doubt->set_text("the stage's own words");
+  const Checked checked = check_config(text.configuration, text.plan);
+  EXPECT_THAT(checked.problems, IsEmpty());
+  ASSERT_FALSE(checked.warnings.empty());
+  EXPECT_THAT(checked.warnings.back().message(), HasSubstr("stage 'pool': the stage's own words"));
+  // What the nodes are is checked all the same.
+  text.plan.mutable_stages(2)->mutable_nodes(0)->set_lanes(0);
+  EXPECT_THROW(static_cast<void>(check_config(text.configuration, text.plan)), ringfeed::Error);
 }
 
 TEST(CheckPlan, AValueIsRefusedOnce) {

@@ -142,6 +142,8 @@ PipelinePlan lc0_plan(const DataLoaderConfig& config) {
       planes.set_bytes(rows * 28672);
       schema.set_slot_bytes(rows * 28672);
     }
+    // With nodes they would be warnings.
+    if (planned.problems_size() != 0) planned.clear_nodes();
   }
   return plan;
 }

@@ -96,15 +96,16 @@ struct Source {
   LaneRig rig;
 };
 
-std::vector<std::string> problems_of(const std::string& own) {
+std::vector<std::string> problems_of(const std::string& own, bool warnings = false) {
   BitextSourceConfig config;
   if (!google::protobuf::TextFormat::ParseFromString(own, &config)) return {"not understood"};
   std::vector<std::string> all;
   for (const Problem& problem : bitext_problems(config)) {
-    all.push_back(problem.field + ": " + problem.text);
+    if (problem.warning == warnings) all.push_back(problem.field + ": " + problem.text);
   }
   return all;
 }
+std::vector<std::string> warnings_of(const std::string& own) { return problems_of(own, true); }
 
 // A direction's two files in a directory.
 void write_pair(const TokenDir& directory, const std::string& name, const std::string& first,
@@ -537,6 +538,32 @@ TEST(BitextProblems, OfDirectionsWithoutFilesSayWhatIsThere) {
               ElementsAre(HasSubstr("nothing is there of these subsets")));
 }
 
+TEST(BitextProblems, DirectionsWithoutFilesAreWarnedOfWhereTheyAreAllowed) {
+  const Made made;
+  const auto missing = AllOf(HasSubstr("lang_pairs[1]: direction main:b-c has no token files"),
+                             HasSubstr("there are a-b, c-a"),
+                             HasSubstr("set allow_missing: false to have it refused"));
+  const std::string own = made.first() + "lang_pairs: ['a-b', 'b-c'] ";
+  EXPECT_THAT(warnings_of(own), IsEmpty()) << "it is refused";
+  EXPECT_THAT(warnings_of(own + "compat: NLLB"),
+              ElementsAre(AllOf(missing, HasSubstr("left out (compat: NLLB)"))));
+  EXPECT_THAT(warnings_of(own + "allow_missing: true"),
+              ElementsAre(AllOf(missing, HasSubstr("left out (allow_missing)"))));
+  EXPECT_THAT(warnings_of(made.first() + "lang_pairs: 'a-b' compat: NLLB"), IsEmpty());
+  // A shard of a direction.
+  write_pair(made.directory, "s1/train", "a", "c", 2);
+  made.directory.remove("s0/train.c-a.c.idx");
+  made.directory.remove("s0/train.c-a.a.idx");
+  EXPECT_THAT(warnings_of(made.shards() + "lang_pairs: ['a-b', 'a-c'] compat: NLLB"),
+              ElementsAre(HasSubstr("direction main:a-c has 1 shards")));
+  std::string many = own + "compat: NLLB ";
+  for (int i = 0; i < 50; ++i) many += fmt::format("lang_pairs: 'l{}-a' ", i);
+  EXPECT_THAT(problems_of(many), IsEmpty());
+  const std::vector<std::string> warnings = warnings_of(many);
+  EXPECT_THAT(warnings, SizeIs(21));
+  EXPECT_THAT(warnings.back(), HasSubstr("31 more directions"));
+}
+
 TEST(BitextProblems, OfDictionaries) {
   const Made made;
   const std::string own = made.first() + "lang_pairs: ['a-b', 'c-a'] encoder_langtok: SRC ";
@@ -665,7 +692,8 @@ TEST(BitextDamage, ADirectionIsLeftOutWhereItIsAllowed) {
   EXPECT_EQ(source.directions()[1].number(), 1U);
   EXPECT_EQ(source.directions()[0].directions(), 2U);
   EXPECT_EQ(source.counter("directions_missing"), 1U);
-  EXPECT_THAT(source.rig.log("direction_missing"), ElementsAre(HasSubstr("main:b-c")));
+  EXPECT_THAT(source.rig.log("direction_missing"),
+              ElementsAre(AllOf(HasSubstr("main:b-c"), HasSubstr("left out (compat: NLLB)"))));
 }
 
 // Who goes on after a death counts shards and numbers as before, whatever has appeared since.
