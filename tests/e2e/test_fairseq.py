@@ -1150,6 +1150,12 @@ def no_tokens(config: Config) -> tuple[Config, list[str]]:
     return config, [f"{path}: there is no such file", "a pair PREFIX.bin and PREFIX.idx"]
 
 
+def cut_tokens(config: Config) -> tuple[Config, list[str]]:
+    path = patched(config, 1, "train.eng-tur.tur.bin", lambda data: data[:-1])
+    size = Path(path).stat().st_size
+    return config, [f"{path}: offset {size}: it ends there", "copy both files again"]
+
+
 def no_language(config: Config) -> tuple[Config, list[str]]:
     return replace(config, langs=["eng", "tur"]), [
         *("language hin of main:eng-hin is none of the 2 that have tokens", "add it to langs"),
@@ -1168,7 +1174,7 @@ def joined_directories(config: Config) -> tuple[Config, list[str]]:
     [
         *(no_files, cut_index, no_index, unknown_code, other_version, huffman, bad_line),
         *(repeated_symbol, other_dictionary, unequal_sides, wrong_pairs, no_tokens, no_language),
-        joined_directories,
+        *(cut_tokens, joined_directories),
     ],
 )
 def test_what_can_be_seen_before_is_refused(

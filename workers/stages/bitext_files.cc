@@ -756,6 +756,17 @@ class Checker {
     }
   }
 
+  // Whether PREFIX.bin ends before what the index says of the last sentence; "": it does not. The
+  // others are looked at when they are read, so that no index is read whole.
+  [[nodiscard]] static std::string cut_off(const std::string& prefix, const TokenFile& file) {
+    if (file.sentences() == 0 || file.sentence(file.sentences() - 1)) return {};
+    return fmt::format(
+        "{0}.bin: offset {1}: it ends there, and sentence {2}, the last one of {0}.idx, does not "
+        "lie within: it has been cut off, is still being written, or belongs to another index; "
+        "copy both files again",
+        prefix, file.data_bytes(), file.sentences() - 1);
+  }
+
   // What is wrong with the files of one shard; "": nothing. Any thread.
   struct Finding {
     std::string text;
@@ -771,6 +782,8 @@ class Checker {
       if (source->sentences() != target->sentences()) {
         return {bitext_unequal(fold, source->sentences(), target->sentences()), 0};
       }
+      if (std::string text = cut_off(fold.source, *source); !text.empty()) return {text, 0};
+      if (std::string text = cut_off(fold.target, *target); !text.empty()) return {text, 0};
       finding.sentences += source->sentences();
     }
     return finding;

@@ -614,6 +614,30 @@ TEST(BitextProblems, OfTokenFiles) {
               ElementsAre(HasSubstr("all token files are empty")));
 }
 
+TEST(BitextProblems, OfTokenFilesThatHaveBeenCutOff) {
+  const Made made;
+  const std::string own = made.first() + "lang_pairs: ['a-b', 'c-a'] ";
+  for (const formats::TokenFile::Kind kind :
+       {formats::TokenFile::Kind::kMapped, formats::TokenFile::Kind::kLegacy}) {
+    const MadeTokens tokens{made_sentences(10, 2), formats::TokenCode::kInt32, kind};
+    made.directory.write("s0/train.a-b.b", tokens);
+    ASSERT_THAT(problems_of(own), IsEmpty());
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{9}, tokens.data().size() - 1}) {
+      made.directory.write("s0/train.a-b.b.bin", tokens.data().substr(0, bytes));
+      EXPECT_THAT(problems_of(own),
+                  ElementsAre(AllOf(
+                      HasSubstr("lang_pairs[0]: "),
+                      HasSubstr(fmt::format("s0/train.a-b.b.bin: offset {}: ", bytes)),
+                      HasSubstr("sentence 9, the last one of"), HasSubstr("copy both files"))));
+    }
+    // Longer than the index says is no harm.
+    made.directory.write("s0/train.a-b.b.bin", tokens.data() + "more");
+    EXPECT_THAT(problems_of(own), IsEmpty());
+  }
+  made.directory.write("s0/train.c-a.c.bin", "");
+  EXPECT_THAT(problems_of(own), ElementsAre(HasSubstr("s0/train.c-a.c.bin: offset 0: ")));
+}
+
 TEST(BitextProblems, OfManyDirectionsAreCounted) {
   const Made made;
   std::string own = made.first();
