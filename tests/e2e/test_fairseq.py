@@ -1297,6 +1297,7 @@ def test_rows_that_cannot_be_read_are_skipped_and_counted(
     assert of_collator["batches"] == len(want)
     said = [line for line in run.text().splitlines() if "stage=batches" in line]
     assert said and all(str(path.with_suffix("")) in line for line in said)
+    assert all(" sentence=" in line and " offset=" not in line for line in said)
 
 
 def test_a_file_that_is_cut_while_it_is_mapped(make_feed: MakeFeed, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ void BitextCollator::count_skips(Step& step, const formats::BatchPlan& plan) noe
   for (const Missing& missing : missing_) {
     for (const formats::BatchPlanRow& row : plan.rows()) {
       if (row.part != missing.part) continue;
-      missing.why->skip(step, missing.path, plan.sentence(row), missing.text);
+      missing.why->skip_sentence(step, missing.path, plan.sentence(row), missing.text);
     }
   }
   for (const formats::BitextCollate::Skipped& skipped : collate_.skipped()) {
@@ -199,13 +199,15 @@ void BitextCollator::count_skips(Step& step, const formats::BatchPlan& plan) noe
     const formats::BatchPlanPart& part = plan.parts()[row.part];
     const std::string_view path = skipped.target ? plan.target(part) : plan.source(part);
     if (skipped.why == formats::BitextCollate::Skip::kOutOfBounds) {
-      out_of_bounds_.skip(step, path, plan.sentence(row),
-                          "the index places the sentence outside of the .bin file: they do not "
-                          "belong together, or one has been cut off; copy both again");
+      out_of_bounds_.skip_sentence(
+          step, path, plan.sentence(row),
+          "the index places the sentence outside of the .bin file: they do not "
+          "belong together, or one has been cut off; copy both again");
     } else {
-      too_large_.skip(step, path, plan.sentence(row),
-                      "the sentence is longer than planned, or its batch is: the file has changed "
-                      "since the epoch was planned; put back what was there, or start a new feed");
+      too_large_.skip_sentence(
+          step, path, plan.sentence(row),
+          "the sentence is longer than planned, or its batch is: the file has changed "
+          "since the epoch was planned; put back what was there, or start a new feed");
     }
   }
 }

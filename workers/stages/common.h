@@ -60,6 +60,14 @@ class SkipReason {
     warn_(fmt::format("skipped stage={} reason={} count={} path={} offset={}: {}", stage_, reason_,
                       occasions_.count(), place, offset, text));
   }
+  // The same of a sentence, by its number in the file.
+  void skip_sentence(Step& step, std::string_view path, std::uint64_t sentence,
+                     std::string_view text) noexcept {
+    step.count(counter_);
+    if (!occasions_.speak()) return;
+    warn_(fmt::format("skipped stage={} reason={} count={} path={} sentence={}: {}", stage_,
+                      reason_, occasions_.count(), path, sentence, text));
+  }
   // The same of a chunk whose file is not known here: its identity is in the tags of its records.
   void skip_chunk(Step& step, std::uint64_t identity, std::uint64_t position,
                   std::string_view text) noexcept {

@@ -21,6 +21,7 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the tests' own helpers
 using formats::BatchKind;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -502,7 +503,8 @@ TEST(BitextCollator, SentencesOfFilesWithAnotherNumberOfThemAreMissingUntilThatC
   for (const RigBatch& batch : one.rig.batches()) rows.push_back(batch.rows);
   EXPECT_THAT(rows, ElementsAre(2, 2, 5, 5));
   EXPECT_EQ(one.counter("skipped_changed"), 6U);
-  EXPECT_THAT(one.rig.log("skipped_changed"), Contains(HasSubstr("41 sentences, and had 40")));
+  EXPECT_THAT(one.rig.log("skipped_changed"),
+              Contains(AllOf(HasSubstr(" sentence=2: "), HasSubstr("41 sentences, and had 40"))));
 }
 
 TEST(BitextCollator, SentencesBehindTheEndOfACutOffFileAreMissing) {
@@ -515,7 +517,8 @@ TEST(BitextCollator, SentencesBehindTheEndOfACutOffFileAreMissing) {
   ASSERT_THAT(one.rig.batches(), SizeIs(1));
   EXPECT_THAT(values(one.schema, one.rig.batches()[0], "id"), ElementsAre(4, 3, 1, 0));
   EXPECT_EQ(one.counter("skipped_out_of_bounds"), 1U);
-  EXPECT_THAT(one.rig.log("skipped_out_of_bounds"), Contains(HasSubstr(corpus.target(1))));
+  EXPECT_THAT(one.rig.log("skipped_out_of_bounds"),
+              Contains(HasSubstr(fmt::format("path={} sentence=2: ", corpus.target(1)))));
 }
 
 TEST(BitextCollator, SentencesThatAreLongerThanPlannedAreMissing) {
@@ -534,6 +537,7 @@ TEST(BitextCollator, SentencesThatAreLongerThanPlannedAreMissing) {
   ASSERT_THAT(one.rig.batches(), SizeIs(1));
   EXPECT_THAT(values(one.schema, one.rig.batches()[0], "id"), ElementsAre(2, 4, 3, 0, 0));
   EXPECT_EQ(one.counter("skipped_too_large"), 1U);
+  EXPECT_THAT(one.rig.log("skipped_too_large"), Contains(HasSubstr(" sentence=1: ")));
 }
 
 TEST(BitextCollator, APlanWithMoreRowsThanFitLosesThose) {
