@@ -138,7 +138,10 @@ Result<TokenFile::Map> TokenFile::map(const std::string& path) {
                  fmt::format("{}: cannot be looked at: {}", path, std::strerror(errno)));
   }
   if (!S_ISREG(info.st_mode)) {
-    return damaged(fmt::format("{}: it is no regular file, and only such can be mapped", path));
+    return damaged(
+        fmt::format("{}: it is no regular file, and only such can be mapped; put a "
+                    "file there",
+                    path));
   }
   const auto bytes = static_cast<std::uint64_t>(info.st_size);
   if (bytes == 0) return Map{};
@@ -280,7 +283,9 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
         path));
   } else {
     status = damaged(fmt::format(
-        "{}: offset 0: it is no index of a token file: it {}; MMIDIDX and TNTIDX are read", path,
+        "{}: offset 0: it is no index of a token file: it {}; MMIDIDX and TNTIDX are read: copy it "
+        "again, or binarize the text anew",
+        path,
         head.empty() ? std::string("is empty")
                      : "begins with " + hex(file.index_.data, head.size())));
   }

@@ -158,6 +158,25 @@ class Inspector {
     throw Error(ErrorCode::kInvalidArgument, std::move(text));
   }
 
+  // Of a path at which there is no file.
+  [[nodiscard]] std::string nothing_there() const {
+    const std::string& path = options_.path;
+    std::error_code failed;
+    if (path.ends_with(".bin")) {
+      return fmt::format("{}: there is no such file, nor its index {}.idx; check the name", path,
+                         path.substr(0, path.size() - 4));
+    }
+    if (fs::exists(path + ".bin", failed)) {
+      return fmt::format(
+          "{0}: there is {0}.bin, but not its index {0}.idx; copy that too, or name another file",
+          path);
+    }
+    return fmt::format(
+        "{0}: there is no such file, and no token file of this name ({0}.idx and {0}.bin); check "
+        "the name",
+        path);
+  }
+
   void file() {
     std::error_code failed;
     const bool exists = fs::exists(options_.path, failed);
@@ -165,6 +184,7 @@ class Inspector {
     const std::optional<std::string> alone =
         exists ? std::nullopt : token_prefix(options_.path, "");
     if (alone) return tokens(*alone);
+    if (!exists && !failed) refuse(nothing_there());
     const File file(options_.path);
     const Bytes head = file.read(0, kHeadBytes);
     const fs::path path(options_.path);

@@ -385,7 +385,7 @@ bool holds(const std::string& path, std::string_view text) {
 // need not be parsed for each of hundreds of them.
 class Dictionaries {
  public:
-  // nullptr, with the reason in fault(): it cannot be read.
+  // nullptr, with the reason in fault(): it cannot be read, or is none.
   std::shared_ptr<Dictionary> read(const std::string& path) {
     struct stat info {};
     const bool there = ::stat(path.c_str(), &info) == 0;
@@ -400,7 +400,7 @@ class Dictionaries {
     }
     Result<Dictionary> parsed = Dictionary::read(path);
     if (!parsed) {
-      fault_ = parsed.error().message();
+      fault_ = parsed.error();
       return nullptr;
     }
     Read read{info.st_dev, info.st_ino, {}, std::make_shared<Dictionary>(std::move(*parsed))};
@@ -410,7 +410,7 @@ class Dictionaries {
     read_.push_back(std::move(read));
     return read_.back().dictionary;
   }
-  [[nodiscard]] const std::string& fault() const { return fault_; }
+  [[nodiscard]] const Error& fault() const { return *fault_; }
 
  private:
   struct Read {
@@ -420,8 +420,17 @@ class Dictionaries {
     std::shared_ptr<Dictionary> dictionary;
   };
   std::vector<Read> read_;
-  std::string fault_;
+  std::optional<Error> fault_;
 };
+
+// What is wrong with a dictionary, and what to do. What a file contains has its remedy already.
+std::string dictionary_fault(const Error& fault, bool given) {
+  if (fault.code() == ErrorCode::kDamaged) return fault.message();
+  const char* const remedy = fault.code() != ErrorCode::kNotFound ? "check who may read it"
+                             : given                              ? "give one that is there"
+                                     : "put it there, or give dictionary";
+  return fmt::format("{}; {}", fault.message(), remedy);
+}
 
 std::string difference(const Dictionary& one, const Dictionary& other) {
   const std::uint32_t both = std::min(one.size(), other.size());
@@ -461,10 +470,7 @@ std::shared_ptr<Dictionary> side_dictionary(const BitextSourceConfig& config,
     if (!needed && field == "directory[0]" && ::stat(path.c_str(), &info) != 0) continue;
     const std::shared_ptr<Dictionary> dictionary = dictionaries.read(path);
     if (dictionary == nullptr) {
-      Problem problem{field,
-                      fmt::format("{}; {}", dictionaries.fault(),
-                                  field == "directory[0]" ? "put it there, or give dictionary"
-                                                          : "give one that is there")};
+      Problem problem{field, dictionary_fault(dictionaries.fault(), field != "directory[0]")};
       // The other side may have said so.
       if (std::ranges::none_of(problems, [&](const Problem& said) {
             return said.field == problem.field && said.text == problem.text;

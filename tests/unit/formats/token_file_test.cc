@@ -383,7 +383,8 @@ TEST(TokenFileRefusal, OfOtherKinds) {
   };
   EXPECT_THAT(with(std::string_view("HUFFIDX\0", 8)),
               AllOf(HasSubstr("a.idx: offset 0"), HasSubstr("Huffman"), HasSubstr("mmap")));
-  EXPECT_THAT(with("XXXX"), AllOf(HasSubstr("offset 0"), HasSubstr("58 58 58 58 49 44 58 00")));
+  EXPECT_THAT(with("XXXX"), AllOf(HasSubstr("offset 0"), HasSubstr("58 58 58 58 49 44 58 00"),
+                                  HasSubstr("copy it again, or binarize the text anew")));
   EXPECT_THAT(with(std::string_view("MMIDIDX\0\1", 9)), HasSubstr("offset 8"));
   directory.write("a.idx", "");
   EXPECT_THAT(text_of_refusal(prefix), HasSubstr("is empty"));

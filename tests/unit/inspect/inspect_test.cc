@@ -307,7 +307,8 @@ TEST_F(Inspect, WhatIsNoneOfTheseIsSaid) {
   }
   EXPECT_THAT(problems(inspect_path({.path = directory_.string()})),
               Contains(HasSubstr("looked for manifest.textproto")));
-  EXPECT_THAT(refusal({.path = (directory_ / "nothing").string()}), HasSubstr("cannot be read"));
+  EXPECT_THAT(refusal({.path = (directory_ / "nothing").string()}),
+              HasSubstr("there is no such file"));
   EXPECT_THAT(refusal({.path = "/dev/null"}), HasSubstr("neither a file nor a directory"));
 }
 
@@ -390,6 +391,25 @@ TEST(InspectTokens, ShowsWhatWasAskedFor) {
   EXPECT_THROW(static_cast<void>(inspect_path({.path = prefix + "x"})), Error);
   EXPECT_THROW(static_cast<void>(inspect_path({.path = dictionary, .dictionary = dictionary})),
                Error);
+}
+
+TEST(InspectTokens, WhatIsNotThereIsSaidWithWhatWasSought) {
+  const TokenDir directory;
+  const auto refusal = [](const std::string& path) -> std::string {
+    try {
+      static_cast<void>(inspect_path({.path = path}));
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  const std::string prefix = directory.path("train.a-b.a");
+  EXPECT_THAT(refusal(prefix), AllOf(HasSubstr(prefix + ": there is no such file"),
+                                     HasSubstr(prefix + ".idx and " + prefix + ".bin")));
+  EXPECT_THAT(refusal(prefix + ".bin"), HasSubstr("nor its index " + prefix + ".idx"));
+  directory.write("train.a-b.a.bin", "data");
+  EXPECT_THAT(refusal(prefix), AllOf(HasSubstr("there is " + prefix + ".bin"),
+                                     HasSubstr("not its index " + prefix + ".idx")));
 }
 
 TEST(InspectTokens, OfMegatronHaveDocuments) {

@@ -577,14 +577,22 @@ TEST(BitextProblems, OfDictionaries) {
   made.directory.write("s0/dict.c.txt", "x 9\r\ny 9");
   EXPECT_THAT(problems_of(own), IsEmpty()) << "counts and line ends do not matter";
   made.directory.write("s0/dict.c.txt", "x 1\ny\n");
-  EXPECT_THAT(problems_of(own), ElementsAre(HasSubstr("dict.c.txt: line 2 (offset 4)")));
+  EXPECT_THAT(problems_of(own), ElementsAre(AllOf(HasSubstr("dict.c.txt: line 2 (offset 4)"),
+                                                  HasSubstr("write it as 'SYMBOL COUNT'"),
+                                                  Not(HasSubstr("put it there")))));
   made.directory.remove("s0/dict.c.txt");
   EXPECT_THAT(problems_of(own),
-              ElementsAre(AllOf(HasSubstr("directory[0]: "), HasSubstr("dict.c.txt"))));
+              ElementsAre(AllOf(HasSubstr("directory[0]: "), HasSubstr("dict.c.txt"),
+                                HasSubstr("put it there, or give dictionary"))));
+  fs::create_symlink(std::string(300, 'x'), made.directory.path("s0/dict.c.txt"));
+  EXPECT_THAT(problems_of(own), ElementsAre(AllOf(HasSubstr("check who may read it"),
+                                                  Not(HasSubstr("put it there")))));
+  made.directory.remove("s0/dict.c.txt");
   EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'c-a'"), IsEmpty())
       << "without tokens nobody asks it";
   EXPECT_THAT(problems_of(own + "dictionary: '/nowhere/dict.txt'"),
-              ElementsAre(AllOf(HasSubstr("dictionary: "), HasSubstr("/nowhere/dict.txt"))));
+              ElementsAre(AllOf(HasSubstr("dictionary: "), HasSubstr("/nowhere/dict.txt"),
+                                HasSubstr("give one that is there"))));
   EXPECT_THAT(problems_of(own + fmt::format("dictionary: '{0}' source_dictionary: '{0}'",
                                             made.directory.path("s0/dict.a.txt"))),
               ElementsAre(HasSubstr("keep one kind")));
