@@ -31,6 +31,7 @@ using formats::TokenFile;
 constexpr std::string_view kMain = "main";
 constexpr std::string_view kDefaultSubset = "train";
 constexpr std::string_view kIndexSuffix = ".idx";
+constexpr std::string_view kDataSuffix = ".bin";
 constexpr std::size_t kListed = 12;
 // Problems with files, one for a direction at most, until the rest is only counted.
 constexpr std::size_t kFileProblems = 20;
@@ -144,8 +145,13 @@ void BitextListing::list(const std::string& path, const std::string& field, Dire
   }
   found_ = true;
   const bool prefix_only = config_.compat() == MAIN;
+  std::unordered_set<std::string> data;  // as stems
   while (const dirent* entry = ::readdir(entries)) {
     std::string_view name = entry->d_name;
+    if (name.ends_with(kDataSuffix)) {
+      data.emplace(name.substr(0, name.size() - kDataSuffix.size()));
+      continue;
+    }
     if (!name.ends_with(kIndexSuffix)) continue;
     const bool of_subset = std::ranges::any_of(subsets_, [&](const std::string& subset) {
       return name.starts_with(subset) &&
@@ -161,6 +167,10 @@ void BitextListing::list(const std::string& path, const std::string& field, Dire
     to.directions.emplace(name.substr(begin, last - begin));
   }
   ::closedir(entries);
+  // For fairseq a file without its other half is not there; shards are counted by indices alone.
+  if (config_.compat() != NONE) {
+    std::erase_if(to.stems, [&](const std::string& stem) { return !data.contains(stem); });
+  }
 }
 
 const std::vector<BitextListing::Directory>& BitextListing::directories(
@@ -271,7 +281,7 @@ std::string BitextListing::missing(const BitextPair& pair) const {
     paths.push_back(directory.path);
   }
   return fmt::format(
-      "direction {} has no token files: there is no {} in {}; {}; {}", pair.key(),
+      "direction {} has no token files: there is no {} with its .bin in {}; {}; {}", pair.key(),
       names_sought(pair), some_of(paths),
       there.empty() ? "nothing is there of these subsets at all"
                     : "of these subsets there are " + some_of(there),
@@ -284,8 +294,8 @@ std::string BitextListing::missing(const BitextPair& pair) const {
 
 std::string BitextListing::missing(const BitextPair& pair, std::uint32_t shard) const {
   return fmt::format(
-      "direction {} has {} shards, and there is no {} in {}, which is to have number {}; give the "
-      "directories that have all directions first",
+      "direction {} has {} shards, and there is no {} with its .bin in {}, which is to have number "
+      "{}; give the directories that have all directions first",
       pair.key(), shards(pair), names_sought(pair), directory(pair, shard), shard + 1);
 }
 

@@ -12,7 +12,8 @@
 //   NONE        those directories, in their order, that have files for it
 // Files of a direction in a directory, subset by subset: those of SRC-TGT; else those of TGT-SRC,
 // sides changed, unless (not MAIN) "bt" is one of the parts of the subset's name between
-// underscores; else none.
+// underscores; else none. A pair is there with .idx and .bin of its source side (NLLB, MAIN), or
+// with the .idx alone (NONE), so that a .bin that is missing is an error.
 #pragma once
 
 #include <array>
@@ -82,7 +83,7 @@ class BitextListing {
  private:
   struct Directory {
     std::string path;
-    std::unordered_set<std::string> stems;       // "train.eng-tur.eng"
+    std::unordered_set<std::string> stems;       // "train.eng-tur.eng": files that are there
     std::unordered_set<std::string> directions;  // "eng-tur"
   };
   [[nodiscard]] const std::vector<Directory>& directories(const BitextPair& pair) const;

@@ -259,6 +259,34 @@ TEST(BitextFiles, ReversedFilesServeUnlessTheyAreBackTranslated) {
                           "main:a-b 0/1: s0/train.a-b.a|s0/train.a-b.b 10"));
 }
 
+// With fairseq a pair of which the source side lacks its data is not there, and the reversed one
+// serves.
+TEST(BitextFiles, AnIndexWithoutItsDataIsNoFileForFairseq) {
+  const Made made;
+  write_pair(made.directory, "s0/train", "b", "a", 3);
+  made.directory.remove("s0/train.a-b.a.bin");
+  for (const char* compat : {"compat: NLLB", "compat: MAIN"}) {
+    const std::string own = made.first() + "lang_pairs: 'a-b' " + compat;
+    EXPECT_THAT(problems_of(own), IsEmpty());
+    EXPECT_THAT(Source(own).finish().all(),
+                ElementsAre("main:a-b 0/1: s0/train.b-a.a|s0/train.b-a.b 3"));
+  }
+  const auto refused = ElementsAre(HasSubstr("s0/train.a-b.a.bin: there is no such file"));
+  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'a-b'"), refused);
+  // The target's side is not asked.
+  made.directory.remove("s0/train.b-a.b.bin");
+  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'a-b' compat: NLLB"),
+              ElementsAre(HasSubstr("s0/train.b-a.b.bin: there is no such file")));
+  // The fold is missing; of one that is reversed and back-translated too.
+  made.directory.remove("s0/train_mmt_bt.a-b.a.bin");
+  write_pair(made.directory, "s0/train_mmt_bt", "b", "a", 4);
+  EXPECT_THAT(Source(made.first() + "lang_pairs: 'a-b' compat: NLLB subsets: ['train_mining', "
+                                    "'train_mmt_bt']")
+                  .finish()
+                  .all(),
+              ElementsAre("main:a-b 0/1: s0/train_mining.a-b.a|s0/train_mining.a-b.b 5"));
+}
+
 TEST(BitextFiles, TheFirstOfSeveralSubsetsCountsMoreOften) {
   const Made made;
   const std::string own = made.first() + "lang_pairs: ['a-b', 'c-a'] upsample_primary: 3 ";
