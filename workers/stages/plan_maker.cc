@@ -9,6 +9,7 @@
 #include <future>
 #include <new>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "workers/formats/token_file.h"
@@ -358,57 +359,69 @@ std::optional<MadePlan> make_plan(const PlanSettings& settings, const BitextCata
   return plan;
 }
 
-PlanMaker::~PlanMaker() { stop(); }
-
-void PlanMaker::stop() noexcept {
-  progress_.stop = true;
-  if (thread_.joinable()) thread_.join();
-  progress_.stop = false;
-  progress_.percent = 0;
-  task_.reset();
-  made_.reset();
-  error_.clear();
-  done_ = false;
+PlanMaker::Job::~Job() {
+  progress.stop = true;
+  if (thread.joinable()) thread.join();
 }
 
-void PlanMaker::begin(const PlanSettings& settings, const PlanTask& task) {
-  stop();
+void PlanMaker::run(Job& job, const PlanSettings& settings, const PlanTask& task) noexcept {
+  job.before.reset();  // waits for it
+  std::unique_ptr<MadePlan> made;
+  std::string error;
+  try {
+    std::optional<MadePlan> plan = make_plan(settings, catalogue_, task, pass_, job.progress);
+    if (plan) made = std::make_unique<MadePlan>(std::move(*plan));
+  } catch (const std::bad_alloc&) {
+    pass_ = DrawnPass{};
+    error = fmt::format("too little memory for the plan of epoch {}", task.epoch);
+  } catch (const std::exception& problem) {
+    pass_ = DrawnPass{};
+    error = problem.what();
+  }
+  const std::lock_guard lock(job.mutex);
+  job.made = std::move(made);
+  job.error = std::move(error);
+  job.done = true;
+  job.finished.notify_all();
+}
+
+void PlanMaker::begin(const PlanSettings& settings, const PlanTask& task) noexcept {
+  forget();
   task_ = task;
-  thread_ = std::thread([this, settings, task] {
-    std::unique_ptr<MadePlan> made;
-    std::string error;
-    try {
-      std::optional<MadePlan> plan = make_plan(settings, catalogue_, task, pass_, progress_);
-      if (plan) made = std::make_unique<MadePlan>(std::move(*plan));
-    } catch (const std::bad_alloc&) {
-      pass_ = DrawnPass{};
-      error = fmt::format("too little memory for the plan of epoch {}", task.epoch);
-    } catch (const std::exception& problem) {
-      pass_ = DrawnPass{};
-      error = problem.what();
-    }
-    const std::lock_guard lock(mutex_);
-    made_ = std::move(made);
-    error_ = std::move(error);
-    done_ = true;
-    finished_.notify_all();
-  });
+  auto job = std::make_unique<Job>();
+  job->before = std::move(job_);
+  job_ = std::move(job);
+  try {
+    job_->thread =
+        std::thread([this, &mine = *job_, settings, task] { run(mine, settings, task); });
+  } catch (const std::system_error& problem) {
+    job_->error = fmt::format("no thread for the plan of epoch {}: {}", task.epoch, problem.what());
+    job_->done = true;
+  }
+}
+
+void PlanMaker::forget() noexcept {
+  task_.reset();
+  if (job_) job_->progress.stop = true;
 }
 
 bool PlanMaker::wait(int milliseconds) noexcept {
-  std::unique_lock lock(mutex_);
-  return finished_.wait_for(lock, std::chrono::milliseconds(milliseconds),
-                            [this] { return done_; });
+  if (!task_) return false;
+  std::unique_lock lock(job_->mutex);
+  return job_->finished.wait_for(lock, std::chrono::milliseconds(milliseconds),
+                                 [this] { return job_->done; });
 }
 
 std::unique_ptr<MadePlan> PlanMaker::take() noexcept {
-  const std::lock_guard lock(mutex_);
-  return std::move(made_);
+  if (!task_) return nullptr;
+  const std::lock_guard lock(job_->mutex);
+  return std::move(job_->made);
 }
 
 std::string PlanMaker::error() noexcept {
-  const std::lock_guard lock(mutex_);
-  return error_;
+  if (!task_) return {};
+  const std::lock_guard lock(job_->mutex);
+  return job_->error;
 }
 
 }  // namespace ringfeed

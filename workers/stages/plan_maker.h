@@ -91,12 +91,10 @@ class PlanMaker {
  public:
   // They must outlive it.
   explicit PlanMaker(const BitextCatalogue& catalogue) : catalogue_(catalogue) {}
-  ~PlanMaker();
-  PlanMaker(const PlanMaker&) = delete;
-  PlanMaker& operator=(const PlanMaker&) = delete;
 
-  // Begins with a plan, instead of what is under way.
-  void begin(const PlanSettings& settings, const PlanTask& task);
+  // Begins with a plan, instead of what is under way. That is told to stop and not waited for here,
+  // but by the new plan, so that there is never the memory of two.
+  void begin(const PlanSettings& settings, const PlanTask& task) noexcept;
   // What was begun last and has not been given up.
   [[nodiscard]] const std::optional<PlanTask>& task() const noexcept { return task_; }
   // Waits a little for it. True: it is ready, or has failed.
@@ -105,22 +103,30 @@ class PlanMaker {
   // again.
   [[nodiscard]] std::unique_ptr<MadePlan> take() noexcept;
   [[nodiscard]] std::string error() noexcept;
-  void forget() noexcept { stop(); }
-  [[nodiscard]] std::uint32_t percent() const noexcept { return progress_.percent.load(); }
+  // Gives up what is under way.
+  void forget() noexcept;
+  [[nodiscard]] std::uint32_t percent() const noexcept {
+    return job_ ? job_->progress.percent.load() : 0;
+  }
 
  private:
-  void stop() noexcept;
+  struct Job {
+    ~Job();
+    PlanProgress progress;
+    std::unique_ptr<Job> before;  // has been given up, and comes to its end first
+    std::mutex mutex;
+    std::condition_variable finished;
+    bool done = false;
+    std::unique_ptr<MadePlan> made;
+    std::string error;
+    std::thread thread;
+  };
+  void run(Job& job, const PlanSettings& settings, const PlanTask& task) noexcept;
 
   const BitextCatalogue& catalogue_;
-  DrawnPass pass_;  // the thread's while it runs
+  DrawnPass pass_;  // of the thread whose turn it is
   std::optional<PlanTask> task_;
-  PlanProgress progress_;
-  std::thread thread_;
-  std::mutex mutex_;
-  std::condition_variable finished_;
-  bool done_ = false;
-  std::unique_ptr<MadePlan> made_;
-  std::string error_;
+  std::unique_ptr<Job> job_;
 };
 
 }  // namespace ringfeed
