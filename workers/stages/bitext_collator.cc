@@ -10,7 +10,6 @@
 namespace ringfeed {
 namespace {
 
-constexpr std::uint64_t kArrayAlignment = 64;
 constexpr std::uint64_t kSlotBytesMax = std::uint64_t{1} << 30;
 // Pairs of files that all lanes together hold open, about: each is four mappings, of which a
 // process may have 65530.
@@ -49,11 +48,11 @@ BitextCollator::BatchPosition position_of(const formats::BatchPlanHead& head) no
 BitextCollator::Slot::Slot(const BitextCollatorConfig& own, const DataLoaderConfig& feed)
     : padding(padding_of(own, planner_before(own, feed))),
       capacity(formats::bitext_capacity(limits_of(planner_before(own, feed)), padding)) {
-  const auto add = [this](const char* name, const char* dtype, std::vector<std::int64_t> shape,
-                          std::uint64_t bytes) {
-    const std::uint64_t offset = shm::align_up(end, kArrayAlignment);
+  SlotLayout layout;
+  const auto add = [this, &layout](const char* name, const char* dtype,
+                                   std::vector<std::int64_t> shape, std::uint64_t bytes) {
+    const std::uint64_t offset = layout.place(bytes);
     arrays.push_back({name, dtype, std::move(shape), bytes, offset});
-    end = offset + bytes;
     return offset;
   };
   constexpr std::int64_t kRows = -1;
@@ -75,6 +74,7 @@ BitextCollator::Slot::Slot(const BitextCollatorConfig& own, const DataLoaderConf
     target_lang_id = add("tgt_lang_id", "int64", {kRows, 1}, 8 * capacity.rows);
   }
   if (own.lineage()) direction = add("direction", "int32", {kRows}, 4 * capacity.rows);
+  end = layout.end();
 }
 
 BitextCollator::BitextCollator(const StageContext& context)

@@ -12,7 +12,6 @@
 namespace ringfeed {
 namespace {
 
-constexpr std::uint64_t kArrayAlignment = 64;
 // Block ids of a row go up to its length and the number of its blocks, one for 68 tokens: so many
 // fit 16 bits.
 constexpr std::uint32_t kCompactLengthMax = 32000;
@@ -57,10 +56,9 @@ SequenceBatcher::Arrays::Arrays(const StageConfig& config, const DataLoaderConfi
     add(Name::kVariationEpoch, "variation_epoch", "int64", 8, "int32", 4, 0);
   }
   if (own.lineage()) add(Name::kLineage, "lineage", "int32", 4, "int32", 4, 4);
-  for (Field& field : fields) {
-    field.offset = shm::align_up(end, kArrayAlignment);
-    end = field.offset + own.batch_size() * field.row_bytes();
-  }
+  SlotLayout layout;
+  for (Field& field : fields) field.offset = layout.place(own.batch_size() * field.row_bytes());
+  end = layout.end();
 }
 
 SequenceBatcher::SequenceBatcher(const StageContext& context)

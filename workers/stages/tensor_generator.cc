@@ -59,10 +59,12 @@ formats::Lc0Options options_of(const TensorGeneratorConfig& config) {
 
 TensorGenerator::Tensors::Tensors(const TensorGeneratorConfig& config)
     : options(options_of(config)), fields(formats::lc0_fields(options)), end(0) {
+  static_assert(SlotLayout::kAlignment % formats::kTensorAlignment == 0);
+  SlotLayout layout;
   for (const formats::Lc0Field& field : fields) {
-    offsets.push_back(shm::align_up(end, formats::kTensorAlignment));
-    end = offsets.back() + config.batch_size() * field.row_bytes;
+    offsets.push_back(layout.place(config.batch_size() * field.row_bytes));
   }
+  end = layout.end();
 }
 
 TensorGenerator::TensorGenerator(const StageContext& context)
