@@ -1,5 +1,5 @@
 // Makes the plan of an epoch of parallel text: looks up how long all sentences are, draws, orders,
-// cuts. In a thread of its own, while the epoch before is handed out.
+// cuts. In threads of its own, while the epoch before is handed out.
 //
 // A plan is a function of the settings, the files, and the number of the epoch; what is begun and
 // not finished is nobody's loss.
