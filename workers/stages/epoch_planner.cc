@@ -165,8 +165,8 @@ PlanSettings plan_settings(const EpochPlannerConfig& own, const DataLoaderConfig
   return settings;
 }
 
-// Bytes of a queue in which several of the largest plans find room.
-std::uint64_t plan_queue_bytes(const StageConfig& config, const DataLoaderConfig& feed) {
+// Bytes of the largest plan, about: how many files there are is not known before they are found.
+std::uint64_t plan_bytes_max(const StageConfig& config, const DataLoaderConfig& feed) {
   const EpochPlannerConfig& own = config.epoch_planner();
   std::uint64_t rows = own.has_max_tokens() ? own.max_tokens() : own.batch_size();
   if (own.has_batch_size()) rows = std::min<std::uint64_t>(rows, own.batch_size());
@@ -196,9 +196,18 @@ std::uint64_t plan_queue_bytes(const StageConfig& config, const DataLoaderConfig
     // DIRECTORY/SUBSET.SRC-TGT.LANG
     path_bytes = longest + look(source.subsets()) + 2 * pair_bytes + 32;
   }
-  const std::uint64_t plan = formats::batch_plan_bytes(std::min(parts, rows), rows,
-                                                       std::min(parts, rows) * 2 * path_bytes);
-  return shm::align_up(4 * plan + 64 * kKiB, 64 * kKiB);
+  return formats::batch_plan_bytes(std::min(parts, rows), rows,
+                                   std::min(parts, rows) * 2 * path_bytes);
+}
+
+// Of a queue in which several of the largest plans find room.
+std::uint64_t plan_queue_bytes(const StageConfig& config, const DataLoaderConfig& feed) {
+  return shm::align_up(4 * plan_bytes_max(config, feed) + 64 * kKiB, 64 * kKiB);
+}
+
+// Of one in which a plan finds room at all: it has half of it.
+constexpr std::uint64_t queue_bytes_for(std::uint64_t plan_bytes) noexcept {
+  return 2 * plan_bytes + 4096;
 }
 
 std::uint64_t rounded_up(std::uint64_t value, std::uint64_t to) noexcept {
@@ -614,7 +623,7 @@ bool EpochPlanner::put(Step& step, BatchKind kind, std::uint64_t batch) noexcept
     complain(
         fmt::format("queue_bytes: a batch plan of {} bytes does not fit half of the queue; "
                     "give at least {}",
-                    bytes, 2 * bytes + 4096));
+                    bytes, queue_bytes_for(bytes)));
     return false;
   }
   const std::span<std::byte> room = step.reserve(out_, bytes);
@@ -1007,6 +1016,15 @@ StageType epoch_planner_type() {
     if (own.validation() && (own.has_virtual_epoch_size() || own.has_virtual_data_size() ||
                              has_weights(own) || own.has_sampling_method())) {
       add("validation", "takes every sentence once; remove the settings of sampling");
+    }
+    const std::uint64_t plan = plan_bytes_max(config, feed);
+    if (own.has_queue_bytes() && own.queue_bytes() < queue_bytes_for(plan)) {
+      problems.push_back(
+          {.field = "queue_bytes",
+           .text = fmt::format("a batch plan may take {} bytes, and one that does not fit half of "
+                               "the queue stops the feed; give at least {}, or remove it",
+                               plan, queue_bytes_for(plan)),
+           .warning = true});
     }
     const StageConfig* source = stage_named(feed, own.input());
     if (source != nullptr && source->has_bitext_source() &&

@@ -26,6 +26,7 @@ using formats::BatchKind;
 using formats::BatchPlan;
 using formats::BatchPlanHead;
 using Json = nlohmann::json;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -896,6 +897,25 @@ TEST_F(Talking, LongNamesAreCutShort) {
   request.mutable_weights(0)->set_weight(1e13);
   EXPECT_THAT(ask(request).error(), HasSubstr("kkk is not 0 to"));
   take(1);
+}
+
+TEST(EpochPlanner, AQueueThatMayBeTooSmallIsWarnedOf) {
+  const auto warnings = [](const std::string& own) {
+    StageConfig stage;
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+        "epoch_planner { input: 'c' " + own + " }", &stage));
+    std::vector<std::string> texts;
+    for (const Problem& problem : epoch_planner_type().problems(stage, {})) {
+      EXPECT_TRUE(problem.warning) << problem.text;
+      texts.push_back(problem.field + ": " + problem.text);
+    }
+    return texts;
+  };
+  // 100 rows of 16 bytes, a part, its paths and the head.
+  EXPECT_THAT(warnings("batch_size: 100 queue_bytes: 8192"),
+              ElementsAre(AllOf(HasSubstr("queue_bytes: "), HasSubstr("give at least 8576"))));
+  EXPECT_THAT(warnings("batch_size: 100 queue_bytes: 8576"), ::testing::IsEmpty());
+  EXPECT_THAT(warnings("batch_size: 100"), ::testing::IsEmpty());
 }
 
 TEST(EpochPlanner, ADirectionWithoutWeightDoesNotCount) {
