@@ -129,8 +129,8 @@ class Supervisor {
   void send_call(std::uint64_t id, std::size_t group);
   void ask_again(std::size_t group);
   void on_stage_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
-  void add_answers(std::size_t group, std::uint64_t key, const StageControlReply& answer,
-                   StageControlReply& reply);
+  void add_answers(std::size_t group, const StageControlCall& asked,
+                   const StageControlReply& answer, StageControlReply& reply);
   void give_up_call(std::uint64_t id);
   static std::uint64_t random_number();
   void fill_status(StatusReply& status) const;

@@ -26,7 +26,8 @@ namespace {
 
 // Stages answer between two steps; a step that takes longer than this is stuck.
 constexpr std::uint64_t kCallMs = 10'000;
-constexpr std::size_t kCallsMax = 16;  // ControlBox::kAnswers
+constexpr std::size_t kCallsMax = 16;        // ControlBox::kAnswers
+constexpr std::size_t kPastAnswersMax = 64;  // of a stage group
 // A program that is to take over says what it needs at once, or is not what it should be.
 constexpr int kPlanMs = 5'000;
 
@@ -239,7 +240,8 @@ std::string Supervisor::other_plan(std::uint32_t group, const std::string& binar
   for (const std::uint32_t stage : stages) {
     StagePlan then = run_.plan.stages(static_cast<int>(stage));
     StagePlan wanted = now.stages(static_cast<int>(stage));
-    if (wanted.problems_size() != 0) {
+    // With nodes they are warnings.
+    if (wanted.problems_size() != 0 && wanted.nodes_size() == 0) {
       return fmt::format("{} cannot run stage '{}' as it is configured: {}", binary, then.name(),
                          wanted.problems(0).text());
     }
@@ -249,6 +251,7 @@ std::string Supervisor::other_plan(std::uint32_t group, const std::string& binar
                          binary, then.name(), then.kind(), node.program());
     }
     for (StagePlan* plan : {&then, &wanted}) {
+      plan->clear_problems();
       for (NodePlan& node : *plan->mutable_nodes()) {
         node.clear_weight();
         node.clear_cannot_run();
@@ -458,7 +461,7 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
   if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
   Call& call = at->second;
   note_anchors(answer);
-  add_answers(group, call.asked->key(), answer, *call.reply->mutable_stage_control());
+  add_answers(group, *call.asked, answer, *call.reply->mutable_stage_control());
   if (!call.awaited.empty()) return;
   loop_.cancel(call.timer);
   server_->send(call.connection, *call.reply);
@@ -467,23 +470,24 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
 
 // Adds a stage group's answer, and in place of lanes that have finished meanwhile what they said to
 // the same message.
-void Supervisor::add_answers(std::size_t group, std::uint64_t key, const StageControlReply& answer,
-                             StageControlReply& reply) {
+void Supervisor::add_answers(std::size_t group, const StageControlCall& asked,
+                             const StageControlReply& answer, StageControlReply& reply) {
   reply.MergeFrom(answer);
   std::deque<PastAnswer>& past = past_answers_[group];
   for (const StageControlAnswer& now : answer.answers()) {
     const bool known = std::ranges::any_of(past, [&](const PastAnswer& one) {
-      return one.key == key && one.answer->stage() == now.stage();
+      return one.key == asked.key() && one.answer->stage() == now.stage();
     });
     if (known) continue;
-    if (past.size() == kCallsMax) past.pop_front();
-    past.push_back({key, std::make_unique<StageControlAnswer>(now)});
+    if (past.size() == kPastAnswersMax) past.pop_front();
+    past.push_back({asked.key(), std::make_unique<StageControlAnswer>(now)});
   }
   for (const PastAnswer& one : past) {
     const bool answers = std::ranges::any_of(answer.answers(), [&](const StageControlAnswer& now) {
       return now.stage() == one.answer->stage();
     });
-    if (one.key == key && !answers) *reply.add_answers() = *one.answer;
+    const bool is_asked = !asked.has_stage() || asked.stage() == one.answer->stage();
+    if (one.key == asked.key() && is_asked && !answers) *reply.add_answers() = *one.answer;
   }
 }
 
