@@ -6,14 +6,15 @@
 #include <future>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 namespace ringfeed::formats {
 namespace {
 
-// Entries of the table of all pairs of lengths, up to which one pass orders by both at once.
+// Entries of the table of all pairs of lengths, up to which one pass orders by both at once: no
+// more than a fourth of the sentences, so that three tables of them take little beside these.
 constexpr std::uint64_t kTableMax = std::uint64_t{1} << 24;
-// The same for two threads, of which each has tables of its own.
-constexpr std::uint64_t kSharedTableMax = std::uint64_t{1} << 21;
+constexpr std::uint64_t kSmallTable = std::uint64_t{1} << 16;
 // Fewer sentences are no work for two threads.
 constexpr std::uint64_t kManySentences = std::uint64_t{1} << 18;
 // So far ahead of its use memory is asked for.
@@ -37,7 +38,8 @@ class Ordering {
 
   explicit Ordering(Items items) : many_(items.size() >= kManySentences) {
     look_at(items);
-    by_both_ = sources_ * targets_ <= kTableMax;
+    by_both_ = sources_ * targets_ <=
+               std::min(kTableMax, std::max<std::uint64_t>(kSmallTable, items.size() / 4));
     table_.assign(by_both_ ? sources_ * targets_ : targets_, 0);
     by_source_.assign(by_both_ ? 0 : sources_, 0);
     count(items);
@@ -85,7 +87,7 @@ class Ordering {
     const auto both_of = [targets = targets_](LengthKey key) {
       return source_of(key) * targets + target_of(key);
     };
-    if (many_ && table_.size() <= kSharedTableMax) {
+    if (many_) {
       // Whoever has the second part counts it first, and so gets a little less.
       const std::size_t middle = items.size() / 9 * 5;
       const Items first_part = Items(items).first(middle);
@@ -104,19 +106,24 @@ class Ordering {
   }
 
  private:
-  // Each part in a thread of its own, if there are many items.
+  // In two parts, each in a thread of its own, if there are many items.
   template <typename Work>
   auto by_parts(Items items, const Work& work) const {
     const std::size_t middle = many_ ? items.size() / 2 : items.size();
-    auto other = std::async(many_ ? std::launch::async : std::launch::deferred,
-                            [&work, part = items.subspan(middle)] { return work(part); });
-    auto own = work(items.first(middle));
-    return std::pair(std::move(own), other.get());
+    std::vector<decltype(work(items))> of_parts;
+    std::future<decltype(work(items))> other;
+    if (many_) {
+      other = std::async(std::launch::async,
+                         [&work, part = items.subspan(middle)] { return work(part); });
+    }
+    of_parts.push_back(work(items.first(middle)));
+    if (many_) of_parts.push_back(other.get());
+    return of_parts;
   }
 
   // The largest lengths.
   void look_at(Items items) {
-    const auto [a, b] = by_parts(items, [](Items part) {
+    const auto of_parts = by_parts(items, [](Items part) {
       std::pair<std::uint32_t, std::uint32_t> longest{};
       for (const auto& [sentence, key] : part) {
         // Of one that is left out: 0.
@@ -126,8 +133,10 @@ class Ordering {
       }
       return longest;
     });
-    sources_ = std::uint64_t{std::max(a.first, b.first)} + 1;
-    targets_ = std::uint64_t{std::max(a.second, b.second)} + 1;
+    for (const auto& [source, target] : of_parts) {
+      sources_ = std::max(sources_, std::uint64_t{source} + 1);
+      targets_ = std::max(targets_, std::uint64_t{target} + 1);
+    }
   }
 
   struct Counts {
@@ -155,11 +164,12 @@ class Ordering {
       }
       return counts;
     };
-    const auto [a, b] = by_parts(items, count_part);
-    std::ranges::transform(a.table, b.table, table_.begin(), std::plus<>());
-    std::ranges::transform(a.by_source, b.by_source, by_source_.begin(), std::plus<>());
-    too_long_ = a.too_long + b.too_long;
-    without_tokens_ = a.without_tokens + b.without_tokens;
+    for (const Counts& part : by_parts(items, count_part)) {
+      std::ranges::transform(table_, part.table, table_.begin(), std::plus<>());
+      std::ranges::transform(by_source_, part.by_source, by_source_.begin(), std::plus<>());
+      too_long_ += part.too_long;
+      without_tokens_ += part.without_tokens;
+    }
     kept_ = items.size() - too_long_ - without_tokens_;
   }
 
@@ -236,17 +246,17 @@ void take_turns(NumpyRandom& random, std::uint64_t first, std::span<const Length
                 LargeVector<DrawnSentence<Index>>& drawn) {
   const std::uint64_t sentences = keys.size();
   if (sentences == 0 || count == 0) return;
-  LargeVector<DrawnSentence<Index>> order(sentences);
-  for (std::uint64_t i = 0; i < sentences; ++i) {
-    order[i] = {static_cast<Index>(first + i), keys[i]};
-  }
+  LargeVector<Index> order(sentences);
+  std::iota(order.begin(), order.end(), Index{0});
   random.shuffle(std::span(order));
   __extension__ using Wide = unsigned __int128;
   auto at = static_cast<std::uint64_t>(Wide{visit} * count % sentences);
   while (count > 0) {
     const std::uint64_t some = std::min(count, sentences - at);
-    const auto begin = order.begin() + static_cast<std::ptrdiff_t>(at);
-    drawn.insert(drawn.end(), begin, begin + static_cast<std::ptrdiff_t>(some));
+    for (std::uint64_t i = at; i < at + some; ++i) {
+      if (i + kAhead < sentences) __builtin_prefetch(&keys[order[i + kAhead]]);
+      drawn.push_back({static_cast<Index>(first + order[i]), keys[order[i]]});
+    }
     count -= some;
     at = 0;
   }

@@ -3,7 +3,8 @@
 // A sentence is known by its number among all sentences of all directions that are loaded, of 32
 // bits where they suffice (Index). What is drawn and shuffled is the number together with the
 // lengths, so that nothing has to be looked up in a random order. Nothing else is kept for a
-// sentence: an epoch of n sentences takes 12 n bytes while it is ordered, and 4 n afterwards.
+// sentence: an epoch of n sentences takes 12 n bytes while it is ordered (16 n where their lengths
+// make more than n / 4 pairs, or 2^24), and 4 n afterwards.
 #pragma once
 
 #include <cstdint>

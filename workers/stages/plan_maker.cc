@@ -297,11 +297,15 @@ class Planning {
       formats::order_and_cut(drawn, is_by_chance() ? &random : nullptr, settings_.batches, batches);
       return;
     }
-    std::vector<LargeVector<DrawnSentence<Index>>> by_direction(catalogue_.directions.size());
-    for (const auto& item : drawn) {
+    const auto direction_of = [this](const DrawnSentence<Index>& item) {
       const auto next = std::ranges::upper_bound(firsts_, std::uint64_t{item.sentence});
-      by_direction[static_cast<std::size_t>(next - firsts_.begin()) - 1].push_back(item);
-    }
+      return static_cast<std::size_t>(next - firsts_.begin()) - 1;
+    };
+    std::vector<std::uint64_t> counts(catalogue_.directions.size());
+    for (const auto& item : drawn) ++counts[direction_of(item)];
+    std::vector<LargeVector<DrawnSentence<Index>>> by_direction(counts.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) by_direction[i].reserve(counts[i]);
+    for (const auto& item : drawn) by_direction[direction_of(item)].push_back(item);
     LargeVector<DrawnSentence<Index>>().swap(drawn);
     for (auto& own : by_direction) {
       formats::order_and_cut(own, &random, settings_.batches, batches);

@@ -81,15 +81,15 @@ struct DrawnPass {
   formats::LargeVector<formats::DrawnSentence<std::uint64_t>> wide;
 };
 
-// Throws Error: a file that cannot be read or is another than was found (kIo, kDamaged), too little
-// memory (kNoMemory). nullopt: it was told to stop. `pass` is used if it fits, and kept for the
-// next slice.
+// Throws Error: a file that cannot be read or is another than was found (kIo, kDamaged);
+// std::bad_alloc, std::system_error: too little memory, no thread. nullopt: it was told to stop.
+// `pass` is used if it fits, and kept for the next slice.
 std::optional<MadePlan> make_plan(const PlanSettings& settings, const BitextCatalogue& catalogue,
                                   const PlanTask& task, DrawnPass& pass, PlanProgress& progress);
 
 class PlanMaker {
  public:
-  // They must outlive it.
+  // The catalogue must outlive it.
   explicit PlanMaker(const BitextCatalogue& catalogue) : catalogue_(catalogue) {}
 
   // Begins with a plan, instead of what is under way. That is told to stop and not waited for here,

@@ -438,7 +438,7 @@ TEST(Order, BySourceThenTargetThenAsGiven) {
   }
 }
 
-// Enough for two threads; with few and with many pairs of lengths, which one thread distributes.
+// Enough for two threads; with few and with many pairs of lengths, which are two passes of one.
 TEST(Order, OfManySentencesIsTheSame) {
   for (const std::uint32_t longest : {1U, 60U, 1500U, kPositionsMax}) {
     for (const bool by_chance : {false, true}) {
