@@ -56,6 +56,7 @@ _SEEK, _WEIGHTS, _FROM_BATCH = 1, 2, 3
 _SEEK_EPOCH, _SEEK_BATCH, _SEEK_WORLD, _SEEK_FORGETFUL, _SEEK_WEIGHTS = 1, 2, 3, 4, 5
 _SEEK_CHAIN_EPOCH, _SEEK_CHAIN_PASS, _SEEK_CONFIGURED_WEIGHTS = 6, 7, 8
 _SEEK_COMING_WEIGHTS, _SEEK_COMING_EPOCH, _SEEK_COMING_FROM_BATCH = 9, 10, 11
+_SEEK_UPDATES_FROM = 12
 _WEIGHT_KEY, _WEIGHT = 1, 2
 # EpochPlannerControlResponse.
 _ERROR = 1
@@ -246,6 +247,8 @@ def load_state(
         body += _control.number_field(_SEEK_CHAIN_EPOCH, saved.own.chain[0])
         body += _control.number_field(_SEEK_CHAIN_PASS, saved.own.chain[1])
         body += _control.number_field(_SEEK_CONFIGURED_WEIGHTS, int(weights is None))
+        if saved.own.updates_from is not None:
+            body += _control.number_field(_SEEK_UPDATES_FROM, saved.own.updates_from)
     body += _weights(_SEEK_WEIGHTS, weights or {})
     coming = own.coming if own is not None else ()
     if coming:
@@ -448,6 +451,7 @@ class _Own:
     chain: tuple[int, int]  # epoch and pass with which the chain of epochs began
     weights: dict[str, float] | None
     coming: tuple[_Coming, ...]  # by their epochs
+    updates_from: int | None  # batch from which fairseq counts updates, after a state of its own
 
 
 @dataclass(frozen=True)
@@ -476,7 +480,13 @@ class _Saved:
                     )
                 coming = tuple(_Coming(**one) for one in told["coming"])
                 chain_epoch, chain_pass = map(int, told["chain"])
-                own = _Own(int(told["batch"]), (chain_epoch, chain_pass), told["weights"], coming)
+                own = _Own(
+                    int(told["batch"]),
+                    (chain_epoch, chain_pass),
+                    told["weights"],
+                    coming,
+                    told["updates_from"],
+                )
             saved = cls(
                 int(state["epoch"]),
                 int(state.get("iterations_in_epoch", 0)),
@@ -615,6 +625,8 @@ class EpochIterator:
         self._first_of: tuple[int, int] | None = None  # its generation and epoch
         self._weights: dict[str, float] | None = None
         self._coming: dict[int, _Coming] = {}  # by their epochs
+        # Of the epoch that a state was of: from which batch on fairseq counts updates.
+        self._updates_from: tuple[int, int] | None = None
 
     # ---- what the trainer asks
 
@@ -717,6 +729,9 @@ class EpochIterator:
             batch = self._current.next_batch
         else:
             batch = (self._start or _start_at(self._look(), self._rank, self._world)).batch
+        updates_from = None
+        if self._updates_from is not None and self._updates_from[0] == epoch:
+            updates_from = self._updates_from[1]
         return {
             "version": 2,
             "epoch": epoch,
@@ -729,6 +744,7 @@ class EpochIterator:
                 "world_size": self._world,
                 "weights": weights,
                 "coming": [dict(vars(one)) for one in coming.values()],
+                "updates_from": updates_from,
             },
         }
 
@@ -798,6 +814,10 @@ class EpochIterator:
             self._chain = saved.own.chain
         self.shuffle = saved.shuffle
         self._weights = saved.own.weights if saved.own is not None else None
+        updates_from = self._start.batch
+        if saved.own is not None and exact:
+            updates_from = saved.own.updates_from
+        self._updates_from = None if updates_from is None else (saved.epoch, updates_from)
         coming = saved.own.coming[:1] if saved.own is not None else ()
         self._coming = {one.epoch: one for one in coming}
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ import fairseq_feeds as feeds
 import fairseq_reference as reference
 import numpy as np
 import pytest
-from conftest import FeedRun, wait_until
+from conftest import BIN, FeedRun, wait_until
 from fairseq_examples import EXAMPLES, example, flat, load
 from fairseq_feeds import Arrays, Own, all_of, all_of_processes, assert_batches, given
 from fairseq_reference import Config, Reference, Refused
@@ -31,7 +32,6 @@ from ringfeed.fairseq import (
     EpochIterator,
     GroupedIterator,
     load_state,
-    planner_state,
     set_weights,
 )
 
@@ -544,7 +544,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbe
 def plain_state(epoch: int, batch: int) -> dict[str, Any]:
     """A state that says no more than where it is."""
     own = {"version": 1, "batch": batch, "chain": [1, 0], "world_size": 1}
-    own |= {"weights": None, "coming": []}
+    own |= {"weights": None, "coming": [], "updates_from": None}
     return {
         **{"version": 2, "epoch": epoch, "iterations_in_epoch": 0, "shuffle": True},
         "ringfeed": own,
@@ -680,11 +680,11 @@ def test_a_rank_that_loads_late_is_answered_by_a_planner_whose_run_is_over(
     state = plain_state(EPOCHS_OF_RUN, len(undisturbed.order[EPOCHS_OF_RUN]) - 3)
 
     def is_over() -> bool:
-        try:
-            planner_state(feed)
-        except ringfeed.InvalidRequest as error:
-            return "all its epochs are planned" in str(error)
-        return False
+        return any(
+            (lane["name"], lane["state"]) == ("plans.0", "ENDED")
+            for stage in run.status()["stages"]
+            for lane in stage["lanes"]
+        )
 
     with feeds.member(run, None, None, "all") as feed:
         there = load_state(feed, state, attempt="same")
@@ -1049,7 +1049,17 @@ def test_updates_go_on_behind_a_state(
             # An update that was begun counts.
             assert {update.n for update in updates} == {-(-taken // every)}
             assert {len(update) for update in updates} == {len(epoch.groups)}
-            for group, got in zip(there.groups, turns(updates), strict=True):
+            got_of = list(itertools.islice(turns(updates), draw.randrange(len(there.groups))))
+            if attempt % 4 < 2:
+                # What is gone on with is saved and gone on with in turn, exactly.
+                for iterator, own in zip(iterators, [i.state_dict() for i in iterators], strict=True):
+                    iterator.load_state_dict(own, attempt=f"{attempt} again")
+                of_epoch = by_all(iterators, EpochIterator.next_epoch_itr)
+                updates = [GroupedIterator(iterator, every) for iterator in of_epoch]
+                assert {update.n for update in updates} == {-(-taken // every) + len(got_of)}
+                assert {len(update) for update in updates} == {len(epoch.groups)}
+            got_of += turns(updates)
+            for group, got in zip(there.groups, got_of, strict=True):
                 for rank, samples in enumerate(got):
                     wanted = [there.batch(place * 2 + rank) for place in group]
                     for sample, batch in zip(samples, wanted, strict=True):
@@ -1213,6 +1223,21 @@ def test_directions_without_files_are_warned_of_where_they_are_allowed(
         assert word in line
     assert len(all_of(run, 1)) == len(want)
     assert line in run.text()
+
+
+def test_a_stage_that_is_warned_of_can_have_another_program(
+    make_feed: MakeFeed, tmp_path: Path
+) -> None:
+    config = small(tmp_path, max_tokens=4000)
+    run = make_feed(config, epochs=0, planner="queue_bytes: 65536").start()
+    wait_until(lambda: run.status(), "the supervisor")
+    assert "a batch plan may take" in run.text()
+    newer = tmp_path / "newer-worker"
+    shutil.copy(BIN / "ringfeed-worker", newer)
+    for stage in run.status()["stages"]:
+        if stage["name"] == "plans":
+            done = run.command("restart", "mt", stage["group"], "--binary", str(newer))
+            assert done.returncode == 0, done.stderr
 
 
 def test_stages_of_different_compat_are_refused(make_feed: MakeFeed, tmp_path: Path) -> None:

@@ -305,15 +305,18 @@ std::uint64_t EpochPlanner::plans_offset() const noexcept {
   return shm::align_up(weights_offset(kWeightsKept), shm::kPageBytes);
 }
 
-std::uint64_t EpochPlanner::keep_weights(Step& step, const std::vector<double>& weights) noexcept {
+std::uint64_t EpochPlanner::keep_weights(Step& step, const std::vector<double>& weights,
+                                         std::uint64_t besides) noexcept {
   if (!step.grow(plans_offset())) return 0;
   // A number that no plan has been made with, and a place that no word refers to.
+  const std::array kept = {step.load(state_.weights), step.load(state_.coming_weights), besides};
+  const auto is_taken = [&](std::uint64_t version) {
+    return std::ranges::any_of(kept, [version](std::uint64_t other) {
+      return other != 0 && place_of_weights(other) == place_of_weights(version);
+    });
+  };
   std::uint64_t version = step.load(state_.weights_made) + 1;
-  while (version != 1 &&
-         (place_of_weights(version) == place_of_weights(step.load(state_.weights)) ||
-          place_of_weights(version) == place_of_weights(step.load(state_.coming_weights)))) {
-    ++version;
-  }
+  while (version != 1 && is_taken(version)) ++version;
   const std::uint64_t place = place_of_weights(version);
   step.fill({weights_offset(place), 8 * weights.size()}, std::as_bytes(std::span(weights)));
   step.store(state_.weights_made, version);
@@ -565,11 +568,12 @@ std::uint64_t EpochPlanner::used_batches(const Step& step) const noexcept {
           ? 1
           : std::max(1U, update_freq_[std::min<std::uint64_t>(epoch, update_freq_.size()) - 1]);
   const std::uint64_t last = drop ? of_rank - std::min<std::uint64_t>(of_rank, 1) : of_rank;
-  if (!drop && step.load(state_.forgetful) == 0) return all;
+  const std::uint64_t from = step.load(state_.updates_from);
+  if (!drop && from == 0) return all;
   std::uint64_t updates = drop ? last / frequency : rounded_up(last, frequency) / frequency;
-  if (step.load(state_.forgetful) == 0) return std::min(all, updates * frequency * world);
+  if (from == 0) return std::min(all, updates * frequency * world);
   // Updates done count as many as are begun, and the next one begins with the next batch.
-  const std::uint64_t done = step.load(state_.begin) / world;
+  const std::uint64_t done = (from - 1) / world;
   updates -= std::min(updates, rounded_up(done, frequency) / frequency);
   return std::min(all, (done + updates * frequency) * world);
 }
@@ -725,7 +729,7 @@ void EpochPlanner::begin_epoch(Step& step, std::uint64_t epoch) noexcept {
   step.store(state_.begin, 0);
   step.store(state_.next, 0);
   step.store(state_.firsts, 0);
-  step.store(state_.forgetful, 0);
+  step.store(state_.updates_from, 0);
 }
 
 // With the weights that were to come.
@@ -820,7 +824,7 @@ void EpochPlanner::carry_out_seek(Step& step) noexcept {
   step.store(state_.begin, step.load(state_.seek_batch));
   step.store(state_.next, step.load(state_.seek_batch));
   step.store(state_.firsts, 0);
-  step.store(state_.forgetful, step.load(state_.seek_forgetful));
+  step.store(state_.updates_from, step.load(state_.seek_updates_from));
   step.store(state_.cut, 0);
   step.store(state_.chain_epoch, step.load(state_.seek_chain_epoch));
   step.store(state_.chain_pass, step.load(state_.seek_chain_pass));
@@ -874,15 +878,18 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
     answer.set_error(problem);
     return;
   }
-  if (!weights.empty()) {
-    step.store(state_.weights, keep_weights(step, weights));
+  // Both before a word refers to them: what the step's words refer to now is not overwritten.
+  const std::uint64_t version = weights.empty() ? 0 : keep_weights(step, weights);
+  const std::uint64_t coming_version = coming.empty() ? 0 : keep_weights(step, coming, version);
+  if (version != 0) {
+    step.store(state_.weights, version);
   } else if (to.configured_weights() && known) {
     step.store(state_.weights, 1);
   }
   step.store(state_.seek, 1);
   step.store(state_.seek_cut, 0);
-  if (!coming.empty()) {
-    step.store(state_.coming_weights, keep_weights(step, coming));
+  if (coming_version != 0) {
+    step.store(state_.coming_weights, coming_version);
     step.store(state_.coming, 0);
     step.store(state_.seek_cut, to.coming_from_batch() + 1);
     step.store(state_.seek_cut_epoch, coming_epoch);
@@ -893,7 +900,10 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
   std::uint64_t chain_epoch = std::max<std::uint64_t>(1, to.chain_epoch());
   const bool forgetful = to.forgetful() && settings_.sampling.rules != BitextRules::kOurs;
   if (forgetful) chain_epoch = to.epoch();
-  step.store(state_.seek_forgetful, forgetful ? 1 : 0);
+  const bool counts_anew =
+      settings_.sampling.rules != BitextRules::kOurs && (forgetful || to.has_updates_from_batch());
+  const std::uint64_t updates_from = forgetful ? to.batch() : to.updates_from_batch();
+  step.store(state_.seek_updates_from, counts_anew ? updates_from + 1 : 0);
   step.store(state_.seek_chain_epoch, chain_epoch);
   step.store(state_.seek_chain_pass, to.chain_pass());
   empty_epochs_ = 0;

@@ -37,8 +37,8 @@ StageType epoch_planner_type();
 class EpochPlanner final : public Stage {
  public:
   // Of weights: those of the configuration, those in use, those to come, and those that come
-  // instead of them.
-  static constexpr std::uint64_t kWeightsKept = 4;
+  // instead of the two.
+  static constexpr std::uint64_t kWeightsKept = 5;
 
   // A plan in the arena: the shards of the directions (u32), its sentences, the ends of its
   // batches, and their order, each from a multiple of 8 on.
@@ -75,7 +75,7 @@ class EpochPlanner final : public Stage {
           begin(layout.word()),
           next(layout.word()),
           firsts(layout.word()),
-          forgetful(layout.word()),
+          updates_from(layout.word()),
           cut(layout.word()),
           cut_epoch(layout.word()),
           put(layout.word()),
@@ -85,7 +85,7 @@ class EpochPlanner final : public Stage {
           seek_epoch(layout.word()),
           seek_batch(layout.word()),
           seek_world(layout.word()),
-          seek_forgetful(layout.word()),
+          seek_updates_from(layout.word()),
           seek_cut(layout.word()),
           seek_cut_epoch(layout.word()),
           seek_chain_epoch(layout.word()),
@@ -110,8 +110,9 @@ class EpochPlanner final : public Stage {
     Word begin;   // the batch with which it began
     Word next;    // batch, beyond the last one: stand-in
     Word firsts;  // stand-ins put out at its begin
-    // 1: it began with a batch of its own as fairseq does it, which counts updates from there.
-    Word forgetful;
+    // 1 + the batch from which updates are counted, where fairseq has resumed in the middle; 0:
+    // none.
+    Word updates_from;
     // 1 + the batch before which an epoch ends, this or a later one, by a change of weights; 0:
     // none.
     Word cut;
@@ -123,7 +124,7 @@ class EpochPlanner final : public Stage {
     Word seek_epoch;
     Word seek_batch;
     Word seek_world;
-    Word seek_forgetful;
+    Word seek_updates_from;
     Word seek_cut;
     Word seek_cut_epoch;
     Word seek_chain_epoch;
@@ -161,8 +162,10 @@ class EpochPlanner final : public Stage {
 
   StepStatus gather(Step& step) noexcept;
   StepStatus begin_run(Step& step) noexcept;
-  // Stores weights as a new version. 0: no room now.
-  [[nodiscard]] std::uint64_t keep_weights(Step& step, const std::vector<double>& weights) noexcept;
+  // Stores weights as a new version, in a place that those in use, those to come and version
+  // `besides` do not have. 0: no room now.
+  [[nodiscard]] std::uint64_t keep_weights(Step& step, const std::vector<double>& weights,
+                                           std::uint64_t besides = 0) noexcept;
   void read_weights(const std::byte* state, std::uint64_t version);
   // Says once what keeps it from going on.
   void complain(const std::string& text) noexcept;

@@ -398,7 +398,7 @@ def test_a_state_is_fairseqs_with_what_it_forgets(fake: FakeFeed, ranks: Ranks) 
     for feed in ranks(3):
         epochs = EpochIterator(feed)
         itr = epochs.next_epoch_itr()
-        own = {"version": 1, "chain": [1, 0], "world_size": 3, "weights": None, "coming": []}
+        own = {"version": 1, "chain": [1, 0], "world_size": 3, "weights": None, "coming": [], "updates_from": None}
         plain = {"version": 2, "epoch": 1, "shuffle": True}
         state = {**plain, "iterations_in_epoch": 0, "ringfeed": {**own, "batch": 0}}
         assert epochs.state_dict() == state
@@ -445,7 +445,7 @@ def test_a_state_of_its_own_is_gone_on_with_by_another_number_of_ranks(
     state = {
         **{"version": 2, "epoch": 1, "iterations_in_epoch": 2, "shuffle": True},
         "ringfeed": {
-            **{"version": 1, "batch": 6, "chain": [1, 0], "world_size": 3, "coming": []},
+            **{"version": 1, "batch": 6, "chain": [1, 0], "world_size": 3, "coming": [], "updates_from": None},
             "weights": {"main:a-b": 0.5, "c-d": 2.0},
         },
     }
@@ -470,6 +470,27 @@ def test_a_state_of_its_own_is_gone_on_with_by_another_number_of_ranks(
     )
 
 
+def test_a_state_says_from_where_fairseq_counts_updates(fake: FakeFeed) -> None:
+    """After one of its own, in its epoch; and goes on with that."""
+    lay_seek_ready(fake, planner_says(1, 3, generation=1))
+    publish(fake, PLAIN, epoch(1, 9, generation=1, begin=3) + epoch(2, 2, generation=1))
+    with fake.attach() as feed:
+        epochs = EpochIterator(feed)
+        epochs.load_state_dict({"version": 2, "epoch": 1, "iterations_in_epoch": 3})
+        itr = epochs.next_epoch_itr()
+        next(itr), next(itr)
+        state = epochs.state_dict()
+        assert (state["ringfeed"]["batch"], state["ringfeed"]["updates_from"]) == (5, 3)
+        ids(itr)
+        assert epochs.state_dict()["ringfeed"]["updates_from"] is None
+    lay_seek_ready(fake, planner_says(1, 5, generation=2))
+    with fake.attach(group="later") as feed:
+        epochs = EpochIterator(feed)
+        epochs.load_state_dict(state)
+        assert epochs.state_dict()["ringfeed"]["updates_from"] == 3
+    assert "updates_from_batch: 3 " in fake.calls()[-1][2]
+
+
 def test_a_state_that_does_not_fall_on_a_round_of_the_ranks_gives_every_batch_once(
     fake: FakeFeed, ranks: Ranks
 ) -> None:
@@ -477,7 +498,7 @@ def test_a_state_that_does_not_fall_on_a_round_of_the_ranks_gives_every_batch_on
     publish(fake, PLAIN, epoch(1, 12, 3, generation=1, begin=5) + epoch(2, 3, 3, generation=1))
     state = {"version": 2, "epoch": 1, "iterations_in_epoch": 5}
     own = {"version": 1, "batch": 5, "chain": [2, 3], "world_size": 1, "weights": None}
-    own["coming"] = []
+    own |= {"coming": [], "updates_from": None}
     for rank, feed in enumerate(ranks(3)):
         epochs = EpochIterator(feed)
         epochs.load_state_dict({**state, "ringfeed": own}, attempt=1)
@@ -735,6 +756,7 @@ def test_a_state_from_before_weights_take_effect_brings_them(fake: FakeFeed, of_
             **{"version": 1, "batch": 2, "world_size": 1, "weights": {"a-b": 1.0}},
             "chain": [1, 0],
             "coming": [{"weights": {"a-b": 3.0}, "epoch": of_epoch, "from_batch": 4}],
+            "updates_from": None,
         },
     }
     lay_seek_ready(fake, planner_says(1, 2, generation=1))
@@ -766,6 +788,7 @@ def test_weights_behind_others_that_are_to_come_are_warned_of(fake: FakeFeed) ->
         "ringfeed": {
             **{"version": 1, "batch": 0, "world_size": 1, "weights": None, "chain": [1, 0]},
             "coming": coming,
+            "updates_from": None,
         },
     }
     lay_seek_ready(fake, planner_says(1, 0, generation=1))
