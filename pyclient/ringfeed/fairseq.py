@@ -718,7 +718,8 @@ class EpochIterator:
 
         fairseq's own record (version 2, epoch, iterations_in_epoch, shuffle; at the end of an epoch
         the next one and 0), and under "ringfeed" what it forgets: the batch over all ranks, their
-        number, weights that were set.
+        number, where the chain of epochs began, weights that hold and that are to come, and, after
+        a state of fairseq's, from which batch it counts updates.
         """
         over = self.end_of_epoch()
         epoch = self.epoch + 1 if over else self.epoch
