@@ -13,18 +13,14 @@
 #include <fstream>
 #include <span>
 
+#include "supervisor/metrics/read.h"
+
 namespace ringfeed::metrics {
 namespace {
 
 // Names of threads are cut to so many characters by the kernel.
 constexpr std::size_t kThreadNameMax = 15;
 constexpr std::uint32_t kSearchesMax = 40;
-
-// relaxed, everywhere here: numbers for people.
-template <typename T>
-T read(const std::atomic<T>& word) {
-  return word.load(std::memory_order_relaxed);
-}
 
 shm::Fd open_to_read(const std::string& path) {
   return shm::Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

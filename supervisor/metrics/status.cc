@@ -8,15 +8,10 @@
 
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
+#include "supervisor/metrics/read.h"
 
 namespace ringfeed::metrics {
 namespace {
-
-// relaxed, everywhere here: numbers for people.
-template <typename T>
-T read(const std::atomic<T>& word) {
-  return word.load(std::memory_order_relaxed);
-}
 
 shm::QueueView view(const layout::FeedMemory& memory, const layout::RingPlan& ring) {
   return shm::view_queue(memory.tail(ring), memory.head(ring), ring.geometry);

@@ -37,7 +37,7 @@ constexpr std::uint64_t kStopMs = 2'000;
 // For the backtrace of a lane that hangs.
 constexpr std::uint64_t kBacktraceMs = 5'000;
 // Outputs are looked at this often: nobody rings here.
-constexpr int kLookMs = 1;
+constexpr int kAttendMs = 1;
 // Of one ring in a row; a stage may put out records for ever.
 constexpr int kRecordsPerTurn = 4096;
 constexpr std::uint32_t kJournalEntries = 64;
@@ -367,7 +367,7 @@ ReplayReport Replay::run() {
   bool hung = false;
   for (;;) {
     const bool moved = take_outputs();
-    attend(moved ? 0 : kLookMs);
+    attend(moved ? 0 : kAttendMs);
     const std::uint64_t now = now_ms();
     if (!consumed_ms && consumed()) consumed_ms = now;
     if (ended_) break;

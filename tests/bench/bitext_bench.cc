@@ -29,7 +29,7 @@
 namespace ringfeed::formats {
 namespace {
 
-using testing::PlanMaker;
+using testing::BatchPlanMaker;
 using testing::Sentences;
 
 constexpr std::uint32_t kDirections = 16;
@@ -98,7 +98,7 @@ class Corpus {
     std::vector<std::string> plans;
     std::mt19937_64 random(2);
     for (std::uint64_t i = 0; i < kPlans; ++i) {
-      PlanMaker plan;
+      BatchPlanMaker plan;
       for (std::uint32_t d = 0; d < kDirections; ++d) {
         BatchPlanPart& part = plan.add_part(d, sentences_, "", "");
         part.encoder_token = 70000 + d;

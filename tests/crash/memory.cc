@@ -19,12 +19,6 @@ namespace {
 using shm::kPageBytes;
 using testing::RigSegment;
 
-std::uint64_t word_at(const std::byte* at) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, at, sizeof word);
-  return word;
-}
-
 // What one word adds to the hash of an image: nothing if it is 0, so that room that was never used
 // costs nothing.
 std::uint64_t share(std::uint32_t segment, std::uint64_t offset, std::uint64_t value) {

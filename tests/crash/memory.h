@@ -3,11 +3,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "tests/support/lane_rig.h"
 
 namespace ringfeed::crash {
+
+inline std::uint64_t word_at(const std::byte* at) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, at, sizeof word);
+  return word;
+}
 
 // A word of shared memory that has changed. `segment` as in Memory::segments().
 struct WordChange {

@@ -71,12 +71,6 @@ struct Handlers {
 };
 Handlers now;
 
-std::uint64_t word_at(const std::byte* at) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, at, sizeof word);
-  return word;
-}
-
 greg_t& flags_of(void* context) {
   return static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
 }

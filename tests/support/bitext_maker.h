@@ -73,7 +73,7 @@ inline void write_token_file(const std::string& prefix, const Sentences& sentenc
 }
 
 // A plan under construction. Parts are as given but for their paths, which are set here.
-struct PlanMaker {
+struct BatchPlanMaker {
   formats::BatchPlanHead head{.epoch = 1,
                               .batch = 0,
                               .batches = 1,

@@ -28,6 +28,9 @@
 
 namespace ringfeed::testing {
 
+// Longest wait for what must happen; a test that needs it has failed.
+inline constexpr int kPatienceMs = 30'000;
+
 struct FakeTensor {
   std::string name;
   std::string dtype;

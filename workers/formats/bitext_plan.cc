@@ -152,7 +152,7 @@ class Ordering {
       counts.by_source.assign(by_source_.size(), 0);
       for (const auto& [sentence, key] : part) {
         if (key >= kLeftOutFrom) {
-          ++(key == kTooLong ? counts.too_long : counts.without_tokens);
+          ++(key == kBeyondLimits ? counts.too_long : counts.without_tokens);
           continue;
         }
         if (by_both_) {

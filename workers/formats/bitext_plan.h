@@ -20,15 +20,15 @@ namespace ringfeed::formats {
 // Both lengths of a sentence in tokens, with all that stands before and behind it: the source's in
 // the high half, the target's in the low one.
 using LengthKey = std::uint32_t;
-inline constexpr LengthKey kTooLong = 0xffffffffU;   // beyond the limits: left out
-inline constexpr LengthKey kNoTokens = 0xfffffffeU;  // on neither side: left out
+inline constexpr LengthKey kBeyondLimits = 0xffffffffU;  // beyond the limits: left out
+inline constexpr LengthKey kNoTokens = 0xfffffffeU;      // on neither side: left out
 inline constexpr LengthKey kLeftOutFrom = kNoTokens;
 inline constexpr std::uint32_t kPositionsMax = 65534;  // no length that is kept is larger
 
 [[nodiscard]] constexpr LengthKey length_key(std::uint64_t source, std::uint64_t target,
                                              std::uint32_t source_max,
                                              std::uint32_t target_max) noexcept {
-  if (source > source_max || target > target_max) return kTooLong;
+  if (source > source_max || target > target_max) return kBeyondLimits;
   if ((source | target) == 0) return kNoTokens;
   return static_cast<LengthKey>(source << 16 | target);
 }

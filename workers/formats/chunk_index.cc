@@ -32,7 +32,7 @@ struct FileHeader {
 static_assert(sizeof(FileHeader) == 64 && offsetof(FileHeader, tar_bytes) == 16,
               "changes only with the header's table and kVersion");
 
-constexpr char kMagic[8] = {'r', 'f', 'c', 'h', 'u', 'n', 'k', 's'};
+constexpr char kIndexMagic[8] = {'r', 'f', 'c', 'h', 'u', 'n', 'k', 's'};
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kChecksummedFrom = offsetof(FileHeader, tar_bytes);
 // Ten million games; a file that claims more is none of ours.
@@ -139,7 +139,8 @@ std::string chunk_index_path(const std::string& cache_directory,
 }
 
 bool is_chunk_index(std::span<const std::byte> bytes) noexcept {
-  return bytes.size() >= sizeof kMagic && std::memcmp(bytes.data(), kMagic, sizeof kMagic) == 0;
+  return bytes.size() >= sizeof kIndexMagic &&
+         std::memcmp(bytes.data(), kIndexMagic, sizeof kIndexMagic) == 0;
 }
 
 Result<KeptChunkIndex> read_chunk_index(const std::string& cache_file) noexcept {
@@ -211,7 +212,7 @@ bool save_chunk_index(const std::string& cache_directory, const TarIdentity& ide
                     .chunk_count = index.chunks.size(),
                     .path_bytes = identity.path.size(),
                     .reserved = 0};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(header.magic, kIndexMagic, sizeof kIndexMagic);
   const std::size_t chunks_bytes = index.chunks.size() * sizeof(Chunk);
   std::vector<std::byte> file(sizeof header + chunks_bytes + identity.path.size());
   std::memcpy(file.data(), &header, sizeof header);

@@ -127,10 +127,6 @@ std::size_t record_bytes(std::uint32_t origin) noexcept {
   return origin == 7 ? kV7RecordBytes : kV6RecordBytes;
 }
 
-std::size_t tail_bytes(std::uint32_t origin) noexcept {
-  return record_bytes(origin) - v6::kCastlingUsOoo;
-}
-
 std::size_t pack_raw(const std::byte* record, std::uint32_t origin,
                      std::span<std::byte> out) noexcept {
   const std::size_t frame_bytes = raw_bytes(origin);
@@ -158,8 +154,8 @@ std::size_t pack_upgraded(const std::byte* record, std::uint32_t origin, std::sp
   put_head(frame, frame_bytes, entries, PackedKind::kPacked, origin);
   std::memcpy(frame + packed::kHead, record, packed::kHeadBytes);
   std::memcpy(frame + packed::kPlanes, record + v6::kPlanes, kBitPlaneBytes);
-  std::memcpy(frame + packed::kTail, record + v6::kCastlingUsOoo, tail_bytes(origin));
-  std::byte* value = frame + packed::kTail + tail_bytes(origin);
+  std::memcpy(frame + packed::kTail, record + v6::kCastlingUsOoo, packed::tail_bytes(origin));
+  std::byte* value = frame + packed::kTail + packed::tail_bytes(origin);
   std::byte* index = value + 4 * entries;
   for (std::size_t word = 0; word < kMaskWords; ++word) {
     for (std::uint64_t rest = mask[word]; rest != 0; rest &= rest - 1) {
@@ -212,7 +208,7 @@ std::optional<PackedFrameView> view_packed(std::span<const std::byte> frame) noe
       view.planes = at + packed::kPlanes;
       view.tail = at + packed::kTail;
       view.policy_entries = entries;
-      view.policy_values = view.tail + tail_bytes(origin);
+      view.policy_values = view.tail + packed::tail_bytes(origin);
       view.policy_indices = view.policy_values + 4 * entries;
       // One past the previous index is the least that the next may be: no branch an entry.
       std::uint32_t least = 0;
@@ -256,7 +252,7 @@ std::size_t unpack(std::span<const std::byte> frame, std::byte* record) noexcept
     std::memcpy(record + v6::kPolicy + 4 * move, view->policy_values + 4 * i, 4);
   }
   std::memcpy(record + v6::kPlanes, view->planes, kBitPlaneBytes);
-  std::memcpy(record + v6::kCastlingUsOoo, view->tail, tail_bytes(view->origin));
+  std::memcpy(record + v6::kCastlingUsOoo, view->tail, packed::tail_bytes(view->origin));
   return bytes;
 }
 
@@ -273,7 +269,7 @@ std::size_t repack(const PackedFrameView& view, std::uint32_t origin, const std:
     store(record + v6::kVersion, upgraded_version(origin));
     std::memcpy(record + v6::kPolicy, policy_values.data(), policy_values.size_bytes());
     std::memcpy(record + v6::kPlanes, view.planes, kBitPlaneBytes);
-    std::memcpy(record + v6::kCastlingUsOoo, tail, tail_bytes(origin));
+    std::memcpy(record + v6::kCastlingUsOoo, tail, packed::tail_bytes(origin));
     return pack_upgraded(record, origin, out, Kernel::kPortable);
   }
   const auto entries =
@@ -285,8 +281,8 @@ std::size_t repack(const PackedFrameView& view, std::uint32_t origin, const std:
   std::memset(frame + frame_bytes - packed::kAlignment, 0, packed::kAlignment);
   write_packed_head(frame, frame_bytes, entries, origin, view.input_format);
   std::memcpy(frame + packed::kPlanes, view.planes, kBitPlaneBytes);
-  std::memcpy(frame + packed::kTail, tail, tail_bytes(origin));
-  std::byte* value = frame + packed::kTail + tail_bytes(origin);
+  std::memcpy(frame + packed::kTail, tail, packed::tail_bytes(origin));
+  std::byte* value = frame + packed::kTail + packed::tail_bytes(origin);
   std::byte* index = value + 4 * entries;
   for (std::size_t i = 0; i < policy_values.size(); ++i) {
     if (policy_values[i] == filler) continue;

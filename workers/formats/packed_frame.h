@@ -48,6 +48,9 @@ inline constexpr std::size_t kAlignment = 16;
 inline constexpr std::uint32_t kIllegalBits = 0xBF800000;
 // Bytes of the tail of version 7 behind those of version 6.
 inline constexpr std::size_t kV7TailBytes = kV7RecordBytes - kV6RecordBytes;
+constexpr std::size_t tail_bytes(std::uint32_t origin) noexcept {
+  return kTailBytes + (origin == 7 ? kV7TailBytes : 0);
+}
 // What a frame of this origin leaves out.
 constexpr std::uint32_t filler_bits(std::uint32_t origin) noexcept {
   return origin == 3 ? 0 : kIllegalBits;

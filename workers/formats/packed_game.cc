@@ -38,9 +38,6 @@ static_assert(sizeof(Planes) == kBitPlaneBytes);
 std::size_t boards_offset(std::size_t frame_count) noexcept {
   return (sizeof(Header) + 4 * (frame_count + 1) + 7) / 8 * 8;
 }
-std::size_t tail_bytes(std::uint32_t origin) noexcept {
-  return packed::kTailBytes + (origin == 7 ? packed::kV7TailBytes : 0);
-}
 std::size_t indices_bytes(std::size_t entries) noexcept { return (2 * entries + 3) / 4 * 4; }
 
 template <typename T>
@@ -101,7 +98,7 @@ void GamePacker::add(std::span<const std::byte> frame) {
     const std::size_t entries = view->policy_entries;
     append(bytes_,
            RestHead{static_cast<std::uint16_t>(entries), follows ? Kept::kBoard : Kept::kHistory});
-    bytes_.insert(bytes_.end(), view->tail, view->tail + tail_bytes(view->origin));
+    bytes_.insert(bytes_.end(), view->tail, view->tail + packed::tail_bytes(view->origin));
     bytes_.insert(bytes_.end(), view->policy_values, view->policy_values + 4 * entries);
     bytes_.insert(bytes_.end(), view->policy_indices, view->policy_indices + 2 * entries);
     bytes_.resize((bytes_.size() + 3) / 4 * 4);
@@ -155,7 +152,7 @@ std::array<std::size_t, 2> PackedGame::ends(std::size_t index) noexcept {
 
 std::span<const std::byte> PackedGame::tail(std::size_t index) noexcept {
   const auto [begin, end] = ends(index);
-  const std::size_t bytes = tail_bytes(origin_);
+  const std::size_t bytes = packed::tail_bytes(origin_);
   RestHead head;
   const std::span<const std::byte> seen = bytes_->at(begin, sizeof head);
   if (end == 0 || seen.size() != sizeof head) return {};
@@ -202,7 +199,7 @@ std::size_t PackedGame::frame(std::size_t index, std::span<std::byte> out) noexc
     return from_bytes;
   }
   const std::size_t entries = head.policy_entries;
-  const std::size_t tail = tail_bytes(origin_);
+  const std::size_t tail = packed::tail_bytes(origin_);
   const std::size_t history = head.kind == Kept::kHistory ? kHistoryBytes : 0;
   if (head.kind > Kept::kHistory || entries > kPolicyMoves ||
       from_bytes != tail + 4 * entries + indices_bytes(entries) + history) {

@@ -32,9 +32,6 @@ using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Longest wait for what must happen; a test that needs it has failed.
-constexpr int kPatienceMs = 30'000;
-
 struct Wish {
   const char* group = "g";
   std::optional<std::uint32_t> rank = std::nullopt;

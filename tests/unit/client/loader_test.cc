@@ -15,8 +15,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kPatienceMs = 30'000;
-
 ringfeed::AttachOptions options_for(const FakeFeed& fake) {
   ringfeed::AttachOptions options;
   options.feed = fake.options().feed;

@@ -14,7 +14,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 // "line:column text" of every problem.
-std::vector<std::string> problems(const Tree& tree) {
+std::vector<std::string> tree_problems(const Tree& tree) {
   std::vector<std::string> all;
   for (const TreeProblem& problem : tree.problems) {
     all.push_back(std::to_string(problem.position.line) + ":" +
@@ -50,13 +50,13 @@ std::string shown(const Node& node) {
 // Reads a text that must be right.
 std::string text_tree(std::string_view text) {
   const Tree tree = parse_text_format(text);
-  EXPECT_THAT(problems(tree), IsEmpty()) << text;
+  EXPECT_THAT(tree_problems(tree), IsEmpty()) << text;
   EXPECT_TRUE(tree.complete) << text;
   return shown(tree.root);
 }
 std::string json_tree(std::string_view text) {
   const Tree tree = parse_json(text);
-  EXPECT_THAT(problems(tree), IsEmpty()) << text;
+  EXPECT_THAT(tree_problems(tree), IsEmpty()) << text;
   EXPECT_TRUE(tree.complete) << text;
   return shown(tree.root);
 }
@@ -105,26 +105,27 @@ TEST(TextFormatDamage, GoesOnAfterAMistakeWhoseExtentIsClear) {
       "= 4\n"
       "f: 5\n");
   EXPECT_TRUE(tree.complete);
-  EXPECT_THAT(problems(tree), ElementsAre("1:3 expected ':' after 'a', found '1'; write a: VALUE",
-                                          "2:1 'b' has no value; write b: VALUE",
-                                          "4:4 this string is never closed; add \"",
-                                          "5:4 expected a value, found '?'",
-                                          "6:1 expected the name of a field, found '='"));
+  EXPECT_THAT(
+      tree_problems(tree),
+      ElementsAre("1:3 expected ':' after 'a', found '1'; write a: VALUE",
+                  "2:1 'b' has no value; write b: VALUE", "4:4 this string is never closed; add \"",
+                  "5:4 expected a value, found '?'",
+                  "6:1 expected the name of a field, found '='"));
   EXPECT_EQ(shown(tree.root), "{a:1;c:2;f:5;}");
 }
 
 TEST(TextFormatDamage, ABraceWithoutItsPartnerLeavesTheTreeIncomplete) {
   const Tree open = parse_text_format("a: 1\nb {\n c: 2\n");
   EXPECT_FALSE(open.complete);
-  EXPECT_THAT(problems(open), ElementsAre("2:3 this message is never closed; add '}'"));
+  EXPECT_THAT(tree_problems(open), ElementsAre("2:3 this message is never closed; add '}'"));
   const Tree close = parse_text_format("a: 1 }\n");
   EXPECT_FALSE(close.complete);
-  EXPECT_THAT(problems(close), ElementsAre(HasSubstr("1:6 '}' closes nothing")));
+  EXPECT_THAT(tree_problems(close), ElementsAre(HasSubstr("1:6 '}' closes nothing")));
   const Tree mixed = parse_text_format("a { b: 1 >");
   EXPECT_FALSE(mixed.complete);
   const Tree list = parse_text_format("a: [1, 2\nb: 3");
   EXPECT_FALSE(list.complete);
-  EXPECT_THAT(problems(list), ElementsAre(HasSubstr("1:4 this list is never closed")));
+  EXPECT_THAT(tree_problems(list), ElementsAre(HasSubstr("1:4 this list is never closed")));
 }
 
 TEST(TextFormatDamage, NestingIsBounded) {
@@ -171,7 +172,7 @@ TEST(JsonDamage, GoesOnAfterAMistakeWhoseExtentIsClear) {
       " \"c\": [1, 2,],\n"
       " \"d\": \"\\q\"}");
   EXPECT_TRUE(tree.complete);
-  EXPECT_THAT(problems(tree),
+  EXPECT_THAT(tree_problems(tree),
               ElementsAre("2:2 expected ',' or '}', found '\"'",
                           "2:7 'word' stands without quotes; write \"word\"",
                           "3:2 JSON has no comments; remove it, or use the text format",

@@ -21,7 +21,7 @@
 namespace ringfeed::formats {
 namespace {
 
-using ringfeed::testing::PlanMaker;
+using ringfeed::testing::BatchPlanMaker;
 using ringfeed::testing::Sentences;
 using ringfeed::testing::write_token_file;
 using ::testing::ElementsAre;
@@ -425,7 +425,7 @@ Sentences some_sentences(std::mt19937_64& random, std::size_t count, std::int64_
 }
 
 TEST(BitextCollate, GivesWhatAnObviousCollationGives) {
-  constexpr std::pair<TokenCode, std::int64_t> kCodes[] = {
+  constexpr std::pair<TokenCode, std::int64_t> kCodesAndLargest[] = {
       {TokenCode::kUint8, 255},         {TokenCode::kInt8, 127},
       {TokenCode::kUint16, 65535},      {TokenCode::kInt16, 32767},
       {TokenCode::kUint32, 2147483647}, {TokenCode::kInt32, 2147483646},
@@ -436,10 +436,10 @@ TEST(BitextCollate, GivesWhatAnObviousCollationGives) {
     SCOPED_TRACE(i);
     const bool replaces = random() % 4 == 0;
     std::vector<Pair> pairs;
-    PlanMaker maker;
+    BatchPlanMaker maker;
     const std::uint64_t parts = 1 + random() % 5;
     for (std::uint32_t p = 0; p < parts; ++p) {
-      const auto [code, token_max] = kCodes[random() % std::size(kCodes)];
+      const auto [code, token_max] = kCodesAndLargest[random() % std::size(kCodesAndLargest)];
       const bool legacy = random() % 4 == 0;
       const std::size_t count = 1 + random() % 30;
       const std::size_t longest = random() % 4 == 0 ? 3 : 70;
@@ -490,7 +490,7 @@ TEST(BitextCollate, GivesWhatAnObviousCollationGives) {
 struct Small {
   TempFiles files;
   std::vector<Pair> pairs;
-  PlanMaker maker;
+  BatchPlanMaker maker;
   BitextPadding padding;
   BitextCapacity capacity = kWide;
 
@@ -636,7 +636,7 @@ TEST(BitextCollate, ASentenceThatLiesOutsideOfItsFileIsLeftOut) {
   Result<TokenFile> source = TokenFile::open(files.path("s"));
   Result<TokenFile> target = TokenFile::open(files.path("t"));
   ASSERT_TRUE(source.ok() && target.ok());
-  PlanMaker maker;
+  BatchPlanMaker maker;
   maker.add_part(0, 2, "", "");
   for (const std::uint64_t i : {1, 0, 1}) maker.add_row(0, i);
   const std::string bytes = maker.bytes();
@@ -656,7 +656,7 @@ using Json = nlohmann::json;
 const std::string kExamples = RINGFEED_SOURCE_DIR "/tests/data/fairseq/";
 
 // As the examples have it: of each array the shape, then the values, all as int64.
-std::string digest(const Lists& lists) {
+std::string digest_of(const Lists& lists) {
   std::vector<std::int64_t> all;
   const auto add = [&all, &lists](const std::vector<std::int64_t>& values, std::uint32_t width) {
     all.push_back(static_cast<std::int64_t>(lists.id.size()));
@@ -681,7 +681,7 @@ TEST_P(OriginalBatches, AreCollatedBitForBit) {
   std::size_t unstable = 0;
   for (const Json& epoch : example["epochs"]) {
     // A direction's folds, one pair of files each, and the parts of a plan that they are.
-    PlanMaker parts;
+    BatchPlanMaker parts;
     std::vector<TokenFile> opened;
     std::vector<std::vector<std::uint32_t>> parts_of_direction;
     for (std::uint32_t d = 0; d < epoch["files"].size(); ++d) {
@@ -719,9 +719,10 @@ TEST_P(OriginalBatches, AreCollatedBitForBit) {
     for (std::size_t i = 0; i < opened.size(); i += 2)
       files.push_back({&opened[i], &opened[i + 1]});
 
-    std::map<std::vector<std::uint64_t>, PlanMaker> plans;  // by the sorted numbers of sentences
+    std::map<std::vector<std::uint64_t>, BatchPlanMaker>
+        plans;  // by the sorted numbers of sentences
     for (const Json& frozen : epoch["frozen_batches"]) {
-      PlanMaker plan = parts;
+      BatchPlanMaker plan = parts;
       for (const Json& place : frozen) {
         std::uint64_t drawn = place;
         if (epoch.contains("global_indices")) {
@@ -753,7 +754,7 @@ TEST_P(OriginalBatches, AreCollatedBitForBit) {
       EXPECT_EQ(lists.id, wanted["id"].get<std::vector<std::int64_t>>());
       EXPECT_EQ(lists.source_lengths, wanted["src_lengths"].get<std::vector<std::int64_t>>());
       EXPECT_EQ(lists.target_tokens, wanted["ntokens"].get<std::uint64_t>());
-      EXPECT_EQ(digest(lists), wanted["sha256"].get<std::string>());
+      EXPECT_EQ(digest_of(lists), wanted["sha256"].get<std::string>());
       ++compared;
       unstable += lists.id.size() > 16 ? 1 : 0;
     };

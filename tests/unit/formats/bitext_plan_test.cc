@@ -31,10 +31,10 @@ NumpyRandom seeded(const Json& seed) {
   return NumpyRandom(std::span<const std::uint32_t>(key));
 }
 
-double number(const Json& hex) { return std::strtod(hex.get<std::string>().c_str(), nullptr); }
+double number_of(const Json& hex) { return std::strtod(hex.get<std::string>().c_str(), nullptr); }
 std::vector<double> numbers(const Json& hex) {
   std::vector<double> values;
-  for (const Json& value : hex) values.push_back(number(value));
+  for (const Json& value : hex) values.push_back(number_of(value));
   return values;
 }
 
@@ -48,7 +48,7 @@ TEST(NumpyRandom, GivesWhatNumpyGives) {
   }
   for (const Json& one : all["double"]) {
     NumpyRandom random = seeded(one["seed"]);
-    for (const Json& value : one["out"]) ASSERT_EQ(random.uniform(), number(value));
+    for (const Json& value : one["out"]) ASSERT_EQ(random.uniform(), number_of(value));
   }
   for (const Json& one : all["randint"]) {
     NumpyRandom random = seeded(one["seed"]);
@@ -401,7 +401,7 @@ void check_order(std::uint32_t longest, std::uint64_t seed, std::uint64_t senten
   std::uint64_t too_long = 0;
   for (const auto& [sentence, key] : shuffled) {
     if (key < kLeftOutFrom) expected.push_back(sentence);
-    too_long += key == kTooLong ? 1 : 0;
+    too_long += key == kBeyondLimits ? 1 : 0;
   }
   std::ranges::stable_sort(expected, {}, [&](Index i) { return keys[i]; });
   BatchRules rules;

@@ -11,10 +11,11 @@
 namespace ringfeed::formats {
 namespace {
 
-using testing::board_of_fen;
+using test_games::board_of_fen;
+using test_games::kStartPosition;
+using test_games::legal_moves;
+using test_games::move;
 using ::testing::Contains;
-using testing::kStartPosition;
-using testing::legal_moves;
 using ::testing::Not;
 
 std::uint64_t perft(const ChessBoard& board, unsigned depth) {
@@ -23,10 +24,6 @@ std::uint64_t perft(const ChessBoard& board, unsigned depth) {
     count += depth == 1 ? 1 : perft(after_move(board, move).turned(), depth - 1);
   }
   return count;
-}
-
-constexpr Move move(unsigned from, unsigned to) {
-  return {static_cast<std::uint8_t>(from), static_cast<std::uint8_t>(to)};
 }
 
 // Numbers of move sequences that are known of these positions: from the literature on perft, the

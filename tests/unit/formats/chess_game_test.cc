@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json data(const std::string& name) {
+Json game_data(const std::string& name) {
   return Json::parse(std::ifstream(RINGFEED_SOURCE_DIR "/tests/data/chess/" + name));
 }
 
@@ -69,8 +69,8 @@ struct Arrays<TokenRow<Id, BoardTarget, MoveTarget, BlockId>> {
 };
 
 template <typename Row>
-void compare(const Json& sample, const TokenSequence& sequence, std::uint32_t length,
-             const std::string& name) {
+void compare_game(const Json& sample, const TokenSequence& sequence, std::uint32_t length,
+                  const std::string& name) {
   Arrays<Row> arrays(length);
   write_tokens(sequence, length, arrays.row());
   const auto same = [&](const char* key, const auto& found) {
@@ -99,8 +99,8 @@ std::vector<std::uint8_t> moved(const std::vector<GameRow>& rows) {
 }
 
 TEST(ChessGame, GivesTheArraysOfTheExamplesWideAndCompact) {
-  Json games = data("pretrain_games.json")["games"];
-  const Json examples = data("pretrain_examples.json")["examples"];
+  Json games = game_data("pretrain_games.json")["games"];
+  const Json examples = game_data("pretrain_examples.json")["examples"];
   std::size_t good = 0;
   for (const Json& example : examples) {
     const auto name = example["name"].get<std::string>();
@@ -120,8 +120,8 @@ TEST(ChessGame, GivesTheArraysOfTheExamplesWideAndCompact) {
     const auto starts = example["valid_starts"].get<std::vector<std::uint32_t>>();
     ASSERT_EQ(game.start_count(), starts.size()) << name;
     for (std::size_t i = 0; i < starts.size(); ++i) EXPECT_EQ(game.start(i), starts[i]) << name;
-    compare<WideTokenRow>(example["sample"], sequence, length, name);
-    compare<CompactTokenRow>(example["sample"], sequence, length, name);
+    compare_game<WideTokenRow>(example["sample"], sequence, length, name);
+    compare_game<CompactTokenRow>(example["sample"], sequence, length, name);
 
     // The rows of the window give the same by themselves.
     const auto [begin, end] = game.window_rows(example["start_choice"].get<std::size_t>(), length);
@@ -133,14 +133,15 @@ TEST(ChessGame, GivesTheArraysOfTheExamplesWideAndCompact) {
     const GameProblem none =
         part.build(some, 0, {.length_max = length, .overwrite_values = true}, again);
     EXPECT_EQ(none.fault, GameFault::kNone) << name;
-    compare<WideTokenRow>(example["sample"], again, length, name);
+    compare_game<WideTokenRow>(example["sample"], again, length, name);
   }
   EXPECT_EQ(good, 38U);
   EXPECT_EQ(examples.size(), 41U);
 }
 
 struct ThreePlies {
-  ThreePlies() : games(data("pretrain_games.json")["games"]), rows(game_rows(games["three_ply"])) {}
+  ThreePlies()
+      : games(game_data("pretrain_games.json")["games"]), rows(game_rows(games["three_ply"])) {}
   GameProblem build(std::vector<std::uint8_t> included, std::size_t choice,
                     const GameOptions& options) {
     game.lay_out(moved(rows), included);

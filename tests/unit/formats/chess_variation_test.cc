@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json data(const std::string& name) {
+Json variation_data(const std::string& name) {
   return Json::parse(std::ifstream(RINGFEED_SOURCE_DIR "/tests/data/chess/" + name));
 }
 
@@ -69,8 +69,8 @@ VariationRow view(const Json& row) {
           .loss = number("loss")};
 }
 
-void compare(const Json& sample, const TokenSequence& sequence, std::uint32_t length,
-             const std::string& name) {
+void compare_variation(const Json& sample, const TokenSequence& sequence, std::uint32_t length,
+                       const std::string& name) {
   std::vector<std::vector<std::int64_t>> ids(4, std::vector<std::int64_t>(length, 1));
   std::vector<std::vector<std::uint8_t>> masks(7, std::vector<std::uint8_t>(length, 7));
   std::vector<std::vector<float>> values(2, std::vector<float>(length, 7));
@@ -103,8 +103,8 @@ void compare(const Json& sample, const TokenSequence& sequence, std::uint32_t le
 }
 
 TEST(ChessVariation, GivesTheArraysOfTheExamples) {
-  const Json rows = data("finetune_rows.json")["rows"];
-  const Json examples = data("finetune_examples.json")["examples"];
+  const Json rows = variation_data("finetune_rows.json")["rows"];
+  const Json examples = variation_data("finetune_examples.json")["examples"];
   std::size_t good = 0;
   for (const Json& example : examples) {
     const auto name = example["name"].get<std::string>();
@@ -139,7 +139,8 @@ TEST(ChessVariation, GivesTheArraysOfTheExamples) {
     EXPECT_EQ(result.has_final, emitted) << name;
     if (!emitted) continue;
     ++good;
-    compare(example["sample"], sequence, example["max_seq_len"].get<std::uint32_t>(), name);
+    compare_variation(example["sample"], sequence, example["max_seq_len"].get<std::uint32_t>(),
+                      name);
     EXPECT_EQ(result.first_is_not_best, example["sample"]["first_is_not_best"] == 1) << name;
   }
   EXPECT_EQ(good, 13U);
@@ -289,7 +290,7 @@ TEST(ChessVariation, MarksTheLimitsThatWereReached) {
 
 // What is in a file may be anything. The sequences that come of it are what stages can pass on.
 TEST(ChessVariation, SurvivesNoise) {
-  const Json rows = data("finetune_rows.json")["rows"];
+  const Json rows = variation_data("finetune_rows.json")["rows"];
   std::vector<std::string> texts;
   for (const auto& [name, row] : rows.items()) {
     if (!row["variations"].is_null()) texts.push_back(row["variations"].get<std::string>());

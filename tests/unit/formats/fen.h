@@ -9,10 +9,14 @@
 
 #include "workers/formats/chess_board.h"
 
-namespace ringfeed::formats::testing {
+namespace ringfeed::formats::test_games {
 
 inline constexpr const char* kStartPosition =
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1";
+
+constexpr Move move(unsigned from, unsigned to) {
+  return {static_cast<std::uint8_t>(from), static_cast<std::uint8_t>(to)};
+}
 
 inline ChessBoard board_of_fen(const std::string& fen) {
   std::istringstream words(fen);
@@ -60,4 +64,4 @@ inline std::vector<Move> legal_moves(const ChessBoard& board) {
   return moves;
 }
 
-}  // namespace ringfeed::formats::testing
+}  // namespace ringfeed::formats::test_games

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <span>
 #include <vector>
@@ -14,9 +15,11 @@
 #include "workers/formats/lc0_record.h"
 #include "workers/formats/packed_frame.h"
 
-namespace ringfeed::formats::testing {
+namespace ringfeed::formats::test_games {
 
 using ringfeed::testing::Bytes;
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 template <typename T>
 void put(Bytes& records, std::size_t frame, std::size_t offset, T value) {
@@ -173,4 +176,4 @@ class GameMaker {
   Bytes records_;
 };
 
-}  // namespace ringfeed::formats::testing
+}  // namespace ringfeed::formats::test_games

@@ -12,11 +12,11 @@
 namespace ringfeed::formats {
 namespace {
 
-using testing::board_of_fen;
-using testing::GameMaker;
-using testing::kStartPosition;
-using testing::PackedRecords;
-using testing::put;
+using test_games::board_of_fen;
+using test_games::GameMaker;
+using test_games::kStartPosition;
+using test_games::PackedRecords;
+using test_games::put;
 
 Move named(std::string_view text, Piece promotion = kPawn) {
   const auto square = [&](std::size_t at) {
@@ -105,7 +105,7 @@ TEST(PositionOf, HasTheMovesOfThePolicyInRealGames) {
     for (std::size_t i = 0; i < frames.size(); ++i) {
       const ChessBoard board = position_of(frames[i], i == 0 ? nullptr : &frames[i - 1]);
       std::set<std::uint16_t> moves;
-      for (const Move move : testing::legal_moves(board)) moves.insert(*policy_index(move));
+      for (const Move move : test_games::legal_moves(board)) moves.insert(*policy_index(move));
       std::set<std::uint16_t> listed;
       for (std::size_t entry = 0; entry < frames[i].policy_entries; ++entry) {
         std::uint16_t index = 0;

@@ -14,11 +14,10 @@
 namespace ringfeed::formats {
 namespace {
 
+using test_games::kNan;
+using test_games::PackedRecords;
 using ::testing::ElementsAre;
-using testing::PackedRecords;
 using ::testing::Pointwise;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
   std::vector<std::uint32_t> bits;
@@ -91,8 +90,8 @@ struct Ply {
   std::uint8_t info = 0;
   std::uint32_t visits = 100;
 };
-std::vector<RecordTail> game_of(const std::vector<Ply>& plies, float result_q, float result_d,
-                                float plies_left) {
+std::vector<RecordTail> game_of_plies(const std::vector<Ply>& plies, float result_q, float result_d,
+                                      float plies_left) {
   std::vector<RecordTail> game(plies.size());
   for (std::size_t i = 0; i < plies.size(); ++i) {
     RecordTail& tail = game[i];
@@ -117,7 +116,7 @@ std::vector<float> column(const std::vector<RecordTail>& game, std::size_t offse
 }
 
 TEST(FillPliesLeft, CountsRecordsToTheEndWhereThereIsNone) {
-  std::vector<RecordTail> game = game_of({{}, {}, {}}, 0, 1, 0);
+  std::vector<RecordTail> game = game_of_plies({{}, {}, {}}, 0, 1, 0);
   EXPECT_THAT(column(game, v6::kPliesLeft), ElementsAre(2, 1, 0));
   EXPECT_EQ(fill_plies_left(game), 1U) << "the last has 0";
   EXPECT_THAT(column(game, v6::kPliesLeft), ElementsAre(2, 1, 1));
@@ -129,7 +128,8 @@ TEST(FillPliesLeft, CountsRecordsToTheEndWhereThereIsNone) {
 constexpr RescoreOptions::Deblunder kDeblunder{.threshold = 0.2, .width = 0.125};
 
 TEST(Deblunder, LeavesAGameWithoutBlundersAlone) {
-  std::vector<RecordTail> game = game_of({{.best_q = 0.5, .played_q = 0.4F}, {}, {}}, 1, 0, 1);
+  std::vector<RecordTail> game =
+      game_of_plies({{.best_q = 0.5, .played_q = 0.4F}, {}, {}}, 1, 0, 1);
   EXPECT_EQ(deblunder(game, kDeblunder), 0U);
   EXPECT_THAT(column(game, v6::kResultQ), ElementsAre(1, -1, 1));
   EXPECT_THAT(column(game, v6::kPliesLeft), ElementsAre(3, 2, 1));
@@ -138,7 +138,7 @@ TEST(Deblunder, LeavesAGameWithoutBlundersAlone) {
 // The third of five: a whole blunder. What comes before it has the best move's value instead of the
 // result, what comes after it the result.
 TEST(Deblunder, GivesWhatComesBeforeABlunderTheBestMovesValue) {
-  std::vector<RecordTail> game = game_of(
+  std::vector<RecordTail> game = game_of_plies(
       {{}, {}, {.best_q = 0.5, .played_q = -0.5, .best_d = 0.25, .best_m = 40}, {}, {}}, -1, 0, 1);
   EXPECT_EQ(deblunder(game, kDeblunder), 1U);
   EXPECT_THAT(column(game, v6::kResultQ), ElementsAre(0.5, -0.5, 0.5, 1, -1));
@@ -149,7 +149,7 @@ TEST(Deblunder, GivesWhatComesBeforeABlunderTheBestMovesValue) {
 // best_q - played_q is 0.21875: (0.21875 - 0.2) / 0.125 + 0.5 = 0.65 of the way from the result
 // (-1, 0, 3 plies) to (0.5, 0.25, 40).
 TEST(Deblunder, MixesASmallBlunderIn) {
-  std::vector<RecordTail> game = game_of(
+  std::vector<RecordTail> game = game_of_plies(
       {{}, {.best_q = 0.5, .played_q = 0.28125, .best_d = 0.25, .best_m = 40}, {}, {}}, -1, 0, 1);
   EXPECT_EQ(deblunder(game, kDeblunder), 1U);
   const float q = -1 + 0.65F * 1.5F;
@@ -161,7 +161,7 @@ TEST(Deblunder, MixesASmallBlunderIn) {
 
 TEST(Deblunder, BeginsHalfAWidthBelowTheThreshold) {
   const auto blunders = [](float lost, const RescoreOptions::Deblunder& options) {
-    std::vector<RecordTail> game = game_of({{.best_q = lost}, {}}, 0, 1, 1);
+    std::vector<RecordTail> game = game_of_plies({{.best_q = lost}, {}}, 0, 1, 1);
     return deblunder(game, options);
   };
   EXPECT_EQ(blunders(0.137F, kDeblunder), 0U);
@@ -173,10 +173,10 @@ TEST(Deblunder, BeginsHalfAWidthBelowTheThreshold) {
 
 TEST(Deblunder, MixesABlunderBeforeAnotherIntoWhatIsLeftOfIt) {
   std::vector<RecordTail> game =
-      game_of({{.best_q = 0.7F, .played_q = -0.3F, .best_d = 0.1F, .best_m = 9},
-               {.best_q = 0.4F, .played_q = -0.6F, .best_d = 0.2F, .best_m = 7},
-               {}},
-              1, 0, 1);
+      game_of_plies({{.best_q = 0.7F, .played_q = -0.3F, .best_d = 0.1F, .best_m = 9},
+                     {.best_q = 0.4F, .played_q = -0.6F, .best_d = 0.2F, .best_m = 7},
+                     {}},
+                    1, 0, 1);
   EXPECT_EQ(deblunder(game, kDeblunder), 2U);
   EXPECT_THAT(column(game, v6::kResultQ), Pointwise(IsClose(), {0.7F, 0.4F, 1.0F}));
   EXPECT_THAT(column(game, v6::kPliesLeft), ElementsAre(9, 7, 1));
@@ -184,7 +184,7 @@ TEST(Deblunder, MixesABlunderBeforeAnotherIntoWhatIsLeftOfIt) {
 
 TEST(Deblunder, TakesAProvenWinThatWasGivenAwayAndAProvenLossThatWasChosen) {
   const auto blunders = [](const Ply& ply) {
-    std::vector<RecordTail> game = game_of({ply, {}}, 0, 1, 1);
+    std::vector<RecordTail> game = game_of_plies({ply, {}}, 0, 1, 1);
     const std::size_t count = deblunder(game, {.threshold = 1.9, .width = 0.1});
     EXPECT_EQ(game[0].get<float>(v6::kResultQ), count != 0 ? ply.best_q : 0);
     return count;
@@ -197,9 +197,10 @@ TEST(Deblunder, TakesAProvenWinThatWasGivenAwayAndAProvenLossThatWasChosen) {
 }
 
 TEST(Deblunder, TrustsNoPlayedValuesWithoutVisits) {
-  std::vector<RecordTail> game = game_of({{.best_q = 1}, {.best_q = 1}, {.visits = 0}}, 0, 1, 1);
+  std::vector<RecordTail> game =
+      game_of_plies({{.best_q = 1}, {.best_q = 1}, {.visits = 0}}, 0, 1, 1);
   EXPECT_EQ(deblunder(game, kDeblunder), 0U) << "the last record has none";
-  game = game_of({{.best_q = 1, .visits = 0}, {.best_q = 0.5F}, {}}, 0, 1, 1);
+  game = game_of_plies({{.best_q = 1, .visits = 0}, {.best_q = 0.5F}, {}}, 0, 1, 1);
   EXPECT_EQ(deblunder(game, kDeblunder), 1U);
   std::vector<RecordTail> none;
   EXPECT_EQ(deblunder(none, kDeblunder), 0U);

@@ -85,7 +85,7 @@ class Batch {
   float* values_;
 };
 
-Bytes packed_of(std::span<const std::byte> record) {
+Bytes packed_record(std::span<const std::byte> record) {
   Bytes frame(packed_bytes_max);
   std::uint32_t version = 0;
   std::memcpy(&version, record.data(), sizeof version);
@@ -96,7 +96,8 @@ Bytes packed_of(std::span<const std::byte> record) {
 // Writes all records of a chunk into the batch, in order.
 void write_all(Lc0TensorWriter& writer, const Bytes& records, const Batch& batch) {
   for (std::size_t row = 0; row < records.size() / kV6RecordBytes; ++row) {
-    const Bytes frame = packed_of(std::span(records).subspan(row * kV6RecordBytes, kV6RecordBytes));
+    const Bytes frame =
+        packed_record(std::span(records).subspan(row * kV6RecordBytes, kV6RecordBytes));
     ASSERT_EQ(writer.write_row(frame, batch.tensors(), row), RowStatus::kWritten) << "row " << row;
   }
   store_fence();
@@ -126,7 +127,7 @@ class Lc0TensorsOf : public ::testing::TestWithParam<Kernel> {
   }
   // The record as row 0 of a batch of one.
   void write(const Bytes& record) {
-    ASSERT_EQ(writer_->write_row(packed_of(record), batch_.tensors(), 0), RowStatus::kWritten);
+    ASSERT_EQ(writer_->write_row(packed_record(record), batch_.tensors(), 0), RowStatus::kWritten);
     store_fence();
   }
   [[nodiscard]] float plane(std::size_t plane, std::size_t square) const {
@@ -253,7 +254,7 @@ TEST_P(Lc0TensorsOf, CopyThePolicyBitForBitAtEveryAlignment) {
   }
   // Rows in any order, and twice: a row depends on nothing that was written before.
   for (const std::size_t row : {7, 3, 14, 0, 15, 12, 1, 2, 13, 5, 4, 6, 8, 9, 11, 10, 14, 3, 0}) {
-    ASSERT_EQ(writer_->write_row(packed_of(records[row]), batch.tensors(), row),
+    ASSERT_EQ(writer_->write_row(packed_record(records[row]), batch.tensors(), row),
               RowStatus::kWritten);
   }
   store_fence();
@@ -269,7 +270,7 @@ TEST_P(Lc0TensorsOf, CopyThePolicyBitForBitAtEveryAlignment) {
 TEST_P(Lc0TensorsOf, LeaveNeighbouringRowsAlone) {
   for (std::size_t row = 1; row < 9; ++row) {
     const Batch batch(9);
-    ASSERT_EQ(writer_->write_row(packed_of(blank_record()), batch.tensors(), row),
+    ASSERT_EQ(writer_->write_row(packed_record(blank_record()), batch.tensors(), row),
               RowStatus::kWritten);
     store_fence();
     for (std::size_t other = 0; other < 9; ++other) EXPECT_EQ(batch.untouched(other), other != row);
@@ -280,14 +281,14 @@ TEST_P(Lc0TensorsOf, RefuseWhatTheyCannotExpandAndWriteNothing) {
   for (const std::uint32_t format : {0U, 6U, 131U, 134U, 0xFFFFFFFFU}) {
     Bytes other = blank_record();
     put(other, v6::kInputFormat, format);
-    EXPECT_EQ(writer_->write_row(packed_of(other), batch_.tensors(), 0),
+    EXPECT_EQ(writer_->write_row(packed_record(other), batch_.tensors(), 0),
               RowStatus::kUnsupportedInputFormat)
         << format;
   }
-  Bytes damaged = packed_of(blank_record());
+  Bytes damaged = packed_record(blank_record());
   damaged[6] = std::byte{9};
   EXPECT_EQ(writer_->write_row(damaged, batch_.tensors(), 0), RowStatus::kDamagedFrame);
-  Bytes contradiction = packed_of(blank_record());
+  Bytes contradiction = packed_record(blank_record());
   put<std::uint32_t>(contradiction, packed::kHead + v6::kVersion, 7);
   EXPECT_EQ(writer_->write_row(contradiction, batch_.tensors(), 0), RowStatus::kDamagedFrame);
   EXPECT_EQ(writer_->write_row({}, batch_.tensors(), 0), RowStatus::kDamagedFrame);
@@ -420,7 +421,8 @@ std::vector<Bytes> many_frames() {
   std::vector<Bytes> frames;
   const Bytes real = testing::all_sample_records();
   for (std::size_t i = 0; i < 40; ++i) {
-    frames.push_back(packed_of(std::span(real).subspan(i * 8 * kV6RecordBytes, kV6RecordBytes)));
+    frames.push_back(
+        packed_record(std::span(real).subspan(i * 8 * kV6RecordBytes, kV6RecordBytes)));
   }
   std::mt19937_64 random(53);
   for (const std::uint32_t version : {3U, 4U, 5U, 6U, 7U}) {
@@ -440,7 +442,7 @@ std::vector<Bytes> many_frames() {
             listed ? static_cast<float>(random() % 1000) / 3000.0F : filler);
       }
       if (version < 6) put<std::uint8_t>(record, v6::kInvarianceInfo + 1 - shift, 1);
-      frames.push_back(packed_of(record));
+      frames.push_back(packed_record(record));
     }
   }
   return frames;
@@ -588,12 +590,12 @@ TEST_P(Lc0TensorsOf, RefuseMoreMovesThanTheSparsePolicyTakes) {
   Bytes record = blank_record();
   put(record, v6::kPolicy, 0.25F);
   put(record, v6::kPolicy + 4 * 1857, 0.75F);
-  ASSERT_EQ(writer.write_row(packed_of(record), batch.tensors(), 0), RowStatus::kWritten);
+  ASSERT_EQ(writer.write_row(packed_record(record), batch.tensors(), 0), RowStatus::kWritten);
   put(record, v6::kPolicy + 4 * 7, 0.0F);
   const AnyBatch other(options, 1);
-  EXPECT_EQ(writer.write_row(packed_of(record), other.tensors(), 0), RowStatus::kTooManyMoves);
+  EXPECT_EQ(writer.write_row(packed_record(record), other.tensors(), 0), RowStatus::kTooManyMoves);
   for (std::size_t move = 0; move < kPolicyMoves; ++move) put(record, v6::kPolicy + 4 * move, 0.0F);
-  EXPECT_EQ(writer.write_row(packed_of(record), other.tensors(), 0), RowStatus::kTooManyMoves);
+  EXPECT_EQ(writer.write_row(packed_record(record), other.tensors(), 0), RowStatus::kTooManyMoves);
   EXPECT_TRUE(other.untouched(0));
 }
 
@@ -647,7 +649,7 @@ TEST_P(Lc0TensorsOf, SayWhatTheyDoNotKnowAsTheyAreTold) {
     for (std::size_t i = v6::kRootQ - shift; i + 4 <= record.size(); i += 4) put(record, i, 0.5F);
     put(record, v6::kVersion, version);
     if (version >= 5) put<std::uint32_t>(record, v6::kInputFormat, 1);
-    const Bytes frame = packed_of(record);
+    const Bytes frame = packed_record(record);
     for (const UnknownValues policy : {UnknownValues::kNan, UnknownValues::kZero}) {
       Lc0TensorWriter writer({.unknown = policy}, GetParam());
       ASSERT_EQ(writer.write_row(frame, batch_.tensors(), 0), RowStatus::kWritten);
@@ -666,7 +668,7 @@ TEST_P(Lc0TensorsOf, SayWhatTheyDoNotKnowAsTheyAreTold) {
   for (const std::uint32_t version : {3U, 4U}) {
     Bytes old(frame_bytes_of_version(version));
     put(old, v6::kVersion, version);
-    const Bytes packed = packed_of(old);
+    const Bytes packed = packed_record(old);
     const PackedFrameView view = *view_packed(packed);
     Bytes tail(view.tail, view.tail + packed::kTailBytes);
     put(tail, v6::kPliesLeft - v6::kCastlingUsOoo, 7.0F);
@@ -684,7 +686,7 @@ TEST_P(Lc0TensorsOf, SayWhatTheyDoNotKnowAsTheyAreTold) {
   put(record, v6::kOrigD, std::nanf(""));
   put(record, v6::kVisits, 1U);
   Lc0TensorWriter zero({.unknown = UnknownValues::kZero}, GetParam());
-  ASSERT_EQ(zero.write_row(packed_of(record), batch_.tensors(), 0), RowStatus::kWritten);
+  ASSERT_EQ(zero.write_row(packed_record(record), batch_.tensors(), 0), RowStatus::kWritten);
   EXPECT_EQ(batch_.values_row(0)[10], 0.0F);
 }
 
@@ -708,7 +710,7 @@ TEST_P(Lc0TensorsOf, GiveFiveArraysWithSharesOfWinDrawAndLoss) {
     put(record, v6::kBestQ, -tested.q);
     put(record, v6::kBestD, tested.d);
     put(record, v6::kPliesLeft, 17.0F);
-    ASSERT_EQ(writer.write_row(packed_of(record), batch.tensors(), 0), RowStatus::kWritten);
+    ASSERT_EQ(writer.write_row(packed_record(record), batch.tensors(), 0), RowStatus::kWritten);
     const float shares[] = {tested.win, tested.draw, tested.loss};
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(batch.get<float>("winner", 0, i), shares[i]) << tested.q << " " << tested.d;
@@ -722,7 +724,7 @@ TEST_P(Lc0TensorsOf, GiveFiveArraysWithSharesOfWinDrawAndLoss) {
   put<std::uint32_t>(old, v6::kVersion, 3);
   for (const UnknownValues policy : {UnknownValues::kNan, UnknownValues::kZero}) {
     Lc0TensorWriter unknown({.layout = Lc0Layout::kFive, .unknown = policy}, GetParam());
-    ASSERT_EQ(unknown.write_row(packed_of(old), batch.tensors(), 0), RowStatus::kWritten);
+    ASSERT_EQ(unknown.write_row(packed_record(old), batch.tensors(), 0), RowStatus::kWritten);
     for (std::size_t i = 0; i < 3; ++i) {
       const auto share = batch.get<float>("best_q", 0, i);
       EXPECT_TRUE(policy == UnknownValues::kNan ? std::isnan(share) : share == 0) << share;

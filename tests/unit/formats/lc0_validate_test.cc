@@ -14,24 +14,21 @@
 namespace ringfeed::formats {
 namespace {
 
-using testing::board_of_fen;
+using test_games::board_of_fen;
+using test_games::GameMaker;
+using test_games::get;
+using test_games::kNan;
+using test_games::kStartPosition;
+using test_games::move;
+using test_games::PackedRecords;
+using test_games::put;
 using testing::Bytes;
-using testing::GameMaker;
-using testing::get;
 using ::testing::HasSubstr;
-using testing::kStartPosition;
-using testing::PackedRecords;
-using testing::put;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Verdict verdict_of(const Bytes& records, Checks checks = Checks::all()) {
   return validate_chunk(PackedRecords(records).views(), checks);
-}
-
-constexpr Move move(unsigned from, unsigned to) {
-  return {static_cast<std::uint8_t>(from), static_cast<std::uint8_t>(to)};
 }
 
 Bytes real_game() { return ringfeed::testing::sample_records(ringfeed::testing::kSampleGames[0]); }

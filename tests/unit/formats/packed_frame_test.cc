@@ -14,7 +14,7 @@ namespace {
 
 using testing::Bytes;
 
-constexpr std::uint32_t kNan = 0x7FC01234;
+constexpr std::uint32_t kNanBits = 0x7FC01234;
 constexpr std::byte kUntouched{0xA5};
 
 void set_policy(Bytes& record, std::size_t move, std::uint32_t bits) {
@@ -131,7 +131,7 @@ TEST_P(PackedFrame, FindsAnEntryWhereverItIs) {
 TEST_P(PackedFrame, KeepsNansAndNeighboursOfMinusOne) {
   std::mt19937_64 random(13);
   Bytes record = record_with_policy(random, {});
-  const std::uint32_t kept[] = {kNan,       0xFFC00000, 0xBF7FFFFF, 0xBF800001,
+  const std::uint32_t kept[] = {kNanBits,   0xFFC00000, 0xBF7FFFFF, 0xBF800001,
                                 0x3F800000, 0x80000000, 0};
   for (std::size_t i = 0; i < std::size(kept); ++i) set_policy(record, 100 * i, kept[i]);
   const Bytes frame = packed_of(record, GetParam());
@@ -227,11 +227,13 @@ TEST(PackedFrameView, IgnoresWhatFollowsTheFrame) {
 }
 
 // What a damaged ring, or a hostile one, may hold. Each case changes a good frame in one place.
-struct Damage {
+struct FrameDamage {
   const char* name;
   void (*apply)(Bytes& frame);
 };
-std::ostream& operator<<(std::ostream& out, const Damage& damage) { return out << damage.name; }
+std::ostream& operator<<(std::ostream& out, const FrameDamage& damage) {
+  return out << damage.name;
+}
 
 void put_u16(Bytes& frame, std::size_t at, std::uint16_t value) {
   std::memcpy(frame.data() + at, &value, 2);
@@ -241,7 +243,7 @@ void put_u32(Bytes& frame, std::size_t at, std::uint32_t value) {
 }
 constexpr std::size_t kIndexOffset = packed::kPolicyValues + 4 * 4;  // of a frame with four entries
 
-constexpr Damage kDamages[] = {
+constexpr FrameDamage kDamages[] = {
     {"Empty", [](Bytes& frame) { frame.clear(); }},
     {"ShorterThanItsHeader", [](Bytes& frame) { frame.resize(15); }},
     {"CutShort", [](Bytes& frame) { frame.pop_back(); }},
@@ -279,7 +281,7 @@ constexpr Damage kDamages[] = {
     {"IndicesDescending", [](Bytes& frame) { put_u16(frame, kIndexOffset, 1000); }},
 };
 
-class PackedFrameDamage : public ::testing::TestWithParam<Damage> {};
+class PackedFrameDamage : public ::testing::TestWithParam<FrameDamage> {};
 INSTANTIATE_TEST_SUITE_P(EveryKind, PackedFrameDamage, ::testing::ValuesIn(kDamages),
                          [](const auto& tested) { return std::string(tested.param.name); });
 

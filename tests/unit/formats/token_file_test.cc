@@ -534,7 +534,7 @@ struct Oracle {
   }
 };
 
-void compare(const TokenFile& file, const Oracle& oracle) {
+void compare_file(const TokenFile& file, const Oracle& oracle) {
   ASSERT_EQ(file.sentences(), static_cast<std::uint64_t>(oracle.sentences));
   ASSERT_EQ(file.kind(), oracle.kind);
   ASSERT_EQ(file.code(), oracle.code());
@@ -658,7 +658,7 @@ TEST_P(TokenFileDamage, IsRefusedOrRead) {
       continue;
     }
     ++opened;
-    ASSERT_NO_FATAL_FAILURE(compare(*file, oracle)) << "turn " << turn;
+    ASSERT_NO_FATAL_FAILURE(compare_file(*file, oracle)) << "turn " << turn;
   }
   EXPECT_GT(opened, kMutations / 10);
   EXPECT_LT(opened, kMutations * 9 / 10);

@@ -19,7 +19,7 @@ std::uint64_t word_of(std::uint64_t seq, ClaimState state, std::uint8_t member =
                       std::uint8_t tries = 0) {
   return encode_claim({.seq = seq, .member = member, .tries = tries, .state = state});
 }
-bool take(Word& word, std::uint64_t s, std::uint8_t member) {
+bool take_word(Word& word, std::uint64_t s, std::uint8_t member) {
   return claim_take(word, word.load(), s, member);
 }
 
@@ -61,13 +61,13 @@ TEST(ClaimWord, IsOpenOrFinishedAsItsNumberAndStateSay) {
 
 TEST(ClaimTake, NamesTheMember) {
   Word word{word_of(2, ClaimState::kDone, 7, 3)};
-  EXPECT_TRUE(take(word, 10, 4));
+  EXPECT_TRUE(take_word(word, 10, 4));
   EXPECT_EQ(word.load(), word_of(10, ClaimState::kTaken, 4, 0)) << "tries are the batch's own";
 }
 
 TEST(ClaimTake, KeepsTheTriesOfABatchThatCameBack) {
   Word word{word_of(10, ClaimState::kAvail, 7, 2)};
-  EXPECT_TRUE(take(word, 10, 4));
+  EXPECT_TRUE(take_word(word, 10, 4));
   EXPECT_EQ(word.load(), word_of(10, ClaimState::kTaken, 4, 2));
 }
 
@@ -77,7 +77,7 @@ TEST(ClaimTake, IsRefusedUnlessTheWordIsOpen) {
         word_of(10, ClaimState::kSkipped), word_of(10, ClaimState::kNone),
         word_of(11, ClaimState::kAvail), word_of(11, ClaimState::kTaken, 4)}) {
     Word word{held};
-    EXPECT_FALSE(take(word, 10, 4)) << held;
+    EXPECT_FALSE(take_word(word, 10, 4)) << held;
     EXPECT_EQ(word.load(), held);
   }
 }
@@ -87,11 +87,11 @@ TEST(ClaimTake, IsRefusedUnlessTheWordIsOpen) {
 TEST(ClaimTake, IsRefusedIfTheWordHasChangedSinceItWasSeen) {
   Word word{word_of(2, ClaimState::kDone, 7)};
   const std::uint64_t seen = word.load();
-  ASSERT_TRUE(take(word, 10, 5));
+  ASSERT_TRUE(take_word(word, 10, 5));
   EXPECT_FALSE(claim_take(word, seen, 10, 4));
   ASSERT_TRUE(claim_recover(word, 5, true, 3));
   EXPECT_FALSE(claim_take(word, seen, 10, 4));
-  EXPECT_TRUE(take(word, 10, 4));
+  EXPECT_TRUE(take_word(word, 10, 4));
 }
 
 TEST(ClaimFinish, IsForTheHolderAlone) {
@@ -115,15 +115,15 @@ TEST(ClaimFinish, IsRefusedAfterTheClaimWasRecovered) {
 TEST(ClaimRecover, GivesTheBatchBackAsOftenAsItMayBeTried) {
   Word word{0};
   for (std::uint8_t death = 0; death < 3; ++death) {
-    ASSERT_TRUE(take(word, 10, death));
+    ASSERT_TRUE(take_word(word, 10, death));
     ASSERT_TRUE(claim_recover(word, death, true, 3));
     EXPECT_EQ(word.load(),
               word_of(10, ClaimState::kAvail, death, static_cast<std::uint8_t>(death + 1)));
   }
-  ASSERT_TRUE(take(word, 10, 9));
+  ASSERT_TRUE(take_word(word, 10, 9));
   ASSERT_TRUE(claim_recover(word, 9, true, 3));
   EXPECT_EQ(decode_claim(word.load()).state, ClaimState::kSkipped);
-  EXPECT_FALSE(take(word, 10, 1));
+  EXPECT_FALSE(take_word(word, 10, 1));
 }
 
 TEST(ClaimRecover, ClosesTheBatchAtMostOnce) {
@@ -179,7 +179,7 @@ TEST(ClaimTransitions, NeverGoBack) {
           const std::uint64_t before = word.load();
           const bool was_finished = claim_finished(decode_claim(before), 10);
           bool changed = false;
-          if (operation == 0) changed = take(word, s, 1);
+          if (operation == 0) changed = take_word(word, s, 1);
           if (operation == 1) changed = claim_finish(word, s, 1);
           if (operation == 2) changed = claim_recover(word, 1, true, 3);
           if (operation == 3) changed = claim_recover(word, 1, false, 3);

@@ -25,7 +25,7 @@ constexpr int kExitWrongRecord = 3;
 std::size_t bytes_of(std::uint64_t number) { return number * 37 % 400; }
 
 template <typename Ready>
-void sleep_until(const LaneMemory& lane, Ready&& ready) {
+void sleep_in_storm(const LaneMemory& lane, Ready&& ready) {
   std::array<BellWord, 1> words{};
   while (!ready()) sleep(lane.page(), lane.bell(), words, kSleepMsMax, ready, [] {});
 }
@@ -46,7 +46,7 @@ void sleep_until(const LaneMemory& lane, Ready&& ready) {
     memory.consumer.as_neighbour().wake();
     if (last) ::_exit(0);
     if (full) {
-      sleep_until(memory.producer, [&] { return lane.ring.head_moved() || stop.load() != 0; });
+      sleep_in_storm(memory.producer, [&] { return lane.ring.head_moved() || stop.load() != 0; });
     }
   }
 }
@@ -66,7 +66,7 @@ void sleep_until(const LaneMemory& lane, Ready&& ready) {
     lane.journal.store(arena_word_ref(kNextWord), number);
     lane.commit();
     memory.producer.as_neighbour().wake();
-    sleep_until(memory.consumer, [&] {
+    sleep_in_storm(memory.consumer, [&] {
       return lane.ring.tail_moved() || lane.ring.ended() || lane.peek().has_value();
     });
   }

@@ -59,8 +59,8 @@ const TensorSpec* tensor(const BatchSchema& schema, std::string_view name) {
   return nullptr;
 }
 
-std::vector<std::string> problems_of(const std::string& limits, const std::string& settings,
-                                     const std::string& source = "") {
+std::vector<std::string> limit_problems(const std::string& limits, const std::string& settings,
+                                        const std::string& source = "") {
   std::vector<std::string> texts;
   for (const Problem& problem :
        bitext_collator_type().problems(parsed<StageConfig>(stage_text(settings)),
@@ -98,8 +98,8 @@ Array array(const BatchSchema& schema, const RigBatch& batch, std::string_view n
   }
   return result;
 }
-std::vector<std::int64_t> values(const BatchSchema& schema, const RigBatch& batch,
-                                 std::string_view name) {
+std::vector<std::int64_t> values_of(const BatchSchema& schema, const RigBatch& batch,
+                                    std::string_view name) {
   return array(schema, batch, name).values;
 }
 
@@ -109,7 +109,7 @@ std::vector<std::int64_t> seen(const BatchSchema& schema, const RigBatch& batch)
                                 static_cast<std::int64_t>(batch.token[1]), batch.rows,
                                 batch.ragged[0], batch.ragged[1]};
   for (const TensorSpec& spec : schema.tensors()) {
-    const std::vector<std::int64_t> own = values(schema, batch, spec.name());
+    const std::vector<std::int64_t> own = values_of(schema, batch, spec.name());
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -156,8 +156,9 @@ struct Corpus {
   }
 
   // The plan of batch `number`, with rows of `from` (all pairs: none named).
-  [[nodiscard]] PlanMaker plan(std::uint64_t number, std::vector<std::uint32_t> from = {}) const {
-    PlanMaker maker;
+  [[nodiscard]] BatchPlanMaker plan(std::uint64_t number,
+                                    std::vector<std::uint32_t> from = {}) const {
+    BatchPlanMaker maker;
     maker.head.epoch = 1 + number / 10;
     maker.head.batch = number % 10;
     maker.head.batches = 10;
@@ -214,7 +215,7 @@ struct CollatorRig {
 TEST(BitextCollator, APlanBecomesABatch) {
   const Corpus corpus;
   CollatorRig one;
-  PlanMaker plan = corpus.plan(12, {0, 1});
+  BatchPlanMaker plan = corpus.plan(12, {0, 1});
   plan.rows = {{0, 0, 0}, {3, 1, 0}, {1, 1, 0}};
   one.feed(plan.bytes());
   one.run();
@@ -248,7 +249,7 @@ TEST(BitextCollator, APlanBecomesABatch) {
 TEST(BitextCollator, OnDemandThereAreNarrowTokensLanguagesAndDirections) {
   const Corpus corpus;
   CollatorRig one("compact: true enable_lang_ids: true lineage: true pad_to_multiple: 8");
-  PlanMaker plan = corpus.plan(0, {0, 2});
+  BatchPlanMaker plan = corpus.plan(0, {0, 2});
   plan.rows = {{0, 0, 0}, {3, 1, 0}};
   one.feed(plan.bytes());
   one.run();
@@ -256,25 +257,25 @@ TEST(BitextCollator, OnDemandThereAreNarrowTokensLanguagesAndDirections) {
   const RigBatch& batch = one.rig.batches()[0];
   EXPECT_EQ(tensor(one.schema, "src_tokens")->dtype(), "int32");
   EXPECT_THAT(array(one.schema, batch, "src_tokens").shape, ElementsAre(2, 8));
-  EXPECT_THAT(values(one.schema, batch, "src_tokens"),
+  EXPECT_THAT(values_of(one.schema, batch, "src_tokens"),
               ElementsAre(1, 1, 502, 5003, 5003, 5003, 5003, 2, 1, 1, 1, 1, 1, 500, 1000, 2));
   EXPECT_THAT(array(one.schema, batch, "src_lang_id").shape, ElementsAre(2, 1));
-  EXPECT_THAT(values(one.schema, batch, "src_lang_id"), ElementsAre(3, 1));
-  EXPECT_THAT(values(one.schema, batch, "tgt_lang_id"), ElementsAre(13, 11));
-  EXPECT_THAT(values(one.schema, batch, "direction"), ElementsAre(2, 0));
+  EXPECT_THAT(values_of(one.schema, batch, "src_lang_id"), ElementsAre(3, 1));
+  EXPECT_THAT(values_of(one.schema, batch, "tgt_lang_id"), ElementsAre(13, 11));
+  EXPECT_THAT(values_of(one.schema, batch, "direction"), ElementsAre(2, 0));
 }
 
 TEST(BitextCollator, FixedLengthsAreTheLongestSentencesThatArePlanned) {
   const Corpus corpus;
   CollatorRig one("pad_to_fixed_length: true left_pad_source: false left_pad_target: true");
-  PlanMaker plan = corpus.plan(0, {0});
+  BatchPlanMaker plan = corpus.plan(0, {0});
   plan.rows = {{1, 0, 0}};
   one.feed(plan.bytes());
   one.run();
   const RigBatch& batch = one.rig.batches()[0];
-  EXPECT_THAT(values(one.schema, batch, "src_tokens"),
+  EXPECT_THAT(values_of(one.schema, batch, "src_tokens"),
               ElementsAre(500, 1001, 1001, 2, 1, 1, 1, 1, 1, 1, 1, 1));
-  EXPECT_THAT(values(one.schema, batch, "prev_output_tokens"),
+  EXPECT_THAT(values_of(one.schema, batch, "prev_output_tokens"),
               ElementsAre(1, 1, 1, 1, 1, 1, 1, 1, 2, 600, 2001, 2001));
 }
 
@@ -332,9 +333,9 @@ TEST(BitextCollator, WaitsForAFreeSlotAndGoesOn) {
 
 void expect_empty(CollatorRig& one, const RigBatch& batch) {
   EXPECT_EQ(batch.rows, 0U);
-  EXPECT_THAT(values(one.schema, batch, "src_tokens"), IsEmpty());
-  EXPECT_THAT(values(one.schema, batch, "ntokens"), ElementsAre(0));
-  EXPECT_THAT(values(one.schema, batch, "nsentences"), ElementsAre(0));
+  EXPECT_THAT(values_of(one.schema, batch, "src_tokens"), IsEmpty());
+  EXPECT_THAT(values_of(one.schema, batch, "ntokens"), ElementsAre(0));
+  EXPECT_THAT(values_of(one.schema, batch, "nsentences"), ElementsAre(0));
 }
 
 TEST(BitextCollator, ARecordThatIsNoPlanBecomesABatchOfNoRows) {
@@ -342,7 +343,7 @@ TEST(BitextCollator, ARecordThatIsNoPlanBecomesABatchOfNoRows) {
   const std::string good = corpus.plan(1).bytes();
   std::vector<std::string> bad = {"", "short", good.substr(0, 64), good.substr(0, good.size() - 8)};
   {
-    PlanMaker plan = corpus.plan(1);
+    BatchPlanMaker plan = corpus.plan(1);
     plan.rows[0].part = 3;  // which there is not
     bad.push_back(plan.bytes());
     plan = corpus.plan(1);
@@ -360,7 +361,7 @@ TEST(BitextCollator, ARecordThatIsNoPlanBecomesABatchOfNoRows) {
   for (std::size_t i = 0; i < bad.size(); ++i) {
     SCOPED_TRACE(i);
     expect_empty(one, one.rig.batches()[i]);
-    EXPECT_THAT(values(one.schema, one.rig.batches()[i], "position"), Each(0));
+    EXPECT_THAT(values_of(one.schema, one.rig.batches()[i], "position"), Each(0));
   }
   EXPECT_EQ(one.rig.batches().back().rows, 3U);
   EXPECT_EQ(one.counter("plans_damaged"), bad.size());
@@ -406,7 +407,7 @@ TEST(BitextCollator, APlanThatIsSetAsideBecomesABatchOfNoRowsAtItsPlace) {
         EXPECT_EQ(batch.token[0], 1 + number / 10);
         EXPECT_EQ(batch.token[1], number % 10);
         EXPECT_EQ(batch.rows, number == bad ? 0 : 2 + number % 5);
-        EXPECT_THAT(values(one.schema, batch, "position"),
+        EXPECT_THAT(values_of(one.schema, batch, "position"),
                     ElementsAre(1 + number / 10, number % 10, 10, number == 6 ? 1 : 0, 3, 4, 1, 0));
       }
       expect_empty(one, one.rig.batches()[bad]);
@@ -462,8 +463,8 @@ TEST(BitextCollator, WhatIsOwedForAPlanThatWasSetAsideSurvivesDeathsAndFullSlots
 // ---- files that are not as planned
 
 // Rows of pair 0 are in every batch, rows of pair 1 are what becomes of it.
-PlanMaker of_two_pairs(const Corpus& corpus) {
-  PlanMaker plan = corpus.plan(0, {0, 1});
+BatchPlanMaker of_two_pairs(const Corpus& corpus) {
+  BatchPlanMaker plan = corpus.plan(0, {0, 1});
   plan.rows = {{3, 0, 0}, {2, 1, 0}, {4, 0, 0}, {1, 1, 0}, {0, 1, 0}};
   return plan;
 }
@@ -482,9 +483,9 @@ TEST(BitextCollator, SentencesOfFilesThatVanishAreMissingUntilTheyAreBack) {
   one.feed(of_two_pairs(corpus).bytes());
   one.run();
   ASSERT_THAT(one.rig.batches(), SizeIs(3));
-  EXPECT_THAT(values(one.schema, one.rig.batches()[0], "id"), ElementsAre(4, 3));
-  EXPECT_THAT(values(one.schema, one.rig.batches()[1], "id"), ElementsAre(4, 3, 2, 1, 0));
-  EXPECT_THAT(values(one.schema, one.rig.batches()[2], "id"), ElementsAre(4, 3, 2, 1, 0));
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[0], "id"), ElementsAre(4, 3));
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[1], "id"), ElementsAre(4, 3, 2, 1, 0));
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[2], "id"), ElementsAre(4, 3, 2, 1, 0));
   EXPECT_EQ(one.counter("skipped_unreadable"), 3U);
   EXPECT_EQ(one.counter("rows"), 12U);
   EXPECT_THAT(one.rig.log("skipped_unreadable"), Contains(HasSubstr(corpus.source(1))));
@@ -515,7 +516,7 @@ TEST(BitextCollator, SentencesBehindTheEndOfACutOffFileAreMissing) {
   one.feed(of_two_pairs(corpus).bytes());
   one.run();
   ASSERT_THAT(one.rig.batches(), SizeIs(1));
-  EXPECT_THAT(values(one.schema, one.rig.batches()[0], "id"), ElementsAre(4, 3, 1, 0));
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[0], "id"), ElementsAre(4, 3, 1, 0));
   EXPECT_EQ(one.counter("skipped_out_of_bounds"), 1U);
   EXPECT_THAT(one.rig.log("skipped_out_of_bounds"),
               Contains(HasSubstr(fmt::format("path={} sentence=2: ", corpus.target(1)))));
@@ -530,12 +531,12 @@ TEST(BitextCollator, SentencesThatAreLongerThanPlannedAreMissing) {
   write_token_file(corpus.source(1), longer);
   write_token_file(corpus.target(1), sentences_of(3, kSentences));
   CollatorRig one;
-  PlanMaker plan = of_two_pairs(corpus);
+  BatchPlanMaker plan = of_two_pairs(corpus);
   plan.add_row(0, 0);  // five rows are there already
   one.feed(plan.bytes());
   one.run();
   ASSERT_THAT(one.rig.batches(), SizeIs(1));
-  EXPECT_THAT(values(one.schema, one.rig.batches()[0], "id"), ElementsAre(2, 4, 3, 0, 0));
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[0], "id"), ElementsAre(2, 4, 3, 0, 0));
   EXPECT_EQ(one.counter("skipped_too_large"), 1U);
   EXPECT_THAT(one.rig.log("skipped_too_large"), Contains(HasSubstr(" sentence=1: ")));
 }
@@ -543,12 +544,12 @@ TEST(BitextCollator, SentencesThatAreLongerThanPlannedAreMissing) {
 TEST(BitextCollator, APlanWithMoreRowsThanFitLosesThose) {
   const Corpus corpus;
   CollatorRig one("", "batch_size: 3 max_source_positions: 12 max_target_positions: 12");
-  PlanMaker plan = corpus.plan(0, {0});
+  BatchPlanMaker plan = corpus.plan(0, {0});
   plan.rows.clear();
   for (std::uint64_t i = 0; i < 1000; ++i) plan.add_row(0, i % kSentences);
   one.feed(plan.bytes());
   one.run();
-  EXPECT_THAT(values(one.schema, one.rig.batches()[0], "id"), ElementsAre(2, 1, 0));
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[0], "id"), ElementsAre(2, 1, 0));
   EXPECT_EQ(one.counter("skipped_too_large"), 997U);
 }
 
@@ -557,17 +558,17 @@ TEST(BitextCollator, APlanWithMoreRowsThanFitLosesThose) {
 TEST(BitextCollator, OneNumberForTwoPairsOfFilesIsNotMixedUp) {
   const Corpus corpus;
   CollatorRig one;
-  PlanMaker plan = corpus.plan(0, {0, 1});
+  BatchPlanMaker plan = corpus.plan(0, {0, 1});
   plan.parts[1].number = 0;
   plan.rows = {{0, 0, 0}, {1, 1, 0}};
   one.feed(plan.bytes());
-  PlanMaker other = corpus.plan(0, {2});
+  BatchPlanMaker other = corpus.plan(0, {2});
   other.parts[0].number = 0;
   other.rows = {{2, 0, 0}};
   one.feed(other.bytes());
   one.run();
-  EXPECT_THAT(values(one.schema, one.rig.batches()[0], "id"), ElementsAre(0));
-  EXPECT_THAT(values(one.schema, one.rig.batches()[1], "src_tokens"),
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[0], "id"), ElementsAre(0));
+  EXPECT_THAT(values_of(one.schema, one.rig.batches()[1], "src_tokens"),
               ElementsAre(502, 5002, 5002, 5002, 2));
   EXPECT_EQ(one.counter("skipped_changed"), 1U);
 }
@@ -598,13 +599,13 @@ TEST(BitextCollator, NoMoreFilesAreOpenThanALaneMayHave) {
   std::size_t most = 0;
   for (std::uint32_t pair = 0; pair < corpus.pairs; ++pair) {
     one.feed(corpus.plan(2, {pair}).bytes());
-    for (std::uint32_t lane = 1; lane < kLanes; ++lane) one.feed(PlanMaker{}.bytes());
+    for (std::uint32_t lane = 1; lane < kLanes; ++lane) one.feed(BatchPlanMaker{}.bytes());
     one.rig.run();
     most = std::max(most, mappings(corpus.dir.path()));
   }
   EXPECT_EQ(most, 128U * 4);
   // A plan gets what it needs, whatever that is, for as long as it is at hand.
-  PlanMaker plan;
+  BatchPlanMaker plan;
   for (std::uint32_t pair = 0; pair < corpus.pairs; ++pair) {
     plan.add_part(pair, kSentences, corpus.source(pair), corpus.target(pair));
     if (pair % 10 == 0) plan.add_row(pair, 0);
@@ -660,24 +661,24 @@ TEST(BitextCollatorSchema, HasRoomForTheLargestBatchOfThePlanner) {
 }
 
 TEST(BitextCollatorProblems, ASlotThatNoMachineWouldWantIsRefused) {
-  EXPECT_THAT(problems_of(kLimits, ""), IsEmpty());
-  EXPECT_THAT(problems_of("max_tokens: 16384", "pad_to_multiple: 8 pad_to_fixed_length: true"),
+  EXPECT_THAT(limit_problems(kLimits, ""), IsEmpty());
+  EXPECT_THAT(limit_problems("max_tokens: 16384", "pad_to_multiple: 8 pad_to_fixed_length: true"),
               IsEmpty());
-  EXPECT_THAT(problems_of("max_tokens: 65536", "pad_to_fixed_length: true"),
+  EXPECT_THAT(limit_problems("max_tokens: 65536", "pad_to_fixed_length: true"),
               ElementsAre(HasSubstr("pad_to_fixed_length: the largest batch of 65536 sentences")));
   EXPECT_THAT(
-      problems_of("max_tokens: 16777216 max_source_positions: 65534 max_target_positions: 65534",
-                  "pad_to_multiple: 65536"),
+      limit_problems("max_tokens: 16777216 max_source_positions: 65534 max_target_positions: 65534",
+                     "pad_to_multiple: 65536"),
       ElementsAre(HasSubstr("pad_to_multiple: ")));
-  EXPECT_THAT(problems_of("batch_size: 1048576 max_source_positions: 65534", ""),
+  EXPECT_THAT(limit_problems("batch_size: 1048576 max_source_positions: 65534", ""),
               ElementsAre(HasSubstr("lower max_tokens, batch_size")));
 }
 
 TEST(BitextCollatorProblems, TokensInThePlacesOfEosNeedTargetsPaddedOnTheRight) {
-  EXPECT_THAT(problems_of(kLimits, "left_pad_target: true", "lang_tok_replacing_bos_eos: true"),
+  EXPECT_THAT(limit_problems(kLimits, "left_pad_target: true", "lang_tok_replacing_bos_eos: true"),
               ElementsAre(HasSubstr("left_pad_target: ")));
-  EXPECT_THAT(problems_of(kLimits, "", "lang_tok_replacing_bos_eos: true"), IsEmpty());
-  EXPECT_THAT(problems_of(kLimits, "left_pad_target: true"), IsEmpty());
+  EXPECT_THAT(limit_problems(kLimits, "", "lang_tok_replacing_bos_eos: true"), IsEmpty());
+  EXPECT_THAT(limit_problems(kLimits, "left_pad_target: true"), IsEmpty());
 }
 
 }  // namespace

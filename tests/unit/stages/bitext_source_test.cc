@@ -36,7 +36,7 @@ const std::string kExamplePairs =
 
 // "eng-tur 0/2: train.eng-tur.eng|train.eng-tur.tur 300 x2 tag 508; ...", the names from the last
 // two parts of the path on.
-std::string told(const BitextDirection& direction) {
+std::string told_of(const BitextDirection& direction) {
   std::vector<std::string> parts;
   for (const BitextPart& part : direction.parts()) {
     const auto name = [](const std::string& path) {
@@ -76,7 +76,7 @@ struct Source {
   }
   [[nodiscard]] std::vector<std::string> all() const {
     std::vector<std::string> all;
-    for (const BitextDirection& direction : directions()) all.push_back(told(direction));
+    for (const BitextDirection& direction : directions()) all.push_back(told_of(direction));
     return all;
   }
   // Of shard 0: "504 507" or "- -" for each direction.
@@ -96,7 +96,7 @@ struct Source {
   LaneRig rig;
 };
 
-std::vector<std::string> problems_of(const std::string& own, bool warnings = false) {
+std::vector<std::string> source_problems(const std::string& own, bool warnings = false) {
   BitextSourceConfig config;
   if (!google::protobuf::TextFormat::ParseFromString(own, &config)) return {"not understood"};
   std::vector<std::string> all;
@@ -105,7 +105,7 @@ std::vector<std::string> problems_of(const std::string& own, bool warnings = fal
   }
   return all;
 }
-std::vector<std::string> warnings_of(const std::string& own) { return problems_of(own, true); }
+std::vector<std::string> warnings_of(const std::string& own) { return source_problems(own, true); }
 
 // A direction's two files in a directory.
 void write_pair(const TokenDir& directory, const std::string& name, const std::string& first,
@@ -267,15 +267,15 @@ TEST(BitextFiles, AnIndexWithoutItsDataIsNoFileForFairseq) {
   made.directory.remove("s0/train.a-b.a.bin");
   for (const char* compat : {"compat: NLLB", "compat: MAIN"}) {
     const std::string own = made.first() + "lang_pairs: 'a-b' " + compat;
-    EXPECT_THAT(problems_of(own), IsEmpty());
+    EXPECT_THAT(source_problems(own), IsEmpty());
     EXPECT_THAT(Source(own).finish().all(),
                 ElementsAre("main:a-b 0/1: s0/train.b-a.a|s0/train.b-a.b 3"));
   }
   const auto refused = ElementsAre(HasSubstr("s0/train.a-b.a.bin: there is no such file"));
-  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'a-b'"), refused);
+  EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'a-b'"), refused);
   // The target's side is not asked.
   made.directory.remove("s0/train.b-a.b.bin");
-  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'a-b' compat: NLLB"),
+  EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'a-b' compat: NLLB"),
               ElementsAre(HasSubstr("s0/train.b-a.b.bin: there is no such file")));
   // The fold is missing; of one that is reversed and back-translated too.
   made.directory.remove("s0/train_mmt_bt.a-b.a.bin");
@@ -361,7 +361,7 @@ TEST(BitextFiles, ShardsMayBeAnywhereWithoutCompat) {
   EXPECT_THAT(Source(made.shards() + "lang_pairs: 'b-c'").finish().all(),
               ElementsAre("main:b-c 0/1: s1/train.b-c.b|s1/train.b-c.c 3"));
   // With fairseq's rules it is looked for in the first directory, and not there.
-  EXPECT_THAT(problems_of(made.shards() + "lang_pairs: 'b-c' compat: MAIN"),
+  EXPECT_THAT(source_problems(made.shards() + "lang_pairs: 'b-c' compat: MAIN"),
               ElementsAre(AllOf(HasSubstr("lang_pairs[0]: direction main:b-c has 1 shards"),
                                 HasSubstr(made.directory.path("s0")))));
 }
@@ -487,20 +487,20 @@ TEST(BitextTokens, ReplacingAndTruncationAreSaid) {
 // ---- what is refused before the start
 
 TEST(BitextProblems, NoneOfTheExample) {
-  EXPECT_THAT(problems_of(kExampleShards + kExamplePairs + "encoder_langtok: SRC"), IsEmpty());
-  EXPECT_THAT(problems_of(kExampleShards + kExamplePairs +
-                          "subsets: ['train', 'train_mining'] compat: NLLB "
-                          "add_data_source_prefix_tags: true"),
+  EXPECT_THAT(source_problems(kExampleShards + kExamplePairs + "encoder_langtok: SRC"), IsEmpty());
+  EXPECT_THAT(source_problems(kExampleShards + kExamplePairs +
+                              "subsets: ['train', 'train_mining'] compat: NLLB "
+                              "add_data_source_prefix_tags: true"),
               IsEmpty());
 }
 
 TEST(BitextProblems, OfSettings) {
   const Made made;
   const std::string good = made.first() + "lang_pairs: 'a-b' ";
-  ASSERT_THAT(problems_of(good), IsEmpty());
+  ASSERT_THAT(source_problems(good), IsEmpty());
   const auto only = [&](const std::string& more, const std::string& field,
                         const std::string& text) {
-    EXPECT_THAT(problems_of(good + more),
+    EXPECT_THAT(source_problems(good + more),
                 ElementsAre(AllOf(HasSubstr(field + ": "), HasSubstr(text))))
         << more;
   };
@@ -532,21 +532,23 @@ TEST(BitextProblems, OfSettings) {
   only("extra_data { category: 'x' lang_pairs: 'c-a' }", "extra_data[0].directory", "no directory");
   only(fmt::format("extra_data {{ category: 'x' {} }}", made.first()), "extra_data[0].lang_pairs",
        "no direction");
-  EXPECT_THAT(problems_of("lang_pairs: 'a-b'"), ElementsAre(HasSubstr("directory: no directory")));
-  EXPECT_THAT(problems_of(made.first()), ElementsAre(HasSubstr("lang_pairs: no direction")));
+  EXPECT_THAT(source_problems("lang_pairs: 'a-b'"),
+              ElementsAre(HasSubstr("directory: no directory")));
+  EXPECT_THAT(source_problems(made.first()), ElementsAre(HasSubstr("lang_pairs: no direction")));
 }
 
 TEST(BitextProblems, OfDirectories) {
   const Made made;
   const std::string pairs = "lang_pairs: 'a-b' ";
-  EXPECT_THAT(problems_of(pairs + fmt::format("{} directory: '{}'", made.first(),
-                                              made.directory.path("none"))),
+  EXPECT_THAT(source_problems(pairs + fmt::format("{} directory: '{}'", made.first(),
+                                                  made.directory.path("none"))),
               ElementsAre(AllOf(HasSubstr("directory[1]: "), HasSubstr("/none"))));
-  EXPECT_THAT(problems_of(pairs + fmt::format("{0} directory: '{1}:{1}'", made.first(),
-                                              made.directory.path("s1"))),
+  EXPECT_THAT(source_problems(pairs + fmt::format("{0} directory: '{1}:{1}'", made.first(),
+                                                  made.directory.path("s1"))),
               ElementsAre(HasSubstr("instead of joined by colons")));
   // None of them is there: what is not there yet is waited for.
-  EXPECT_THAT(problems_of(pairs + "encoder_langtok: SRC directory: '/nowhere/at/all'"), IsEmpty());
+  EXPECT_THAT(source_problems(pairs + "encoder_langtok: SRC directory: '/nowhere/at/all'"),
+              IsEmpty());
 }
 
 TEST(BitextProblems, OfDirectionsWithoutFilesSayWhatIsThere) {
@@ -555,14 +557,14 @@ TEST(BitextProblems, OfDirectionsWithoutFilesSayWhatIsThere) {
                              HasSubstr("train.b-c.b.idx"), HasSubstr("train.c-b.b.idx"),
                              HasSubstr("there are a-b, c-a"), HasSubstr("allow_missing"));
   const std::string own = made.first() + "lang_pairs: ['a-b', 'b-c'] ";
-  EXPECT_THAT(problems_of(own), ElementsAre(missing));
-  EXPECT_THAT(problems_of(own + "compat: MAIN"), ElementsAre(missing));
-  EXPECT_THAT(problems_of(own + "compat: NLLB"), IsEmpty());
-  EXPECT_THAT(problems_of(own + "compat: NLLB allow_missing: false"), ElementsAre(missing));
-  EXPECT_THAT(problems_of(own + "allow_missing: true"), IsEmpty());
-  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'b-c' allow_missing: true"),
+  EXPECT_THAT(source_problems(own), ElementsAre(missing));
+  EXPECT_THAT(source_problems(own + "compat: MAIN"), ElementsAre(missing));
+  EXPECT_THAT(source_problems(own + "compat: NLLB"), IsEmpty());
+  EXPECT_THAT(source_problems(own + "compat: NLLB allow_missing: false"), ElementsAre(missing));
+  EXPECT_THAT(source_problems(own + "allow_missing: true"), IsEmpty());
+  EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'b-c' allow_missing: true"),
               ElementsAre(HasSubstr("none of the directions has token files")));
-  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'a-b' subsets: 'test'"),
+  EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'a-b' subsets: 'test'"),
               ElementsAre(HasSubstr("nothing is there of these subsets")));
 }
 
@@ -586,7 +588,7 @@ TEST(BitextProblems, DirectionsWithoutFilesAreWarnedOfWhereTheyAreAllowed) {
               ElementsAre(HasSubstr("direction main:a-c has 1 shards")));
   std::string many = own + "compat: NLLB ";
   for (int i = 0; i < 50; ++i) many += fmt::format("lang_pairs: 'l{}-a' ", i);
-  EXPECT_THAT(problems_of(many), IsEmpty());
+  EXPECT_THAT(source_problems(many), IsEmpty());
   const std::vector<std::string> warnings = warnings_of(many);
   EXPECT_THAT(warnings, SizeIs(21));
   EXPECT_THAT(warnings.back(), HasSubstr("31 more directions"));
@@ -596,35 +598,35 @@ TEST(BitextProblems, OfDictionaries) {
   const Made made;
   const std::string own = made.first() + "lang_pairs: ['a-b', 'c-a'] encoder_langtok: SRC ";
   made.directory.write("s0/dict.c.txt", "x 1\nw 1\n");
-  EXPECT_THAT(problems_of(own),
+  EXPECT_THAT(source_problems(own),
               ElementsAre(AllOf(HasSubstr("dict.a.txt and "), HasSubstr("dict.c.txt differ"),
                                 HasSubstr("id 5 is 'y' in the one and 'w'"),
                                 HasSubstr("source_dictionary"))));
   made.directory.write("s0/dict.c.txt", "x 1\ny 1\nz 1\n");
-  EXPECT_THAT(problems_of(own), ElementsAre(HasSubstr("6 symbols and the other 7")));
+  EXPECT_THAT(source_problems(own), ElementsAre(HasSubstr("6 symbols and the other 7")));
   made.directory.write("s0/dict.c.txt", "x 9\r\ny 9");
-  EXPECT_THAT(problems_of(own), IsEmpty()) << "counts and line ends do not matter";
+  EXPECT_THAT(source_problems(own), IsEmpty()) << "counts and line ends do not matter";
   made.directory.write("s0/dict.c.txt", "x 1\ny\n");
-  EXPECT_THAT(problems_of(own), ElementsAre(AllOf(HasSubstr("dict.c.txt: line 2 (offset 4)"),
-                                                  HasSubstr("write it as 'SYMBOL COUNT'"),
-                                                  Not(HasSubstr("put it there")))));
+  EXPECT_THAT(source_problems(own), ElementsAre(AllOf(HasSubstr("dict.c.txt: line 2 (offset 4)"),
+                                                      HasSubstr("write it as 'SYMBOL COUNT'"),
+                                                      Not(HasSubstr("put it there")))));
   made.directory.remove("s0/dict.c.txt");
-  EXPECT_THAT(problems_of(own),
+  EXPECT_THAT(source_problems(own),
               ElementsAre(AllOf(HasSubstr("directory[0]: "), HasSubstr("dict.c.txt"),
                                 HasSubstr("put it there, or give dictionary"))));
   fs::create_symlink(std::string(300, 'x'), made.directory.path("s0/dict.c.txt"));
-  EXPECT_THAT(problems_of(own), ElementsAre(AllOf(HasSubstr("check who may read it"),
-                                                  Not(HasSubstr("put it there")))));
+  EXPECT_THAT(source_problems(own), ElementsAre(AllOf(HasSubstr("check who may read it"),
+                                                      Not(HasSubstr("put it there")))));
   made.directory.remove("s0/dict.c.txt");
-  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'c-a'"), IsEmpty())
+  EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'c-a'"), IsEmpty())
       << "without tokens nobody asks it";
-  EXPECT_THAT(problems_of(own + "dictionary: '/nowhere/dict.txt'"),
+  EXPECT_THAT(source_problems(own + "dictionary: '/nowhere/dict.txt'"),
               ElementsAre(AllOf(HasSubstr("dictionary: "), HasSubstr("/nowhere/dict.txt"),
                                 HasSubstr("give one that is there"))));
-  EXPECT_THAT(problems_of(own + fmt::format("dictionary: '{0}' source_dictionary: '{0}'",
-                                            made.directory.path("s0/dict.a.txt"))),
+  EXPECT_THAT(source_problems(own + fmt::format("dictionary: '{0}' source_dictionary: '{0}'",
+                                                made.directory.path("s0/dict.a.txt"))),
               ElementsAre(HasSubstr("keep one kind")));
-  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'a-b' lang_dict: '/nowhere/langs'"),
+  EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'a-b' lang_dict: '/nowhere/langs'"),
               ElementsAre(AllOf(HasSubstr("lang_dict: "), HasSubstr("/nowhere/langs"))));
 }
 
@@ -632,21 +634,22 @@ TEST(BitextProblems, OfTokenFiles) {
   const Made made;
   const std::string own = made.shards() + "lang_pairs: ['a-b', 'c-a'] ";
   made.directory.write("s1/train.a-b.b", MadeTokens{made_sentences(9)});
-  EXPECT_THAT(problems_of(own), ElementsAre(AllOf(HasSubstr("lang_pairs[0]: "),
-                                                  HasSubstr("s1/train.a-b.a.idx has 11 sentences"),
-                                                  HasSubstr("s1/train.a-b.b.idx 9"))));
+  EXPECT_THAT(source_problems(own),
+              ElementsAre(AllOf(HasSubstr("lang_pairs[0]: "),
+                                HasSubstr("s1/train.a-b.a.idx has 11 sentences"),
+                                HasSubstr("s1/train.a-b.b.idx 9"))));
   made.directory.write("s1/train.a-b.b.idx", "nonsense");
-  EXPECT_THAT(problems_of(own), ElementsAre(HasSubstr("s1/train.a-b.b.idx: offset 0")));
+  EXPECT_THAT(source_problems(own), ElementsAre(HasSubstr("s1/train.a-b.b.idx: offset 0")));
   made.directory.remove("s1/train.a-b.b.idx");
-  EXPECT_THAT(problems_of(own), ElementsAre(HasSubstr("s1/train.a-b.b.idx: there is no such")));
+  EXPECT_THAT(source_problems(own), ElementsAre(HasSubstr("s1/train.a-b.b.idx: there is no such")));
   write_pair(made.directory, "s1/train", "a", "b", 4);
   made.directory.remove("s1/train.a-b.a.bin");
   made.directory.remove("s0/train.c-a.c.bin");
-  EXPECT_THAT(problems_of(own),
+  EXPECT_THAT(source_problems(own),
               ElementsAre(AllOf(HasSubstr("lang_pairs[0]: "), HasSubstr("train.a-b.a.bin")),
                           AllOf(HasSubstr("lang_pairs[1]: "), HasSubstr("train.c-a.c.bin"))));
   write_pair(made.directory, "s0/train", "a", "b", 0);
-  EXPECT_THAT(problems_of(made.first() + "lang_pairs: 'a-b'"),
+  EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'a-b'"),
               ElementsAre(HasSubstr("all token files are empty")));
 }
 
@@ -657,10 +660,10 @@ TEST(BitextProblems, OfTokenFilesThatHaveBeenCutOff) {
        {formats::TokenFile::Kind::kMapped, formats::TokenFile::Kind::kLegacy}) {
     const MadeTokens tokens{made_sentences(10, 2), formats::TokenCode::kInt32, kind};
     made.directory.write("s0/train.a-b.b", tokens);
-    ASSERT_THAT(problems_of(own), IsEmpty());
+    ASSERT_THAT(source_problems(own), IsEmpty());
     for (const std::size_t bytes : {std::size_t{0}, std::size_t{9}, tokens.data().size() - 1}) {
       made.directory.write("s0/train.a-b.b.bin", tokens.data().substr(0, bytes));
-      EXPECT_THAT(problems_of(own),
+      EXPECT_THAT(source_problems(own),
                   ElementsAre(AllOf(
                       HasSubstr("lang_pairs[0]: "),
                       HasSubstr(fmt::format("s0/train.a-b.b.bin: offset {}: ", bytes)),
@@ -668,10 +671,10 @@ TEST(BitextProblems, OfTokenFilesThatHaveBeenCutOff) {
     }
     // Longer than the index says is no harm.
     made.directory.write("s0/train.a-b.b.bin", tokens.data() + "more");
-    EXPECT_THAT(problems_of(own), IsEmpty());
+    EXPECT_THAT(source_problems(own), IsEmpty());
   }
   made.directory.write("s0/train.c-a.c.bin", "");
-  EXPECT_THAT(problems_of(own), ElementsAre(HasSubstr("s0/train.c-a.c.bin: offset 0: ")));
+  EXPECT_THAT(source_problems(own), ElementsAre(HasSubstr("s0/train.c-a.c.bin: offset 0: ")));
 }
 
 TEST(BitextProblems, OfManyDirectionsAreCounted) {
@@ -682,7 +685,7 @@ TEST(BitextProblems, OfManyDirectionsAreCounted) {
     write_pair(made.directory, "s0/train", fmt::format("l{}", i), "a", 3);
     made.directory.write(fmt::format("s0/train.l{0}-a.l{0}.idx", i), "nonsense");
   }
-  const std::vector<std::string> problems = problems_of(own);
+  const std::vector<std::string> problems = source_problems(own);
   EXPECT_THAT(problems, SizeIs(21));
   EXPECT_THAT(problems.back(), HasSubstr("30 more directions"));
 }

@@ -29,7 +29,7 @@ T field(const std::vector<std::byte>& record, std::size_t offset) {
   return value;
 }
 
-void describe(LaneRig& rig, const std::string& settings = "", std::uint32_t sinks = 1) {
+void describe_rescorer(LaneRig& rig, const std::string& settings = "", std::uint32_t sinks = 1) {
   rig.add_source("chunks", 1, {.capacity = 64, .bytes = 4 << 20});
   rig.add_stage(fmt::format("name: 'rescorer' chunk_rescorer {{ input: 'chunks' {} }}", settings));
   rig.add_sink("out", "rescorer", sinks);
@@ -38,7 +38,7 @@ void describe(LaneRig& rig, const std::string& settings = "", std::uint32_t sink
 
 RigRecord rescored(const RigRecord& chunk, const std::string& settings = "") {
   LaneRig rig;
-  describe(rig, settings);
+  describe_rescorer(rig, settings);
   rig.feed("chunks", chunk);
   rig.finish("chunks");
   rig.run();
@@ -145,7 +145,7 @@ TEST(ChunkRescorer, LeavesOtherVersionsWhatTheyAre) {
 
 TEST(ChunkRescorer, CountsWhatItDoes) {
   LaneRig rig;
-  describe(rig, "policy_offset: -1 deblunder_threshold: 0.05 deblunder_width: 0.02");
+  describe_rescorer(rig, "policy_offset: -1 deblunder_threshold: 0.05 deblunder_width: 0.02");
   rig.feed("chunks", chunk_of_records(1, 0, sample_records(kSampleGames[1])));
   rig.feed("chunks", chunk_of_records(2, 0, records_of_version(4, 6), 4));
   rig.finish("chunks");
@@ -168,7 +168,7 @@ TEST(ChunkRescorer, GivesTheSameWithLanesAndRestarts) {
   }
   const auto run = [&chunks](const std::string& lanes, double restarts) {
     LaneRig rig;
-    describe(rig, "policy_temperature: 1.5 queue_capacity: 2 " + lanes);
+    describe_rescorer(rig, "policy_temperature: 1.5 queue_capacity: 2 " + lanes);
     for (const RigRecord& chunk : chunks) rig.feed("chunks", chunk);
     rig.finish("chunks");
     std::mt19937_64 random(8);
@@ -186,7 +186,7 @@ TEST(ChunkRescorer, GivesTheSameWithLanesAndRestarts) {
 TEST(ChunkRescorer, SkipsAChunkThatContradictsItself) {
   const RigRecord whole = chunk_of_records(1, 0, records_of_version(6, 3));
   LaneRig rig;
-  describe(rig);
+  describe_rescorer(rig);
   rig.feed("chunks", {.bytes = whole.bytes.substr(0, whole.bytes.size() - 16)});
   rig.feed("chunks", {.bytes = "x"});
   rig.feed("chunks", whole);
@@ -199,7 +199,7 @@ TEST(ChunkRescorer, SkipsAChunkThatContradictsItself) {
 
 TEST(ChunkRescorer, SkipsAChunkThatDoesNotFitItsOutput) {
   LaneRig rig;
-  describe(rig, "queue_bytes: 65536");
+  describe_rescorer(rig, "queue_bytes: 65536");
   rig.feed("chunks", chunk_of_records(1, 0, sample_records(kSampleGames[3])));
   rig.finish("chunks");
   rig.run();
@@ -213,9 +213,9 @@ TEST(ChunkRescorer, SkipsAChunkThatDoesNotFitItsOutput) {
 TEST(ChunkRescorer, SurvivesNoise) {
   std::mt19937_64 random(19);
   LaneRig rig;
-  describe(rig,
-           "queue_capacity: 64 policy_temperature: 0.5 policy_offset: 0.1 "
-           "deblunder_threshold: 0.1 deblunder_width: 0");
+  describe_rescorer(rig,
+                    "queue_capacity: 64 policy_temperature: 0.5 policy_offset: 0.1 "
+                    "deblunder_threshold: 0.1 deblunder_width: 0");
   constexpr std::uint64_t kChunks = 60;
   for (std::uint64_t i = 0; i < kChunks; ++i) {
     Bytes records = sample_records(kSampleGames[i % 4]);
@@ -236,7 +236,8 @@ TEST(ChunkRescorer, SurvivesNoise) {
 // ---- between pool and unpacker
 
 // The positions that come out of the unpacker: identity of the chunk and number in it.
-std::vector<std::array<std::uint64_t, 2>> positions(const std::string& choice, bool between) {
+std::vector<std::array<std::uint64_t, 2>> positions_between(const std::string& choice,
+                                                            bool between) {
   TempDir directory;
   for (const SampleGame& game : kSampleGames) {
     const Bytes records = sample_records(game);
@@ -270,9 +271,9 @@ TEST(ChunkRescorer, LeavesTheUnpackersChoiceAsItIs) {
        {"position_sampling_rate: 1", "position_sampling_rate: 0.1", "position_count: 3",
         "position_count: 2 position_sampling { diff_focus_q_weight: 6 diff_focus_pol_scale: 3.5 "
         "}"}) {
-    const auto plain = positions(choice, false);
+    const auto plain = positions_between(choice, false);
     EXPECT_FALSE(plain.empty());
-    EXPECT_EQ(positions(choice, true), plain) << choice;
+    EXPECT_EQ(positions_between(choice, true), plain) << choice;
   }
 }
 

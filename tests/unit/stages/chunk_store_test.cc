@@ -50,8 +50,8 @@ std::vector<std::byte> stored(ChunkStore& store, std::uint64_t number, std::size
   return {game.begin(), game.end()};
 }
 
-void put(ChunkStore& store, std::uint64_t number, std::uint64_t window_lower = 0,
-         std::size_t bytes = 10'000) {
+void put_chunk(ChunkStore& store, std::uint64_t number, std::uint64_t window_lower = 0,
+               std::size_t bytes = 10'000) {
   store.put(key_of(number), game_of(number, bytes), number, window_lower);
 }
 
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Places, Stores, ::testing::Bool(),
 TEST_P(Stores, GiveBackWhatWasPutIn) {
   ChunkStore store(options());
   EXPECT_TRUE(stored(store, 1).empty());
-  for (std::uint64_t i = 0; i < 300; ++i) put(store, i);
+  for (std::uint64_t i = 0; i < 300; ++i) put_chunk(store, i);
   for (std::uint64_t i = 0; i < 300; ++i) ASSERT_EQ(stored(store, i), game_of(i)) << i;
   const ChunkStore::Figures figures = store.figures();
   EXPECT_EQ(figures.games, 300U);
@@ -80,7 +80,7 @@ TEST_P(Stores, GiveBackWhatWasPutIn) {
 
 TEST_P(Stores, ReadPiecesAndNothingOutsideOfAGame) {
   ChunkStore store(options());
-  put(store, 5);
+  put_chunk(store, 5);
   std::vector<std::byte> scratch;
   auto lease = store.find(key_of(5), 5, scratch);
   ASSERT_TRUE(lease.has_value());
@@ -96,7 +96,7 @@ TEST_P(Stores, ReadPiecesAndNothingOutsideOfAGame) {
 // Full of what is wanted: new games are not taken in, and those that are there stay.
 TEST_P(Stores, KeepWhatIsWantedWhenTheyAreFull) {
   ChunkStore store(options());
-  for (std::uint64_t i = 0; i < 3000; ++i) put(store, i);
+  for (std::uint64_t i = 0; i < 3000; ++i) put_chunk(store, i);
   const ChunkStore::Figures figures = store.figures();
   EXPECT_EQ(figures.bytes, kBudget);
   EXPECT_EQ(figures.games + figures.refused, 3000U);
@@ -109,7 +109,7 @@ TEST_P(Stores, KeepWhatIsWantedWhenTheyAreFull) {
 TEST_P(Stores, LetGoWhatHasLeftTheWindow) {
   ChunkStore store(options());
   constexpr std::uint64_t kWindow = 1000;
-  for (std::uint64_t i = 0; i < 6000; ++i) put(store, i, i < kWindow ? 0 : i - kWindow);
+  for (std::uint64_t i = 0; i < 6000; ++i) put_chunk(store, i, i < kWindow ? 0 : i - kWindow);
   const ChunkStore::Figures figures = store.figures();
   EXPECT_LE(figures.bytes, kBudget);
   EXPECT_GT(figures.evicted, 4000U);
@@ -120,11 +120,11 @@ TEST_P(Stores, LetGoWhatHasLeftTheWindow) {
 
 TEST_P(Stores, KeepALeaseWhoseSegmentGoes) {
   ChunkStore store(options());
-  put(store, 0);
+  put_chunk(store, 0);
   std::vector<std::byte> scratch;
   auto lease = store.find(key_of(0), 0, scratch);
   ASSERT_TRUE(lease.has_value());
-  for (std::uint64_t i = 1; i < 4000; ++i) put(store, i, i);
+  for (std::uint64_t i = 1; i < 4000; ++i) put_chunk(store, i, i);
   EXPECT_TRUE(stored(store, 0).empty());
   const std::vector<std::byte> game = game_of(0);
   const std::span<const std::byte> bytes = lease->at(0, game.size());
@@ -133,20 +133,20 @@ TEST_P(Stores, KeepALeaseWhoseSegmentGoes) {
 
 TEST_P(Stores, TakeNoGameThatIsLargerThanASegment) {
   ChunkStore store(options());
-  put(store, 1, 0, kSegment);
+  put_chunk(store, 1, 0, kSegment);
   EXPECT_TRUE(stored(store, 1, kSegment).empty());
   EXPECT_EQ(store.figures().refused, 1U);
-  put(store, 2, 0, kSegment - 64);
+  put_chunk(store, 2, 0, kSegment - 64);
   EXPECT_EQ(stored(store, 2, kSegment - 64), game_of(2, kSegment - 64));
 }
 
 TEST_P(Stores, ForgetWhatTheyAreTold) {
   ChunkStore store(options());
-  put(store, 1);
+  put_chunk(store, 1);
   store.forget(key_of(1));
   EXPECT_TRUE(stored(store, 1).empty());
   EXPECT_EQ(store.figures().games, 0U);
-  put(store, 1);
+  put_chunk(store, 1);
   EXPECT_EQ(stored(store, 1), game_of(1));
 }
 
@@ -163,7 +163,7 @@ TEST_P(Stores, ServeSeveralThreads) {
         const std::uint64_t number = random() % 2000;
         const std::vector<std::byte> game = stored(store, number);
         if (game.empty()) {
-          put(store, number, 500);
+          put_chunk(store, number, 500);
         } else {
           ++found;
           wrong += game == game_of(number) ? 0 : 1;
@@ -186,7 +186,7 @@ class StoreDirectory : public ::testing::Test {
   }
   void fill(std::uint64_t games) {
     ChunkStore store(options());
-    for (std::uint64_t i = 0; i < games; ++i) put(store, i);
+    for (std::uint64_t i = 0; i < games; ++i) put_chunk(store, i);
   }
   [[nodiscard]] std::vector<std::string> files() const {
     std::vector<std::string> names;
@@ -205,7 +205,7 @@ TEST_F(StoreDirectory, SurvivesTheProcess) {
   EXPECT_EQ(store.figures().games, 250U);
   for (std::uint64_t i = 0; i < 250; ++i) ASSERT_EQ(stored(store, i), game_of(i)) << i;
   // What comes anew goes to files of its own.
-  put(store, 999);
+  put_chunk(store, 999);
   EXPECT_EQ(stored(store, 999), game_of(999));
 }
 
@@ -247,7 +247,7 @@ TEST_F(StoreDirectory, ReadsFilesOfAnyContent) {
   std::filesystem::create_directory(path() + "/00000077.games");
   std::filesystem::create_symlink("/etc/passwd", path() + "/00000078.games");
   ChunkStore store(options());
-  put(store, 1);
+  put_chunk(store, 1);
   EXPECT_EQ(stored(store, 1), game_of(1));
 }
 
@@ -265,7 +265,7 @@ TEST_F(StoreDirectory, LetsGamesOfAnEarlierRunGoFirst) {
   fill(1600);
   ChunkStore store(options());
   for (std::uint64_t i = 800; i < 1600; ++i) ASSERT_FALSE(stored(store, i, 10'000, i).empty());
-  for (std::uint64_t i = 5000; i < 5500; ++i) put(store, i);
+  for (std::uint64_t i = 5000; i < 5500; ++i) put_chunk(store, i);
   EXPECT_GT(store.figures().evicted, 300U);
   for (std::uint64_t i = 1000; i < 1600; ++i) ASSERT_FALSE(stored(store, i).empty()) << i;
   for (std::uint64_t i = 5000; i < 5500; ++i) ASSERT_FALSE(stored(store, i).empty()) << i;
@@ -273,12 +273,12 @@ TEST_F(StoreDirectory, LetsGamesOfAnEarlierRunGoFirst) {
 
 TEST_F(StoreDirectory, BelongsToOneAtATime) {
   ChunkStore first(options());
-  put(first, 1);
+  put_chunk(first, 1);
   {
     ChunkStore second(options());
     EXPECT_THAT(second.problem().value_or(""), HasSubstr("another process uses it"));
     EXPECT_EQ(second.problem(), std::nullopt) << "said once";
-    put(second, 2);
+    put_chunk(second, 2);
     EXPECT_TRUE(stored(second, 1).empty());
     EXPECT_TRUE(stored(second, 2).empty());
   }
@@ -289,16 +289,16 @@ TEST_F(StoreDirectory, ThatCannotBeUsedIsDoneWithout) {
   std::ofstream(path()) << "a file";
   ChunkStore store(options());
   EXPECT_THAT(store.problem().value_or(""), HasSubstr(path()));
-  put(store, 1);
+  put_chunk(store, 1);
   EXPECT_TRUE(stored(store, 1).empty());
 }
 
 TEST_F(StoreDirectory, ThatIsTakenAwayLosesNothingButTheStore) {
   ChunkStore store(options());
-  put(store, 1);
+  put_chunk(store, 1);
   std::filesystem::remove_all(path());
   EXPECT_EQ(stored(store, 1), game_of(1)) << "the file is still open";
-  for (std::uint64_t i = 2; i < 400; ++i) put(store, i);
+  for (std::uint64_t i = 2; i < 400; ++i) put_chunk(store, i);
   EXPECT_THAT(store.problem().value_or(""), HasSubstr("no room"));
   EXPECT_EQ(stored(store, 1), game_of(1));
 }

@@ -134,7 +134,7 @@ TEST(SampleByCount, GivesAscendingPositionsAndTheSameAgain) {
 
 // ---- the stage
 
-void describe(LaneRig& rig, const std::string& settings, std::uint32_t sinks = 1) {
+void describe_unpacker(LaneRig& rig, const std::string& settings, std::uint32_t sinks = 1) {
   rig.add_source("chunks", 1, {.capacity = 64, .bytes = 1 << 20});
   rig.add_stage(fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'chunks' {} }}", settings));
   rig.add_sink("out", "unpacker", sinks);
@@ -149,7 +149,7 @@ std::vector<std::uint64_t> ids(const std::vector<RigRecord>& frames) {
 
 TEST(ChunkUnpacker, GivesEveryFrameInOrderWithItsLineage) {
   LaneRig rig;
-  describe(rig, "position_sampling_rate: 1 queue_capacity: 64");
+  describe_unpacker(rig, "position_sampling_rate: 1 queue_capacity: 64");
   rig.feed("chunks", chunk_record(111, 0, 100, 5));
   rig.feed("chunks", chunk_record(222, 9, 200, 3));
   rig.finish("chunks");
@@ -168,7 +168,7 @@ TEST(ChunkUnpacker, GivesEveryFrameInOrderWithItsLineage) {
 TEST(ChunkUnpacker, ChoosesBySeedChunkAndUseAlone) {
   const auto run = [](const std::string& feed, const std::string& settings) {
     LaneRig rig(feed);
-    describe(rig, settings);
+    describe_unpacker(rig, settings);
     for (std::uint16_t use = 0; use < 4; ++use) rig.feed("chunks", chunk_record(5, use, 0, 60));
     rig.finish("chunks");
     rig.run();
@@ -186,7 +186,7 @@ TEST(ChunkUnpacker, ChoosesBySeedChunkAndUseAlone) {
 // A queue of two records takes a chunk of fifty frames piece by piece.
 TEST(ChunkUnpacker, PutsOutAChunkInPiecesWhenTheQueueIsSmall) {
   LaneRig rig;
-  describe(rig, "position_sampling_rate: 1 queue_capacity: 2", 2);
+  describe_unpacker(rig, "position_sampling_rate: 1 queue_capacity: 2", 2);
   rig.feed("chunks", chunk_record(1, 0, 0, 50));
   rig.feed("chunks", chunk_record(2, 0, 50, 50));
   rig.finish("chunks");
@@ -199,7 +199,7 @@ TEST(ChunkUnpacker, PutsOutAChunkInPiecesWhenTheQueueIsSmall) {
 TEST(ChunkUnpacker, GoesOnInTheMiddleOfAChunkAfterARestart) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     LaneRig rig;
-    describe(rig, "position_sampling_rate: 1 queue_capacity: 3");
+    describe_unpacker(rig, "position_sampling_rate: 1 queue_capacity: 3");
     for (std::uint64_t chunk = 0; chunk < 4; ++chunk) {
       rig.feed("chunks", chunk_record(chunk, 0, 20 * chunk, 20));
     }
@@ -213,7 +213,7 @@ TEST(ChunkUnpacker, GoesOnInTheMiddleOfAChunkAfterARestart) {
 
 TEST(ChunkUnpacker, PassesAChunkOfWhichNothingIsChosen) {
   LaneRig rig;
-  describe(rig, "position_sampling_rate: 1", 2);
+  describe_unpacker(rig, "position_sampling_rate: 1", 2);
   rig.feed("chunks", chunk_record(1, 0, 0, 0));
   rig.feed("chunks", chunk_record(2, 0, 7, 1));
   rig.finish("chunks");
@@ -237,7 +237,7 @@ TEST(ChunkUnpacker, SkipsARecordThatContradictsItself) {
   damaged.push_back({.bytes = whole.bytes});
   std::memset(damaged.back().bytes.data() + chunk_head_bytes({}), 0xff, 4);  // of 4 GiB
   LaneRig rig;
-  describe(rig, "position_sampling_rate: 1 queue_capacity: 64");
+  describe_unpacker(rig, "position_sampling_rate: 1 queue_capacity: 64");
   std::vector<std::uint64_t> expected;
   for (const RigRecord& record : damaged) {
     rig.feed("chunks", record);

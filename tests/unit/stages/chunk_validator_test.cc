@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 namespace v6 = formats::v6;
 
-void describe(LaneRig& rig, const std::string& settings = "", std::uint32_t sinks = 1) {
+void describe_validator(LaneRig& rig, const std::string& settings = "", std::uint32_t sinks = 1) {
   rig.add_source("chunks", 1, {.capacity = 64, .bytes = 4 << 20});
   rig.add_stage(
       fmt::format("name: 'validator' chunk_validator {{ input: 'chunks' {} }}", settings));
@@ -52,7 +52,7 @@ std::uint16_t first_move(const Bytes& records, std::size_t frame, bool illegal) 
 
 TEST(ChunkValidator, PassesRealGamesOnUnchanged) {
   LaneRig rig;
-  describe(rig, "queue_capacity: 64");
+  describe_validator(rig, "queue_capacity: 64");
   std::vector<std::string> expected;
   std::uint64_t frames = 0;
   for (const SampleGame& game : kSampleGames) {
@@ -90,7 +90,7 @@ TEST(ChunkValidator, TakesEveryVersion) {
       if (version < 6) to[v6::kInvarianceInfo + 1 - shift] = std::byte{0};
     }
     LaneRig rig;
-    describe(rig);
+    describe_validator(rig);
     const RigRecord chunk = chunk_of_records(1, 0, records, version);
     rig.feed("chunks", chunk);
     rig.finish("chunks");
@@ -118,7 +118,7 @@ TEST_P(EachCheck, CountsWhatItRejectsAndCanBeSwitchedOff) {
   const RigRecord after = chunk_of_records(3, 0, ten_records(2));
   for (const bool on : {true, false}) {
     LaneRig rig;
-    describe(rig, fmt::format("queue_capacity: 64 check_{}: {}", GetParam().name, on));
+    describe_validator(rig, fmt::format("queue_capacity: 64 check_{}: {}", GetParam().name, on));
     for (const RigRecord& chunk : {before, bad, after}) rig.feed("chunks", chunk);
     rig.finish("chunks");
     rig.run();
@@ -183,7 +183,7 @@ TEST(ChunkValidator, KeepsTheTurnsOfWhatItRejects) {
   Bytes damaged = ten_records();
   put(damaged, 0, v6::kRule50, std::uint8_t{200});
   LaneRig rig;
-  describe(rig, "queue_capacity: 64 threads: 3", 2);
+  describe_validator(rig, "queue_capacity: 64 threads: 3", 2);
   std::vector<std::vector<std::string>> expected(2);
   for (std::uint64_t unit = 0; unit < 12; ++unit) {
     const bool bad = unit % 5 == 1;
@@ -204,7 +204,7 @@ TEST(ChunkValidator, SaysWhatItRejectsNowAndThen) {
   Bytes damaged = ten_records();
   put(damaged, 6, v6::kRule50, std::uint8_t{200});
   LaneRig rig;
-  describe(rig);
+  describe_validator(rig);
   for (std::uint64_t i = 0; i < 20; ++i) rig.feed("chunks", chunk_of_records(i, 0, damaged));
   rig.finish("chunks");
   rig.run();
@@ -226,7 +226,7 @@ TEST(ChunkValidator, SkipsAChunkThatContradictsItself) {
   damaged.push_back(whole);
   damaged.back().bytes[chunk_head_bytes({}) + 7] = 5;  // another version than the others
   LaneRig rig;
-  describe(rig, "queue_capacity: 64");
+  describe_validator(rig, "queue_capacity: 64");
   for (const RigRecord& record : damaged) rig.feed("chunks", record);
   rig.feed("chunks", whole);
   rig.finish("chunks");
@@ -238,7 +238,7 @@ TEST(ChunkValidator, SkipsAChunkThatContradictsItself) {
 
 TEST(ChunkValidator, SkipsAChunkThatDoesNotFitItsOutput) {
   LaneRig rig;
-  describe(rig, "queue_bytes: 65536");
+  describe_validator(rig, "queue_bytes: 65536");
   rig.feed("chunks", chunk_of_records(1, 0, sample_records(kSampleGames[1])));
   rig.feed("chunks", chunk_of_records(2, 0, ten_records()));
   rig.finish("chunks");
@@ -254,7 +254,7 @@ TEST(ChunkValidator, SkipsAChunkThatDoesNotFitItsOutput) {
 TEST(ChunkValidator, SurvivesNoise) {
   std::mt19937_64 random(9);
   LaneRig rig;
-  describe(rig, "queue_capacity: 64");
+  describe_validator(rig, "queue_capacity: 64");
   constexpr std::uint64_t kChunks = 60;
   for (std::uint64_t i = 0; i < kChunks; ++i) {
     RigRecord chunk = chunk_of_records(i, 0, ten_records(i % 4));

@@ -31,8 +31,8 @@ struct Lanes {
 
 constexpr std::uint32_t kBatch = 16;
 
-void describe(LaneRig& rig, const std::string& directory, const Lanes& lanes,
-              const std::string& rate = "1") {
+void describe_pipeline(LaneRig& rig, const std::string& directory, const Lanes& lanes,
+                       const std::string& rate = "1") {
   rig.add_stage(
       fmt::format("name: 'provider' file_path_provider {{ directory: '{}' }}", directory));
   rig.add_stage(fmt::format(
@@ -99,7 +99,7 @@ class Files {
 };
 
 // The positions of the batches, in order: result_m of the values is plies_left.
-std::vector<std::uint64_t> positions(const std::vector<RigBatch>& batches) {
+std::vector<std::uint64_t> positions_read(const std::vector<RigBatch>& batches) {
   const BatchOffsets offsets(kBatch);
   std::vector<std::uint64_t> all;
   for (const RigBatch& batch : batches) {
@@ -120,11 +120,11 @@ TEST_P(PipelineLanes, GiveEachPositionOnceAndTheSameBatches) {
   const Files files;
   const auto run = [&](const Lanes& lanes, std::uint64_t seed, double restarts) {
     LaneRig rig("epochs: 1 seed: 3");
-    describe(rig, files.path(), lanes);
+    describe_pipeline(rig, files.path(), lanes);
     std::mt19937_64 random(seed);
     rig.run_with_restarts(random, restarts);
     EXPECT_TRUE(rig.all_finished());
-    return positions(rig.batches());
+    return positions_read(rig.batches());
   };
   const std::vector<std::uint64_t> one = run({}, 0, 0);
   ASSERT_EQ(sorted(one), numbers(0, Files::kPositions));
@@ -142,7 +142,7 @@ TEST(Pipeline, StampsEveryPageAndSlotThatItChanges) {
   const Files files;
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     LaneRig rig("epochs: 1 seed: 3");
-    describe(rig, files.path(), {.loaders = 2, .readers = 2, .generators = 2});
+    describe_pipeline(rig, files.path(), {.loaders = 2, .readers = 2, .generators = 2});
     std::mt19937_64 random(seed);
     std::vector<StampWatch> watches;
     for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) watches.emplace_back(rig, lane);
@@ -178,10 +178,10 @@ TEST(Pipeline, GivesEachPositionOnceWithSeveralReservoirs) {
   const Files files;
   for (const char* dispatch : {"ORDERED", "RELAXED"}) {
     LaneRig rig(fmt::format("epochs: 1 seed: 3 feed_output {{ dispatch: {} }}", dispatch));
-    describe(rig, files.path(), {.unpackers = 2, .samplers = 3});
+    describe_pipeline(rig, files.path(), {.unpackers = 2, .samplers = 3});
     rig.run();
     EXPECT_TRUE(rig.all_finished()) << dispatch;
-    EXPECT_EQ(sorted(positions(rig.batches())), numbers(0, Files::kPositions)) << dispatch;
+    EXPECT_EQ(sorted(positions_read(rig.batches())), numbers(0, Files::kPositions)) << dispatch;
   }
 }
 
@@ -189,11 +189,12 @@ TEST(Pipeline, GivesEachPositionOnceWhenRelaxed) {
   const Files files;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     LaneRig rig("epochs: 1 seed: 3 feed_output { dispatch: RELAXED }");
-    describe(rig, files.path(), {2, 2, 2, 2, 2});
+    describe_pipeline(rig, files.path(), {2, 2, 2, 2, 2});
     std::mt19937_64 random(seed);
     rig.run_with_restarts(random, 0.1);
     ASSERT_TRUE(rig.all_finished()) << "seed " << seed;
-    ASSERT_EQ(sorted(positions(rig.batches())), numbers(0, Files::kPositions)) << "seed " << seed;
+    ASSERT_EQ(sorted(positions_read(rig.batches())), numbers(0, Files::kPositions))
+        << "seed " << seed;
   }
 }
 
@@ -201,29 +202,29 @@ TEST(Pipeline, GivesEachPositionOnceWhenRelaxed) {
 TEST(Pipeline, GivesEachPositionOnceInAsManyEpochsAsTheRateSays) {
   const Files files;
   LaneRig rig("epochs: 4 seed: 3");
-  describe(rig, files.path(), {.readers = 2, .unpackers = 2}, "0.25");
+  describe_pipeline(rig, files.path(), {.readers = 2, .unpackers = 2}, "0.25");
   rig.run();
   EXPECT_TRUE(rig.all_finished());
-  EXPECT_EQ(sorted(positions(rig.batches())), numbers(0, Files::kPositions));
+  EXPECT_EQ(sorted(positions_read(rig.batches())), numbers(0, Files::kPositions));
 }
 
 TEST(PipelineThreads, GiveEachPositionOnce) {
   const Files files;
   LaneRig rig("epochs: 1 seed: 3");
-  describe(rig, files.path(), {2, 2, 2, 1, 2});
+  describe_pipeline(rig, files.path(), {2, 2, 2, 1, 2});
   EXPECT_TRUE(rig.run_in_threads());
   EXPECT_TRUE(rig.all_finished());
-  EXPECT_EQ(sorted(positions(rig.batches())), numbers(0, Files::kPositions));
+  EXPECT_EQ(sorted(positions_read(rig.batches())), numbers(0, Files::kPositions));
 }
 
 TEST(Pipeline, ReadsTheRealGames) {
   TempDir directory;
   std::filesystem::copy_file(sample_tar_path(), directory.path("sample.tar"));
   LaneRig rig("epochs: 1");
-  describe(rig, directory.path(), {});
+  describe_pipeline(rig, directory.path(), {});
   rig.run();
   EXPECT_TRUE(rig.all_finished());
-  EXPECT_THAT(positions(rig.batches()), SizeIs(324));
+  EXPECT_THAT(positions_read(rig.batches()), SizeIs(324));
   EXPECT_EQ(rig.counter("pool.read", "chunks_read"), 4U);
 }
 

@@ -16,7 +16,7 @@ using namespace testing;  // NOLINT(google-build-using-namespace): the tests' ow
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-void describe(LaneRig& rig, std::uint64_t reservoir, const std::string& settings = "") {
+void describe_sampler(LaneRig& rig, std::uint64_t reservoir, const std::string& settings = "") {
   rig.add_source("frames", 1, {.capacity = 64, .bytes = 1 << 20});
   rig.add_stage(
       fmt::format("name: 'sampler' shuffling_frame_sampler {{ input: 'frames' "
@@ -29,7 +29,7 @@ void describe(LaneRig& rig, std::uint64_t reservoir, const std::string& settings
 std::vector<RigRecord> run(std::uint64_t reservoir, const std::vector<RigRecord>& frames,
                            const std::string& feed = "seed: 1") {
   LaneRig rig(feed);
-  describe(rig, reservoir, "queue_capacity: 64");
+  describe_sampler(rig, reservoir, "queue_capacity: 64");
   for (const RigRecord& frame : frames) rig.feed("frames", frame);
   rig.finish("frames");
   rig.run();
@@ -46,7 +46,7 @@ TEST(FrameSampler, GivesBackEverythingAtTheEnd) {
 
 TEST(FrameSampler, GivesNothingBeforeItsReservoirIsFull) {
   LaneRig rig;
-  describe(rig, 10);
+  describe_sampler(rig, 10);
   for (const RigRecord& frame : numbered(0, 10)) rig.feed("frames", frame);
   rig.run();
   EXPECT_THAT(rig.got("out"), IsEmpty());
@@ -93,7 +93,7 @@ TEST(FrameSampler, KeepsBytesAndLineageOfFramesOfAllSizes) {
 
 TEST(FrameSampler, SkipsWhatIsLargerThanAnyFrame) {
   LaneRig rig;
-  describe(rig, 10);
+  describe_sampler(rig, 10);
   rig.feed("frames", {.bytes = "before"});
   rig.feed("frames", {.bytes = std::string(8417, 'x')});
   rig.feed("frames", {.bytes = "after"});
@@ -141,7 +141,7 @@ TEST(FrameSampler, EmptiesItsReservoirInRandomOrder) {
 // lost.
 TEST(FrameSampler, GrowsForLargeFrames) {
   LaneRig rig;
-  describe(rig, 3000);
+  describe_sampler(rig, 3000);
   const std::uint64_t before = rig.arena_bytes("sampler");
   for (int i = 0; i < 4000; ++i) {
     rig.feed("frames", {.bytes = std::to_string(i) + std::string(8000, ' ')});
@@ -156,7 +156,7 @@ TEST(FrameSampler, GrowsForLargeFrames) {
 // However the sizes of frames change over the life of a feed, it never runs out of places.
 TEST(FrameSampler, HasRoomForAnyChangeOfSizes) {
   LaneRig rig;
-  describe(rig, 2000);
+  describe_sampler(rig, 2000);
   std::size_t fed = 0;
   for (const std::size_t bytes : {8000, 100, 1600, 1300, 1150, 8000, 100}) {
     for (int i = 0; i < 3000; ++i, ++fed) rig.feed("frames", {.bytes = std::string(bytes, 'x')});
@@ -168,7 +168,7 @@ TEST(FrameSampler, HasRoomForAnyChangeOfSizes) {
 
 TEST(FrameSampler, NeedsNoMoreMemoryForManySwaps) {
   LaneRig rig;
-  describe(rig, 200);
+  describe_sampler(rig, 200);
   StateLayout layout;
   const ShufflingFrameSampler::State state(layout, 200);
   const auto places_bytes = [&] { return rig.state_word("sampler", state.places_bytes.offset); };
@@ -190,7 +190,7 @@ TEST(FrameSampler, NeedsNoMoreMemoryForManySwaps) {
 TEST(FrameSampler, GoesOnAfterARestartAsIfNothingHadBeen) {
   const auto run_once = [](std::uint64_t seed, double restarts) {
     LaneRig rig("seed: 3");
-    describe(rig, 40, "queue_capacity: 5");
+    describe_sampler(rig, 40, "queue_capacity: 5");
     std::mt19937_64 sizes(1);
     for (int i = 0; i < 400; ++i) {
       rig.feed("frames", {.bytes = std::to_string(i) + std::string(sizes() % 1800, '.')});
@@ -210,7 +210,7 @@ TEST(FrameSampler, GoesOnAfterARestartAsIfNothingHadBeen) {
 
 TEST(FrameSamplerDrain, KeepsItsReservoir) {
   LaneRig rig;
-  describe(rig, 10);
+  describe_sampler(rig, 10);
   for (const RigRecord& frame : numbered(0, 15)) rig.feed("frames", frame);
   rig.run();
   rig.want(shm::LaneDesire::kDrain);
@@ -225,7 +225,7 @@ TEST(FrameSamplerDrain, KeepsItsReservoir) {
 TEST(FrameSamplerLanes, DoNotWaitForEachOther) {
   for (const char* dispatch : {"ORDERED", "RELAXED"}) {
     LaneRig rig(fmt::format("seed: 1 feed_output {{ dispatch: {} }}", dispatch));
-    describe(rig, 50, "threads: 2 queue_capacity: 4");
+    describe_sampler(rig, 50, "threads: 2 queue_capacity: 4");
     std::uint64_t count = 0;
     for (int game = 0; game < 60; ++game) {
       for (int i = 0; i < (game % 2 == 0 ? 40 : 4); ++i) {

@@ -37,7 +37,7 @@ void write_files(const TempDir& directory) {
   }
 }
 
-void describe(LaneRig& rig, const std::string& directory) {
+void describe_crashing(LaneRig& rig, const std::string& directory) {
   rig.add_stage(
       fmt::format("name: 'provider' file_path_provider {{ directory: '{}' }}", directory));
   rig.add_stage("name: 'loader' chunk_source_loader { input: 'provider' queue_bytes: 65536 }");
@@ -56,7 +56,7 @@ void describe(LaneRig& rig, const std::string& directory) {
 }
 
 // plies_left of each row (result_m of the values).
-std::vector<std::uint64_t> positions(const std::vector<RigBatch>& batches) {
+std::vector<std::uint64_t> positions_of_all(const std::vector<RigBatch>& batches) {
   const BatchOffsets offsets(kBatch);
   std::vector<std::uint64_t> all;
   for (const RigBatch& batch : batches) {
@@ -75,10 +75,10 @@ TEST_P(StageCrash, AnywhereInAStepLeavesTheBatchesAsTheyWere) {
   TempDir directory;
   write_files(directory);
   LaneRig undisturbed("epochs: 2 seed: 3");
-  describe(undisturbed, directory.path());
+  describe_crashing(undisturbed, directory.path());
   undisturbed.run();
   ASSERT_TRUE(undisturbed.all_finished());
-  const std::vector<std::uint64_t> expected = positions(undisturbed.batches());
+  const std::vector<std::uint64_t> expected = positions_of_all(undisturbed.batches());
   ASSERT_EQ(sorted(expected), numbers(0, kPositions)) << "two uses at rate 1/2 give each once";
 
   // Passed for every word of the list; the others once a round.
@@ -86,7 +86,7 @@ TEST_P(StageCrash, AnywhereInAStepLeavesTheBatchesAsTheyWere) {
   std::uint64_t deaths = 0;
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     LaneRig rig("epochs: 2 seed: 3");
-    describe(rig, directory.path());
+    describe_crashing(rig, directory.path());
     std::mt19937_64 random(seed);
     for (int idle = 0; idle < 3;) {
       bool moved = false;
@@ -101,7 +101,7 @@ TEST_P(StageCrash, AnywhereInAStepLeavesTheBatchesAsTheyWere) {
       idle = moved ? 0 : idle + 1;
     }
     ASSERT_TRUE(rig.all_finished()) << "seed " << seed;
-    ASSERT_EQ(positions(rig.batches()), expected) << "seed " << seed;
+    ASSERT_EQ(positions_of_all(rig.batches()), expected) << "seed " << seed;
     for (const char* counter : {"chunks_read", "skipped_damaged", "skipped_record"}) {
       EXPECT_EQ(rig.counter("pool.read", counter), undisturbed.counter("pool.read", counter))
           << counter;
@@ -146,7 +146,7 @@ TEST_P(StageCrash, AnywhereBetweenPoolAndUnpackerLeavesTheBatchesAsTheyWere) {
     rig.build();
   };
   LaneRig undisturbed("epochs: 2 seed: 3");
-  describe(undisturbed);
+  describe_crashing(undisturbed);
   undisturbed.run();
   ASSERT_TRUE(undisturbed.all_finished());
   ASSERT_EQ(undisturbed.counter("validator", "rejected_rule50"), 2U);
@@ -156,7 +156,7 @@ TEST_P(StageCrash, AnywhereBetweenPoolAndUnpackerLeavesTheBatchesAsTheyWere) {
   const bool in_the_list = GetParam() == std::string_view("shm.journal.carry_out");
   std::uint64_t deaths = 0;
   LaneRig rig("epochs: 2 seed: 3");
-  describe(rig);
+  describe_crashing(rig);
   std::mt19937_64 random(4);
   for (int idle = 0; idle < 3;) {
     bool moved = false;
@@ -217,10 +217,10 @@ TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
     rig.build();
   };
   LaneRig undisturbed("epochs: 2 seed: 3");
-  describe(undisturbed);
+  describe_crashing(undisturbed);
   undisturbed.run();
   ASSERT_TRUE(undisturbed.all_finished());
-  const std::vector<std::uint64_t> expected = positions(undisturbed.batches());
+  const std::vector<std::uint64_t> expected = positions_of_all(undisturbed.batches());
   ASSERT_GT(undisturbed.counter("pool", "weighted_rejected"), 0U);
   ASSERT_GT(undisturbed.counter("extract", "chunks_processed"), 10U);
 
@@ -229,7 +229,7 @@ TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
                                          "extract", "join", "extract.read"};
   std::uint64_t deaths = 0;
   LaneRig rig("epochs: 2 seed: 3");
-  describe(rig);
+  describe_crashing(rig);
   std::mt19937_64 random(5);
   for (int idle = 0; idle < 3;) {
     bool moved = false;
@@ -244,7 +244,7 @@ TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
     idle = moved ? 0 : idle + 1;
   }
   ASSERT_TRUE(rig.all_finished());
-  EXPECT_EQ(positions(rig.batches()), expected);
+  EXPECT_EQ(positions_of_all(rig.batches()), expected);
   for (const char* counter : {"draws", "weighted_rejected", "chunks_dropped"}) {
     EXPECT_EQ(rig.counter("pool", counter), undisturbed.counter("pool", counter)) << counter;
   }
@@ -299,7 +299,7 @@ TEST_P(StageCrash, AnywhereInParallelTextLeavesTheBatchesAsTheyWere) {
     rig.build();
   };
   LaneRig undisturbed(feed);
-  describe(undisturbed);
+  describe_crashing(undisturbed);
   ASSERT_TRUE(undisturbed.run_until([&] { return undisturbed.all_finished(); }));
   const std::vector<std::string> expected = arrays_of(undisturbed.config(), undisturbed.batches());
   ASSERT_GT(expected.size(), 60U);
@@ -307,7 +307,7 @@ TEST_P(StageCrash, AnywhereInParallelTextLeavesTheBatchesAsTheyWere) {
   const bool in_the_list = GetParam() == std::string_view("shm.journal.carry_out");
   std::uint64_t deaths = 0;
   LaneRig rig(feed);
-  describe(rig);
+  describe_crashing(rig);
   std::mt19937_64 random(7);
   ASSERT_TRUE(rig.run_until([&] {
     for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) {

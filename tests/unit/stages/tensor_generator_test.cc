@@ -22,8 +22,8 @@ constexpr std::uint64_t kPlanesBytes = formats::kPlanesRowFloats * 4;
 constexpr std::uint64_t kPolicyBytes = formats::kPolicyRowFloats * 4;
 constexpr std::uint64_t kValuesBytes = formats::kValuesRowFloats * 4;
 
-void describe(LaneRig& rig, std::uint32_t batch_size, const std::string& settings = "",
-              std::uint32_t sources = 1) {
+void describe_generator(LaneRig& rig, std::uint32_t batch_size, const std::string& settings = "",
+                        std::uint32_t sources = 1) {
   rig.add_source("frames", sources, {.capacity = 64, .bytes = 1 << 20});
   rig.add_stage(
       fmt::format("name: 'tensors' tensor_generator {{ input: 'frames' batch_size: {} {} }}",
@@ -33,7 +33,7 @@ void describe(LaneRig& rig, std::uint32_t batch_size, const std::string& setting
 
 RigRecord frame(std::uint64_t id) { return {.bytes = pack_text(lc0_record(id)), .tag = {id, 0}}; }
 
-std::vector<std::uint32_t> rows_of(const std::vector<RigBatch>& batches) {
+std::vector<std::uint32_t> row_counts(const std::vector<RigBatch>& batches) {
   std::vector<std::uint32_t> rows;
   for (const RigBatch& batch : batches) rows.push_back(batch.rows);
   return rows;
@@ -98,7 +98,7 @@ TEST(TensorGenerator, GivesTheDigestsOfTheRealGame) {
   ASSERT_EQ(records.size(), 133 * formats::kV6RecordBytes);
   for (const std::uint32_t batch_size : {133U, 200U, 50U}) {
     LaneRig rig;
-    describe(rig, batch_size);
+    describe_generator(rig, batch_size);
     for (std::size_t i = 0; i < 133; ++i) {
       const auto* at = reinterpret_cast<const char*>(records.data()) + i * formats::kV6RecordBytes;
       rig.feed("frames", {.bytes = pack_text({at, formats::kV6RecordBytes})});
@@ -128,14 +128,14 @@ TEST(TensorGenerator, GivesTheDigestsOfTheRealGame) {
 
 TEST(TensorGenerator, CutsTheFramesIntoBatchesInOrder) {
   LaneRig rig;
-  describe(rig, 4);
+  describe_generator(rig, 4);
   for (std::uint64_t id = 0; id < 10; ++id) rig.feed("frames", frame(id));
   rig.run();
-  EXPECT_THAT(rows_of(rig.batches()), ElementsAre(4, 4)) << "two frames wait for more";
+  EXPECT_THAT(row_counts(rig.batches()), ElementsAre(4, 4)) << "two frames wait for more";
   rig.finish("frames");
   rig.run();
   EXPECT_TRUE(rig.all_finished());
-  EXPECT_THAT(rows_of(rig.batches()), ElementsAre(4, 4, 2));
+  EXPECT_THAT(row_counts(rig.batches()), ElementsAre(4, 4, 2));
   EXPECT_EQ(ids_of(rig.batches()), seen_ids(0, 10));
   EXPECT_EQ(rig.counter("tensors", "rows"), 10U);
   EXPECT_EQ(rig.counter("tensors", "batches"), 3U);
@@ -143,18 +143,18 @@ TEST(TensorGenerator, CutsTheFramesIntoBatchesInOrder) {
 
 TEST(TensorGenerator, DropsTheRemainderIfAsked) {
   LaneRig rig("drop_remainder: true");
-  describe(rig, 4);
+  describe_generator(rig, 4);
   for (std::uint64_t id = 0; id < 10; ++id) rig.feed("frames", frame(id));
   rig.finish("frames");
   rig.run();
   EXPECT_TRUE(rig.all_finished());
-  EXPECT_THAT(rows_of(rig.batches()), ElementsAre(4, 4));
+  EXPECT_THAT(row_counts(rig.batches()), ElementsAre(4, 4));
   EXPECT_EQ(rig.counter("tensors", "rows_dropped"), 2U);
 }
 
 TEST(TensorGenerator, EndsWithoutABatchIfNothingCame) {
   LaneRig rig;
-  describe(rig, 4);
+  describe_generator(rig, 4);
   rig.finish("frames");
   rig.run();
   EXPECT_TRUE(rig.all_finished());
@@ -165,7 +165,7 @@ TEST(TensorGenerator, EndsWithoutABatchIfNothingCame) {
 TEST(TensorGenerator, NeverWritesIntoASlotThatIsHeld) {
   for (const std::uint32_t batch_size : {1U, 3U, 33U}) {
     LaneRig rig("feed_output { slots: 4 }");
-    describe(rig, batch_size);
+    describe_generator(rig, batch_size);
     rig.hold_batches(true);
     for (std::uint64_t id = 0; id < 6 * batch_size; ++id) rig.feed("frames", frame(id));
     rig.finish("frames");
@@ -185,7 +185,7 @@ TEST(TensorGenerator, NeverWritesIntoASlotThatIsHeld) {
 TEST(TensorGenerator, GivesTheSameBatchesFromAnyNumberOfLanes) {
   const auto run = [](std::uint32_t lanes, std::uint64_t seed, double restarts) {
     LaneRig rig("feed_output { slots: 6 }");
-    describe(rig, 5, fmt::format("threads: {}", lanes));
+    describe_generator(rig, 5, fmt::format("threads: {}", lanes));
     for (std::uint64_t id = 0; id < 73; ++id) rig.feed("frames", frame(id));
     rig.finish("frames");
     std::mt19937_64 random(seed);
@@ -211,7 +211,7 @@ TEST(TensorGenerator, GivesTheSameBatchesFromAnyNumberOfLanes) {
 
 TEST(TensorGenerator, SkipsFramesThatCannotBeExpanded) {
   LaneRig rig;
-  describe(rig, 2);
+  describe_generator(rig, 2);
   std::string contradiction = pack_text(lc0_record(1));
   contradiction[8] = 7;  // version 7 in the head of what was version 6
   std::string other_format = lc0_record(1);
@@ -225,7 +225,7 @@ TEST(TensorGenerator, SkipsFramesThatCannotBeExpanded) {
   rig.finish("frames");
   rig.run();
   EXPECT_TRUE(rig.all_finished());
-  ASSERT_THAT(rows_of(rig.batches()), ElementsAre(2));
+  ASSERT_THAT(row_counts(rig.batches()), ElementsAre(2));
   EXPECT_EQ(ids_of(rig.batches()), seen_ids(0, 2));
   EXPECT_EQ(rig.counter("tensors", "frames_skipped"), 4U);
   EXPECT_THAT(rig.log("frames_skipped"), ::testing::Not(IsEmpty()));
