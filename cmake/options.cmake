@@ -10,6 +10,11 @@ target_compile_options(
             -Wconversion
             $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
             $<$<BOOL:${RINGFEED_WERROR}>:-Werror>)
+# Where several sources are compiled as one, none of them is the main file, and what is in an unnamed namespace looks to
+# GCC as if it were in a header.
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(ringfeed_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
 if(RINGFEED_FAILPOINTS)
   target_compile_definitions(ringfeed_options INTERFACE RINGFEED_FAILPOINTS=1)
 endif()

@@ -17,6 +17,7 @@ function(ringfeed_test_header)
   file(WRITE ${CMAKE_BINARY_DIR}/generated/test_header.cc "int main() { return 0; }\n")
   add_executable(ringfeed_test_header ${CMAKE_BINARY_DIR}/generated/test_header.cc)
   target_link_libraries(ringfeed_test_header PRIVATE ringfeed::options fmt::fmt GTest::gmock)
+  target_compile_options(ringfeed_test_header PRIVATE -O0)
   target_precompile_headers(ringfeed_test_header PRIVATE <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h>)
 endfunction()
 
@@ -34,6 +35,9 @@ function(ringfeed_test name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE RINGFEED_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                              RINGFEED_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  # What tests wait for is the compiler: several files are compiled as one, and nothing of theirs is optimised.
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
+  target_compile_options(${name} PRIVATE -O0)
   ringfeed_test_header()
   target_precompile_headers(${name} REUSE_FROM ringfeed_test_header)
   gtest_discover_tests(

@@ -4,8 +4,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Debian's own tools first: another CMake or Python further up in PATH need not fit the packages.
 export PATH=/usr/bin:/bin:$PATH
 venv=${RINGFEED_VENV:-$root/.venv}
-# Another checkout's compilations count as ours.
-export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+# Another checkout's compilations count as ours; what is not known is compiled without being preprocessed before.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 
 # build PRESET [TARGET...]: configures when needed, then builds; one line of progress on a terminal, else nothing.

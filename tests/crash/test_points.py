@@ -38,7 +38,7 @@ from feed_run import BIN, ROOT, FeedRun, processes_of, remains, wait_until  # no
 from storm import Line, read_lines  # noqa: E402
 
 # Runs wait a good deal (for stall_ms, for processes to start), so several are under way at a time.
-AT_ONCE = 4
+AT_ONCE = 6
 RUN_S = 90.0
 # A stopped supervisor or trainer goes on after this long; a worker is for the supervisor to replace.
 STOPPED_S = 0.4
