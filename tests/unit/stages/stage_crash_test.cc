@@ -146,7 +146,7 @@ TEST_P(StageCrash, AnywhereBetweenPoolAndUnpackerLeavesTheBatchesAsTheyWere) {
     rig.build();
   };
   LaneRig undisturbed("epochs: 2 seed: 3");
-  describe_crashing(undisturbed);
+  describe(undisturbed);
   undisturbed.run();
   ASSERT_TRUE(undisturbed.all_finished());
   ASSERT_EQ(undisturbed.counter("validator", "rejected_rule50"), 2U);
@@ -156,7 +156,7 @@ TEST_P(StageCrash, AnywhereBetweenPoolAndUnpackerLeavesTheBatchesAsTheyWere) {
   const bool in_the_list = GetParam() == std::string_view("shm.journal.carry_out");
   std::uint64_t deaths = 0;
   LaneRig rig("epochs: 2 seed: 3");
-  describe_crashing(rig);
+  describe(rig);
   std::mt19937_64 random(4);
   for (int idle = 0; idle < 3;) {
     bool moved = false;
@@ -217,7 +217,7 @@ TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
     rig.build();
   };
   LaneRig undisturbed("epochs: 2 seed: 3");
-  describe_crashing(undisturbed);
+  describe(undisturbed);
   undisturbed.run();
   ASSERT_TRUE(undisturbed.all_finished());
   const std::vector<std::uint64_t> expected = positions_of_all(undisturbed.batches());
@@ -229,7 +229,7 @@ TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
                                          "extract", "join", "extract.read"};
   std::uint64_t deaths = 0;
   LaneRig rig("epochs: 2 seed: 3");
-  describe_crashing(rig);
+  describe(rig);
   std::mt19937_64 random(5);
   for (int idle = 0; idle < 3;) {
     bool moved = false;
@@ -299,7 +299,7 @@ TEST_P(StageCrash, AnywhereInParallelTextLeavesTheBatchesAsTheyWere) {
     rig.build();
   };
   LaneRig undisturbed(feed);
-  describe_crashing(undisturbed);
+  describe(undisturbed);
   ASSERT_TRUE(undisturbed.run_until([&] { return undisturbed.all_finished(); }));
   const std::vector<std::string> expected = arrays_of(undisturbed.config(), undisturbed.batches());
   ASSERT_GT(expected.size(), 60U);
@@ -307,7 +307,7 @@ TEST_P(StageCrash, AnywhereInParallelTextLeavesTheBatchesAsTheyWere) {
   const bool in_the_list = GetParam() == std::string_view("shm.journal.carry_out");
   std::uint64_t deaths = 0;
   LaneRig rig(feed);
-  describe_crashing(rig);
+  describe(rig);
   std::mt19937_64 random(7);
   ASSERT_TRUE(rig.run_until([&] {
     for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) {
