@@ -297,7 +297,9 @@ TEST_F(Metrics, AThreadsClockIsFoundByItsNameAndSummedOverItsLives) {
   lanes[0].at_work = true;
   const auto live = [&] {
     std::atomic<int> phase{0};
+    pid_t tid = 0;
     std::thread thread([&] {
+      tid = ::gettid();
       ::pthread_setname_np(::pthread_self(), memory_->layout().lanes[0].name().c_str());
       std::uint64_t spent = 0;
       timespec now{};
@@ -314,6 +316,9 @@ TEST_F(Metrics, AThreadsClockIsFoundByItsNameAndSummedOverItsLives) {
     phase.store(2);
     phase.notify_all();
     thread.join();
+    // One that is joined may still be on its way out, and its clock with it.
+    const std::string task = fmt::format("/proc/self/task/{}", tid);
+    while (::access(task.c_str(), F_OK) == 0) ::usleep(1000);
   };
   live();
   const std::uint64_t first = lanes[0].cpu_ns;
