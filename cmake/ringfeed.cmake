@@ -24,7 +24,7 @@ endfunction()
 # ringfeed_test(NAME SOURCES a_test.cc LINK x y [LABELS l]): a GoogleTest program; every case is a ctest of its own.
 function(ringfeed_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
-  # Ends what hangs: several times what the slowest takes under a sanitizer on a busy machine.
+  # Ends what hangs: more than twice what the slowest took under a sanitizer, six tests at a time on two cores.
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()

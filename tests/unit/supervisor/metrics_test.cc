@@ -318,7 +318,7 @@ TEST_F(Metrics, AThreadsClockIsFoundByItsNameAndSummedOverItsLives) {
     thread.join();
     // One that is joined may still be on its way out, and its clock with it.
     const std::string task = fmt::format("/proc/self/task/{}", tid);
-    while (::access(task.c_str(), F_OK) == 0) ::usleep(1000);
+    while (::access(task.c_str(), F_OK) == 0) std::this_thread::yield();
   };
   live();
   const std::uint64_t first = lanes[0].cpu_ns;
