@@ -28,8 +28,9 @@ void ignore_lanes(StageConfig& stage) {
     const auto* threads = own.GetDescriptor()->FindFieldByName("threads");
     const auto* most = own.GetDescriptor()->FindFieldByName("max_threads");
     if (threads == nullptr || most == nullptr) continue;
-    reflection.SetUInt32(
-        &own, most, std::max(reflection.GetUInt32(own, threads), reflection.GetUInt32(own, most)));
+    const std::uint64_t lanes =
+        std::max(config::count_in(own, *threads), config::count_in(own, *most));
+    reflection.SetUInt32(&own, most, static_cast<std::uint32_t>(lanes));
     reflection.ClearField(&own, threads);
   }
 }

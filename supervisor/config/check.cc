@@ -100,15 +100,14 @@ class Checker {
         const FieldDescriptor* threads = own.GetDescriptor()->FindFieldByName("threads");
         const FieldDescriptor* most = own.GetDescriptor()->FindFieldByName("max_threads");
         if (threads == nullptr || most == nullptr) continue;
-        const Reflection& reflection = *own.GetReflection();
-        if (!reflection.HasField(own, most) ||
-            reflection.GetUInt32(own, most) >= reflection.GetUInt32(own, threads)) {
+        if (!own.GetReflection()->HasField(own, most) ||
+            count_in(own, *most) >= count_in(own, *threads)) {
           continue;
         }
         problem(fmt::format("{}.{}.max_threads", stage_path(i), kind->name()),
                 fmt::format("max_threads is {}, which is less than threads, {}: raise it, or leave "
                             "it out",
-                            reflection.GetUInt32(own, most), reflection.GetUInt32(own, threads)));
+                            count_in(own, *most), count_in(own, *threads)));
       }
     }
   }

@@ -93,6 +93,13 @@ std::vector<const FieldDescriptor*> kinds_set(const google::protobuf::Message& s
 
 std::string stage_path(int index) { return fmt::format("stages[{}]", index); }
 
+std::uint64_t count_in(const Message& message, const FieldDescriptor& field) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32
+             ? reflection.GetUInt32(message, &field)
+             : reflection.GetUInt64(message, &field);
+}
+
 std::optional<int> stage_index(std::string_view path) {
   constexpr std::string_view kPrefix = "stages[";
   if (!path.starts_with(kPrefix)) return std::nullopt;

@@ -5,6 +5,7 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,9 @@ namespace ringfeed::config {
 // Whether the range option of the field, if it has one, allows the value. NaN is never allowed
 // there.
 [[nodiscard]] bool in_range(const google::protobuf::FieldDescriptor& field, double value);
+// What a field of type uint32 or uint64 has: `threads` is one or the other.
+[[nodiscard]] std::uint64_t count_in(const google::protobuf::Message& message,
+                                     const google::protobuf::FieldDescriptor& field);
 
 // Names of all fields of a message, in the order of the schema.
 [[nodiscard]] std::vector<std::string> field_names(const google::protobuf::Descriptor& descriptor);

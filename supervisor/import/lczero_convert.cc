@@ -604,11 +604,9 @@ class Converter {
                       in.hanse_sampling_threshold()));
       return;
     }
-    constexpr std::int64_t kMax = 0xFFFFFFFF;
-    out.set_hanse_sampling_threshold(
-        static_cast<std::uint32_t>(std::min(in.hanse_sampling_threshold(), kMax)));
+    out.set_hanse_sampling_threshold(static_cast<std::uint64_t>(in.hanse_sampling_threshold()));
     if (in.hanse_sampling_gamma() != 1.0) {
-      out.set_hanse_sampling_gamma(static_cast<float>(in.hanse_sampling_gamma()));
+      out.set_hanse_sampling_gamma(in.hanse_sampling_gamma());
     }
     note(stage, "hanse_sampling_threshold",
          fmt::format(

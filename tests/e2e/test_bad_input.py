@@ -109,7 +109,7 @@ feed: "broken"
 stages { name: "provider" file_path_provider { directory: "/data" } }
 stages { name: "loader" chunk_source_loader { input: "providr" } }
 stages { name: "pool" shuffling_chunk_pool { input: "loader" chunk_pool_size: 0 } }
-stages { name: "unpacker" chunk_unpacker { input: "pool" } }
+stages { name: "unpacker" chunk_unpacker { input: "pool" position_sampling_rate: 2 } }
 stages { name: "sampler" shuffling_frame_sampler { input: "pool" } }
 stages { name: "tensors" tensor_generator { input: "sampler" batch_sise: 12 } }
 """

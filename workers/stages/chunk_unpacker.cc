@@ -102,13 +102,10 @@ StageType chunk_unpacker_type() {
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     const ChunkUnpackerConfig& own = config.chunk_unpacker();
     std::vector<Problem> problems;
-    if (own.has_position_sampling_rate() == own.has_position_count()) {
+    if (own.has_position_sampling_rate() && own.has_position_count()) {
       problems.push_back(
-          {own.has_position_count() ? "position_count" : "",
-           own.has_position_count()
-               ? "position_sampling_rate and position_count are both given; give one of them"
-               : "neither position_sampling_rate nor position_count is given; give one of them "
-                 "(position_sampling_rate: 1 uses every position)"});
+          {"position_count",
+           "position_sampling_rate and position_count are both given; give one of them"});
     }
     if (own.has_position_sampling() && !own.has_position_count()) {
       problems.push_back({"position_sampling",
@@ -120,8 +117,8 @@ StageType chunk_unpacker_type() {
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     const ChunkUnpackerConfig& own = config.chunk_unpacker();
     NodeSpec node;
-    node.lanes = own.threads();
-    node.lanes_max = std::max(own.threads(), own.max_threads());
+    node.lanes = static_cast<std::uint32_t>(own.threads());
+    node.lanes_max = std::max(node.lanes, own.max_threads());
     StateLayout layout;
     (void)ChunkUnpacker::State(layout);
     node.state_bytes = layout.bytes();

@@ -523,8 +523,9 @@ bool ChunkWindow::anything_usable(const Step& step) const noexcept {
   return false;
 }
 
-double acceptance(std::uint32_t frames, std::uint32_t threshold, double gamma) noexcept {
-  return std::pow(std::min(1.0, static_cast<double>(frames) / threshold), gamma);
+double acceptance(std::uint32_t frames, std::uint64_t threshold, double gamma) noexcept {
+  return std::pow(std::min(1.0, static_cast<double>(frames) / static_cast<double>(threshold)),
+                  gamma);
 }
 
 // Does a chunk of so many records stand the test? Of one that claims none it will be said why.

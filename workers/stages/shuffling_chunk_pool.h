@@ -49,7 +49,7 @@ StageType shuffling_chunk_pool_type();
 
 // With what probability a chunk of so many records is accepted when it is drawn
 // (hanse_sampling_threshold): min(1, frames / threshold)^gamma.
-[[nodiscard]] double acceptance(std::uint32_t frames, std::uint32_t threshold,
+[[nodiscard]] double acceptance(std::uint32_t frames, std::uint64_t threshold,
                                 double gamma) noexcept;
 
 // The lane that owns the window.

@@ -313,11 +313,37 @@ TEST(CheckPlan, AValueIsRefusedOnce) {
   EXPECT_THAT(all, ElementsAre(testing::Not(HasSubstr("the stage's own words"))));
 }
 
-TEST(CheckPlan, TheHanseFieldsHaveTheirNumbers) {
-  const google::protobuf::Descriptor& pool = *ShufflingChunkPoolConfig::descriptor();
-  EXPECT_EQ(pool.FindFieldByName("hanse_sampling_threshold")->number(), 6);
-  EXPECT_EQ(pool.FindFieldByName("hanse_sampling_gamma")->number(), 7);
-  EXPECT_EQ(pool.FindFieldByName("hanse_sampling_gamma")->default_value_float(), 1.0F);
+// What lczero-training's documents write down with numbers has the same ones here.
+TEST(CheckPlan, FieldsOfTheDocumentsHaveTheirNumbersAndTypes) {
+  using google::protobuf::Descriptor;
+  using google::protobuf::FieldDescriptor;
+  const auto expect = [](const Descriptor& message, const char* name, int number,
+                         FieldDescriptor::Type type) {
+    const FieldDescriptor* const field = message.FindFieldByName(name);
+    ASSERT_NE(field, nullptr) << name;
+    EXPECT_EQ(field->number(), number) << field->full_name();
+    EXPECT_EQ(field->type(), type) << field->full_name();
+  };
+  const Descriptor& pool = *ShufflingChunkPoolConfig::descriptor();
+  expect(pool, "hanse_sampling_threshold", 6, FieldDescriptor::TYPE_UINT64);
+  expect(pool, "hanse_sampling_gamma", 7, FieldDescriptor::TYPE_DOUBLE);
+  EXPECT_EQ(ShufflingChunkPoolConfig().hanse_sampling_gamma(), 1.0);
+  const Descriptor& unpacker = *ChunkUnpackerConfig::descriptor();
+  expect(unpacker, "input", 1, FieldDescriptor::TYPE_STRING);
+  expect(unpacker, "threads", 2, FieldDescriptor::TYPE_UINT64);
+  expect(unpacker, "queue_capacity", 3, FieldDescriptor::TYPE_UINT64);
+  EXPECT_EQ(ChunkUnpackerConfig().threads(), 1U);
+  EXPECT_EQ(ChunkUnpackerConfig().queue_capacity(), 16U);
+  EXPECT_EQ(ChunkUnpackerConfig().position_sampling_rate(), 1.0) << "all positions";
+  expect(*DataLoaderConfig::descriptor(), "stages", 1, FieldDescriptor::TYPE_MESSAGE);
+  const Descriptor& stage = *StageConfig::descriptor();
+  expect(stage, "name", 1, FieldDescriptor::TYPE_STRING);
+  int number = 2;
+  for (const char* const kind :
+       {"file_path_provider", "chunk_source_loader", "shuffling_chunk_pool", "chunk_unpacker",
+        "shuffling_frame_sampler", "tensor_generator"}) {
+    expect(stage, kind, number++, FieldDescriptor::TYPE_MESSAGE);
+  }
 }
 
 // ------------------------------------------------------------------------------------- stage

@@ -48,7 +48,7 @@ void add_input(NodePlan& node, const std::string& port, const std::string& from)
 
 std::uint32_t threads_of(const google::protobuf::Message& message) {
   const auto* const field = message.GetDescriptor()->FindFieldByName("threads");
-  return field == nullptr ? 1 : message.GetReflection()->GetUInt32(message, field);
+  return field == nullptr ? 1 : static_cast<std::uint32_t>(count_in(message, *field));
 }
 
 }  // namespace

@@ -251,15 +251,22 @@ TEST(ChunkUnpacker, SkipsARecordThatContradictsItself) {
   EXPECT_EQ(rig.counter("unpacker", "chunks_damaged"), damaged.size());
 }
 
-TEST(ChunkUnpackerSettings, AreRefusedUnlessExactlyOneSaysHowMany) {
-  for (const char* settings : {"", "position_sampling_rate: 0.5 position_count: 3"}) {
-    LaneRig rig;
-    rig.add_source("chunks");
-    EXPECT_THROW(rig.add_stage(fmt::format(
-                     "name: 'unpacker' chunk_unpacker {{ input: 'chunks' {} }}", settings)),
-                 Error)
-        << settings;
-  }
+TEST(ChunkUnpackerSettings, RateAndCountExcludeEachOther) {
+  LaneRig rig;
+  rig.add_source("chunks");
+  EXPECT_THROW(rig.add_stage("name: 'unpacker' chunk_unpacker { input: 'chunks' "
+                             "position_sampling_rate: 0.5 position_count: 3 }"),
+               Error);
+}
+
+TEST(ChunkUnpackerSettings, WithoutRateAndCountEveryPositionIsGiven) {
+  LaneRig rig;
+  describe_unpacker(rig, "queue_capacity: 64");
+  rig.feed("chunks", chunk_record(5, 0, 0, 60));
+  rig.finish("chunks");
+  rig.run();
+  EXPECT_TRUE(rig.all_finished());
+  EXPECT_EQ(ids(rig.got("out")), numbers(0, 60));
 }
 
 }  // namespace
