@@ -4,28 +4,71 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ringfeed/shm/segment.h"
 
 namespace ringfeed::shm {
 
-Result<std::string> read_file(const std::string& path) noexcept {
-  const auto refused = [&path] {
-    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                 fmt::format("{}: {}", path, ::strerrordesc_np(errno))};
-  };
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return refused();
+namespace {
+
+Result<std::string> read_all(const Fd& file, const std::string& path) noexcept {
   std::string text;
   char block[4096];
   for (;;) {
     const ssize_t got = ::read(file.get(), block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return refused();
+    if (got < 0) {
+      return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+                   fmt::format("{}: {}", path, ::strerrordesc_np(errno))};
+    }
     if (got == 0) return text;
     text.append(block, static_cast<std::size_t>(got));
   }
+}
+
+}  // namespace
+
+Result<std::string> read_file(const std::string& path) noexcept {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) {
+    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+                 fmt::format("{}: {}", path, ::strerrordesc_np(errno))};
+  }
+  return read_all(file, path);
+}
+
+Result<std::string> read_regular_file(const std::string& path) noexcept {
+  const Result<Fd> file = open_regular(path);
+  if (!file) {
+    return Error{file.error().code(), fmt::format("{}: {}", path, file.error().message())};
+  }
+  return read_all(*file, path);
+}
+
+bool is_starvation(int error) noexcept {
+  return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+Result<Fd> open_regular(const std::string& path) noexcept {
+  const auto refused = [] {
+    const bool gone = errno == ENOENT || errno == ENOTDIR;
+    return Error{is_starvation(errno) ? ErrorCode::kNoMemory
+                 : gone               ? ErrorCode::kNotFound
+                                      : ErrorCode::kIo,
+                 ::strerrordesc_np(errno)};
+  };
+  // Not blocking: on a regular file that means nothing, and a FIFO is opened without a writer.
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd) return refused();
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return refused();
+  if (S_ISREG(info.st_mode)) return fd;
+  const char* const what = S_ISDIR(info.st_mode)    ? "a directory"
+                           : S_ISFIFO(info.st_mode) ? "a FIFO"
+                                                    : "a device";
+  return Error{ErrorCode::kIo, fmt::format("it is {}, not a regular file", what)};
 }
 
 }  // namespace ringfeed::shm

@@ -245,6 +245,17 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
                           name_of(last), percent(last.blocked), could));
     return;
   }
+  const auto silent =
+      std::ranges::find_if(needed, [&](std::size_t i) { return nodes[i].gives_nothing; });
+  if (silent != needed.end()) {
+    const NodeLoad& node = nodes[*silent];
+    found.set_kind(BottleneckProto::GIVES_NOTHING);
+    found.set_stage(node.stage);
+    found.set_sentence(
+        fmt::format("stage '{}' {}", name_of(node),
+                    node.reason.empty() ? "gives nothing of what it has" : node.reason));
+    return;
+  }
   Walk walk(nodes);
   walk.go(output.node);
   if (walk.files()) {
@@ -292,6 +303,13 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Sample& begin, co
     const bool owner = node.name.empty() && plan.nodes_size() > 1;
     load.has_threads = kind != nullptr && kind->message_type() != nullptr && !owner &&
                        kind->message_type()->FindFieldByName("threads") != nullptr;
+    // Of a stage of several parts it is the one without a name that decides what is given.
+    if (node.name.empty()) {
+      const auto counters = facts.counters.of_stage(node.stage);
+      const auto nothing = counters.find("gives_nothing");
+      load.gives_nothing = nothing != counters.end() && nothing->second < end.counters.size() &&
+                           end.counters[nothing->second] != 0;
+    }
     for (const layout::InputPlan& input : facts.layout.lanes[node.first_lane].inputs) {
       load.reads_from.push_back(input.from_node);
     }

@@ -5,6 +5,9 @@
 // that it reads from, until one is met that does not wait, or the source, which has nothing new.
 // Behind it lanes are starved, before it blocked. The stage that is busiest of those met limits.
 //
+// A stage that says of itself that it gives nothing of what it has (its counter gives_nothing is 1)
+// limits, however busy it is with that: its note is the reason.
+//
 // Busy is wall time: a lane that waits for a disk in a step is busy. Only if the lanes of that
 // stage are often ready without getting a processor, and none is idle, the machine is what limits.
 #pragma once
@@ -30,6 +33,8 @@ struct NodeLoad {
   std::uint32_t lanes_max = 0;  // to which it may be scaled; 0: it may not
   bool has_threads = false;     // the configuration can give it more
   bool redraws = false;         // gives out what it got long ago: does not wait for its input
+  bool gives_nothing = false;   // says so itself (counter gives_nothing)
+  std::string reason;           // for that, in its own words
   double busy = 0;
   double starved = 0;
   double blocked = 0;

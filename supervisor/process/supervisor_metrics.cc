@@ -7,6 +7,7 @@
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
 #include "supervisor/metrics/show.h"
+#include "supervisor/metrics/status.h"
 #include "supervisor/process/supervisor.h"
 
 namespace ringfeed::process {
@@ -69,7 +70,11 @@ void Supervisor::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply&
   if (end.time_ns - history_.at(begin).time_ns < kSteadyNsMin) begin = asked;
   const metrics::Sample& since = history_.at(begin);
   const double window_s = static_cast<double>(end.time_ns - since.time_ns) / 1e9;
-  const std::vector<metrics::NodeLoad> nodes = metrics::node_loads(facts, since, end);
+  std::vector<metrics::NodeLoad> nodes = metrics::node_loads(facts, since, end);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].gives_nothing) continue;
+    nodes[i].reason = metrics::stage_note(memory_, memory_.layout().nodes[i].stage);
+  }
   const metrics::MachineLoad machine = metrics::machine_load(since, end, cores_);
   for (std::size_t port = 0; port < facts.shape.ports.size(); ++port) {
     if (!facts.shape.ports[port].output) continue;

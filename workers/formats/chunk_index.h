@@ -8,7 +8,7 @@
 // files and writers do not meet. The directory is a convenience: missing, full or read-only, it
 // costs the time to read the headers and nothing else.
 //
-// Layout of a cache file, version 1 (little-endian):
+// Layout of a cache file, version 2 (little-endian):
 //   offset  size  field            meaning
 //        0     8  magic            "rfchunks"
 //        8     4  version          1

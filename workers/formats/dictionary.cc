@@ -87,7 +87,7 @@ Result<Dictionary> Dictionary::read(const std::string& path) {
                              S_ISREG(info.st_mode) ? fmt::format("of {} bytes", info.st_size)
                                                    : std::string("no regular file")));
   }
-  const Result<std::string> text = shm::read_file(path);
+  const Result<std::string> text = shm::read_regular_file(path);
   if (!text) return text.error();
   return parse(*text, path);
 }

@@ -18,6 +18,7 @@
 #include <limits>
 #include <utility>
 
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/segment.h"
 
 namespace ringfeed::formats {
@@ -835,16 +836,12 @@ class ParquetFile final : public RowFile {
 Result<std::unique_ptr<RowFile>> open_parquet_file(const std::string& path,
                                                    const std::vector<ColumnWish>& wishes,
                                                    std::uint32_t threads) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return Error(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, std::strerror(errno));
-  }
+  Result<shm::Fd> opened = shm::open_regular(path);
+  if (!opened) return opened.error();
   struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return Error(ErrorCode::kIo, "it is no regular file");
-  }
+  if (::fstat(opened->get(), &info) != 0) return Error(ErrorCode::kIo, std::strerror(errno));
   const FileVersion version = version_of(info);
+  const int fd = opened->release();
   std::unique_ptr<RowFile> file;
   const std::string fault =
       fault_of([&] { file = std::make_unique<ParquetFile>(fd, version, wishes, threads); });

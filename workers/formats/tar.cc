@@ -305,6 +305,11 @@ class Indexer {
   std::optional<std::uint64_t> step_file(std::uint64_t offset, std::uint64_t data_offset,
                                          std::uint64_t size, std::string name) {
     if (size > bytes_.file_bytes - data_offset) return cut_short(offset, name, size, data_offset);
+    if (name.empty()) {
+      report(offset, TarReason::kNameless,
+             fmt::format("a member of {} bytes has no name: passed over; pack the tar anew", size));
+      return end_of(data_offset, size);
+    }
     TarMember member{.name = std::move(name), .data_offset = data_offset, .data_bytes = size};
     if (size >= 4) read_with_next_header(data_offset + size - 4, member.last_bytes);
     index_.members.push_back(std::move(member));
@@ -463,6 +468,8 @@ const char* tar_reason_name(TarReason reason) noexcept {
       return "cut_short";
     case TarReason::kSparseMember:
       return "sparse_member";
+    case TarReason::kNameless:
+      return "nameless_member";
     case TarReason::kUnreadable:
       return "unreadable";
   }

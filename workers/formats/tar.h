@@ -41,6 +41,7 @@ enum class TarReason : std::uint8_t {
                       // its own header
   kCutShort,          // the file ends inside a member or a header
   kSparseMember,  // stored with its holes left out: its bytes do not lie in the file as they are
+  kNameless,      // a regular member whose name is empty: what it is cannot be told
   kUnreadable,    // the system refused a read
 };
 // A word for counters and logs: "damaged_header", ...

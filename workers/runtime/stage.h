@@ -233,8 +233,10 @@ struct StageContext {
   std::uint64_t state_bytes = 0;
   std::function<InPort(std::string_view)> input = {};  // ports by name
   std::function<OutPort(std::string_view)> output = {};
-  std::function<Counter(std::string_view)> counter =
-      {};  // registers a named counter of the lane (at most 40 bytes)
+  // Registers a named counter of the lane (at most 40 bytes). A stage that has input and gives
+  // nothing of it, by its own rules, sets one named gives_nothing to 1 and says why in its note:
+  // `ringfeed why` then gives that as the reason.
+  std::function<Counter(std::string_view)> counter = {};
   std::function<void(std::string_view)> note =
       {};  // what a person should know now; shown by `ringfeed status`
   // One line in the worker's log: "event key=value ...". Events, never traffic.

@@ -146,7 +146,17 @@ void BitextListing::list(const std::string& path, const std::string& field, Dire
   found_ = true;
   const bool prefix_only = config_.compat() == MAIN;
   std::unordered_set<std::string> data;  // as stems
-  while (const dirent* entry = ::readdir(entries)) {
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(entries);
+    if (entry == nullptr) {
+      if (errno == 0) break;
+      problems_.push_back(
+          {field, fmt::format("{}: its names cannot be read to the end: {}; see the "
+                              "kernel's log for the disk",
+                              path, std::strerror(errno))});
+      break;
+    }
     std::string_view name = entry->d_name;
     if (name.ends_with(kDataSuffix)) {
       data.emplace(name.substr(0, name.size() - kDataSuffix.size()));
@@ -341,7 +351,7 @@ std::vector<std::string> languages(const BitextSourceConfig& config,
   if (config.langs_size() != 0) return {config.langs().begin(), config.langs().end()};
   std::vector<std::string> langs;
   if (config.has_lang_dict()) {
-    const Result<std::string> text = shm::read_file(config.lang_dict());
+    const Result<std::string> text = shm::read_regular_file(config.lang_dict());
     if (!text) {
       problems.push_back({"lang_dict", fmt::format("{}; give a file with a language a line, or "
                                                    "langs",
@@ -376,11 +386,11 @@ std::vector<std::string> languages(const BitextSourceConfig& config,
 
 // Whether a file has these bytes; compared piece by piece, which stay in the processor's cache.
 bool holds(const std::string& path, std::string_view text) {
-  const shm::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Result<shm::Fd> fd = shm::open_regular(path);
   if (!fd) return false;
   std::vector<char> piece(256 * kKiB);
   for (std::size_t at = 0; at < text.size();) {
-    const ssize_t got = ::pread(fd.get(), piece.data(), std::min(piece.size(), text.size() - at),
+    const ssize_t got = ::pread(fd->get(), piece.data(), std::min(piece.size(), text.size() - at),
                                 static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
@@ -415,7 +425,7 @@ class Dictionaries {
     }
     Read read{info.st_dev, info.st_ino, {}, std::make_shared<Dictionary>(std::move(*parsed))};
     if (read_.empty()) {
-      if (Result<std::string> text = shm::read_file(path)) read.text = std::move(*text);
+      if (Result<std::string> text = shm::read_regular_file(path)) read.text = std::move(*text);
     }
     read_.push_back(std::move(read));
     return read_.back().dictionary;

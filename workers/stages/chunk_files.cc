@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ringfeed/shm/file.h"
+
 namespace ringfeed {
 namespace {
 
@@ -34,7 +36,9 @@ ChunkTask chunk_task(const Record& record) {
 }
 
 ChunkFiles::ChunkFiles(const StageContext& context)
-    : vanished_(context, "skipped_vanished"),
+    : warn_(context.warn),
+      stage_(context.stage),
+      vanished_(context, "skipped_vanished"),
       unreadable_(context, "skipped_unreadable"),
       damaged_(context, "skipped_damaged"),
       empty_(context, "skipped_empty"),
@@ -60,11 +64,28 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
     ::close(known.fd);
     files_.erase(found);
   }
-  const int fd = ::open(task.path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    refusal = {errno == ENOENT ? &vanished_ : &unreadable_, std::strerror(errno)};
+  Result<shm::Fd> opened = shm::open_regular(task.path);
+  if (!opened && opened.error().code() == ErrorCode::kNoMemory) {
+    // Those that are kept open are a convenience.
+    for (const auto& [path, kept] : files_) ::close(kept.fd);
+    files_.clear();
+    opened = shm::open_regular(task.path);
+  }
+  if (!opened && opened.error().code() == ErrorCode::kNoMemory) {
+    if (starved_.speak()) {
+      warn_(
+          fmt::format("no_descriptor stage={} count={} path={}: {}; tried again until there is one",
+                      stage_, starved_.count(), task.path, opened.error().message()));
+    }
+    refusal = {nullptr, opened.error().message()};
     return -1;
   }
+  if (!opened) {
+    const bool gone = opened.error().code() == ErrorCode::kNotFound;
+    refusal = {gone ? &vanished_ : &unreadable_, opened.error().message()};
+    return -1;
+  }
+  const int fd = opened->release();
   ::fstat(fd, &file);
   if (files_.size() >= kOpenFilesMax) {
     const auto oldest = std::min_element(

@@ -9,9 +9,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -33,7 +35,7 @@ struct ChunkTask {
 
 // Why a chunk cannot be used.
 struct ChunkRefusal {
-  SkipReason* reason = nullptr;
+  SkipReason* reason = nullptr;  // none: no descriptor is to be had now; it is to be tried again
   std::string text = {};
 };
 
@@ -68,6 +70,9 @@ class ChunkFiles {
     ino_t inode;
   };
 
+  std::function<void(std::string_view)> warn_;
+  std::string stage_;
+  Occasions starved_;
   SkipReason vanished_;
   SkipReason unreadable_;
   SkipReason damaged_;

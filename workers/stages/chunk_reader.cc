@@ -247,6 +247,7 @@ StepStatus ChunkReader::step(Step& step) noexcept {
   // What is kept is named by the file that is read: it may have been replaced since the look at it.
   ChunkRefusal refusal;
   const int fd = chunk_files_.open(task, file, refusal);
+  if (fd < 0 && refusal.reason == nullptr) return StepStatus::kIdle;
   if (fd < 0) return refuse(step, task, refusal);
   if (store_) key = ChunkFiles::key_of(task, file);
   const StepStatus status = from_file(step, task, fd, key);

@@ -1,7 +1,6 @@
 #include "workers/stages/chunk_source_loader.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "ringfeed/shm/segment.h"
+#include "ringfeed/shm/file.h"
 #include "workers/formats/gzip.h"
 #include "workers/formats/lc0_record.h"
 
@@ -68,6 +67,7 @@ ChunkSourceLoader::ChunkSourceLoader(const StageContext& context)
 // Lists the file's chunks in places_; false: it was counted as skipped.
 bool ChunkSourceLoader::open_source(Step& step, const std::string& path) noexcept {
   places_.clear();
+  starved_ = false;
   problem_count_ = 0;
   from_cache_ = false;
   const std::string_view view(path);
@@ -75,15 +75,24 @@ bool ChunkSourceLoader::open_source(Step& step, const std::string& path) noexcep
     extension_.skip(step, path, 0, "neither .gz nor .tar");
     return false;
   }
-  const shm::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Result<shm::Fd> fd = shm::open_regular(path);
+  if (!fd && fd.error().code() == ErrorCode::kNoMemory) {
+    starved_ = true;
+    if (starved_occasions_.speak()) {
+      context_.warn(
+          fmt::format("no_descriptor stage={} count={} path={}: {}; tried again until there is one",
+                      context_.stage, starved_occasions_.count(), path, fd.error().message()));
+    }
+    return false;
+  }
   if (!fd) {
-    SkipReason& reason = errno == ENOENT ? vanished_ : unreadable_;
-    reason.skip(step, path, 0, std::strerror(errno));
+    SkipReason& reason = fd.error().code() == ErrorCode::kNotFound ? vanished_ : unreadable_;
+    reason.skip(step, path, 0, fd.error().message());
     return false;
   }
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    unreadable_.skip(step, path, 0, "not a regular file");
+  if (::fstat(fd->get(), &info) != 0) {
+    unreadable_.skip(step, path, 0, std::strerror(errno));
     return false;
   }
   if (info.st_size == 0) {
@@ -91,8 +100,8 @@ bool ChunkSourceLoader::open_source(Step& step, const std::string& path) noexcep
     return false;
   }
   return view.ends_with(".tar")
-             ? open_tar(step, path, fd.get())
-             : open_gzip(step, path, fd.get(), static_cast<std::uint64_t>(info.st_size));
+             ? open_tar(step, path, fd->get())
+             : open_gzip(step, path, fd->get(), static_cast<std::uint64_t>(info.st_size));
 }
 
 bool ChunkSourceLoader::open_tar(Step& step, const std::string& path, int fd) noexcept {
@@ -169,7 +178,7 @@ StepStatus ChunkSourceLoader::step(Step& step) noexcept {
   if (!opened_ || path_ != path) {
     path_ = path;
     opened_ = false;
-    if (!open_source(step, path_)) return step.consume(*record);
+    if (!open_source(step, path_)) return starved_ ? StepStatus::kIdle : step.consume(*record);
     opened_ = true;
   }
   // A tar that shrank while this lane was dead has nothing more to give.

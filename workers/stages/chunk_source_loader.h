@@ -57,6 +57,8 @@ class ChunkSourceLoader final : public Stage {
   SkipReason empty_;
   SkipReason no_chunks_;
   Occasions problem_occasions_;
+  Occasions starved_occasions_;
+  bool starved_ = false;  // no descriptor was to be had: the file is still to be opened
   std::string cache_directory_;
   // The chunks of the file at the input's head, rebuilt after a restart.
   std::string path_;

@@ -44,7 +44,7 @@ void ChunkWeigher::keep(const ChunkTask& task, const ChunkFiles::Records& record
   store_->put(key, packer_.finish(), task.words.global_index, task.words.window_lower);
 }
 
-float ChunkWeigher::weigh(Step& step, const ChunkTask& task) noexcept {
+std::optional<float> ChunkWeigher::weigh(Step& step, const ChunkTask& task) noexcept {
   const auto refuse = [&](const ChunkRefusal& refusal) {
     refusal.reason->skip(step, task.path, task.words.offset, refusal.text);
     return -1.0F;
@@ -56,6 +56,7 @@ float ChunkWeigher::weigh(Step& step, const ChunkTask& task) noexcept {
   }
   ChunkRefusal refusal;
   const int fd = files_.open(task, file, refusal);
+  if (fd < 0 && refusal.reason == nullptr) return std::nullopt;
   if (fd < 0) return refuse(refusal);
   const ChunkFiles::Records records = files_.read(task, fd);
   if (records.refusal.reason != nullptr) return refuse(records.refusal);
@@ -76,7 +77,9 @@ StepStatus ChunkWeigher::step(Step& step) noexcept {
   // Room first: a chunk is not inflated for an output that is full.
   const std::span<std::byte> room = step.reserve(out_, sizeof(WeightRecord));
   if (room.empty()) return StepStatus::kNoRoom;
-  const WeightRecord answer{task.words.global_index, weigh(step, task), 0};
+  const std::optional<float> weight = weigh(step, task);
+  if (!weight) return StepStatus::kIdle;
+  const WeightRecord answer{task.words.global_index, *weight, 0};
   std::memcpy(room.data(), &answer, sizeof answer);
   step.put_reserved(out_, sizeof answer, {.tag = {task.words.identity, task.words.uses}});
   step.count(weighed_);

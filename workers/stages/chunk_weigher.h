@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "workers/formats/packed_game.h"
@@ -29,7 +30,8 @@ class ChunkWeigher final : public Stage {
 
  private:
   // Below 0: it cannot be used; counted.
-  [[nodiscard]] float weigh(Step& step, const ChunkTask& task) noexcept;
+  // Nothing: no descriptor is to be had now.
+  [[nodiscard]] std::optional<float> weigh(Step& step, const ChunkTask& task) noexcept;
   [[nodiscard]] std::optional<float> weigh_stored(const ChunkTask& task,
                                                   const StoreKey& key) noexcept;
   void keep(const ChunkTask& task, const ChunkFiles::Records& records,

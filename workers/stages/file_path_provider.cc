@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "ringfeed/shm/file.h"
 #include "workers/stages/common.h"
 #include "workers/stages/records.h"
 
@@ -20,6 +22,12 @@ namespace {
 constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_DELETE |
                                   IN_DELETE_SELF | IN_MOVED_FROM | IN_MOVE_SELF;
 constexpr std::uint64_t kLogGrowth = 1 * kMiB;
+// How often directories are compared with those that are watched, and how many at a time.
+constexpr std::chrono::seconds kLookEvery(1);
+constexpr std::size_t kLooksMax = 64;
+// What could not be read is tried again after so long; a scan of millions of files takes seconds.
+constexpr std::chrono::seconds kRetryMin(10);
+constexpr std::chrono::seconds kRetryMax(600);
 constexpr std::uint64_t kLogBytesMax = 16ULL << 30;
 
 // One entry of the log; the path follows, padded to 8 bytes.
@@ -59,9 +67,12 @@ FilePathProvider::FilePathProvider(const StageContext& context)
       out_(context.output("output")),
       files_found_(context.counter("files_found")),
       directories_unreadable_(context.counter("directories_unreadable")),
+      files_unreadable_(context.counter("files_unreadable")),
       files_still_open_(context.counter("files_still_open")),
       directory_(context.config.file_path_provider().directory()),
-      finite_(context.feed.epochs() > 0) {
+      finite_(context.feed.epochs() > 0),
+      look_at_(Clock::now() + kLookEvery),
+      retry_after_(kRetryMin) {
   while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
   read_log(context);
   if (!finite_) {
@@ -93,32 +104,71 @@ void FilePathProvider::read_log(const StageContext& context) {
 
 void FilePathProvider::scan() {
   rescan_ = false;
+  faults_ = false;
   visited_.clear();
   struct stat info {};
-  if (::stat(directory_.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+  const int error = ::stat(directory_.c_str(), &info) != 0 ? errno : 0;
+  if (error != 0 || !S_ISDIR(info.st_mode)) {
+    const char* const what = error == ENOENT ? "no such directory"
+                             : error != 0    ? std::strerror(error)
+                                             : "it is no directory";
     if (!said_missing_) {
-      context_.warn(fmt::format("directory_missing stage={} path={}: no such directory; {}",
-                                context_.stage, directory_,
+      context_.warn(fmt::format("directory_missing stage={} path={}: {}; {}", context_.stage,
+                                directory_, what,
                                 finite_ ? "the run has no data" : "waiting for it"));
     }
-    context_.note(fmt::format("{}: no such directory", directory_));
+    context_.note(fmt::format("{}: {}", directory_, what));
     said_missing_ = true;
     rescan_ = !finite_;
     return;
   }
   said_missing_ = false;
   scan_directory(directory_);
+  retry_at_ = Clock::now() + retry_after_;
+}
+
+// Said and counted once, however often it is looked at. What is gone is no fault.
+void FilePathProvider::report_directory(const std::string& path, int error) {
+  if (error == ENOENT) return;
+  faults_ = true;
+  if (shm::is_starvation(error)) {
+    // The scan is not complete before there is a descriptor for it.
+    if (starved_occasions_.speak()) {
+      context_.warn(fmt::format(
+          "no_descriptor stage={} count={} path={}: {}; scanned again until there is one",
+          context_.stage, starved_occasions_.count(), path, std::strerror(error)));
+    }
+    rescan_ = true;
+    return;
+  }
+  if (!reported_.insert(path).second) return;
+  ++unreadable_directories_;
+  context_.warn(fmt::format("directory_unreadable stage={} path={}: {}", context_.stage, path,
+                            std::strerror(error)));
+}
+
+// The same of a name in a directory; there may be a hundred thousand of them, so not each is said.
+void FilePathProvider::report_file(const std::string& path, int error) {
+  struct stat link {};
+  if (error == ENOENT && ::lstat(path.c_str(), &link) != 0) return;
+  faults_ = true;
+  if (!reported_.insert(path).second) return;
+  ++unreadable_;
+  if (!file_occasions_.speak()) return;
+  context_.warn(fmt::format("file_unreadable stage={} count={} path={}: {}", context_.stage,
+                            file_occasions_.count(), path,
+                            error == ENOENT ? "a link to nothing" : std::strerror(error)));
 }
 
 // Watches first, lists second: what appears in between is seen twice and put out once.
 void FilePathProvider::scan_directory(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return;
+  if (::stat(path.c_str(), &info) != 0) return report_directory(path, errno);
   if (!visited_.insert(fmt::format("{}:{}", info.st_dev, info.st_ino)).second) return;
   if (inotify_ >= 0) {
     const int watch = ::inotify_add_watch(inotify_, path.c_str(), kEvents | IN_ONLYDIR);
     if (watch >= 0) {
-      watches_[watch] = path;
+      watches_[watch] = {path, info.st_dev, info.st_ino};
       watch_of_[path] = watch;
     } else if (errno == ENOSPC) {
       context_.warn(fmt::format(
@@ -130,24 +180,26 @@ void FilePathProvider::scan_directory(const std::string& path) {
     }
   }
   DIR* directory = ::opendir(path.c_str());
-  if (directory == nullptr) {
-    // Said and counted once, however often it is looked at.
-    if (errno != ENOENT && reported_.insert(path).second) {
-      ++unreadable_;
-      context_.warn(fmt::format("directory_unreadable stage={} path={}: {}", context_.stage, path,
-                                std::strerror(errno)));
-    }
-    return;
-  }
+  if (directory == nullptr) return report_directory(path, errno);
   std::vector<std::string> files;
   std::vector<std::string> directories;
-  while (const dirent* entry = ::readdir(directory)) {
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(directory);
+    if (entry == nullptr) {
+      // What comes behind the fault is not known.
+      if (errno != 0) report_directory(path, errno);
+      break;
+    }
     if (entry->d_name[0] == '.') continue;
     std::string child = path + "/" + entry->d_name;
     unsigned char type = entry->d_type;
     if (type == DT_UNKNOWN || type == DT_LNK) {
       struct stat target {};
-      if (::stat(child.c_str(), &target) != 0) continue;
+      if (::stat(child.c_str(), &target) != 0) {
+        report_file(child, errno);
+        continue;
+      }
       type = S_ISDIR(target.st_mode) ? DT_DIR : S_ISREG(target.st_mode) ? DT_REG : DT_UNKNOWN;
     }
     if (type == DT_REG) files.push_back(std::move(child));
@@ -162,7 +214,8 @@ void FilePathProvider::scan_directory(const std::string& path) {
 
 void FilePathProvider::consider_file(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
+  if (::stat(path.c_str(), &info) != 0) return report_file(path, errno);
+  if (!S_ISREG(info.st_mode)) return;
   const Version version{static_cast<std::uint64_t>(info.st_size),
                         static_cast<std::uint64_t>(info.st_mtim.tv_sec) * 1'000'000'000 +
                             static_cast<std::uint64_t>(info.st_mtim.tv_nsec)};
@@ -194,6 +247,47 @@ void FilePathProvider::forget_directory(const std::string& path) {
   }
 }
 
+bool FilePathProvider::is_what_is_watched(const std::string& path) const {
+  const auto number = watch_of_.find(path);
+  if (number == watch_of_.end()) return true;
+  const auto watch = watches_.find(number->second);
+  if (watch == watches_.end()) return true;
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && info.st_dev == watch->second.device &&
+         info.st_ino == watch->second.inode;
+}
+
+// What no event tells: directories that are others now, and what can be read since.
+void FilePathProvider::look_again() {
+  const Clock::time_point now = Clock::now();
+  if (inotify_ < 0 || now < look_at_) return;
+  look_at_ = now + kLookEvery;
+  if (!is_what_is_watched(directory_)) {
+    context_.warn(
+        fmt::format("directory_replaced stage={} path={}: another directory is there now; "
+                    "scanning it",
+                    context_.stage, directory_));
+    forget_directory(directory_);
+    rescan_ = true;
+    return;
+  }
+  if (to_compare_.empty()) {
+    for (const auto& [path, watch] : watch_of_) to_compare_.push_back(path);
+  }
+  for (std::size_t i = 0; i < kLooksMax && !to_compare_.empty(); ++i) {
+    const std::string path = std::move(to_compare_.back());
+    to_compare_.pop_back();
+    if (is_what_is_watched(path)) continue;
+    forget_directory(path);
+    visited_.clear();
+    scan_directory(path);
+  }
+  if (faults_ && now >= retry_at_) {
+    retry_after_ = std::min<Clock::duration>(2 * retry_after_, kRetryMax);
+    rescan_ = true;
+  }
+}
+
 void FilePathProvider::read_events() {
   if (inotify_ < 0) {
     rescan_ = !finite_;
@@ -214,8 +308,8 @@ void FilePathProvider::read_events() {
       }
       const auto watch = watches_.find(event->wd);
       if (watch == watches_.end()) continue;
-      const std::string parent = watch->second;
-      if ((event->mask & (IN_DELETE_SELF | IN_MOVE_SELF)) != 0) {
+      const std::string parent = watch->second.path;
+      if ((event->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT)) != 0) {
         // A directory that was moved within the tree is found under its new name by its parent's
         // event.
         forget_directory(parent);
@@ -272,9 +366,9 @@ bool FilePathProvider::put_out(Step& step, const Found& found, bool* no_room) no
 
 StepStatus FilePathProvider::step(Step& step) noexcept {
   if (step.draining() || (finite_ && step.load(state_.marker_sent) != 0)) return StepStatus::kEnd;
-  if (unreadable_ != 0) {
-    step.count(directories_unreadable_, unreadable_);
-    unreadable_ = 0;
+  if (unreadable_directories_ != 0 || unreadable_ != 0) {
+    step.count(directories_unreadable_, std::exchange(unreadable_directories_, 0));
+    step.count(files_unreadable_, std::exchange(unreadable_, 0));
     return StepStatus::kDone;
   }
   if (still_open_ != 0) {
@@ -284,6 +378,10 @@ StepStatus FilePathProvider::step(Step& step) noexcept {
   }
   if (pending_.empty() && rescan_) {
     scan();
+    // Before the marker: with it a finite run is over.
+    if (unreadable_directories_ != 0 || unreadable_ != 0 || still_open_ != 0) {
+      return this->step(step);
+    }
     if (rescan_ && pending_.empty()) return StepStatus::kIdle;
   }
   while (!pending_.empty()) {
@@ -305,7 +403,9 @@ StepStatus FilePathProvider::step(Step& step) noexcept {
     return StepStatus::kDone;
   }
   read_events();
-  if (!pending_.empty()) return this->step(step);
+  look_again();
+  if (!pending_.empty() || unreadable_directories_ != 0 || unreadable_ != 0)
+    return this->step(step);
   return StepStatus::kIdle;
 }
 

@@ -4,16 +4,26 @@
 //
 //   out      files    one path a record; a marker record after the scan
 //   arena    length of the log (8 bytes), marker sent (8), the log: {size, mtime_ns, path} of every
-//   file put out at end   in a finite run it ends after the marker; on drain at once skips    names
-//   that begin with a dot; directories that cannot be read (counted in directories_unreadable,
-//   logged)
+//            file put out
+//   at end   in a finite run it ends after the marker; on drain at once
+//   skips    names that begin with a dot; directories that cannot be read
+//            (directories_unreadable) and names that cannot be looked at (files_unreadable: no
+//            permission, a path that is too long, a link to nothing, a failing disk), each counted
+//            once and logged; an endless run tries them again, less and less often
 //
 // What has been put out is in the arena, so a restart scans again and compares: an event that was
 // missed while dead, or that the kernel dropped (queue overflow), is found by comparison. A file
 // that was rewritten (another size or time) is put out again. One that is open for writing is left
 // until it is closed; a finite run, which does not wait, counts it in files_still_open.
+//
+// The kernel reports nothing of a directory that was removed and made again while files in it are
+// open, nor of one that was unmounted or mounted over: once a second the device and inode of the
+// directory, and of some of those below it in turn, are compared with those that are watched.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <chrono>
 #include <deque>
 #include <set>
 #include <string>
@@ -22,6 +32,7 @@
 #include <vector>
 
 #include "workers/runtime/stage.h"
+#include "workers/stages/common.h"
 
 namespace ringfeed {
 
@@ -51,11 +62,22 @@ class FilePathProvider final : public Stage {
     std::string path;
     Version version;
   };
+  // A directory as it was when the kernel was asked to report on it.
+  struct Watched {
+    std::string path;
+    dev_t device = 0;
+    ino_t inode = 0;
+  };
+  using Clock = std::chrono::steady_clock;
 
   void read_log(const StageContext& context);
   void scan();
   void scan_directory(const std::string& path);
   void consider_file(const std::string& path);
+  void report_directory(const std::string& path, int error);
+  void report_file(const std::string& path, int error);
+  void look_again();
+  [[nodiscard]] bool is_what_is_watched(const std::string& path) const;
   void forget_directory(const std::string& path);
   void read_events();
   bool put_out(Step& step, const Found& found, bool* no_room) noexcept;
@@ -65,6 +87,7 @@ class FilePathProvider final : public Stage {
   OutPort out_;
   Counter files_found_;
   Counter directories_unreadable_;
+  Counter files_unreadable_;
   Counter files_still_open_;
   std::string directory_;
   bool finite_;
@@ -72,14 +95,22 @@ class FilePathProvider final : public Stage {
   int inotify_ = -1;
   bool rescan_ = true;
   std::unordered_map<std::string, Version> seen_;  // the arena's log, by path
-  std::unordered_map<int, std::string> watches_;
+  std::unordered_map<int, Watched> watches_;
   std::unordered_map<std::string, int> watch_of_;
   std::unordered_set<std::string>
       visited_;  // device and inode of directories, against cycles of links
   std::deque<Found> pending_;
   std::unordered_set<std::string> waiting_for_close_;
-  std::uint64_t unreadable_ = 0;    // since the last step
-  std::set<std::string> reported_;  // directories that could not be read
+  std::uint64_t unreadable_directories_ = 0;  // since the last step
+  std::uint64_t unreadable_ = 0;              // names, since the last step
+  std::set<std::string> reported_;            // what could not be read, and was counted
+  bool faults_ = false;                       // there is something that could not be read
+  Occasions file_occasions_;
+  Occasions starved_occasions_;
+  std::vector<std::string> to_compare_;  // watched directories that are still to be looked at
+  Clock::time_point look_at_;            // when they are looked at next
+  Clock::time_point retry_at_;           // when what could not be read is tried again
+  Clock::duration retry_after_;
   std::uint64_t still_open_ = 0;
   bool said_missing_ = false;
 };

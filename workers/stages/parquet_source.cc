@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "ringfeed/shm/file.h"
 #include "workers/runtime/random.h"
 #include "workers/stages/row_records.h"
 #include "workers/stages/wanted_columns.h"
@@ -40,11 +41,16 @@ std::uint64_t entry_bytes(std::uint64_t path_bytes) noexcept {
   return sizeof(LogEntry) + shm::align_up(path_bytes, 8);
 }
 
-// What lies at the path now; nullopt: nothing that can be looked at.
+// What lies at the path now; no version, but something: it cannot be looked at, or is no file,
+// which is said when it is opened. nullopt: nothing is there, or a directory.
 std::optional<FileVersion> version_at(const std::string& path) noexcept {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-  return formats::version_of(info);
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return std::nullopt;
+    return S_ISREG(info.st_mode) ? formats::version_of(info) : FileVersion{};
+  }
+  if (errno == ENOENT && ::lstat(path.c_str(), &info) != 0) return std::nullopt;
+  return FileVersion{};
 }
 
 std::string_view name_of(ColumnType type) noexcept {
@@ -136,7 +142,15 @@ void ParquetSource::read_log(const StageContext& context) {
   }
 }
 
+void ParquetSource::report_starved(const std::string& path, std::string_view text) {
+  if (!starved_occasions_.speak()) return;
+  context_.warn(
+      fmt::format("no_descriptor stage={} count={} path={}: {}; tried again until there is one",
+                  context_.stage, starved_occasions_.count(), path, text));
+}
+
 std::vector<ParquetSource::Listed> ParquetSource::list_files() {
+  starved_ = false;
   const ParquetSourceConfig& config = context_.config.parquet_source();
   std::vector<Listed> listed;
   if (config.files_size() != 0) {
@@ -148,11 +162,25 @@ std::vector<ParquetSource::Listed> ParquetSource::list_files() {
   std::string directory = config.directory();
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
   DIR* entries = ::opendir(directory.c_str());
+  const auto report = [&](int error) {
+    starved_ = shm::is_starvation(error);
+    if (starved_) return report_starved(directory, std::strerror(error));
+    context_.note(fmt::format("{}: {}", directory, std::strerror(error)));
+    if (!unlisted_.speak()) return;
+    context_.warn(fmt::format("directory_unreadable stage={} count={} path={}: {}", context_.stage,
+                              unlisted_.count(), directory, std::strerror(error)));
+  };
   if (entries == nullptr) {
-    context_.note(fmt::format("{}: {}", directory, std::strerror(errno)));
+    report(errno);
     return listed;
   }
-  while (const dirent* entry = ::readdir(entries)) {
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(entries);
+    if (entry == nullptr) {
+      if (errno != 0) report(errno);
+      break;
+    }
     const std::string_view name = entry->d_name;
     if (name.front() == '.' || !name.ends_with(".parquet")) continue;
     std::string path = directory + (directory == "/" ? "" : "/");
@@ -230,6 +258,7 @@ StepStatus ParquetSource::step_epochs(Step& step) noexcept {
 
 StepStatus ParquetSource::begin_epoch(Step& step, std::uint64_t epoch) noexcept {
   std::vector<Listed> listed = list_files();
+  if (starved_) return StepStatus::kIdle;
   if (epoch > 0 && repeats_ && step.load(state_.epoch_rows) == 0) {
     // Nothing of it could be used. Once more at once would be the same.
     if (!waits_) {
@@ -287,6 +316,7 @@ std::uint32_t ParquetSource::file_at(std::uint64_t epoch, std::uint64_t files,
 
 StepStatus ParquetSource::announce(Step& step) noexcept {
   const std::vector<Listed> listed = list_files();
+  if (starved_) return StepStatus::kIdle;
   if (listed.empty() && waits_) return StepStatus::kIdle;
   if (const StepStatus added = add_files(step, listed); added != StepStatus::kIdle) return added;
   if (files_.empty()) {
@@ -384,6 +414,10 @@ StepStatus ParquetSource::open_file(Step& step, const Task& task, bool& over) no
   sought_ = false;
   const bool begun = step.load(state_.begun) != 0;
   auto opened = open_(files_[task.file], wishes_, context_.config.parquet_source().threads());
+  if (!opened && opened.error().code() == ErrorCode::kNoMemory) {
+    report_starved(files_[task.file], opened.error().message());
+    return StepStatus::kIdle;
+  }
   if (!opened) {
     const bool gone = opened.error().code() == ErrorCode::kNotFound;
     return fail(step, task, begun,
@@ -447,7 +481,7 @@ StepStatus ParquetSource::step_file(Step& step, const Task& task, bool& over) no
   }
   const auto other_at_path = [&] {
     const std::optional<FileVersion> now = version_at(path);
-    return now && *now != file_->version();
+    return now && *now != FileVersion{} && *now != file_->version();
   };
   if (file_ == nullptr || open_task_.file != task.file || open_task_.epoch != task.epoch ||
       (!is_begun && other_at_path())) {

@@ -90,7 +90,8 @@ class ParquetSource final : public Stage {
 
   void read_log(const StageContext& context);
   void take_up(std::string path, bool own);
-  [[nodiscard]] std::vector<Listed> list_files();
+  [[nodiscard]] std::vector<Listed> list_files();  // sets starved_
+  void report_starved(const std::string& path, std::string_view text);
   // Adds the files that are new to the log, in a step that does nothing else. kIdle: none is.
   StepStatus add_files(Step& step, const std::vector<Listed>& listed) noexcept;
 
@@ -136,6 +137,9 @@ class ParquetSource final : public Stage {
   SkipReason row_group_damaged_;
   SkipReason row_too_large_;
   Occasions absent_;
+  Occasions unlisted_;
+  Occasions starved_occasions_;
+  bool starved_ = false;  // no descriptor was to be had for the directory
 
   std::vector<std::string> files_;  // this rank's, by number
   std::unordered_set<std::string> known_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "proto/control.pb.h"
 #include "workers/runtime/random.h"
@@ -17,12 +18,18 @@ namespace {
 
 constexpr std::uint64_t kBankBytesMin = 1 * kMiB;
 constexpr std::uint64_t kBankBytesMax = 64ULL << 30;
+// Where fewer chunks a pass are to be expected, passes are made slowly.
+constexpr double kHopedMin = 1e-6;
 
 // The words of a ChunkPlace that change: frames, uses, flags; weight and whether it is known.
 constexpr std::uint64_t kStatusOffset = 16;
 constexpr std::uint64_t kWeightOffset = 24;
 std::uint64_t status_word(std::uint32_t frames, std::uint16_t uses, std::uint16_t flags) noexcept {
   return std::uint64_t{flags} << 48 | std::uint64_t{uses} << 32 | frames;
+}
+bool is_power_of_ten(std::uint64_t number) noexcept {
+  while (number != 0 && number % 10 == 0) number /= 10;
+  return number == 1;
 }
 std::uint16_t uses_of(std::uint64_t word) noexcept {
   return static_cast<std::uint16_t>(word >> 32);
@@ -71,6 +78,7 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       positions_in_window_(context.counter("positions_in_window")),
       bytes_in_window_(context.counter("bytes_in_window")),
       chunks_since_anchor_(context.counter("chunks_since_anchor")),
+      gives_nothing_(context.counter("gives_nothing")),
       newer_(context.config.shuffling_chunk_pool().numeric_sort_keys()),
       collected_(ByKey{newer_}) {
   if (context.load(state_.bank_bytes) != 0) {
@@ -342,6 +350,7 @@ StepStatus ChunkWindow::take_source(Step& step, const Record& record) noexcept {
     state_.shuffler.move_up(step, lower, total);
     show_window(step);
     waiting_for_usable_ = false;
+    hopeless_ = false;
   }
   say(step);
   return step.consume(record);
@@ -470,6 +479,7 @@ StepStatus ChunkWindow::begin_drawing(Step& step) noexcept {
   count_since_anchor(step, since_anchor);
   const std::uint64_t lower = move_lower(step, total);
   state_.shuffler.reset(step, lower, total);
+  begin_pass();
   show_window(step);
   if (lower != 0) step.count(chunks_outside_, lower);
   if (window_.chunks == limits_.chunks &&
@@ -536,7 +546,70 @@ bool ChunkWindow::accepts(Step& step, std::uint32_t frames) noexcept {
   return u < acceptance(frames, own.hanse_sampling_threshold(), own.hanse_sampling_gamma());
 }
 
+void ChunkWindow::begin_pass() noexcept {
+  pass_whole_ = true;
+  pass_given_ = 0;
+  pass_refused_ = 0;
+  pauses_ = hopeless_ && epochs_ == 0;
+}
+
+void ChunkWindow::end_pass(Step& step) noexcept {
+  if (!pass_whole_ || pass_given_ != 0 || pass_refused_ == 0) {
+    barren_passes_ = 0;
+    hopeless_ = false;
+    return;
+  }
+  ++barren_passes_;
+  ++barren_passes_ever_;
+  step.gauge(gives_nothing_, 1);
+  gives_ = false;
+  if (is_power_of_ten(barren_passes_)) say_barren(step);
+}
+
+// Why nothing is accepted, with what may be hoped for.
+void ChunkWindow::say_barren(const Step& step) noexcept {
+  const ShufflingChunkPoolConfig& own = context_.config.shuffling_chunk_pool();
+  const std::uint64_t lower = step.load(state_.lower);
+  std::uint64_t usable = 0;
+  std::uint32_t longest = 0;
+  double hoped = 0;  // chunks a pass
+  for (const Source& source : sources_) {
+    for (std::uint64_t i = source.start < lower ? lower - source.start : 0; i < source.chunk_count;
+         ++i) {
+      const std::uint64_t word = step.load(chunk_word(step, source, i));
+      if ((flags_of(word) & kChunkDropped) != 0) continue;
+      const auto frames = static_cast<std::uint32_t>(word);
+      ++usable;
+      longest = std::max(longest, frames);
+      if (own.has_hanse_sampling_threshold()) {
+        hoped += acceptance(frames, own.hanse_sampling_threshold(), own.hanse_sampling_gamma());
+      }
+    }
+  }
+  std::string text = fmt::format(
+      "gives nothing: in {} passes in a row none of the {} chunks in the "
+      "window was accepted",
+      barren_passes_, usable);
+  if (weighted_) {
+    text += fmt::format(" by its weight: lower weighted_sampling_gamma ({:g})",
+                        own.weighted_sampling_gamma());
+  } else {
+    hopeless_ = hoped < kHopedMin;
+    text += fmt::format(
+        ": with hanse_sampling_threshold {} and hanse_sampling_gamma {:g} the longest, of {} "
+        "records, is accepted with a probability of {:.2g}; lower them",
+        own.hanse_sampling_threshold(), own.hanse_sampling_gamma(), longest,
+        acceptance(longest, own.hanse_sampling_threshold(), own.hanse_sampling_gamma()));
+  }
+  context_.note(text);
+  if (barren_passes_ever_ < said_next_) return;
+  said_next_ = 10 * barren_passes_ever_;
+  context_.warn(fmt::format("nothing_accepted stage={} passes={}: {}", context_.stage,
+                            barren_passes_ever_, text));
+}
+
 StepStatus ChunkWindow::draw_chunk(Step& step) noexcept {
+  if (std::exchange(pauses_, false)) return StepStatus::kIdle;
   // Chunks that are passed over change little: several a step.
   bool passed_over = true;
   StepStatus status = StepStatus::kDone;
@@ -559,6 +632,7 @@ std::optional<std::uint64_t> ChunkWindow::next_number(Step& step, bool waits,
     const std::uint64_t passes = step.load(state_.passes) + (total != 0 ? 1 : 0);
     if (epochs_ != 0 && (passes >= epochs_ || total == 0)) {
       if (waits) return std::nullopt;
+      end_pass(step);
       if (total == 0) {
         context_.warn(fmt::format("no_chunks stage={}: no usable file was found", context_.stage));
       }
@@ -569,6 +643,8 @@ std::optional<std::uint64_t> ChunkWindow::next_number(Step& step, bool waits,
       step.store(state_.passes, passes);
       step.count(reshuffles_);
       state_.shuffler.reset(step, step.load(state_.lower), total);
+      end_pass(step);
+      begin_pass();
       status = StepStatus::kDone;
       return std::nullopt;
     }
@@ -631,6 +707,12 @@ StepStatus ChunkWindow::give(Step& step, const Source& source, std::uint64_t num
       static_cast<std::uint16_t>(std::min<std::uint32_t>(65535, uses_of(status) + 1U));
   step.store(word, status_word(static_cast<std::uint32_t>(status), uses, flags_of(status)));
   step.count(draws_);
+  ++pass_given_;
+  if (!gives_) step.gauge(gives_nothing_, 0);
+  gives_ = true;
+  if (std::exchange(barren_passes_, 0) != 0) {
+    context_.note(fmt::format("window: {} of {} chunks", window_.chunks, limits_.chunks));
+  }
   return StepStatus::kDone;
 }
 
@@ -648,6 +730,7 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
   if (*passed_over) return StepStatus::kDone;
   *passed_over = !accepts(step, static_cast<std::uint32_t>(word));
   if (*passed_over) {
+    ++pass_refused_;
     step.count(hanse_rejected_);
     return StepStatus::kDone;
   }
@@ -705,6 +788,7 @@ StepStatus ChunkWindow::decide_one(Step& step) noexcept {
         return given;
       }
     } else {
+      ++pass_refused_;
       step.count(weighted_rejected_);
     }
     step.store(state_.largest_weight, std::bit_cast<std::uint32_t>(largest));

@@ -22,6 +22,10 @@
 // With hanse_sampling_threshold a chunk that was drawn is accepted or passed over by its number of
 // records; passed over, it has been drawn in this pass, and not used.
 //
+// A pass in which every chunk was passed over is a state of its own: the pool says why it gives
+// nothing, in its note, in the log after 1, 10, 100 ... such passes, and by gives_nothing. Where
+// about nothing can be hoped for (less than one chunk in a million passes) it goes on slowly.
+//
 // With position_sampling it is accepted or passed over by what its positions weigh together. Chunks
 // are drawn ahead, weighed by lanes of their own (chunk_weigher.h), and decided on in the order in
 // which they were drawn, so it does not matter when an answer comes.
@@ -114,6 +118,7 @@ class ChunkWindow final : public Stage {
 
   explicit ChunkWindow(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
+  [[nodiscard]] int poll_ms() const noexcept override { return hopeless_ ? 1000 : 50; }
   [[nodiscard]] const ControlBox* control_box() const noexcept override { return &state_.control; }
   void control(Step& step, const StageControlRequest& request,
                StageControlResponse& response) noexcept override;
@@ -189,6 +194,9 @@ class ChunkWindow final : public Stage {
   void append(Step& step, const Record& record) noexcept;
   void prune_collected(Step& step) noexcept;
   bool anything_usable(const Step& step) const noexcept;
+  void begin_pass() noexcept;
+  void end_pass(Step& step) noexcept;
+  void say_barren(const Step& step) noexcept;
   const Source* find(std::uint64_t global_index) const noexcept;
   [[nodiscard]] Word chunk_word(const Step& step, const Source& source,
                                 std::uint64_t index) const noexcept;
@@ -227,6 +235,7 @@ class ChunkWindow final : public Stage {
   Counter positions_in_window_;
   Counter bytes_in_window_;
   Counter chunks_since_anchor_;
+  Counter gives_nothing_;
   KeyLess newer_;
   // Caches of the bank.
   std::deque<Source> sources_;  // while drawing: by start
@@ -236,6 +245,17 @@ class ChunkWindow final : public Stage {
   std::unordered_multimap<std::string, std::uint64_t>
       by_path_;  // path -> start (drawing) or offset (collecting)
   bool waiting_for_usable_ = false;
+  // Of the pass under way, for what is said of it: what is given does not depend on them, so they
+  // need not outlive the process.
+  bool pass_whole_ = false;  // this process has seen its begin
+  std::uint64_t pass_given_ = 0;
+  std::uint64_t pass_refused_ = 0;
+  std::uint64_t barren_passes_ = 0;  // in a row
+  std::uint64_t barren_passes_ever_ = 0;
+  std::uint64_t said_next_ = 0;  // so many of them are to be spoken of again
+  bool hopeless_ = false;
+  bool pauses_ = false;  // before the next draw
+  bool gives_ = false;   // gives_nothing is known to be 0
   std::uint64_t said_at_ = 0;
 };
 

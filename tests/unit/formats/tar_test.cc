@@ -105,6 +105,16 @@ TEST(Tar, FindsTheMembersOfTheRealArchive) {
   }
 }
 
+// A file without a name cannot be told from the licence or a companion: it is said, not left out.
+TEST(Tar, ReportsAMemberWithoutAName) {
+  TarMaker tar;
+  tar.add("one.gz", "first");
+  tar.add("", "nameless");
+  tar.add("two.gz", "second");
+  EXPECT_THAT(contents(tar), ElementsAre("one.gz=first", "two.gz=second"));
+  EXPECT_THAT(reasons(tar), ElementsAre(TarReason::kNameless));
+}
+
 class TarSizes : public ::testing::TestWithParam<SizeStyle> {};
 INSTANTIATE_TEST_SUITE_P(EveryStyle, TarSizes,
                          ::testing::Values(SizeStyle::kNul, SizeStyle::kSpace,

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -36,6 +38,27 @@ TEST(ReadFile, SaysWhyItCannot) {
     ASSERT_FALSE(unreadable) << path;
     EXPECT_EQ(unreadable.error().code(), ErrorCode::kIo) << path;
   }
+}
+
+// A FIFO that nobody writes to is refused at once: whoever opened it would wait for ever.
+TEST(OpenRegular, TakesNothingButARegularFile) {
+  const std::string path = ::testing::TempDir() + "rf_open_regular";
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const Result<Fd> fifo = open_regular(path);
+  ASSERT_FALSE(fifo);
+  EXPECT_EQ(fifo.error().code(), ErrorCode::kIo);
+  EXPECT_THAT(fifo.error().message(), HasSubstr("a FIFO"));
+  EXPECT_THAT(read_regular_file(path).error().message(), HasSubstr(path + ": it is a FIFO"));
+  std::filesystem::remove(path);
+  EXPECT_EQ(open_regular(path).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(open_regular("/etc/passwd/below").error().code(), ErrorCode::kNotFound);
+  EXPECT_THAT(open_regular("/").error().message(), HasSubstr("a directory"));
+  EXPECT_THAT(open_regular("/dev/null").error().message(), HasSubstr("a device"));
+  std::ofstream(path, std::ios::binary) << "data";
+  ASSERT_TRUE(open_regular(path));
+  EXPECT_EQ(read_regular_file(path).value_or_throw(), "data");
+  std::filesystem::remove(path);
 }
 
 }  // namespace

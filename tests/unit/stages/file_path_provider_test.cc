@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -21,6 +24,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 namespace fs = std::filesystem;
 
@@ -152,6 +156,76 @@ TEST(ProviderUnreadable, IsCountedAndTheRestIsFound) {
   }
   ::setfsuid(static_cast<uid_t>(before));
   fs::permissions(directory.path("shut"), fs::perms::owner_all);
+}
+
+// A directory that may be listed and not entered shows names that cannot be looked at; a link may
+// lead to nothing. Each is counted, and a hundred thousand of them make few lines.
+TEST(ProviderUnreadable, CountsNamesThatCannotBeLookedAt) {
+  TempDir directory;
+  directory.write("open/a.gz", "x");
+  for (int i = 0; i < 20; ++i) directory.write(fmt::format("shut/{:02}.gz", i), "x");
+  fs::create_symlink(directory.path("nowhere"), directory.path("dangling.gz"));
+  fs::permissions(directory.path("shut"),
+                  fs::perms::group_read | fs::perms::others_read | fs::perms::owner_all);
+  const int before = ::setfsuid(65534);
+  {
+    Provider provider(directory.path(), true);
+    provider.finish();
+    EXPECT_THAT(provider.paths(), ElementsAre(directory.path("open/a.gz"), "(complete)"));
+    EXPECT_EQ(provider.rig.counter("provider", "files_unreadable"), 21U);
+    EXPECT_EQ(provider.rig.counter("provider", "directories_unreadable"), 0U);
+    EXPECT_THAT(provider.rig.log("file_unreadable"), SizeIs(5)) << "1, 2, 4, 8, 16";
+    EXPECT_THAT(provider.rig.log("file_unreadable"), Contains(HasSubstr("a link to nothing")));
+    EXPECT_THAT(provider.rig.log("file_unreadable"), Contains(HasSubstr("Permission denied")));
+  }
+  ::setfsuid(static_cast<uid_t>(before));
+}
+
+// Nothing else is there, so the marker follows the scan at once: what was counted comes before it.
+TEST(ProviderUnreadable, IsCountedAlsoWhereNothingElseIsFound) {
+  TempDir directory;
+  fs::create_symlink(directory.path("nowhere"), directory.path("dangling.gz"));
+  Provider provider(directory.path(), true);
+  provider.finish();
+  EXPECT_THAT(provider.paths(), ElementsAre("(complete)"));
+  EXPECT_EQ(provider.rig.counter("provider", "files_unreadable"), 1U);
+}
+
+// Nothing is left out because the process has no descriptor left: the scan waits for one.
+TEST(ProviderUnreadable, DoesNotMeanThatThereIsNoDescriptor) {
+  TempDir directory;
+  for (const char* name : {"a.gz", "sub/b.gz"}) directory.write(name, "x");
+  Provider provider(directory.path(), true);
+  {
+    const NoDescriptors none;
+    provider.rig.run();
+    EXPECT_THAT(provider.paths(), IsEmpty());
+    EXPECT_THAT(provider.rig.log("no_descriptor"), Not(IsEmpty()));
+  }
+  provider.finish();
+  EXPECT_THAT(provider.paths(),
+              ElementsAre(directory.path("a.gz"), directory.path("sub/b.gz"), "(complete)"));
+  EXPECT_EQ(provider.rig.counter("provider", "directories_unreadable"), 0U);
+}
+
+// Directories nested so deep that the path of the innermost is longer than the kernel takes.
+TEST(ProviderUnreadable, CountsPathsThatAreTooLong) {
+  TempDir directory;
+  directory.write("a.gz", "x");
+  const std::string name(200, 'd');
+  int at = ::open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (int depth = 0; depth < 25; ++depth) {
+    ASSERT_EQ(::mkdirat(at, name.c_str(), 0700), 0);
+    const int below = ::openat(at, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ::close(at);
+    at = below;
+  }
+  ::close(at);
+  Provider provider(directory.path(), true);
+  provider.finish();
+  EXPECT_THAT(provider.paths(), ElementsAre(directory.path("a.gz"), "(complete)"));
+  EXPECT_EQ(provider.rig.counter("provider", "directories_unreadable"), 1U);
+  EXPECT_THAT(provider.rig.log("directory_unreadable"), Contains(HasSubstr("name too long")));
 }
 
 // ---- what happens afterwards
@@ -301,6 +375,44 @@ TEST(ProviderWatch, FindsItsDirectoryAgain) {
   ASSERT_TRUE(provider.wait_for(3));
   EXPECT_THAT(provider.paths(),
               ElementsAre(directory.path("root/a.gz"), "(complete)", directory.path("root/b.gz")));
+}
+
+// While somebody has a file of it open, the kernel does not say that a directory has gone.
+TEST(ProviderWatch, FindsItsDirectoryMadeAgainWhileItsFilesAreOpen) {
+  TempDir directory;
+  directory.write("root/sub/a.gz", "x");
+  Provider provider(directory.path("root"));
+  ASSERT_TRUE(provider.wait_for(2));
+  const shm::Fd open(::open(directory.path("root/sub/a.gz").c_str(), O_RDONLY | O_CLOEXEC));
+  const shm::Fd root(::open(directory.path("root").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_TRUE(open && root);
+  fs::remove_all(directory.path("root"));
+  directory.write("root/b.gz", "x");
+  ASSERT_TRUE(provider.wait_for(3));
+  EXPECT_EQ(provider.paths().back(), directory.path("root/b.gz"));
+  directory.write("root/c.gz", "x");
+  ASSERT_TRUE(provider.wait_for(4)) << "the new one is watched";
+}
+
+// A file system that is taken away while it is in use, and one that is mounted in its place.
+TEST(ProviderWatch, FindsWhatIsMountedAnew) {
+  TempDir directory;
+  fs::create_directories(directory.path("root/disk"));
+  const std::string disk = directory.path("root/disk");
+  const auto mount = [&] { return ::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m"); };
+  if (mount() != 0) GTEST_SKIP() << "this user may not mount: " << std::strerror(errno);
+  directory.write("root/disk/a.gz", "x");
+  {
+    Provider provider(directory.path("root"));
+    EXPECT_TRUE(provider.wait_for(2));
+    const shm::Fd open(::open((disk + "/a.gz").c_str(), O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(::umount2(disk.c_str(), MNT_DETACH), 0);
+    EXPECT_EQ(mount(), 0);
+    directory.write("root/disk/b.gz", "x");
+    EXPECT_TRUE(provider.wait_for(3));
+    EXPECT_EQ(provider.paths().back(), disk + "/b.gz");
+  }
+  EXPECT_EQ(::umount2(disk.c_str(), MNT_DETACH), 0);
 }
 
 // More events than the kernel keeps: the rest is found by scanning again.

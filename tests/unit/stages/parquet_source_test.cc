@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -526,12 +527,15 @@ TEST(ParquetSkips, WhatIsNoParquetFile) {
   fs::resize_file(directory.path("4.parquet"), fs::file_size(whole) - 1);
   fs::create_symlink("nowhere", directory.path("5.parquet"));
   write_parquet(directory.path("6.parquet"), {{"x", "string", {}}});
+  ASSERT_EQ(::mkfifo(directory.path("8.parquet").c_str(), 0600), 0);
   Source source(fmt::format("directory: '{}' columns: 'x' shuffle_files: false", directory.path()));
   source.finish();
-  EXPECT_THAT(source.all(), ElementsAre("(failed 0.parquet)", "(failed 1.parquet)",
-                                        "(failed 2.parquet)", "(failed 3.parquet)",
-                                        "(failed 4.parquet)", "(end 6.parquet)", "(epoch 0)"));
-  EXPECT_EQ(source.counter("skipped_unreadable"), 5U);
+  EXPECT_THAT(source.all(),
+              ElementsAre("(failed 0.parquet)", "(failed 1.parquet)", "(failed 2.parquet)",
+                          "(failed 3.parquet)", "(failed 4.parquet)", "(failed 5.parquet)",
+                          "(end 6.parquet)", "(failed 8.parquet)", "(epoch 0)"));
+  EXPECT_EQ(source.counter("skipped_unreadable"), 6U);
+  EXPECT_EQ(source.counter("skipped_vanished"), 1U) << "the link to nothing";
 }
 
 TEST(ParquetSkips, AFileThatHasVanished) {

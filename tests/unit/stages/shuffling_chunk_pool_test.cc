@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <map>
@@ -23,6 +24,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Le;
 using ::testing::Not;
 using ::testing::SizeIs;
 
@@ -289,6 +291,7 @@ class PoolBad : public ::testing::TestWithParam<int> {
     return {
         {"skipped_vanished", whole(gzip, kChunkGzip), "absent"},
         {"skipped_unreadable", whole(gzip, kChunkGzip), ""},
+        {"skipped_unreadable", whole(gzip, kChunkGzip), "fifo"},
         {"skipped_damaged", whole(damaged, kChunkGzip), damaged},
         {"skipped_damaged", whole(bad_sum, kChunkGzip), bad_sum},
         {"skipped_damaged", whole(gzip, kChunkGzip), gzip.substr(0, gzip.size() - 9)},
@@ -316,6 +319,8 @@ TEST_P(PoolBad, IsSkippedOnceAndForAll) {
   const std::string path = pool.directory.path("bad");
   if (bad.file.empty()) {
     std::filesystem::create_directory(path);
+  } else if (bad.file == "fifo") {
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   } else if (bad.file != "absent") {
     pool.directory.write("bad", bad.file);
   }
@@ -332,7 +337,25 @@ TEST_P(PoolBad, IsSkippedOnceAndForAll) {
   EXPECT_EQ(pool.rig.counter("pool", "chunks_dropped"), 1U);
   EXPECT_THAT(pool.rig.log(bad.reason), Contains(HasSubstr(path)));
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, PoolBad, ::testing::Range(0, 12));
+INSTANTIATE_TEST_SUITE_P(Kinds, PoolBad, ::testing::Range(0, 13));
+
+// A chunk is not given up because the process has no descriptor left.
+TEST(PoolRead, WaitsForADescriptor) {
+  Pool pool("epochs: 1", 100);
+  pool.add("a", 0, 5);
+  pool.add("b", 5, 5);
+  pool.complete_scan();
+  pool.rig.finish("sources");
+  {
+    const NoDescriptors none;
+    pool.rig.run();
+    EXPECT_THAT(pool.ids(), IsEmpty());
+    EXPECT_THAT(pool.rig.log("no_descriptor"), Not(IsEmpty()));
+  }
+  pool.finish();
+  EXPECT_EQ(sorted(pool.ids()), numbers(0, 10));
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_dropped"), 0U);
+}
 
 TEST(PoolRead, AcceptsWhatTheTrailerClaimsTooLittle) {
   Pool pool("epochs: 1", 100);
@@ -573,6 +596,43 @@ TEST(PoolHanse, GivesTheSameWhateverHappens) {
 }
 
 // A chunk that claims no records is drawn, so that its reader says what is wrong with it.
+// 8 records of 100,000, to the power of 5: one draw in 10^20 would be accepted.
+TEST(PoolHanse, SaysWhyAWholePassGivesNothing) {
+  Pool pool("seed: 5", 60, "hanse_sampling_threshold: 100000 hanse_sampling_gamma: 5");
+  pool.rig.feed("sources", source_of_sizes(pool.directory, 40));
+  pool.complete_scan();
+  pool.rig.allow("out", 10);
+  ASSERT_TRUE(pool.rig.run_until([&] { return pool.rig.counter("pool", "gives_nothing") == 1; }));
+  EXPECT_THAT(pool.rig.note("pool"), HasSubstr("none of the 40 chunks in the window was accepted"));
+  EXPECT_THAT(pool.rig.note("pool"), HasSubstr("the longest, of 8 records"));
+  // It goes on slowly: a run ends where it waits, after a pass.
+  const std::uint64_t before = pool.rig.counter("pool", "reshuffles");
+  for (int i = 0; i < 20; ++i) pool.rig.run();
+  EXPECT_LE(pool.rig.counter("pool", "reshuffles"), before + 21);
+  EXPECT_THAT(pool.rig.log("nothing_accepted"), SizeIs(Le(2U))) << "once, then again each tenfold";
+  EXPECT_THAT(pool.ids(), IsEmpty());
+  // A file with a chunk that is long enough is taken at once.
+  std::string file = game(90000, 2);
+  ChunkPlace place = raw_place(0, file.size());
+  place.frames = 1'000'000;
+  pool.directory.write("tall.tar", file);
+  pool.rig.feed("sources", source_record(pool.directory.path("tall.tar"), {place}));
+  ASSERT_TRUE(pool.rig.run_until([&] { return !pool.ids().empty(); }));
+  EXPECT_EQ(pool.rig.counter("pool", "gives_nothing"), 0U);
+}
+
+// A pass that gives nothing for want of luck is over with the next chunk.
+TEST(PoolHanse, SaysLittleOfPassesWithoutLuck) {
+  Pool pool("seed: 5 epochs: 50", 60, "hanse_sampling_threshold: 100");
+  pool.rig.feed("sources", source_of_sizes(pool.directory, 40));
+  pool.complete_scan();
+  pool.finish();
+  EXPECT_THAT(pool.ids(), Not(IsEmpty()));
+  // Of the 50 passes one in six has no luck.
+  EXPECT_THAT(pool.rig.log("nothing_accepted").size(), Le(2U)) << "once, and again each tenfold";
+  EXPECT_EQ(pool.rig.counter("pool", "gives_nothing"), 0U);
+}
+
 TEST(PoolHanse, AcceptsWhatClaimsNothing) {
   Pool pool("epochs: 1", 10, "hanse_sampling_threshold: 100");
   pool.directory.write("bad.gz", "not records");

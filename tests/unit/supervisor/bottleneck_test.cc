@@ -104,6 +104,19 @@ TEST_F(Bottlenecks, ASourceWithNothingNewIsForWantOfFiles) {
   EXPECT_FALSE(found.has_batches_per_s_next());
 }
 
+// It may be busy with that, and the machine full of it.
+TEST_F(Bottlenecks, AStageThatSaysThatItGivesNothingIsTheReasonInItsOwnWords) {
+  steady(kPool);
+  nodes_[kPool].core_wait = 0.9;
+  machine_ = {.cores = 1, .busy = 1, .idle = 0};
+  nodes_[kPool].gives_nothing = true;
+  nodes_[kPool].reason = "gives nothing: in 10 passes ...";
+  const BottleneckProto found = find();
+  EXPECT_EQ(found.kind(), BottleneckProto::GIVES_NOTHING);
+  EXPECT_EQ(found.stage(), "pool");
+  EXPECT_EQ(found.sentence(), "stage 'pool' gives nothing: in 10 passes ...");
+}
+
 TEST_F(Bottlenecks, AnIdleSourceBehindAFullWindowIsNoReason) {
   steady(kUnpacker);
   EXPECT_EQ(find().kind(), BottleneckProto::STAGE);

@@ -1,14 +1,30 @@
-// Whole small files: settings, records, what the kernel says of a process.
+// Files: small ones as a whole (settings, records, what the kernel says of a process), and data
+// that is opened to be read.
 #pragma once
 
 #include <string>
 
 #include "ringfeed/shm/result.h"
+#include "ringfeed/shm/segment.h"
 
 namespace ringfeed::shm {
 
 // The file's content. kNotFound or kIo with the system's reason: also where it can be opened and
 // then not be read, as a file of /proc of a process that ends in between.
 [[nodiscard]] Result<std::string> read_file(const std::string& path) noexcept;
+
+// Does this errno say that the process or the machine has run out of something, and nothing of the
+// file? Then it is to be tried again.
+[[nodiscard]] bool is_starvation(int error) noexcept;
+
+// Opens data for reading, and nothing but a regular file: a FIFO or a device that somebody has put
+// in its place is refused at once, where a plain open() would wait for a writer for ever.
+// kNotFound: nothing is there; kNoMemory: no descriptor or memory is to be had now (is_starvation);
+// kIo: the system's reason, or what is there instead. The text is the reason alone, without the
+// path.
+[[nodiscard]] Result<Fd> open_regular(const std::string& path) noexcept;
+
+// The content of a file that must be a regular one.
+[[nodiscard]] Result<std::string> read_regular_file(const std::string& path) noexcept;
 
 }  // namespace ringfeed::shm
