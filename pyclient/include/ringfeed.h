@@ -220,11 +220,13 @@ typedef struct rf_stats_info {
  * group's page for writing, nothing else.
  *
  * Waits up to options->timeout_ms for the feed to appear, so trainers may start before it, and then
- * up to answer_ms. Blocks no other thread. A death in here leaves at most a member that the
- * supervisor removes. Result: RF_OK and *feed; else *feed is NULL and rf_last_error(NULL) says why.
- * RF_INTERRUPTED: a signal came; nothing is attached. RF_TIMEOUT: the feed is there, its supervisor
- * has not answered. RF_NO_SUCH_FEED: no socket to connect to. RF_INCOMPATIBLE, RF_REFUSED,
- * RF_FEED_FAILED, RF_PERMISSION, RF_INVALID, RF_NO_MEMORY, RF_IO, RF_DAMAGED. */
+ * up to answer_ms, in which it also waits (5 s at most) until the producing lanes know the group:
+ * what is ready then is given at once, also by rf_next with timeout_ms 0. Blocks no other thread. A
+ * death in here leaves at most a member that the supervisor removes. Result: RF_OK and *feed; else
+ * *feed is NULL and rf_last_error(NULL) says why. RF_INTERRUPTED: a signal came; nothing is
+ * attached. RF_TIMEOUT: the feed is there, its supervisor has not answered. RF_NO_SUCH_FEED: no
+ * socket to connect to. RF_INCOMPATIBLE, RF_REFUSED, RF_FEED_FAILED, RF_PERMISSION, RF_INVALID,
+ * RF_NO_MEMORY, RF_IO, RF_DAMAGED. */
 RF_API rf_status rf_attach(const rf_attach_options* options, rf_feed** feed);
 
 /* Claims this member's next batch and fills *batch, without copying it.

@@ -23,6 +23,9 @@ constexpr uint64_t kDetachId = 2;
 constexpr uint64_t kLookAgainNs = 100'000'000;
 // With neither timeout_ms nor answer_ms a supervisor that exists gets this long to answer.
 constexpr int64_t kAnswerMs = 10'000;
+// So long a new member waits for lanes that have to hear of its group; what is left of the time for
+// the supervisor's answer, if that is less.
+constexpr int64_t kAdmissionMs = 5'000;
 constexpr int64_t kDetachMs = 1'000;
 // Pause between two looks for a socket that is not there yet. Starting a feed takes much longer.
 constexpr int64_t kRetryMs = 10;
@@ -403,23 +406,35 @@ void leave(rf_feed* feed) {
   free(reply);
 }
 
-// Waits for the group's admission if the caller asked for a position, and looks whether it can have
-// it: a batch that was held when it asked may have been given up before the lanes knew of the
-// group.
-rf_status check_position(const rf_feed* feed, const Deadline& deadline) {
-  if (feed->position == 0) return RF_OK;
+// Waits until the producing lanes know the group: then what is ready is given to whoever asks
+// first, also if he does not wait. False: not yet, because a lane is stopped or being replaced, or
+// a signal came, or it will not be any more. The member is one all the same.
+bool wait_admitted(const rf_feed* feed, const Deadline& deadline, bool until_signal) {
   const shm::GroupHead& head = feed->group->head;
   // acquire, pairs with the supervisor's release: start is that of this admission.
   while (head.state.load(std::memory_order_acquire) ==
          static_cast<uint32_t>(shm::GroupState::kJoining)) {
-    if (deadline.left_ms(1) == 0) {
-      return fail(nullptr, RF_TIMEOUT, "feed %s: group %s has not been admitted in time",
-                  feed->name, feed->group_name);
+    // relaxed: whoever fails or stops the feed admits nobody; rf_next gives the reason.
+    const uint32_t phase = feed_state(feed).phase.load(std::memory_order_relaxed);
+    if (phase > static_cast<uint32_t>(shm::FeedPhase::kDraining) || deadline.left_ms(1) == 0) {
+      return false;
     }
     const timespec pause{0, 1'000'000};
-    nanosleep(&pause, nullptr);
+    if (nanosleep(&pause, nullptr) != 0 && until_signal) return false;
   }
-  const uint64_t start = head.start.load(std::memory_order_relaxed);  // relaxed: ordered by state
+  return true;
+}
+
+// Looks whether a caller who asked for a position can have it: a batch that was held when it asked
+// may have been given up before the lanes knew of the group.
+rf_status check_position(const rf_feed* feed, bool admitted) {
+  if (feed->position == 0) return RF_OK;
+  if (!admitted) {
+    return fail(nullptr, RF_TIMEOUT, "feed %s: group %s has not been admitted in time", feed->name,
+                feed->group_name);
+  }
+  // relaxed: ordered by the load of the state
+  const uint64_t start = feed->group->head.start.load(std::memory_order_relaxed);
   if (start <= feed->position) return RF_OK;
   return fail(nullptr, RF_REFUSED,
               "feed %s, group %s: batch %llu is not held any more, the group begins with %llu: "
@@ -501,10 +516,10 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
 
   const Deadline deadline = Deadline::after(options.timeout_ms);
   int fds[kFds] = {-1, -1, -1, -1};
+  Deadline answer = deadline;
   rf_status status = connect_or_wait(options, deadline, feed->socket_path, sizeof feed->socket_path,
                                      &feed->socket);
   if (status == RF_OK) {
-    Deadline answer = deadline;
     if (options.answer_ms != 0) answer = Deadline::after(options.answer_ms);
     if (options.answer_ms == 0 && options.timeout_ms == 0) answer = Deadline::after(kAnswerMs);
     status = request_attach(feed->socket, options, group, answer, hello, fds);
@@ -532,7 +547,9 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
     // admission.
     feed->group->head.state.load(std::memory_order_acquire);
     feed->epoch = feed->group->head.epoch.load(std::memory_order_relaxed);  // relaxed: see above
-    status = check_position(feed, Deadline::after(kAnswerMs));
+    const bool asks = feed->position != 0;
+    const Deadline patience = Deadline::after(asks ? kAnswerMs : answer.left_ms(kAdmissionMs));
+    status = check_position(feed, wait_admitted(feed, patience, !asks));
   }
   if (status == RF_OK) {
     feed->users.store(1, std::memory_order_relaxed);   // relaxed, both: nobody else has the

@@ -432,7 +432,7 @@ std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
       from = std::max({from, own.answers[g].from.load(), own.retire.load()});
     }
     page.head.start.store(wish.start() == AttachRequest::OLDEST ? from : next_);
-    page.head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
+    if (options_.admits) page.head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
   }
   shm::GroupPage& page = *group_pages_[g];
   const bool page_ranked = page.head.kind == static_cast<std::uint32_t>(shm::GroupKind::kRanked);

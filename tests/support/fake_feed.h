@@ -60,6 +60,7 @@ struct FakeFeedOptions {
   bool checksum = false;
   std::vector<FakeTensor> tensors = {};  // empty: x, id and flags
   std::uint64_t slot_bytes = 0;          // with tensors
+  bool admits = true;                    // false: groups stay JOINING until set_group_state()
 };
 
 // A message to stages, as it came.

@@ -39,6 +39,7 @@ struct Wish {
   std::uint32_t start = RF_START_OLDEST;
   std::uint32_t max_hold = 0;
   std::uint32_t view = RF_VIEW_READONLY;
+  std::int32_t answer_ms = 0;
 };
 
 rf_status attach(const FakeFeed& fake, const Wish& wish, rf_feed** feed) {
@@ -56,6 +57,7 @@ rf_status attach(const FakeFeed& fake, const Wish& wish, rf_feed** feed) {
   options.start = wish.start;
   options.max_hold = wish.max_hold;
   options.view = wish.view;
+  options.answer_ms = wish.answer_ms;
   return rf_attach(&options, feed);
 }
 
@@ -691,6 +693,35 @@ TEST(Next, BeginsWhenTheGroupIsAdmitted) {
   });
   EXPECT_EQ(member.take(), 1U);
   supervisor.join();
+}
+
+TEST(Attach, WaitsUntilTheLanesKnowTheGroupSoThatWhatIsReadyIsGivenAtOnce) {
+  FakeFeed fake({.admits = false});
+  fake.publish(1);
+  std::thread supervisor([&] {
+    while (fake.members() == 0) std::this_thread::yield();
+    fake.set_group_state(0, shm::GroupState::kActive);
+  });
+  Member member(fake);
+  EXPECT_EQ(member.next(0), RF_OK);
+  supervisor.join();
+}
+
+TEST(Attach, IsAMemberAlsoWhereALaneDoesNotAnswerInTime) {
+  FakeFeed fake({.admits = false});
+  fake.publish(1);
+  Member member(fake, {.answer_ms = 50});
+  EXPECT_EQ(member.next(0), RF_TIMEOUT);
+  EXPECT_THAT(member.error(), HasSubstr("the group is still being admitted"));
+  fake.set_group_state(0, shm::GroupState::kActive);
+  EXPECT_EQ(member.next(0), RF_OK);
+}
+
+TEST(Attach, DoesNotWaitForAFeedThatHasFailed) {
+  FakeFeed fake({.admits = false});
+  fake.fail("worker pool died 11 times");
+  Member member(fake, {.answer_ms = -1});
+  EXPECT_EQ(member.next(0), RF_FEED_FAILED);
 }
 
 TEST(End, AGroupThatHasLeftTheFeedSaysSo) {
