@@ -14,21 +14,27 @@ Arrays are copies by default, float32, writable and the caller's for good, as th
 ``view="readonly"`` they are the feed's own memory: nothing is copied, and an array that is kept
 keeps its batch's slot.
 
-Not here: ``TensorBase``; arrays are NumPy's.
+This module can stand for that project's compiled one, and its programs run unchanged: see
+install(), and ``python -m ringfeed.lc0_compat --help``.
 """
 
 from __future__ import annotations
 
+import argparse
 import atexit
+import importlib
 import json
 import logging
 import math
 import os
 import re
+import runpy
 import subprocess
+import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +47,12 @@ from .errors import (
     FeedStopped,
     FeedTimeout,
     InvalidConfiguration,
-    NoSuchFeed,
     RingfeedError,
 )
-from .feed import Feed, attach, choice
+from .feed import Feed, _attach, choice
 from .loader import _FEED, _Supervisor
 
-__all__ = ["DataLoader", "make_dataloader"]
+__all__ = ["DataLoader", "TensorBase", "install", "make_dataloader"]
 
 _log = logging.getLogger("ringfeed.lc0_compat")
 # Exit status of `ringfeed import-lc0` for a configuration that it refuses.
@@ -68,6 +73,10 @@ _ALL_TIME = 127
 class DataLoader:
     """That project's loader: construct, start(), get_next() for ever, stop().
 
+    May be used by several threads; what is asked while another one is in start() or stop() is
+    answered when that is through. One that nobody refers to any more is stopped; a member that
+    feed() gave ends with it.
+
     Attributes:
         notes: What has no equivalent here, and what was done instead; sentences.
         config: The converted configuration, as text.
@@ -86,8 +95,12 @@ class DataLoader:
         self._given: list[Any] = []
         self._supervisor: _Supervisor | None = None
         self._started = False
+        # Both may be entered again: a signal's handler may call stop() in the midst of anything.
+        self._lock = threading.RLock()  # held by start() and stop() until they are through
+        self._attaching = threading.RLock()  # of _feeds; taken after _lock, if both are
         self._feeds: dict[str, Feed] = {}
-        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._stop_when_dropped: weakref.finalize[..., DataLoader] | None = None
         self._anchor: str | None = None
         self.notes: list[str] = []
         self.config = ""
@@ -99,14 +112,15 @@ class DataLoader:
         Raises:
             RuntimeError: The loader runs, or the whole is no configuration; nothing has changed.
         """
-        if self._started:
-            raise RuntimeError("the loader has been started: add stages before start()")
-        given = [*self._given, config]
-        self.config, notes = _convert(given)
-        for note in notes:
-            if note not in self.notes:
-                _log.info("%s", note)
-        self._given, self.notes = given, notes
+        with self._lock:
+            if self._started:
+                raise RuntimeError("the loader has been started: add stages before start()")
+            given = [*self._given, config]
+            self.config, notes = _convert(given)
+            for note in notes:
+                if note not in self.notes:
+                    _log.info("%s", note)
+            self._given, self.notes = given, notes
 
     @property
     def aliases(self) -> list[str]:
@@ -129,9 +143,10 @@ class DataLoader:
             if self._anchor is not None:
                 config = _with_anchor(config, self._anchor)
             try:
-                self._supervisor = _Supervisor(config.encode(), ".textproto")
+                supervisor = self._supervisor = _Supervisor(config.encode(), ".textproto")
                 _running.add(self)
-                self._attach(self.aliases[0])
+                self._stop_when_dropped = weakref.finalize(self, _end_feed, self._feeds, supervisor)
+                self._attach(self.aliases[0], supervisor)
             except RingfeedError as error:
                 self._end()
                 raise RuntimeError(str(error)) from error
@@ -146,50 +161,70 @@ class DataLoader:
             self._end()
 
     def _end(self) -> None:
-        supervisor, self._supervisor = self._supervisor, None
-        for feed in self._feeds.values():
-            feed.close()
-        if supervisor is not None:
-            supervisor.end(10.0)
+        self._supervisor = None
+        self._stopping.set()
+        with self._attaching:  # who attaches just now gives up
+            if self._stop_when_dropped is not None:
+                self._stop_when_dropped()  # now, and never again
         _running.discard(self)
 
-    def _attach(self, alias: str) -> Feed:
+    def _running_supervisor(self) -> _Supervisor | None:
+        """None before start() and after stop(); waits for one that is under way."""
+        with self._lock:
+            return self._supervisor
+
+    def _attach(self, alias: str, supervisor: _Supervisor) -> Feed:
         """The member that reads this output; made when it is asked for first."""
-        feed = self._feeds.get(alias)
-        if feed is not None:
-            return feed
-        supervisor = self._supervisor
-        if supervisor is None:
-            raise FeedDetached("the loader is not running: call start() first")
-        # Not named unless there is a choice.
-        named: dict[str, Any] = {"output": alias} if alias else {}
-        while feed is None:
-            died = supervisor.exit_status is not None
+        with self._attaching:
+            feed = self._feeds.get(alias)
+            if feed is not None:
+                return feed
+            if self._stopping.is_set():
+                raise FeedDetached("the loader has been stopped")
+            waiting = threading.Event()
+            waiting.set()
             try:
-                feed = attach(
+                feed = _attach(
                     _FEED,
+                    "default",
+                    rank=None,
+                    world=None,
+                    start="oldest",
+                    timeout_s=None,
+                    attach_timeout_s=None,
+                    socket_dir=None,
                     socket_path=supervisor.socket_path,
-                    attach_timeout_s=_LOOK_S,
+                    policy=None,
+                    stall_ms=None,
+                    redeliver=None,
+                    max_tries=None,
+                    max_hold=None,
+                    rejoin_ms=None,
                     view=self._view,
-                    **named,
+                    # Not named unless there is a choice.
+                    output=alias or None,
+                    on_wait=_look_at(supervisor, waiting, self._stopping),
                 )
-            except (NoSuchFeed, FeedTimeout):
-                if died:
-                    raise supervisor.error() from None
             except RingfeedError as error:
-                if _gone(supervisor):
+                if not self._stopping.is_set() and _gone(supervisor):
                     raise supervisor.error() from error
                 raise
-        self._feeds[alias] = feed
-        return feed
+            waiting.clear()
+            if self._stopping.is_set():
+                feed.close()
+                raise FeedDetached("the loader has been stopped")
+            self._feeds[alias] = feed
+            return feed
 
     def feed(self, alias: str = "") -> Feed:
         """The member that reads an output, for what a Feed can do besides."""
         if alias not in self.aliases:
             known = ", ".join(f'"{name}"' for name in self.aliases)
             raise RuntimeError(f'there is no output "{alias}": there are {known}')
-        with self._lock:
-            return self._attach(alias)
+        supervisor = self._running_supervisor()
+        if supervisor is None:
+            raise FeedDetached("the loader is not running: call start() first")
+        return self._attach(alias, supervisor)
 
     def _next(self, alias: str, timeout_s: float | None) -> tuple[np.ndarray, ...]:
         feed = self.feed(alias)
@@ -244,9 +279,10 @@ class DataLoader:
         Raises:
             RuntimeError: The feed does not answer.
         """
-        supervisor = self._supervisor
-        if supervisor is None and not self._started:
-            return self._answer_before_start(request)
+        with self._lock:
+            supervisor = self._supervisor
+            if supervisor is None and not self._started:
+                return self._answer_before_start(request)
         if supervisor is None:
             raise RuntimeError("the loader has been stopped")
         message = request if hasattr(request, "DESCRIPTOR") else _serialized(request)
@@ -299,8 +335,8 @@ class DataLoader:
         return self._metrics(seconds)
 
     def _metrics(self, seconds: float) -> tuple[bytes, float]:
-        supervisor = self._supervisor
-        if supervisor is None or not self._feeds:  # nobody answers yet, or any more
+        supervisor = self._running_supervisor()
+        if supervisor is None:  # nobody answers yet, or any more
             return b"", 0.0
         try:
             return _lc0_metrics.of_last(seconds, _control.metrics(supervisor.socket_path))
@@ -319,9 +355,9 @@ class DataLoader:
         if not found:
             return []
         asked = found[-1]
-        if asked.get(_RESET_ANCHOR):
-            self._anchor = ""  # the newest file's name, and there is none yet
-        elif isinstance(anchor := asked.get(_SET_ANCHOR), bytes):
+        # A reset takes the newest file's name, and there is none yet: the anchor stays.
+        anchor = asked.get(_SET_ANCHOR)
+        if not asked.get(_RESET_ANCHOR) and isinstance(anchor, bytes):
             self._anchor = anchor.decode()
         answer = _control.bytes_field(_ANCHOR, (self._anchor or "").encode())
         answer += _control.number_field(_SINCE_ANCHOR, 0)
@@ -339,6 +375,52 @@ def make_dataloader(config: Any, *, view: str = "copy") -> DataLoader:
     return loader
 
 
+class TensorBase:
+    """An array as that project's module describes one; what get_next() gives are NumPy arrays.
+
+    Attributes:
+        shape, strides: Lengths of the dimensions; strides in bytes.
+        element_size: Bytes of one element.
+        py_format: "f", "d", "i" or "q", as of the module struct.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        """
+        Raises:
+            TypeError: Elements of another type than float32, float64, int32 and int64.
+        """
+        array = np.asarray(array)
+        formats = {"float32": "f", "float64": "d", "int32": "i", "int64": "q"}
+        if array.dtype.name not in formats:
+            raise TypeError(f"a tensor of {array.dtype}: it is one of {', '.join(formats)}")
+        self._array = array
+        self.shape: list[int] = list(array.shape)
+        self.strides: list[int] = list(array.strides)
+        self.element_size: int = array.itemsize
+        self.py_format: str = formats[array.dtype.name]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._array, dtype=dtype, copy=copy)
+
+
+def install(*names: str) -> None:
+    """Have this module stand for that project's compiled one, in this process.
+
+    Imports of these names, whole ones such as "package.module", find this module from now on. Call
+    it before that project's modules are imported; packages around it are theirs.
+
+    Raises:
+        ImportError: A name has been imported already, and is another module.
+    """
+    own = sys.modules["ringfeed.lc0_compat"]
+    for name in names:
+        there = sys.modules.get(name, own)
+        if there is not own:
+            raise ImportError(f"{name} has been imported already: call install() before", name=name)
+    for name in names:
+        sys.modules[name] = own
+
+
 # Loaders that run: a normal end of the process stops them and removes their directories.
 _running: weakref.WeakSet[DataLoader] = weakref.WeakSet()
 
@@ -347,6 +429,30 @@ _running: weakref.WeakSet[DataLoader] = weakref.WeakSet()
 def _stop_all() -> None:
     for loader in list(_running):
         loader.stop()
+
+
+def _end_feed(feeds: dict[str, Feed], supervisor: _Supervisor) -> None:
+    """Ends what a loader has, also one that is no more."""
+    for feed in feeds.values():
+        feed.close()
+    supervisor.end(10.0)
+
+
+def _look_at(
+    supervisor: _Supervisor, waiting: threading.Event, stopping: threading.Event
+) -> Callable[[], None]:
+    """Ends a wait to attach when that cannot be any more. Knows no loader, so that one can go."""
+
+    def look() -> None:
+        # Later the feed itself says what ended it; see _next().
+        if not waiting.is_set():
+            return
+        if stopping.is_set():
+            raise FeedDetached("the loader has been stopped")
+        if supervisor.exit_status is not None:
+            raise supervisor.error()
+
+    return look
 
 
 def _gone(supervisor: _Supervisor, timeout_s: float = 2.0) -> bool:
@@ -402,3 +508,60 @@ def _with_anchor(config: str, anchor: str) -> str:
     """The same, with pools that begin with this anchor."""
     line = f"  shuffling_chunk_pool {{\n    chunk_anchor: {json.dumps(anchor, ensure_ascii=False)}"
     return re.sub(r"^  shuffling_chunk_pool \{$", lambda _: line, config, flags=re.M)
+
+
+_SHIM = '''"""Stands for the compiled module of lczero-training: the loader of ringfeed."""
+
+from ringfeed.lc0_compat import DataLoader, TensorBase, make_dataloader
+
+__all__ = ["DataLoader", "TensorBase", "make_dataloader"]
+'''
+
+
+def _main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m ringfeed.lc0_compat",
+        description="Runs a program of lczero-training with this loader in place of its own, or "
+        "writes a module that stands for the compiled one.",
+        usage="%(prog)s --as NAME (-m MODULE | FILE) [ARGUMENT ...]\n"
+        "       %(prog)s --write FILE",
+    )
+    parser.add_argument(
+        "--as",
+        dest="names",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="whole name of the module to stand for, such as lczero_training._lczero_training; "
+        "may be given several times",
+    )
+    parser.add_argument(
+        "--write",
+        metavar="FILE",
+        help="write a module that is imported from here on, such as "
+        "lczero_training/_lczero_training.py; a compiled one beside it would win",
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="the program: a module")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the program: a file")
+    given = parser.parse_args(arguments)
+    if given.write is not None:
+        if given.names or given.module or given.program:
+            parser.error("--write goes alone")
+        with open(given.write, "x", encoding="utf-8") as file:
+            file.write(_SHIM)
+        return
+    command = given.module or given.program
+    if not given.names or not command:
+        parser.error("give --as NAME and a program, or --write FILE")
+    install(*given.names)
+    sys.argv = list(command)
+    if given.module:
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(command[0]).resolve().parent)
+        runpy.run_path(command[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    # Of the module by its own name: this one is another, whose loaders nobody would know.
+    importlib.import_module("ringfeed.lc0_compat")._main(sys.argv[1:])

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,43 @@ def test_anchors_before_and_after_the_start(config: Path, games: lc0_data.Manife
     loader.stop()
     with pytest.raises(RuntimeError, match="stopped"):
         loader.send_control_message(query)
+
+
+def test_a_start_is_one_act_for_other_threads(config: Path) -> None:
+    loader = DataLoader(config)
+    query = control_messages()(chunk_pool_request={})
+    answers: list[Any] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not done.is_set():
+                answers.append(loader.send_control_message(query))
+                loader.get_bucket_metrics(0, False)
+        except BaseException as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(lambda: answers, "an answer before the start")
+    loader.start()
+    seen = len(answers)
+    wait_until(lambda: len(answers) > seen + 1 or not asking.is_alive(), "one after it")
+    done.set()
+    asking.join()
+    assert all(isinstance(answer, list) and len(answer) == 1 for answer in answers), answers[-1]
+    loader.stop()
+
+
+def test_a_loader_that_is_dropped_is_stopped(two: Path) -> None:
+    loader = make_dataloader(two)
+    loader.get_next()
+    loader.get_next("validation")
+    supervisor = loader._supervisor
+    assert supervisor is not None and supervisor.exit_status is None
+    del loader
+    wait_until(lambda: supervisor.exit_status is not None, "the end of the supervisor")
+    assert not supervisor.directory.exists()
 
 
 def test_views_share_the_memory_of_the_feed(config: Path) -> None:

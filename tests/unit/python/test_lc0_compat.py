@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ringfeed import _control, _lc0_metrics, lc0_compat
@@ -50,6 +55,11 @@ feed_output {
 """
 
 
+def answer_bytes(anchor: bytes) -> bytes:
+    """A pool's answer before there are chunks."""
+    return _control.bytes_field(1, anchor) + _control.number_field(2, 0)
+
+
 class Message:
     """A message without a descriptor."""
 
@@ -87,10 +97,80 @@ def test_an_anchor_goes_into_every_pool(make_loader: Any) -> None:
     assert number == 1 and dict(_control.fields(answer)) == {1: b'file "1".tar', 2: 0}
     text = lc0_compat._with_anchor(loader.config, 'file "1".tar')
     assert text.count('  shuffling_chunk_pool {\n    chunk_anchor: "file \\"1\\".tar"\n') == 2
-    # A reset before there is anything, and a query.
+    # A reset before there is a file that it could take leaves it, as does a query.
     for request in (_control.number_field(1, 1), b""):
         answers = loader.send_control_message(_control.bytes_field(1, request))
-        assert answers[1] == ("b", _control.bytes_field(1, b"\x0a\x00\x10\x00"))
+        assert answers[1] == ("b", _control.bytes_field(1, answer_bytes(b'file "1".tar')))
+
+
+def test_a_tensor_says_what_it_is() -> None:
+    tensor = lc0_compat.TensorBase(np.zeros((2, 3), np.float32))
+    assert (tensor.shape, tensor.strides) == ([2, 3], [12, 4])
+    assert (tensor.element_size, tensor.py_format) == (4, "f")
+    assert np.asarray(tensor).shape == (2, 3)
+    assert lc0_compat.TensorBase(np.zeros(1, np.int64)).py_format == "q"
+    with pytest.raises(TypeError, match="uint8"):
+        lc0_compat.TensorBase(np.zeros(1, np.uint8))
+
+
+def test_the_module_stands_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "surely_not_installed.compiled"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    lc0_compat.install(name)
+    lc0_compat.install(name)
+    assert importlib.import_module(name) is lc0_compat
+    monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match="json has been imported already"):
+        lc0_compat.install(name, "json")
+    assert name not in sys.modules, "all of them or none"
+
+
+PROGRAM = """
+import sys
+from trainer._compiled import DataLoader, TensorBase, make_dataloader
+print(DataLoader.__module__, *sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Path:
+    """A package whose compiled module is missing, and its program."""
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "run.py").write_text(PROGRAM)
+    return package
+
+
+def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "pyclient"), str(cwd)])
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=dict(os.environ, PYTHONPATH=path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_program_runs_with_this_loader_in_place_of_its_own(trainer: Path) -> None:
+    assert python("-m", "trainer.run", cwd=trainer.parent).returncode != 0
+    runner = ("-m", "ringfeed.lc0_compat", "--as", "trainer._compiled")
+    for program in (("-m", "trainer.run"), (str(trainer / "run.py"),)):
+        done = python(*runner, *program, "--epochs", "3", cwd=trainer.parent)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "ringfeed.lc0_compat --epochs 3\n"
+    assert "give --as NAME" in python("-m", "ringfeed.lc0_compat", cwd=trainer.parent).stderr
+
+
+def test_a_module_that_stands_for_the_compiled_one_can_be_written(trainer: Path) -> None:
+    write = ("-m", "ringfeed.lc0_compat", "--write", str(trainer / "_compiled.py"))
+    assert python(*write, cwd=trainer.parent).returncode == 0
+    done = python("-m", "trainer.run", "x", cwd=trainer.parent)
+    assert done.stdout == "ringfeed.lc0_compat x\n", done.stderr
+    again = python(*write, cwd=trainer.parent)
+    assert again.returncode != 0 and "exists" in again.stderr
 
 
 def test_what_is_no_message_is_refused(make_loader: Any) -> None:
