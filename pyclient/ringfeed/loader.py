@@ -21,6 +21,7 @@ import numpy as np
 
 from . import _control, _native, _programs
 from .errors import (
+    FeedDamaged,
     FeedDetached,
     FeedEnd,
     FeedFailed,
@@ -197,6 +198,8 @@ class DataLoader:
                 f"a configuration is a protobuf message, text or serialized bytes, not a "
                 f"{type(config).__name__}"
             )
+        if isinstance(config, bytes):
+            _check_whole(stage, config)
         self._pieces.append((stage, config))
 
     def _config_file(self) -> tuple[bytes, str]:
@@ -451,6 +454,18 @@ def _kind(config: Any) -> str:
     if isinstance(config, str):
         return "JSON" if config.lstrip().startswith("{") else "text"
     return "message"
+
+
+def _check_whole(stage: bool, config: bytes) -> None:
+    # Pieces are put one behind the other: one that is cut short would swallow bytes of the next.
+    try:
+        for _ in _control.fields(config):
+            pass
+    except FeedDamaged as error:
+        name = "StageConfig" if stage else "DataLoaderConfig"
+        raise InvalidConfiguration(
+            f"these {len(config)} bytes are no serialized {name}: they are cut short or damaged"
+        ) from error
 
 
 def _as_bytes(stage: bool, config: Any) -> bytes:

@@ -11,32 +11,32 @@
 
 namespace ringfeed::shm {
 
-namespace {
-
-Result<std::string> read_all(const Fd& file, const std::string& path) noexcept {
+Result<std::string> read_to_end(int fd, const std::string& name, std::size_t bytes_max) noexcept {
   std::string text;
   char block[4096];
   for (;;) {
-    const ssize_t got = ::read(file.get(), block, sizeof block);
+    const ssize_t got = ::read(fd, block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                   fmt::format("{}: {}", path, ::strerrordesc_np(errno))};
+                   fmt::format("{}: {}", name, ::strerrordesc_np(errno))};
     }
     if (got == 0) return text;
+    if (text.size() + static_cast<std::size_t>(got) > bytes_max) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("{}: has more than {} bytes", name, bytes_max)};
+    }
     text.append(block, static_cast<std::size_t>(got));
   }
 }
 
-}  // namespace
-
-Result<std::string> read_file(const std::string& path) noexcept {
+Result<std::string> read_file(const std::string& path, std::size_t bytes_max) noexcept {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) {
     return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
                  fmt::format("{}: {}", path, ::strerrordesc_np(errno))};
   }
-  return read_all(file, path);
+  return read_to_end(file.get(), path, bytes_max);
 }
 
 Result<std::string> read_regular_file(const std::string& path) noexcept {
@@ -44,7 +44,7 @@ Result<std::string> read_regular_file(const std::string& path) noexcept {
   if (!file) {
     return Error{file.error().code(), fmt::format("{}: {}", path, file.error().message())};
   }
-  return read_all(*file, path);
+  return read_to_end(file->get(), path);
 }
 
 bool is_starvation(int error) noexcept {

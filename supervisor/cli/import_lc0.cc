@@ -5,12 +5,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
-#include <iterator>
 
-#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/verbs.h"
+#include "supervisor/config/read.h"
 #include "supervisor/import/lczero_config.h"
 
 namespace ringfeed::cli {
@@ -19,15 +17,7 @@ namespace {
 imports::LczeroSource read_source(const std::string& file) {
   imports::LczeroSource source{
       .name = file == "-" ? "stdin" : file, .content = {}, .format = config::format_of(file)};
-  std::error_code ignored;
-  if (file == "-") {
-    source.content.assign(std::istreambuf_iterator<char>(std::cin), {});
-  } else if (std::filesystem::is_directory(file, ignored)) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("{} is a directory; give a file with a configuration", file));
-  } else {
-    source.content = shm::read_file(file).value_or_throw();
-  }
+  source.content = config::read_config_file(file);
   return source;
 }
 
@@ -58,7 +48,7 @@ int import_lc0(const ImportOptions& options) {
   }
   const imports::Imported imported = imports::import_lczero(sources);
   if (!imported.problems.empty()) {
-    fmt::print(stderr, "{}", config::problem_report(imported.problems));
+    fmt::print(stderr, "{}", config::problem_report(imported.problems, imported.problems_left_out));
     return kInvalidConfiguration;
   }
   for (const config::Problem& note : imported.notes) {

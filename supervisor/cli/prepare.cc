@@ -75,7 +75,7 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments) {
   }
   config::Checked checked = config::check_config(prepared.configuration, *prepared.plan);
   if (!checked.ok()) {
-    fmt::print(stderr, "{}", config::problem_report(checked.problems));
+    fmt::print(stderr, "{}", config::problem_report(checked.problems, checked.left_out));
     return std::nullopt;
   }
   for (const config::Problem& warning : checked.warnings) {

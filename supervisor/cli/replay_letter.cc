@@ -193,7 +193,7 @@ int replay_letter(const std::string& feed, const std::string& directory,
   }
   const config::Checked checked = config::check_config(configuration, plan);
   if (!checked.ok()) {
-    fmt::print(stderr, "{}", config::problem_report(checked.problems));
+    fmt::print(stderr, "{}", config::problem_report(checked.problems, checked.left_out));
     return kInvalidConfiguration;
   }
   const DataLoaderConfig& message = configuration.message();

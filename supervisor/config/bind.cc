@@ -28,10 +28,16 @@ std::string joined(const std::string& path, std::string_view name) {
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
 
+// Values that are longer are not shown: a text may be a whole pasted file.
+constexpr std::size_t kShownMax = 200;
+
 // How a value looks in a message, the same for both notations.
 std::string shown(const Node& node) {
   switch (node.kind) {
     case Node::Kind::kString:
+      if (node.text.size() > kShownMax) {
+        return fmt::format("a text of {} characters", node.text.size());
+      }
       return fmt::format("\"{}\"", node.text);
     case Node::Kind::kObject:
       return "a message";
@@ -43,6 +49,7 @@ std::string shown(const Node& node) {
     case Node::Kind::kWord:
       break;
   }
+  if (node.text.size() > kShownMax) return fmt::format("{} characters", node.text.size());
   return node.text;
 }
 
@@ -138,7 +145,14 @@ void store(Message& message, const FieldDescriptor& field, const Value& value,
 
 }  // namespace
 
+bool Binder::too_many() {
+  if (problems_.size() < kProblemsKept) return false;
+  ++left_out_;
+  return true;
+}
+
 void Binder::problem(Position position, const std::string& path, std::string text) {
+  if (too_many()) return;
   problems_.push_back({place_of_(position), {}, std::move(text), path});
 }
 
@@ -201,6 +215,8 @@ void Binder::list(const Entry& entry, Message& message, const FieldDescriptor& f
 
 void Binder::unknown(const Entry& entry, const Node& object, Message& message,
                      const std::string& path) {
+  // Before the search for what was meant, which takes its time.
+  if (too_many()) return;
   const Descriptor& descriptor = *message.GetDescriptor();
   const std::vector<std::string> names = field_names(descriptor);
   std::string where = "the configuration";

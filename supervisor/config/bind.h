@@ -4,6 +4,7 @@
 
 #include <google/protobuf/message.h>
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ class Binder {
   void value(const Node& node, google::protobuf::Message& message,
              const google::protobuf::FieldDescriptor& field, const std::string& path);
 
+  // Problems that were found and not kept, beyond kProblemsKept.
+  [[nodiscard]] std::size_t left_out() const { return left_out_; }
+
   // The field of that name; null if there is none.
   [[nodiscard]] const google::protobuf::FieldDescriptor* field(
       const google::protobuf::Descriptor& descriptor, const std::string& name) const;
@@ -41,11 +45,14 @@ class Binder {
   void unknown(const Entry& entry, const Node& object, google::protobuf::Message& message,
                const std::string& path);
   void problem(Position position, const std::string& path, std::string text);
+  // True: no more are kept; it has been counted.
+  [[nodiscard]] bool too_many();
 
   Notation notation_;
   PlaceOf place_of_;
   Places& places_;
   std::vector<Problem>& problems_;
+  std::size_t left_out_ = 0;
 };
 
 }  // namespace ringfeed::config

@@ -33,6 +33,7 @@ class Checker {
   Checker(const Configuration& configuration, const PipelinePlan& plan)
       : config_(configuration.message()), places_(configuration.places()), plan_(plan) {
     checked_.problems = configuration.problems();
+    checked_.left_out = configuration.problems_left_out();
   }
 
   Checked check() {
@@ -54,10 +55,15 @@ class Checker {
 
  private:
   void problem(const std::string& path, std::string text) {
+    if (checked_.problems.size() >= kProblemsKept) {
+      ++checked_.left_out;
+      return;
+    }
     checked_.problems.push_back(
         {places_.find(path), stage_label(config_, path), std::move(text), path});
   }
   void warn(const std::string& path, std::string text) {
+    if (checked_.warnings.size() >= kProblemsKept) return;
     checked_.warnings.push_back(
         {places_.find(path), stage_label(config_, path), std::move(text), path});
   }
@@ -476,7 +482,9 @@ class Checker {
 }  // namespace
 
 Checked check_config(const Configuration& configuration, const PipelinePlan& plan) {
-  if (!configuration.complete()) return Checked{{}, configuration.problems(), {}};
+  if (!configuration.complete()) {
+    return Checked{{}, configuration.problems(), {}, configuration.problems_left_out()};
+  }
   return Checker(configuration, plan).check();
 }
 

@@ -6,6 +6,7 @@
 // restarts. Data directories are looked at, and may give warnings; so do stages.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct Checked {
   Wiring wiring;                  // complete only if there are no problems
   std::vector<Problem> problems;  // of reading and of checking, in the order of the file
   std::vector<Problem> warnings;  // what is allowed, and probably not meant
+  std::size_t left_out = 0;       // problems that were found and not kept
   [[nodiscard]] bool ok() const { return problems.empty(); }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_set>
 
 namespace ringfeed::config {
 
@@ -37,24 +38,27 @@ std::string Problem::message() const {
 
 void sort_problems(std::vector<Problem>& problems) {
   const auto key = [](const Problem& problem) {
-    // Overrides come after the file: their place has no line.
-    return std::make_tuple(problem.place.line == 0, std::cref(problem.place.source),
-                           problem.place.line, problem.place.column);
+    return std::make_tuple(problem.place.source.starts_with(kOverride), problem.place.line == 0,
+                           std::cref(problem.place.source), problem.place.line,
+                           problem.place.column);
   };
   std::stable_sort(problems.begin(), problems.end(),
                    [&](const Problem& a, const Problem& b) { return key(a) < key(b); });
-  std::vector<std::string> seen;
-  std::erase_if(problems, [&](const Problem& problem) {
-    std::string message = problem.message();
-    if (std::find(seen.begin(), seen.end(), message) != seen.end()) return true;
-    seen.push_back(std::move(message));
-    return false;
-  });
+  std::unordered_set<std::string> seen;
+  std::erase_if(problems,
+                [&](const Problem& problem) { return !seen.insert(problem.message()).second; });
 }
 
-std::string problem_report(std::span<const Problem> problems) {
+std::string problem_report(std::span<const Problem> problems, std::size_t left_out) {
   std::string report;
-  for (const Problem& problem : problems) report += problem.message() + "\n";
+  for (const Problem& problem : problems.first(std::min(problems.size(), kProblemsShown))) {
+    report += problem.message() + "\n";
+  }
+  if (problems.size() > kProblemsShown) left_out += problems.size() - kProblemsShown;
+  if (left_out != 0) {
+    report += fmt::format("and {} more problem{}: mend these first\n", left_out,
+                          left_out == 1 ? "" : "s");
+  }
   return report;
 }
 

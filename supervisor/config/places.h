@@ -1,9 +1,10 @@
 // Where something stands in a configuration, and what is wrong there.
 //
 // A path names a value as `--set` does: "stages[2].shuffling_chunk_pool.chunk_pool_size". A place
-// is where that value was written: a file with line and column, or the `--set` that gave it.
+// is where that value was written: the file, or the `--set` that gave it, with line and column.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <span>
 #include <string>
@@ -11,6 +12,9 @@
 #include <vector>
 
 namespace ringfeed::config {
+
+// How the source of an override begins.
+inline constexpr std::string_view kOverride = "--set ";
 
 struct Place {
   std::string source;  // file name as the user gave it, or "--set path=value"
@@ -58,9 +62,15 @@ struct Problem {
   [[nodiscard]] std::string message() const;
 };
 
-// By source, line and column; each message once.
+// So many problems are kept, and so many shown. What else is found is counted: a file may hold a
+// million mistakes, and nobody reads more than a page.
+inline constexpr std::size_t kProblemsKept = 1000;
+inline constexpr std::size_t kProblemsShown = 100;
+
+// By source, line and column, overrides last; each message once.
 void sort_problems(std::vector<Problem>& problems);
-// The messages, one a line.
-[[nodiscard]] std::string problem_report(std::span<const Problem> problems);
+// The first messages, one a line, and how many more there are, `left_out` among them.
+[[nodiscard]] std::string problem_report(std::span<const Problem> problems,
+                                         std::size_t left_out = 0);
 
 }  // namespace ringfeed::config

@@ -1,11 +1,12 @@
 #include "supervisor/config/read.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "supervisor/config/bind.h"
 #include "supervisor/config/fields.h"
 #include "supervisor/config/names.h"
+#include "supervisor/config/serialized.h"
 #include "supervisor/config/tree.h"
 
 namespace ringfeed::config {
@@ -26,13 +28,14 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 // One `--set path=value`: walks the path from the whole configuration to the field, then binds the
-// value. Whatever is wrong becomes one problem at the place "--set …".
+// value. Whatever is wrong becomes one problem at its place in "--set …".
 class Override {
  public:
   Override(const std::string& argument, Configuration& configuration)
-      : place_{fmt::format("--set {}", argument), 0, 0},
+      : source_(fmt::format("{}{}", kOverride, argument)),
         argument_(argument),
-        configuration_(configuration) {}
+        configuration_(configuration),
+        at_(argument.data()) {}
 
   void apply() {
     const std::size_t equals = argument_.find('=');
@@ -51,13 +54,35 @@ class Override {
     std::optional<int> index;
   };
 
-  void refuse(std::string text) {
-    configuration_.problems().push_back({place_, {}, std::move(text), path_});
+  // The place of a character of the argument.
+  [[nodiscard]] Place place_of(const char* character) const {
+    const std::string_view before(argument_.data(),
+                                  static_cast<std::size_t>(character - argument_.data()));
+    const std::size_t line = before.rfind('\n');
+    const std::size_t column =
+        line == std::string_view::npos ? before.size() : before.size() - line - 1;
+    return {source_, 1 + static_cast<int>(std::count(before.begin(), before.end(), '\n')),
+            1 + static_cast<int>(column)};
+  }
+  // The place of something in the value.
+  [[nodiscard]] Place place_in_value(Position position) const {
+    Place place = place_of(given_.data());
+    place.column = position.line == 1 ? place.column + position.column - 1 : position.column;
+    place.line += position.line - 1;
+    return place;
+  }
+
+  void refuse_at(Place place, std::string text) {
+    configuration_.problems().push_back({std::move(place), {}, std::move(text), path_});
     message_ = nullptr;
   }
+  // At the part of the path that was taken last.
+  void refuse(std::string text) { refuse_at(place_of(at_), std::move(text)); }
+  void refuse_value(std::string text) { refuse_at(place_of(given_.data()), std::move(text)); }
 
   // The next part of the path, up to a dot.
   std::optional<Segment> take_segment() {
+    at_ = rest_.data();
     const std::size_t dot = rest_.find('.');
     std::string_view part = rest_.substr(0, dot);
     rest_ = dot == std::string_view::npos ? std::string_view() : rest_.substr(dot + 1);
@@ -150,6 +175,7 @@ class Override {
     // Of a list whose elements have no names, the only one; it is made if there is none.
     if (!index && !named) return only_element(field, path, count);
     if (!index) {
+      at_ = rest_.data();
       const std::size_t dot = rest_.find('.');
       const std::string name(rest_.substr(0, dot));
       rest_ = dot == std::string_view::npos ? std::string_view() : rest_.substr(dot + 1);
@@ -174,11 +200,11 @@ class Override {
     const std::optional<Node> node = parse_value();
     if (!node) return;
     if (node->kind != Node::Kind::kObject) {
-      return refuse(fmt::format("{} takes a message, {{ … }}", path_));
+      return refuse_value(fmt::format("{} takes a message, {{ … }}", path_));
     }
     found->Clear();
     configuration_.places().erase_below(path_);
-    configuration_.places().set(path_, place_);
+    configuration_.places().set(path_, place_of(at_));
     binder().object(*node, *found, path_);
     message_ = nullptr;
   }
@@ -190,6 +216,7 @@ class Override {
       node.emplace();
       node->kind = Node::Kind::kString;
       node->text = given_;
+      node->position = {1, 1};
     } else {
       path_ = path;
       node = parse_value();
@@ -198,7 +225,7 @@ class Override {
     Message& message = *message_;
     message.GetReflection()->ClearField(&message, &field);
     configuration_.places().erase_below(path);
-    configuration_.places().set(path, place_);
+    configuration_.places().set(path, place_of(at_));
     if (field.is_repeated()) {
       if (node->kind == Node::Kind::kObject) {  // a list of one
         Node list;
@@ -208,7 +235,7 @@ class Override {
       }
       if (node->kind != Node::Kind::kList) {
         path_ = path;
-        return refuse(fmt::format("{} takes a list, [ … ]", path));
+        return refuse_value(fmt::format("{} takes a list, [ … ]", path));
       }
       for (std::size_t i = 0; i < node->items.size(); ++i) {
         binder().value(node->items[i], message, field, fmt::format("{}[{}]", path, i));
@@ -222,30 +249,39 @@ class Override {
   std::optional<Node> parse_value() {
     Tree tree = parse_text_value(given_);
     if (tree.problems.empty()) return std::move(tree.root);
-    refuse(tree.problems.front().text);
+    refuse_at(place_in_value(tree.problems.front().position), tree.problems.front().text);
     return std::nullopt;
   }
 
   Binder binder() {
     return Binder(
-        Notation::kText, [this](Position) { return place_; }, configuration_.places(),
-        configuration_.problems());
+        Notation::kText, [this](Position position) { return place_in_value(position); },
+        configuration_.places(), configuration_.problems());
   }
 
-  Place place_;
+  std::string source_;
   const std::string& argument_;
   Configuration& configuration_;
   std::string_view rest_;   // of the path
   std::string_view given_;  // the value as written
+  const char* at_;          // the part of the path that was taken last
   std::string path_;        // down to message_
   Message* message_ = nullptr;
 };
+
+std::string too_large(std::string_view source) {
+  return fmt::format(
+      "{} has more than {} MiB, or no end: that is no configuration; give a "
+      "file with one",
+      source, kConfigBytesMax >> 20);
+}
 
 void read_tree(std::string_view text, Notation notation, Configuration& configuration) {
   const Tree tree = notation == Notation::kJson ? parse_json(text) : parse_text_format(text);
   const auto place_of = [source = configuration.places().whole().source](Position position) {
     return Place{source, position.line, position.column};
   };
+  configuration.leave_out(tree.problems_left_out);
   for (const TreeProblem& problem : tree.problems) {
     configuration.problems().push_back({place_of(problem.position), {}, problem.text, {}});
   }
@@ -253,8 +289,42 @@ void read_tree(std::string_view text, Notation notation, Configuration& configur
     configuration.set_incomplete();
     return;
   }
-  Binder(notation, place_of, configuration.places(), configuration.problems())
-      .object(tree.root, configuration.message(), "");
+  Binder binder(notation, place_of, configuration.places(), configuration.problems());
+  binder.object(tree.root, configuration.message(), "");
+  configuration.leave_out(binder.left_out());
+}
+
+void read_serialized(std::string_view bytes, Configuration& configuration) {
+  SerializedCheck checked =
+      check_serialized(bytes, *DataLoaderConfig::descriptor(), configuration.places().whole());
+  configuration.leave_out(checked.left_out);
+  std::move(checked.problems.begin(), checked.problems.end(),
+            std::back_inserter(configuration.problems()));
+  for (std::string& path : checked.doubtful) configuration.places().set_doubtful(std::move(path));
+  if (!checked.whole) return configuration.set_incomplete();
+  // Fields that it does not know it keeps aside: they have been found above.
+  if (!configuration.message().ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    configuration.problems().push_back(
+        {configuration.places().whole(), {}, "protobuf does not take these bytes", {}});
+    configuration.set_incomplete();
+  }
+}
+
+// What has thousands of stages is no pipeline, and to compare all with all takes its time.
+void bound_lists(Configuration& configuration) {
+  const DataLoaderConfig& message = configuration.message();
+  const auto bound = [&](const char* list, int size) {
+    if (size <= kStagesMax) return;
+    configuration.problems().push_back(
+        {configuration.places().find(fmt::format("{}[{}]", list, kStagesMax)),
+         {},
+         fmt::format("there are {} {}; a feed has at most {}", size, list, kStagesMax),
+         list});
+    configuration.set_incomplete();
+  };
+  bound("stages", message.stages_size());
+  bound("stage_groups", message.stage_groups_size());
+  bound("feed_output", message.feed_output_size());
 }
 
 void name_feed(std::string_view source, Configuration& configuration) {
@@ -305,21 +375,16 @@ Configuration parse_config(std::string_view text, std::string_view source,
     const std::size_t first = text.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
     format = first != std::string_view::npos && text[first] == '{' ? Format::kJson : Format::kText;
   }
-  if (format == Format::kSerialized) {
-    if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) ||
-        !configuration.message().ParseFromArray(text.data(), static_cast<int>(text.size()))) {
-      configuration.problems().push_back(
-          {configuration.places().whole(),
-           {},
-           fmt::format("these {} bytes are not a serialized DataLoaderConfig; give text format "
-                       "(.textproto) or JSON (.json)",
-                       text.size()),
-           {}});
-      configuration.set_incomplete();
-    }
+  if (text.size() > kConfigBytesMax) {
+    configuration.problems().push_back(
+        {configuration.places().whole(), {}, too_large(configuration.places().whole().source), {}});
+    configuration.set_incomplete();
+  } else if (format == Format::kSerialized) {
+    read_serialized(text, configuration);
   } else {
     read_tree(text, format == Format::kJson ? Notation::kJson : Notation::kText, configuration);
   }
+  bound_lists(configuration);
   if (configuration.complete()) {
     for (const std::string& argument : overrides) Override(argument, configuration).apply();
   }
@@ -332,24 +397,28 @@ Configuration parse_config(std::string_view text, std::string_view source,
   return configuration;
 }
 
-Configuration read_config(const std::string& file, std::span<const std::string> overrides) {
-  std::string text;
-  if (file == "-") {
-    text.assign(std::istreambuf_iterator<char>(std::cin), {});
-    return parse_config(text, "stdin", overrides);
-  }
+std::string read_config_file(const std::string& file) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored)) {
+  if (file != "-" && std::filesystem::is_directory(file, ignored)) {
     throw Error(ErrorCode::kIo,
                 fmt::format("{} is a directory; give a file with a configuration", file));
   }
-  const Result<std::string> content = shm::read_file(file);
-  if (!content) {
-    throw Error(content.error().code(),
-                fmt::format("cannot read the configuration {}; check the path and its permissions",
-                            content.error().message()));
+  const Result<std::string> content = file == "-"
+                                          ? shm::read_to_end(STDIN_FILENO, "stdin", kConfigBytesMax)
+                                          : shm::read_file(file, kConfigBytesMax);
+  if (content) return *content;
+  if (content.error().code() == ErrorCode::kInvalidArgument) {
+    throw Error(ErrorCode::kIo, too_large(file == "-" ? "stdin" : file));
   }
-  return parse_config(*content, file, overrides, format_of(file));
+  throw Error(content.error().code(),
+              fmt::format("cannot read the configuration {}; check the path and its permissions",
+                          content.error().message()));
+}
+
+Configuration read_config(const std::string& file, std::span<const std::string> overrides) {
+  const std::string text = read_config_file(file);
+  if (file == "-") return parse_config(text, "stdin", overrides);
+  return parse_config(text, file, overrides, format_of(file));
 }
 
 }  // namespace ringfeed::config

@@ -11,9 +11,13 @@
 //   stages.pool.shuffling_chunk_pool.threads=2      by name
 //   stages.pool.threads=2                           the stage's own configuration may be left out
 //   storage={directory: "/dev/shm/lc0"}             whole messages and lists, in text format
-// A string may stand without quotes.
+// A string may stand without quotes. Lines and columns count in the argument.
+//
+// A serialized configuration is read as strictly as text: what the schema does not have is a
+// problem (serialized.h).
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,6 +54,9 @@ class Configuration {
   [[nodiscard]] Places& places() { return places_; }
   [[nodiscard]] const std::vector<Problem>& problems() const { return problems_; }
   [[nodiscard]] std::vector<Problem>& problems() { return problems_; }
+  // Problems that were found beside these and not kept.
+  [[nodiscard]] std::size_t problems_left_out() const { return problems_left_out_; }
+  void leave_out(std::size_t count) { problems_left_out_ += count; }
   // False: the text is broken in a way (a brace without its partner) that leaves message() without
   // meaning; only problems() are of use.
   [[nodiscard]] bool complete() const { return complete_; }
@@ -59,6 +66,7 @@ class Configuration {
   std::unique_ptr<DataLoaderConfig> message_;
   Places places_;
   std::vector<Problem> problems_;
+  std::size_t problems_left_out_ = 0;
   bool complete_ = true;
 };
 
@@ -68,8 +76,16 @@ class Configuration {
                                          std::span<const std::string> overrides = {},
                                          Format format = Format::kAuto);
 
-// The same for a file; "-" is the standard input. Throws Error (kIo, kNotFound) if it cannot be
-// read.
+// No configuration is larger; what has no end is refused as well.
+inline constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20;
+// No feed has more stages, stage groups or outputs; bounds the work of checking.
+inline constexpr int kStagesMax = 1024;
+
+// The content of a configuration file; "-" is the standard input. Throws Error (kIo, kNotFound) if
+// it cannot be read, is a directory or has more than kConfigBytesMax bytes.
+[[nodiscard]] std::string read_config_file(const std::string& file);
+
+// The same as parse_config() for a file; throws what read_config_file() throws.
 [[nodiscard]] Configuration read_config(const std::string& file,
                                         std::span<const std::string> overrides = {});
 

@@ -121,7 +121,11 @@ class Parser {
 
  protected:
   void problem(Position position, std::string text) {
-    if (tree_.problems.size() < kProblemsMax) tree_.problems.push_back({position, std::move(text)});
+    if (tree_.problems.size() < kProblemsMax) {
+      tree_.problems.push_back({position, std::move(text)});
+    } else {
+      ++tree_.problems_left_out;
+    }
   }
   void structural_problem(Position position, std::string text) {
     tree_.complete = false;

@@ -6,6 +6,7 @@
 // tree is only good for saying what was wrong.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,7 @@ struct TreeProblem {
 struct Tree {
   Node root;  // an object
   std::vector<TreeProblem> problems;
+  std::size_t problems_left_out = 0;  // found, but not kept
   bool complete = true;
 };
 

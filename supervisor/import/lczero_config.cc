@@ -69,7 +69,7 @@ const Node* data_loader_node(const Node& root, config::Notation notation, const 
 }
 
 Understood read_tree(const LczeroSource& source, config::Notation notation,
-                     std::vector<Problem>& problems) {
+                     std::vector<Problem>& problems, std::size_t& left_out) {
   Understood result{.message = {.config = {}, .places = config::Places(source.name)}, .name = {}};
   const config::Tree tree = notation == config::Notation::kJson
                                 ? config::parse_json(source.content)
@@ -77,14 +77,16 @@ Understood read_tree(const LczeroSource& source, config::Notation notation,
   const auto place_of = [&source](Position position) {
     return Place{source.name, position.line, position.column};
   };
+  left_out += tree.problems_left_out;
   for (const config::TreeProblem& problem : tree.problems) {
     problems.push_back({place_of(problem.position), {}, problem.text, {}});
   }
   if (!tree.complete) return result;
   const Node* const node = data_loader_node(tree.root, notation, source.name, problems);
   if (node == nullptr || node->kind != Node::Kind::kObject) return result;
-  config::Binder(notation, place_of, result.message.places, problems)
-      .object(*node, result.message.config, "");
+  config::Binder binder(notation, place_of, result.message.places, problems);
+  binder.object(*node, result.message.config, "");
+  left_out += binder.left_out();
   if (node == &tree.root) return result;
   for (const Entry& entry : tree.root.entries) {
     if (entry.name == "name" && entry.value.kind == Node::Kind::kString) {
@@ -131,7 +133,7 @@ Imported import_lczero(std::span<const LczeroSource> sources) {
         source.format == config::Format::kSerialized
             ? read_serialized(source, imported.problems)
             : read_tree(source, is_json(source) ? config::Notation::kJson : config::Notation::kText,
-                        imported.problems);
+                        imported.problems, imported.problems_left_out);
     if (messages.empty()) feed = feed_name(read, source.name);
     messages.push_back(std::move(read.message));
   }

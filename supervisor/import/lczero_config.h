@@ -27,6 +27,7 @@ struct Imported {
   std::string text;                       // our configuration; empty if there are problems
   std::vector<config::Problem> problems;  // what is wrong
   std::vector<config::Problem> notes;     // what is different
+  std::size_t problems_left_out = 0;      // found, but not kept
 };
 
 // The first source and the stages of the others; those sources' outputs do not count, as with that

@@ -259,8 +259,9 @@ TEST(CheckRanges, SayWhatIsAllowed) {
   EXPECT_THAT(messages(lc0_text(), {"stages.pool.threads=64"}), IsEmpty());
   EXPECT_THAT(
       messages(lc0_text(), {"stages.pool.threads=65"}),
-      ElementsAre("--set stages.pool.threads=65: stage 'pool': threads is 65; give a whole number "
-                  "from 1 to 64"));
+      ElementsAre(
+          "--set stages.pool.threads=65:1:13: stage 'pool': threads is 65; give a whole number "
+          "from 1 to 64"));
   EXPECT_THAT(messages(lc0_text(), {"stages.tensors.batch_size=0"}),
               ElementsAre(HasSubstr("batch_size is 0; give a whole number from 1 to 1048576")));
   EXPECT_THAT(
@@ -395,8 +396,9 @@ TEST(CheckFeed, HasAValidName) {
   EXPECT_THAT(messages(lc0_text(), {"feed=lc0.run-1"}), IsEmpty());
   EXPECT_THAT(
       messages(lc0_text(), {"feed=lc0/run"}),
-      ElementsAre("--set feed=lc0/run: feed is \"lc0/run\"; take 1 to 64 letters, digits, '_', '.' "
-                  "or '-'"));
+      ElementsAre(
+          "--set feed=lc0/run:1:1: feed is \"lc0/run\"; take 1 to 64 letters, digits, '_', '.' "
+          "or '-'"));
   EXPECT_THAT(messages(lc0_text() + "feed: \"\""),
               ElementsAre(HasSubstr("7:1: feed is \"\"; take")));
 }

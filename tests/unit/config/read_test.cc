@@ -169,7 +169,165 @@ TEST_F(ReadFile, AFileThatCannotBeReadIsAnError) {
 TEST_F(ReadFile, SerializedBytesThatAreNoneAreRefused) {
   const Configuration read = read_config(write("a.binpb", "\xFF\xFF\xFF"));
   EXPECT_FALSE(read.complete());
-  EXPECT_THAT(texts(read), ElementsAre(HasSubstr("these 3 bytes are not a serialized")));
+  EXPECT_THAT(texts(read), ElementsAre(HasSubstr("a.binpb: this is no serialized DataLoaderConfig: "
+                                                 "its bytes are cut short or damaged, at byte 0")));
+}
+
+TEST_F(ReadFile, WhatIsTooLargeOrHasNoEndIsRefused) {
+  const auto refusal = [](const std::string& file) {
+    try {
+      static_cast<void>(read_config(file));
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string("nothing");
+  };
+  EXPECT_THAT(refusal("/dev/zero"), HasSubstr("/dev/zero has more than 4 MiB, or no end"));
+  const std::string large = write("a.textproto", std::string(kConfigBytesMax + 1, '\n'));
+  EXPECT_THAT(refusal(large), HasSubstr("a.textproto has more than 4 MiB"));
+  EXPECT_THAT(texts(read_config(write("b.textproto", std::string(kConfigBytesMax, '\n')))),
+              IsEmpty());
+}
+
+// ------------------------------------------------------------------------------------ serialized
+
+// A field as it lies in a serialized message: its key, and what follows.
+std::string key_of(int number, int wire_type) {
+  return std::string(1, static_cast<char>(number << 3 | wire_type));
+}
+std::string number_field(int number, char value) { return key_of(number, 0) + value; }
+std::string length_field(int number, const std::string& bytes) {
+  return key_of(number, 2) + static_cast<char>(bytes.size()) + bytes;
+}
+// A configuration with one stage 'u' of kind chunk_unpacker, which has these bytes.
+std::string with_unpacker(const std::string& own) {
+  return length_field(1, length_field(1, "u") + length_field(5, own));
+}
+std::vector<std::string> serialized_problems(const std::string& bytes) {
+  return texts(parse_config(bytes, "f.binpb", {}, Format::kSerialized));
+}
+
+TEST(ReadSerialized, TakesWhatIsByTheSchema) {
+  DataLoaderConfig whole;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(std::string(kEverything), &whole));
+  const Configuration read =
+      parse_config(whole.SerializeAsString(), "f.binpb", {}, Format::kSerialized);
+  EXPECT_THAT(texts(read), IsEmpty());
+  EXPECT_TRUE(MessageDifferencer::Equals(read.message(), whole));
+  // A list of numbers, one by one and packed.
+  for (const char* const frequency : {"\xc8\x01\x01\xc8\x01\x02", "\xca\x01\x02\x01\x02"}) {
+    const std::string planner =
+        length_field(1, "p") + "\xfa\x01" + static_cast<char>(std::strlen(frequency)) + frequency;
+    const Configuration list =
+        parse_config(length_field(1, planner), "f.binpb", {}, Format::kSerialized);
+    EXPECT_THAT(texts(list), IsEmpty());
+    EXPECT_THAT(list.message().stages(0).epoch_planner().update_freq(), ElementsAre(1, 2));
+  }
+}
+
+// By lczero-training's documents: threads 2, queue_capacity 3.
+TEST(ReadSerialized, AnUnpackerOfTheDocumentsMeansTheSame) {
+  const Configuration read = parse_config(
+      with_unpacker(length_field(1, "pool") + number_field(2, 5) + number_field(3, 22)), "f.binpb",
+      {}, Format::kSerialized);
+  EXPECT_THAT(texts(read), IsEmpty());
+  const ChunkUnpackerConfig& unpacker = read.message().stages(0).chunk_unpacker();
+  EXPECT_EQ(unpacker.input(), "pool");
+  EXPECT_EQ(unpacker.threads(), 5U);
+  EXPECT_EQ(unpacker.queue_capacity(), 22U);
+}
+
+TEST(ReadSerialized, AnUnknownFieldIsSaidWithNumberPlaceAndValue) {
+  EXPECT_THAT(serialized_problems(with_unpacker(number_field(2, 1) + number_field(12, 9))),
+              ElementsAre("f.binpb: stage 'u': unknown field 12 in stages[0].chunk_unpacker, at "
+                          "byte 9: the number 9; ChunkUnpackerConfig has the numbers 1-3, 5-6, "
+                          "8-11. Write it by ringfeed's proto/config.proto"));
+  EXPECT_THAT(serialized_problems(number_field(9, 1)),
+              ElementsAre(HasSubstr("unknown field 9 in the configuration, at byte 0")));
+}
+
+TEST(ReadSerialized, AnotherWireTypeIsSaidWithWhatBelongsThere) {
+  EXPECT_THAT(
+      serialized_problems(with_unpacker(length_field(3, "16"))),
+      ElementsAre("f.binpb: stage 'u': stages[0].chunk_unpacker.queue_capacity (field 3) is 2 "
+                  "bytes of text or of a message, at byte 7; give a whole number from 1 to "
+                  "1048576, as a uint64"));
+  // 0.5 as a float, where a double belongs.
+  EXPECT_THAT(
+      serialized_problems(with_unpacker(key_of(11, 5) + std::string("\0\0\0\x3f", 4))),
+      ElementsAre(HasSubstr("position_sampling_rate (field 11) is 4 bytes (as a float 0.5), "
+                            "at byte 7; give a number above 0 and at most 1, as a double")));
+  EXPECT_THAT(serialized_problems(length_field(1, number_field(5, 3))),
+              testing::Contains(HasSubstr("stages[0].chunk_unpacker (field 5) is the number 3, at "
+                                          "byte 2; give a message ChunkUnpackerConfig")));
+}
+
+// protobuf's own parser takes the lower 32 bits: 2^32 + 1 lanes are one.
+TEST(ReadSerialized, AValueThatDoesNotFitIsNotCut) {
+  EXPECT_THAT(serialized_problems(with_unpacker(key_of(9, 0) + "\x81\x80\x80\x80\x10")),
+              ElementsAre(HasSubstr("max_threads (field 9) is 4294967297, at byte 7; give a whole "
+                                    "number from 1 to 64, as a uint32")));
+  EXPECT_THAT(
+      serialized_problems(with_unpacker(number_field(8, 7))),
+      ElementsAre(HasSubstr("overflow_behavior (field 8) is 7, at byte 7; give one of BLOCK "
+                            "(0), DROP_NEW (1), KEEP_NEWEST (2)")));
+  EXPECT_THAT(serialized_problems(number_field(13, 2)),
+              ElementsAre(HasSubstr("drop_remainder (field 13) is 2, at byte 0; give true (1)")));
+}
+
+// protobuf's own parser keeps the last one, or mixes two messages.
+TEST(ReadSerialized, AFieldThatIsGivenTwiceIsRefusedAsInText) {
+  EXPECT_THAT(serialized_problems(with_unpacker(number_field(2, 1) + number_field(2, 5))),
+              ElementsAre(HasSubstr("stages[0].chunk_unpacker.threads (field 2) is given twice, at "
+                                    "byte 7 and at byte 9; keep one")));
+  EXPECT_THAT(serialized_problems(length_field(15, "") + length_field(15, "")),
+              ElementsAre(HasSubstr("storage (field 15) is given twice")));
+}
+
+TEST(ReadSerialized, BytesBehindTheMessageAndCutMessagesAreRefused) {
+  const std::string good = with_unpacker(number_field(2, 1));
+  for (const std::string& behind : {std::string(1, '\0'), std::string("\x0a"), std::string("}")}) {
+    const Configuration read = parse_config(good + behind, "f.binpb", {}, Format::kSerialized);
+    EXPECT_FALSE(read.complete()) << behind;
+    EXPECT_THAT(
+        texts(read),
+        ElementsAre(HasSubstr(fmt::format("cut short or damaged, at byte {}", good.size()))));
+  }
+  // In a stage: its length is right, and what it holds is cut.
+  EXPECT_THAT(
+      serialized_problems(length_field(1, length_field(1, "u") + key_of(5, 2) + "\x09")),
+      ElementsAre(HasSubstr("stages[0] is no serialized StageConfig: its bytes are cut short "
+                            "or damaged, at byte 5")));
+}
+
+// Every byte changed and every length: never taken for something that protobuf reads otherwise, and
+// never a death.
+TEST(ReadSerialized, AnyChangeIsReadAsItLiesThereOrRefused) {
+  DataLoaderConfig whole;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(std::string(kEverything), &whole));
+  whole.set_seed(7);  // of the largest seed a change can be the same number in more bytes
+  const std::string bytes = whole.SerializeAsString();
+  int refused = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = bytes;
+      changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
+      const Configuration read = parse_config(changed, "f.binpb", {}, Format::kSerialized);
+      if (!read.problems().empty()) {
+        ++refused;
+        continue;
+      }
+      // What was taken holds all that lies there.
+      DataLoaderConfig again;
+      ASSERT_TRUE(again.ParseFromString(read.message().SerializeAsString()));
+      EXPECT_EQ(again.SerializeAsString().size(), changed.size())
+          << "byte " << i << ", bit " << bit;
+    }
+    EXPECT_FALSE(parse_config(std::string_view(bytes).substr(0, i), "f", {}, Format::kSerialized)
+                     .message()
+                     .stages_size() > whole.stages_size());
+  }
+  EXPECT_GT(refused, 0);
 }
 
 // ------------------------------------------------------------------------------- what is refused
@@ -325,7 +483,8 @@ TEST(Override, ComesAfterTheFileAndIsThePlaceOfItsValue) {
       parse_config("seed: 1", "f.textproto", std::vector<std::string>{"seed=x"});
   EXPECT_THAT(
       texts(read),
-      ElementsAre("--set seed=x: seed is x; give a whole number from 0 to 18446744073709551615"));
+      ElementsAre(
+          "--set seed=x:1:6: seed is x; give a whole number from 0 to 18446744073709551615"));
 }
 
 TEST(OverrideRefuses, WhatItDoesNotUnderstand) {
@@ -336,15 +495,16 @@ TEST(OverrideRefuses, WhatItDoesNotUnderstand) {
     return all.size() == 1 ? all[0] : std::to_string(all.size()) + " messages";
   };
   EXPECT_EQ(refused("seed"),
-            "--set seed: write path=value, for instance seed=7 or stages.pool.threads=2");
+            "--set seed:1:1: write path=value, for instance seed=7 or stages.pool.threads=2");
   EXPECT_THAT(refused("=5"), HasSubstr("write path=value"));
   EXPECT_EQ(refused("sed=7"),
-            "--set sed=7: unknown field 'sed' in the configuration; did you mean 'seed'?");
+            "--set sed=7:1:1: unknown field 'sed' in the configuration; did you mean 'seed'?");
   EXPECT_EQ(refused("stages.pol.threads=2"),
-            "--set stages.pol.threads=2: stages has no element 'pol'; did you mean 'pool'?");
+            "--set stages.pol.threads=2:1:8: stages has no element 'pol'; did you mean 'pool'?");
   EXPECT_EQ(
       refused("stages[6].threads=2"),
-      "--set stages[6].threads=2: there is no stages[6]; stages has 6 elements, counted from 0");
+      "--set stages[6].threads=2:1:1: there is no stages[6]; stages has 6 elements, counted from "
+      "0");
   EXPECT_THAT(refused("stages.pool.chunk_pool_sise=1"),
               HasSubstr("stage 'pool': unknown field 'chunk_pool_sise' in stages[2]; did you mean "
                         "'chunk_pool_size'?"));
@@ -356,6 +516,52 @@ TEST(OverrideRefuses, WhatItDoesNotUnderstand) {
   EXPECT_THAT(refused("stages=5"), HasSubstr("stages takes a list, [ … ]"));
   EXPECT_THAT(refused("seed=1 2"), HasSubstr("'2' after the value"));
   EXPECT_THAT(refused("stages..threads=1"), HasSubstr("stages has no element ''"));
+}
+
+TEST(OverrideRefuses, WithLineAndColumnInTheArgument) {
+  const auto refused = [](const std::string& argument) {
+    return texts(parse_config(lc0_text(), "f.textproto", std::vector<std::string>{argument}));
+  };
+  EXPECT_THAT(refused("stages.pool.chunk_pool_sise=1"), ElementsAre(HasSubstr("=1:1:13: stage")));
+  EXPECT_THAT(refused("seed=1 2"), ElementsAre(HasSubstr("=1 2:1:8: ")));
+  EXPECT_THAT(refused("storage={\n  directry: \"/x\" }"),
+              ElementsAre(HasSubstr(":2:3: unknown field 'directry'")));
+  EXPECT_THAT(refused("storage={ directory: 5 }"), ElementsAre(HasSubstr("}:1:22: ")));
+}
+
+// -------------------------------------------------------------------------------------- how much
+
+TEST(ReadBounds, MistakesAreCountedWhereNobodyReadsThemAll) {
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) text += "feed: \"x\"\n";
+  const Configuration read = parse_config(text, "f.textproto");
+  EXPECT_EQ(read.problems().size(), kProblemsKept);
+  EXPECT_EQ(read.problems().size() + read.problems_left_out(), 19'999U);
+  const std::string report = problem_report(read.problems(), read.problems_left_out());
+  EXPECT_EQ(std::count(report.begin(), report.end(), '\n'), 101);
+  EXPECT_THAT(report, testing::StartsWith("f.textproto:2:1: feed is given twice, first at line 1"));
+  EXPECT_THAT(report, testing::EndsWith("and 19899 more problems: mend these first\n"));
+}
+
+TEST(ReadBounds, ManyUnknownFieldsAreNotEachGuessedAt) {
+  std::string text;
+  std::string bytes;
+  for (int i = 0; i < 20'000; ++i) text += "colour: 7\n";
+  for (int i = 0; i < 20'000; ++i) bytes += number_field(9, 1);
+  for (const Configuration& read : {parse_config(text, "f.textproto"),
+                                    parse_config(bytes, "f.binpb", {}, Format::kSerialized)}) {
+    EXPECT_EQ(read.problems().size(), kProblemsKept);
+    EXPECT_EQ(read.problems().size() + read.problems_left_out(), 20'000U);
+  }
+}
+
+TEST(ReadBounds, AFeedHasNotThousandsOfStages) {
+  std::string text;
+  for (int i = 0; i < 2'000; ++i) text += "stages { name: \"a\" }\n";
+  const Configuration read = parse_config(text, "f.textproto");
+  EXPECT_FALSE(read.complete());
+  EXPECT_THAT(texts(read), ElementsAre(HasSubstr("f.textproto:1025:1: there are 2000 stages; a "
+                                                 "feed has at most 1024")));
 }
 
 }  // namespace

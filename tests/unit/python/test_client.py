@@ -841,6 +841,16 @@ def test_serialized_stages_become_field_1_of_the_whole(program_dir: Path) -> Non
     assert loader._config_file() == (b"\x58\x07\x0a\x03\x0a\x01a", ".binpb")
 
 
+def test_serialized_pieces_that_are_cut_short_are_refused_where_they_are_added() -> None:
+    loader = ringfeed.DataLoader(b"\x58\x07")
+    # A stage's field that claims two bytes more: it would take them from the stage behind it.
+    with pytest.raises(ringfeed.InvalidConfiguration, match="9 bytes are no serialized DataLoaderConfig"):
+        loader.add_stages(b"\x58\x07\x0a\x07\x0a\x03abc")
+    with pytest.raises(ringfeed.InvalidConfiguration, match="no serialized StageConfig"):
+        loader.add_stage(b"\x0a\x05abc")
+    assert loader._config_file() == (b"\x58\x07", ".binpb"), "what was refused is not kept"
+
+
 def test_configurations_of_different_forms_are_not_mixed() -> None:
     loader = ringfeed.DataLoader("seed: 7")
     loader.add_stage(b"\x0a\x01a")

@@ -61,5 +61,21 @@ TEST(OpenRegular, TakesNothingButARegularFile) {
   std::filesystem::remove(path);
 }
 
+// Its size says nothing: it never ends.
+TEST(ReadFile, RefusesWhatHasNoEnd) {
+  const Result<std::string> endless = read_file("/dev/zero", 10'000);
+  ASSERT_FALSE(endless);
+  EXPECT_EQ(endless.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(endless.error().message(), HasSubstr("/dev/zero: has more than 10000 bytes"));
+}
+
+TEST(ReadFile, TakesAsManyBytesAsAreAllowed) {
+  const std::string path = ::testing::TempDir() + "rf_read_file_max";
+  std::ofstream(path, std::ios::binary) << std::string(10'000, 'x');
+  EXPECT_TRUE(read_file(path, 10'000));
+  EXPECT_FALSE(read_file(path, 9'999));
+  std::filesystem::remove(path);
+}
+
 }  // namespace
 }  // namespace ringfeed::shm

@@ -2,6 +2,7 @@
 // that is opened to be read.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "ringfeed/shm/result.h"
@@ -9,9 +10,18 @@
 
 namespace ringfeed::shm {
 
+// What is larger is no small file: a device without an end, say.
+inline constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
+
 // The file's content. kNotFound or kIo with the system's reason: also where it can be opened and
-// then not be read, as a file of /proc of a process that ends in between.
-[[nodiscard]] Result<std::string> read_file(const std::string& path) noexcept;
+// then not be read, as a file of /proc of a process that ends in between. kInvalidArgument if it
+// has more than `bytes_max`.
+[[nodiscard]] Result<std::string> read_file(const std::string& path,
+                                            std::size_t bytes_max = kFileBytesMax) noexcept;
+
+// The same of what is open already, up to its end; `name` is what messages call it.
+[[nodiscard]] Result<std::string> read_to_end(int fd, const std::string& name,
+                                              std::size_t bytes_max = kFileBytesMax) noexcept;
 
 // Does this errno say that the process or the machine has run out of something, and nothing of the
 // file? Then it is to be tried again.
