@@ -107,8 +107,9 @@ enum Made : std::size_t {
   kOnes
 };
 
-LastPlanes last_planes(const PackedFrameView& view) noexcept {
+LastPlanes last_planes(const PackedFrameView& view, bool classical) noexcept {
   constexpr std::uint64_t kEverywhere = ~std::uint64_t{0};
+  const std::uint32_t format = classical ? input_format::kClassical : view.input_format;
   LastPlanes last{};
   last.rule50 = tail_u8(view, v6::kRule50);
   const auto everywhere = [&last](Made plane, float value) {
@@ -124,7 +125,7 @@ LastPlanes last_planes(const PackedFrameView& view) noexcept {
   const std::uint8_t them_ooo = tail_u8(view, v6::kCastlingThemOoo);
   const std::uint8_t them_oo = tail_u8(view, v6::kCastlingThemOo);
   const std::uint8_t side = tail_u8(view, v6::kSideToMove);
-  if (view.input_format == input_format::kClassical) {
+  if (format == input_format::kClassical) {
     everywhere(kUsOoo, us_ooo);
     everywhere(kUsOo, us_oo);
     everywhere(kThemOoo, them_ooo);
@@ -135,14 +136,14 @@ LastPlanes last_planes(const PackedFrameView& view) noexcept {
     squares(kThemOoo, 0);
     squares(kThemOo, 0);
   }
-  if (view.input_format <= input_format::kCastlingPlane) {
+  if (format <= input_format::kCastlingPlane) {
     everywhere(kSideOrEnPassant, side);
   } else {
     squares(kSideOrEnPassant, turned(side) << 56);
   }
-  const float plies = view.input_format > input_format::kCanonical ? 100.0F : 99.0F;
+  const float plies = format > input_format::kCanonical ? 100.0F : 99.0F;
   everywhere(kRule50Plane, static_cast<float>(last.rule50) / plies);
-  const bool armageddon = view.input_format >= input_format::kHectopliesArmageddon;
+  const bool armageddon = format >= input_format::kHectopliesArmageddon;
   everywhere(kArmageddon, armageddon && tail_u8(view, v6::kInvarianceInfo) >= 128 ? 1.0F : 0.0F);
   everywhere(kOnes, 1.0F);
   return last;
@@ -277,7 +278,7 @@ Lc0TensorWriter::Lc0TensorWriter(const Lc0Options& options, Kernel kernel) noexc
 template <typename Bits>
 void Lc0TensorWriter::write_planes(const PackedFrameView& view, ExpandPlanes<Bits> expand,
                                    std::byte* row) noexcept {
-  const LastPlanes last = last_planes(view);
+  const LastPlanes last = last_planes(view, options_.classical_planes);
   MadePlanes<Bits> made;
   std::copy(std::begin(last.squares), std::end(last.squares), std::begin(made.squares));
   const auto bits_of = [this](float value) {
@@ -411,7 +412,7 @@ RowStatus Lc0TensorWriter::write_row(std::span<const std::byte> frame, const Lc0
       write_planes<std::uint8_t>(*view, loops_.expand8, planes);
       break;
     case PlanesType::kBits: {
-      const LastPlanes last = last_planes(*view);
+      const LastPlanes last = last_planes(*view, options_.classical_planes);
       alignas(64) std::uint64_t bits[kMadePlanes];
       for (std::size_t plane = 0; plane < kMadePlanes; ++plane) {
         bits[plane] = last.values[plane] != 0.0F ? last.squares[plane] : 0;

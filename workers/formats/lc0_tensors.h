@@ -25,6 +25,7 @@
 //   108        2: side to move everywhere; higher: 1 on rank 8 where a pawn may be taken en passant
 //   109        rule50 / 99 for 2 and 3, rule50 / 100 for higher ones
 //   110        132, 133: 1 if the mover is black (invariance_info from 128 on); otherwise 0
+// With Lc0Options::classical_planes they are made as those of input_format 1 instead.
 //
 // Types: planes as float32, float16, bfloat16 (a square is 0, 1 or the nearest value), as uint8
 // (planes 104..108 the byte, 109 the count of plies, not divided), or as 112 uint64 of bits:
@@ -80,6 +81,9 @@ struct Lc0Options {
   PlanesType planes = PlanesType::kFloat32;
   PolicyType policy = PolicyType::kFloat32;
   UnknownValues unknown = UnknownValues::kAsStored;
+  // Planes 104 to 110 of every input_format as of format 1: a mask of files is a number then, which
+  // kBits cannot hold.
+  bool classical_planes = false;
   // kSparse: entries of a row, K above. No position has more than 218 legal moves.
   std::uint32_t policy_entries_max = 224;
 };

@@ -52,6 +52,7 @@ formats::Lc0Options options_of(const TensorGeneratorConfig& config) {
       break;
   }
   options.policy_entries_max = config.policy_entries_max();
+  options.classical_planes = config.as_lczero_training();
   return options;
 }
 
@@ -147,6 +148,12 @@ StageType tensor_generator_type() {
     // batch, do they come round in the order in which batches are numbered.
     const TensorGeneratorConfig& own = config.tensor_generator();
     std::vector<Problem> problems;
+    if (own.as_lczero_training() && own.planes() == TensorGeneratorConfig::PLANES_BITS) {
+      problems.push_back(
+          {"as_lczero_training",
+           "as_lczero_training with planes: PLANES_BITS: one bit a square cannot hold the masks of "
+           "files that it gives as numbers; take PLANES_UINT8, or leave one of the two out"});
+    }
     if (own.threads() < 2 || !ordered_dispatch(feed)) {
       return problems;
     }

@@ -365,6 +365,27 @@ TEST_P(Lc0TensorsOf, MakeTheLastPlanesAsTheirInputFormatSays) {
   }
 }
 
+// What a net sees that was trained on them as if they were of format 1.
+TEST_P(Lc0TensorsOf, MakeTheLastPlanesOfEveryFormatAsOfTheFirstWhenAsked) {
+  Batch batch(1);
+  for (const FormatCase& tested : kFormats) {
+    Bytes record = blank_record();
+    put(record, v6::kInputFormat, tested.format);
+    const std::uint8_t castling[] = {0b00000001, 0b10000010, 0b00000100, 0b11000000};
+    std::memcpy(record.data() + v6::kCastlingUsOoo, castling, sizeof castling);
+    put<std::uint8_t>(record, v6::kSideToMove, 0b10000000);
+    put<std::uint8_t>(record, v6::kRule50, 37);
+    put<std::uint8_t>(record, v6::kInvarianceInfo, 160);
+    Lc0TensorWriter classical({.classical_planes = true}, GetParam());
+    ASSERT_NO_FATAL_FAILURE(write_all(classical, record, batch));
+    const float expected[8] = {1, 130, 4, 192, 128, 37.0F / 99, 0, 1};
+    for (std::size_t i = 0; i < 8 * 64; ++i) {
+      ASSERT_EQ(batch.planes_row(0)[104 * 64 + i], expected[i / 64])
+          << "format " << tested.format << ", plane " << 104 + i / 64;
+    }
+  }
+}
+
 // ---- other types and layouts
 // ----------------------------------------------------------------------
 

@@ -231,6 +231,28 @@ TEST(TensorGenerator, SkipsFramesThatCannotBeExpanded) {
   EXPECT_THAT(rig.log("frames_skipped"), ::testing::Not(IsEmpty()));
 }
 
+TEST(TensorGenerator, GivesTheBytesOfOtherFormatsAsLczeroTrainingDoesWhenAsked) {
+  std::string record = lc0_record(1);
+  record[4] = 3;                                               // input_format
+  record[formats::v6::kSideToMove] = static_cast<char>(0x80);  // en passant on file h
+  const auto plane_108 = [&record](const std::string& settings) {
+    LaneRig rig;
+    describe_generator(rig, 1, settings);
+    rig.feed("frames", {.bytes = pack_text(record)});
+    rig.finish("frames");
+    rig.run();
+    std::vector<float> plane(64);
+    std::memcpy(plane.data(), rig.batches().at(0).bytes.data() + 108 * 64 * 4, 64 * 4);
+    return plane;
+  };
+  std::vector<float> one_square(64);
+  one_square[63] = 1;
+  EXPECT_EQ(plane_108(""), one_square);
+  EXPECT_EQ(plane_108("as_lczero_training: true"), std::vector<float>(64, 128));
+  LaneRig rig;
+  EXPECT_THROW(describe_generator(rig, 1, "as_lczero_training: true planes: PLANES_BITS"), Error);
+}
+
 // Rows are dealt out one by one, which works behind a single lane only: behind several, or behind
 // games, lanes would wait for each other for good. Said before it starts.
 TEST(TensorGeneratorLanes, AreRefusedBehindStagesThatDoNotDealOutRows) {
