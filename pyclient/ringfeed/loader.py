@@ -384,6 +384,20 @@ class DataLoader:
         return _control.pass_on(supervisor.socket_path, message, stage)
 
     def metrics(self) -> dict[str, Any]:
+        """Numbers of the whole feed, as Feed.metrics(): totals, and those of the last seconds.
+
+        Returns:
+            A MetricsReply (proto/metrics.proto) as dictionaries, lists and numbers, by the names of
+            its fields.
+        Raises:
+            FeedIOError: The supervisor does not answer.
+        """
+        supervisor = self._supervisor
+        if supervisor is None:
+            raise FeedDetached("the loader is not running: call start() first")
+        return _control.metrics(supervisor.socket_path)
+
+    def status(self) -> dict[str, Any]:
         """What `ringfeed status --json` says: stages, lanes, rings, rates, restarts, trainers.
 
         Raises:
