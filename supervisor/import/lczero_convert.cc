@@ -31,6 +31,11 @@ constexpr std::uint64_t kStoredGameBytes = 36'000;
 constexpr std::uint64_t kStoreBytesMin = 16'777'216;
 constexpr std::uint64_t kSlotsMax = 256;
 constexpr std::uint64_t kOutputsMax = 16;
+// Of any stage.
+constexpr std::uint64_t kThreadsMax = 64;
+constexpr std::uint64_t kQueueMax = 1048576;
+// An output that keeps the newest batches needs so many slots for each lane.
+constexpr std::uint64_t kYieldingSlots = 4;
 
 enum class Kind {
   kNone,
@@ -125,6 +130,8 @@ class Converter {
     if (ok()) resolve_inputs();
     if (ok()) {
       for (Stage& stage : stages_) make(stage);
+      for (Stage& stage : stages_) keep_going(stage);
+      relax_lanes();
       make_outputs();
     }
     if (ok()) note_in_general();
@@ -461,7 +468,7 @@ class Converter {
   template <typename Ours>
   void queue(const theirs::QueueConfig& theirs_queue, Ours& to) {
     if (theirs_queue.has_queue_capacity()) {
-      to.set_queue_capacity(theirs_queue.queue_capacity());
+      to.set_queue_capacity(std::clamp(theirs_queue.queue_capacity(), std::uint64_t{1}, kQueueMax));
     } else {
       default_queues_ = true;
     }
@@ -477,10 +484,16 @@ class Converter {
     to.set_queue_capacity(kFrameQueue);
     long_frame_queues_ = true;
   }
+  // `field`: as it is called there; "": it was noted before.
   template <typename Ours>
-  static void threads(std::uint64_t count, Ours& to) {
-    constexpr std::uint64_t kMax = 0xFFFFFFFF;
-    if (count != 1) to.set_threads(static_cast<std::uint32_t>(std::min(count, kMax)));
+  void threads(Stage& stage, const std::string& field, std::uint64_t count, Ours& to) {
+    const std::uint64_t fit = std::clamp(count, std::uint64_t{1}, kThreadsMax);
+    if (fit != count && !field.empty()) {
+      note(
+          stage, field,
+          fmt::format("{} {} became {}: a stage has 1 to {} here", field, count, fit, kThreadsMax));
+    }
+    if (fit != 1) to.set_threads(static_cast<std::uint32_t>(fit));
   }
 
   void make(Stage& stage) {
@@ -539,7 +552,7 @@ class Converter {
   void make_loader(Stage& stage, ChunkSourceLoaderConfig& out) {
     const theirs::ChunkSourceLoaderConfig& in = stage.theirs->chunk_source_loader();
     out.set_input(input(stage));
-    threads(in.threads(), out);
+    threads(stage, "threads", in.threads(), out);
     queue(in.output(), out);
     if (in.has_frame_format()) {
       note(stage, "frame_format",
@@ -555,7 +568,7 @@ class Converter {
     if (in.chunk_pool_size() != out.chunk_pool_size()) {
       out.set_chunk_pool_size(in.chunk_pool_size());
     }
-    threads(in.chunk_loading_threads(), out);
+    threads(stage, "chunk_loading_threads", in.chunk_loading_threads(), out);
     queue(in.output(), out);
     if (in.has_source_ingestion_threads()) {
       note(stage, "source_ingestion_threads",
@@ -604,17 +617,20 @@ class Converter {
                       in.hanse_sampling_threshold()));
       return;
     }
-    out.set_hanse_sampling_threshold(static_cast<std::uint64_t>(in.hanse_sampling_threshold()));
+    // Every position weighs 1.
+    out.mutable_position_sampling();
     if (in.hanse_sampling_gamma() != 1.0) {
-      out.set_hanse_sampling_gamma(in.hanse_sampling_gamma());
+      out.set_weighted_sampling_gamma(static_cast<float>(in.hanse_sampling_gamma()));
     }
     note(stage, "hanse_sampling_threshold",
          fmt::format(
-             "hanse_sampling_threshold: here a chunk of n records is accepted with probability "
-             "min(1, n / {})^gamma; there the threshold has lately been a switch only, and the "
-             "probability is (weight / largest weight seen)^gamma; for the same proportions set it "
-             "to the length of the longest game",
-             in.hanse_sampling_threshold()));
+             "hanse_sampling_threshold {} was left out: there it has lately been a switch only, "
+             "and a chunk of n records is accepted with probability (n / largest n seen)^gamma; so "
+             "it is here, with position_sampling (each position weighs 1) and "
+             "weighted_sampling_gamma; for min(1, n / {})^gamma, which reads nothing of chunks "
+             "that are passed over, give hanse_sampling_threshold and hanse_sampling_gamma in "
+             "their place",
+             in.hanse_sampling_threshold(), in.hanse_sampling_threshold()));
   }
 
   void make_store(Stage& stage, const theirs::ShufflingChunkPoolConfig& in,
@@ -683,7 +699,7 @@ class Converter {
       constexpr std::uint64_t kMax = 0xFFFFFFFF;
       out.set_position_count(static_cast<std::uint32_t>(std::min(in.position_count(), kMax)));
     }
-    threads(in.threads(), out);
+    threads(stage, "threads", in.threads(), out);
     frame_queue(in.output(), out);
     if (in.has_prefetch_count() || in.has_prefetch_output()) {
       note(stage, in.has_prefetch_count() ? "prefetch_count" : "prefetch_output",
@@ -699,28 +715,33 @@ class Converter {
     }
   }
 
-  void make_sampler(const Stage& stage, ShufflingFrameSamplerConfig& out) {
+  void make_sampler(Stage& stage, ShufflingFrameSamplerConfig& out) {
     const theirs::ShufflingFrameSamplerConfig& in = stage.theirs->shuffling_frame_sampler();
     out.set_input(input(stage));
     if (in.reservoir_size_per_thread() != out.reservoir_size_per_thread()) {
       out.set_reservoir_size_per_thread(in.reservoir_size_per_thread());
     }
-    threads(in.threads(), out);
+    threads(stage, "threads", in.threads(), out);
     frame_queue(in.output(), out);
   }
 
-  void make_tensors(const Stage& stage, TensorGeneratorConfig& out) {
+  void make_tensors(Stage& stage, TensorGeneratorConfig& out) {
     const theirs::TensorGeneratorConfig& in = stage.theirs->tensor_generator();
     constexpr std::uint64_t kMax = 0xFFFFFFFF;
     out.set_input(input(stage));
     if (in.batch_size() != out.batch_size()) {
       out.set_batch_size(static_cast<std::uint32_t>(std::min(in.batch_size(), kMax)));
     }
-    threads(in.threads(), out);
+    threads(stage, "threads", in.threads(), out);
     // The length of its queue is that of the feed: make_outputs().
     if (!in.output().has_queue_capacity()) default_queues_ = true;
-    if (const OverflowBehavior behavior = overflow(in.output()); behavior != BLOCK) {
-      out.set_overflow_behavior(behavior);
+    if (overflow(in.output()) == BLOCK) return;
+    out.set_overflow_behavior(KEEP_NEWEST);
+    if (overflow(in.output()) == DROP_NEW) {
+      note(
+          stage, "output",
+          "DROP_NEW became KEEP_NEWEST: the last stage cannot drop new batches here; neither waits "
+          "for trainers, but one that was away finds the newest batches, and not the oldest");
     }
   }
 
@@ -730,14 +751,14 @@ class Converter {
     StageConfig validator;
     validator.set_name(free_name(stage.name + "-validator"));
     validator.mutable_chunk_validator()->set_input(input(stage));
-    threads(in.threads(), *validator.mutable_chunk_validator());
+    threads(stage, "threads", in.threads(), *validator.mutable_chunk_validator());
     out.set_input(validator.name());
     stage.made.push_back(std::move(validator));
     note(stage, "",
          fmt::format("the checks that it begins with are a stage of their own, '{}'; take it out "
                      "to keep chunks that fail them",
                      stage.made.back().name()));
-    threads(in.threads(), out);
+    threads(stage, "", in.threads(), out);
     queue(in.output(), out);
     if (in.dist_temp() != 1) out.set_policy_temperature(static_cast<float>(in.dist_temp()));
     if (in.dist_offset() != 0) out.set_policy_offset(static_cast<float>(in.dist_offset()));
@@ -792,7 +813,6 @@ class Converter {
     }
     std::set<std::string> outputs;
     std::optional<std::uint64_t> capacity;
-    bool drops = false;
     for (int i = 0; i < in.output_size(); ++i) {
       const theirs::QueueConfig& queue = in.output(i);
       ChunkSourceSplitterConfig::Output& output = *out.add_outputs();
@@ -811,17 +831,90 @@ class Converter {
       if (queue.has_queue_capacity()) {
         capacity = std::max(capacity.value_or(0), queue.queue_capacity());
       }
-      drops = drops || overflow(queue) != BLOCK;
     }
     if (capacity) out.set_queue_capacity(*capacity);
-    if (drops) {
-      note(stage, "",
-           "overflow_behavior of its outputs was left out: here they block, so that no chunk is "
-           "lost; KEEP_NEWEST in the last stage of an output lets that output wait for nobody");
-    }
     note(stage, "",
          "chunks are dealt out by a fixed hash: the same split in every run; there another one is "
          "made at each start");
+  }
+
+  // Outputs of a splitter block here, because what says that the scan is complete may not be
+  // dropped. Where theirs dropped files, the stage behind drops what it makes of them: a branch
+  // that nobody reads then does not keep the others waiting.
+  void keep_going(Stage& stage) {
+    if (stage.kind != Kind::kSplitter) return;
+    const auto& outputs = stage.theirs->chunk_source_splitter().output();
+    for (int i = 0; i < outputs.size(); ++i) {
+      const OverflowBehavior behavior = overflow(outputs[i]);
+      if (behavior == BLOCK) continue;
+      std::vector<std::string> extractors;
+      std::set<std::size_t> seen;
+      drop_behind(index_of(stage), &outputs[i].name(), behavior, extractors, seen);
+      const std::string who =
+          extractors.empty() ? "a pool behind it takes files whether anybody reads it or not"
+                             : fmt::format("the {} behind it, {}, drops chunks instead",
+                                           "simple_chunk_extractor", config::listed(extractors));
+      note(stage, fmt::format("output[{}]", i),
+           fmt::format("overflow_behavior {} of output \"{}\" was left out: a splitter's outputs "
+                       "block here, so that no file is lost; {}",
+                       OverflowBehavior_Name(behavior), outputs[i].name(), who));
+    }
+  }
+  [[nodiscard]] std::size_t index_of(const Stage& stage) const {
+    return static_cast<std::size_t>(&stage - stages_.data());
+  }
+  // `output`: null for all that the stage has.
+  void drop_behind(std::size_t from, const std::string* output, OverflowBehavior behavior,
+                   std::vector<std::string>& extractors, std::set<std::size_t>& seen) {
+    for (Stage& stage : stages_) {
+      const bool reads = std::any_of(
+          stage.inputs.begin(), stage.inputs.end(), [&](const std::optional<Reference>& input) {
+            return input->stage == from && (output == nullptr || input->output == *output);
+          });
+      if (!reads || !seen.insert(index_of(stage)).second) continue;
+      if (stage.kind == Kind::kSplitter) {
+        drop_behind(index_of(stage), nullptr, behavior, extractors, seen);
+      } else if (stage.kind == Kind::kExtractor) {
+        SimpleChunkExtractorConfig& own = *stage.made.front().mutable_simple_chunk_extractor();
+        if (own.overflow_behavior() == BLOCK) own.set_overflow_behavior(behavior);
+        extractors.push_back(fmt::format("'{}'", stage.name));
+      }
+    }
+  }
+
+  // Does this stage deal its rows out one by one, in turn? Only behind such a one several lanes of
+  // tensors are possible in a fixed order.
+  static bool deals_rows_out(const StageConfig& stage) {
+    if (stage.has_shuffling_frame_sampler()) {
+      return stage.shuffling_frame_sampler().threads() == 1 ||
+             stage.shuffling_frame_sampler().overflow_behavior() != BLOCK;
+    }
+    return stage.has_join_positions() ||
+           (stage.has_chunk_unpacker() && stage.chunk_unpacker().overflow_behavior() != BLOCK);
+  }
+  [[nodiscard]] const StageConfig* made(const std::string& name) const {
+    for (const Stage& stage : stages_) {
+      for (const StageConfig& made : stage.made) {
+        if (made.name() == name) return &made;
+      }
+    }
+    return nullptr;
+  }
+  void relax_lanes() {
+    for (Stage& stage : stages_) {
+      if (stage.kind != Kind::kTensors) continue;
+      const TensorGeneratorConfig& own = stage.made.front().tensor_generator();
+      if (own.threads() < 2) continue;
+      const StageConfig* const before = made(own.input());
+      if (before == nullptr || deals_rows_out(*before)) continue;
+      relaxed_ = true;
+      note(stage, "threads",
+           fmt::format(
+               "dispatch is RELAXED: {} lanes behind stage '{}' take rows as they are ready; "
+               "for an order that can be repeated set threads: 1 here, or put one lane of a "
+               "shuffling_frame_sampler before it, and take dispatch away",
+               own.threads(), before->name()));
+    }
   }
 
   void make_outputs() {
@@ -896,11 +989,15 @@ class Converter {
     constexpr std::uint64_t kMost = 1 << 20;
     const std::uint64_t wanted =
         std::min(in.output().queue_capacity(), kMost) + 1 + std::min(in.threads(), kMost);
+    const TensorGeneratorConfig& own = stage.made.front().tensor_generator();
+    const bool yields = own.overflow_behavior() == KEEP_NEWEST;
+    const std::uint64_t least = yields ? kYieldingSlots * own.threads() : 0;
     const std::uint64_t slots =
-        std::min(kSlotsMax, std::max(wanted, std::uint64_t{output.slots()}));
+        std::min(kSlotsMax, std::max({wanted, least, std::uint64_t{output.slots()}}));
     if (slots != output.slots()) output.set_slots(static_cast<std::uint32_t>(slots));
     if (!alias.empty()) output.set_alias(alias);
     if (count > 1 || !alias.empty()) output.set_stage(stage.name);
+    if (relaxed_) output.set_dispatch(FeedOutputConfig::RELAXED);
     if (overflow(in.output()) == KEEP_NEWEST) {
       note(stage, "output",
            "KEEP_NEWEST: trainers of this output get the newest batches; those that are in their "
@@ -913,6 +1010,10 @@ class Converter {
     note(
         "no seed: the order is another one in every run, as there; set seed for one that can be "
         "repeated");
+    note(
+        "planes 104 to 110 of records of another input_format than 1 are made as that format says; "
+        "there they are made as of format 1, with masks of files as numbers: for a net that was "
+        "trained so set as_lczero_training: true in tensor_generator");
     if (default_queues_) {
       note(
           "queues without a queue_capacity hold 4 items there; here they have the defaults of "
@@ -957,6 +1058,7 @@ class Converter {
   std::set<std::string> names_;        // of our stages
   std::vector<std::string> comments_;  // on the whole
   std::vector<std::string> outputs_;
+  bool relaxed_ = false;  // lanes take what is ready
   bool default_queues_ = false;
   bool long_frame_queues_ = false;
   Imported imported_;

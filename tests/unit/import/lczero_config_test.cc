@@ -4,11 +4,13 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "proto/config.pb.h"
 #include "proto/lczero.pb.h"
@@ -208,6 +210,97 @@ TEST(LczeroImport, AThresholdThatIsNotAboveZeroIsNone) {
                                                            "hanse_sampling_threshold 0")));
   EXPECT_FALSE(
       stage(parsed(imported), "pool").shuffling_chunk_pool().has_hanse_sampling_threshold());
+}
+
+// Their threshold is a switch: what counts is the length beside the longest game seen.
+TEST(LczeroImport, AThresholdBecomesTheShareOfTheLongestGame) {
+  const Imported imported =
+      import_text(pipeline("hanse_sampling_threshold: 250 hanse_sampling_gamma: 0.5"));
+  const DataLoaderConfig config = parsed(imported);
+  const ShufflingChunkPoolConfig& pool = stage(config, "pool").shuffling_chunk_pool();
+  EXPECT_FALSE(pool.has_hanse_sampling_threshold() || pool.has_hanse_sampling_gamma());
+  EXPECT_TRUE(pool.has_position_sampling());
+  EXPECT_EQ(pool.position_sampling().ByteSizeLong(), 0U) << "each position weighs 1";
+  EXPECT_EQ(pool.weighted_sampling_gamma(), 0.5F);
+  EXPECT_THAT(messages(imported.notes), Contains(HasSubstr("(n / largest n seen)^gamma")));
+}
+
+std::string tensors(const std::string& settings, const std::string& sampler = "") {
+  std::string text = pipeline();
+  const std::string last = "input: \"unpacker\" tensor_generator {}";
+  if (sampler.empty()) {
+    text.replace(text.find(last), last.size(),
+                 "input: \"unpacker\" tensor_generator { " + settings + " }");
+    return text;
+  }
+  text.replace(text.find(last), last.size(),
+               "input: \"sampler\" tensor_generator { " + settings + " }");
+  return "stage { name: \"sampler\" input: \"unpacker\" shuffling_frame_sampler { " + sampler +
+         " } }\n" + text;
+}
+
+TEST(LczeroImport, TensorsThatDropNewBatchesKeepTheNewest) {
+  const Imported imported =
+      import_text(tensors("threads: 5 output { overflow_behavior: DROP_NEW }"));
+  const DataLoaderConfig config = parsed(imported);
+  EXPECT_EQ(stage(config, "tensors").tensor_generator().overflow_behavior(), KEEP_NEWEST);
+  EXPECT_EQ(config.feed_output(0).slots(), 20U) << "four for each lane";
+  EXPECT_THAT(messages(imported.notes), Contains(HasSubstr("DROP_NEW became KEEP_NEWEST")));
+}
+
+TEST(LczeroImport, LanesThatWouldWaitForEachOtherTakeWhatIsReady) {
+  const auto dispatch = [](const std::string& text) {
+    const Imported imported = import_text(text);
+    const DataLoaderConfig config = parsed(imported);
+    const bool relaxed = config.feed_output_size() > 0 &&
+                         config.feed_output(0).dispatch() == FeedOutputConfig::RELAXED;
+    const std::vector<std::string> notes = messages(imported.notes);
+    const bool said = std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
+      return note.find("dispatch is RELAXED") != std::string::npos;
+    });
+    EXPECT_EQ(relaxed, said);
+    return relaxed;
+  };
+  EXPECT_TRUE(dispatch(tensors("threads: 2", "threads: 2")));
+  EXPECT_TRUE(dispatch(tensors("threads: 2")));
+  EXPECT_FALSE(dispatch(tensors("threads: 2", "threads: 1")));
+  EXPECT_FALSE(dispatch(tensors("threads: 1", "threads: 2")));
+  EXPECT_FALSE(
+      dispatch(tensors("threads: 2", "threads: 2 output { overflow_behavior: KEEP_NEWEST }")));
+}
+
+TEST(LczeroImport, WhatASplitterDropsIsDroppedBehindIt) {
+  const auto import_splitter = [](const std::string& behind) {
+    return import_text(
+        "stage { name: \"p\" file_path_provider { directory: \"/d\" } }\n"
+        "stage { name: \"s\" input: \"p\" chunk_source_splitter {\n"
+        "  output { name: \"a\" } output { name: \"b\" overflow_behavior: DROP_NEW }\n"
+        "  weight: [1, 1] } }\n"
+        "stage { name: \"one\" input: \"s.a\" simple_chunk_extractor {} }\n"
+        "stage { name: \"t1\" input: \"one\" tensor_generator {} }\n" +
+        behind +
+        "stage { name: \"t2\" input: \"two\" tensor_generator {} }\n"
+        "output: \"t1\" output: \"v:t2\"");
+  };
+  const Imported extractor =
+      import_splitter("stage { name: \"two\" input: \"s.b\" simple_chunk_extractor {} }\n");
+  EXPECT_EQ(stage(parsed(extractor), "one").simple_chunk_extractor().overflow_behavior(), BLOCK);
+  EXPECT_EQ(stage(parsed(extractor), "two").simple_chunk_extractor().overflow_behavior(), DROP_NEW);
+  EXPECT_THAT(messages(extractor.notes),
+              Contains(AllOf(StartsWith("a.textproto:3:"),
+                             HasSubstr("overflow_behavior DROP_NEW of output \"b\""),
+                             HasSubstr("behind it, 'two', drops chunks instead"))));
+  const Imported pool =
+      import_splitter("stage { name: \"two\" input: \"s.b\" shuffling_chunk_pool {} }\n");
+  EXPECT_EQ(stage(parsed(pool), "two").shuffling_chunk_pool().overflow_behavior(), BLOCK);
+  EXPECT_THAT(messages(pool.notes), Contains(HasSubstr("whether anybody reads it or not")));
+}
+
+TEST(LczeroImport, NumbersThatAreTooLargeHereAreMadeToFit) {
+  const Imported imported = import_text(pipeline("chunk_loading_threads: 400"));
+  EXPECT_EQ(stage(parsed(imported), "pool").shuffling_chunk_pool().threads(), 64U);
+  EXPECT_THAT(messages(imported.notes),
+              Contains(HasSubstr("chunk_loading_threads 400 became 64: a stage has 1 to 64 here")));
 }
 
 TEST(LczeroImport, TensorsThatAreInNoOutputBecomeOne) {
