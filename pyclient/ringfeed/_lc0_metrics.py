@@ -1,8 +1,8 @@
 """What a feed has counted as a DataLoaderMetricsProto of lczero-training, written by hand.
 
-That project has four kinds of metrics, found by their names: loads, queues, counts and gauges.
-Here each kind of stage has a message with fields of its own (proto/metrics.proto): a field that is
-a gauge there is one there too, all others are counts.
+That project has five kinds of metrics, found by their names: loads, queues, counts, gauges and
+statistics. Here each kind of stage has a message with fields of its own (proto/metrics.proto): a
+field that is a gauge there is one there too, all others are counts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from . import _control
 # Fields that are declared `gauge` in proto/metrics.proto, each with the one that has its capacity.
 GAUGES = {
     "chunk_sources": "",
-    "chunks_current": "chunks_capacity",
+    "gives_nothing": "",
+    "chunks_current": "",
+    "chunks_kept": "chunks_capacity",
     "chunks_total": "",
     "chunks_since_anchor": "",
     "positions_current": "",
     "bytes_current": "",
     "store_bytes": "store_capacity_bytes",
     "store_games": "",
+    **dict.fromkeys((f"chunk_weight_{which}_millionths" for which in ("min", "max", "latest")), ""),
     "frames_held": "reservoir_size_per_thread",
 }
 CAPACITIES = {capacity for capacity in GAUGES.values() if capacity}
@@ -30,15 +33,30 @@ CAPACITIES = {capacity for capacity in GAUGES.values() if capacity}
 _COUNTED_THERE_AS = {
     "weighted_rejected": "hanse_rejected",
     "chunks_weighed": "hanse_cache_misses",
+    "weights_known": "hanse_cache_hits",
     "store_hits": "cache_hits",
     "store_misses": "cache_misses",
 }
 # What is there from the beginning; the rest only once it is not 0: rows of numbers have an end.
 _ALWAYS = {
-    *("skipped_files", "dropped", "hanse_rejected", "reshuffles"),
-    *("chunks_processed", "chunks_dropped", "sources_processed"),
-    *("chunk_sources", "chunks_current", "chunks_total", "chunks_since_anchor", "frames_held"),
+    *("skipped_files", "dropped", "hanse_rejected", "hanse_cache_hits", "hanse_cache_misses"),
+    *("reshuffles", "chunks_processed", "chunks_dropped", "sources_processed", "failed_rescores"),
+    *("chunk_sources", "chunks_kept", "chunks_total", "chunks_since_anchor", "frames_held"),
 }
+# Also where nothing is weighed, and so nobody counts them.
+_OF_EVERY_POOL = ("hanse_cache_hits", "hanse_cache_misses")
+_OF_A_STORE = {"cache_hits", "cache_misses"}
+# Gauges that have another name there. What is ours under that name is left out: their
+# chunks_current are the chunks of all sources that are kept.
+_SHOWN_THERE_AS = {"chunks_kept": "chunks_current", "chunks_current": ""}
+# Together one of their statistics.
+_WEIGHT = "chunk_weight"
+_WEIGHT_SAMPLES = "chunk_weights"
+_MILLIONTHS = "_millionths"
+# A chunk that theirs fails to rescore is here refused by the validator before the rescorer, or by
+# that itself.
+_FAILED = "failed_rescores"
+_REFUSED = ("rejected_", "skipped_", "chunks_damaged")
 _LOADS_OF_POOLS = {"load": "source_ingestion", "read": "chunk_loading"}
 # A window that is so much shorter than what was asked for will do: their minute is 64 s.
 _NEARLY = 1.1
@@ -50,6 +68,7 @@ _QUEUE = 4
 _COUNT = 5
 _ANCHOR = 9
 _GAUGE = 11
+_STATISTICS = 12
 
 
 def of_last(seconds: float, reply: Mapping[str, Any]) -> tuple[bytes, float]:
@@ -66,11 +85,18 @@ def of_last(seconds: float, reply: Mapping[str, Any]) -> tuple[bytes, float]:
 
 
 def _metrics(metrics: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
+    out, before = b"", None
     both = zip(metrics.get("stage_metrics", ()), total.get("stage_metrics", ()), strict=True)
-    return b"".join(_control.bytes_field(1, _stage(*stage)) for stage in both)
+    for stage, ever in both:
+        out += _control.bytes_field(1, _stage(stage, ever, before))
+        before = stage
+    return out
 
 
-def _stage(stage: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
+def _stage(
+    stage: Mapping[str, Any], total: Mapping[str, Any], before: Mapping[str, Any] | None
+) -> bytes:
+    """A StageMetricProto; `before`: the stage that is configured before it."""
     kind, own = _own(stage)
     out = _text(_NAME, stage["name"])
     for load in own["loads"]:
@@ -79,13 +105,23 @@ def _stage(stage: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
         # Others lie inside the stage.
         if kind == "chunk_source_splitter" or queue["name"] == "output":
             out += _control.bytes_field(_QUEUE, _queue(queue))
-    ever = _counts(total)
-    for name, count in _counts(stage).items():
-        if ever[name] or name in _ALWAYS:
+    ever, counts = _counts(total), _counts(stage)
+    if kind == "shuffling_chunk_pool":
+        counts.update(dict.fromkeys(_OF_EVERY_POOL, 0))
+    always = _ALWAYS | _OF_A_STORE if own.get("store_capacity_bytes") else _ALWAYS
+    if kind == "chunk_rescorer":
+        counts[_FAILED] = _refused(stage) + _refused(before if _validates(before) else None)
+    for name, count in counts.items():
+        if not name.startswith(_WEIGHT) and (ever[name] or name in always):
             out += _named(_COUNT, name, _control.number_field(2, count))
+    if counts[_WEIGHT_SAMPLES]:
+        out += _control.bytes_field(_STATISTICS, _weight(own))
     if "anchor" in own:
         out += _text(_ANCHOR, own["anchor"])
     for name, capacity_name in GAUGES.items():
+        shown = _SHOWN_THERE_AS.get(name, name)
+        if not shown or name.startswith(_WEIGHT):
+            continue
         if own.get(name) or (name in own and name in _ALWAYS):
             value = _control.number_field(2, own[name])
             if capacity_name in own:
@@ -93,8 +129,32 @@ def _stage(stage: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
                 if capacity_name.endswith("_per_thread"):
                     capacity *= own["loads"][0]["lanes"]
                 value += _control.number_field(3, capacity)
-            out += _named(_GAUGE, name, value)
+            out += _named(_GAUGE, shown, value)
     return out
+
+
+def _validates(stage: Mapping[str, Any] | None) -> bool:
+    return stage is not None and _own(stage)[0] == "chunk_validator"
+
+
+def _refused(stage: Mapping[str, Any] | None) -> int:
+    """Chunks that did not pass a stage."""
+    if stage is None:
+        return 0
+    return sum(value for name, value in _numbers(stage) if name.startswith(_REFUSED))
+
+
+def _weight(own: Mapping[str, Any]) -> bytes:
+    """A StatisticsProtoDouble. Smallest and largest are of all time."""
+
+    def weight(which: str) -> float:
+        value: int = own[f"{_WEIGHT}_{which}{_MILLIONTHS}"]
+        return value / 1e6
+
+    out = _text(1, _WEIGHT) + _control.double_field(2, weight("min"))
+    out += _control.double_field(3, weight("max")) + _control.double_field(4, weight("sum"))
+    out += _control.number_field(5, own[_WEIGHT_SAMPLES])
+    return out + _control.double_field(6, weight("latest"))
 
 
 def _own(stage: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -57,6 +57,8 @@ __all__ = ["DataLoader", "TensorBase", "install", "make_dataloader"]
 _log = logging.getLogger("ringfeed.lc0_compat")
 # Exit status of `ringfeed import-lc0` for a configuration that it refuses.
 _STATUS_INVALID = 3
+# Of loaders that do not say: are planes 104 to 110 made as there?
+_raw_planes = False
 # Longest wait between two looks at the supervisor.
 _LOOK_S = 0.5
 # StageControlRequest, StageControlResponse and what lies in them.
@@ -82,16 +84,22 @@ class DataLoader:
         config: The converted configuration, as text.
     """
 
-    def __init__(self, config: Any, *, view: str = "copy") -> None:
+    def __init__(
+        self, config: Any, *, view: str = "copy", as_lczero_training: bool | None = None
+    ) -> None:
         """
         Args:
             config: Their DataLoaderConfig (a message, or serialized), or a path.
             view: "copy", "readonly" or "private" arrays, as for ringfeed.attach().
+            as_lczero_training: Make planes 104 to 110 of other input formats than 1 as there, for
+                nets that were trained so (proto/config.proto); None: as the command line of this
+                module says, which is no.
         Raises:
             RuntimeError: The configuration is wrong; the text is all that is.
         """
         choice("view", view, _native.VIEWS)
         self._view = view
+        self._raw_planes = _raw_planes if as_lczero_training is None else as_lczero_training
         self._given: list[Any] = []
         self._supervisor: _Supervisor | None = None
         self._started = False
@@ -116,7 +124,8 @@ class DataLoader:
             if self._started:
                 raise RuntimeError("the loader has been started: add stages before start()")
             given = [*self._given, config]
-            self.config, notes = _convert(given)
+            config_text, notes = _convert(given)
+            self.config = _with_raw_planes(config_text) if self._raw_planes else config_text
             for note in notes:
                 if note not in self.notes:
                     _log.info("%s", note)
@@ -312,10 +321,12 @@ class DataLoader:
           lanes, with the capacity of all; its fullness was looked at every 250 ms. The
           tensors' are batches in slots: put when published, got when the slot is free again.
         - hanse_rejected are those rejected by length or by weight; cache_hits and cache_misses are
-          uses of games that the store had or had not; hanse_cache_misses are games that were read
-          for their weight only.
+          uses of games that the store had or had not. The smallest and the largest chunk_weight
+          are of all time, in millionths, of draws that were decided on.
+        - failed_rescores are the chunks that the rescorer, or the validator that comes with it, has
+          not passed on.
         - What only ringfeed counts has its name in proto/metrics.proto, and is there once it is not
-          0. last_chunk_key, chunk_weight, hanse_cache_hits and the position cache are missing.
+          0. last_chunk_key and the position cache are missing.
 
         Raises:
             RuntimeError: The feed has failed, or does not answer.
@@ -368,9 +379,11 @@ class DataLoader:
         return [(name, made) for name in _pools(self.config)]
 
 
-def make_dataloader(config: Any, *, view: str = "copy") -> DataLoader:
+def make_dataloader(
+    config: Any, *, view: str = "copy", as_lczero_training: bool | None = None
+) -> DataLoader:
     """A loader of this configuration that has been started."""
-    loader = DataLoader(config, view=view)
+    loader = DataLoader(config, view=view, as_lczero_training=as_lczero_training)
     loader.start()
     return loader
 
@@ -510,6 +523,12 @@ def _with_anchor(config: str, anchor: str) -> str:
     return re.sub(r"^  shuffling_chunk_pool \{$", lambda _: line, config, flags=re.M)
 
 
+def _with_raw_planes(config: str) -> str:
+    """The same, with tensors whose last planes are made as there."""
+    line = "  tensor_generator {\n    as_lczero_training: true"
+    return re.sub(r"^  tensor_generator \{$", line, config, flags=re.M)
+
+
 _SHIM = '''"""Stands for the compiled module of lczero-training: the loader of ringfeed."""
 
 from ringfeed.lc0_compat import DataLoader, TensorBase, make_dataloader
@@ -523,7 +542,7 @@ def _main(arguments: Sequence[str]) -> None:
         prog="python -m ringfeed.lc0_compat",
         description="Runs a program of lczero-training with this loader in place of its own, or "
         "writes a module that stands for the compiled one.",
-        usage="%(prog)s --as NAME (-m MODULE | FILE) [ARGUMENT ...]\n"
+        usage="%(prog)s --as NAME [--as-lczero-training] (-m MODULE | FILE) [ARGUMENT ...]\n"
         "       %(prog)s --write FILE",
     )
     parser.add_argument(
@@ -534,6 +553,12 @@ def _main(arguments: Sequence[str]) -> None:
         metavar="NAME",
         help="whole name of the module to stand for, such as lczero_training._lczero_training; "
         "may be given several times",
+    )
+    parser.add_argument(
+        "--as-lczero-training",
+        action="store_true",
+        help="make planes 104 to 110 of other input formats than 1 as there, for nets that were "
+        "trained so",
     )
     parser.add_argument(
         "--write",
@@ -554,6 +579,8 @@ def _main(arguments: Sequence[str]) -> None:
     if not given.names or not command:
         parser.error("give --as NAME and a program, or --write FILE")
     install(*given.names)
+    global _raw_planes
+    _raw_planes = given.as_lczero_training
     sys.argv = list(command)
     if given.module:
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)

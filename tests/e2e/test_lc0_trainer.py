@@ -107,11 +107,14 @@ def metrics_message() -> Any:
     add("Load", "string name 1, double load_seconds 2, double total_seconds 3")
     add("Statistics", "int64 min 1, int64 max 2, int64 sum 3, int64 count 4, int64 latest 5")
     counts = "uint64 put_count 2, uint64 get_count 3, uint64 drop_count 4"
+    double = "double min 2, double max 3, double sum 4, uint64 count 5, double latest 6"
+    add("DoubleStatistics", f"string name 1, {double}")
     add("Queue", f"string name 1, {counts}, Statistics queue_fullness 5, uint64 queue_capacity 6")
     add("Count", "string name 1, uint64 count 2")
     add("Gauge", "string name 1, uint64 value 2, uint64 capacity 3")
     repeated = "Load load_metrics 3, Queue queue_metrics 4, Count count_metrics 5"
-    add("Stage", f"string name 1, {repeated}, string anchor 9, Gauge gauge_metrics 11")
+    last = "string anchor 9, Gauge gauge_metrics 11, DoubleStatistics statistics_metrics 12"
+    add("Stage", f"string name 1, {repeated}, {last}")
     add("DataLoaderMetricsProto", "Stage stage_metrics 1")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -213,8 +216,8 @@ def test_mistakes_come_with_the_constructor(config: Path, tmp_path: Path) -> Non
 
 def test_a_feed_that_cannot_start_says_why(text: str, tmp_path: Path) -> None:
     file = tmp_path / "train.textproto"
-    file.write_text(text.replace("chunk_loading_threads: 4", "chunk_loading_threads: 400"))
-    with pytest.raises(RuntimeError, match="threads is 400"):
+    file.write_text(text.replace("batch_size: 32", "batch_size: 3000000"))
+    with pytest.raises(RuntimeError, match="batch_size is 3000000"):
         make_dataloader(file)
 
 
@@ -392,6 +395,7 @@ def test_metrics_in_their_messages(two: Path, games: lc0_data.Manifest) -> None:
     assert names(pool.load_metrics) == ["source_ingestion", "chunk_loading"]
     assert 0 < pool.load_metrics[1].load_seconds <= pool.load_metrics[1].total_seconds
     assert counts(pool)["draws"] > 0 and counts(pool)["dropped"] == 0
+    assert counts(pool)["hanse_cache_hits"] == counts(pool)["hanse_cache_misses"] == 0
     gauges = {metric.name: metric for metric in pool.gauge_metrics}
     assert 0 < gauges["chunks_current"].value < games.games
     assert gauges["chunks_current"].capacity == 200

@@ -68,6 +68,7 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       weigh_(weighted_ ? context.output("weigh") : OutPort{}),
       sources_kept_(context.counter("sources_kept")),
       chunks_in_window_(context.counter("chunks_in_window")),
+      chunks_kept_(context.counter("chunks_kept")),
       chunks_total_(context.counter("chunks_total")),
       chunks_dropped_(context.counter("chunks_dropped")),
       reshuffles_(context.counter("reshuffles")),
@@ -75,6 +76,12 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       draws_(context.counter("draws")),
       hanse_rejected_(context.counter("hanse_rejected")),
       weighted_rejected_(context.counter("weighted_rejected")),
+      weights_known_(context.counter("weights_known")),
+      chunk_weights_(context.counter("chunk_weights")),
+      weight_sum_(context.counter("chunk_weight_sum_millionths")),
+      weight_min_(context.counter("chunk_weight_min_millionths")),
+      weight_max_(context.counter("chunk_weight_max_millionths")),
+      weight_latest_(context.counter("chunk_weight_latest_millionths")),
       positions_in_window_(context.counter("positions_in_window")),
       bytes_in_window_(context.counter("bytes_in_window")),
       chunks_since_anchor_(context.counter("chunks_since_anchor")),
@@ -385,6 +392,8 @@ std::uint64_t ChunkWindow::move_lower(Step& step, std::uint64_t total) noexcept 
 void ChunkWindow::show_window(Step& step) noexcept {
   step.gauge(sources_kept_, sources_.size());
   step.gauge(chunks_in_window_, window_.chunks);
+  const std::uint64_t total = step.load(state_.total);
+  step.gauge(chunks_kept_, sources_.empty() ? 0 : total - sources_.front().start);
   step.gauge(positions_in_window_, window_.positions);
   step.gauge(bytes_in_window_, window_.bytes);
   step.gauge(chunks_total_, step.load(state_.total));
@@ -425,7 +434,8 @@ void ChunkWindow::control(Step& step, const StageControlRequest& request,
   answer.set_chunks_since_anchor(static_cast<std::int32_t>(std::min<std::uint64_t>(
       step.load(state_.since_anchor), std::numeric_limits<std::int32_t>::max())));
   if (asked.reset_chunk_anchor()) {
-    std::string newest;
+    // While there are no chunks, the anchor stays.
+    std::string newest = anchor(step);
     if (!collected_.empty()) newest = sort_key(collected_.rbegin()->first);
     if (!sources_.empty()) {
       const std::byte* at =
@@ -764,6 +774,24 @@ StepStatus ChunkWindow::take_weight(Step& step, const Record& record) noexcept {
   return step.consume(record);
 }
 
+void ChunkWindow::show_weight(Step& step, float weight, float largest) noexcept {
+  const auto millionths = [](float value) {
+    constexpr double kMost = 1e18;  // leaves room for a sum
+    return static_cast<std::uint64_t>(std::min(1e6 * static_cast<double>(value), kMost));
+  };
+  const std::uint64_t known = step.load(state_.smallest_weight);
+  const float smallest =
+      known == 0 ? weight
+                 : std::min(weight, std::bit_cast<float>(static_cast<std::uint32_t>(known)));
+  step.store(state_.smallest_weight,
+             std::uint64_t{kWeightKnown} << 32 | std::bit_cast<std::uint32_t>(smallest));
+  step.count(chunk_weights_);
+  step.count(weight_sum_, millionths(weight));
+  step.gauge(weight_min_, millionths(smallest));
+  step.gauge(weight_max_, millionths(largest));
+  step.gauge(weight_latest_, millionths(weight));
+}
+
 // The oldest candidate: kDone if it was decided on, kNoInput if its weight has not come.
 StepStatus ChunkWindow::decide_one(Step& step) noexcept {
   const std::uint64_t first = step.load(state_.decided);
@@ -792,6 +820,7 @@ StepStatus ChunkWindow::decide_one(Step& step) noexcept {
       step.count(weighted_rejected_);
     }
     step.store(state_.largest_weight, std::bit_cast<std::uint32_t>(largest));
+    show_weight(step, weight, largest);
   }
   step.store(state_.decided, first + 1);
   return StepStatus::kDone;
@@ -811,6 +840,8 @@ StepStatus ChunkWindow::add_candidate(Step& step) noexcept {
   if (step.load(word) >> 32 == kWeightUnknown) {
     if (!put_task(step, weigh_, *source, *number)) return StepStatus::kNoRoom;
     step.store(word, std::uint64_t{kWeightAsked} << 32);
+  } else {
+    step.count(weights_known_);
   }
   step.store(state_.candidates[drawn % kCandidates], *number);
   step.store(state_.drawn, drawn + 1);
@@ -899,7 +930,7 @@ StageType shuffling_chunk_pool_type() {
       window.outputs.push_back(chunk_tasks_output());
       window.outputs.back().port = "weigh";
     }
-    window.state_version = 3;
+    window.state_version = 4;
     window.weight = 0.02;
     // One: a second call could write a bank that the first one has just left and a dead lane would
     // still need.

@@ -79,6 +79,7 @@ class ChunkWindow final : public Stage {
           decided(layout.word()),
           drawn(layout.word()),
           largest_weight(layout.word()),
+          smallest_weight(layout.word()),
           passes(layout.word()),
           bank(layout.word()),
           bank_bytes(layout.word()),
@@ -97,16 +98,17 @@ class ChunkWindow final : public Stage {
     Place anchors[2];
     ControlBox control;
     // With weights: the chunks that were drawn and are still to be decided on, in their order.
-    Words candidates;     // their numbers; number n of all candidates at n mod kCandidates
-    Word decided;         // candidates so far
-    Word drawn;           // candidates so far
-    Word largest_weight;  // of those that were decided on; a float
-    Word passes;          // exhausted
-    Word bank;            // offset of the present bank from `banks`
-    Word bank_bytes;      // its size; 0: none yet
-    Word front;           // offset in the bank of the oldest source kept
-    Word used;            // bytes of the bank in use
-    Place banks;          // to the end of the arena
+    Words candidates;      // their numbers; number n of all candidates at n mod kCandidates
+    Word decided;          // candidates so far
+    Word drawn;            // candidates so far
+    Word largest_weight;   // of those that were decided on; a float
+    Word smallest_weight;  // the same, in the lower half; 0: none yet
+    Word passes;           // exhausted
+    Word bank;             // offset of the present bank from `banks`
+    Word bank_bytes;       // its size; 0: none yet
+    Word front;            // offset in the bank of the oldest source kept
+    Word used;             // bytes of the bank in use
+    Place banks;           // to the end of the arena
   };
 
   // Longest name that an anchor keeps.
@@ -208,6 +210,7 @@ class ChunkWindow final : public Stage {
   [[nodiscard]] bool fills(const Extent& extent) const noexcept;
   std::uint64_t move_lower(Step& step, std::uint64_t total) noexcept;
   void show_window(Step& step) noexcept;
+  void show_weight(Step& step, float weight, float largest) noexcept;
   [[nodiscard]] std::string anchor(const Step& step) const;
   void set_anchor(Step& step, std::string_view key) noexcept;
   void count_since_anchor(Step& step, std::uint64_t chunks) noexcept;
@@ -225,6 +228,7 @@ class ChunkWindow final : public Stage {
   OutPort weigh_;
   Counter sources_kept_;
   Counter chunks_in_window_;
+  Counter chunks_kept_;
   Counter chunks_total_;
   Counter chunks_dropped_;
   Counter reshuffles_;
@@ -232,6 +236,13 @@ class ChunkWindow final : public Stage {
   Counter draws_;
   Counter hanse_rejected_;
   Counter weighted_rejected_;
+  // Of chunks that were decided on by weight.
+  Counter weights_known_;
+  Counter chunk_weights_;
+  Counter weight_sum_;
+  Counter weight_min_;
+  Counter weight_max_;
+  Counter weight_latest_;
   Counter positions_in_window_;
   Counter bytes_in_window_;
   Counter chunks_since_anchor_;

@@ -72,9 +72,9 @@ class Message:
 
 @pytest.fixture
 def make_loader(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def make(text: str) -> lc0_compat.DataLoader:
+    def make(text: str, **options: bool) -> lc0_compat.DataLoader:
         monkeypatch.setattr(lc0_compat, "_convert", lambda given: (text, ["a note"]))
-        return lc0_compat.DataLoader(b"")
+        return lc0_compat.DataLoader(b"", **options)
 
     return make
 
@@ -173,6 +173,17 @@ def test_a_module_that_stands_for_the_compiled_one_can_be_written(trainer: Path)
     assert again.returncode != 0 and "exists" in again.stderr
 
 
+def test_planes_as_there_are_asked_for_in_every_tensor_generator(
+    make_loader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "  tensor_generator {\n    as_lczero_training: true\n"
+    assert line not in make_loader(CONFIG).config
+    assert make_loader(CONFIG, as_lczero_training=True).config.count(line) == 1
+    monkeypatch.setattr(lc0_compat, "_raw_planes", True)
+    assert line in make_loader(CONFIG).config
+    assert line not in make_loader(CONFIG, as_lczero_training=False).config
+
+
 def test_what_is_no_message_is_refused(make_loader: Any) -> None:
     with pytest.raises(TypeError, match="not a int"):
         make_loader(CONFIG).send_control_message(3)
@@ -200,7 +211,7 @@ def stage(draws: int, **numbers: int) -> dict[str, Any]:
                 {"name": "load", "lanes": 1, "busy_seconds": 0.25, **times},
                 {"name": "read", "lanes": 2, "busy_seconds": draws / 8, **times},
             ],
-            **{"chunk_sources": 2, "chunks_current": 30, "chunks_capacity": 20},
+            **{"chunk_sources": 2, "chunks_current": 20, "chunks_kept": 30, "chunks_capacity": 20},
             **{"anchor": "b.tar", "dropped": 0, "draws": draws, "store_bytes": 0},
             **numbers,
         },
@@ -259,8 +270,58 @@ def test_metrics_have_their_fields_and_names() -> None:
     assert fullness == {1: 3, 2: 9, 3: 26, 4: 5, 5: 4}
     assert queues["output"] == {2: 80, 3: 76, 4: 0, 6: 16}
     counts = {name: entry[2] for name, entry in named(data, 5).items()}
-    assert counts == {"dropped": 0, "draws": 80, "hanse_rejected": 7, "cache_hits": 1, "new": 40}
+    always = {"dropped": 0, "hanse_cache_hits": 0, "hanse_cache_misses": 0}
+    assert counts == {**always, "draws": 80, "hanse_rejected": 7, "cache_hits": 1, "new": 40}
     assert named(data, 11) == {"chunk_sources": {2: 2}, "chunks_current": {2: 30, 3: 20}}
+
+
+def test_what_they_show_is_there_at_0_too() -> None:
+    zero = dict.fromkeys(("hanse_rejected", "weights_known", "chunks_weighed", "reshuffles"), 0)
+    store = {"store_hits": 0, "store_misses": 0}
+    data, _ = _lc0_metrics.of_last(math.inf, reply(stage(8, **zero, **store), stage(8)))
+    shown = {"hanse_rejected", "hanse_cache_hits", "hanse_cache_misses", "reshuffles", "dropped"}
+    shown |= {"draws", "new"}
+    assert set(named(data, 5)) == shown
+    with_store = stage(8, **zero, **store, store_capacity_bytes=1 << 24)
+    data, _ = _lc0_metrics.of_last(math.inf, reply(with_store, stage(8)))
+    assert set(named(data, 5)) == shown | {"cache_hits", "cache_misses"}
+    # A rescorer of theirs is a validator and a rescorer here.
+    base = {key: stage(8)[key] for key in ("output_queue_metrics",)}
+    validator = {
+        "name": "r-validator",
+        "chunk_validator": {"loads": [], "rejected_empty": 2, "chunks_damaged": 1, "frames": 9},
+        "other_counters": [],
+        **base,
+    }
+    rescorer = {
+        "name": "r",
+        "chunk_rescorer": {"loads": [], "chunks_damaged": 0, "skipped_too_large": 4},
+        "other_counters": [],
+        **base,
+    }
+    for stages, failed in (((validator, rescorer), 7), ((rescorer,), 4)):
+        both = {"stage_metrics": list(stages)}
+        data, _ = _lc0_metrics.of_last(math.inf, {**reply(rescorer, rescorer), "total": both})
+        *_, (_, last) = _control.fields(data)
+        assert isinstance(last, bytes)
+        assert named(_control.bytes_field(1, last), 5)["failed_rescores"] == {2: failed}
+
+
+def test_weights_of_chunks_are_statistics() -> None:
+    weights = {
+        "chunk_weights": 4,
+        "weights_known": 3,
+        **{"chunk_weight_sum_millionths": 10_500_000, "chunk_weight_min_millionths": 250_000},
+        **{"chunk_weight_max_millionths": 6_000_000, "chunk_weight_latest_millionths": 1_000_000},
+    }
+    data, _ = _lc0_metrics.of_last(math.inf, reply(stage(80, **weights), stage(8)))
+    weight = named(data, 12)["chunk_weight"]
+    assert weight.pop(5) == 4
+    assert [double(weight[field]) for field in (2, 3, 4, 6)] == [0.25, 6.0, 10.5, 1.0]
+    assert named(data, 5)["hanse_cache_hits"] == {2: 3}
+    assert not any("weight" in name for name in (*named(data, 5), *named(data, 11)))
+    data, _ = _lc0_metrics.of_last(math.inf, reply(stage(80, chunk_weights=0), stage(8)))
+    assert named(data, 12) == {}, "none has been weighed"
 
 
 def test_metrics_of_a_time_are_the_smallest_window_that_covers_it() -> None:
@@ -270,8 +331,9 @@ def test_metrics_of_a_time_are_the_smallest_window_that_covers_it() -> None:
         assert covered == seconds
         counts = {name: entry[2] for name, entry in named(data, 5).items()}
         # What was counted once is there, also if it was not of late.
-        late = {"dropped": 0, "draws": 8, "reshuffles": 0, "new": 4}
-        ever = {"dropped": 0, "draws": 80, "reshuffles": 1, "new": 40}
+        always = {"dropped": 0, "hanse_cache_hits": 0, "hanse_cache_misses": 0}
+        late = {**always, "draws": 8, "reshuffles": 0, "new": 4}
+        ever = {**always, "draws": 80, "reshuffles": 1, "new": 40}
         assert counts == (ever if asked == 128 else late), asked
     # Before the supervisor's first look.
     assert _lc0_metrics.of_last(1, {"uptime_ms": 20, "windows": []}) == (b"", 0.02)

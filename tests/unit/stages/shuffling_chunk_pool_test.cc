@@ -99,6 +99,7 @@ TEST(PoolWindow, IsTheNewestChunks) {
   pool.finish();
   EXPECT_EQ(sorted(pool.ids()), numbers(10, 30));
   EXPECT_EQ(pool.rig.counter("pool", "sources_kept"), 2U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_kept"), 30U) << "of both of them";
   EXPECT_EQ(pool.rig.counter("pool", "chunks_in_window"), 20U);
   EXPECT_EQ(pool.rig.counter("pool", "chunks_outside_window"), 10U);
 }
@@ -147,6 +148,7 @@ TEST(PoolWindow, MovesUpWithNewFiles) {
   pool.add("c", 20, 10);
   pool.rig.run();
   EXPECT_EQ(pool.rig.counter("pool", "chunks_in_window"), 20U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_kept"), 20U) << "the oldest file is out";
   EXPECT_EQ(pool.rig.counter("pool", "chunks_total"), 30U);
   // Up to 64 tasks were drawn ahead, so all that may come of the first file is what was drawn then.
   const std::vector<std::uint64_t> later = pool.take(400);
@@ -670,6 +672,12 @@ TEST(PoolWeights, AcceptChunksByTheirShareOfTheLargest) {
     const std::uint64_t draws = pool.rig.counter("pool", "draws");
     EXPECT_EQ(draws + pool.rig.counter("pool", "weighted_rejected"), kChunks * kPasses);
     EXPECT_EQ(pool.rig.counter("pool.weigh", "chunks_weighed"), kChunks) << "each of them once";
+    EXPECT_EQ(pool.rig.counter("pool", "weights_known"), kChunks * (kPasses - 1));
+    EXPECT_EQ(pool.rig.counter("pool", "chunk_weights"), kChunks * kPasses);
+    EXPECT_EQ(pool.rig.counter("pool", "chunk_weight_sum_millionths"),
+              kChunks * kPasses * 9 / 2 * 1'000'000);
+    EXPECT_EQ(pool.rig.counter("pool", "chunk_weight_min_millionths"), 1'000'000U);
+    EXPECT_EQ(pool.rig.counter("pool", "chunk_weight_max_millionths"), 8'000'000U);
   }
 }
 
@@ -1016,6 +1024,18 @@ TEST_F(PoolAnchor, CountsWhatIsBehindItAtTheStartAndEverythingLater) {
     pool.rig.run();
     EXPECT_EQ(ask(pool, ""), Answer("b", 17)) << "whatever its name";
   }
+}
+
+// A trainer that begins while the first files are still being looked for.
+TEST_F(PoolAnchor, StaysWhenItIsResetBeforeThereAreChunks) {
+  Pool pool("", 1000, "queue_capacity: 1 chunk_anchor: 'b'");
+  pool.rig.allow("out", 0);
+  EXPECT_EQ(ask(pool, "reset_chunk_anchor: true"), Answer("b", 0));
+  pool.add("b", 0, 20);
+  pool.add("c", 20, 10);
+  pool.complete_scan();
+  pool.rig.run();
+  EXPECT_EQ(ask(pool, ""), Answer("b", 10));
 }
 
 TEST_F(PoolAnchor, IsEverythingUntilItIsSet) {
