@@ -35,15 +35,43 @@ Text* own_text(bool make) {
   return text;
 }
 
+bool is_c1(unsigned char byte) { return byte >= 0x80 && byte < 0xa0; }
+
+// Names and reasons of others may be part of it: nothing that a terminal obeys gets through. Lines
+// of a message of several stay.
+void escape(const char* from, char* to, size_t room) {
+  const char* const digits = "0123456789abcdef";
+  size_t used = 0;
+  unsigned char before = 0;
+  for (; *from != '\0' && used + 5 < room; ++from) {
+    const auto byte = static_cast<unsigned char>(*from);
+    // Controls from U+0080 on are two bytes.
+    const bool second = before == 0xc2 && is_c1(byte);
+    const bool first = byte == 0xc2 && is_c1(static_cast<unsigned char>(from[1]));
+    before = byte;
+    if ((byte >= 0x20 || byte == '\n') && byte != 0x7f && !first && !second) {
+      to[used++] = *from;
+      continue;
+    }
+    to[used++] = '\\';
+    to[used++] = 'x';
+    to[used++] = digits[byte >> 4];
+    to[used++] = digits[byte & 15];
+  }
+  to[used] = '\0';
+}
+
 }  // namespace
 
 rf_status fail(const void* feed, rf_status status, const char* format, ...) {
   if (Text* text = own_text(true); text != nullptr) {
     text->feed = feed;
+    char whole[kErrorBytes];
     va_list values;
     va_start(values, format);
-    vsnprintf(text->text, sizeof text->text, format, values);
+    vsnprintf(whole, sizeof whole, format, values);
     va_end(values);
+    escape(whole, text->text, sizeof text->text);
   }
   return status;
 }

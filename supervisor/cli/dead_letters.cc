@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/letter.h"
 #include "supervisor/cli/verbs.h"
@@ -35,7 +36,7 @@ int dead_letters(const std::string& feed, const std::string& directory, bool jso
   for (const std::filesystem::path& file : files) {
     const Result<nlohmann::json> read = read_about(file);
     if (!read) {
-      fmt::print(stderr, "{}\n", read.error().message());
+      fmt::print(stderr, "{}\n", escaped(read.error().message()));
       continue;
     }
     const nlohmann::json& about = *read;
@@ -48,11 +49,11 @@ int dead_letters(const std::string& feed, const std::string& directory, bool jso
       continue;
     }
     try {
-      fmt::print("{}  {} bytes, {} deaths, {}\n", record.string(), about.value("bytes", 0ULL),
-                 about.value("deaths", 0U),
-                 first_line(about.value("cause", std::string("unknown"))));
+      fmt::print("{}  {} bytes, {} deaths, {}\n", escaped(record.string()),
+                 about.value("bytes", 0ULL), about.value("deaths", 0U),
+                 escaped(first_line(about.value("cause", std::string("unknown")))));
     } catch (const nlohmann::json::exception&) {  // a field that is not what it should be
-      fmt::print(stderr, "{}: is damaged\n", file.string());
+      fmt::print(stderr, "{}: is damaged\n", escaped(file.string()));
     }
   }
   if (files.empty()) fmt::print(stderr, "no dead letters in {}\n", place.string());

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "proto/control.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/cli/verbs.h"
 #include "supervisor/control/client.h"
 #include "supervisor/control/feed_lock.h"
@@ -62,7 +63,7 @@ struct Orphan {
   [[nodiscard]] std::string workers() const {
     std::vector<std::string> shown;
     for (const auto& [group, worker] : control::living_workers(record)) {
-      shown.push_back(fmt::format("{} ({})", group, worker.pid));
+      shown.push_back(fmt::format("{} ({})", escaped(group), worker.pid));
     }
     return fmt::format("{}", fmt::join(shown, ", "));
   }
@@ -95,7 +96,7 @@ std::string orphan_text(const Orphan& orphan) {
   return fmt::format(
       "feed {}: orphaned: its supervisor (process {}) is dead, its workers go on: {}\n"
       "  `ringfeed run CONFIG` takes it over, `ringfeed stop {} --now` ends it\n",
-      orphan.feed, orphan.record.supervisor.pid, orphan.workers(), orphan.feed);
+      escaped(orphan.feed), orphan.record.supervisor.pid, orphan.workers(), escaped(orphan.feed));
 }
 
 std::string orphan_json(const Orphan& orphan) {
@@ -115,9 +116,11 @@ int no_such_feed(const std::vector<std::string>& directories, const std::string&
   for (const Orphan& orphan : find_orphans(directories)) {
     there.push_back(orphan.feed + " (without a supervisor)");
   }
-  fmt::print(
-      stderr, "no feed '{}' runs in {}; {}\n", feed, fmt::join(directories, " or "),
-      there.empty() ? "none runs there" : fmt::format("running: {}", fmt::join(there, ", ")));
+  fmt::print(stderr, "no feed '{}' runs in {}; {}\n", escaped(feed),
+             escaped(fmt::format("{}", fmt::join(directories, " or "))),
+             there.empty()
+                 ? "none runs there"
+                 : fmt::format("running: {}", escaped(fmt::format("{}", fmt::join(there, ", ")))));
   return kNoSuchFeed;
 }
 
@@ -126,11 +129,11 @@ bool end_orphan(const Orphan& orphan) {
   Result<control::FeedLock> lock =
       control::FeedLock::take(control::lock_path(orphan.directory, orphan.feed), orphan.feed);
   if (!lock) {
-    fmt::print(stderr, "{}\n", lock.error().message());
+    fmt::print(stderr, "{}\n", escaped(lock.error().message()));
     return false;
   }
   for (const std::string& done : control::clear_remains(lock->left_behind())) {
-    fmt::print("feed {}: {}\n", orphan.feed, done);
+    fmt::print("feed {}: {}\n", escaped(orphan.feed), escaped(done));
   }
   ::unlink(control::socket_path(orphan.directory, orphan.feed).c_str());
   lock->remove();
@@ -411,7 +414,7 @@ int clean(const std::string& directory, bool force) {
       if (!lock) {
         // A live supervisor: nothing of his is touched.
         if (lock.error().code() != ErrorCode::kBusy) {
-          fmt::print(stderr, "{}\n", lock.error().message());
+          fmt::print(stderr, "{}\n", escaped(lock.error().message()));
         }
         continue;
       }
@@ -422,13 +425,13 @@ int clean(const std::string& directory, bool force) {
         continue;
       }
       for (const std::string& done : control::clear_remains(lock->left_behind())) {
-        fmt::print("feed {}: {}\n", feed, done);
+        fmt::print("feed {}: {}\n", escaped(feed), escaped(done));
       }
       if (::unlink(control::socket_path(place, feed).c_str()) == 0) {
-        fmt::print("feed {}: removed its socket\n", feed);
+        fmt::print("feed {}: removed its socket\n", escaped(feed));
       }
       lock->remove();
-      fmt::print("feed {}: cleaned\n", feed);
+      fmt::print("feed {}: cleaned\n", escaped(feed));
       ++cleaned;
     }
   }

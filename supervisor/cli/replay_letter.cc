@@ -11,6 +11,7 @@
 #include "proto/config.pb.h"
 #include "proto/feed_output.h"
 #include "proto/plan.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/cli/letter.h"
 #include "supervisor/cli/verbs.h"
 #include "supervisor/config/check.h"
@@ -131,9 +132,9 @@ std::string verdict(const process::ReplayReport& report, const std::string& lane
 
 void print_text(const Letter& letter, const layout::LanePlan& lane,
                 const process::ReplayReport& report) {
-  fmt::print("{}: {} bytes, {} deaths, {}\n", letter.file.string(), letter.bytes.size(),
-             letter.deaths, letter.cause.substr(0, letter.cause.find('\n')));
-  fmt::print("{}\n", verdict(report, lane.name()));
+  fmt::print("{}: {} bytes, {} deaths, {}\n", escaped(letter.file.string()), letter.bytes.size(),
+             letter.deaths, escaped(letter.cause.substr(0, letter.cause.find('\n'))));
+  fmt::print("{}\n", escaped(verdict(report, lane.name())));
   for (const process::ReplayPort& port : report.ports) {
     fmt::print("  {} records came out on port {}, {} bytes{}\n", port.records, port.port,
                port.bytes, port.dropped == 0 ? "" : fmt::format("; {} were dropped", port.dropped));
@@ -148,7 +149,7 @@ void print_text(const Letter& letter, const layout::LanePlan& lane,
   }
   fmt::print("  its memory was that of a new feed: no other record came before\n");
   if (!report.lines.empty()) fmt::print("its worker said:\n");
-  for (const std::string& line : report.lines) fmt::print("  {}\n", line);
+  for (const std::string& line : report.lines) fmt::print("  {}\n", escaped(line));
 }
 
 void print_json(const Letter& letter, const layout::LanePlan& lane,

@@ -11,6 +11,7 @@
 
 #include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/config/explain.h"
 
 namespace ringfeed::metrics {
@@ -230,9 +231,41 @@ const QueueMetricProto* same_queue(const WindowMetricsProto& window, int stage, 
   return queue < there.output_queue_metrics_size() ? &there.output_queue_metrics(queue) : nullptr;
 }
 
+// Every string of the message as it may reach a terminal: names are chosen by clients and by
+// whoever names files.
+void escape_strings(Message& message) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        escape_strings(field->is_repeated() ? *reflection.MutableRepeatedMessage(&message, field, i)
+                                            : *reflection.MutableMessage(&message, field));
+      } else if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
+        break;
+      } else if (field->is_repeated()) {
+        const std::string text = escaped(reflection.GetRepeatedString(message, field, i));
+        reflection.SetRepeatedString(&message, field, i, text);
+      } else {
+        reflection.SetString(&message, field, escaped(reflection.GetString(message, field)));
+      }
+    }
+  }
+}
+
+template <typename M>
+M printable(const M& message) {
+  M copy = message;
+  escape_strings(copy);
+  return copy;
+}
+
 }  // namespace
 
-std::string show_metrics(const MetricsReply& metrics) {
+std::string show_metrics(const MetricsReply& given) {
+  const MetricsReply metrics = printable(given);
   if (metrics.windows_size() == 0) return "nothing has been measured yet\n";
   const WindowMetricsProto& window = metrics.windows(std::min(1, metrics.windows_size() - 1));
   const DataLoaderMetricsProto& total = metrics.total();
@@ -288,7 +321,8 @@ std::string show_metrics(const MetricsReply& metrics) {
   return text;
 }
 
-std::string show_bottlenecks(const MetricsReply& metrics) {
+std::string show_bottlenecks(const MetricsReply& given) {
+  const MetricsReply metrics = printable(given);
   std::string text;
   for (const BottleneckProto& found : metrics.bottlenecks()) {
     if (found.has_output()) text += fmt::format("output {}: ", found.output());
@@ -325,12 +359,16 @@ std::string protobuf_json(const Message& message) {
   return text;
 }
 
-std::string show_status(const StatusReply& status, const StatusReply* before) {
+std::string show_status(const StatusReply& given, const StatusReply* before) {
+  const StatusReply status = printable(given);
   std::string text =
       fmt::format("feed {}: {} for {}, process {}, seed {}, {}\n", status.feed(),
                   lower(StatusReply::State_Name(status.state())), shown_uptime(status.uptime_ms()),
                   status.supervisor_pid(), status.seed(), shown_bytes(status.memory_bytes()));
   if (!status.reason().empty()) text += fmt::format("  {}\n", status.reason());
+  for (const std::string& problem : status.problems()) {
+    text += fmt::format("  problem: {}\n", problem);
+  }
   for (const StageStatus& stage : status.stages()) {
     if (!stage.progress().empty())
       text += fmt::format("  {}: {}\n", stage.name(), stage.progress());

@@ -24,6 +24,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/snapshot.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/segment.h"
 #include "workers/formats/chunk_index.h"
@@ -766,6 +767,19 @@ bool take_number(std::string_view word, std::string_view name, std::size_t& to) 
   return error == std::errc{} && stop == digits.data() + digits.size();
 }
 
+// Names of files and of what is in them, each on one line: whoever packs a tar chooses them.
+ordered_json with_plain_names(ordered_json found) {
+  for (auto& [key, value] : found.items()) {
+    const bool is_name = key == "name" || key == "path" || key == "file";
+    if (value.is_structured()) {
+      value = with_plain_names(value);
+    } else if (value.is_string() && is_name) {
+      value = escaped(value.get<std::string>());
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 ordered_json inspect_path(const Options& options) { return Inspector(options).look(); }
@@ -799,16 +813,16 @@ int run(int count, char** words, formats::OpenRowFile open_rows) {
   try {
     found = inspect_path(options);
   } catch (const Error& error) {
-    std::fprintf(stderr, "ringfeed: %s\n", error.message().c_str());
+    std::fprintf(stderr, "ringfeed: %s\n", escaped_lines(error.message()).c_str());
     return 1;
   }
   const std::string text =
       options.json ? found.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n"
-                   : as_text(found);
+                   : escaped_lines(as_text(with_plain_names(found)));
   const bool printed = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (std::fflush(stdout) != 0 || !printed) return 1;
   for (const ordered_json& problem : found["problems"]) {
-    std::fprintf(stderr, "%s\n", problem.get<std::string>().c_str());
+    std::fprintf(stderr, "%s\n", escaped(problem.get<std::string>()).c_str());
   }
   return found["problems"].empty() ? 0 : 1;
 }

@@ -8,6 +8,7 @@
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/quote.h"
 #include "workers/runtime/control_box.h"
 
 namespace ringfeed {
@@ -789,7 +790,8 @@ Status LaneRuntime::grow(std::uint64_t state_bytes) noexcept {
   add(parts_.page->counters.named[late_counter("growths_refused").index].value, 1);
   if (++growths_refused_ == 1) {
     if (parts_.warn) {
-      parts_.warn(fmt::format("no_memory lane={} error=\"{}\"", name(), status.error().message()));
+      parts_.warn(
+          fmt::format("no_memory lane={} error={}", name(), in_quotes(status.error().message())));
     }
     note("waits for memory: " + status.error().message());
   }

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
@@ -32,6 +33,7 @@
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/large_pages.h"
 #include "ringfeed/shm/layout.h"
+#include "ringfeed/shm/quote.h"
 #include "workers/runtime/dead_letter.h"
 #include "workers/runtime/fault.h"
 #include "workers/runtime/lane.h"
@@ -427,10 +429,11 @@ void Worker::make_lane(const LaneSetup& lane) {
     const Result<std::string> path = write_dead_letter(facts, letter);
     if (path) {
       spdlog::warn("dead_letter lane={} seq={} bytes={} file={}", name, shm::seq_of(letter.key),
-                   letter.record.bytes.size(), *path);
+                   letter.record.bytes.size(), log_value(*path));
     } else {
-      spdlog::error("dead_letter_lost lane={} seq={} bytes={} error=\"{}\"", name,
-                    shm::seq_of(letter.key), letter.record.bytes.size(), path.error().message());
+      spdlog::error("dead_letter_lost lane={} seq={} bytes={} error={}", name,
+                    shm::seq_of(letter.key), letter.record.bytes.size(),
+                    in_quotes(path.error().message()));
     }
   };
 
@@ -682,6 +685,32 @@ int Worker::run(int setup_fd) {
   return 0;
 }
 
+// Whatever is sent to all processes of a terminal, a job or a container: the supervisor decides
+// what it means. A worker ends when it is told to, of SIGKILL, and of its own faults.
+void ignore_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM,
+                           SIGVTALRM, SIGXCPU, SIGXFSZ, SIGPWR, SIGIO, SIGSTKFLT}) {
+    ::signal(signal, SIG_IGN);
+  }
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) ::signal(signal, SIG_IGN);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// The text of a log line, which may hold names of files, as one line.
+class EscapedText final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& line) override {
+    const std::string text = escaped({message.payload.data(), message.payload.size()});
+    line.append(text.data(), text.data() + text.size());
+  }
+  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<EscapedText>();
+  }
+};
+
 // Nobody takes over from this supervisor, and a lane that hangs would not hear that it is gone.
 void end_with(std::uint32_t supervisor) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -692,11 +721,7 @@ void end_with(std::uint32_t supervisor) {
 }  // namespace
 
 int run_worker(int setup_fd, const Registry& registry) {
-  // Ctrl-C reaches the whole process group; the supervisor decides what it means.
-  ::signal(SIGINT, SIG_IGN);
-  ::signal(SIGTERM, SIG_IGN);
-  ::signal(SIGHUP, SIG_IGN);
-  ::signal(SIGPIPE, SIG_IGN);
+  ignore_signals();
   ::fcntl(setup_fd, F_SETFD, FD_CLOEXEC);
   watch_for_faults();
   std::vector<shm::Fd> descriptors;
@@ -704,7 +729,9 @@ int run_worker(int setup_fd, const Registry& registry) {
   if (setup.ends_with_supervisor()) end_with(setup.supervisor_pid());
   RF_FAILPOINT("runtime.worker.set_up");
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + setup.group()));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<EscapedText>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n %*");
+  spdlog::set_formatter(std::move(formatter));
   DataLoaderConfig config;
   config.ParseFromString(setup.config());
   switch (config.log().level()) {
