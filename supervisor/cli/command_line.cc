@@ -1,5 +1,8 @@
 // What can be typed.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "ringfeed/shm/layout.h"
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/verbs.h"
 #include "supervisor/config/names.h"
@@ -55,9 +59,28 @@ std::string verb_mistake(const CLI::App& app, int argc, char** argv) {
                      config::did_you_mean(argv[1], verbs, "there are"));
 }
 
+// Of a program that was started with a standard stream closed: else the next file that it opens, a
+// segment say, would have that number, and get what is said.
+void open_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0) static_cast<void>(::open("/dev/null", O_RDWR));
+  }
+}
+
+// Nobody may read it, and the program is to end nevertheless.
+void say_error(std::string_view text) {
+  constexpr int kPatienceMs = 2'000;
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&room, 1, kPatienceMs) <= 0) return;
+  std::string line = "ringfeed: " + escaped_lines(text);
+  if (line.back() != '\n') line += '\n';
+  static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
+}
+
 }  // namespace
 
 int main_with(int argc, char** argv) {
+  open_standard_streams();
   CLI::App app{"ringfeed feeds training data to the processes that train.", "ringfeed"};
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text());
@@ -336,12 +359,8 @@ int main_with(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;
-  } catch (const Error& error) {
-    const std::string& text = error.message();
-    fmt::print(stderr, "ringfeed: {}{}", text, text.ends_with('\n') ? "" : "\n");
-    return kFailure;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "ringfeed: {}\n", error.what());
+    say_error(error.what());
     return kFailure;
   }
   return result;

@@ -2,13 +2,17 @@
 // while a feed warms up one line of progress that updates on a terminal and is plain lines
 // elsewhere.
 //
-// An event is one line: time, level, process, event, key=value. Values with spaces are quoted.
+// An event is one line: time, level, process, event, key=value. Values with spaces are quoted; what
+// comes from elsewhere is escaped (ringfeed/shm/quote.h), so that it is one line whatever it says.
+//
+// Nothing here waits for a reader (log_writer.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ringfeed::metrics {
 
@@ -34,14 +38,16 @@ class Talk {
   void progress(std::string_view text, std::uint64_t now_ms);
   void end_progress();
 
+  // Opens the log file anew, for whoever has moved it away. False: there is none.
+  bool reopen();
+  // What is wrong with the log now, a sentence each.
+  [[nodiscard]] std::vector<std::string> problems() const;
+
   static constexpr std::uint64_t kProgressMs = 1'000;
 
-  class Screen;
-
  private:
-  std::unique_ptr<Screen> screen_;
-  struct Logger;
-  std::unique_ptr<Logger> logger_;
+  struct Writers;
+  std::unique_ptr<Writers> writers_;
 };
 
 [[nodiscard]] Level level_named(std::string_view name);

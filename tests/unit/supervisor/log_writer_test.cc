@@ -1,0 +1,169 @@
+// Specification of supervisor/metrics/log_writer.h: whoever logs goes on, whatever becomes of the
+// lines.
+#include "supervisor/metrics/log_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "ringfeed/shm/result.h"
+
+namespace ringfeed::metrics {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Log : public ::testing::Test {
+ protected:
+  Log() {
+    std::string pattern = ::testing::TempDir() + "rf_XXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+    path_ = directory_ + "/log";
+  }
+  ~Log() override { std::filesystem::remove_all(directory_); }
+
+  static std::string loss_line(std::uint64_t lines, const std::string& reason) {
+    return fmt::format("LOST {} {}\n", lines, reason);
+  }
+  static std::string contents(const std::string& path) {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  std::string directory_;
+  std::string path_;
+};
+
+// A pipe with a reader that does not read.
+class Pipe : public Log {
+ protected:
+  Pipe() {
+    EXPECT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+    reader_ = shm::Fd(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  }
+  // Reads what is there.
+  void read() {
+    std::array<char, 65536> bytes;
+    for (ssize_t n = 0; (n = ::read(reader_.get(), bytes.data(), bytes.size())) > 0;) {
+      said_.append(bytes.data(), static_cast<std::size_t>(n));
+    }
+  }
+  shm::Fd reader_;
+  std::string said_;
+};
+
+TEST_F(Log, ALineIsThereWhenTheCallReturns) {
+  LogWriter writer(path_, loss_line);
+  for (int i = 0; i < 100; ++i) {
+    writer.write(fmt::format("line {}\n", i), true);
+    ASSERT_THAT(contents(path_), HasSubstr(fmt::format("line {}\n", i)));
+  }
+  EXPECT_EQ(writer.problem(), "");
+}
+
+TEST_F(Log, LinesAreAppendedToWhatIsThere) {
+  std::ofstream(path_) << "before\n";
+  { LogWriter(path_, loss_line).write("now\n", false); }
+  EXPECT_EQ(contents(path_), "before\nnow\n");
+}
+
+TEST_F(Pipe, NobodyWaitsForAReaderAndEveryLineIsThereOrCounted) {
+  LogWriter writer(path_, loss_line);
+  const std::string filler(200, '.');
+  constexpr std::uint64_t kLines = 20'000;  // three times what pipe and queue hold
+  for (std::uint64_t i = 0; i < kLines; ++i) {
+    writer.write(fmt::format("line {} {}\n", i, filler), i % 7 == 0);
+  }
+  EXPECT_THAT(writer.problem(), HasSubstr("nobody reads them"));
+  // Somebody reads again: what waited comes in order, and then how much is missing.
+  while (!writer.problem().empty()) {
+    read();
+    writer.write("again\n", true);
+  }
+  read();
+  std::uint64_t lines = 0;
+  std::uint64_t agains = 0;
+  std::uint64_t lost = 0;
+  std::int64_t last = -1;
+  std::istringstream in(said_);
+  for (std::string line; std::getline(in, line);) {
+    long long number = 0;
+    unsigned long long count = 0;
+    if (std::sscanf(line.c_str(), "line %lld", &number) == 1) {
+      EXPECT_GT(number, last);
+      EXPECT_EQ(line, fmt::format("line {} {}", number, filler)) << "whole";
+      last = number;
+      ++lines;
+    } else if (std::sscanf(line.c_str(), "LOST %llu", &count) == 1) {
+      lost += count;
+    } else {
+      EXPECT_EQ(line, "again");
+      ++agains;
+    }
+  }
+  EXPECT_GE(agains, 1U);
+  EXPECT_GE(lost, kLines - lines);
+  EXPECT_GT(lines, 4000U) << "a mebibyte waits for a reader";
+}
+
+TEST_F(Pipe, AnEndWithoutAReaderIsAnEnd) {
+  LogWriter writer(path_, loss_line);
+  const std::string filler(1000, '.');
+  for (int i = 0; i < 200; ++i) writer.write(filler + "\n", false);
+}  // not read, and destroyed: a test that hangs has failed
+
+TEST_F(Pipe, AReaderThatIsGoneCostsLinesAndNoMore) {
+  LogWriter writer(path_, loss_line);
+  writer.write("one\n", true);
+  reader_.reset();
+  for (int i = 0; i < 10; ++i) writer.write("lost\n", true);
+  EXPECT_THAT(writer.problem(), HasSubstr("10 were lost (Broken pipe)"));
+}
+
+TEST_F(Log, AFullDiskIsWaitedOutAndTheLossIsToldWithTheCause) {
+  std::filesystem::create_symlink("/dev/full", path_);
+  LogWriter writer(path_, loss_line);
+  for (int i = 0; i < 5; ++i) writer.write("lost\n", true);
+  EXPECT_THAT(writer.problem(), HasSubstr("5 were lost (No space left on device)"));
+  std::filesystem::remove(path_);
+  writer.reopen();  // there is room again
+  writer.write("kept\n", true);
+  EXPECT_EQ(contents(path_), "LOST 5 No space left on device\nkept\n");
+  EXPECT_EQ(writer.problem(), "");
+}
+
+TEST_F(Log, AFileThatWasMovedAwayIsFollowedByAnother) {
+  LogWriter writer(path_, loss_line);
+  writer.write("old\n", false);
+  std::filesystem::rename(path_, path_ + ".1");
+  writer.write("still old\n", false);
+  writer.reopen();
+  writer.write("new\n", true);
+  EXPECT_EQ(contents(path_ + ".1"), "old\nstill old\n");
+  EXPECT_EQ(contents(path_), "new\n");
+}
+
+TEST_F(Log, AFileThatCannotBeOpenedAnewStays) {
+  LogWriter writer(path_, loss_line);
+  std::filesystem::rename(path_, path_ + ".1");
+  std::filesystem::create_directory(path_);
+  writer.reopen();
+  writer.write("kept\n", true);
+  EXPECT_EQ(contents(path_ + ".1"), "kept\n");
+  EXPECT_THAT(writer.problem(), HasSubstr("cannot be opened anew: Is a directory"));
+}
+
+TEST_F(Log, AFileThatCannotBeOpenedIsAnErrorAtTheStart) {
+  EXPECT_THROW(LogWriter(directory_ + "/nowhere/log", loss_line), Error);
+}
+
+}  // namespace
+}  // namespace ringfeed::metrics
