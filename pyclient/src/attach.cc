@@ -168,9 +168,12 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
   snprintf(client_cut, sizeof client_cut, "%s", client);
   const size_t bytes =
       encode_attach(options, group, client_cut, kAttachId, hello->message, sizeof hello->message);
-  if (bytes == 0 || !send_message(socket, hello->message, bytes)) {
+  // Whoever is refused is disconnected at once, and the reason lies there to be read.
+  const bool sent = bytes != 0 && send_message(socket, hello->message, bytes);
+  const int error = sent ? 0 : errno;
+  if (!sent && error != EPIPE && error != ECONNRESET) {
     return fail(nullptr, RF_IO, "feed %s: its supervisor does not take the request: %s",
-                options.feed, strerror(errno));
+                options.feed, strerror(error));
   }
   for (;;) {
     size_t fd_count = 0;
@@ -189,6 +192,10 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
         withdraw(socket);
         return fail(nullptr, RF_INTERRUPTED, "feed %s: interrupted while attaching", options.feed);
       }
+      if (!sent) {
+        return fail(nullptr, RF_IO, "feed %s: its supervisor does not take the request: %s",
+                    options.feed, strerror(error));
+      }
       return fail(nullptr, RF_IO, "feed %s: its supervisor closed the connection%s%s", options.feed,
                   received == 0 ? "" : ": ", received == 0 ? "" : strerror(errno));
     }
@@ -197,7 +204,8 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
       return fail(nullptr, RF_DAMAGED, "feed %s: its supervisor's answer of %zd bytes is no reply",
                   options.feed, received);
     }
-    if (id != kAttachId) {  // an event of the feed that came first
+    // An event of the feed that came first; but a refusal of the connection has no number either.
+    if (id != kAttachId && hello->reply.error == 0) {
       close_all(fds, fd_count);
       continue;
     }

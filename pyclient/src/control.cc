@@ -40,7 +40,9 @@ Asked ask_once(const char* path, const Deadline& deadline, Buffers* buffers, cha
   const int fd = connect_path(path, false, &error);
   if (fd < 0) return Asked::kGone;
   Asked asked = Asked::kGone;
-  if (send_message(fd, buffers->request, buffers->request_bytes)) {
+  // Whoever is refused is disconnected at once, and the reason lies there to be read.
+  if (send_message(fd, buffers->request, buffers->request_bytes) || errno == EPIPE ||
+      errno == ECONNRESET) {
     for (;;) {
       size_t fds = 0;
       const ssize_t got =

@@ -88,7 +88,10 @@ ssize_t receive_message(int fd, const Deadline& deadline, uint8_t* bytes, size_t
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  ssize_t received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  // So comes the end of a supervisor that had not read everything; what it had said before that, a
+  // refusal, comes then.
+  if (received < 0 && errno == ECONNRESET) received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   if (received < 0) {
     if (errno == ECONNRESET) return 0;
     return errno == EINTR ? -2 : -3;

@@ -9,11 +9,13 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "proto/snapshot.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/cli/earlier.h"
 #include "supervisor/config/explain.h"
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
 #include "supervisor/layout/memory.h"
+#include "supervisor/process/signals.h"
 #include "supervisor/process/supervisor.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/store.h"
@@ -42,6 +44,7 @@ int check(const ConfigArguments& arguments) {
 }
 
 int run(const ConfigArguments& given, const RunOptions& options) {
+  process::hold_warnings();
   ConfigArguments arguments = given;
   SnapshotManifest saved;
   std::string snapshot;  // where to go on from
@@ -67,7 +70,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
   metrics::Talk talk(metrics::level_named(LogConfig::Level_Name(message.log().level())),
                      message.log().file());
   const auto warn = [&](std::string_view event, std::string_view what) {
-    talk.event(metrics::Level::kWarn, event, fmt::format("feed={} what=\"{}\"", feed, what));
+    talk.event(metrics::Level::kWarn, event, fmt::format("feed={} what={}", feed, in_quotes(what)));
   };
   const control::LockRecord& left = lock.left_behind();
   std::optional<layout::FoundMemory> found;

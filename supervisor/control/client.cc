@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -15,6 +16,12 @@
 #include "supervisor/process/event_loop.h"
 
 namespace ringfeed::control {
+namespace {
+
+// A supervisor accepts at once; one that is short of descriptors within a second or two.
+constexpr int kConnectS = 10;
+
+}  // namespace
 
 std::optional<ControlClient> ControlClient::connect(const std::vector<std::string>& directories,
                                                     const std::string& feed) {
@@ -25,12 +32,20 @@ std::optional<ControlClient> ControlClient::connect(const std::vector<std::strin
     if (path.size() >= sizeof address.sun_path) continue;
     path.copy(address.sun_path, path.size());
     shm::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const timeval patience{kConnectS, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (socket &&
         ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
       return ControlClient(std::move(socket));
     }
     // Nothing there, or a socket without its process.
     if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR) continue;
+    if (errno == EAGAIN) {
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("feed '{}' has not accepted a connection at {} within {} s: its "
+                              "supervisor is stopped, or out of descriptors",
+                              feed, path, kConnectS));
+    }
     throw Error(ErrorCode::kIo, fmt::format("feed '{}' cannot be reached at {}: {}: use the user "
                                             "who runs it",
                                             feed, path, std::strerror(errno)));
@@ -39,7 +54,9 @@ std::optional<ControlClient> ControlClient::connect(const std::vector<std::strin
 }
 
 Reply ControlClient::call(const Request& request, int timeout_ms) {
-  send_packet(socket_.get(), request.SerializeAsString()).or_throw();
+  const Status sent = send_packet(socket_.get(), request.SerializeAsString());
+  // Whoever was refused is disconnected, and the reason lies there to be read.
+  if (!sent && sent.error().code() != ErrorCode::kClosed) sent.or_throw();
   const std::uint64_t until = process::now_ms() + static_cast<std::uint64_t>(timeout_ms);
   for (;;) {
     const std::uint64_t now = process::now_ms();
@@ -51,7 +68,10 @@ Reply ControlClient::call(const Request& request, int timeout_ms) {
     }
     if (events < 0) continue;
     Packet packet = receive_packet(socket_.get()).value_or_throw();
-    if (packet.end) throw Error(ErrorCode::kClosed, "the feed has ended meanwhile");
+    if (packet.end) {
+      sent.or_throw();
+      throw Error(ErrorCode::kClosed, "the feed has ended meanwhile");
+    }
     Reply reply;
     if (packet.empty || !reply.ParseFromString(packet.bytes)) continue;
     // A refusal before any request was read has no id; events have none and no error.

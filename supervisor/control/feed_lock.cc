@@ -16,6 +16,7 @@
 
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
+#include "ringfeed/shm/starvation.h"
 #include "supervisor/control/hex.h"
 
 namespace ringfeed::control {
@@ -100,42 +101,61 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
     }
     // The holder before may have removed the file between our open and our lock: then the lock is
     // on a file that nobody else will ever see.
-    struct stat ours {};
-    struct stat named {};
-    ::fstat(lock.fd_.get(), &ours);
-    if (::stat(path.c_str(), &named) != 0 || ours.st_ino != named.st_ino ||
-        ours.st_dev != named.st_dev) {
-      continue;
-    }
+    if (!lock.in_place()) continue;
     lock.left_behind_ = record;
     return lock;
   }
 }
 
-void FeedLock::write(const LockRecord& record) {
+bool FeedLock::in_place() const {
+  struct stat ours {};
+  struct stat named {};
+  return fd_ && ::fstat(fd_.get(), &ours) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+         ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+}
+
+Status FeedLock::take_again(const std::string& feed, const std::string& feed_id) {
+  Result<FeedLock> other = take(path_, feed);
+  if (!other) return other.error();
+  const LockRecord& there = other->left_behind();
+  if (there.feed_id != feed_id && !living_workers(there).empty()) {
+    return Error{ErrorCode::kBusy,
+                 fmt::format("another feed '{}' goes on there without a supervisor: end it with "
+                             "'ringfeed stop {} --now'",
+                             feed, feed)};
+  }
+  fd_ = std::move(other->fd_);
+  return {};
+}
+
+Status FeedLock::write(const LockRecord& record) {
   const std::string path = state_path(path_);
   const std::string partial = path + ".partial";
   const std::string text = record.text();
   const auto failed = [&] {
-    const Error error{ErrorCode::kIo, fmt::format("{}: {}", partial, std::strerror(errno))};
+    const int error = errno;
     ::unlink(partial.c_str());
-    throw error;
+    return Error{system_code(error), fmt::format("{}: {}", partial, std::strerror(error))};
   };
+  if (RF_FAILPOINT_ERROR("supervisor.record.write")) {
+    return Error{ErrorCode::kIo, fmt::format("{}: a test wants no record", partial)};
+  }
   const shm::Fd fd(
       ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) failed();
+  if (!fd) return failed();
   for (std::size_t at = 0; at < text.size();) {
     const ssize_t wrote = ::write(fd.get(), text.data() + at, text.size() - at);
-    if (wrote < 0 && errno != EINTR) failed();
+    if (wrote < 0 && errno != EINTR) return failed();
     if (wrote > 0) at += static_cast<std::size_t>(wrote);
   }
   RF_FAILPOINT("supervisor.record.written");
-  if (::rename(partial.c_str(), path.c_str()) != 0) failed();
+  if (::rename(partial.c_str(), path.c_str()) != 0) return failed();
+  return {};
 }
 
 void FeedLock::remove() {
   // Before the lock is given up, so that nobody else's files are removed.
-  if (fd_) {
+  if (in_place()) {
     ::unlink(state_path(path_).c_str());
     RF_FAILPOINT("supervisor.lock.removing");
     ::unlink(path_.c_str());

@@ -27,11 +27,11 @@
 namespace ringfeed::control {
 
 struct LockRecord {
-  process::Identity supervisor;
+  process::Identity supervisor = {};
   // By stage group: whoever was given the memory. Those that an earlier supervisor started come
   // first, and may be beside another one of their group.
-  std::vector<std::pair<std::string, process::Identity>> workers;
-  std::vector<std::string> files;
+  std::vector<std::pair<std::string, process::Identity>> workers = {};
+  std::vector<std::string> files = {};
   std::string boot = {};
   std::string feed_id = {};  // 16 bytes
   std::uint64_t seed = 0;
@@ -53,8 +53,16 @@ class FeedLock {
 
   // What the last holder left, if it did not end properly.
   [[nodiscard]] const LockRecord& left_behind() const { return left_behind_; }
-  void write(const LockRecord& record);
-  // Removes both files and gives up the lock.
+  // The record is this one, or, with an Error (kIo, kNoMemory), the one before: a full directory,
+  // or one that is gone or read-only, keeps no feed from going on.
+  [[nodiscard]] Status write(const LockRecord& record);
+  // Whether the lock's name is still that of the file that is locked: directories are removed,
+  // replaced and covered by others while a feed runs.
+  [[nodiscard]] bool in_place() const;
+  // Locks what has the name now, or will have; then the file before is given up. `feed_id`: of
+  // this feed. Errors: kBusy (the name is another feed's by now), kIo; the lock is the one before.
+  [[nodiscard]] Status take_again(const std::string& feed, const std::string& feed_id);
+  // Removes both files, unless they are another's by now, and gives up the lock.
   void remove();
 
  private:

@@ -9,6 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "ringfeed/shm/starvation.h"
 
 namespace ringfeed::control {
 namespace {
@@ -33,7 +36,7 @@ Status send_now(int socket, std::string_view bytes, std::span<const int> fds) {
     if (errno == EINTR) continue;
     const ErrorCode code = errno == EPIPE || errno == ECONNRESET     ? ErrorCode::kClosed
                            : errno == EAGAIN || errno == EWOULDBLOCK ? ErrorCode::kBusy
-                                                                     : ErrorCode::kIo;
+                                                                     : system_code(errno);
     return Error{code, fmt::format("a packet of {} bytes and {} descriptors cannot be sent: {}",
                                    bytes.size(), fds.size(), std::strerror(errno))};
   }
@@ -68,17 +71,21 @@ Result<std::string> read_body(int fd) {
 
 Result<shm::Fd> bytes_as_fd(std::string_view bytes, const char* name) {
   shm::Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  int error = errno;
   std::size_t at = 0;
   while (fd && at < bytes.size()) {
     const ssize_t n =
         ::pwrite(fd.get(), bytes.data() + at, bytes.size() - at, static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fd.reset();
+    if (n <= 0) {
+      error = errno;
+      fd.reset();
+    }
     at += n > 0 ? static_cast<std::size_t>(n) : 0;
   }
   if (!fd) {
-    return Error{ErrorCode::kIo,
-                 fmt::format("{} bytes for {}: {}", bytes.size(), name, std::strerror(errno))};
+    return Error{system_code(error),
+                 fmt::format("{} bytes for {}: {}", bytes.size(), name, std::strerror(error))};
   }
   return fd;
 }
@@ -102,7 +109,11 @@ Result<Packet> receive_packet(int socket) {
   message.msg_control = ancillary.data();
   message.msg_controllen = ancillary.size();
   ssize_t n = 0;
-  while ((n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
+  // The end of the other side comes as ECONNRESET first where it had not read everything, and what
+  // it had said before that, a refusal, comes then.
+  bool reset = false;
+  while ((n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0 &&
+         (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true)))) {
   }
   if (n < 0) {
     packet.bytes.clear();

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <vector>
 
 #include "proto/batch.pb.h"
 #include "proto/control.pb.h"
 #include "ringfeed/shm/layout.h"
+#include "ringfeed/shm/quote.h"
+#include "ringfeed/shm/starvation.h"
 
 namespace ringfeed::control {
 namespace {
@@ -73,7 +76,7 @@ std::string Trainers::shown(const MemberPlace& place, pid_t pid) const {
   const std::string& alias = memory_.layout().alias;
   return fmt::format("{}{}group={} member={} pid={}",
                      alias.empty() ? "" : "output=", alias.empty() ? "" : alias + " ",
-                     groups_.terms(place.group).name, place.member, pid);
+                     log_value(groups_.terms(place.group).name), place.member, pid);
 }
 
 void Trainers::attach(ControlServer& server, ConnectionId connection, const AttachRequest& request,
@@ -93,7 +96,16 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   trainer.client = request.client();
   trainer.who.pid = server.peer(connection).pid;
   trainer.pidfd = server.peer_pidfd(connection);
+  const int error = trainer.pidfd ? 0 : errno;
   const std::optional<std::uint64_t> ticks = process::start_ticks(trainer.who.pid);
+  if (is_starvation(error) ||
+      (trainer.pidfd && !ticks && !process::has_ended(trainer.pidfd.get()))) {
+    return refuse(reply, Reply::FULL,
+                  fmt::format("feed '{}' cannot watch your process now: its supervisor has no "
+                              "descriptors left: raise its limit of open files, or let other "
+                              "trainers leave; try again later",
+                              layout.feed));
+  }
   if (trainer.who.pid <= 0 || !trainer.pidfd || !ticks) {
     return refuse(reply, Reply::PERMISSION,
                   fmt::format("feed '{}' cannot watch your process (it is in a pid namespace that "
@@ -159,11 +171,17 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   out.set_output(output.index);
   if (!output.alias.empty()) out.set_output_alias(output.alias);
   fds = memory_.trainer_fds(at.group);
+  try {
+    loop_.watch(trainer.pidfd.get(), [this, at] { died(at); });
+  } catch (const Error& starved) {
+    groups_.leave(at, now_ms());
+    fds.clear();
+    reply.clear_attach();
+    return refuse(reply, Reply::FULL, starved.message());
+  }
   report_("trainer_joined",
-          fmt::format("{} client={}", shown(at, trainer.who.pid), trainer.client));
-  const int pidfd = trainer.pidfd.get();
+          fmt::format("{} client={}", shown(at, trainer.who.pid), log_value(trainer.client)));
   places_.insert_or_assign(at, std::move(trainer));
-  loop_.watch(pidfd, [this, at] { died(at); });
 }
 
 void Trainers::adopt() {

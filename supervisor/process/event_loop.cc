@@ -10,6 +10,7 @@
 #include <string>
 
 #include "ringfeed/shm/result.h"
+#include "ringfeed/shm/starvation.h"
 
 namespace ringfeed::process {
 
@@ -32,8 +33,10 @@ void EventLoop::watch(int fd, Callback on_ready) {
   event.events = EPOLLIN | EPOLLRDHUP;
   event.data.u64 = number << 32 | static_cast<std::uint32_t>(fd);
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    throw Error(ErrorCode::kIo, std::string("a descriptor cannot be watched: ") +
-                                    std::strerror(errno) + "; raise the limit of open files");
+    // ENOSPC: fs.epoll.max_user_watches.
+    const int error = errno == ENOSPC ? ENOBUFS : errno;
+    throw Error(system_code(error), std::string("a descriptor cannot be watched: ") +
+                                        std::strerror(errno) + "; raise the limit of open files");
   }
   watches_[fd] = {number & 0xffffffffU, std::make_shared<Callback>(std::move(on_ready))};
 }

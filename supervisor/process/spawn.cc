@@ -20,7 +20,9 @@
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/result.h"
+#include "ringfeed/shm/starvation.h"
 #include "supervisor/process/event_loop.h"
+#include "supervisor/process/signals.h"
 
 namespace ringfeed::process {
 namespace {
@@ -29,7 +31,7 @@ constexpr int kLogPipeBytes = 1 << 20;
 constexpr int kSocketBytes = 1 << 20;
 
 [[noreturn]] void fail(const std::string& what) {
-  throw Error(ErrorCode::kIo, what + ": " + std::strerror(errno));
+  throw Error(system_code(errno), what + ": " + std::strerror(errno));
 }
 
 struct Pipe {
@@ -45,8 +47,8 @@ Pipe make_pipe() {
 
 void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-// What a child starts with, beyond its descriptors: no blocked signals, default handlers, SIGPIPE
-// ignored (inherited from the supervisor, which ignores it), a process group of its own.
+// What a child starts with, beyond its descriptors: no blocked signals, a process group of its own;
+// SIGPIPE and the warnings (signals.h) ignored, which it inherits; default handlers for the rest.
 class SpawnSettings {
  public:
   SpawnSettings() {
@@ -56,7 +58,7 @@ class SpawnSettings {
     sigemptyset(&none);
     sigset_t handled;
     sigemptyset(&handled);
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&handled, signal);
+    for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGCHLD}) sigaddset(&handled, signal);
     ::posix_spawnattr_setsigmask(&attributes, &none);
     ::posix_spawnattr_setsigdefault(&attributes, &handled);
     ::posix_spawnattr_setpgroup(&attributes, 0);
@@ -83,8 +85,8 @@ class SpawnSettings {
     const int error =
         ::posix_spawn(&pid, binary.c_str(), &actions, &attributes, argv.data(), environ);
     if (error != 0) {
-      throw Error(ErrorCode::kIo, fmt::format("worker binary {} cannot be started: {}", binary,
-                                              std::strerror(error)));
+      throw Error(system_code(error), fmt::format("worker binary {} cannot be started: {}", binary,
+                                                  std::strerror(error)));
     }
     return pid;
   }
@@ -156,6 +158,10 @@ WorkerLinks make_worker_links() {
 }
 
 Spawned spawn_worker(const std::string& binary) {
+  if (RF_FAILPOINT_ERROR("supervisor.worker.starved")) {
+    throw Error(ErrorCode::kNoMemory,
+                fmt::format("worker binary {}: a test wants no descriptors to be left", binary));
+  }
   if (RF_FAILPOINT_ERROR("supervisor.worker.spawn")) {
     throw Error(ErrorCode::kIo,
                 fmt::format("worker binary {}: a test wants no process to be started", binary));
@@ -188,7 +194,7 @@ Spawned spawn_worker(const std::string& binary) {
 
 std::string Ending::text() const {
   if (!known) return "an unknown status (it was started by an earlier supervisor)";
-  if (signal != 0) return fmt::format("signal {} ({})", signal, ::strsignal(signal));
+  if (signal != 0) return signal_text(signal);
   return fmt::format("exit status {}", status);
 }
 

@@ -45,10 +45,10 @@ struct WorkerLinks {
   shm::Fd their_socket;
   shm::Fd their_log;
 };
-// Throws Error (kIo) if the system refuses.
+// Throws Error if the system refuses: kNoMemory if it has run out of something, else kIo.
 [[nodiscard]] WorkerLinks make_worker_links();
 
-// Throws Error (kIo) if the system refuses.
+// Throws Error in the same way.
 [[nodiscard]] Spawned spawn_worker(const std::string& binary);
 
 // How a process has ended; waits for it, which is at once after its pidfd became readable.

@@ -17,8 +17,10 @@
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/metrics/status.h"
 #include "supervisor/process/linger.h"
+#include "supervisor/process/signals.h"
 
 namespace ringfeed::process {
 namespace {
@@ -56,6 +58,7 @@ Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::F
                     : layout::FeedMemory(std::move(layout),
                                          shm::Storage{run.config.storage().directory()},
                                          identity_of(run.config))),
+      workers_before_(control::living_workers(lock.left_behind())),
       sampler_(memory_),
       cores_(metrics::usable_cores()),
       adopts_(found.has_value()),
@@ -79,16 +82,7 @@ void Supervisor::event(metrics::Level level, std::string_view name,
 }
 
 void Supervisor::watch_signals() {
-  sigset_t handled;
-  sigemptyset(&handled);
-  sigaddset(&handled, SIGTERM);
-  sigaddset(&handled, SIGINT);
-  // Ignored from outside (nohup): the terminal's end is none of our business then.
-  struct sigaction hangup {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaddset(&handled, SIGHUP);
-  ::signal(SIGPIPE, SIG_IGN);
-  ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+  const sigset_t handled = take_signals();
   signals_ = shm::Fd(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) {
     throw Error(ErrorCode::kIo, fmt::format("no descriptor for signals: {}", std::strerror(errno)));
@@ -96,15 +90,19 @@ void Supervisor::watch_signals() {
   loop_.watch(signals_.get(), [this] {
     signalfd_siginfo info{};
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-      on_signal(static_cast<int>(info.ssi_signo));
+      on_signal(static_cast<int>(info.ssi_signo), static_cast<pid_t>(info.ssi_pid));
     }
   });
 }
 
-void Supervisor::on_signal(int signal) {
-  const std::string why = fmt::format("stopped by signal {} ({})", signal, ::strsignal(signal));
-  if (draining_) return stop(why);
-  drain(why);
+void Supervisor::on_signal(int signal, pid_t from) {
+  if (signal == SIGTERM || signal == SIGINT || signal == SIGQUIT) {
+    const std::string why = fmt::format("stopped by {}", signal_text(signal));
+    return draining_ || signal == SIGQUIT ? stop(why) : drain(why);
+  }
+  const bool reopened = signal == SIGHUP && talk_.reopen();
+  event(metrics::Level::kInfo, reopened ? "log_reopened" : "signal_ignored",
+        fmt::format("signal={} text={} pid={}", signal, in_quotes(signal_text(signal)), from));
 }
 
 void Supervisor::declare_groups(Output& output) {
@@ -148,6 +146,7 @@ void Supervisor::make_workers() {
                     .backoff_ms_min = restart.backoff_ms_min(),
                     .backoff_ms_max = restart.backoff_ms_max()};
   rules.max_attempts = restart.max_attempts();
+  rules.reserve = &reserve_;
   layout::SetupFacts facts;
   facts.config_bytes = run_.config.SerializeAsString();
   facts.seed = run_.seed;
@@ -171,7 +170,7 @@ void Supervisor::make_workers() {
     hooks.on_event = [this](std::string_view level, std::string_view name,
                             const std::string& values) { event(level_of(level), name, values); };
     hooks.on_refused = [this, g](const std::string& reason) {
-      event(metrics::Level::kWarn, "worker_refused", fmt::format("reason=\"{}\"", reason));
+      event(metrics::Level::kWarn, "worker_refused", "reason=" + in_quotes(reason));
       answer_restarts(memory_.layout().groups[g].name, reason);
     };
     hooks.on_message = [this, g](const FromWorker& message) {
@@ -185,9 +184,9 @@ void Supervisor::make_workers() {
 // For whoever has to clean up after this process.
 void Supervisor::record_workers() {
   control::LockRecord record;
-  record.supervisor = {::getpid(), start_ticks(::getpid()).value_or(0)};
+  record.supervisor = self_;
   record.files = memory_.files();
-  record.boot = control::boot_id();
+  record.boot = boot_;
   const shm::FeedId& id = memory_.identity().feed_id;
   record.feed_id.assign(reinterpret_cast<const char*>(id.data()), id.size());
   record.seed = run_.seed;
@@ -196,14 +195,23 @@ void Supervisor::record_workers() {
   record.snapshot = newest_snapshot_.empty() ? run_.resumed_from : newest_snapshot_;
   // First those of the supervisor before, for they hold the memory as long as they live: one that
   // had got it and did not run its lanes yet is none of this one's workers.
-  record.workers = control::living_workers(lock_.left_behind());
+  // A few descriptors, for that is a look at files of the system, and for the record itself.
+  reserve_.give_up(kReserveForClients);
+  record.workers = workers_before_;
+  std::erase_if(record.workers, [](const auto& worker) { return !is_alive(worker.second); });
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (worker->identity().pid == 0) continue;
     std::erase_if(record.workers,
                   [&](const auto& left) { return left.second.pid == worker->identity().pid; });
     record.workers.emplace_back(worker->name(), worker->identity());
   }
-  lock_.write(record);
+  const Status written = lock_.write(record);
+  reserve_.refill();
+  record_due_ = !written.ok();
+  note_problem("record", written ? std::string()
+                                 : fmt::format("the feed's record for a next supervisor is not up "
+                                               "to date: {}",
+                                               written.error().message()));
 }
 
 int Supervisor::run() {
@@ -233,20 +241,30 @@ int Supervisor::run() {
           [this](control::ConnectionId id, const Request& request) { on_request(id, request); },
           [this](control::ConnectionId id) {
             for (const auto& output : outputs_) output->trainers.connection_closed(id);
-          }});
+          },
+          [this](std::uint64_t times, const std::string& why) {
+            note_problem("connections",
+                         times == 0 ? std::string()
+                                    : fmt::format("connections cannot be accepted: {}: raise the "
+                                                  "supervisor's limit of open files, or let "
+                                                  "trainers leave",
+                                                  why));
+          }},
+      &reserve_);
   event(metrics::Level::kInfo,
         !adopts_                    ? "feed_started"
         : run_.resumed_from.empty() ? "feed_adopted"
                                     : "feed_resumed",
-        fmt::format("pid={} socket={} seed={}{}", ::getpid(), run_.socket, run_.seed,
+        fmt::format("pid={} socket={} seed={}{}", ::getpid(), log_value(run_.socket), run_.seed,
                     run_.resumed_from.empty()
                         ? std::string()
-                        : fmt::format(" snapshot={} next_batch={}", run_.resumed_from,
+                        : fmt::format(" snapshot={} next_batch={}", log_value(run_.resumed_from),
                                       memory_.output().newest_batch() + 1)));
   if (adopts_) take_over();
   note_configured_anchors();
   tick();
   keep_looking();
+  keep_place();
   try {
     loop_.run();
   } catch (const std::exception& error) {
@@ -260,7 +278,7 @@ int Supervisor::run() {
   workers_.clear();
   event(status_ == 0 ? metrics::Level::kInfo : metrics::Level::kError,
         status_ == 0 ? "feed_ended" : "feed_failed",
-        fmt::format("batches={} reason=\"{}\"", memory_.batches_published(), reason_));
+        fmt::format("batches={} reason={}", memory_.batches_published(), in_quotes(reason_)));
   return status_;
 }
 
@@ -299,7 +317,7 @@ void Supervisor::take_over() {
   RF_FAILPOINT("supervisor.adoption.living");
   for (Worker* worker : dead) {
     if (!is_over(worker->state())) {
-      worker->start();
+      worker->start_late();
     } else if (memory_.files().empty()) {
       worker->start_idle();
     }
@@ -381,7 +399,7 @@ void Supervisor::drain(const std::string& why) {
     tell_trainers();
   }
   event(metrics::Level::kInfo, "feed_draining",
-        fmt::format("timeout_s={} reason=\"{}\"", timeout_ms / 1000, why));
+        fmt::format("timeout_s={} reason={}", timeout_ms / 1000, in_quotes(why)));
   loop_.after(timeout_ms, [this, timeout_ms] {
     stop(fmt::format("{}; the drain took longer than {} s", reason_, timeout_ms / 1000));
   });
@@ -396,7 +414,7 @@ void Supervisor::stop(const std::string& why) {
   stage_ = Stage::kStopping;
   give_up_snapshot(why);
   give_up_scale(why);
-  event(metrics::Level::kInfo, "feed_stopping", fmt::format("reason=\"{}\"", why));
+  event(metrics::Level::kInfo, "feed_stopping", "reason=" + in_quotes(why));
   for (const std::unique_ptr<Worker>& worker : workers_) worker->stop();
   worker_over();
 }
@@ -510,20 +528,21 @@ void Supervisor::advance_groups(Output& output) {
   const std::string& alias = output.memory.layout().alias;
   const std::string of = alias.empty() ? std::string() : fmt::format("output={} ", alias);
   for (const auto& change : output.groups.advance(now_ms())) {
+    const std::string name = log_value(change.name);
     switch (change.state) {
       case shm::GroupState::kActive:
         event(metrics::Level::kInfo, "group_joined",
-              fmt::format("{}group={} from_batch={}", of, change.name, groups.start(change.group)));
+              fmt::format("{}group={} from_batch={}", of, name, groups.start(change.group)));
         break;
       case shm::GroupState::kDraining:
-        event(
-            metrics::Level::kWarn, "group_leaving",
-            fmt::format(
-                "{}group={} members={}{}", of, change.name, groups.live_members(change.group),
-                change.damage.empty() ? std::string() : fmt::format(" damaged={}", change.damage)));
+        event(metrics::Level::kWarn, "group_leaving",
+              fmt::format("{}group={} members={}{}", of, name, groups.live_members(change.group),
+                          change.damage.empty()
+                              ? std::string()
+                              : fmt::format(" damaged={}", log_value(change.damage))));
         break;
       case shm::GroupState::kUnused:
-        event(metrics::Level::kInfo, "group_left", fmt::format("{}group={}", of, change.name));
+        event(metrics::Level::kInfo, "group_left", fmt::format("{}group={}", of, name));
         break;
       case shm::GroupState::kJoining:
         break;
@@ -546,6 +565,7 @@ void Supervisor::advance_groups() {
 }
 
 void Supervisor::tick() {
+  reserve_.refill();
   advance_groups();
   end_unread();
   look_for_stalls();
@@ -688,7 +708,7 @@ void Supervisor::log_drain() {
   bool news = false;
   for (const std::string& name : waits) news = drain_waits_.insert(name).second || news;
   if (!news || text.empty()) return;
-  event(metrics::Level::kInfo, "drain_waits", fmt::format("for=\"{}\"", text));
+  event(metrics::Level::kInfo, "drain_waits", "for=" + in_quotes(text));
 }
 
 void Supervisor::show_progress() {

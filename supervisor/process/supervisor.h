@@ -1,15 +1,18 @@
 // A feed from its first process to its last: starts the workers, answers clients, lets the feed
 // end.
 //
-//   starting --all workers ready--> running --first signal, stop request--> draining
+//   starting --all workers ready--> running --SIGTERM, SIGINT, stop request--> draining
 //   running, draining --all lanes finished--> lingering --every group has had its batches--> end
-//   (0) any --second signal, drain_timeout_s, stop now--> stopping --workers gone--> end (0) any
-//   --a worker died for good--> failing --workers gone--> end (1); trainers get the reason
+//   (0)
+//   any --second of these, SIGQUIT, drain_timeout_s, stop now--> stopping --workers gone--> end (0)
+//   any --a worker died for good--> failing --workers gone--> end (1); trainers get the reason
 //
 // While it lingers, published batches stay readable and those of dead trainers go to others
 // (linger.h). One thread, one event loop (a snapshot is copied by another thread); the data path
 // does not need it.
 #pragma once
+
+#include <unistd.h>
 
 #include <deque>
 #include <map>
@@ -24,6 +27,7 @@
 #include "supervisor/metrics/bottleneck.h"
 #include "supervisor/metrics/history.h"
 #include "supervisor/metrics/talk.h"
+#include "supervisor/process/reserve.h"
 #include "supervisor/process/scale_task.h"
 #include "supervisor/process/snapshot_task.h"
 #include "supervisor/process/worker.h"
@@ -76,7 +80,7 @@ class Supervisor {
   enum class Stage { kStarting, kRunning, kDraining, kLingering, kStopping, kFailing };
 
   void watch_signals();
-  void on_signal(int signal);
+  void on_signal(int signal, pid_t from);
   void declare_groups(Output& output);
   void make_workers();
   void take_over();
@@ -152,6 +156,12 @@ class Supervisor {
   void follow_configuration();
   [[nodiscard]] std::string stage_name(std::uint32_t stage) const;
 
+  // What is wrong with the surroundings (supervisor_place.cc).
+  void keep_place();
+  [[nodiscard]] Status restore_place();
+  void note_problem(const std::string& what, const std::string& text);
+  [[nodiscard]] std::vector<std::string> problems() const;
+
   FeedRun run_;
   control::FeedLock& lock_;
   metrics::Talk& talk_;
@@ -167,6 +177,17 @@ class Supervisor {
         : memory(of), groups(of), trainers(loop, of, groups, schema, report) {}
   };
   std::vector<std::unique_ptr<Output>> outputs_;
+  DescriptorReserve reserve_{kReserveForRestart + kReserveForClients};
+  // Asked for once, while there are descriptors.
+  const std::string boot_ = control::boot_id();
+  const Identity self_{::getpid(), start_ticks(::getpid()).value_or(0)};
+  const std::vector<std::pair<std::string, Identity>> workers_before_;  // of an earlier supervisor
+  bool record_due_ = false;  // the record could not be written
+  struct Problem {
+    std::string text;
+    std::uint64_t times = 0;
+  };
+  std::map<std::string, Problem> problems_;  // by what is troubled
   metrics::Sampler sampler_;
   metrics::History history_;
   metrics::Anchors anchors_;

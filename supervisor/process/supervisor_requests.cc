@@ -16,6 +16,7 @@
 #include "proto/plan.pb.h"
 #include "proto/snapshot.pb.h"
 #include "proto/worker.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/control/hex.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/metrics/status.h"
@@ -65,6 +66,7 @@ void Supervisor::fill_status(StatusReply& status) const {
   status.set_memory_bytes(layout::memory_sum(memory_.layout()));
   status.set_config_file(run_.config_file);
   status.set_socket(run_.socket);
+  for (const std::string& problem : problems()) status.add_problems(problem);
   for (const std::string& note : metrics::progress_notes(memory_)) status.add_progress(note);
   std::vector<metrics::GroupFacts> facts;
   for (const std::unique_ptr<Worker>& worker : workers_) {
@@ -368,13 +370,13 @@ void Supervisor::snapshot_done(const Result<SnapshotTask::Facts>& result) {
     out.set_total_ms(result->total_ms);
     event(metrics::Level::kInfo, "snapshot_taken",
           fmt::format("directory={} bytes={} newest_batch={} pause_us={} total_ms={}",
-                      result->directory, result->bytes, result->newest_batch, result->pause_us,
-                      result->total_ms));
+                      log_value(result->directory), result->bytes, result->newest_batch,
+                      result->pause_us, result->total_ms));
   } else {
     reply.set_error(Reply::INTERNAL);
     reply.set_text(result.error().message());
     event(metrics::Level::kWarn, "snapshot_failed",
-          fmt::format("reason=\"{}\"", result.error().message()));
+          "reason=" + in_quotes(result.error().message()));
   }
   server_->send(snapshot_asker_.first, reply);
   snapshot_.reset();

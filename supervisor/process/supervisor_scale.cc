@@ -7,6 +7,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/process/supervisor.h"
 
 namespace ringfeed::process {
@@ -78,7 +79,7 @@ void Supervisor::scale_done(const Result<ScaleTask::Facts>& result) {
     to_scale_.push_back(scale_->node());  // later
   } else {
     event(metrics::Level::kWarn, "stage_not_scaled",
-          fmt::format("stage={} reason=\"{}\"", stage, result.error().message()));
+          fmt::format("stage={} reason={}", stage, in_quotes(result.error().message())));
   }
   if (scale_asker_) {
     Reply reply;
@@ -113,7 +114,7 @@ void Supervisor::follow_configuration() {
     const std::string wrong = cannot_scale(memory_, laid_out.stage, laid_out.lanes, found);
     if (wrong.empty()) return scale(node, laid_out.lanes, 0);
     event(metrics::Level::kWarn, "stage_not_scaled",
-          fmt::format("stage={} reason=\"{}\"", stage_name(laid_out.stage), wrong));
+          fmt::format("stage={} reason={}", stage_name(laid_out.stage), in_quotes(wrong)));
   }
 }
 

@@ -8,12 +8,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <utility>
 #include <vector>
 
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/control/packet.h"
 
 namespace ringfeed::process {
@@ -21,6 +23,9 @@ namespace {
 
 // In the reason of a lost feed: enough to see why, short enough for one sentence.
 constexpr std::size_t kLastWordsLines = 3;
+
+// What a log pipe holds, and a little more: of a process that is dead everything is read at once.
+constexpr int kReadsPerTurn = 20;
 
 // A signal that a thread gets for what it did itself (workers/runtime/fault.h).
 bool is_fault(const Ending& ending) {
@@ -89,6 +94,12 @@ void Worker::start() {
   set_desires(desire_);
   spawn();
   state_ = ChildState::kStarting;
+}
+
+void Worker::start_late() {
+  set_desires(desire_);
+  state_ = ChildState::kStarting;
+  spawn_or_count();
 }
 
 void Worker::spawn() {
@@ -192,7 +203,8 @@ void Worker::read_messages() {
 void Worker::read_log() {
   if (!process_.log) return;
   std::array<char, 65536> bytes;
-  for (;;) {
+  // Not to the end: a process that never ceases to talk would keep the others from their turn.
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
     const ssize_t n = ::read(process_.log.get(), bytes.data(), bytes.size());
     if (n > 0) {
       tail_.take({bytes.data(), static_cast<std::size_t>(n)}, hooks_.on_line);
@@ -394,15 +406,71 @@ void Worker::after_end(const Ending& ending) {
                                       : ChildEvent::kDiedLater);
 }
 
-void Worker::spawn_or_count() {
+void Worker::abandon_start() {
+  kill();
+  if (process_.pidfd) static_cast<void>(reap(process_.pidfd));
+  forget_process();
+}
+
+void Worker::spawn_with_reserve() {
+  try {
+    return spawn();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNoMemory || rules_.reserve == nullptr ||
+        rules_.reserve->give_up(kReserveForRestart) == 0) {
+      throw;
+    }
+  }
+  abandon_start();
+  --starts_;
   try {
     spawn();
+  } catch (...) {
+    rules_.reserve->refill();
+    throw;
+  }
+  rules_.reserve->refill();
+}
+
+void Worker::wait_out(const std::string& why) {
+  --starts_;
+  ++starved_;
+  starved_why_ = why;
+  starved_ms_ = starved_ms_ == 0 ? kStarvedMsMin : std::min(2 * starved_ms_, kStarvedMsMax);
+  if (std::has_single_bit(starved_)) {
+    hooks_.on_event("warn", "worker_starved",
+                    fmt::format("group={} times={} again_in_ms={} reason={}", name(), starved_,
+                                starved_ms_, in_quotes(why)));
+  }
+  delay_ms_ = starved_ms_;
+  if (state_ != ChildState::kDone) return apply(ChildEvent::kDiedLater);
+  timer_ = loop_.after(delay_ms_, [this] {
+    timer_.reset();
+    spawn_or_count();
+  });
+}
+
+std::string Worker::starvation() const {
+  if (starved_ == 0) return {};
+  return fmt::format(
+      "stage group '{}' has no process, {} starts have failed for want of resources: {}: raise the "
+      "limit, or end what else uses them; it is tried again every {} ms at the latest",
+      name(), starved_, starved_why_, kStarvedMsMax);
+}
+
+void Worker::spawn_or_count() {
+  try {
+    spawn_with_reserve();
+    if (starved_ != 0) {
+      hooks_.on_event("info", "worker_starved_no_more",
+                      fmt::format("group={} times={}", name(), starved_));
+    }
+    starved_ = starved_ms_ = 0;
   } catch (const Error& error) {
-    // The system has no room for a process now: as if it had died at once.
+    abandon_start();
+    if (error.code() == ErrorCode::kNoMemory) return wait_out(error.message());
+    // As if it had died at once.
     failure_ = error.message();
-    kill();
-    if (process_.pidfd) static_cast<void>(reap(process_.pidfd));
-    forget_process();
     Ending ending;
     ending.exited = true;
     ending.status = 127;

@@ -8,6 +8,10 @@
 //
 // A process whose lanes have all finished says so and stays, idle, until the feed is over: it holds
 // the memory, should the supervisor die. For the same reason it has a successor if it dies.
+//
+// A system that has no descriptors, processes or memory to give is no death of the stage: the start
+// is tried again with what the reserve holds, then with backoff (kStarvedMsMin to kStarvedMsMax)
+// until it succeeds.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +24,7 @@
 #include "supervisor/process/child.h"
 #include "supervisor/process/event_loop.h"
 #include "supervisor/process/log_tail.h"
+#include "supervisor/process/reserve.h"
 #include "supervisor/process/restart_budget.h"
 #include "supervisor/process/spawn.h"
 #include "supervisor/process/suspects.h"
@@ -37,6 +42,7 @@ struct WorkerRules {
   RestartLimits restarts;
   std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
   std::uint64_t stop_ms = 3'000;   // after an order to stop: then it is killed
+  DescriptorReserve* reserve = nullptr;
 };
 
 // A record that is set aside, and why.
@@ -72,8 +78,14 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  static constexpr std::uint64_t kStarvedMsMin = 10;
+  static constexpr std::uint64_t kStarvedMsMax = 1'000;
+
   // The first start. Throws Error if the system refuses it.
   void start();
+  // The first start in a feed that lives already: what the system refuses is waited out, or
+  // counted.
+  void start_late();
   // A process that an earlier supervisor started runs the lanes: it is watched from now on. False:
   // it has just ended.
   [[nodiscard]] bool adopt(const Identity& process);
@@ -105,12 +117,17 @@ class Worker {
   [[nodiscard]] const Identity& identity() const { return process_.identity; }
   [[nodiscard]] std::uint32_t restarts() const { return starts_ == 0 ? 0 : starts_ - 1; }
   [[nodiscard]] std::uint64_t started_ms() const { return started_ms_; }
+  // Why there is no process, if the system has nothing to start one with: a sentence, else "".
+  [[nodiscard]] std::string starvation() const;
   // now_ms() when the present process said that it is ready.
   [[nodiscard]] std::uint64_t ready_ms() const { return ready_ms_; }
 
  private:
   void spawn();
+  void spawn_with_reserve();
   void spawn_or_count();
+  void abandon_start();
+  void wait_out(const std::string& why);
   void watch_links();
   void send_setup();
   void read_messages();
@@ -158,8 +175,11 @@ class Worker {
   std::uint64_t park_ticket_ = 0;                   // 0: they run
   std::optional<EventLoop::TimerId> timer_;         // backoff, or patience with a stop
   std::uint64_t delay_ms_ = 0;
-  bool ended_ = false;   // the feed is: nobody has to hold its memory any more
-  std::string failure_;  // what the process said about its end
+  bool ended_ = false;            // the feed is: nobody has to hold its memory any more
+  std::string failure_;           // what the process said about its end
+  std::uint64_t starved_ = 0;     // starts in a row for which the system had nothing to give
+  std::uint64_t starved_ms_ = 0;  // until the next one
+  std::string starved_why_;
   bool permanent_ = false;
   std::string obituary_;
 };

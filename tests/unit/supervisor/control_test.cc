@@ -1,10 +1,13 @@
 // Specification of supervisor/control, but for groups: where sockets lie, one supervisor a name,
 // packets with descriptors, who may talk.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,7 +94,7 @@ using Lock = Directory;
 TEST_F(Lock, ANameHasOneSupervisorAndTheOtherIsTold) {
   const std::string path = lock_path(directory_, "lc0");
   FeedLock held = FeedLock::take(path, "lc0").value_or_throw();
-  held.write({.supervisor = {4711, 1}, .workers = {}, .files = {}});
+  held.write({.supervisor = {4711, 1}, .workers = {}, .files = {}}).or_throw();
   const Result<FeedLock> second = FeedLock::take(path, "lc0");
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.error().code(), ErrorCode::kBusy);
@@ -109,7 +112,7 @@ TEST_F(Lock, WhatADeadSupervisorLeftIsKnown) {
                           .files = {"/dev/shm/a file"}};
   {
     FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
-    lock.write(record);
+    lock.write(record).or_throw();
   }  // the process dies: the kernel drops the lock, the file stays
   const FeedLock next = FeedLock::take(path, "lc0").value_or_throw();
   EXPECT_EQ(next.left_behind().supervisor, record.supervisor);
@@ -153,6 +156,50 @@ TEST_F(Lock, OrphansAreEndedOnlyIfTheyAreWhoTheyWere) {
   EXPECT_TRUE(process::is_alive(stranger));
   ASSERT_TRUE(process::kill_process(stranger, SIGKILL));
   ::waitpid(stranger.pid, &status, 0);
+}
+
+TEST_F(Lock, ALockWhoseDirectoryHasGoneIsTakenAgainUnderTheSameName) {
+  const std::string path = lock_path(directory_, "lc0");
+  FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+  ASSERT_TRUE(lock.in_place());
+  std::filesystem::remove_all(directory_);
+  EXPECT_FALSE(lock.in_place());
+  EXPECT_FALSE(lock.write({.feed_id = "0123456789abcdef"}).ok());
+  EXPECT_FALSE(lock.take_again("lc0", "0123456789abcdef").ok());
+  prepare_directory(directory_, "lc0");
+  lock.take_again("lc0", "0123456789abcdef").or_throw();
+  EXPECT_TRUE(lock.in_place());
+  EXPECT_EQ(FeedLock::take(path, "lc0").error().code(), ErrorCode::kBusy);
+}
+
+TEST_F(Lock, WhoseNameIsAnothersByNowTouchesNothingOfHis) {
+  const std::string path = lock_path(directory_, "lc0");
+  FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+  std::filesystem::remove(path);
+  {
+    FeedLock other = FeedLock::take(path, "lc0").value_or_throw();
+    other.write({.supervisor = {4711, 1}}).or_throw();
+    const Status refused = lock.take_again("lc0", "x");
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message(), HasSubstr("process 4711"));
+    lock.remove();
+    EXPECT_TRUE(other.in_place());
+    EXPECT_TRUE(std::filesystem::exists(directory_ + "/lc0.state"));
+  }
+}
+
+TEST_F(Lock, AFeedThatGoesOnUnderTheNameIsNotWrittenOver) {
+  const std::string path = lock_path(directory_, "lc0");
+  FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+  std::filesystem::remove(path);
+  const process::Identity living{::getpid(), process::start_ticks(::getpid()).value()};
+  {
+    FeedLock other = FeedLock::take(path, "lc0").value_or_throw();
+    other.write({.workers = {{"pool", living}}, .boot = boot_id(), .feed_id = "another"})
+        .or_throw();
+  }  // its supervisor dies, its worker lives
+  EXPECT_THAT(lock.take_again("lc0", "this").error().message(), HasSubstr("another feed 'lc0'"));
+  EXPECT_TRUE(lock.take_again("lc0", "another").ok()) << "its own record";
 }
 
 class Pair : public ::testing::Test {
@@ -282,6 +329,262 @@ TEST_F(Server, BytesThatAreNoRequestGetASentence) {
   int status = 0;
   while (::waitpid(child, &status, WNOHANG) == 0) loop_.run_once(10);
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Clients are connections of this process, or of others where that matters.
+class Crowd : public Directory {
+ protected:
+  Crowd() : path_(socket_path(directory_, "lc0")) { serve({}); }
+  ~Crowd() override {
+    for (const pid_t pid : children_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  void serve(const ServerLimits& limits, process::DescriptorReserve* reserve = nullptr) {
+    server_.reset();
+    server_ = std::make_unique<ControlServer>(
+        loop_, path_,
+        ControlServer::Handlers{
+            [this](ConnectionId id, const Request& request) {
+              Reply reply;
+              reply.set_id(request.id());
+              if (request.has_attach()) reply.mutable_attach();
+              if (request.has_status()) reply.mutable_status();
+              if (request.has_stop()) throw Error(ErrorCode::kIo, "no");
+              server_->send(id, reply);
+            },
+            [](ConnectionId) {},
+            [this](std::uint64_t times, const std::string&) { starved_.push_back(times); }},
+        reserve, limits);
+  }
+  shm::Fd connect() {
+    shm::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, path_.size());
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return socket;
+  }
+  // Connected and accepted, or refused.
+  shm::Fd silent() {
+    shm::Fd socket = connect();
+    loop_.run_once(0);
+    return socket;
+  }
+  // A process with so many connections that say nothing; it has them when this returns.
+  void process_with(int count) {
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      std::vector<shm::Fd> sockets;
+      for (int i = 0; i < count; ++i) {
+        sockets.push_back(connect());
+        (void)!::write(ready[1], "x", 1);
+      }
+      for (;;) ::pause();
+    }
+    children_.push_back(pid);
+    for (int i = 0; i < count; ++i) {
+      char byte = 0;
+      ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+      loop_.run_once(0);
+    }
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  Reply ask(const shm::Fd& socket, const Request& request) {
+    static_cast<void>(send_packet(socket.get(), request.SerializeAsString()));
+    return answer(socket);
+  }
+  // What the server says there next; an empty one at the end.
+  Reply answer(const shm::Fd& socket) {
+    Reply reply;
+    for (;;) {
+      const Packet packet = receive_packet(socket.get()).value_or_throw();
+      if (packet.end) return reply;
+      if (!packet.empty) {
+        reply.ParseFromString(packet.bytes);
+        return reply;
+      }
+      loop_.run_once(10);
+    }
+  }
+  static Request attach_request() {
+    Request request;
+    request.set_id(1);
+    request.mutable_attach();
+    return request;
+  }
+  static Request status_request() {
+    Request request;
+    request.set_id(1);
+    request.mutable_status();
+    return request;
+  }
+
+  process::EventLoop loop_;
+  std::string path_;
+  std::vector<std::uint64_t> starved_;
+  std::vector<pid_t> children_;
+  std::unique_ptr<ControlServer> server_;
+};
+
+TEST_F(Crowd, WhoSaysNothingIsToldSoAndDisconnected) {
+  serve({.silent_ms = 1});
+  const shm::Fd client = silent();
+  const Reply said = answer(client);
+  EXPECT_EQ(said.error(), Reply::BAD_REQUEST);
+  EXPECT_THAT(said.text(), HasSubstr("nothing was asked of the supervisor of feed 'lc0'"));
+  EXPECT_EQ(answer(client).error(), Reply::NONE) << "the end";
+  EXPECT_EQ(server_->connections(), 0U);
+}
+
+TEST_F(Crowd, WhoHasAskedMayBeSilent) {
+  serve({.silent_ms = 50});
+  const shm::Fd client = connect();
+  EXPECT_TRUE(ask(client, status_request()).has_status());
+  const shm::Fd other = silent();
+  EXPECT_EQ(answer(other).error(), Reply::BAD_REQUEST);
+  EXPECT_TRUE(ask(client, status_request()).has_status());
+}
+
+TEST_F(Crowd, OneProcessHasItsShareAndNoMore) {
+  serve({.per_process = 3});
+  std::vector<shm::Fd> clients;
+  for (int i = 0; i < 3; ++i) clients.push_back(silent());
+  const shm::Fd refused = connect();
+  const Reply said = ask(refused, status_request());
+  EXPECT_EQ(said.error(), Reply::FULL);
+  EXPECT_THAT(said.text(), AllOf(HasSubstr(fmt::format("process {}", ::getpid())),
+                                 HasSubstr("3 connections to feed 'lc0'")));
+  process_with(1);
+  EXPECT_EQ(server_->connections(), 4U) << "another one has a share of its own";
+}
+
+TEST_F(Crowd, SilentConnectionsShutNobodyOut) {
+  for (int i = 0; i < 10; ++i) process_with(60);
+  EXPECT_EQ(server_->connections(), 512U);
+  const shm::Fd operator_ = connect();
+  EXPECT_TRUE(ask(operator_, status_request()).has_status());
+  const shm::Fd trainer = connect();
+  EXPECT_TRUE(ask(trainer, attach_request()).has_attach());
+  process_with(60);
+  EXPECT_TRUE(ask(trainer, status_request()).has_status()) << "members stay";
+}
+
+TEST_F(Crowd, TheLastPlacesAreForOperators) {
+  serve({.connections = 8, .reserved = 2, .per_process = 8});
+  std::vector<shm::Fd> members;
+  for (int i = 0; i < 6; ++i) {
+    members.push_back(connect());
+    ASSERT_TRUE(ask(members.back(), attach_request()).has_attach());
+  }
+  const shm::Fd refused = connect();
+  const Reply said = ask(refused, attach_request());
+  EXPECT_EQ(said.error(), Reply::FULL);
+  EXPECT_THAT(said.text(), AllOf(HasSubstr("serves 7 connections already"),
+                                 HasSubstr("2 are kept for status and stop")));
+  const shm::Fd operator_ = connect();
+  EXPECT_TRUE(ask(operator_, status_request()).has_status());
+  for (const shm::Fd& member : members) EXPECT_TRUE(ask(member, status_request()).has_status());
+}
+
+TEST_F(Crowd, WhenNobodyGivesWayTheReasonIsSaid) {
+  serve({.connections = 3, .reserved = 0, .per_process = 10});
+  std::vector<shm::Fd> members;
+  for (int i = 0; i < 3; ++i) {
+    members.push_back(connect());
+    ASSERT_TRUE(ask(members.back(), attach_request()).has_attach());
+  }
+  const Reply said = ask(connect(), status_request());
+  EXPECT_EQ(said.error(), Reply::FULL);
+  EXPECT_THAT(said.text(), HasSubstr("serves 3 connections already, which is the most"));
+}
+
+TEST_F(Crowd, ARefusalReachesAClientThatHasSentItsRequestTooLate) {
+  serve({.per_process = 1});
+  const shm::Fd first = silent();
+  const shm::Fd refused = silent();  // refused and closed before it says anything
+  const Reply said = ask(refused, status_request());
+  EXPECT_EQ(said.error(), Reply::FULL);
+}
+
+TEST_F(Crowd, WhatARequestThrowsIsItsAnswer) {
+  const shm::Fd client = connect();
+  Request request;
+  request.set_id(7);
+  request.mutable_stop();
+  const Reply said = ask(client, request);
+  EXPECT_EQ(said.error(), Reply::INTERNAL);
+  EXPECT_EQ(said.id(), 7U);
+  EXPECT_TRUE(ask(client, status_request()).has_status());
+}
+
+TEST_F(Crowd, ASocketWhoseNameHasGoneIsMadeAgainAndConnectionsStay) {
+  const shm::Fd before = connect();
+  EXPECT_TRUE(ask(before, status_request()).has_status());
+  ASSERT_TRUE(server_->in_place());
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(server_->in_place());
+  server_->listen_again().or_throw();
+  EXPECT_TRUE(server_->in_place());
+  const shm::Fd after = connect();
+  EXPECT_TRUE(ask(after, status_request()).has_status());
+  EXPECT_TRUE(ask(before, status_request()).has_status());
+  std::filesystem::remove(path_);
+  std::ofstream(path_) << "another's";
+  server_.reset();
+  EXPECT_TRUE(std::filesystem::exists(path_)) << "what is not its own is left";
+}
+
+// In a process of its own, whose limit is what it has open.
+class Starving : public Crowd {
+ protected:
+  // Runs `body` there; it returns whether all was well.
+  template <typename Body>
+  void starve(Body&& body) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      process::DescriptorReserve reserve(process::kReserveForRestart + process::kReserveForClients);
+      serve({}, &reserve);
+      waiting_.push_back(connect());  // made before: this process is the client as well
+      waiting_.push_back(connect());
+      const int next = ::dup(0);
+      ::close(next);
+      const rlimit limit{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      ::_exit(body(reserve) && !HasFailure() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  std::vector<shm::Fd> waiting_;
+};
+
+TEST_F(Starving, AnOperatorIsAnsweredOnTheReserveAndATrainerIsToldWhy) {
+  starve([this](process::DescriptorReserve& reserve) {
+    EXPECT_TRUE(ask(waiting_[0], status_request()).has_status());
+    EXPECT_LT(reserve.size(), process::kReserveForRestart + process::kReserveForClients);
+    const Reply said = ask(waiting_[1], attach_request());
+    EXPECT_EQ(said.error(), Reply::FULL);
+    EXPECT_THAT(said.text(), HasSubstr("no descriptors left: raise its limit"));
+    return true;
+  });
+}
+
+TEST_F(Starving, AQueueOfClientsCostsNoProcessorTime) {
+  starve([this](process::DescriptorReserve& reserve) {
+    reserve.give_up(100);
+    while (::open("/dev/null", O_RDONLY) >= 0) {
+    }
+    // Nothing can be accepted, and the queue stays full: rounds pass only when the rest is over.
+    for (int i = 0; i < 6; ++i) loop_.run_once(-1);
+    EXPECT_GE(starved_.size(), 4U) << "most rounds were a rest that was over";
+    return true;
+  });
 }
 
 TEST(Client, AFeedThatIsNotThereIsNoError) {

@@ -3,8 +3,11 @@
 #include "supervisor/process/supervisor.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +20,7 @@
 #include "supervisor/control/client.h"
 #include "supervisor/control/packet.h"
 #include "supervisor/control/place.h"
+#include "supervisor/metrics/show.h"
 #include "tests/unit/supervisor/feed_maker.h"
 
 namespace ringfeed::process {
@@ -49,13 +53,15 @@ class RunningFeed : public ::testing::Test {
     pid_ = ::fork();
     if (pid_ != 0) return;
     ::setenv("RINGFEED_FAKE", behaviour.c_str(), 1);
-    const int err = ::open(said_path().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int err = error_fd_ >= 0
+                        ? error_fd_
+                        : ::open(said_path().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ::dup2(err, STDERR_FILENO);
     int status = 99;
     try {
       control::FeedLock lock =
           control::FeedLock::take(control::lock_path(directory_, "test"), "test").value_or_throw();
-      metrics::Talk talk(metrics::Level::kInfo, "");
+      metrics::Talk talk(metrics::Level::kInfo, log_file_);
       const FeedRun run{.config = feed_.config,
                         .plan = feed_.plan,
                         .seed = 1,
@@ -124,6 +130,32 @@ class RunningFeed : public ::testing::Test {
 
   std::string directory_;
   test::PlannedFeed feed_;
+  // Until the text is there; the test's own time limit ends what never comes.
+  static void wait_for(const std::string& file, const std::string& text) {
+    while (contents(file).find(text) == std::string::npos) ::usleep(1000);
+  }
+  static std::string contents(const std::string& file) {
+    std::ifstream in(file);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  // Kills the process of the stage's group and returns when there is another one.
+  StatusReply replaced(control::ControlClient& client, int stage) {
+    const std::uint32_t before = status(client).stages(stage).lanes(0).pid();
+    ::kill(static_cast<pid_t>(before), SIGKILL);
+    return status_when(client, [&](const StatusReply& now) {
+      const std::uint32_t pid = now.stages(stage).lanes(0).pid();
+      return pid != 0 && pid != before && all_lanes_run(now);
+    });
+  }
+  static bool all_lanes_run(const StatusReply& status) {
+    for (const StageStatus& stage : status.stages()) {
+      if (stage.lanes(0).pid() == 0) return false;
+    }
+    return true;
+  }
+
+  int error_fd_ = -1;  // of the feed; -1: a file
+  std::string log_file_;
   pid_t pid_ = 0;
   std::uint64_t id_ = 0;
 };
@@ -234,6 +266,177 @@ TEST_F(RunningFeed, ARecordThatKillsTooOftenIsSetAside) {
   EXPECT_EQ(wait(), 0);
 }
 
+TEST_F(RunningFeed, WarningsOfASchedulerEndNobody) {
+  start("serve");
+  control::ControlClient client = connect();
+  const StatusReply before = status_when(client, all_running);
+  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, SIGRTMIN + 3}) {
+    for (int stage = 0; stage < before.stages_size(); ++stage) {
+      ::kill(static_cast<pid_t>(before.stages(stage).lanes(0).pid()), signal);
+    }
+    ::kill(pid_, signal);
+    wait_for(said_path(), fmt::format("signal_ignored feed=test signal={} ", signal));
+  }
+  const StatusReply after = status(client);
+  EXPECT_EQ(after.state(), before.state());
+  for (int stage = 0; stage < after.stages_size(); ++stage) {
+    EXPECT_EQ(after.stages(stage).lanes(0).pid(), before.stages(stage).lanes(0).pid());
+  }
+  EXPECT_THAT(said(), ::testing::Not(HasSubstr("feed_draining")));
+  ::kill(pid_, SIGQUIT);
+  EXPECT_EQ(wait(), 0);
+  EXPECT_THAT(said(), AllOf(HasSubstr("feed_stopping"), HasSubstr("signal 3")));
+}
+
+TEST_F(RunningFeed, WhatWasBlockedOrIgnoredBeforeChangesNothing) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, &before);
+  for (const int signal : {SIGHUP, SIGTERM, SIGCHLD, SIGUSR1}) ::signal(signal, SIG_IGN);
+  start("serve");
+  for (const int signal : {SIGHUP, SIGTERM, SIGCHLD, SIGUSR1}) ::signal(signal, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  ::kill(pid_, SIGUSR1);
+  wait_for(said_path(), "signal_ignored feed=test signal=10 ");
+  replaced(client, 0);
+  EXPECT_THAT(said(), HasSubstr("worker_died feed=test group=front signal=9"));
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(wait(), 0);
+  EXPECT_THAT(said(), HasSubstr("feed_draining"));
+}
+
+TEST_F(RunningFeed, AHangupOpensTheLogAnew) {
+  log_file_ = directory_ + "/log";
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  std::filesystem::rename(log_file_, log_file_ + ".1");
+  ::kill(pid_, SIGHUP);
+  while (!std::filesystem::exists(log_file_)) ::usleep(1000);
+  wait_for(log_file_, "log_reopened");
+  EXPECT_THAT(contents(log_file_ + ".1"), HasSubstr("feed_started"));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0);
+  EXPECT_THAT(contents(log_file_), HasSubstr("feed_ended"));
+}
+
+TEST_F(RunningFeed, AStandardErrorThatNobodyReadsKeepsNoStageFromBeingReplaced) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+  const std::string filler(4096, '.');
+  while (::write(ends[1], filler.data(), filler.size()) > 0) {
+  }
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, 0), 0);
+  error_fd_ = ends[1];
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  for (int i = 0; i < 3; ++i) replaced(client, 0);
+  const StatusReply shown = status(client);
+  ASSERT_EQ(shown.problems_size(), 1);
+  EXPECT_THAT(shown.problems(0), HasSubstr("standard error takes no lines"));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0) << "the end waits for no reader either";
+  EXPECT_TRUE(nothing_left());
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST_F(RunningFeed, ADirectoryThatVanishesIsMadeAgainAndTheFeedGoesOn) {
+  directory_ += "/sockets";
+  control::prepare_directory(directory_, "test");
+  log_file_ = directory_ + "/../log";
+  start("serve");
+  control::ControlClient before = connect();
+  status_when(before, all_running);
+  for (int i = 0; i < 3; ++i) {
+    std::filesystem::remove_all(directory_);
+    replaced(before, 0);
+    control::ControlClient after = connect();
+    EXPECT_EQ(status(after).supervisor_pid(), static_cast<std::uint32_t>(pid_));
+    struct stat info {};
+    ASSERT_EQ(::stat(directory_.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0700U);
+    status_when(before, [](const StatusReply& now) { return now.problems().empty(); });
+    EXPECT_THAT(contents(directory_ + "/test.state"), HasSubstr("supervisor"));
+  }
+  EXPECT_THAT(contents(log_file_), ::testing::Not(HasSubstr("feed_failed")));
+  request_stop(before, true);
+  EXPECT_EQ(wait(), 0);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(RunningFeed, AnotherFeedThatHasTakenTheNameMeanwhileIsNotDisturbed) {
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  std::filesystem::remove(control::lock_path(directory_, "test"));
+  {
+    control::FeedLock other =
+        control::FeedLock::take(control::lock_path(directory_, "test"), "test").value_or_throw();
+    other.write({.supervisor = {4711, 1}, .feed_id = "another"}).or_throw();
+    const StatusReply shown =
+        status_when(client, [](const StatusReply& now) { return now.problems_size() != 0; });
+    EXPECT_THAT(shown.problems(0),
+                AllOf(HasSubstr("new trainers do not find the feed"), HasSubstr("process 4711")));
+    replaced(client, 0);
+  }
+  status_when(client, [](const StatusReply& now) { return now.problems().empty(); });
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(RunningFeed, AStartWithoutDescriptorsIsWaitedOutAndIsNoDeath) {
+  start("serve");
+  control::ControlClient client = connect();
+  const StatusReply before = status_when(client, all_running);
+  rlimit limit{};
+  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, nullptr, &limit), 0);
+  const rlimit none{3, limit.rlim_max};
+  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, &none, nullptr), 0);
+  ::kill(static_cast<pid_t>(before.stages(0).lanes(0).pid()), SIGKILL);
+  const StatusReply starved = status_when(client, [](const StatusReply& now) {
+    return now.problems_size() == 1 && now.problems(0).find(", 4 starts") != std::string::npos;
+  });
+  EXPECT_THAT(starved.problems(0), AllOf(HasSubstr("stage group 'front' has no process"),
+                                         HasSubstr("Too many open files")));
+  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, &limit, nullptr), 0);
+  const StatusReply after = status_when(
+      client, [](const StatusReply& now) { return now.problems().empty() && all_lanes_run(now); });
+  EXPECT_EQ(after.stages(0).lanes(0).restarts(), 1U);
+  EXPECT_THAT(said(),
+              AllOf(HasSubstr("worker_starved feed=test group=front times=4"),
+                    HasSubstr("worker_starved_no_more"), ::testing::Not(HasSubstr("deaths=2"))));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0);
+}
+
+TEST_F(RunningFeed, ARestartHasDescriptorsWhenAllAreUsedUp) {
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  // As many as there are; what the dead process had is taken by others as well.
+  std::size_t open = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid_))) {
+    ++open;
+  }
+  rlimit limit{};
+  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, nullptr, &limit), 0);
+  const rlimit used_up{open, limit.rlim_max};
+  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, &used_up, nullptr), 0);
+  replaced(client, 0);
+  replaced(client, 2);
+  EXPECT_THAT(said(), ::testing::Not(HasSubstr("worker_starved ")));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0);
+}
+
 // A trainer by hand: libringfeed has tests of its own.
 class Attached : public RunningFeed {
  protected:
@@ -265,6 +468,7 @@ TEST_F(Attached, ATrainerIsShownUntilItLeaves) {
   ASSERT_EQ(shown.trainers_size(), 1);
   EXPECT_EQ(shown.trainers(0).pid(), static_cast<std::uint32_t>(::getpid()));
   EXPECT_EQ(shown.trainers(0).client(), "by hand");
+  EXPECT_THAT(said(), HasSubstr("client=\"by hand\""));
   EXPECT_EQ(trainer.call(attach_request()).error(), Reply::BAD_REQUEST) << "one place a connection";
   Request detach;
   detach.set_id(2);
@@ -300,6 +504,25 @@ TEST_F(Attached, AClosedConnectionIsNoDeathButADeathIs) {
   EXPECT_EQ(wait(), 0);
   ::close(go[0]);
   ::close(go[1]);
+}
+
+TEST_F(Attached, NamesForgeNoLinesInTheLogAndOnTheTerminal) {
+  start("serve");
+  control::ControlClient trainer = connect();
+  Request request = attach_request();
+  request.mutable_attach()->set_client("x\nworker_died feed=test\x1b[2J\xff");
+  request.mutable_attach()->set_group("g pid=1\x1b");
+  ASSERT_EQ(trainer.call(request).error(), Reply::NONE);
+  wait_for(said_path(), "trainer_joined");
+  EXPECT_THAT(said(),
+              AllOf(HasSubstr("group=\"g pid=1\\x1b\" member=0"),
+                    HasSubstr("client=\"x\\nworker_died feed=test\\x1b[2J\\xff\""),
+                    ::testing::Not(HasSubstr("\nworker_died")), ::testing::Not(HasSubstr("\x1b"))));
+  const std::string shown = metrics::show_status(status(trainer), nullptr);
+  EXPECT_THAT(shown, AllOf(HasSubstr("x\\nworker_died"), HasSubstr("g pid=1\\x1b"),
+                           ::testing::Not(HasSubstr("\x1b"))));
+  request_stop(trainer, true);
+  EXPECT_EQ(wait(), 0);
 }
 
 TEST_F(Attached, AnotherAbiIsRefusedWithBothVersions) {

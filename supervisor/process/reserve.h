@@ -1,0 +1,33 @@
+// A few descriptors kept for bad times: when the process has used up its limit, or the system its
+// own, they are given up so that what must not fail (the restart of a stage, an answer to `ringfeed
+// status`) has some. They are taken again as soon as there are any.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "ringfeed/shm/segment.h"
+
+namespace ringfeed::process {
+
+// A restart takes eight at a time: setup socket and log pipe with both ends, standard input, the
+// process, the setup, a file that is read.
+inline constexpr std::size_t kReserveForRestart = 12;
+inline constexpr std::size_t kReserveForClients = 4;
+
+class DescriptorReserve {
+ public:
+  explicit DescriptorReserve(std::size_t count) : count_(count) { refill(); }
+
+  // Gives up to `count` back to the system, but keeps `leave`; how many it were.
+  std::size_t give_up(std::size_t count, std::size_t leave = 0);
+  // Takes what is missing, as far as there is any.
+  void refill();
+  [[nodiscard]] std::size_t size() const { return kept_.size(); }
+
+ private:
+  std::size_t count_;
+  std::vector<shm::Fd> kept_;
+};
+
+}  // namespace ringfeed::process
