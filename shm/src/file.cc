@@ -10,6 +10,12 @@
 #include "ringfeed/shm/segment.h"
 
 namespace ringfeed::shm {
+namespace {
+
+// ESRCH: a file of /proc whose process has ended since it was opened.
+bool is_gone(int error) noexcept { return error == ENOENT || error == ESRCH; }
+
+}  // namespace
 
 Result<std::string> read_to_end(int fd, const std::string& name, std::size_t bytes_max) noexcept {
   std::string text;
@@ -18,7 +24,7 @@ Result<std::string> read_to_end(int fd, const std::string& name, std::size_t byt
     const ssize_t got = ::read(fd, block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+      return Error{is_gone(errno) ? ErrorCode::kNotFound : ErrorCode::kIo,
                    fmt::format("{}: {}", name, ::strerrordesc_np(errno))};
     }
     if (got == 0) return text;
@@ -33,7 +39,7 @@ Result<std::string> read_to_end(int fd, const std::string& name, std::size_t byt
 Result<std::string> read_file(const std::string& path, std::size_t bytes_max) noexcept {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) {
-    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+    return Error{is_gone(errno) ? ErrorCode::kNotFound : ErrorCode::kIo,
                  fmt::format("{}: {}", path, ::strerrordesc_np(errno))};
   }
   return read_to_end(file.get(), path, bytes_max);

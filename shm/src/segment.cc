@@ -184,7 +184,7 @@ Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
   if (storage.directory.empty()) {
     fd = Fd(::memfd_create(segment_file_name(spec.name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   } else {
-    path = storage.directory + "/" + segment_file_name(spec.name);
+    path = storage.directory + "/" + segment_file_name(spec.name) + storage.mark;
     // A new file and not the old one cut to nothing: whoever still maps the old one would die of
     // SIGBUS.
     ::unlink(path.c_str());

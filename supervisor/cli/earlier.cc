@@ -1,8 +1,12 @@
 #include "supervisor/cli/earlier.h"
 
+#include <fmt/format.h>
 #include <google/protobuf/util/message_differencer.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <thread>
 
 #include "proto/config.pb.h"
@@ -59,6 +63,17 @@ std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool
   return differencer.Compare(then, wanted) ? std::string() : found;
 }
 
+// How many of the recorded files are where they were. Throws Error (kIo) if that cannot be seen.
+std::size_t files_there(const control::LockRecord& left) {
+  return static_cast<std::size_t>(
+      std::count_if(left.files.begin(), left.files.end(), [](const std::string& file) {
+        struct stat info {};
+        if (::stat(file.c_str(), &info) == 0) return true;
+        if (errno == ENOENT || errno == ENOTDIR) return false;
+        throw Error(ErrorCode::kIo, fmt::format("{}: {}", file, std::strerror(errno)));
+      }));
+}
+
 // A layout with the stage groups that had been formed.
 struct Regrouped {
   std::vector<config::StageGroup> groups;
@@ -103,11 +118,35 @@ std::string saved_unlike(const SnapshotManifest& saved, const DataLoaderConfig& 
   return differences(saved.config(), now, true);
 }
 
-Result<layout::FoundMemory> look_for_feed(const control::LockRecord& left, Prepared& prepared) {
+Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
+  const std::string& feed = prepared.configuration.message().feed();
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    return Error(code,
+                 fmt::format("feed '{}' is not taken over, and what is left of it stays as it "
+                             "is: {}; --fresh would end it and begin anew",
+                             feed, why));
+  };
+  Left out;
+  out.ended = left.over;
+  if (left.over) return out;
+  const std::size_t files = files_there(left);
   shm::FeedId feed_id{};
-  if (left.config.empty() || left.feed_id.size() != feed_id.size() ||
-      left.boot != control::boot_id()) {
-    return Error{ErrorCode::kNotFound, "there is no feed to take over"};
+  if (left.boot != control::boot_id()) {
+    if (files != 0 && left.snapshot.empty()) {
+      throw refuse(ErrorCode::kDamaged,
+                   fmt::format("{} of its {} files are there, but the system has been started "
+                               "since and may not have written all of them: go on from a snapshot "
+                               "with --resume DIR",
+                               files, left.files.size()));
+    }
+    if (!left.config.empty()) out.gone = "the system has been started since";
+    return out;
+  }
+  if (left.config.empty() || left.feed_id.size() != feed_id.size()) {
+    if (anything_lives(left) || files != 0) {
+      throw refuse(ErrorCode::kDamaged, "its record does not say which feed it is");
+    }
+    return out;
   }
   std::copy(left.feed_id.begin(), left.feed_id.end(), feed_id.begin());
   DataLoaderConfig formed;
@@ -115,9 +154,7 @@ Result<layout::FoundMemory> look_for_feed(const control::LockRecord& left, Prepa
   Regrouped then = regroup(prepared, formed);
   const auto look = [&] {
     std::vector<pid_t> holders;
-    for (const auto& [group, worker] : left.workers) {
-      if (process::is_alive(worker)) holders.push_back(worker.pid);
-    }
+    for (const auto& [group, worker] : control::living_workers(left)) holders.push_back(worker.pid);
     return layout::find_memory(then.layout, feed_id, left.files, holders);
   };
   Result<layout::FoundMemory> found = look();
@@ -129,29 +166,46 @@ Result<layout::FoundMemory> look_for_feed(const control::LockRecord& left, Prepa
     std::this_thread::sleep_for(kBetweenLooks);
     found = look();
   }
-  if (!found) return found;
-  const shm::Mapping mapping = shm::map_segment(found->fds[0].get(), false).value_or_throw();
-  const auto& state =
-      *reinterpret_cast<const shm::FeedState*>(mapping.data() + shm::kFeedStateOffset);
-  // acquire, pairs with the release of set_phase().
-  if (state.phase.load(std::memory_order_acquire) ==
-      static_cast<std::uint32_t>(shm::FeedPhase::kFailed)) {
-    return Error{ErrorCode::kIncompatible, "the feed had failed: it is started anew"};
+  if (!found) {
+    const Error& error = found.error();
+    if (error.code() != ErrorCode::kNotFound) throw refuse(error.code(), error.message());
+    if (anything_lives(left)) {
+      throw refuse(ErrorCode::kNotFound,
+                   fmt::format("{} workers live, but {}", control::living_workers(left).size(),
+                               error.message()));
+    }
+    // Files do not die with anybody: somebody has moved them, or their place is not there now.
+    if (!left.files.empty() && (files != 0 || left.snapshot.empty())) {
+      throw refuse(ErrorCode::kNotFound,
+                   fmt::format("{} of its {} files are there; {}: put them back, or go on from a "
+                               "snapshot with --resume DIR",
+                               files, left.files.size(), error.message()));
+    }
+    out.gone = "all its processes have died, and with them its memory";
+    return out;
   }
+  Result<shm::Mapping> mapping = shm::map_segment(found->fds[0].get(), false);
+  if (!mapping) throw refuse(mapping.error().code(), mapping.error().message());
+  const auto& state =
+      *reinterpret_cast<const shm::FeedState*>(mapping->data() + shm::kFeedStateOffset);
+  // acquire, pairs with the release of set_phase().
+  out.ended = state.phase.load(std::memory_order_acquire) ==
+              static_cast<std::uint32_t>(shm::FeedPhase::kFailed);
+  if (out.ended) return out;
   prepared.groups = std::move(then.groups);
   prepared.layout = std::move(then.layout);
-  return found;
+  out.memory = std::move(*found);
+  return out;
 }
 
 Result<layout::FoundMemory> load_snapshot(const std::string& directory,
-                                          const SnapshotManifest& manifest, Prepared& prepared) {
+                                          const SnapshotManifest& manifest, Prepared& prepared,
+                                          const shm::Storage& storage) {
   Regrouped then = regroup(prepared, manifest.stage_groups());
   if (Status room = layout::check_memory(then.layout, memory_limits(prepared)); !room) {
     return room.error();
   }
-  const std::string& storage = prepared.configuration.message().storage().directory();
-  Result<layout::FoundMemory> found =
-      snapshot::load(directory, manifest, then.layout, shm::Storage{storage});
+  Result<layout::FoundMemory> found = snapshot::load(directory, manifest, then.layout, storage);
   if (!found) return found;
   prepared.groups = std::move(then.groups);
   prepared.layout = std::move(then.layout);

@@ -2,6 +2,7 @@
 // snapshot.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "supervisor/cli/prepare.h"
@@ -25,15 +26,21 @@ namespace ringfeed::cli {
 // The same for a snapshot, whose memory may lie elsewhere now.
 [[nodiscard]] std::string saved_unlike(const SnapshotManifest& saved, const DataLoaderConfig& now);
 
-// The memory of the feed that was left, if it can still be had; the groups and so the layout of
-// `prepared` become what they were. Errors: kNotFound (nothing is left), kIncompatible, kDamaged.
-[[nodiscard]] Result<layout::FoundMemory> look_for_feed(const control::LockRecord& left,
-                                                        Prepared& prepared);
+// What has become of the feed that was left.
+struct Left {
+  std::optional<layout::FoundMemory> memory = {};  // it can be taken over
+  bool ended = false;                              // or had come to its end
+  std::string gone = {};                           // or has died with its memory: how
+};
+// With memory, the groups and so the layout of `prepared` become what they were. Throws Error for
+// whatever is neither: something lives or is left and cannot be taken over, or cannot be looked at.
+[[nodiscard]] Left look_for_feed(const control::LockRecord& left, Prepared& prepared);
 
 // New memory with what the snapshot holds; the layout of `prepared` becomes what it was. Errors:
 // those of snapshot::load(), kNoMemory.
 [[nodiscard]] Result<layout::FoundMemory> load_snapshot(const std::string& directory,
                                                         const SnapshotManifest& manifest,
-                                                        Prepared& prepared);
+                                                        Prepared& prepared,
+                                                        const shm::Storage& storage);
 
 }  // namespace ringfeed::cli

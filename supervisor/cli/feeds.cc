@@ -136,8 +136,23 @@ bool end_orphan(const Orphan& orphan) {
     fmt::print("feed {}: {}\n", escaped(orphan.feed), escaped(done));
   }
   ::unlink(control::socket_path(orphan.directory, orphan.feed).c_str());
+  lock->keep(false);
   lock->remove();
   return true;
+}
+
+// Why a dead feed is not to be cleared without being told to; "": it is not worth keeping.
+std::string worth_keeping(const control::FeedLock& lock) {
+  if (!lock.is_whole()) return lock.is_whole().error().message();
+  const std::string where = lock.lives_elsewhere();
+  const control::LockRecord& left = lock.left_behind();
+  if (!where.empty() || left.over || left.boot != control::boot_id()) return where;
+  const auto there = std::count_if(left.files.begin(), left.files.end(), [](const auto& file) {
+    return ::access(file.c_str(), F_OK) == 0;
+  });
+  if (there == 0) return {};
+  return fmt::format("all its processes have died; `ringfeed run CONFIG` goes on from its {} files",
+                     there);
 }
 
 StatusReply ask_status(control::ControlClient& client, std::uint64_t id) {
@@ -424,12 +439,22 @@ int clean(const std::string& directory, bool force) {
         ++left;
         continue;
       }
+      if (const std::string why = force ? "" : worth_keeping(*lock); !why.empty()) {
+        fmt::print(stderr,
+                   "feed {}: {}\n  left as it is; `ringfeed clean --force` removes what is left of "
+                   "all such feeds\n",
+                   feed, why);
+        ++left;
+        continue;
+      }
+      control::remove_unfinished(lock->left_behind());
       for (const std::string& done : control::clear_remains(lock->left_behind())) {
         fmt::print("feed {}: {}\n", escaped(feed), escaped(done));
       }
       if (::unlink(control::socket_path(place, feed).c_str()) == 0) {
         fmt::print("feed {}: removed its socket\n", escaped(feed));
       }
+      lock->keep(false);
       lock->remove();
       fmt::print("feed {}: cleaned\n", escaped(feed));
       ++cleaned;

@@ -31,6 +31,18 @@ std::uint64_t drawn_seed() {
   return seed;
 }
 
+// What another namespace's workers do cannot be seen from here, only that they live.
+void refuse_elsewhere(const control::FeedLock& lock, const std::string& feed) {
+  const std::string where = lock.lives_elsewhere();
+  if (where.empty()) return;
+  throw Error(
+      ErrorCode::kBusy,
+      fmt::format("feed '{}' cannot be taken over from here: {}: run 'ringfeed run' in that "
+                  "namespace, end the workers there, or begin anew with --fresh, which "
+                  "leaves them to end by themselves",
+                  feed, where));
+}
+
 }  // namespace
 
 int check(const ConfigArguments& arguments) {
@@ -60,6 +72,8 @@ int run(const ConfigArguments& given, const RunOptions& options) {
   if (!prepared) return kInvalidConfiguration;
   const DataLoaderConfig& message = prepared->configuration.message();
   const std::string& feed = message.feed();
+  // Before the first look: what is left may need as many descriptors as what is made.
+  layout::raise_file_limit();
 
   const std::string directory = control::socket_directory(
       options.directory.empty() ? message.control().directory() : options.directory,
@@ -73,61 +87,87 @@ int run(const ConfigArguments& given, const RunOptions& options) {
     talk.event(metrics::Level::kWarn, event, fmt::format("feed={} what={}", feed, in_quotes(what)));
   };
   const control::LockRecord& left = lock.left_behind();
-  std::optional<layout::FoundMemory> found;
-  std::uint64_t seed = left.seed;
-  const bool looks = !options.fresh && options.resume.empty();
-  if (!options.fresh && !options.resume.empty() && anything_lives(left)) {
-    throw Error(ErrorCode::kBusy,
-                fmt::format("feed '{}' goes on without a supervisor: take it over with 'ringfeed "
-                            "run' without --resume, or end it with --fresh as well",
-                            feed));
-  }
-  if (looks) {
-    const std::string differs = left_unlike(left, message);
-    if (!differs.empty()) {
-      fmt::print(stderr,
-                 "feed '{}' goes on without a supervisor, and its configuration is another one:\n"
-                 "{}give it the configuration that it has, or end it and start anew with --fresh\n",
-                 feed, differs);
-      return kInvalidConfiguration;
-    }
-    Result<layout::FoundMemory> looked = look_for_feed(left, *prepared);
-    if (looked) {
-      found = std::move(*looked);
-    } else if (looked.error().code() != ErrorCode::kNotFound || anything_lives(left)) {
-      warn("not_taken_over", looked.error().message());
-    }
-    if (!found && !left.snapshot.empty()) {
-      const Status readable = snapshot::read_manifest(left.snapshot, saved);
-      if (readable) {
-        snapshot = left.snapshot;
-      } else if (readable.error().code() != ErrorCode::kNotFound) {
-        throw Error(readable.error().code(),
-                    fmt::format("feed '{}' has died with all its processes, and its newest "
-                                "snapshot cannot be used: {}: start anew with --fresh",
-                                feed, readable.error().message()));
+  const auto clear = [&] {
+    for (const std::string& done : control::clear_remains(left)) warn("remains_cleared", done);
+  };
+  int status = kFailure;
+  bool noted = false;  // files are being made, and the record says so
+  try {
+    // From here on whatever is left stays until what replaces it stands, unless --fresh ends it.
+    std::optional<layout::FoundMemory> found;
+    std::uint64_t seed = left.seed;
+    bool ended = options.fresh;
+    if (!options.fresh) {
+      lock.is_whole().or_throw();
+      refuse_elsewhere(lock, feed);
+      if (!options.resume.empty() && anything_lives(left)) {
+        throw Error(ErrorCode::kBusy,
+                    fmt::format("feed '{}' goes on without a supervisor: take it over with "
+                                "'ringfeed run' without --resume, or end it with --fresh as well",
+                                feed));
+      }
+      if (options.resume.empty()) {
+        const std::string differs = left_unlike(left, message);
+        if (!differs.empty()) {
+          fmt::print(stderr,
+                     "feed '{}' goes on without a supervisor, and its configuration is another "
+                     "one:\n{}give it the configuration that it has, or end it and start anew with "
+                     "--fresh\n",
+                     feed, differs);
+          lock.remove();
+          return kInvalidConfiguration;
+        }
+        Left looked = look_for_feed(left, *prepared);
+        found = std::move(looked.memory);
+        ended = looked.ended;
+        if (!found && !ended && !looked.gone.empty()) warn("feed_gone", looked.gone);
+        if (!found && !left.snapshot.empty()) {
+          const Status readable = snapshot::read_manifest(left.snapshot, saved);
+          if (!readable) {
+            throw Error(readable.error().code(),
+                        fmt::format("feed '{}' has died with all its processes, and its newest "
+                                    "snapshot cannot be used: {}: put it back, go on from another "
+                                    "one with --resume DIR, or start anew with --fresh",
+                                    feed, readable.error().message()));
+          }
+          snapshot = left.snapshot;
+        }
       }
     }
-  }
-  if (!snapshot.empty()) {
-    const std::string differs = saved_unlike(saved, message);
-    if (!differs.empty()) {
-      fmt::print(stderr,
-                 "snapshot {} was taken with another configuration:\n{}give it that one (it is in "
-                 "{}), or start anew with --fresh\n",
-                 snapshot, differs, snapshot::kManifestFile);
-      return kInvalidConfiguration;
+    if (!snapshot.empty()) {
+      const std::string differs = saved_unlike(saved, message);
+      if (!differs.empty()) {
+        fmt::print(
+            stderr,
+            "snapshot {} was taken with another configuration:\n{}give it that one (it is in "
+            "{}), or start anew with --fresh\n",
+            snapshot, differs, snapshot::kManifestFile);
+        lock.remove();
+        return kInvalidConfiguration;
+      }
     }
-    for (const std::string& done : control::clear_remains(left)) warn("remains_cleared", done);
-    found = load_snapshot(snapshot, saved, *prepared).value_or_throw();
-    seed = saved.seed();
-    talk.say(fmt::format("feed {} goes on from the snapshot of {}, with batch {}", feed,
-                         saved.taken_at(), saved.newest_batch() + 1));
-  }
-  int status = kFailure;
-  try {
-    if (!found) {
-      for (const std::string& done : control::clear_remains(left)) warn("remains_cleared", done);
+    control::remove_unfinished(left);
+    const bool adopts = found.has_value();
+    if (options.fresh || (!adopts && snapshot.empty())) {
+      if (options.fresh || ended) clear();
+      lock.keep(false);
+    }
+    shm::Storage storage{message.storage().directory()};
+    if (!adopts && !storage.directory.empty()) {
+      // Written down first: should this process die meanwhile, the next one knows what to remove.
+      storage.mark = layout::draw_file_mark();
+      control::LockRecord making = lock.keeps() ? left : control::LockRecord();
+      making.making_mark = storage.mark;
+      making.making_directory = storage.directory;
+      lock.write(making).or_throw();
+      noted = true;
+    }
+    if (!snapshot.empty()) {
+      found = load_snapshot(snapshot, saved, *prepared, storage).value_or_throw();
+      seed = saved.seed();
+      talk.say(fmt::format("feed {} goes on from the snapshot of {}, with batch {}", feed,
+                           saved.taken_at(), saved.newest_batch() + 1));
+    } else if (!adopts) {
       layout::check_memory(prepared->layout, memory_limits(*prepared)).or_throw();
     }
     talk.say(fmt::format("feed {} takes\n{}", feed, layout::memory_table(prepared->layout)));
@@ -146,11 +186,19 @@ int run(const ConfigArguments& given, const RunOptions& options) {
         .dead_letters = control::dead_letter_directory(message.restart().dead_letters(), feed,
                                                        control::read_environment()),
         .resumed_from = snapshot,
+        .file_mark = storage.mark,
+        .on_recorded =
+            [&] {
+              noted = false;
+              if (!adopts && !options.fresh) clear();
+            },
     };
     process::Supervisor supervisor(feed_run, std::move(prepared->layout), lock, talk,
                                    std::move(found));
     status = supervisor.run();
+    lock.keep(false);
   } catch (...) {
+    if (noted && lock.keeps()) static_cast<void>(lock.write(left));
     lock.remove();
     throw;
   }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -22,9 +23,57 @@
 namespace ringfeed::control {
 namespace {
 
-std::string read_all(const std::string& path) {
-  const Result<std::string> text = shm::read_file(path);
-  return text ? *text : "";
+constexpr std::string_view kFormat = "record 2";
+constexpr std::string_view kEnd = "end";
+
+// "" if there is no such file.
+Result<std::string> read_record(const std::string& path) {
+  Result<std::string> text = shm::read_file(path);
+  if (!text && text.error().code() == ErrorCode::kNotFound) return std::string();
+  return text;
+}
+
+// In one line.
+std::string in_one_line(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      if (c == '\\') out += c;
+      out += c;
+    }
+  }
+  return out;
+}
+std::string from_one_line(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\' || i + 1 == text.size()) {
+      out += text[i];
+    } else {
+      out += text[++i] == 'n' ? '\n' : text[i];
+    }
+  }
+  return out;
+}
+
+// The inode of a namespace; 0 if the system has none of that kind.
+Result<std::uint64_t> namespace_inode(const char* kind) {
+  const std::string link = fmt::format("/proc/self/ns/{}", kind);
+  struct stat info {};
+  if (::stat(link.c_str(), &info) == 0) return std::uint64_t{info.st_ino};
+  if (errno == ENOENT) return std::uint64_t{0};
+  return Error{ErrorCode::kIo, fmt::format("{}: {}", link, std::strerror(errno))};
+}
+
+// Byte 0 of the lock file, of whoever may write to the feed's memory.
+struct flock workers_lock(short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_len = 1;
+  return lock;
 }
 
 std::string state_path(const std::string& lock_path) {
@@ -34,31 +83,62 @@ std::string state_path(const std::string& lock_path) {
 }  // namespace
 
 std::string boot_id() {
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  in >> id;
-  return id;
+  // Kept: it is asked for again where no descriptor may be left.
+  static std::string known;
+  if (!known.empty()) return known;
+  Result<std::string> id = shm::read_file("/proc/sys/kernel/random/boot_id");
+  if (!id && id.error().code() == ErrorCode::kNotFound) return {};
+  known = std::move(id).value_or_throw();
+  known.resize(std::min(known.size(), known.find('\n')));
+  return known;
+}
+
+Result<Namespaces> own_namespaces() {
+  char number[32] = {};
+  if (::readlink("/proc/self", number, sizeof number - 1) <= 0 ||
+      std::to_string(::getpid()) != number) {
+    return Error{ErrorCode::kIo,
+                 "/proc is not that of this process's pid namespace, so nothing can be said about "
+                 "the feed's processes: mount /proc there (unshare --mount-proc)"};
+  }
+  const Result<std::uint64_t> pid = namespace_inode("pid");
+  if (!pid) return pid.error();
+  const Result<std::uint64_t> time = namespace_inode("time");
+  if (!time) return time.error();
+  return Namespaces{*pid, *time};
 }
 
 std::string LockRecord::text() const {
-  std::string out;
+  std::string out = fmt::format("{}\n", kFormat);
   if (!boot.empty()) out += fmt::format("boot {}\n", boot);
+  if (namespaces) out += fmt::format("namespaces {} {}\n", namespaces->pid, namespaces->time);
+  if (lock_inode != 0) out += fmt::format("lock {} {}\n", lock_device, lock_inode);
   out += fmt::format("supervisor {} {}\n", supervisor.pid, supervisor.start_ticks);
   if (!feed_id.empty()) out += fmt::format("feed_id {}\nseed {}\n", to_hex(feed_id), seed);
   if (!config.empty()) out += fmt::format("config {}\n", to_hex(config));
   if (!groups.empty()) out += fmt::format("groups {}\n", to_hex(groups));
-  if (!snapshot.empty()) out += fmt::format("snapshot {}\n", snapshot);
+  if (!snapshot.empty()) out += fmt::format("snapshot {}\n", in_one_line(snapshot));
   for (const auto& [group, worker] : workers) {
     out += fmt::format("worker {} {} {}\n", worker.pid, worker.start_ticks, group);
   }
-  for (const std::string& file : files) out += fmt::format("file {}\n", file);
-  return out;
+  for (const std::string& file : files) out += fmt::format("file {}\n", in_one_line(file));
+  if (!making_mark.empty()) {
+    out += fmt::format("making {} {}\n", making_mark, in_one_line(making_directory));
+  }
+  if (over) out += "over\n";
+  return out + fmt::format("{}\n", kEnd);
 }
 
-LockRecord LockRecord::parse(const std::string& text) {
+LockRecord LockRecord::parse(const std::string& text, bool* whole) {
   LockRecord record;
   std::istringstream lines(text);
   std::string line;
+  // Format 1 had neither a first line nor a last one, and took paths as they are.
+  const bool quotes = text.starts_with(kFormat);
+  bool ended = !quotes && !text.empty() && text.back() == '\n';
+  const auto path_in = [quotes](const std::string& of, std::size_t from) {
+    return quotes ? from_one_line(of.substr(from)) : of.substr(from);
+  };
   while (std::getline(lines, line)) {
     // A line without its end was being written when the supervisor died.
     if (lines.eof()) break;
@@ -71,8 +151,18 @@ LockRecord LockRecord::parse(const std::string& text) {
       std::string group;
       if (words >> who.pid >> who.start_ticks >> group) record.workers.emplace_back(group, who);
     }
-    if (what == "file" && line.size() > 5) record.files.push_back(line.substr(5));
-    if (what == "snapshot" && line.size() > 9) record.snapshot = line.substr(9);
+    if (what == "file" && line.size() > 5) record.files.push_back(path_in(line, 5));
+    if (what == "snapshot" && line.size() > 9) record.snapshot = path_in(line, 9);
+    if (Namespaces own; what == "namespaces" && words >> own.pid >> own.time) {
+      record.namespaces = own;
+    }
+    if (what == "lock") words >> record.lock_device >> record.lock_inode;
+    if (std::string mark; what == "making" && words >> mark && line.size() > 8 + mark.size()) {
+      record.making_mark = mark;
+      record.making_directory = path_in(line, 8 + mark.size());
+    }
+    record.over = record.over || what == "over";
+    ended = ended || (quotes && line == kEnd);
     if (what == "boot") words >> record.boot;
     if (what == "seed") words >> record.seed;
     std::string digits;
@@ -80,6 +170,7 @@ LockRecord LockRecord::parse(const std::string& text) {
     if (what == "config" && words >> digits) record.config = from_hex(digits);
     if (what == "groups" && words >> digits) record.groups = from_hex(digits);
   }
+  if (whole != nullptr) *whole = ended;
   return record;
 }
 
@@ -92,7 +183,9 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
       return Error{ErrorCode::kIo, fmt::format("lock file {}: {}", path, std::strerror(errno))};
     }
     const bool held = ::flock(lock.fd_.get(), LOCK_EX | LOCK_NB) != 0;
-    const LockRecord record = LockRecord::parse(read_all(state_path(path)));
+    const Result<std::string> text = read_record(state_path(path));
+    bool whole = false;
+    const LockRecord record = text ? LockRecord::parse(*text, &whole) : LockRecord();
     if (held) {
       return Error{ErrorCode::kBusy,
                    fmt::format("feed '{}' is already run by process {}: stop it with 'ringfeed "
@@ -102,7 +195,22 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
     // The holder before may have removed the file between our open and our lock: then the lock is
     // on a file that nobody else will ever see.
     if (!lock.in_place()) continue;
+    if (!text) {
+      return Error{text.error().code(),
+                   fmt::format("what is left of feed '{}' cannot be found out: {}", feed,
+                               text.error().message())};
+    }
     lock.left_behind_ = record;
+    struct stat written {};
+    const bool exists = ::stat(state_path(path).c_str(), &written) == 0;
+    lock.keeps_ = exists;
+    if (exists && !whole) {
+      lock.whole_ = Error{
+          ErrorCode::kDamaged,
+          fmt::format("the record of feed '{}', {}, is damaged: what is left of the feed is not "
+                      "known: put the file right, or begin anew with --fresh",
+                      feed, state_path(path))};
+    }
     return lock;
   }
 }
@@ -126,6 +234,41 @@ Status FeedLock::take_again(const std::string& feed, const std::string& feed_id)
   }
   fd_ = std::move(other->fd_);
   return {};
+}
+
+std::string FeedLock::lives_elsewhere() const {
+  const LockRecord& left = left_behind_;
+  if (!left.namespaces || left.workers.empty() || left.boot != boot_id()) return {};
+  const Namespaces own_spaces = own_namespaces().value_or_throw();
+  if (*left.namespaces == own_spaces) return {};
+  const std::string_view kind =
+      left.namespaces->pid == own_spaces.pid ? "time namespace" : "pid namespace";
+  struct stat own {};
+  if (::fstat(fd_.get(), &own) != 0 || own.st_dev != left.lock_device ||
+      own.st_ino != left.lock_inode) {
+    return fmt::format(
+        "its {} workers were started in another {}, and the file that showed whether "
+        "they live is gone",
+        left.workers.size(), kind);
+  }
+  struct flock lock = workers_lock(F_WRLCK);
+  if (::fcntl(fd_.get(), F_OFD_GETLK, &lock) != 0) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: {}", path_, std::strerror(errno)));
+  }
+  if (lock.l_type == F_UNLCK) return {};
+  return fmt::format("workers of it live in another {}", kind);
+}
+
+int FeedLock::worker_lock() {
+  if (!worker_lock_) {
+    shm::Fd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    struct flock lock = workers_lock(F_RDLCK);
+    if (!fd || ::fcntl(fd.get(), F_OFD_SETLK, &lock) != 0) {
+      throw Error(ErrorCode::kIo, fmt::format("lock file {}: {}", path_, std::strerror(errno)));
+    }
+    worker_lock_ = std::move(fd);
+  }
+  return worker_lock_.get();
 }
 
 Status FeedLock::write(const LockRecord& record) {
@@ -155,7 +298,7 @@ Status FeedLock::write(const LockRecord& record) {
 
 void FeedLock::remove() {
   // Before the lock is given up, so that nobody else's files are removed.
-  if (in_place()) {
+  if (in_place() && !keeps_) {
     ::unlink(state_path(path_).c_str());
     RF_FAILPOINT("supervisor.lock.removing");
     ::unlink(path_.c_str());
@@ -165,7 +308,12 @@ void FeedLock::remove() {
 
 std::vector<std::pair<std::string, process::Identity>> living_workers(const LockRecord& record) {
   std::vector<std::pair<std::string, process::Identity>> living;
+  if (record.workers.empty()) return living;
   if (!record.boot.empty() && record.boot != boot_id()) return living;
+  if (record.namespaces) {
+    const Result<Namespaces> own = own_namespaces();
+    if (!own || *own != *record.namespaces) return living;
+  }
   for (const auto& worker : record.workers) {
     if (process::is_alive(worker.second)) living.push_back(worker);
   }
@@ -173,9 +321,25 @@ std::vector<std::pair<std::string, process::Identity>> living_workers(const Lock
 }
 
 std::optional<LockRecord> find_orphan(const std::string& lock_path) {
-  LockRecord record = LockRecord::parse(read_all(state_path(lock_path)));
+  const Result<std::string> text = read_record(state_path(lock_path));
+  if (!text) return std::nullopt;
+  LockRecord record = LockRecord::parse(*text);
   if (process::is_alive(record.supervisor) || living_workers(record).empty()) return std::nullopt;
   return record;
+}
+
+void remove_unfinished(const LockRecord& record) {
+  if (record.making_mark.empty()) return;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(record.making_directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string file = entry->path().string();
+    if (!file.ends_with(record.making_mark) ||
+        std::find(record.files.begin(), record.files.end(), file) != record.files.end()) {
+      continue;
+    }
+    ::unlink(file.c_str());
+  }
 }
 
 std::vector<std::string> clear_remains(const LockRecord& record) {
@@ -183,6 +347,9 @@ std::vector<std::string> clear_remains(const LockRecord& record) {
   for (const auto& [group, worker] : living_workers(record)) {
     if (process::kill_process(worker, SIGKILL)) {
       done.push_back(fmt::format("ended worker {} of stage group '{}'", worker.pid, group));
+    } else if (process::is_alive(worker)) {
+      throw Error(ErrorCode::kIo, fmt::format("worker {} of stage group '{}' cannot be ended: {}",
+                                              worker.pid, group, std::strerror(errno)));
     }
   }
   for (const std::string& file : record.files) {

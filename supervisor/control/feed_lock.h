@@ -2,8 +2,15 @@
 // that was killed, to take over the feed or to clean up.
 //
 // <feed>.lock is empty; the lock is flock() on it, and the kernel drops it with the process.
+// Beside it every worker keeps another one there, for reading (OFD, by a descriptor that it
+// inherits and does nothing with): as long as one of them lives, in whatever namespace, the kernel
+// says so.
+//
 // <feed>.state is the record, replaced as a whole (rename) whenever a worker is started:
+//   record 2                               its format
 //   boot <id>                              of the system: after another boot nothing lives
+//   namespaces <pid> <time>                inodes: in which process numbers and start times count
+//   lock <device> <inode>                  of the file that the workers keep a lock on
 //   supervisor <pid> <start_ticks>
 //   feed_id <32 hexadecimal digits>
 //   seed <number>
@@ -12,7 +19,12 @@
 //   snapshot <path>                        the newest one that this feed has taken
 //   worker <pid> <start_ticks> <stage group>
 //   file <path>
-// A record without its lock is the trace of a dead supervisor.
+//   making <mark> <directory>              files with that mark are being made there, and belong to
+//                                          nothing yet
+//   over                                   the feed has ended, and is being put away
+//   end
+// In paths \n is a line's end and \\ a backslash. A record without its lock is the trace of a dead
+// supervisor; one without its last line has been damaged.
 #pragma once
 
 #include <optional>
@@ -26,6 +38,16 @@
 
 namespace ringfeed::control {
 
+// The namespaces that give process numbers and start times their meaning; 0: the system has none.
+struct Namespaces {
+  std::uint64_t pid = 0;
+  std::uint64_t time = 0;
+  friend bool operator==(const Namespaces&, const Namespaces&) = default;
+};
+// Of this process. Errors: kIo, also if /proc is that of another pid namespace: then nothing can be
+// said about any process.
+[[nodiscard]] Result<Namespaces> own_namespaces();
+
 struct LockRecord {
   process::Identity supervisor = {};
   // By stage group: whoever was given the memory. Those that an earlier supervisor started come
@@ -38,21 +60,33 @@ struct LockRecord {
   std::string config = {};
   std::string groups = {};
   std::string snapshot = {};
+  std::optional<Namespaces> namespaces = {};  // nullopt: not noted
+  std::uint64_t lock_device = 0;
+  std::uint64_t lock_inode = 0;
+  std::string making_mark = {};
+  std::string making_directory = {};
+  bool over = false;
 
   [[nodiscard]] std::string text() const;
-  // What can be understood of a file that may be cut short.
-  [[nodiscard]] static LockRecord parse(const std::string& text);
+  // What can be understood of a file that may be damaged, and whether it is whole.
+  [[nodiscard]] static LockRecord parse(const std::string& text, bool* whole = nullptr);
 };
 
 class FeedLock {
  public:
-  // Takes the lock. Errors: kBusy names the live supervisor; kIo.
+  // Takes the lock. Errors: kBusy names the live supervisor; kIo (also if there is a record and it
+  // cannot be read).
   [[nodiscard]] static Result<FeedLock> take(const std::string& path, const std::string& feed);
   FeedLock(FeedLock&&) noexcept = default;
   FeedLock& operator=(FeedLock&&) noexcept = default;
 
   // What the last holder left, if it did not end properly.
   [[nodiscard]] const LockRecord& left_behind() const { return left_behind_; }
+  // Is that all that it has written? Errors: kDamaged.
+  [[nodiscard]] const Status& is_whole() const { return whole_; }
+  // Does a worker of that feed live that cannot be told by its number from here? In words; empty:
+  // none does. Throws Error (kIo) if that cannot be found out.
+  [[nodiscard]] std::string lives_elsewhere() const;
   // The record is this one, or, with an Error (kIo, kNoMemory), the one before: a full directory,
   // or one that is gone or read-only, keeps no feed from going on.
   [[nodiscard]] Status write(const LockRecord& record);
@@ -62,20 +96,29 @@ class FeedLock {
   // Locks what has the name now, or will have; then the file before is given up. `feed_id`: of
   // this feed. Errors: kBusy (the name is another feed's by now), kIo; the lock is the one before.
   [[nodiscard]] Status take_again(const std::string& feed, const std::string& feed_id);
-  // Removes both files, unless they are another's by now, and gives up the lock.
+  // The record is for whoever comes next: remove() leaves both files.
+  void keep(bool keeps) { keeps_ = keeps; }
+  [[nodiscard]] bool keeps() const { return keeps_; }
+  // Removes both files, unless they are kept or another's by now, and gives up the lock.
   void remove();
+  // The descriptor for workers: a lock for reading goes with its last copy.
+  [[nodiscard]] int worker_lock();
 
  private:
   FeedLock() = default;
   shm::Fd fd_;
+  shm::Fd worker_lock_;
   std::string path_;
   LockRecord left_behind_;
+  Status whole_;
+  bool keeps_ = false;
 };
 
-// The system's present boot; "" if it does not say.
+// The system's present boot; "" if it does not say. Throws Error (kIo) if it cannot be asked.
 [[nodiscard]] std::string boot_id();
 
-// The workers of the record that still live.
+// The workers of the record that are not proved dead. Numbers of another pid or time namespace name
+// nobody here, see FeedLock::lives_elsewhere(). Throws Error (kIo).
 [[nodiscard]] std::vector<std::pair<std::string, process::Identity>> living_workers(
     const LockRecord& record);
 
@@ -83,8 +126,12 @@ class FeedLock {
 // can take it over. nullopt: there is no such feed. Takes no lock, so it is in nobody's way.
 [[nodiscard]] std::optional<LockRecord> find_orphan(const std::string& lock_path);
 
+// Removes files that were being made when their maker died.
+void remove_unfinished(const LockRecord& record);
+
 // Ends the workers that a dead supervisor has left, by number and start time, and removes its
-// files. Returns one line for each thing done.
+// files. Returns one line for each thing done. Throws Error (kIo) if a worker that may live cannot
+// be ended.
 [[nodiscard]] std::vector<std::string> clear_remains(const LockRecord& record);
 
 }  // namespace ringfeed::control

@@ -71,16 +71,25 @@ Result<shm::Fd> bind_socket(const std::string& path) {
   address.sun_family = AF_UNIX;
   RF_CHECK(path.size() < sizeof address.sun_path, path.size());
   path.copy(address.sun_path, path.size());
+  // Beside its place, and then moved there: what cannot be had takes nothing away.
+  address.sun_path[path.size() - 1] = '~';
+  const std::string partial = address.sun_path;
   int error = errno;
   if (listener) {
-    ::unlink(path.c_str());
+    ::unlink(partial.c_str());
     const mode_t before = ::umask(0177);
     const bool bound =
         ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     error = errno;
     ::umask(before);
-    if (bound && ::listen(listener.get(), kBacklog) == 0) return listener;
-    if (bound) error = errno;
+    if (bound && ::listen(listener.get(), kBacklog) == 0 &&
+        ::rename(partial.c_str(), path.c_str()) == 0) {
+      return listener;
+    }
+    if (bound) {
+      error = errno;
+      ::unlink(partial.c_str());
+    }
   }
   return Error{system_code(error),
                fmt::format("control socket {}: {}", path, std::strerror(error))};

@@ -189,11 +189,9 @@ void Trainers::adopt() {
     Trainer trainer;
     trainer.who = known.who;
     trainer.client = process::executable_name(known.who.pid);
-    if (known.who.pid > 0) trainer.pidfd = process::open_pidfd(known.who.pid);
+    if (known.who.pid > 0) trainer.pidfd = process::open_living(known.who).value_or_throw();
     const std::string values = shown(known.place, known.who.pid);
-    // The pidfd first, then the look at the start time: both are about the same process.
-    if (!trainer.pidfd || process::start_ticks(known.who.pid) != known.who.start_ticks ||
-        process::has_ended(trainer.pidfd.get())) {
+    if (!trainer.pidfd) {
       const std::string_view how = end_of(known.place);
       const std::uint32_t returned = groups_.leave(known.place, now_ms());
       report_(how, fmt::format("{} batches_returned={}", values, returned));

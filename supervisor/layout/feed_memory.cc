@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "ringfeed/shm/bell.h"
+#include "ringfeed/shm/failpoint.h"
 
 namespace ringfeed::layout {
 namespace {
@@ -31,15 +32,44 @@ shm::Fd open_reader(int fd, const std::string& name) {
   return reader;
 }
 
-// What a link below /proc names; "" if it cannot be read.
-std::string link_target(const std::string& link) {
+// What a link below /proc names; "" if it is gone.
+Result<std::string> link_target(const std::string& link) {
   char path[PATH_MAX];
   const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
-  return length > 0 ? std::string(path, static_cast<std::size_t>(length)) : std::string();
+  if (length > 0) return std::string(path, static_cast<std::size_t>(length));
+  if (errno == ENOENT || errno == ESRCH) return std::string();
+  return Error{ErrorCode::kIo, fmt::format("{}: {}", link, std::strerror(errno))};
 }
 
 // How the kernel calls a memfd: this, its name, " (deleted)".
 constexpr std::string_view kMemfd = "/memfd:";
+
+// Where the memfds of a process may be opened, by name; nothing if it has ended.
+Status find_memfds(pid_t holder, std::map<std::string, std::string>& places) {
+  const std::string directory = fmt::format("/proc/{}/fd", holder);
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const Result<std::string> target = link_target(entry->path().string());
+    if (!target) return target.error();
+    if (!target->starts_with(kMemfd)) continue;
+    places.emplace(target->substr(kMemfd.size(), target->rfind(' ') - kMemfd.size()),
+                   entry->path().string());
+  }
+  if (!error || error.value() == ENOENT || error.value() == ESRCH) return {};
+  return Error{ErrorCode::kIo, fmt::format("{}: {}", directory, error.message())};
+}
+
+constexpr std::size_t kMarkBytes = 17;
+
+// The name of the segment that lies in a file.
+std::string name_in(const std::string& file) {
+  std::string name = std::filesystem::path(file).filename().string();
+  if (name.size() > kMarkBytes && name[name.size() - kMarkBytes] == '@') {
+    name.resize(name.size() - kMarkBytes);
+  }
+  return name;
+}
 
 }  // namespace
 
@@ -51,30 +81,27 @@ Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& fee
   found.files = files;
   // Where each segment may be opened.
   std::map<std::string, std::string> places;
-  for (const std::string& file : files) {
-    places.emplace(std::filesystem::path(file).filename().string(), file);
-  }
+  for (const std::string& file : files) places.emplace(name_in(file), file);
   for (const pid_t holder : holders) {
-    std::error_code gone;  // the process may end at any time
-    for (std::filesystem::directory_iterator entry(fmt::format("/proc/{}/fd", holder), gone), end;
-         !gone && entry != end; entry.increment(gone)) {
-      const std::string target = link_target(entry->path().string());
-      if (!target.starts_with(kMemfd)) continue;
-      places.emplace(target.substr(kMemfd.size(), target.rfind(' ') - kMemfd.size()),
-                     entry->path().string());
-    }
+    if (Status looked = find_memfds(holder, places); !looked) return looked.error();
   }
   for (const SegmentPlan& segment : layout.segments) {
     const std::string& name = segment.spec.name;
     const auto place = places.find(shm::segment_file_name(name));
-    shm::Fd fd;
-    if (place != places.end()) fd = shm::Fd(::open(place->second.c_str(), O_RDWR | O_CLOEXEC));
-    if (!fd) {
-      return Error{ErrorCode::kNotFound,
-                   fmt::format("segment {} is gone: no process holds it any more", name)};
+    if (place == places.end()) {
+      return Error{ErrorCode::kNotFound, fmt::format("segment {}: no process holds it", name)};
     }
+    if (RF_FAILPOINT_ERROR("supervisor.adoption.open")) {
+      return Error{ErrorCode::kIo, fmt::format("segment {}: a test wants no descriptor", name)};
+    }
+    shm::Fd fd(::open(place->second.c_str(), O_RDWR | O_CLOEXEC));
     struct stat info {};
-    ::fstat(fd.get(), &info);
+    if (!fd || ::fstat(fd.get(), &info) != 0) {
+      const bool gone = errno == ENOENT || errno == ESRCH;
+      return Error{gone ? ErrorCode::kNotFound : ErrorCode::kIo,
+                   fmt::format("segment {} cannot be opened as {}: {}", name, place->second,
+                               std::strerror(errno))};
+    }
     Result<shm::Mapping> mapping = shm::map_segment(fd.get(), false, 0, shm::kPageBytes);
     if (!mapping) return mapping.error();
     const auto& header = *reinterpret_cast<const shm::SegmentHeader*>(mapping->data());
@@ -99,6 +126,13 @@ Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& fee
   return found;
 }
 
+std::string draw_file_mark() {
+  const shm::FeedId random = shm::random_feed_id();
+  std::string mark = "@";
+  for (std::size_t i = 0; i < (kMarkBytes - 1) / 2; ++i) mark += fmt::format("{:02x}", random[i]);
+  return mark;
+}
+
 void raise_file_limit() noexcept {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -108,6 +142,10 @@ void raise_file_limit() noexcept {
 }
 
 void FeedMemory::map_segment(std::uint32_t id) {
+  if (RF_FAILPOINT_ERROR("supervisor.memory.map")) {
+    throw Error(ErrorCode::kNoMemory, fmt::format("segment {}: a test wants it not to be mapped",
+                                                  layout_.segments[id].spec.name));
+  }
   const int fd = fds_[id].get();
   shm::Mapping& mapping = mappings_[id];
   switch (layout_.segments[id].spec.kind) {
@@ -145,7 +183,9 @@ FeedMemory::FeedMemory(FeedLayout layout, const shm::Storage& storage,
   try {
     for (const SegmentPlan& segment : layout_.segments) {
       fds_.push_back(shm::create_segment(segment.spec, storage, identity_).value_or_throw());
-      if (!storage.directory.empty()) files_.push_back(link_target(proc_fd(fds_.back().get())));
+      if (!storage.directory.empty())
+        files_.push_back(storage.directory + "/" + shm::segment_file_name(segment.spec.name) +
+                         storage.mark);
       map_segment(segment.id);
     }
     open_readers();
@@ -163,13 +203,15 @@ FeedMemory::FeedMemory(FeedLayout layout, FoundMemory found)
     : layout_(std::move(layout)),
       identity_(found.identity),
       fds_(std::move(found.fds)),
-      files_(std::move(found.files)) {
+      files_(std::move(found.files)),
+      removes_files_(found.is_copy) {
   mappings_.resize(layout_.segments.size());
   for (const SegmentPlan& segment : layout_.segments) map_segment(segment.id);
   open_readers();
 }
 
 FeedMemory::~FeedMemory() {
+  if (!removes_files_) return;
   for (const std::string& file : files_) ::unlink(file.c_str());
 }
 
@@ -291,7 +333,14 @@ pid_t FeedMemory::lock_holder(std::uint32_t group) const {
   lock.l_whence = SEEK_SET;
   lock.l_start = group + 1;
   lock.l_len = 1;
-  if (::fcntl(fd(0), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
+  const auto unknown = [&](std::string_view why) {
+    return Error(ErrorCode::kIo,
+                 fmt::format("who runs the lanes of stage group '{}' cannot be found out: {}",
+                             layout_.groups[group].name, why));
+  };
+  if (::fcntl(fd(0), F_GETLK, &lock) != 0) throw unknown(std::strerror(errno));
+  if (lock.l_type == F_UNLCK) return 0;
+  if (lock.l_pid <= 0) throw unknown("a process of another pid namespace");
   return lock.l_pid;
 }
 

@@ -28,11 +28,17 @@ struct FoundMemory {
   std::vector<shm::Fd> fds;
   shm::FeedIdentity identity;
   std::vector<std::string> files;
+  bool is_copy = false;  // of a snapshot: nothing is lost with it
 };
 
+// What marks the files of one feed among those in the directory, also of feeds of the same name:
+// "@" and 16 digits, which no other feed has.
+[[nodiscard]] std::string draw_file_mark();
+
 // Gathers them: from their files if they have some, else from the processes that hold them (through
-// /proc/PID/fd, by name, kind and feed). Errors: kNotFound (one of them is gone with its last
-// holder), kIncompatible (the layout is another one), kDamaged.
+// /proc/PID/fd, by name, kind and feed). Errors: kNotFound (one of them is not there: its file has
+// gone, or no holder has it any more), kIncompatible (the layout is another one), kDamaged; kIo,
+// kNoMemory: the system does not let us look, which says nothing about the segment.
 [[nodiscard]] Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& feed,
                                               const std::vector<std::string>& files,
                                               const std::vector<pid_t>& holders);
@@ -83,9 +89,12 @@ class FeedMemory {
  public:
   // Throws Error (kNoMemory, kIo); nothing is left behind then.
   FeedMemory(FeedLayout layout, const shm::Storage& storage, const shm::FeedIdentity& identity);
-  // Takes over what is there. Throws Error (kIo).
+  // Takes over what is there. Throws Error (kIo, kNoMemory); files stay then, unless they are a
+  // snapshot's copy.
   FeedMemory(FeedLayout layout, FoundMemory found);
   ~FeedMemory();
+  // Do the files go with this object? Those that it has made do, those that it has found do not.
+  void remove_files(bool removes) { removes_files_ = removes; }
   FeedMemory(const FeedMemory&) = delete;
   FeedMemory& operator=(const FeedMemory&) = delete;
 
@@ -127,7 +136,8 @@ class FeedMemory {
   [[nodiscard]] bool lane_finished(std::uint32_t index) const;
   [[nodiscard]] bool all_lanes_finished() const;
 
-  // The process that holds the worker lock of a stage group; 0: none.
+  // The process that holds the worker lock of a stage group; 0: none. Throws Error (kIo) if that
+  // cannot be found out.
   [[nodiscard]] pid_t lock_holder(std::uint32_t group) const;
 
  private:
@@ -148,6 +158,7 @@ class FeedMemory {
   };
   std::vector<Readers> readers_;
   std::vector<std::string> files_;
+  bool removes_files_ = true;
 };
 
 }  // namespace ringfeed::layout

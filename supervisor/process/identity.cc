@@ -6,11 +6,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
+#include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
 
 namespace ringfeed::process {
@@ -21,26 +24,28 @@ struct Stat {
   std::uint64_t start_ticks = 0;
 };
 
-std::optional<Stat> read_stat(pid_t pid) {
+// Errors: kNotFound (there is no such process), kIo (the system does not let us look).
+Result<Stat> read_stat(pid_t pid) {
   const Result<std::string> file = shm::read_file(fmt::format("/proc/{}/stat", pid));
-  if (!file) return std::nullopt;
+  if (!file) return file.error();
   const std::string& text = *file;
   // The second field is the name in parentheses and may contain anything, parentheses too.
   const std::size_t close = text.rfind(')');
-  if (close == std::string::npos) return std::nullopt;
+  const Error strange{ErrorCode::kIo, fmt::format("/proc/{}/stat is in another format", pid)};
+  if (close == std::string::npos) return strange;
   std::istringstream fields(text.substr(close + 1));
   Stat stat;
   fields >> stat.state;
   std::string skipped;
   for (int field = 4; field < 22; ++field) fields >> skipped;
-  if (!(fields >> stat.start_ticks)) return std::nullopt;
+  if (!(fields >> stat.start_ticks)) return strange;
   return stat;
 }
 
 }  // namespace
 
 std::optional<std::uint64_t> start_ticks(pid_t pid) {
-  const std::optional<Stat> stat = read_stat(pid);
+  const Result<Stat> stat = read_stat(pid);
   if (!stat) return std::nullopt;
   return stat->start_ticks;
 }
@@ -54,10 +59,34 @@ bool has_ended(int pidfd) {
   return ::poll(&ready, 1, 0) == 1 && (ready.revents & POLLIN) != 0;
 }
 
-bool is_alive(const Identity& identity) {
-  const std::optional<Stat> stat = read_stat(identity.pid);
-  return stat && stat->start_ticks == identity.start_ticks && stat->state != 'Z' &&
-         stat->state != 'X';
+Life life_of(const Identity& identity) {
+  const Result<Stat> stat = read_stat(identity.pid);
+  if (!stat) return stat.error().code() == ErrorCode::kNotFound ? Life::kGone : Life::kUnknown;
+  const bool same = stat->start_ticks == identity.start_ticks;
+  return same && stat->state != 'Z' && stat->state != 'X' ? Life::kLives : Life::kGone;
+}
+
+bool is_alive(const Identity& identity) { return life_of(identity) != Life::kGone; }
+
+Result<shm::Fd> open_living(const Identity& identity) {
+  if (RF_FAILPOINT_ERROR("supervisor.adoption.watch")) {
+    return Error{ErrorCode::kIo,
+                 fmt::format("process {}: a test wants it not to be watched", identity.pid)};
+  }
+  shm::Fd pidfd = open_pidfd(identity.pid);
+  if (!pidfd) {
+    // EINVAL: no number of a process.
+    if (errno == ESRCH || errno == EINVAL) return shm::Fd();
+    return Error{ErrorCode::kIo, fmt::format("process {} cannot be watched: {}", identity.pid,
+                                             std::strerror(errno))};
+  }
+  // The pidfd first, then the look at the start time: both are about the same process.
+  const Result<Stat> stat = read_stat(identity.pid);
+  if (!stat && stat.error().code() != ErrorCode::kNotFound) return stat.error();
+  if (!stat || stat->start_ticks != identity.start_ticks || has_ended(pidfd.get())) {
+    return shm::Fd();
+  }
+  return pidfd;
 }
 
 bool kill_process(const Identity& identity, int signal) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "ringfeed/shm/result.h"
 #include "ringfeed/shm/segment.h"
 
 namespace ringfeed::process {
@@ -24,8 +25,16 @@ struct Identity {
 [[nodiscard]] shm::Fd open_pidfd(pid_t pid);
 // Has the process behind the pidfd ended? (without waiting)
 [[nodiscard]] bool has_ended(int pidfd);
-// The process is there, is the one meant, and not a zombie.
+// What can be said of a process from here. Unknown: the system refuses a look (no descriptor is to
+// be had, say), which proves nothing.
+enum class Life { kLives, kGone, kUnknown };
+// Lives: it is there, is the one meant, and no zombie.
+[[nodiscard]] Life life_of(const Identity& identity);
+// It is not proved that the process has ended.
 [[nodiscard]] bool is_alive(const Identity& identity);
+// A pidfd of the very process that is meant; empty: it has ended. Errors: kIo (it cannot be looked
+// at, so it may live).
+[[nodiscard]] Result<shm::Fd> open_living(const Identity& identity);
 // Kills the process meant, and no other that has got its number: false if it is not there any more.
 bool kill_process(const Identity& identity, int signal);
 // Name of the executable file, without its directory; "" if it cannot be seen.

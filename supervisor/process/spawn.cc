@@ -157,7 +157,7 @@ WorkerLinks make_worker_links() {
   return links;
 }
 
-Spawned spawn_worker(const std::string& binary) {
+Spawned spawn_worker(const std::string& binary, int lock) {
   if (RF_FAILPOINT_ERROR("supervisor.worker.starved")) {
     throw Error(ErrorCode::kNoMemory,
                 fmt::format("worker binary {}: a test wants no descriptors to be left", binary));
@@ -175,6 +175,7 @@ Spawned spawn_worker(const std::string& binary) {
   settings.give(links.their_log.get(), STDOUT_FILENO);
   settings.give(links.their_log.get(), STDERR_FILENO);
   settings.give(links.their_socket.get(), kSetupFd);
+  if (lock >= 0) settings.give(lock, kLockFd);
   const pid_t pid =
       settings.spawn(binary, {"ringfeed-worker", "--setup-fd", std::to_string(kSetupFd)});
   Spawned spawned;

@@ -22,6 +22,8 @@ class PipelinePlan;
 namespace ringfeed::process {
 
 inline constexpr int kSetupFd = 3;
+// Kept until the process ends, and for nothing else.
+inline constexpr int kLockFd = 4;
 
 // ringfeed-worker beside this binary, else $RINGFEED_WORKER, else from PATH. Throws Error
 // (kNotFound) that names the places.
@@ -48,8 +50,9 @@ struct WorkerLinks {
 // Throws Error if the system refuses: kNoMemory if it has run out of something, else kIo.
 [[nodiscard]] WorkerLinks make_worker_links();
 
-// Throws Error in the same way.
-[[nodiscard]] Spawned spawn_worker(const std::string& binary);
+// `lock`: a descriptor that the process keeps as long as it lives (kLockFd); -1: none. Throws Error
+// in the same way.
+[[nodiscard]] Spawned spawn_worker(const std::string& binary, int lock = -1);
 
 // How a process has ended; waits for it, which is at once after its pidfd became readable.
 struct Ending {

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,14 +55,16 @@ Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::F
     : run_(run),
       lock_(lock),
       talk_(talk),
-      memory_(found ? layout::FeedMemory(std::move(layout), std::move(*found))
-                    : layout::FeedMemory(std::move(layout),
-                                         shm::Storage{run.config.storage().directory()},
-                                         identity_of(run.config))),
+      memory_(
+          found ? layout::FeedMemory(std::move(layout), std::move(*found))
+                : layout::FeedMemory(std::move(layout),
+                                     shm::Storage{run.config.storage().directory(), run.file_mark},
+                                     identity_of(run.config))),
       workers_before_(control::living_workers(lock.left_behind())),
       sampler_(memory_),
       cores_(metrics::usable_cores()),
       adopts_(found.has_value()),
+      lives_(found && !found->is_copy),
       started_ms_(now_ms()) {
   const auto report = [this](std::string_view name, const std::string& values) {
     event(metrics::Level::kInfo, name, values);
@@ -176,6 +179,7 @@ void Supervisor::make_workers() {
     hooks.on_message = [this, g](const FromWorker& message) {
       if (message.has_stage_control()) on_stage_answer(message.id(), g, message.stage_control());
     };
+    rules.lock = lock_.worker_lock();
     rules.binary = program_for(run_.worker_binary, memory_.layout().groups[g].program);
     workers_.push_back(std::make_unique<Worker>(loop_, memory_, g, facts, rules, std::move(hooks)));
   }
@@ -187,6 +191,12 @@ void Supervisor::record_workers() {
   record.supervisor = self_;
   record.files = memory_.files();
   record.boot = boot_;
+  record.namespaces = namespaces_;
+  struct stat locked {};
+  if (::fstat(lock_.worker_lock(), &locked) == 0) {
+    record.lock_device = locked.st_dev;
+    record.lock_inode = locked.st_ino;
+  }
   const shm::FeedId& id = memory_.identity().feed_id;
   record.feed_id.assign(reinterpret_cast<const char*>(id.data()), id.size());
   record.seed = run_.seed;
@@ -212,9 +222,30 @@ void Supervisor::record_workers() {
                                  : fmt::format("the feed's record for a next supervisor is not up "
                                                "to date: {}",
                                                written.error().message()));
+  if (written && run_.on_recorded) std::exchange(run_.on_recorded, {})();
 }
 
 int Supervisor::run() {
+  try {
+    serve();
+  } catch (...) {
+    if (lives_) {
+      memory_.remove_files(false);
+      for (const std::unique_ptr<Worker>& worker : workers_) worker->leave();
+    }
+    lock_.keep(lock_.keeps() || lives_);
+    throw;
+  }
+  control::LockRecord over;
+  over.files = memory_.files();
+  over.over = true;
+  static_cast<void>(
+      lock_.write(over));  // Its place may be gone or full: the files go all the same.
+  memory_.remove_files(true);
+  return status_;
+}
+
+void Supervisor::serve() {
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
@@ -261,17 +292,12 @@ int Supervisor::run() {
                         : fmt::format(" snapshot={} next_batch={}", log_value(run_.resumed_from),
                                       memory_.output().newest_batch() + 1)));
   if (adopts_) take_over();
+  lives_ = true;
   note_configured_anchors();
   tick();
   keep_looking();
   keep_place();
-  try {
-    loop_.run();
-  } catch (const std::exception& error) {
-    memory_.set_phase(shm::FeedPhase::kFailed,
-                      fmt::format("the supervisor has failed: {}", error.what()));
-    throw;
-  }
+  loop_.run();
   talk_.end_progress();
   RF_FAILPOINT("supervisor.feed.over");
   server_.reset();
@@ -279,7 +305,6 @@ int Supervisor::run() {
   event(status_ == 0 ? metrics::Level::kInfo : metrics::Level::kError,
         status_ == 0 ? "feed_ended" : "feed_failed",
         fmt::format("batches={} reason={}", memory_.batches_published(), in_quotes(reason_)));
-  return status_;
 }
 
 // The feed of a supervisor that has died: lanes and trainers may have gone on without one, or not.

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -60,6 +61,9 @@ struct FeedRun {
   std::string recorded_config = {};  // the configuration as it was given
   std::string dead_letters = {};     // directory for records that are set aside
   std::string resumed_from = {};     // the snapshot that `found` memory was read from
+  std::string file_mark = {};        // of new files in storage.directory
+  // Called once, when the record is this feed's: what was left of another one may go.
+  std::function<void()> on_recorded = {};
 };
 
 class Supervisor {
@@ -72,7 +76,9 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Until the feed has ended. Returns the exit status: 0 ended or stopped, 1 failed.
+  // Until the feed has ended. Returns the exit status: 0 ended or stopped, 1 failed. Throws Error
+  // if the feed cannot be started, and leaves nothing behind then; or if this process cannot go on:
+  // then the feed does, and workers, files and record stay for the next supervisor.
   int run();
 
  private:
@@ -85,6 +91,7 @@ class Supervisor {
   void make_workers();
   void take_over();
   void record_workers();
+  void serve();
 
   // Lifecycle (supervisor.cc).
   void worker_ready();
@@ -180,6 +187,8 @@ class Supervisor {
   DescriptorReserve reserve_{kReserveForRestart + kReserveForClients};
   // Asked for once, while there are descriptors.
   const std::string boot_ = control::boot_id();
+  const control::Namespaces namespaces_ =
+      control::own_namespaces().ok() ? *control::own_namespaces() : control::Namespaces();
   const Identity self_{::getpid(), start_ticks(::getpid()).value_or(0)};
   const std::vector<std::pair<std::string, Identity>> workers_before_;  // of an earlier supervisor
   bool record_due_ = false;  // the record could not be written
@@ -199,6 +208,7 @@ class Supervisor {
   shm::Fd signals_;
   Stage stage_ = Stage::kStarting;
   bool adopts_ = false;
+  bool lives_ = false;     // the feed can do without this process
   bool draining_ = false;  // ordered; stays set while the feed lingers
   EventLoop::TimerId tick_ = 0;
   bool moving_ = false;  // a timer for groups in motion is set

@@ -110,7 +110,7 @@ void Worker::spawn() {
   started_ms_ = now_ms();
   ready_ms_ = 0;
   ++starts_;
-  process_ = spawn_worker(rules_.binary);
+  process_ = spawn_worker(rules_.binary, rules_.lock);
   RF_FAILPOINT("supervisor.worker.spawned");
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   watch_links();
@@ -131,13 +131,10 @@ void Worker::watch_links() {
 }
 
 bool Worker::adopt(const Identity& process) {
+  shm::Fd pidfd = open_living(process).value_or_throw();
+  if (!pidfd) return false;
   process_.identity = process;
-  process_.pidfd = open_pidfd(process.pid);
-  // The pidfd first, then the look at the start time: both are about the same process.
-  if (!process_.pidfd || start_ticks(process.pid) != process.start_ticks) {
-    process_ = {};
-    return false;
-  }
+  process_.pidfd = std::move(pidfd);
   ++starts_;
   started_ms_ = ready_ms_ = now_ms();
   state_ = ChildState::kRunning;
@@ -565,6 +562,12 @@ bool Worker::replace(const std::string& binary) {
   }
   apply(ChildEvent::kReplace);
   return true;
+}
+
+void Worker::leave() {
+  if (timer_) loop_.cancel(*timer_);
+  timer_.reset();
+  if (process_.pidfd) forget_process();
 }
 
 bool Worker::send(const ToWorker& message) {

@@ -39,6 +39,7 @@ namespace ringfeed::process {
 
 struct WorkerRules {
   std::string binary;
+  int lock = -1;  // descriptor of the lock that shows that it lives (control/feed_lock.h)
   RestartLimits restarts;
   std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
   std::uint64_t stop_ms = 3'000;   // after an order to stop: then it is killed
@@ -87,7 +88,7 @@ class Worker {
   // counted.
   void start_late();
   // A process that an earlier supervisor started runs the lanes: it is watched from now on. False:
-  // it has just ended.
+  // it has just ended. Throws Error (kIo) if it cannot be watched; it may live then.
   [[nodiscard]] bool adopt(const Identity& process);
   // The lanes had all finished before this supervisor began; their process may be adopted or not.
   void adopt_finished() { state_ = ChildState::kDone; }
@@ -105,6 +106,8 @@ class Worker {
   void kill();
   // The same because this lane hangs.
   void kill_stalled(std::uint32_t lane);
+  // This supervisor ends and the feed does not: its process lives on, for the next one.
+  void leave();
   // A fresh process takes over between two steps; false unless it runs. `binary`: its program from
   // now on, unless it ends before it is ready; empty: as before.
   bool replace(const std::string& binary);

@@ -165,6 +165,7 @@ void describe_segments(const layout::FeedLayout& layout, SnapshotManifest& manif
 Result<layout::FoundMemory> load(const std::string& directory, const SnapshotManifest& manifest,
                                  const layout::FeedLayout& layout, const shm::Storage& storage) {
   layout::FoundMemory found;
+  found.is_copy = true;
   const std::string id = control::from_hex(manifest.feed_id());
   if (id.size() != found.identity.feed_id.size()) return damaged(directory, "it names no feed");
   std::copy(id.begin(), id.end(), found.identity.feed_id.begin());
@@ -197,7 +198,8 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
     Result<shm::Fd> fd = shm::create_segment(spec, storage, found.identity);
     if (!fd) return give_up(fd.error());
     if (!storage.directory.empty()) {
-      found.files.push_back(storage.directory + "/" + shm::segment_file_name(spec.name));
+      found.files.push_back(storage.directory + "/" + shm::segment_file_name(spec.name) +
+                            storage.mark);
     }
     Result<shm::Mapping> mapping = shm::map_segment(fd->get(), true);
     if (!mapping) return give_up(mapping.error());

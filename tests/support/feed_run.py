@@ -100,11 +100,9 @@ class FeedRun:
         """Runs one `ringfeed` command to its end."""
         return subprocess.run(
             [str(self.program), *words],
-            env=self.environment,
+            **{"env": self.environment, "timeout": WAIT_S, **options},
             capture_output=True,
             text=True,
-            timeout=WAIT_S,
-            **options,
         )
 
     def start(self, *words: str) -> FeedRun:

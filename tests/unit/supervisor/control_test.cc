@@ -132,6 +132,128 @@ TEST_F(Lock, EveryPrefixOfARecordCanBeReadAndSaysNothingFalse) {
   }
 }
 
+TEST_F(Lock, ARecordSaysPathsOfEveryKindAndWhetherItIsWhole) {
+  LockRecord record{.supervisor = {123, 456},
+                    .workers = {{"pool", {789, 1011}}},
+                    .files = {"/a/line\nworker 1 2 pool", "/back\\slash\\n", " / "}};
+  record.boot = "some-boot";
+  record.feed_id = std::string(16, '\1');
+  record.snapshot = "/snap\nshot";
+  record.namespaces = Namespaces{4026531836, 4026531834};
+  record.making_mark = "@0123456789abcdef";
+  record.making_directory = "/dev/shm/two\nlines";
+  const std::string text = record.text();
+  bool whole = false;
+  const LockRecord read = LockRecord::parse(text, &whole);
+  EXPECT_TRUE(whole);
+  EXPECT_EQ(read.files, record.files);
+  EXPECT_EQ(read.workers, record.workers);
+  EXPECT_EQ(read.snapshot, record.snapshot);
+  EXPECT_EQ(read.namespaces, record.namespaces);
+  EXPECT_EQ(read.making_mark, record.making_mark);
+  EXPECT_EQ(read.making_directory, record.making_directory);
+  EXPECT_EQ(read.text(), text);
+  for (std::size_t bytes = 0; bytes < text.size(); ++bytes) {
+    static_cast<void>(LockRecord::parse(text.substr(0, bytes), &whole));
+    EXPECT_FALSE(whole) << bytes;
+  }
+}
+
+TEST_F(Lock, ADamagedRecordIsNoAbsentOne) {
+  const std::string path = lock_path(directory_, "lc0");
+  std::ofstream(directory_ + "/lc0.state") << "record 2\nboot x\nsuperv";
+  FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+  ASSERT_FALSE(lock.is_whole().ok());
+  EXPECT_EQ(lock.is_whole().error().code(), ErrorCode::kDamaged);
+  EXPECT_THAT(lock.is_whole().error().message(), HasSubstr("--fresh"));
+  lock.remove();
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/lc0.state")) << "it is left for its reader";
+}
+
+// The next descriptors are refused.
+class NoDescriptors {
+ public:
+  explicit NoDescriptors(rlim_t but) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::close(next);
+    const rlimit limit{static_cast<rlim_t>(next) + but, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(Lock, WhatCannotBeReadIsAnErrorAndNotNothing) {
+  const std::string path = lock_path(directory_, "lc0");
+  {
+    FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+    lock.write({.supervisor = {1, 2}, .workers = {{"pool", {3, 4}}}, .files = {}}).or_throw();
+  }
+  for (const rlim_t but : {0, 1}) {
+    const NoDescriptors none(but);
+    const Result<FeedLock> refused = FeedLock::take(path, "lc0");
+    ASSERT_FALSE(refused.ok()) << but;
+    EXPECT_EQ(refused.error().code(), ErrorCode::kIo) << refused.error().message();
+  }
+  EXPECT_EQ(FeedLock::take(path, "lc0").value_or_throw().left_behind().workers.size(), 1U);
+}
+
+TEST(Identity, AProcessThatCannotBeLookedAtIsNotDead) {
+  const process::Identity self{::getpid(), process::start_ticks(::getpid()).value()};
+  EXPECT_EQ(process::life_of(self), process::Life::kLives);
+  EXPECT_EQ(process::life_of({self.pid, self.start_ticks + 1}), process::Life::kGone);
+  const NoDescriptors none(0);
+  EXPECT_EQ(process::life_of(self), process::Life::kUnknown);
+  EXPECT_TRUE(process::is_alive(self));
+  const Result<shm::Fd> opened = process::open_living(self);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code(), ErrorCode::kIo);
+}
+
+TEST_F(Lock, WorkersOfAnotherNamespaceAreKnownToLiveByTheirLock) {
+  const std::string path = lock_path(directory_, "lc0");
+  LockRecord record{.supervisor = {1, 2}, .workers = {{"pool", {3, 4}}}, .files = {}};
+  record.boot = boot_id();
+  record.namespaces = own_namespaces().value_or_throw();
+  record.namespaces->pid += 1;
+  pid_t worker = 0;
+  {
+    FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+    const int held = lock.worker_lock();
+    struct stat info {};
+    ASSERT_EQ(::fstat(held, &info), 0);
+    record.lock_device = info.st_dev;
+    record.lock_inode = info.st_ino;
+    lock.write(record).or_throw();
+    worker = ::fork();
+    if (worker == 0) {
+      // Not what belongs to the supervisor alone.
+      const auto kept = static_cast<unsigned>(held);
+      ::close_range(3, kept - 1, 0);
+      ::close_range(kept + 1, ~0U, 0);
+      for (;;) ::pause();
+    }
+  }
+  const auto says = [&](const FeedLock& lock) { return lock.lives_elsewhere(); };
+  // The child may not have closed its copy of the lock yet.
+  std::optional<FeedLock> next;
+  while (!next) {
+    if (Result<FeedLock> taken = FeedLock::take(path, "lc0")) next.emplace(std::move(*taken));
+  }
+  EXPECT_THAT(says(*next), HasSubstr("live in another pid namespace"));
+  EXPECT_THAT(living_workers(next->left_behind()), IsEmpty()) << "its number means nobody here";
+  ::kill(worker, SIGKILL);
+  ASSERT_EQ(::waitpid(worker, nullptr, 0), worker);
+  EXPECT_EQ(says(*next), "");
+  record.lock_inode += 1;
+  next->write(record);
+  next.reset();
+  EXPECT_THAT(says(FeedLock::take(path, "lc0").value_or_throw()), HasSubstr("is gone"));
+}
+
 TEST_F(Lock, OrphansAreEndedOnlyIfTheyAreWhoTheyWere) {
   const auto sleeper = [] {
     const pid_t pid = ::fork();

@@ -37,9 +37,11 @@ class Fd {
   int fd_ = -1;
 };
 
-// Where segments live: memfds if `directory` is empty, else files there named <segment name>.
+// Where segments live: memfds if `directory` is empty, else files there named <segment name><mark>.
+// With a mark of its own a feed takes no file's place.
 struct Storage {
   std::string directory;
+  std::string mark = {};
 };
 
 struct SegmentSpec {

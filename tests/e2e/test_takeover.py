@@ -1,0 +1,353 @@
+"""A takeover that cannot be done is refused: whoever lives goes on living, what is left stays, and a later run goes on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import lc0_data
+import numpy as np
+import pytest
+from conftest import FeedRun, runs, wait_until
+from test_adoption import all_links_are_back, kill_supervisor
+from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
+
+MakeRun = Callable[..., FeedRun]
+
+
+class Attempt:
+    """One more `ringfeed run` of the feed, with a log of its own."""
+
+    def __init__(
+        self,
+        run: FeedRun,
+        *words: str,
+        limit: tuple[int, int] | None = None,
+        before: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.log = run.work / "attempt.log"
+
+        def lower() -> None:
+            if limit is not None:
+                resource.setrlimit(limit[0], (limit[1], limit[1]))
+
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [*before, str(run.program), "run", str(run.config), *words],
+                env={**run.environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lower,
+            )
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def outcome(self, adopted: str = "feed_adopted") -> str:
+        """"adopted" (and killed then), or "refused"."""
+        wait_until(
+            lambda: self.process.poll() is not None
+            or adopted in self.text()
+            or "feed_started" in self.text(),
+            "the attempt's outcome",
+        )
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+            return "adopted"
+        assert self.process.returncode != 0, self.text()
+        return "adopted" if adopted in self.text() else "refused"
+
+
+def is_untouched(run: FeedRun, workers: dict[str, int], attempt: Attempt) -> None:
+    assert "feed_started" not in attempt.text(), "it was begun anew: " + attempt.text()
+    assert "remains_cleared" not in attempt.text(), attempt.text()
+    assert all(runs(pid) for pid in workers.values()), attempt.text()
+    assert run.all_workers() == workers, attempt.text()
+
+
+def kill_everything(run: FeedRun) -> None:
+    workers = run.all_workers()
+    kill_supervisor(run)
+    for pid in workers.values():
+        os.kill(pid, signal.SIGKILL)
+    for pid in workers.values():
+        wait_until(lambda: not runs(pid), "its end")
+
+
+# Where a takeover opens, maps and watches what is left, and which passing of it is refused.
+REFUSALS = [
+    (f"supervisor.{place}", passing)
+    for place, passings in {
+        "adoption.open": (1, 2, 17),
+        "memory.map": (1, 2, 17),
+        "adoption.watch": (1, 2, 4),  # the trainer, then workers
+        "worker.spawn": (1,),
+    }.items()
+    for passing in passings
+]
+
+
+def test_want_of_descriptors_or_memory_ends_no_feed(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+) -> None:
+    run = make_run(epochs=2, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=60)
+    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    outcomes = []
+    for count in (6, 12, 20, 30, 44, 52, 64, 96):
+        attempt = Attempt(run, limit=(resource.RLIMIT_NOFILE, count))
+        outcomes.append(attempt.outcome())
+        is_untouched(run, workers, attempt)
+    assert "refused" in outcomes and "adopted" in outcomes
+    # One of them is to be started anew, too.
+    os.kill(workers.pop("mix"), signal.SIGKILL)
+    listed = run.command("version", env={**run.environment, "RINGFEED_FAILPOINT": "list"}).stdout
+    for place, passing in REFUSALS:
+        attempt = Attempt(run, environment={"RINGFEED_FAILPOINT": f"{place}=error@{passing}"})
+        outcome = attempt.outcome()
+        living = run.all_workers()
+        assert workers.items() <= living.items(), attempt.text()
+        if place not in listed:  # built without such places: the first run takes it over
+            break
+        assert outcome == "refused" and "a test wants" in attempt.text(), attempt.text()
+        is_untouched(run, workers, attempt)
+    run.start()
+    wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
+    assert np.array_equal(trainer.result()["digests"], undisturbed), "as if nobody had died"
+    assert run.wait() == 0, run.text()
+    assert not list(run.sockets.iterdir())
+
+
+def test_a_socket_that_cannot_be_bound_leaves_the_feed_as_it_is(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+) -> None:
+    run = make_run(epochs=2, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=10)
+    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    socket = run.sockets / f"{run.feed}.sock"
+    socket.unlink()
+    (socket / "in the way").mkdir(parents=True)
+    attempt = Attempt(run)
+    assert attempt.outcome() == "refused"
+    is_untouched(run, workers, attempt)
+    assert "control socket" in attempt.text()
+    shutil.rmtree(socket)
+    run.start()
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
+
+
+def in_files(make_run: MakeRun, storage: Path) -> FeedRun:
+    storage.mkdir()
+    return make_run(epochs=2, extra=GROUPS + f'storage {{ directory: "{storage}" }}', groups='groups { name: "g" }')
+
+
+def test_files_outlive_attempts_that_cannot_open_them(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    storage = tmp_path / "storage"
+    run = in_files(make_run, storage).start()
+    first = run.trainer(group="g", pause_ms=10)
+    wait_until(lambda: first.batches() >= 4, "batch 4")
+    first.process.kill()
+    first.process.wait()
+    kill_everything(run)
+    files = {path: path.stat().st_ino for path in storage.iterdir()}
+    for count in (6, 12, 20, 30, 44):
+        attempt = Attempt(run, limit=(resource.RLIMIT_NOFILE, count))
+        assert attempt.outcome() == "refused"
+        is_untouched(run, {}, attempt)
+        assert {path: path.stat().st_ino for path in storage.iterdir()} == files
+    # One of them is elsewhere for a while.
+    lost = sorted(files)[0]
+    lost.rename(tmp_path / "elsewhere")
+    attempt = Attempt(run)
+    assert attempt.outcome() == "refused"
+    assert lost.name in attempt.text() and "--fresh" in attempt.text()
+    (tmp_path / "elsewhere").rename(lost)
+    # So are all.
+    storage.rename(tmp_path / "unmounted")
+    storage.mkdir()
+    attempt = Attempt(run)
+    assert attempt.outcome() == "refused"
+    assert "--fresh" in attempt.text()
+    storage.rmdir()
+    (tmp_path / "unmounted").rename(storage)
+    run.start()
+    result = run.trainer(group="g").result()
+    assert run.wait() == 0, run.text()
+    assert list(result["numbers"]) == list(range(result["numbers"][0], len(undisturbed) + 1))
+    assert result["numbers"][0] > 1
+    assert np.array_equal(result["digests"], undisturbed[result["numbers"][0] - 1 :])
+    assert not list(storage.iterdir()), "a feed that has ended leaves no files"
+
+
+def test_a_damaged_snapshot_takes_nothing_from_what_is_left(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    storage = tmp_path / "storage"
+    run = in_files(make_run, storage).start()
+    first = run.trainer(group="g", pause_ms=10)
+    wait_until(lambda: first.batches() >= 2, "batch 2")
+    saved = tmp_path / "saved"
+    assert run.command("snapshot", run.feed, str(saved)).returncode == 0
+    first.process.kill()
+    first.process.wait()
+    kill_everything(run)
+    files = {path: path.stat().st_ino for path in storage.iterdir()}
+    record = run.record()
+    damaged = max(saved.glob("*.segment"), key=lambda path: path.stat().st_size)
+    bytes_ = bytearray(damaged.read_bytes())
+    bytes_[len(bytes_) // 2] ^= 1
+    damaged.write_bytes(bytes_)
+    attempt = Attempt(run, "--resume", str(saved))
+    assert attempt.outcome("feed_resumed") == "refused"
+    assert "damaged" in attempt.text()
+    assert {path: path.stat().st_ino for path in storage.iterdir()} == files
+    assert run.record() == record
+    bytes_[len(bytes_) // 2] ^= 1
+    damaged.write_bytes(bytes_)
+    # What is sound replaces what was left.
+    run.start("--resume", str(saved))
+    result = run.trainer(group="g").result()
+    assert run.wait() == 0, run.text()
+    assert np.array_equal(result["digests"], undisturbed[result["numbers"][0] - 1 :])
+    assert not list(storage.iterdir()), "neither old files nor new ones"
+
+
+def test_a_recorded_snapshot_that_is_not_there_is_no_new_beginning(
+    make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path
+) -> None:
+    run = make_run(epochs=0, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=5, positions=0)
+    wait_until(lambda: trainer.batches() >= 3, "batch 3")
+    saved = tmp_path / "saved\nhere, \\ and there"
+    assert run.command("snapshot", run.feed, str(saved)).returncode == 0
+    trainer.process.kill()
+    trainer.process.wait()
+    kill_everything(run)
+    saved.rename(tmp_path / "moved")
+    attempt = Attempt(run)
+    assert attempt.outcome("feed_started") == "refused"
+    assert "--fresh" in attempt.text() and "--resume" in attempt.text() and "and there" in attempt.text()
+    (tmp_path / "moved").rename(saved)
+    run.start()
+    wait_until(lambda: "feed_resumed" in run.text(), "the feed to go on from its snapshot")
+    assert run.stop() == 0
+
+
+@pytest.mark.parametrize("contents", ["", "cut"])
+def test_a_record_that_cannot_be_read_is_no_new_beginning(
+    make_run: MakeRun, games: lc0_data.Manifest, contents: str
+) -> None:
+    run = make_run(epochs=0, extra=GROUPS).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    path = run.sockets / f"{run.feed}.state"
+    record = path.read_text()
+    path.write_text("" if contents == "" else record[: len(record) // 2])
+    attempt = Attempt(run)
+    assert attempt.outcome() == "refused"
+    assert "feed_started" not in attempt.text() and "--fresh" in attempt.text()
+    assert all(runs(pid) for pid in workers.values())
+    path.write_text(record)
+    run.start()
+    wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
+    assert run.all_workers() == workers
+    assert run.stop() == 0
+
+
+PID_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+TIME_NAMESPACE = ("unshare", "--time", "--boottime", "100000", "--fork", "--kill-child")
+
+
+@pytest.mark.parametrize("namespace", [PID_NAMESPACE, TIME_NAMESPACE], ids=["pid", "time"])
+def test_a_feed_of_another_namespace_is_refused_with_the_reason(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    namespace: tuple[str, ...],
+) -> None:
+    probe = subprocess.run([*namespace, "true"], capture_output=True, text=True)
+    assert probe.returncode == 0, f"this test needs namespaces of its own: {probe.stderr}"
+    run = make_run(epochs=2, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=10)
+    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    record = run.record()
+    for words in ((), ("--resume", "nothing")):
+        attempt = Attempt(run, *words, before=namespace)
+        assert attempt.outcome() == "refused"
+        is_untouched(run, workers, attempt)
+        assert run.record() == record
+    attempt = Attempt(run, before=namespace)
+    assert attempt.outcome() == "refused"
+    assert f"workers of it live in another {namespace[1][2:]} namespace" in attempt.text()
+    assert "--fresh" in attempt.text()
+    run.start()
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
+
+
+def test_a_new_beginning_in_another_namespace_ends_nobody_there(
+    make_run: MakeRun, games: lc0_data.Manifest
+) -> None:
+    run = make_run(epochs=0, extra=GROUPS).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    attempt = Attempt(run, "--fresh", before=PID_NAMESPACE)
+    wait_until(lambda: "first_batch" in attempt.text(), "another feed's first batch")
+    assert "remains_cleared" not in attempt.text()
+    # They find another feed in the place of theirs.
+    wait_until(lambda: not any(runs(pid) for pid in workers.values()), "their own end")
+    attempt.process.kill()
+    attempt.process.wait()
+
+
+def test_files_of_a_namespace_that_has_died_are_gone_on_with(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    run = in_files(make_run, tmp_path / "storage")
+    container = Attempt(run, before=PID_NAMESPACE)
+    wait_until(lambda: "first_batch" in container.text(), "the first batch")
+    # With its first process a pid namespace dies as a whole.
+    container.process.kill()
+    container.process.wait()
+
+    def adopted() -> bool:
+        attempt = Attempt(run)
+        return attempt.outcome() == "adopted"
+
+    wait_until(adopted, "the kernel to say that nobody lives there")
+    run.start()
+    result = run.trainer(group="g").result()
+    assert run.wait() == 0, run.text()
+    assert np.array_equal(result["digests"], undisturbed), "and nothing was begun anew"
