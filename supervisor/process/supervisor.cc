@@ -282,6 +282,7 @@ void Supervisor::serve() {
                                                   why));
           }},
       &reserve_);
+  if (adopts_) take_over();
   event(metrics::Level::kInfo,
         !adopts_                    ? "feed_started"
         : run_.resumed_from.empty() ? "feed_adopted"
@@ -291,7 +292,6 @@ void Supervisor::serve() {
                         ? std::string()
                         : fmt::format(" snapshot={} next_batch={}", log_value(run_.resumed_from),
                                       memory_.output().newest_batch() + 1)));
-  if (adopts_) take_over();
   lives_ = true;
   note_configured_anchors();
   tick();
