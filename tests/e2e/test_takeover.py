@@ -121,6 +121,9 @@ def test_want_of_descriptors_or_memory_ends_no_feed(
         assert workers.items() <= living.items(), attempt.text()
         if place not in listed:  # built without such places: the first run takes it over
             break
+        if place == "supervisor.worker.spawn":  # that stage is tried again
+            assert outcome == "adopted" and "feed_started" not in attempt.text(), attempt.text()
+            continue
         assert outcome == "refused" and "a test wants" in attempt.text(), attempt.text()
         is_untouched(run, workers, attempt)
     run.start()

@@ -249,7 +249,7 @@ TEST_F(Lock, WorkersOfAnotherNamespaceAreKnownToLiveByTheirLock) {
   ASSERT_EQ(::waitpid(worker, nullptr, 0), worker);
   EXPECT_EQ(says(*next), "");
   record.lock_inode += 1;
-  next->write(record);
+  next->write(record).or_throw();
   next.reset();
   EXPECT_THAT(says(FeedLock::take(path, "lc0").value_or_throw()), HasSubstr("is gone"));
 }
