@@ -9,6 +9,7 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "supervisor/config/paths.h"
+#include "supervisor/process/plan_question.h"
 #include "supervisor/process/spawn.h"
 
 namespace ringfeed::cli {

@@ -20,6 +20,7 @@
 #include "supervisor/config/read.h"
 #include "supervisor/control/place.h"
 #include "supervisor/layout/memory.h"
+#include "supervisor/process/plan_question.h"
 #include "supervisor/process/replay.h"
 
 namespace ringfeed::cli {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -10,18 +9,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 
-#include "proto/config.pb.h"
-#include "proto/plan.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/starvation.h"
-#include "supervisor/process/event_loop.h"
 #include "supervisor/process/signals.h"
 
 namespace ringfeed::process {
@@ -211,63 +206,24 @@ Ending reap(const shm::Fd& pidfd) {
   return ending;
 }
 
-PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config, int timeout_ms) {
-  Pipe to = make_pipe();
+Asked spawn_asked(const std::string& binary, int question) {
   Pipe from = make_pipe();
+  set_nonblocking(from.read.get());
   SpawnSettings settings;
-  settings.give(to.read.get(), STDIN_FILENO);
+  settings.give(question, STDIN_FILENO);
   settings.give(from.write.get(), STDOUT_FILENO);
-  const pid_t pid = settings.spawn(binary, {"ringfeed-worker", "--plan"});
-  const shm::Fd pidfd = open_pidfd(pid);
-  to.read.reset();
-  from.write.reset();
-  set_nonblocking(to.write.get());
-
-  const std::string question = config.SerializePartialAsString();
-  std::string answer;
-  std::size_t written = 0;
-  if (question.empty()) to.write.reset();
-  const std::uint64_t began = now_ms();
-  for (bool open = true; open;) {
-    std::array<pollfd, 2> fds{{{from.read.get(), POLLIN, 0}, {to.write.get(), POLLOUT, 0}}};
-    const auto taken = static_cast<int>(now_ms() - began);
-    const int left = timeout_ms < 0 ? -1 : std::max(0, timeout_ms - taken);
-    const int events = ::poll(fds.data(), fds.size(), left);
-    if (events < 0 && errno != EINTR) fail("the worker's plan");
-    if (events == 0) {
-      ::kill(pid, SIGKILL);  // our child, not reaped yet: nobody else's number
-      static_cast<void>(reap(pidfd));
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("{} --plan has not answered within {} ms", binary, timeout_ms));
-    }
-    if (fds[1].revents != 0 && to.write) {
-      const ssize_t n =
-          ::write(to.write.get(), question.data() + written, question.size() - written);
-      if (n > 0) written += static_cast<std::size_t>(n);
-      if (written == question.size() || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-        to.write.reset();
-      }
-    }
-    if (fds[0].revents != 0) {
-      std::array<char, 65536> bytes;
-      const ssize_t n = ::read(from.read.get(), bytes.data(), bytes.size());
-      if (n > 0) answer.append(bytes.data(), static_cast<std::size_t>(n));
-      open = n > 0 || (n < 0 && errno == EINTR);
-    }
+  Asked asked;
+  asked.pid = settings.spawn(binary, {"ringfeed-worker", "--plan"});
+  asked.pidfd = open_pidfd(asked.pid);
+  if (!asked.pidfd) {
+    const int error = errno;
+    ::kill(asked.pid, SIGKILL);
+    ::waitpid(asked.pid, nullptr, 0);
+    errno = error;
+    fail(fmt::format("process {} cannot be watched", asked.pid));
   }
-  const Ending ending = reap(pidfd);
-  if (!ending.exited || ending.status != 0) {
-    throw Error(ErrorCode::kIo, fmt::format("{} --plan ended with {}: see what it said above",
-                                            binary, ending.text()));
-  }
-  PipelinePlan plan;
-  if (!plan.ParseFromString(answer)) {
-    throw Error(ErrorCode::kIncompatible,
-                fmt::format("{} --plan answered {} bytes that are not a plan: use the same version "
-                            "of supervisor and worker",
-                            binary, answer.size()));
-  }
-  return plan;
+  asked.answer = std::move(from.read);
+  return asked;
 }
 
 }  // namespace ringfeed::process

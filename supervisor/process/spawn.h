@@ -1,4 +1,4 @@
-// Starts worker processes and asks the worker binary for its plan.
+// Starts worker processes, and those that are asked for a plan (plan_question.h).
 //
 // A worker gets: standard input /dev/null; standard output and error one pipe to the supervisor;
 // descriptor 3 its end of the setup socket; nothing else. It is the head of a process group of its
@@ -13,11 +13,6 @@
 
 #include "ringfeed/shm/segment.h"
 #include "supervisor/process/identity.h"
-
-namespace ringfeed {
-class DataLoaderConfig;
-class PipelinePlan;
-}  // namespace ringfeed
 
 namespace ringfeed::process {
 
@@ -65,9 +60,13 @@ struct Ending {
 };
 [[nodiscard]] Ending reap(const shm::Fd& pidfd);
 
-// Runs `binary --plan` and gives it the configuration. Throws Error (kIo, kIncompatible) with what
-// the worker said, kTimeout if it has not answered within timeout_ms (-1: it may take its time).
-[[nodiscard]] PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config,
-                                    int timeout_ms = -1);
+// `binary --plan`, with `question`, a file, as its standard input. Throws Error as spawn_worker()
+// does.
+struct Asked {
+  pid_t pid = 0;
+  shm::Fd pidfd;
+  shm::Fd answer;  // its standard output; does not block
+};
+[[nodiscard]] Asked spawn_asked(const std::string& binary, int question);
 
 }  // namespace ringfeed::process

@@ -120,8 +120,10 @@ class Supervisor {
   [[nodiscard]] std::string counts_text() const;
   void log_drain();
   void event(metrics::Level level, std::string_view event, const std::string& values) const;
+  void survive(const std::exception& error) noexcept;  // says what a callback has thrown
 
   // Requests (supervisor_requests.cc).
+  void answer(control::ConnectionId connection, const Request& request);
   void on_request(control::ConnectionId connection, const Request& request);
   void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
                  std::vector<int>& fds);
@@ -129,7 +131,10 @@ class Supervisor {
   void on_stage_control(control::ConnectionId connection, const Request& request);
   void on_worker_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
   void answer_restarts(const std::string& group, const std::string& refusal, pid_t pid = 0);
-  [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary) const;
+  [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary,
+                                       const PipelinePlan& now) const;
+  void replace_worker(control::ConnectionId connection, std::uint32_t group,
+                      const std::string& binary, Reply& reply);
   void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
   void describe_snapshot(SnapshotManifest& manifest,
@@ -137,6 +142,9 @@ class Supervisor {
   void give_up_snapshot(const std::string& why);
   void on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   void snapshot_done(const Result<SnapshotTask::Facts>& result);
+  void tell_of_snapshot(const Result<SnapshotTask::Facts>& result);
+  void begin_call(std::uint64_t id, control::ConnectionId connection, const Request& request,
+                  std::set<std::size_t> groups);
   void send_call(std::uint64_t id, std::size_t group);
   void ask_again(std::size_t group);
   void on_stage_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
@@ -200,6 +208,7 @@ class Supervisor {
   metrics::Sampler sampler_;
   metrics::History history_;
   metrics::Anchors anchors_;
+  std::uint64_t failures_ = 0;  // of callbacks
   std::uint64_t looks_ = 0;
   std::uint64_t looking_ns_ = 0;  // CPU time
   double cores_ = 1;
@@ -249,6 +258,7 @@ class Supervisor {
   std::vector<std::uint32_t> to_scale_;  // nodes that were taken over
   // Who waits for a stage group's fresh process.
   std::multimap<std::string, std::pair<control::ConnectionId, std::uint64_t>> restarts_;
+  int plans_asked_ = 0;  // of programs that have not answered yet
 };
 
 }  // namespace ringfeed::process

@@ -20,6 +20,7 @@
 #include "supervisor/control/hex.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/metrics/status.h"
+#include "supervisor/process/plan_question.h"
 #include "supervisor/process/supervisor.h"
 
 namespace ringfeed::process {
@@ -31,6 +32,8 @@ constexpr std::size_t kCallsMax = 16;        // ControlBox::kAnswers
 constexpr std::size_t kPastAnswersMax = 64;  // of a stage group
 // A program that is to take over says what it needs at once, or is not what it should be.
 constexpr int kPlanMs = 5'000;
+// Programs that may be asked for a plan at a time.
+constexpr int kPlansMax = 4;
 
 }  // namespace
 
@@ -146,6 +149,21 @@ void Supervisor::on_attach(control::ConnectionId connection, const AttachRequest
   wanted->trainers.attach(*server_, connection, request, reply, fds);
 }
 
+// Whatever goes wrong on the way to an answer is the answer. The feed has nothing to do with it.
+void Supervisor::answer(control::ConnectionId connection, const Request& request) {
+  try {
+    on_request(connection, request);
+  } catch (const std::exception& error) {
+    const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+    Reply reply;
+    reply.set_id(request.id());
+    reply.set_error(Reply::INTERNAL);
+    reply.set_text(fmt::format("feed '{}' cannot do that now: {}", run_.config.feed(),
+                               no_memory ? "the supervisor has no memory for it" : error.what()));
+    server_->send(connection, reply);
+  }
+}
+
 void Supervisor::on_request(control::ConnectionId connection, const Request& request) {
   Reply reply;
   reply.set_id(request.id());
@@ -222,13 +240,8 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
 }
 
 // Why this program cannot take over the lanes of the group as they are; empty: it can.
-std::string Supervisor::other_plan(std::uint32_t group, const std::string& binary) const {
-  PipelinePlan now;
-  try {
-    now = ask_plan(binary, run_.config, kPlanMs);
-  } catch (const Error& error) {
-    return error.message();
-  }
+std::string Supervisor::other_plan(std::uint32_t group, const std::string& binary,
+                                   const PipelinePlan& now) const {
   if (now.abi() != run_.plan.abi() || now.stages_size() != run_.plan.stages_size()) {
     return fmt::format(
         "{} is for shared memory of ABI {}, the feed has {}: build it with this "
@@ -286,22 +299,42 @@ void Supervisor::on_restart(control::ConnectionId connection, const Request& req
     return;
   }
   const std::string& binary = request.restart().binary();
-  if (!binary.empty()) {
-    const auto g = static_cast<std::uint32_t>(worker - workers_.begin());
-    const std::string wrong = other_plan(g, binary);
-    if (!wrong.empty()) {
-      reply.set_error(Reply::INCOMPATIBLE);
-      reply.set_text(wrong);
-      return;
-    }
-  }
-  if (!(*worker)->replace(binary)) {
+  const auto g = static_cast<std::uint32_t>(worker - workers_.begin());
+  if (binary.empty()) return replace_worker(connection, g, binary, reply);
+  if (plans_asked_ == kPlansMax) {
     reply.set_error(Reply::INTERNAL);
-    reply.set_text(fmt::format("stage group '{}' is {} and cannot be replaced now", group,
-                               name_of((*worker)->state())));
+    reply.set_text(
+        fmt::format("{} programs are asked for their plans just now: try again", plans_asked_));
     return;
   }
-  restarts_.emplace(group, std::pair(connection, request.id()));
+  ask_plan(loop_, binary, run_.config, kPlanMs,
+           [this, connection, id = request.id(), g, binary](const Result<PipelinePlan>& plan) {
+             --plans_asked_;
+             Reply later;
+             later.set_id(id);
+             const std::string wrong = plan ? other_plan(g, binary, *plan) : plan.error().message();
+             if (wrong.empty()) {
+               replace_worker(connection, g, binary, later);
+               if (!later.has_error()) return;
+             } else {
+               later.set_error(Reply::INCOMPATIBLE);
+               later.set_text(wrong);
+             }
+             server_->send(connection, later);
+           });
+  ++plans_asked_;
+}
+
+// The reply is for a refusal alone: else the answer comes when the new worker is there.
+void Supervisor::replace_worker(control::ConnectionId connection, std::uint32_t group,
+                                const std::string& binary, Reply& reply) {
+  Worker& worker = *workers_[group];
+  const auto waiting = restarts_.emplace(worker.name(), std::pair(connection, reply.id()));
+  if (worker.replace(binary)) return;
+  restarts_.erase(waiting);
+  reply.set_error(Reply::INTERNAL);
+  reply.set_text(fmt::format("stage group '{}' is {} and cannot be replaced now", worker.name(),
+                             name_of(worker.state())));
 }
 
 void Supervisor::on_snapshot(control::ConnectionId connection, const Request& request,
@@ -357,6 +390,16 @@ void Supervisor::describe_snapshot(SnapshotManifest& manifest,
 }
 
 void Supervisor::snapshot_done(const Result<SnapshotTask::Facts>& result) {
+  // The task is over even if nobody can be told.
+  try {
+    tell_of_snapshot(result);
+  } catch (const std::exception& error) {
+    survive(error);
+  }
+  snapshot_.reset();
+}
+
+void Supervisor::tell_of_snapshot(const Result<SnapshotTask::Facts>& result) {
   Reply reply;
   reply.set_id(snapshot_asker_.second);
   if (result) {
@@ -379,7 +422,6 @@ void Supervisor::snapshot_done(const Result<SnapshotTask::Facts>& result) {
           "reason=" + in_quotes(result.error().message()));
   }
   server_->send(snapshot_asker_.first, reply);
-  snapshot_.reset();
 }
 
 void Supervisor::give_up_snapshot(const std::string& why) {
@@ -415,6 +457,20 @@ void Supervisor::on_stage_control(control::ConnectionId connection, const Reques
                   fmt::format("feed '{}' has no stage '{}'", run_.config.feed(), asked.stage()));
   }
   const std::uint64_t id = next_call_++;
+  try {
+    begin_call(id, connection, request, std::move(groups));
+  } catch (const std::exception&) {
+    if (const auto call = calls_.find(id); call != calls_.end()) {
+      loop_.cancel(call->second.timer);
+      calls_.erase(call);
+    }
+    throw;
+  }
+}
+
+void Supervisor::begin_call(std::uint64_t id, control::ConnectionId connection,
+                            const Request& request, std::set<std::size_t> groups) {
+  const StageControlCall& asked = request.stage_control();
   Call& call = calls_[id];
   call.connection = connection;
   call.awaited = groups;

@@ -187,3 +187,60 @@ def test_each_message_takes_effect_once_whoever_is_killed(
         return sum(counted) + int(str(now)) == 41
 
     wait_until(all_counted, f"41 games, each counted once: {counted}")
+
+
+def program(path: Path, line: str) -> str:
+    path.write_text(f"#!/bin/sh\necho $$ > {path}.pid\n{line}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def is_asked(binary: str) -> bool:
+    pid = Path(f"{binary}.pid")
+    return pid.exists() and pid.read_text().endswith("\n")
+
+
+def test_a_program_that_does_not_answer_holds_up_nobody_else(make_run: MakeRun, tmp_path: Path) -> None:
+    run = ready(make_run(epochs=0))
+    workers = run.workers()
+    mute = [program(tmp_path / f"mute{i}", "exec sleep 1000") for i in range(4)]
+    words = [str(run.program), "restart", run.feed, "pool", "--binary"]
+    asking = [
+        subprocess.Popen([*words, binary], env=run.environment, stderr=subprocess.PIPE, text=True)
+        for binary in mute
+    ]
+    for binary in mute:
+        wait_until(lambda: is_asked(binary), "the program to be asked")
+    refused = run.command("restart", run.feed, "pool", "--binary", mute[0])
+    assert refused.returncode != 0 and "4 programs are asked for their plans" in refused.stderr
+    # A stage is replaced, and everybody gets an answer, before the first of them does.
+    os.kill(workers["pool"], signal.SIGKILL)
+    wait_until(lambda: run.workers().get("pool", workers["pool"]) != workers["pool"], "the pool's successor")
+    assert all(process.poll() is None for process in asking)
+    for process, binary in zip(asking, mute, strict=True):
+        _, said = process.communicate(timeout=60)
+        assert process.returncode != 0 and "has not answered within 5000 ms" in said
+        pid = int(Path(f"{binary}.pid").read_text())
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the mute program's end")
+    for line, reason in (
+        ("exec yes", "answers without an end"),
+        ("exit 3", "ended with exit status 3"),
+        ("echo hello", "bytes that are not a plan"),
+    ):
+        other = program(tmp_path / "other", line)
+        done = run.command("restart", run.feed, "pool", "--binary", other)
+        assert done.returncode != 0 and reason in done.stderr, done.stderr
+    assert run.status() is not None
+
+
+def test_a_feed_that_is_stopped_does_not_wait_for_a_program(make_run: MakeRun, tmp_path: Path) -> None:
+    run = ready(make_run(epochs=0))
+    mute = program(tmp_path / "mute", "exec sleep 1000")
+    words = [str(run.program), "restart", run.feed, "pool", "--binary", mute]
+    asking = subprocess.Popen(words, env=run.environment, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: is_asked(mute), "the program to be asked")
+    assert run.command("stop", run.feed, "--now").returncode == 0
+    run.wait()
+    assert not Path(f"/proc/{Path(f'{mute}.pid').read_text().strip()}").exists()
+    _, said = asking.communicate(timeout=60)
+    assert asking.returncode != 0

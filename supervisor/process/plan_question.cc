@@ -1,0 +1,173 @@
+#include "supervisor/process/plan_question.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "ringfeed/shm/starvation.h"
+#include "supervisor/process/spawn.h"
+
+namespace ringfeed::process {
+namespace {
+
+// More than any plan; a program that writes on and on is no worker.
+constexpr std::size_t kAnswerBytesMax = std::size_t{64} << 20;
+
+Error system_error(const std::string& what) {
+  return {system_code(errno), fmt::format("{}: {}", what, std::strerror(errno))};
+}
+
+// A file of memory, and no pipe: nobody has to wait until it is read.
+shm::Fd question_of(const DataLoaderConfig& config) {
+  const std::string text = config.SerializePartialAsString();
+  shm::Fd file(::memfd_create("question", MFD_CLOEXEC));
+  if (!file) throw system_error("the question for a plan");
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t n =
+        ::pwrite(file.get(), text.data() + at, text.size() - at, static_cast<off_t>(at));
+    if (n < 0 && errno != EINTR) throw system_error("the question for a plan");
+    if (n > 0) at += static_cast<std::size_t>(n);
+  }
+  return file;
+}
+
+// Lives as long as the loop watches something of it.
+class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
+ public:
+  using Answered = std::function<void(const Result<PipelinePlan>&)>;
+
+  PlanQuestion(EventLoop& loop, std::string binary, const DataLoaderConfig& config,
+               Answered answered)
+      : loop_(loop),
+        binary_(std::move(binary)),
+        asked_(spawn_asked(binary_, question_of(config).get())),
+        answered_(std::move(answered)) {}
+
+  // The loop has gone, or could not watch: nobody hears of it any more.
+  ~PlanQuestion() {
+    if (!asked_.pidfd) return;
+    kill();
+    static_cast<void>(reap(asked_.pidfd));
+  }
+  PlanQuestion(const PlanQuestion&) = delete;
+  PlanQuestion& operator=(const PlanQuestion&) = delete;
+
+  void begin(int timeout_ms) {
+    try {
+      loop_.watch(asked_.answer.get(), [self = shared_from_this()] { self->read(); });
+      if (timeout_ms < 0) return;
+      timer_ = loop_.after(static_cast<std::uint64_t>(timeout_ms),
+                           [self = shared_from_this(), timeout_ms] { self->late(timeout_ms); });
+    } catch (...) {
+      loop_.unwatch(asked_.answer.get());  // which holds this object
+      throw;
+    }
+  }
+
+ private:
+  // Our child, not reaped yet: nobody else's number.
+  void kill() const {
+    if (asked_.pidfd) ::kill(asked_.pid, SIGKILL);
+  }
+
+  void read() {
+    std::array<char, 65536> bytes;
+    const ssize_t n = ::read(asked_.answer.get(), bytes.data(), bytes.size());
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n > 0) {
+      text_.append(bytes.data(), static_cast<std::size_t>(n));
+      if (text_.size() <= kAnswerBytesMax) return;
+      return give_up({ErrorCode::kIncompatible,
+                      fmt::format("{} --plan answers without an end, at least {} bytes: give a "
+                                  "worker of ringfeed's",
+                                  binary_, text_.size())});
+    }
+    await_end();  // all that it had to say
+  }
+
+  // Which may take its time too, also after it was killed.
+  void await_end() {
+    if (waits_) return;
+    const auto self = shared_from_this();
+    loop_.watch(asked_.pidfd.get(), [self] { self->ended(); });
+    waits_ = true;
+    loop_.unwatch(asked_.answer.get());
+  }
+
+  void ended() {
+    const auto self = shared_from_this();
+    loop_.unwatch(asked_.pidfd.get());
+    const Ending ending = reap(std::exchange(asked_.pidfd, shm::Fd()));
+    if (!answered_) return;
+    if (!ending.exited || ending.status != 0) {
+      return answer(Error(
+          ErrorCode::kIo,
+          fmt::format("{} --plan ended with {}: see what it said above", binary_, ending.text())));
+    }
+    PipelinePlan plan;
+    if (!plan.ParseFromString(text_)) {
+      return answer(Error(
+          ErrorCode::kIncompatible,
+          fmt::format("{} --plan answered {} bytes that are not a plan: use the same version of "
+                      "supervisor and worker",
+                      binary_, text_.size())));
+    }
+    answer(std::move(plan));
+  }
+
+  void late(int timeout_ms) {
+    timer_.reset();
+    give_up({ErrorCode::kTimeout,
+             fmt::format("{} --plan has not answered within {} ms", binary_, timeout_ms)});
+  }
+
+  void give_up(Error why) {
+    const auto self = shared_from_this();
+    kill();
+    await_end();
+    answer(std::move(why));
+  }
+
+  void answer(const Result<PipelinePlan>& plan) {
+    if (timer_) loop_.cancel(*timer_);
+    timer_.reset();
+    const Answered answered = std::exchange(answered_, {});
+    if (answered) answered(plan);
+  }
+
+  EventLoop& loop_;
+  const std::string binary_;
+  Asked asked_;
+  Answered answered_;  // empty: called
+  std::string text_;
+  bool waits_ = false;  // for its end
+  std::optional<EventLoop::TimerId> timer_;
+};
+
+}  // namespace
+
+void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig& config,
+              int timeout_ms, std::function<void(const Result<PipelinePlan>&)> answered) {
+  std::make_shared<PlanQuestion>(loop, binary, config, std::move(answered))->begin(timeout_ms);
+}
+
+PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config, int timeout_ms) {
+  EventLoop loop;
+  std::optional<Result<PipelinePlan>> answer;
+  ask_plan(loop, binary, config, timeout_ms,
+           [&](const Result<PipelinePlan>& plan) { answer.emplace(plan); });
+  while (!answer) loop.run_once(-1);
+  return std::move(*answer).value_or_throw();
+}
+
+}  // namespace ringfeed::process
