@@ -1,5 +1,6 @@
 #include "ringfeed/shm/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -7,7 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
+#include <string_view>
+
 #include "ringfeed/shm/segment.h"
+#include "ringfeed/shm/starvation.h"
 
 namespace ringfeed::shm {
 namespace {
@@ -17,7 +22,7 @@ bool is_gone(int error) noexcept { return error == ENOENT || error == ESRCH; }
 
 }  // namespace
 
-Result<std::string> read_to_end(int fd, const std::string& name, std::size_t bytes_max) noexcept {
+Result<std::string> read_to_end(int fd, const std::string& name, std::size_t bytes_max) {
   std::string text;
   char block[4096];
   for (;;) {
@@ -36,7 +41,7 @@ Result<std::string> read_to_end(int fd, const std::string& name, std::size_t byt
   }
 }
 
-Result<std::string> read_file(const std::string& path, std::size_t bytes_max) noexcept {
+Result<std::string> read_file(const std::string& path, std::size_t bytes_max) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) {
     return Error{is_gone(errno) ? ErrorCode::kNotFound : ErrorCode::kIo,
@@ -45,7 +50,7 @@ Result<std::string> read_file(const std::string& path, std::size_t bytes_max) no
   return read_to_end(file.get(), path, bytes_max);
 }
 
-Result<std::string> read_regular_file(const std::string& path) noexcept {
+Result<std::string> read_regular_file(const std::string& path) {
   const Result<Fd> file = open_regular(path);
   if (!file) {
     return Error{file.error().code(), fmt::format("{}: {}", path, file.error().message())};
@@ -53,11 +58,29 @@ Result<std::string> read_regular_file(const std::string& path) noexcept {
   return read_to_end(file->get(), path);
 }
 
-bool is_starvation(int error) noexcept {
-  return error == EMFILE || error == ENFILE || error == ENOMEM;
+Result<std::vector<std::string>> names_in(const std::string& directory) {
+  const auto failed = [&] {
+    return Error{is_gone(errno)         ? ErrorCode::kNotFound
+                 : is_starvation(errno) ? ErrorCode::kNoMemory
+                                        : ErrorCode::kIo,
+                 fmt::format("{}: {}", directory, ::strerrordesc_np(errno))};
+  };
+  const auto close = [](DIR* entries) { ::closedir(entries); };
+  const std::unique_ptr<DIR, decltype(close)> entries(::opendir(directory.c_str()), close);
+  if (!entries) return failed();
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(entries.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  if (errno != 0) return failed();
+  return names;
 }
 
-Result<Fd> open_regular(const std::string& path) noexcept {
+Result<Fd> open_regular(const std::string& path) {
   const auto refused = [] {
     const bool gone = errno == ENOENT || errno == ENOTDIR;
     return Error{is_starvation(errno) ? ErrorCode::kNoMemory

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/letter.h"
@@ -24,13 +25,12 @@ int dead_letters(const std::string& feed, const std::string& directory, bool jso
   const std::filesystem::path place =
       control::dead_letter_directory(directory, feed, control::read_environment());
   std::vector<std::filesystem::path> files;
-  std::error_code failed;
-  for (std::filesystem::directory_iterator entry(place, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    if (entry->path().extension() == ".json") files.push_back(entry->path());
-  }
-  if (failed && failed != std::errc::no_such_file_or_directory) {
-    throw Error(ErrorCode::kIo, fmt::format("{}: {}", place.string(), failed.message()));
+  const Result<std::vector<std::string>> names = shm::names_in(place.string());
+  if (!names && names.error().code() != ErrorCode::kNotFound) throw Error(names.error());
+  if (names) {
+    for (const std::string& name : *names) {
+      if (name.ends_with(".json")) files.push_back(place / name);
+    }
   }
   std::sort(files.begin(), files.end());
   for (const std::filesystem::path& file : files) {

@@ -330,10 +330,10 @@ std::optional<LockRecord> find_orphan(const std::string& lock_path) {
 
 void remove_unfinished(const LockRecord& record) {
   if (record.making_mark.empty()) return;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(record.making_directory, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string file = entry->path().string();
+  const Result<std::vector<std::string>> names = shm::names_in(record.making_directory);
+  if (!names) return;
+  for (const std::string& name : *names) {
+    const std::string file = (std::filesystem::path(record.making_directory) / name).string();
     if (!file.ends_with(record.making_mark) ||
         std::find(record.files.begin(), record.files.end(), file) != record.files.end()) {
       continue;

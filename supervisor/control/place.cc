@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <set>
 
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
 
 namespace ringfeed::control {
@@ -98,9 +99,9 @@ void prepare_directory(const std::string& directory, const std::string& feed) {
 
 std::vector<std::string> feeds_in(const std::string& directory) {
   std::set<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
+  const Result<std::vector<std::string>> found = shm::names_in(directory);
+  if (!found) return {};
+  for (const std::string& name : *found) {
     for (const std::string_view ending : {kSocketEnding, kLockEnding}) {
       if (name.size() > ending.size() && name.ends_with(ending)) {
         names.insert(name.substr(0, name.size() - ending.size()));

@@ -16,6 +16,7 @@
 
 #include "ringfeed/shm/bell.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/file.h"
 
 namespace ringfeed::layout {
 namespace {
@@ -47,17 +48,16 @@ constexpr std::string_view kMemfd = "/memfd:";
 // Where the memfds of a process may be opened, by name; nothing if it has ended.
 Status find_memfds(pid_t holder, std::map<std::string, std::string>& places) {
   const std::string directory = fmt::format("/proc/{}/fd", holder);
-  std::error_code error;
-  std::filesystem::directory_iterator entry(directory, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const Result<std::string> target = link_target(entry->path().string());
+  const Result<std::vector<std::string>> names = shm::names_in(directory);
+  if (!names) return names.error().code() == ErrorCode::kNotFound ? Status() : names.error();
+  for (const std::string& name : *names) {
+    const std::string place = directory + '/' + name;
+    const Result<std::string> target = link_target(place);
     if (!target) return target.error();
     if (!target->starts_with(kMemfd)) continue;
-    places.emplace(target->substr(kMemfd.size(), target->rfind(' ') - kMemfd.size()),
-                   entry->path().string());
+    places.emplace(target->substr(kMemfd.size(), target->rfind(' ') - kMemfd.size()), place);
   }
-  if (!error || error.value() == ENOENT || error.value() == ESRCH) return {};
-  return Error{ErrorCode::kIo, fmt::format("{}: {}", directory, error.message())};
+  return {};
 }
 
 constexpr std::size_t kMarkBytes = 17;

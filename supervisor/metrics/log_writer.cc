@@ -85,6 +85,7 @@ struct LogWriter::State {
   LossLine loss_line;
 
   void run();
+  void write_waiting(std::unique_lock<std::mutex>& lock);
   bool write_all(std::string_view text, std::unique_lock<std::mutex>& lock);
   void lose(std::uint64_t lines, const std::string& why) {
     lost += lines;
@@ -115,37 +116,12 @@ bool LogWriter::State::write_all(std::string_view text, std::unique_lock<std::mu
   return false;
 }
 
-void LogWriter::State::run() {
-  std::unique_lock lock(mutex);
-  for (;;) {
-    wake.wait(lock, [this] { return !queue.empty() || progress_changed || ending; });
-    if (ending && queue.empty()) {
-      if (drawn) static_cast<void>(write_all(kClearLine, lock));
-      written.notify_all();
-      runs = false;
-      return;
-    }
-    if (!queue.empty() && queue.front().reopens) {
-      queue.pop_front();
-      lock.unlock();
-      shm::Fd fresh = open_log(file);
-      const int error = errno;
-      lock.lock();
-      reopen_failed =
-          fresh ? std::string()
-                : fmt::format("log file {} cannot be opened anew: {}: the one before goes on", file,
-                              std::strerror(error));
-      if (fresh) {
-        own = std::move(fresh);
-        fd = own.get();
-        line_open = false;
-      }
-      ++done;
-      written.notify_all();
-      continue;
-    }
-    std::string out;
-    std::uint64_t items = 0;
+// One write for all lines that wait, up to the next reopening. Lines that there is no memory for
+// are lost and counted.
+void LogWriter::State::write_waiting(std::unique_lock<std::mutex>& lock) {
+  std::string out;
+  std::uint64_t items = 0;
+  try {
     while (!queue.empty() && !queue.front().reopens) {
       out += queue.front().text;
       queue.pop_front();
@@ -175,9 +151,54 @@ void LogWriter::State::run() {
     } else {
       lose(lines_in(out), lost_why);
     }
-    done += items;
-    if (queue.empty()) late = false;
-    written.notify_all();
+  } catch (const std::exception&) {
+    if (items == 0 && !queue.empty()) {
+      lose(lines_in(queue.front().text), "no memory");
+      queue.pop_front();
+      ++items;
+    } else {
+      lose(lines_in(out), "no memory");
+    }
+  }
+  done += items;
+  if (queue.empty()) late = false;
+  written.notify_all();
+}
+
+void LogWriter::State::run() {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    wake.wait(lock, [this] { return !queue.empty() || progress_changed || ending; });
+    if (ending && queue.empty()) {
+      if (drawn) static_cast<void>(write_all(kClearLine, lock));
+      written.notify_all();
+      runs = false;
+      return;
+    }
+    if (!queue.empty() && queue.front().reopens) {
+      queue.pop_front();
+      lock.unlock();
+      shm::Fd fresh = open_log(file);
+      const int error = errno;
+      lock.lock();
+      try {
+        reopen_failed =
+            fresh ? std::string()
+                  : fmt::format("log file {} cannot be opened anew: {}: the one before goes on",
+                                file, std::strerror(error));
+      } catch (const std::exception&) {
+        reopen_failed = "no memory";
+      }
+      if (fresh) {
+        own = std::move(fresh);
+        fd = own.get();
+        line_open = false;
+      }
+      ++done;
+      written.notify_all();
+      continue;
+    }
+    write_waiting(lock);
   }
 }
 
@@ -223,7 +244,7 @@ void LogWriter::start() {
       state->run();
     }).detach();
     state_->runs = true;
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // no thread, or no memory for one
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -235,8 +256,9 @@ void LogWriter::write(std::string text, bool patient) {
     state_->lose(lines_in(text), "nobody reads them");
     return;
   }
-  state_->queue_bytes += text.size();
+  const std::size_t bytes = text.size();
   state_->queue.push_back({std::move(text), false});
+  state_->queue_bytes += bytes;
   const std::uint64_t own = ++state_->pushed;
   state_->wake.notify_one();
   if (!patient || state_->late || !state_->runs) return;

@@ -1,5 +1,6 @@
 #include "supervisor/process/event_loop.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <time.h>
 
@@ -20,6 +21,15 @@ std::uint64_t now_ms() noexcept {
   return static_cast<std::uint64_t>(now.tv_sec) * 1000 +
          static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
+
+namespace {
+
+// A timer whose callback has thrown is called again after this, and other callbacks wait for this
+// long.
+constexpr std::uint64_t kAgainMs = 100;
+constexpr int kPauseMs = 5;
+
+}  // namespace
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) {
@@ -60,14 +70,30 @@ void EventLoop::cancel(TimerId timer) {
   timer_times_.erase(time);
 }
 
+void EventLoop::guarded(const Callback& callback, const std::function<void()>& again) {
+  try {
+    callback();
+  } catch (const std::exception& error) {
+    if (!report_) throw;
+    report_(error);
+    again();
+  }
+}
+
 void EventLoop::call_due() {
   const std::uint64_t now = now_ms();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     const auto due = timers_.begin();
-    const Callback callback = std::move(due->second);
-    timer_times_.erase(due->first.second);
-    timers_.erase(due);
-    callback();
+    Callback callback = std::move(due->second);
+    // Kept as nodes, so that the same timer can be set again without any memory.
+    auto time = timer_times_.extract(due->first.second);
+    auto timer = timers_.extract(due);
+    guarded(callback, [&] {
+      time.mapped() = timer.key().first = now + kAgainMs;
+      timer.mapped() = std::move(callback);
+      timer_times_.insert(std::move(time));
+      timers_.insert(std::move(timer));
+    });
   }
 }
 
@@ -88,7 +114,8 @@ void EventLoop::run_once(int timeout_ms) {
     if (found == watches_.end() || found->second.number != key >> 32) continue;
     // Held here, because the callback may remove itself.
     const std::shared_ptr<Callback> callback = found->second.callback;
-    (*callback)();
+    // Not at once: what is missing would not be there yet, and the processor would be taken.
+    guarded(*callback, [] { ::poll(nullptr, 0, kPauseMs); });
   }
   call_due();
 }

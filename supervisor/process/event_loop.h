@@ -2,9 +2,14 @@
 //
 // Callbacks run one after the other in run(); each may add and remove any descriptor and timer,
 // itself included. What is removed is not called any more, even if it was ready in the same round.
+//
+// An exception of a callback leaves run(), unless survive() has said who is to hear of it. Then the
+// loop goes on: a descriptor that is still ready is called again, a timer a moment later, so what
+// was to be done for want of memory or descriptors is done when there are some.
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,6 +36,9 @@ class EventLoop {
   TimerId after(std::uint64_t delay_ms, Callback on_time);
   void cancel(TimerId timer);
 
+  // From now on exceptions of callbacks go to `report`, which throws none.
+  void survive(std::function<void(const std::exception&)> report) { report_ = std::move(report); }
+
   // Until stop() is called from a callback.
   void run();
   void stop() { running_ = false; }
@@ -43,6 +51,7 @@ class EventLoop {
     std::shared_ptr<Callback> callback;
   };
   void call_due();
+  void guarded(const Callback& callback, const std::function<void()>& again);
 
   shm::Fd epoll_;
   std::map<int, Watch> watches_;
@@ -50,6 +59,7 @@ class EventLoop {
   std::map<std::pair<std::uint64_t, TimerId>, Callback> timers_;  // by time
   std::map<TimerId, std::uint64_t> timer_times_;
   bool running_ = false;
+  std::function<void(const std::exception&)> report_;
 };
 
 }  // namespace ringfeed::process

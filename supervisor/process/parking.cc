@@ -56,22 +56,35 @@ bool Parking::at_rest(std::uint32_t lane) const {
          memory_.lane(lane).parked.load(std::memory_order_acquire) == ticket_;
 }
 
+// Throws nothing but what the callback throws: whoever waits for it would wait for ever.
 void Parking::look() {
   timer_.reset();
   // A copy: the callback may destroy this object.
   const auto at_rest = at_rest_;
+  try {
+    if (!all_at_rest()) return;
+  } catch (const Error& error) {
+    end();
+    return at_rest(error);
+  } catch (const std::exception& error) {
+    end();
+    return at_rest(Error(ErrorCode::kNoMemory, error.what()));
+  }
+  at_rest(std::nullopt);
+}
+
+bool Parking::all_at_rest() {
   for (const layout::LanePlan& plan : memory_.layout().lanes) {
     if (this->at_rest(plan.index)) continue;
     if (now_us() - since_us_ > kParkMsMax * 1000) {
-      end();
-      return at_rest(Error(ErrorCode::kTimeout,
-                           fmt::format("lane {} has not come to the end of its step within {} s",
-                                       plan.name(), kParkMsMax / 1000)));
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("lane {} has not come to the end of its step within {} s",
+                              plan.name(), kParkMsMax / 1000));
     }
     timer_ = loop_.after(kLookMs, [this] { look(); });
-    return;
+    return false;
   }
-  at_rest(std::nullopt);
+  return true;
 }
 
 }  // namespace ringfeed::process

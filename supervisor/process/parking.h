@@ -31,6 +31,7 @@ class Parking {
 
  private:
   void look();
+  [[nodiscard]] bool all_at_rest();  // if not, it will be looked at again
 
   EventLoop& loop_;
   const layout::FeedMemory& memory_;

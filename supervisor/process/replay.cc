@@ -17,6 +17,7 @@
 
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/feed.h"
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/journal.h"
 #include "supervisor/control/packet.h"
 #include "supervisor/layout/feed_memory.h"
@@ -337,13 +338,14 @@ void Replay::take_batches() {
 void Replay::ask_for_backtrace() {
   const pid_t pid = process_.identity.pid;
   const std::string name = plan_.name().substr(0, 15);
-  std::error_code gone;
-  for (std::filesystem::directory_iterator task(fmt::format("/proc/{}/task", pid), gone), none;
-       !gone && task != none; task.increment(gone)) {
+  const std::string tasks = fmt::format("/proc/{}/task", pid);
+  const Result<std::vector<std::string>> threads = shm::names_in(tasks);
+  if (!threads) return;  // it has ended
+  for (const std::string& task : *threads) {
     std::string comm;
-    std::getline(std::ifstream(task->path() / "comm"), comm);
+    std::getline(std::ifstream(fmt::format("{}/{}/comm", tasks, task)), comm);
     if (comm != name) continue;
-    const int thread = std::atoi(task->path().filename().c_str());
+    const int thread = std::atoi(task.c_str());
     // Not reaped yet, so the number is nobody else's.
     ::syscall(SYS_tgkill, pid, thread, kBacktraceSignal);
     const auto complete = [this] {

@@ -130,20 +130,29 @@ ScaleTask::~ScaleTask() {
 // Without stopping anybody: units are only ever done, so who is beyond `from` stays there.
 void ScaleTask::look() {
   timer_.reset();
-  try {
+  guarded([this] {
     if (reached(memory_, node_).first < memory_.node_lanes(node_).from) return wait();
-  } catch (const Error& unreadable) {
-    return finish(unreadable);
-  }
-  parking_.begin([this](const std::optional<Error>& error) {
-    if (error) return finish(*error);
-    RF_FAILPOINT("supervisor.scale.parked");
-    try {
-      decide();
-    } catch (const Error& unreadable) {
-      finish(unreadable);
-    }
+    parking_.begin([this](const std::optional<Error>& error) {
+      guarded([this, &error] {
+        if (error) throw Error(*error);
+        RF_FAILPOINT("supervisor.scale.parked");
+        decide();
+      });
+    });
   });
+}
+
+// Whatever goes wrong is the answer, and the lanes go on.
+void ScaleTask::guarded(const std::function<void()>& part) {
+  std::optional<Error> error;
+  try {
+    return part();
+  } catch (const Error& met) {
+    error = met;
+  } catch (const std::exception& met) {
+    error.emplace(ErrorCode::kNoMemory, met.what());
+  }
+  finish(*error);
 }
 
 void ScaleTask::wait() {

@@ -41,6 +41,7 @@ class ScaleTask {
 
  private:
   void look();
+  void guarded(const std::function<void()>& part);
   void decide();
   void wait();
   void finish(const Result<Facts>& result);

@@ -53,8 +53,43 @@ SnapshotTask::SnapshotTask(EventLoop& loop, const layout::FeedMemory& memory, st
   }
   facts_.directory = directory_;
   snapshot::describe_segments(memory_.layout(), *manifest_);
-  loop_.watch(said_.get(), [this] { on_word(); });
-  thread_ = std::thread([this] { work(); });
+  loop_.watch(said_.get(), [this] { guarded([this] { on_word(); }); });
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::exception& error) {
+    // Nobody destroys what was not made.
+    loop_.unwatch(said_.get());
+    throw Error(ErrorCode::kNoMemory,
+                fmt::format("snapshot {}: no thread to write it: {}", directory_, error.what()));
+  }
+}
+
+// What is being handled, as an error of this snapshot; also when there is no memory to say so.
+Error SnapshotTask::failure() const noexcept {
+  try {
+    try {
+      throw;
+    } catch (const Error& error) {
+      return error;
+    } catch (const std::bad_alloc&) {
+      return {ErrorCode::kNoMemory, fmt::format("snapshot {}: no memory for it", directory_)};
+    } catch (const std::exception& error) {
+      return {ErrorCode::kIo, fmt::format("snapshot {}: {}", directory_, error.what())};
+    }
+  } catch (...) {
+    return {ErrorCode::kNoMemory, "no memory"};  // so short that it needs none
+  }
+}
+
+// Whatever goes wrong is the answer: lanes that stand still for it go on, and so does the feed.
+void SnapshotTask::guarded(const std::function<void()>& part) {
+  std::optional<Error> error;
+  try {
+    return part();
+  } catch (...) {
+    error.emplace(failure());
+  }
+  finish(std::move(error));
 }
 
 SnapshotTask::~SnapshotTask() {
@@ -87,7 +122,7 @@ bool SnapshotTask::await(Word word) {
   return to_thread_ == word;
 }
 
-void SnapshotTask::work() {
+void SnapshotTask::work() noexcept {
   try {
     snapshot::Store store(directory_);
     for (const layout::SegmentPlan& segment : memory_.layout().segments) {
@@ -95,7 +130,7 @@ void SnapshotTask::work() {
     }
     snapshot::Changes changes(memory_);
     const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    std::optional<Error> early;
+    std::exception_ptr early;
     // Everything once, giving way to lanes and trainers.
     std::thread polite([&] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
@@ -103,12 +138,12 @@ void SnapshotTask::work() {
         store.make_room(kRoomBytesMin);
         changes.order(given_up_);
         store.copy(1, given_up_, changes.look());
-      } catch (const Error& error) {
-        early = error;
+      } catch (...) {
+        early = std::current_exception();
       }
     });
     polite.join();
-    if (early) throw Error(*early);
+    if (early) std::rethrow_exception(early);
     // In earnest from here on: what is done more slowly than lanes change it has no end.
     std::uint64_t before = ~std::uint64_t{0};
     for (int pass = 1; pass < kPassesMax; ++pass) {
@@ -136,10 +171,8 @@ void SnapshotTask::work() {
     }
     RF_FAILPOINT("supervisor.snapshot.publishing");
     store.publish(*manifest_);
-  } catch (const Error& error) {
-    failure_ = error;
-  } catch (const std::exception& error) {
-    failure_ = Error(ErrorCode::kIo, fmt::format("snapshot {}: {}", directory_, error.what()));
+  } catch (...) {
+    failure_.emplace(failure());
   }
   say(Word::kDone);
 }
@@ -178,12 +211,13 @@ void SnapshotTask::on_word() {
 
 void SnapshotTask::park() {
   parking_.begin([this](const std::optional<Error>& error) {
-    if (error) {
-      return finish(
-          Error(error->code(), fmt::format("snapshot {}: {}", directory_, error->message())));
-    }
-    RF_FAILPOINT("supervisor.snapshot.parked");
-    copy_small();
+    guarded([this, &error] {
+      if (error) {
+        throw Error(error->code(), fmt::format("snapshot {}: {}", directory_, error->message()));
+      }
+      RF_FAILPOINT("supervisor.snapshot.parked");
+      copy_small();
+    });
   });
 }
 

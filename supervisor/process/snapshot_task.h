@@ -63,7 +63,9 @@ class SnapshotTask {
   // What the thread says, and waits for.
   enum class Word { kNothing, kCopied, kRest, kRestCopied, kPublish, kDone };
 
-  void work();
+  void work() noexcept;
+  [[nodiscard]] Error failure() const noexcept;
+  void guarded(const std::function<void()>& part);
   void say(Word word);
   bool await(Word word);  // false: given up
   void on_word();

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -82,6 +83,18 @@ void Supervisor::event(metrics::Level level, std::string_view name,
                        const std::string& values) const {
   talk_.event(level, name,
               fmt::format("feed={}{}{}", run_.config.feed(), values.empty() ? "" : " ", values));
+}
+
+// For want of memory or the like a callback was not carried out: it will be called again. Said the
+// first time, then at each power of two.
+void Supervisor::survive(const std::exception& error) noexcept {
+  if (!std::has_single_bit(++failures_)) return;
+  try {
+    event(metrics::Level::kWarn, "callback_failed",
+          fmt::format("count={} what={}", failures_, in_quotes(error.what())));
+  } catch (const std::exception&) {
+    // No memory to say so. It is counted.
+  }
 }
 
 void Supervisor::watch_signals() {
@@ -269,7 +282,7 @@ void Supervisor::serve() {
   server_ = std::make_unique<control::ControlServer>(
       loop_, run_.socket,
       control::ControlServer::Handlers{
-          [this](control::ConnectionId id, const Request& request) { on_request(id, request); },
+          [this](control::ConnectionId id, const Request& request) { answer(id, request); },
           [this](control::ConnectionId id) {
             for (const auto& output : outputs_) output->trainers.connection_closed(id);
           },
@@ -297,6 +310,7 @@ void Supervisor::serve() {
   tick();
   keep_looking();
   keep_place();
+  loop_.survive([this](const std::exception& error) { survive(error); });
   loop_.run();
   talk_.end_progress();
   RF_FAILPOINT("supervisor.feed.over");

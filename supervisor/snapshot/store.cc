@@ -16,10 +16,13 @@
 #include <exception>
 #include <filesystem>
 #include <mutex>
+#include <set>
+#include <string_view>
 #include <thread>
 
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/file.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"
 
@@ -34,6 +37,65 @@ constexpr std::size_t kPartsAtOnce = 16;
 constexpr std::size_t kBlockPages = 256;
 
 std::string segment_file(std::size_t number) { return fmt::format("{:03}.segment", number); }
+
+// A name that segment_file() gives.
+bool is_segment_file(std::string_view name) {
+  constexpr std::string_view kEnd = ".segment";
+  if (!name.ends_with(kEnd)) return false;
+  name.remove_suffix(kEnd.size());
+  return name.size() >= 3 && name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+Error not_ours(const std::string& directory, const std::string& what) {
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("{} is there already and {}: nothing was touched; give another path",
+                      directory, what)};
+}
+
+// May a snapshot take the place of what is there? Nothing, an empty directory, and a snapshot of
+// ringfeed's with nothing beside it, whatever version wrote it.
+Status check_replaceable(const std::string& directory) {
+  std::error_code failed;
+  const fs::file_status status = fs::symlink_status(directory, failed);
+  if (status.type() == fs::file_type::not_found) return {};
+  if (failed) {
+    return Error{ErrorCode::kIo, fmt::format("{}: {}", directory, failed.message())};
+  }
+  if (!fs::is_directory(status)) return not_ours(directory, "is no directory");
+  const Result<std::vector<std::string>> names = shm::names_in(directory);
+  if (!names) return names.error();
+  if (names->empty()) return {};
+  SnapshotManifest manifest;
+  const Status readable = read_manifest(directory, manifest);
+  // Of another version: whole, and ringfeed's.
+  if (!readable && readable.error().code() != ErrorCode::kIncompatible) {
+    return not_ours(directory, fmt::format("is no snapshot ({})", readable.error().message()));
+  }
+  std::set<std::string> listed;
+  for (const SnapshotSegment& segment : manifest.segments()) listed.insert(segment.file());
+  for (const std::string& name : *names) {
+    if (name == kManifestFile) continue;
+    if (is_segment_file(name) && (listed.empty() || listed.contains(name))) continue;
+    return not_ours(directory,
+                    fmt::format("holds '{}', which is no part of the snapshot in it", name));
+  }
+  return {};
+}
+
+// Takes the files of a snapshot away, and nothing else.
+void remove_files(const std::string& directory) noexcept {
+  try {
+    const Result<std::vector<std::string>> names = shm::names_in(directory);
+    if (!names) return;
+    for (const std::string& name : *names) {
+      if (name == kManifestFile || is_segment_file(name)) {
+        ::unlink((directory + '/' + name).c_str());
+      }
+    }
+  } catch (const std::exception&) {
+    // No memory: the next snapshot to this place takes it away.
+  }
+}
 
 }  // namespace
 
@@ -58,13 +120,7 @@ Store::Store(std::string directory) : directory_(std::move(directory)) {
                             "is to be made",
                             directory_));
   }
-  std::error_code ignored;
-  if (fs::exists(fs::symlink_status(place, ignored)) && !fs::is_empty(place, ignored) &&
-      !fs::exists(place / kManifestFile, ignored)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} is there already and is no snapshot: give another path", directory_));
-  }
+  check_replaceable(directory_).or_throw();
   partial_ = (place.parent_path() / fmt::format(".{}.partial", place.filename().string())).string();
   if (::mkdir(partial_.c_str(), 0700) != 0 && errno != EEXIST) {
     fail(fmt::format("{} cannot be made", partial_), errno);
@@ -76,16 +132,19 @@ Store::Store(std::string directory) : directory_(std::move(directory)) {
     throw Error(ErrorCode::kBusy,
                 fmt::format("another snapshot is being written to {}", directory_));
   }
-  // What a death has left.
-  for (const fs::directory_entry& entry : fs::directory_iterator(partial_)) {
-    fs::remove_all(entry.path(), ignored);
+  // What a death has left, and nothing else: somebody's own directory may have that name.
+  for (const std::string& name : shm::names_in(partial_).value_or_throw()) {
+    if (name == kManifestFile || is_segment_file(name)) continue;
+    lock_.reset();
+    throw not_ours(partial_, fmt::format("holds '{}', which no snapshot has left there", name));
   }
+  remove_files(partial_);
 }
 
 Store::~Store() {
   if (published_ || !lock_) return;
-  std::error_code ignored;
-  fs::remove_all(partial_, ignored);
+  remove_files(partial_);
+  ::rmdir(partial_.c_str());
 }
 
 void Store::add(std::string name, int fd) {
@@ -263,7 +322,12 @@ std::uint64_t Store::copy_all(unsigned threads, const std::atomic<bool>& cancell
     }
   };
   std::vector<std::thread> helpers;
-  for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(work);
+  try {
+    helpers.reserve(threads);
+    for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(work);
+  } catch (const std::exception&) {
+    // No thread is to be had: those that there are do all of it.
+  }
   work();
   for (std::thread& helper : helpers) helper.join();
   if (failure) std::rethrow_exception(failure);
@@ -309,6 +373,8 @@ void Store::publish(SnapshotManifest& manifest) {
   // An empty directory is replaced by rename() itself.
   if (::rename(partial_.c_str(), directory_.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) fail("cannot be given its name", errno);
+    // Somebody may have put something there while it was written.
+    check_replaceable(directory_).or_throw();
     if (::syscall(SYS_renameat2, AT_FDCWD, partial_.c_str(), AT_FDCWD, directory_.c_str(),
                   RENAME_EXCHANGE) != 0) {
       fail("cannot take the place of the one before", errno);
@@ -317,8 +383,9 @@ void Store::publish(SnapshotManifest& manifest) {
   }
   published_ = true;
   sync_directory(parent);
-  std::error_code ignored;
-  if (replaced) fs::remove_all(partial_, ignored);  // now the one before
+  if (!replaced) return;
+  remove_files(partial_);  // now the one before
+  ::rmdir(partial_.c_str());
 }
 
 }  // namespace ringfeed::snapshot

@@ -5,8 +5,9 @@
 //   DIR/000.segment …          bytes as in memory; runs of zeros are holes
 //
 // Everything is written to .NAME.partial beside it, synced, and renamed to DIR at the end; a DIR
-// that is a snapshot already is replaced in one exchange. What a death leaves half done is taken
-// away by the next snapshot to the same place.
+// that is a snapshot already is replaced in one exchange, and only if nothing is in it but what its
+// manifest lists. What a death leaves half done is taken away by the next snapshot to the same
+// place. No file is ever removed that has not the name of a snapshot's file.
 //
 // Segments are copied as often as one likes while others write to them: each time only pages that
 // have changed since are written, found by their hash, among those that the caller wants looked at
@@ -43,8 +44,8 @@ using Look = std::vector<std::optional<std::vector<PageRange>>>;
 class Store {
  public:
   // Errors are thrown, from here and all below: kBusy (another snapshot is on its way to this
-  // place), kInvalidArgument (something else is there), kIo, kNoMemory (no room; names the place
-  // and what is free).
+  // place), kInvalidArgument (something else is there, or beside the snapshot that is there), kIo,
+  // kNoMemory (no room; names the place and what is free).
   explicit Store(std::string directory);
   // Removes what was not published.
   ~Store();

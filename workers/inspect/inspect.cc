@@ -24,6 +24,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/snapshot.pb.h"
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/segment.h"
@@ -434,14 +435,9 @@ class Inspector {
     if (fs::exists(manifest, failed)) return snapshot(manifest);
     std::map<std::string, std::uint64_t> endings;
     std::uint64_t count = 0;
-    for (fs::directory_iterator entry(options_.path, failed), end; !failed && entry != end;
-         entry.increment(failed)) {
+    for (const std::string& name : shm::names_in(options_.path).value_or_throw()) {
       ++count;
-      ++endings[entry->path().extension().string()];
-    }
-    if (failed) {
-      throw Error(ErrorCode::kIo,
-                  fmt::format("{}: cannot be read: {}", options_.path, failed.message()));
+      ++endings[fs::path(name).extension().string()];
     }
     is("unknown", fmt::format("a directory that is no snapshot (files and folders: {}, .tar: {}, "
                               ".gz: {})",

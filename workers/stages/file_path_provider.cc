@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "ringfeed/shm/file.h"
+#include "ringfeed/shm/starvation.h"
 #include "workers/stages/common.h"
 #include "workers/stages/records.h"
 
@@ -131,7 +132,7 @@ void FilePathProvider::scan() {
 void FilePathProvider::report_directory(const std::string& path, int error) {
   if (error == ENOENT) return;
   faults_ = true;
-  if (shm::is_starvation(error)) {
+  if (is_starvation(error)) {
     // The scan is not complete before there is a descriptor for it.
     if (starved_occasions_.speak()) {
       context_.warn(fmt::format(

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "ringfeed/shm/file.h"
+#include "ringfeed/shm/starvation.h"
 #include "workers/runtime/random.h"
 #include "workers/stages/row_records.h"
 #include "workers/stages/wanted_columns.h"
@@ -163,7 +164,7 @@ std::vector<ParquetSource::Listed> ParquetSource::list_files() {
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
   DIR* entries = ::opendir(directory.c_str());
   const auto report = [&](int error) {
-    starved_ = shm::is_starvation(error);
+    starved_ = is_starvation(error);
     if (starved_) return report_starved(directory, std::strerror(error));
     context_.note(fmt::format("{}: {}", directory, std::strerror(error)));
     if (!unlisted_.speak()) return;

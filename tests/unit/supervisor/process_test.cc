@@ -9,6 +9,7 @@
 #include "supervisor/process/event_loop.h"
 #include "supervisor/process/identity.h"
 #include "supervisor/process/log_tail.h"
+#include "supervisor/process/plan_question.h"
 #include "supervisor/process/restart_budget.h"
 #include "supervisor/process/spawn.h"
 #include "supervisor/process/suspects.h"
@@ -217,6 +218,30 @@ TEST(EventLoop, TimersRunInTheOrderOfTheirTimes) {
   loop.cancel(cancelled);
   loop.run();
   EXPECT_THAT(order, ElementsAre(1, 2));
+}
+
+TEST(EventLoop, ACallbackThatThrowsIsCalledAgainAndEndsNothing) {
+  EventLoop loop;
+  std::vector<std::string> said;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], "x", 1), 1);
+  int timer_calls = 0;
+  loop.after(0, [&] {
+    if (++timer_calls == 1) throw Error(ErrorCode::kNoMemory, "the timer's");
+  });
+  int watch_calls = 0;
+  loop.watch(ends[0], [&] {
+    if (++watch_calls < 3) throw std::bad_alloc();
+    loop.unwatch(ends[0]);
+    loop.after(0, [&] { loop.stop(); });
+  });
+  EXPECT_THROW(loop.run(), std::exception) << "nobody has said what to do with it";
+  loop.survive([&](const std::exception& error) { said.emplace_back(error.what()); });
+  loop.run();
+  EXPECT_EQ(watch_calls, 3);
+  EXPECT_GE(said.size(), 2U);
+  for (const int fd : ends) ::close(fd);
 }
 
 TEST(EventLoop, ADescriptorThatWasRemovedIsNotCalledInTheSameRound) {

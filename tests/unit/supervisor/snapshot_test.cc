@@ -9,7 +9,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "proto/snapshot.pb.h"
@@ -315,6 +317,68 @@ TEST_F(Snapshots, ReplaceOneBeforeAndNothingElse) {
     EXPECT_THAT(error.message(), HasSubstr("is there already and is no snapshot"));
   }
   EXPECT_TRUE(fs::exists(work_ / "precious" / "file"));
+}
+
+// Whatever is no snapshot of ringfeed's, or lies beside one, stays where it is, byte for byte.
+TEST_F(Snapshots, TakeNothingOfAnybodyElses) {
+  const auto write = [](const fs::path& file, const std::string& text) {
+    std::ofstream(file) << text;
+  };
+  const auto refused = [&](const fs::path& place, const std::string& why) {
+    std::map<std::string, std::string> before;
+    const auto held = [&] {
+      std::map<std::string, std::string> files;
+      for (const fs::directory_entry& entry : fs::recursive_directory_iterator(work_)) {
+        std::ostringstream text;
+        if (entry.is_regular_file()) text << std::ifstream(entry.path()).rdbuf();
+        files[entry.path().string()] = text.str();
+      }
+      return files;
+    };
+    before = held();
+    try {
+      save(place);
+      ADD_FAILURE() << place << " was taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr(why));
+    }
+    EXPECT_EQ(held(), before);
+  };
+  // A manifest of anybody's.
+  fs::create_directory(work_ / "theirs");
+  write(work_ / "theirs" / "manifest.textproto", "name: \"a dataset\"\n");
+  write(work_ / "theirs" / "checkpoint.pt", "weights");
+  refused(work_ / "theirs", "is no snapshot");
+  // A checkpoint beside ringfeed's own.
+  save(work_ / "saved");
+  write(work_ / "saved" / "checkpoint.pt", "weights");
+  refused(work_ / "saved", "holds 'checkpoint.pt', which is no part of the snapshot in it");
+  fs::remove(work_ / "saved" / "checkpoint.pt");
+  write(work_ / "saved" / "999.segment", "not listed");
+  refused(work_ / "saved", "holds '999.segment'");
+  fs::remove(work_ / "saved" / "999.segment");
+  save(work_ / "saved");
+  // A file, a link, and a directory of somebody's where the half of one would be.
+  write(work_ / "file", "kept");
+  refused(work_ / "file", "is no directory");
+  fs::create_directory_symlink(work_ / "saved", work_ / "link");
+  refused(work_ / "link", "is no directory");
+  fs::create_directory(work_ / ".next.partial");
+  write(work_ / ".next.partial" / "notes.txt", "kept");
+  refused(work_ / "next", "holds 'notes.txt', which no snapshot has left there");
+}
+
+// Between the first look and the last somebody puts a file there.
+TEST_F(Snapshots, LookAgainBeforeTheyTakeAPlace) {
+  save(work_ / "saved");
+  Store store(work_ / "saved");
+  add_all(store);
+  store.copy(1, go_);
+  std::ofstream(work_ / "saved" / "checkpoint.pt") << "weights";
+  SnapshotManifest out = manifest();
+  EXPECT_THROW(store.publish(out), Error);
+  EXPECT_TRUE(fs::exists(work_ / "saved" / "checkpoint.pt"));
+  EXPECT_TRUE(fs::exists(work_ / "saved" / kManifestFile));
 }
 
 TEST_F(Snapshots, AreWrittenToOnePlaceByOneAtATime) {

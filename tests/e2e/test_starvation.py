@@ -1,0 +1,126 @@
+"""The supervisor is refused memory, descriptors, threads and processes, call by call, and the feed goes on.
+
+RINGFEED_STARVE_ROUNDS (default 24) says how many calls are refused; RINGFEED_STARVE_SEED which.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import random
+import signal
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from conftest import BIN, FeedRun, wait_until
+
+ROUNDS = int(os.environ.get("RINGFEED_STARVE_ROUNDS", "24"))
+SEED = int(os.environ.get("RINGFEED_STARVE_SEED", "1"))
+# As tests/support/starve.c numbers them, with what the system says when it refuses.
+KINDS = {
+    "mmap": (1, errno.ENOMEM),
+    "open": (2, errno.EMFILE),
+    "eventfd": (3, errno.EMFILE),
+    "pthread_create": (4, errno.EAGAIN),
+    "write": (5, errno.ENOSPC),
+    "malloc": (6, errno.ENOMEM),
+    "epoll_ctl": (7, errno.ENOMEM),
+    "socketpair": (8, errno.EMFILE),
+    "pipe2": (9, errno.EMFILE),
+    "posix_spawn": (10, errno.EAGAIN),
+    "accept4": (11, errno.EMFILE),
+    "memfd_create": (12, errno.ENOMEM),
+}
+SETTINGS = {"epochs": 8 + ROUNDS // 3, "groups": 'groups { name: "default" }', "extra": "restart { max_restarts: 1000 }"}
+
+
+class Starver:
+    """The page that tells the supervisor's process which of its calls fail."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(4096))
+        self._file = path.open("r+b")
+        self._page = mmap.mmap(self._file.fileno(), 4096)
+        self.environment = {
+            "LD_PRELOAD": str(BIN.parent / "lib" / "libstarve.so"),
+            "RF_STARVE": str(path),
+            "RF_STARVE_PROGRAM": "ringfeed",
+        }
+
+    def refuse(self, kind: str, skip: int, count: int) -> None:
+        """After `skip` calls of this kind the next `count` fail."""
+        number, error = KINDS[kind]
+        struct.pack_into("=IiiiI", self._page, 0, 0, skip, count, error, 0)
+        struct.pack_into("=I", self._page, 0, number)
+
+    def stop(self) -> int:
+        """Nothing fails any more. How many calls have failed."""
+        struct.pack_into("=I", self._page, 0, 0)
+        return struct.unpack_from("=I", self._page, 16)[0]
+
+    def calls(self, kind: str) -> int:
+        return struct.unpack_from("=Q", self._page, 64 + 8 * KINDS[kind][0])[0]
+
+
+def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
+    plain = make_run(**SETTINGS, feed="plain").start()
+    undisturbed = plain.trainer(positions=0).result(600)["digests"]
+    assert plain.wait() == 0, plain.text()
+
+    starver = Starver(tmp_path / "starve")
+    run = make_run(**SETTINGS)
+    own = dict(run.environment)
+    run.environment = {**own, **starver.environment}
+    run.start()
+    run.environment = own
+    trainer = run.trainer(positions=0, pause_ms=50)
+    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    assert starver.calls("malloc") > 0, "the shim is not there"
+
+    def kill_a_stage() -> None:
+        workers = run.workers()
+        if not workers:
+            return
+        name, pid = random_of.choice(sorted(workers.items()))
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: run.workers().get(name, pid) != pid, f"{name} to be replaced")
+
+    def snapshot() -> None:
+        run.command("snapshot", run.feed, str(tmp_path / "saved"))
+
+    actions: list[Callable[[], object]] = [
+        snapshot,
+        lambda: run.command("status", run.feed),
+        lambda: run.command("metrics", run.feed),
+        lambda: run.command("control", run.feed, "pool", "chunk_pool_request {}"),
+        kill_a_stage,
+        snapshot,
+    ]
+    random_of = random.Random(SEED)
+    refused: dict[str, int] = dict.fromkeys(KINDS, 0)
+    assert run.process is not None
+    for number in range(ROUNDS):
+        kind = random_of.choice(list(KINDS))
+        action = actions[number % len(actions)]
+        calls = {"malloc": 3000, "open": 40, "write": 60, "mmap": 20}.get(kind, 4)
+        starver.refuse(kind, random_of.randrange(calls), random_of.choice([1, 1, 3]))
+        action()
+        refused[kind] += starver.stop()
+        assert run.process.poll() is None, (
+            f"round {number}: {kind} was refused, and the supervisor has ended\n{run.text()[-3000:]}"
+        )
+        assert run.command("status", run.feed).returncode == 0, run.text()[-3000:]
+    assert sum(refused.values()) >= ROUNDS // 4, refused
+    assert run.command("snapshot", run.feed, str(tmp_path / "last")).returncode == 0, run.text()[-3000:]
+    before = trainer.batches()
+    wait_until(lambda: trainer.batches() > before, "batches after all that")
+    # The rest of the stream is compared as far as it has come.
+    run.stop()
+    run.stop()
+    digests = trainer.result()["digests"]
+    assert np.array_equal(digests, undisturbed[: len(digests)])
