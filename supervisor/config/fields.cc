@@ -94,7 +94,7 @@ std::vector<const FieldDescriptor*> kinds_set(const google::protobuf::Message& s
 
 std::string stage_path(int index) { return fmt::format("stages[{}]", index); }
 
-std::uint64_t count_in(const Message& message, const FieldDescriptor& field) {
+std::uint64_t count_in(const google::protobuf::Message& message, const FieldDescriptor& field) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   return field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32
              ? reflection.GetUInt32(message, &field)
