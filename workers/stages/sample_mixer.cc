@@ -15,6 +15,7 @@ namespace {
 
 // A uniform number has so many values.
 constexpr std::uint64_t kUniform = std::uint64_t{1} << 53;
+constexpr std::uint64_t kSamplesPerNote = 256;  // a note is for people, who look now and then
 
 // Passes a sample on with another epoch of the variations. False: no room now.
 bool put_sample(Step& step, OutPort out, const Record& record, std::uint64_t epoch) noexcept {
@@ -45,14 +46,34 @@ SampleMixer::SampleMixer(const StageContext& context)
       variation_epochs_(context.counter("variation_epochs")),
       games_instead_(context.counter("games_instead")),
       stage_(context.stage),
-      warn_(context.warn) {}
+      warn_(context.warn),
+      note_(context.note) {}
 
-StepStatus SampleMixer::pass_on(Step& step, const Record& record, Counter counter) noexcept {
+StepStatus SampleMixer::pass_on(Step& step, const Record& record, bool variation) noexcept {
   if (!put_sample(step, out_, record, step.load(state_.variation_epoch))) {
     return StepStatus::kNoRoom;
   }
-  step.count(counter);
+  step.count(variation ? variations_ : games_);
+  const std::uint64_t samples = step.load(state_.samples) + 1;
+  step.store(state_.samples, samples);
+  if (variation) step.store(state_.variations, step.load(state_.variations) + 1);
+  if (samples % kSamplesPerNote == 0) note_(ratios(step));
   return step.consume(record);
+}
+
+std::string SampleMixer::ratios(const Step& step) const {
+  const std::uint64_t samples = step.load(state_.samples);
+  const std::uint64_t variations = step.load(state_.variations);
+  return fmt::format(
+      "{:.3f} of {} samples are variations, {:.3f} is configured",
+      static_cast<double>(variations) / static_cast<double>(std::max<std::uint64_t>(samples, 1)),
+      samples, ratio_);
+}
+
+void SampleMixer::give_up_variations(Step& step, std::string_view why) noexcept {
+  warn_(fmt::format("no_variations stage={}: {}; {}; games alone from here on", stage_, why,
+                    ratios(step)));
+  step.store(state_.no_variations, 1);
 }
 
 // A step that found nothing to take draws the same number again, and the end of an epoch is met
@@ -65,13 +86,11 @@ StepStatus SampleMixer::step(Step& step) noexcept {
     if (!variation && !step.ended(variations_in_)) return StepStatus::kNoInput;
     if (variation && variation->user == kSequenceRecord) {
       step.store(state_.epoch_variations, 1);
-      return pass_on(step, *variation, variations_);
+      return pass_on(step, *variation, true);
     }
     if (variation) {
       if (step.load(state_.epoch_variations) == 0) {
-        warn_(fmt::format(
-            "no_variations stage={}: not one in a whole epoch; games alone from here on", stage_));
-        step.store(state_.no_variations, 1);
+        give_up_variations(step, "not one in a whole epoch");
       }
       step.store(state_.epoch_variations, 0);
       step.store(state_.variation_epoch, step.load(state_.variation_epoch) + 1);
@@ -80,10 +99,19 @@ StepStatus SampleMixer::step(Step& step) noexcept {
     }
   }
   const std::optional<Record> game = step.peek(games_in_);
-  if (!game) return step.ended(games_in_) ? StepStatus::kEnd : StepStatus::kNoInput;
+  if (!game) {
+    if (!step.ended(games_in_)) return StepStatus::kNoInput;
+    note_(ratios(step));
+    return StepStatus::kEnd;
+  }
   if (game->user != kSequenceRecord) return step.consume(*game);
-  if (wants_variation) step.count(games_instead_);
-  return pass_on(step, *game, games_);
+  if (wants_variation) {
+    step.count(games_instead_);
+    if (step.load(state_.no_variations) == 0) {
+      give_up_variations(step, "they are at their end (their parquet_source has no repeat: true)");
+    }
+  }
+  return pass_on(step, *game, false);
 }
 
 // ---- EXACT
@@ -241,6 +269,19 @@ StageType sample_mixer_type() {
     const StageConfig* games = stage_named(feed, own.input());
     const StageConfig* variations = stage_named(feed, own.variations());
     check(own.input(), games != nullptr && games->has_chess_games(), "input", "chess_games");
+    const StageConfig* lines = variations != nullptr && variations->has_chess_variations()
+                                   ? stage_named(feed, variations->chess_variations().input())
+                                   : nullptr;
+    if (own.order() != EXACT && feed.epochs() > 0 && own.variation_ratio() > 0 &&
+        lines != nullptr && lines->has_parquet_source() && !lines->parquet_source().repeat()) {
+      problems.push_back(
+          {.field = "variation_ratio",
+           .text = fmt::format("variation_ratio {} holds as long as there are variations: stage "
+                               "'{}' ends with epoch {}, and if it does so before the games, games "
+                               "alone follow; give it repeat: true",
+                               own.variation_ratio(), lines->name(), feed.epochs()),
+           .warning = true});
+    }
     check(own.variations(), variations != nullptr && variations->has_chess_variations(),
           "variations", "chess_variations");
     return problems;
@@ -257,6 +298,7 @@ StageType sample_mixer_type() {
     if (own.order() != EXACT) {
       (void)SampleMixer::State(layout);
       node.state_bytes = layout.bytes();
+      node.state_version = 2;
       node.steps_per_commit = 64;
       node.create = [](const StageContext& context) {
         return std::make_unique<SampleMixer>(context);

@@ -4,7 +4,9 @@
 //   variations  sequences   variations, which begin again and again; the number of times is written
 //                           into each sample
 //   output      sequences
-//   arena       epoch of the variations; with EXACT for each worker where its streams are
+//   arena       epoch of the variations, samples so far and variations among them; with EXACT for
+//               each worker where its streams are
+//   at end      of the variations: games alone follow, which is warned of with both ratios
 //
 // With `order: EXACT` it also puts out turns (row_records.h), by which it asks the stages before it
 // for a sample each: whose random numbers come from the same streams as its own.
@@ -30,16 +32,25 @@ class SampleMixer final : public Stage {
     explicit State(StateLayout& layout)
         : variation_epoch(layout.word()),
           epoch_variations(layout.word()),
-          no_variations(layout.word()) {}
+          no_variations(layout.word()),
+          samples(layout.word()),
+          variations(layout.word()) {}
     Word variation_epoch;
     Word epoch_variations;  // 1: the epoch has had one
-    Word no_variations;     // 1: an epoch had none, and none is expected any more
+    // 1: an epoch had none, or the input has ended, and none is expected any more
+    Word no_variations;
+    Word samples;     // given so far
+    Word variations;  // among them
   };
   explicit SampleMixer(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
 
  private:
-  StepStatus pass_on(Step& step, const Record& record, Counter counter) noexcept;
+  StepStatus pass_on(Step& step, const Record& record, bool variation) noexcept;
+  // "0.355 of the samples are variations, 0.700 are configured"
+  [[nodiscard]] std::string ratios(const Step& step) const;
+  // Games alone follow, for want of variations.
+  void give_up_variations(Step& step, std::string_view why) noexcept;
 
   double ratio_;
   State state_;
@@ -52,6 +63,7 @@ class SampleMixer final : public Stage {
   Counter games_instead_;
   std::string stage_;
   std::function<void(std::string_view)> warn_;
+  std::function<void(std::string_view)> note_;
 };
 
 class ExactMixer final : public Stage {

@@ -39,7 +39,7 @@ template <typename Config>
   std::vector<Problem> problems;
   if (own.has_queue_bytes() && own.queue_bytes() < sequence_queue_bytes_min(length_max)) {
     problems.push_back(
-        {"queue_bytes", fmt::format("a sequence of {} tokens does not fit half of it; "
+        {"queue_bytes", fmt::format("a sequence of {} tokens does not fit half of queue_bytes; "
                                     "give at least {}",
                                     length_max, sequence_queue_bytes_min(length_max))});
   }

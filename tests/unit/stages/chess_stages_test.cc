@@ -3,6 +3,7 @@
 // way, deaths included. Which tokens a row gives is tests/unit/formats' business, and that it is
 // the original's is tests/e2e/test_chess.py's.
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "workers/formats/row_batch.h"
 #include "workers/formats/token_sequence.h"
 #include "workers/stages/row_records.h"
+#include "workers/stages/sample_mixer.h"
 #include "workers/stages/wanted_columns.h"
 
 namespace ringfeed {
@@ -287,7 +289,7 @@ TEST(ChessStages, RefuseQueuesThatAreTooSmallOrMayDrop) {
   EXPECT_EQ(refusal("name: 'games' chess_games { input: 'rows' queue_bytes: 65536 }"), "");
   EXPECT_THAT(
       refusal("name: 'games' chess_games { input: 'rows' length_max: 2000 queue_bytes: 65536 }"),
-      HasSubstr("does not fit half of it"));
+      HasSubstr("does not fit half of queue_bytes"));
   EXPECT_THAT(refusal("name: 'games' chess_games { input: 'rows' order: EXACT overflow_behavior: "
                       "DROP_NEW }"),
               HasSubstr("BLOCK"));
@@ -354,6 +356,63 @@ TEST(SampleMixer, EndsWithTheGamesAndCountsTheEpochsOfTheVariations) {
 
 TEST(SampleMixer, TakesAGameWhereThereIsNoVariation) {
   EXPECT_THAT(mixed(0, 0, false), SizeIs(60));
+}
+
+// Variations that do not begin again are over before the games: what comes is another mix, and it
+// is said.
+TEST(SampleMixer, SaysWhatTheMixIsAndWasToBe) {
+  using ::testing::HasSubstr;
+  LaneRig rig("seed: 5 epochs: 1");
+  rig.add_source("games", 1, {.capacity = 16, .bytes = 1 << 18});
+  rig.add_source("variations", 1, {.capacity = 16, .bytes = 1 << 18});
+  rig.add_stage(
+      "name: 'mixer' sample_mixer { input: 'games' variations: 'variations' variation_ratio: 0.7 "
+      "}");
+  rig.add_sink("out", "mixer");
+  rig.build();
+  for (std::uint32_t i = 0; i < 1000; ++i) rig.feed("games", sample(i));
+  for (std::uint32_t i = 0; i < 500; ++i) rig.feed("variations", sample(1000 + i));
+  rig.finish("variations");
+  rig.run();
+  EXPECT_THAT(rig.note("mixer"), HasSubstr("0.7"));
+  rig.finish("games");
+  rig.run();
+  EXPECT_THAT(rig.got("out"), SizeIs(1500));
+  EXPECT_EQ(rig.note("mixer"), "0.333 of 1500 samples are variations, 0.700 is configured");
+  const std::vector<std::string> said = rig.log("no_variations ");
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said.front(), HasSubstr("their parquet_source has no repeat: true"));
+  EXPECT_THAT(said.front(), HasSubstr("0.700 is configured; games alone from here on"));
+}
+
+TEST(SampleMixer, WarnsOfVariationsThatDoNotBeginAgain) {
+  using ::testing::HasSubstr;
+  const auto warnings = [](const std::string& epochs, const std::string& searched,
+                           const std::string& order = "BETTER") {
+    DataLoaderConfig feed;
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+        fmt::format("{} stages {{ name: 'g' parquet_source {{ files: 'a' }} }}"
+                    " stages {{ name: 'games' chess_games {{ input: 'g' order: {} }} }}"
+                    " stages {{ name: 's' parquet_source {{ files: 'b' {} }} }}"
+                    " stages {{ name: 'searched' chess_variations {{ input: 's' order: {} }} }}"
+                    " stages {{ name: 'mixer' sample_mixer {{ input: 'games' variations: "
+                    "'searched' variation_ratio: 0.7 order: {} }} }}",
+                    epochs, order, searched, order, order),
+        &feed));
+    std::vector<std::string> texts;
+    for (const Problem& problem : sample_mixer_type().problems(feed.stages(4), feed)) {
+      EXPECT_TRUE(problem.warning) << problem.text;
+      texts.push_back(problem.field + ": " + problem.text);
+    }
+    return texts;
+  };
+  const std::vector<std::string> texts = warnings("epochs: 2", "");
+  ASSERT_THAT(texts, SizeIs(1));
+  EXPECT_THAT(texts.front(), HasSubstr("variation_ratio 0.7 holds as long as there are"));
+  EXPECT_THAT(texts.front(), HasSubstr("stage 's' ends with epoch 2"));
+  EXPECT_THAT(warnings("epochs: 2", "repeat: true"), IsEmpty());
+  EXPECT_THAT(warnings("", ""), IsEmpty()) << "in an endless feed they begin again";
+  EXPECT_THAT(warnings("epochs: 2", "", "EXACT"), IsEmpty()) << "which begins them again itself";
 }
 
 // What is drawn does not hang on when a sample comes.
