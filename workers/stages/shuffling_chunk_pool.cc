@@ -347,7 +347,12 @@ StepStatus ChunkWindow::take_source(Step& step, const Record& record) noexcept {
     step.store(state_.total, total);
     count_since_anchor(step, source.chunk_count);
     window_ += extent;
+    const std::uint64_t first = total - source.chunk_count;
+    const std::uint64_t lower_before = step.load(state_.lower);
     const std::uint64_t lower = move_lower(step, total);
+    // The window may begin within the source, if that is large.
+    step.count(chunks_total_, total - std::max(lower, first));
+    if (lower != lower_before) step.count(chunks_outside_, lower - lower_before);
     // Whole sources leave at the front once all their chunks have left the window.
     while (sources_.size() > 1 && sources_.front().start + sources_.front().chunk_count <= lower) {
       forget_path(bank + sources_.front().offset, sources_.front().start);
@@ -396,7 +401,6 @@ void ChunkWindow::show_window(Step& step) noexcept {
   step.gauge(chunks_kept_, sources_.empty() ? 0 : total - sources_.front().start);
   step.gauge(positions_in_window_, window_.positions);
   step.gauge(bytes_in_window_, window_.bytes);
-  step.gauge(chunks_total_, step.load(state_.total));
 }
 
 // ---- the anchor
@@ -491,6 +495,7 @@ StepStatus ChunkWindow::begin_drawing(Step& step) noexcept {
   state_.shuffler.reset(step, lower, total);
   begin_pass();
   show_window(step);
+  step.count(chunks_total_, total - lower);
   if (lower != 0) step.count(chunks_outside_, lower);
   if (window_.chunks == limits_.chunks &&
       !context_.config.shuffling_chunk_pool().has_chunk_pool_size() &&

@@ -102,6 +102,29 @@ TEST(PoolWindow, IsTheNewestChunks) {
   EXPECT_EQ(pool.rig.counter("pool", "chunks_kept"), 30U) << "of both of them";
   EXPECT_EQ(pool.rig.counter("pool", "chunks_in_window"), 20U);
   EXPECT_EQ(pool.rig.counter("pool", "chunks_outside_window"), 10U);
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_total"), 20U) << "ever in the window";
+}
+
+// What comes later pushes out as much as is too much, and of a large file only its end comes in.
+TEST(PoolWindow, CountsWhatEntersAndWhatLeaves) {
+  Pool pool("", 60, "queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  const auto entered_and_left = [&pool] {
+    pool.rig.run();
+    return std::pair(pool.rig.counter("pool", "chunks_total"),
+                     pool.rig.counter("pool", "chunks_outside_window"));
+  };
+  using Counted = std::pair<std::uint64_t, std::uint64_t>;
+  pool.add("0", 0, 7);  // is never looked at: the newer files fill the window
+  pool.add("1", 7, 40);
+  pool.add("2", 47, 40);
+  pool.complete_scan();
+  EXPECT_EQ(entered_and_left(), Counted(60, 27));
+  pool.add("3", 87, 60);
+  EXPECT_EQ(entered_and_left(), Counted(120, 87));
+  pool.rig.restart_all();
+  pool.add("4", 147, 100);
+  EXPECT_EQ(entered_and_left(), Counted(180, 187));
 }
 
 // New is what has the larger file name, whatever the order of arrival and the directory.
@@ -467,8 +490,8 @@ TEST(PoolTable, StaysOfOneSizeWhileTheWindowSlides) {
   pool.rig.run();
   EXPECT_EQ(pool.rig.arena_bytes("pool"), halfway);
   EXPECT_EQ(pool.rig.counter("pool", "sources_kept"), 25U);
-  EXPECT_EQ(pool.rig.counter("pool", "chunks_total"),
-            60'000U - pool.rig.counter("pool", "chunks_outside_window"));
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_total"), 60'000U - 1'500U) << "1500 were too old";
+  EXPECT_EQ(pool.rig.counter("pool", "chunks_outside_window"), 60'000U - 500U);
 }
 
 // 40,000 chunks do not fit the first bank.
@@ -521,14 +544,24 @@ TEST(PoolRestart, BetweenAnyTwoRoundsAndWithAnyLanesGivesTheSameChunks) {
 
 TEST(PoolSettings, ThatMeanNothingAloneAreRefused) {
   for (const char* setting :
-       {"hanse_sampling_gamma: 1", "weighted_sampling_gamma: 1",
-        "position_sampling {} hanse_sampling_threshold: 3", "store_directory: '/tmp/games'"}) {
+       {"weighted_sampling_gamma: 1", "position_sampling {} hanse_sampling_threshold: 3",
+        "store_directory: '/tmp/games'"}) {
     LaneRig rig;
     EXPECT_THROW(rig.add_stage(fmt::format(
                      "name: 'pool' shuffling_chunk_pool {{ input: 'sources' {} }}", setting)),
                  Error)
         << setting;
   }
+}
+
+TEST(PoolSettings, AnExponentWithoutItsThresholdIsWarnedOf) {
+  StageConfig stage;
+  stage.mutable_shuffling_chunk_pool()->set_hanse_sampling_gamma(1.5);
+  const std::vector<Problem> problems = shuffling_chunk_pool_type().problems(stage, {});
+  ASSERT_THAT(problems, SizeIs(1));
+  EXPECT_TRUE(problems.front().warning);
+  EXPECT_THAT(problems.front().text,
+              HasSubstr("hanse_sampling_gamma does nothing without hanse_sampling_threshold"));
 }
 
 // ---- sampling by the number of records
@@ -1046,6 +1079,39 @@ TEST_F(PoolAnchor, IsEverythingUntilItIsSet) {
   pool.complete_scan();
   pool.rig.run();
   EXPECT_EQ(ask(pool, ""), Answer("", 30));
+}
+
+// Sources that the newer ones leave no room for are not kept, and not counted.
+TEST_F(PoolAnchor, CountsSourcesThatAreKept) {
+  Pool pool("", 20, "queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  pool.add("a", 0, 10);
+  pool.add("b", 10, 15);
+  pool.add("c", 25, 15);
+  pool.complete_scan();
+  pool.rig.run();
+  EXPECT_EQ(ask(pool, ""), Answer("", 30));
+}
+
+TEST_F(PoolAnchor, IsAskedForByAMessageToPools) {
+  Pool pool("", 20, "queue_capacity: 1");
+  pool.rig.allow("out", 0);
+  pool.add("a", 0, 10);
+  pool.complete_scan();
+  pool.rig.run();
+  StageControlRequest planners;
+  planners.mutable_epoch_planner_request();
+  bool asked = false;
+  const std::size_t lane = pool.rig.lanes_of("pool").front();
+  pool.rig.lane(lane).post({.key = 1,
+                            .request = planners.SerializeAsString(),
+                            .answer = [&](const std::optional<std::string>& bytes) {
+                              asked = true;
+                              EXPECT_FALSE(bytes) << "it is for others";
+                            }});
+  pool.rig.round(lane);
+  EXPECT_TRUE(asked);
+  EXPECT_EQ(ask(pool, ""), Answer("", 10));
 }
 
 // Reset wins over set, and answers the count before it; set leaves the count.
