@@ -44,6 +44,7 @@ from . import _control, _lc0_metrics, _native, _programs
 from .errors import (
     FeedDetached,
     FeedEnd,
+    FeedRefused,
     FeedStopped,
     FeedTimeout,
     InvalidConfiguration,
@@ -297,6 +298,10 @@ class DataLoader:
         message = request if hasattr(request, "DESCRIPTOR") else _serialized(request)
         try:
             return _control.pass_on(supervisor.socket_path, message, None)
+        except FeedRefused as error:
+            if "is for a stage of kind" in str(error) or "message is empty" in str(error):
+                return []  # for no stage that the feed has: there nobody answers then
+            raise RuntimeError(str(error)) from error
         except RingfeedError as error:
             raise RuntimeError(str(error)) from error
 

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <random>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "proto/batch.pb.h"
 #include "proto/config.pb.h"
@@ -34,6 +37,46 @@ constexpr std::size_t kPastAnswersMax = 64;  // of a stage group
 constexpr int kPlanMs = 5'000;
 // Programs that may be asked for a plan at a time.
 constexpr int kPlansMax = 4;
+
+// Which kind of stage answers which part of a StageControlRequest.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kAnsweredBy{
+    {{"chunk_pool_request", "shuffling_chunk_pool"}, {"epoch_planner_request", "epoch_planner"}}};
+
+bool is_kind(const StageConfig& stage, std::string_view kind) {
+  const auto* const field = StageConfig::descriptor()->FindFieldByName(std::string(kind));
+  return field != nullptr && stage.GetReflection()->HasField(stage, field);
+}
+
+bool has_unknown_parts(const StageControlRequest& request) {
+  return !request.GetReflection()->GetUnknownFields(request).empty();
+}
+
+// Why nobody in the feed will answer the message; "" if somebody may. What is not known here may be
+// for a stage of another version.
+std::string message_for_nobody(const StageControlCall& asked, const DataLoaderConfig& feed) {
+  const StageControlRequest& request = asked.request();
+  if (request.ByteSizeLong() == 0) return "the message is empty: give a request of some stage";
+  if (has_unknown_parts(request)) return {};
+  std::vector<const google::protobuf::FieldDescriptor*> parts;
+  request.GetReflection()->ListFields(request, &parts);
+  std::vector<std::string> kinds;
+  std::vector<std::string> names;
+  for (const auto* part : parts) {
+    const auto* const known = std::ranges::find(
+        kAnsweredBy, part->name(), [](const auto& entry) { return std::string(entry.first); });
+    if (known == kAnsweredBy.end()) return {};
+    for (const StageConfig& stage : feed.stages()) {
+      const bool is_asked = !asked.has_stage() || stage.name() == asked.stage();
+      if (is_asked && is_kind(stage, known->second)) return {};
+    }
+    names.push_back(part->name());
+    kinds.emplace_back(known->second);
+  }
+  return fmt::format("{} is for a stage of kind {}, which {} not", fmt::join(names, ", "),
+                     fmt::join(kinds, " or "),
+                     asked.has_stage() ? fmt::format("stage '{}' is", asked.stage())
+                                       : fmt::format("feed '{}' has", feed.feed()));
+}
 
 }  // namespace
 
@@ -456,6 +499,9 @@ void Supervisor::on_stage_control(control::ConnectionId connection, const Reques
     return refuse(Reply::BAD_REQUEST,
                   fmt::format("feed '{}' has no stage '{}'", run_.config.feed(), asked.stage()));
   }
+  if (const std::string why = message_for_nobody(asked, run_.config); !why.empty()) {
+    return refuse(Reply::BAD_REQUEST, why);
+  }
   const std::uint64_t id = next_call_++;
   try {
     begin_call(id, connection, request, std::move(groups));
@@ -522,6 +568,13 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
   add_answers(group, *call.asked, answer, *call.reply->mutable_stage_control());
   if (!call.awaited.empty()) return;
   loop_.cancel(call.timer);
+  if (call.reply->stage_control().answers_size() == 0 && has_unknown_parts(call.asked->request())) {
+    call.reply->set_error(Reply::BAD_REQUEST);
+    call.reply->set_text(
+        fmt::format("the message has fields that ringfeed {} does not know, and no stage of feed "
+                    "'{}' has answered it",
+                    RINGFEED_VERSION, run_.config.feed()));
+  }
   server_->send(call.connection, *call.reply);
   calls_.erase(at);
 }

@@ -82,7 +82,17 @@ def test_what_cannot_be_sent_is_refused(make_run: MakeRun) -> None:
     unknown = run.command("control", "lc0", QUERY, "--stage", "nobody")
     assert unknown.returncode == 1 and "no stage 'nobody'" in unknown.stderr
     other = run.command("control", "lc0", QUERY, "--stage", "unpacker")
-    assert other.returncode == 0 and "no stage has answered" in other.stdout
+    assert other.returncode == 1
+    assert (
+        "chunk_pool_request is for a stage of kind shuffling_chunk_pool, which stage 'unpacker' is not"
+        in other.stderr
+    )
+    nobody = run.command("control", "lc0", "epoch_planner_request {}")
+    assert nobody.returncode == 1 and "epoch_planner, which feed 'lc0' has not" in nobody.stderr
+    empty = run.command("control", "lc0", "")
+    assert empty.returncode == 1 and "the message is empty" in empty.stderr
+    both = run.command("control", "lc0", QUERY + " epoch_planner_request {}", "--json")
+    assert list(json.loads(both.stdout)) == ["pool"], "who it is for answers, nobody else"
     assert run.command("control", "nobody", QUERY).returncode == 4
 
 
@@ -90,9 +100,12 @@ def test_from_python(make_run: MakeRun) -> None:
     run = ready(make_run(epochs=0))
     request = _control.bytes_field(1, _control.number_field(1, 1))  # reset_chunk_anchor
     with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
+        with pytest.raises(ringfeed.FeedRefused, match="does not know, and no stage of feed 'lc0'"):
+            feed.control(_control.bytes_field(99, b""))
         ((stage, answer),) = feed.control(request, stage="pool")
         assert stage == "pool" and answer
-        assert feed.control(request, stage="sampler") == []
+        with pytest.raises(ringfeed.FeedRefused, match="which stage 'sampler' is not"):
+            feed.control(request, stage="sampler")
         with pytest.raises(ringfeed.FeedRefused, match="no stage 'nobody'"):
             feed.control(request, stage="nobody")
     assert ask(run, QUERY)["pool"]["chunks_since_anchor"] == 0
@@ -122,7 +135,8 @@ def test_from_c(make_run: MakeRun) -> None:
         assert stage == b"pool"
         ((number, answer),) = _control.fields(response)
         assert number == 1 and (2, 125) in list(_control.fields(answer))
-        assert library.rf_control(raw, b"sampler", reset, len(reset), 30_000, note, None) == 0
+        assert library.rf_control(raw, b"sampler", reset, len(reset), 30_000, note, None) == -4
+        assert b"which stage 'sampler' is not" in library.rf_last_error(raw)
         assert len(answers) == 1
         assert library.rf_control(raw, b"nobody", reset, len(reset), 30_000, note, None) == -4
         assert b"no stage 'nobody'" in library.rf_last_error(raw)

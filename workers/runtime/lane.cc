@@ -570,6 +570,11 @@ void LaneRuntime::answer_messages() noexcept {
     if (!answer) {
       StageControlResponse response;
       stage_->control(step, request, response);
+      if (response.ByteSizeLong() == 0) {  // it is for another kind of stage
+        commit(now_ns());
+        message.answer(std::nullopt);
+        continue;
+      }
       answer = response.SerializeAsString();
       box->keep(step, message.key, *answer);
       RF_FAILPOINT("runtime.lane.message");

@@ -204,8 +204,8 @@ class Stage {
   // Of a stage that answers messages (`ringfeed control`): where its answers are kept.
   [[nodiscard]] virtual const ControlBox* control_box() const noexcept { return nullptr; }
   // Answers a message, between two calls of step() and as a step of its own: what it stores is
-  // committed together with the answer, so that a message takes effect exactly once. A part of the
-  // request that is another stage's is not looked at.
+  // committed together with the answer, so that a message takes effect exactly once. A request that
+  // is for another kind of stage alone is not answered: the response stays empty.
   virtual void control(Step& step, const StageControlRequest& request,
                        StageControlResponse& response) noexcept {
     static_cast<void>(step);
