@@ -28,6 +28,16 @@ constexpr std::string_view kStageNameRule =
     "take 1 to 64 letters, digits, '_' or '-' (a dot separates stage and port)";
 constexpr std::string_view kFeedNameRule = "take 1 to 64 letters, digits, '_', '.' or '-'";
 
+// What a stage says of a field of its own: it begins with the field's name, unless it says it
+// anyway.
+std::string with_subject(const PlanProblem& found) {
+  std::string_view name = found.field();
+  name = name.substr(name.rfind('.') + 1);  // npos + 1 is 0
+  name = name.substr(0, name.find('['));
+  if (found.text().find(name) != std::string::npos) return found.text();
+  return fmt::format("{}: {}", found.field(), found.text());
+}
+
 class Checker {
  public:
   Checker(const Configuration& configuration, const PipelinePlan& plan)
@@ -260,9 +270,9 @@ class Checker {
         if (!stage.kind().empty()) path += "." + stage.kind();
         if (!found.field().empty()) path += "." + found.field();
         if (stage.nodes_size() != 0) {
-          warn(path, found.text());
+          warn(path, with_subject(found));
         } else if (found.field().empty() || !reported(path)) {
-          problem(path, found.text());
+          problem(path, with_subject(found));
         }
       }
     }

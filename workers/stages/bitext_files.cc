@@ -652,7 +652,7 @@ class Checker {
     }
     if (config_.combine() && config_.compat() != MAIN) {
       problem("combine",
-              "it is of fairseq's main branch alone; set compat: MAIN, or name all "
+              "combine is of fairseq's main branch alone; set compat: MAIN, or name all "
               "subsets in subsets");
     }
     if (config_.compat() == MAIN && config_.subsets_size() > 1) {
@@ -682,7 +682,7 @@ class Checker {
     if (config_.has_dictionary() &&
         (config_.has_source_dictionary() || config_.has_target_dictionary())) {
       problem("dictionary",
-              "it is for all languages, and source_dictionary or target_dictionary "
+              "dictionary is for all languages, and source_dictionary or target_dictionary "
               "is given too; keep one kind");
     }
   }

@@ -120,8 +120,9 @@ StageType chunk_rescorer_type() {
       const bool threshold = own.has_deblunder_threshold();
       problems.push_back(
           {threshold ? "deblunder_threshold" : "deblunder_width",
-           fmt::format("is given without {}: results are corrected by both, or not at all; give "
+           fmt::format("{} is given without {}: results are corrected by both, or not at all; give "
                        "{}, or remove it",
+                       threshold ? "deblunder_threshold" : "deblunder_width",
                        threshold ? "deblunder_width" : "deblunder_threshold",
                        threshold ? "the width" : "the threshold")});
     }

@@ -11,6 +11,7 @@
 
 #include "proto/bitext.pb.h"
 #include "proto/control.pb.h"
+#include "ringfeed/shm/lane_page.h"
 #include "workers/stages/common.h"
 #include "workers/stages/neighbours.h"
 
@@ -28,10 +29,10 @@ constexpr std::uint64_t kCatalogueGrowth = 256 * kKiB;
 constexpr std::uint64_t kSomeBytes = 4 * kMiB;
 constexpr int kWaitMs = 20;
 constexpr std::uint64_t kPlanTurn = 16;
-constexpr std::uint64_t kEpochMax = 10'000'000;  // as start_epoch of the configuration
-constexpr std::uint64_t kWorldMax = 4096;        // as world_size of the configuration
-constexpr std::size_t kErrorBytesMax = 1000;     // of an answer (ControlBox)
-constexpr double kWeightMax = 1e12;              // as SamplingWeight.weight
+constexpr std::uint64_t kEpochMax = 10'000'000;        // as start_epoch of the configuration
+constexpr std::uint64_t kWorldMax = shm::kMembersMax;  // the ranks are members of one group
+constexpr std::size_t kErrorBytesMax = 1000;           // of an answer (ControlBox)
+constexpr double kWeightMax = 1e12;                    // as SamplingWeight.weight
 constexpr std::chrono::seconds kTryAgain{1};
 
 // Weights by the keys of directions. Throws Error.
@@ -964,6 +965,7 @@ std::string EpochPlanner::take_weights(
 
 void EpochPlanner::control(Step& step, const StageControlRequest& request,
                            StageControlResponse& response) noexcept {
+  if (!request.has_epoch_planner_request()) return;
   const EpochPlannerControlRequest& asked = request.epoch_planner_request();
   EpochPlannerControlResponse& answer = *response.mutable_epoch_planner_response();
   // Where to go on can be said beforehand, weights only of directions that are known.
@@ -1010,8 +1012,13 @@ StageType epoch_planner_type() {
     if (own.overflow_behavior() != BLOCK) {
       add("overflow_behavior", "no batch may be dropped; leave it at BLOCK");
     }
+    if (own.world_size() > kWorldMax) {
+      add("world_size", fmt::format("world_size is {}, and a consumer group has {} ranks at most; "
+                                    "give a number from 1 to {}",
+                                    own.world_size(), kWorldMax, kWorldMax));
+    }
     if (own.use_local_shard_size() && own.compat() != NLLB) {
-      add("use_local_shard_size", "belongs to compat NLLB; remove it");
+      add("use_local_shard_size", "use_local_shard_size belongs to compat NLLB; remove it");
     }
     if (own.one_dataset_per_batch() && own.compat() == MAIN) {
       add("one_dataset_per_batch", "fairseq's branch main has no such thing; remove it");
@@ -1025,7 +1032,7 @@ StageType epoch_planner_type() {
     }
     if (own.validation() && (own.has_virtual_epoch_size() || own.has_virtual_data_size() ||
                              has_weights(own) || own.has_sampling_method())) {
-      add("validation", "takes every sentence once; remove the settings of sampling");
+      add("validation", "validation takes every sentence once; remove the settings of sampling");
     }
     const std::uint64_t plan = plan_bytes_max(config, feed);
     if (own.has_queue_bytes() && own.queue_bytes() < queue_bytes_for(plan)) {

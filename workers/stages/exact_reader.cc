@@ -65,7 +65,7 @@ std::vector<Problem> exact_problems(const StageConfig& config, const DataLoaderC
   const Reader mixer = exact_mixer(config, feed);
   if (mixer.stage != nullptr && is_exact(mixer.stage) != is_exact(&config)) {
     problems.push_back(
-        {"order", fmt::format("it is not that of stage '{}'; say the same in all chess "
+        {"order", fmt::format("order is not that of stage '{}'; say the same in all chess "
                               "stages of a feed",
                               mixer.stage->name())});
   }
@@ -81,12 +81,12 @@ std::vector<Problem> exact_problems(const StageConfig& config, const DataLoaderC
   }
   if (config.has_chess_variations() && mixer.stage == nullptr) {
     problems.push_back({"order",
-                        "EXACT takes a sample_mixer behind it; use order: BETTER for a feed "
+                        "order EXACT takes a sample_mixer behind it; use order: BETTER for a feed "
                         "of variations alone"});
   }
   if (config.has_chess_games() && mixer.stage != nullptr && config.chess_games().workers() != 0) {
     problems.push_back(
-        {"workers", fmt::format("is for a sequence_batcher behind it; give it to stage "
+        {"workers", fmt::format("workers is for a sequence_batcher behind it; give it to stage "
                                 "'{}'",
                                 mixer.stage->name())});
   }

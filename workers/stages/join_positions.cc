@@ -65,7 +65,7 @@ StageType join_positions_type() {
     std::vector<Problem> problems;
     if (inputs == 0) {
       problems.push_back({"input",
-                          "is missing; give the stages that frames come from, each in an "
+                          "input is missing; give the stages that frames come from, each in an "
                           "input of its own"});
     } else if (inputs > kInputsMax) {
       problems.push_back({fmt::format("input[{}]", kInputsMax),

@@ -433,6 +433,7 @@ void ChunkWindow::count_since_anchor(Step& step, std::uint64_t chunks) noexcept 
 // stays.
 void ChunkWindow::control(Step& step, const StageControlRequest& request,
                           StageControlResponse& response) noexcept {
+  if (!request.has_chunk_pool_request()) return;
   const ShufflingChunkPoolControlRequest& asked = request.chunk_pool_request();
   ShufflingChunkPoolControlResponse& answer = *response.mutable_chunk_pool_response();
   answer.set_chunks_since_anchor(static_cast<std::int32_t>(std::min<std::uint64_t>(
@@ -895,9 +896,11 @@ StageType shuffling_chunk_pool_type() {
     const ShufflingChunkPoolConfig& own = config.shuffling_chunk_pool();
     std::vector<Problem> problems;
     if (own.has_hanse_sampling_gamma() && !own.has_hanse_sampling_threshold()) {
-      problems.push_back({"hanse_sampling_gamma",
-                          "is the exponent of sampling with hanse_sampling_threshold, which is not "
-                          "given: give both, or remove it"});
+      problems.push_back({.field = "hanse_sampling_gamma",
+                          .text = "hanse_sampling_gamma does nothing without "
+                                  "hanse_sampling_threshold, of whose sampling it is the exponent: "
+                                  "give both, or remove it",
+                          .warning = true});
     }
     if (own.has_position_sampling() && own.has_hanse_sampling_threshold()) {
       problems.push_back({"position_sampling",
@@ -906,17 +909,18 @@ StageType shuffling_chunk_pool_type() {
     }
     if (own.has_weighted_sampling_gamma() && !own.has_position_sampling()) {
       problems.push_back({"weighted_sampling_gamma",
-                          "is the exponent of weights, which are not asked for: give "
-                          "position_sampling, or remove it"});
+                          "weighted_sampling_gamma is the exponent of weights, which are not asked "
+                          "for: give position_sampling, or remove it"});
     }
     if (own.chunk_anchor().size() > ChunkWindow::kAnchorBytes) {
       problems.push_back(
-          {"chunk_anchor", fmt::format("has {} characters; the name of a file has at "
+          {"chunk_anchor", fmt::format("chunk_anchor has {} characters; the name of a file has at "
                                        "most {}",
                                        own.chunk_anchor().size(), ChunkWindow::kAnchorBytes)});
     }
     if (own.has_store_directory() && !own.has_store_bytes()) {
-      problems.push_back({"store_directory", "needs store_bytes: how much may be kept there"});
+      problems.push_back(
+          {"store_directory", "store_directory needs store_bytes: how much may be kept there"});
     }
     return problems;
   };

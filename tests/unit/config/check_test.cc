@@ -21,6 +21,7 @@ namespace {
 
 using testing::AllOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -302,10 +303,27 @@ TEST(CheckPlan, ProblemsOfAStageThatHasNodesAreWarnings) {
   const Checked checked = check_config(text.configuration, text.plan);
   EXPECT_THAT(checked.problems, IsEmpty());
   ASSERT_FALSE(checked.warnings.empty());
-  EXPECT_THAT(checked.warnings.back().message(), HasSubstr("stage 'pool': the stage's own words"));
+  EXPECT_THAT(checked.warnings.back().message(),
+              HasSubstr("stage 'pool': chunk_pool_size: the stage's own words"));
   // What the nodes are is checked all the same.
   text.plan.mutable_stages(2)->mutable_nodes(0)->set_lanes(0);
   EXPECT_THROW(static_cast<void>(check_config(text.configuration, text.plan)), ringfeed::Error);
+}
+
+// A text that does not say which field it is about gets the field's name before it.
+TEST(CheckPlan, ProblemsOfStagesHaveASubject) {
+  const auto message = [](const std::string& field, const std::string& words) {
+    CheckedText text = checked_text(lc0_text());
+    PlanProblem* const problem = text.plan.mutable_stages(2)->add_problems();
+    problem->set_field(field);
+    problem->set_text(words);
+    return check_config(text.configuration, text.plan).warnings.back().message();
+  };
+  EXPECT_THAT(message("threads", "threads are many"), EndsWith("stage 'pool': threads are many"));
+  EXPECT_THAT(message("outputs[3].name", "is wrong"),
+              EndsWith("stage 'pool': outputs[3].name: is wrong"));
+  EXPECT_THAT(message("files[2]", "files come twice"), EndsWith("stage 'pool': files come twice"));
+  EXPECT_THAT(message("", "it stands alone"), EndsWith("stage 'pool': it stands alone"));
 }
 
 TEST(CheckPlan, AValueIsRefusedOnce) {

@@ -634,7 +634,7 @@ TEST_F(Talking, RefusesWhatThereIsNot) {
   start("max_tokens: 300");
   take(1);
   EXPECT_THAT(ask(seek_to(0, 0)).error(), HasSubstr("count from 1"));
-  EXPECT_THAT(ask(seek_to(1, 0, 5000)).error(), HasSubstr("1 to 4096"));
+  EXPECT_THAT(ask(seek_to(1, 0, 17)).error(), HasSubstr("1 to 16"));
   EpochPlannerControlRequest weights;
   weights.add_weights()->set_key("eng_Latn-tur_Latn");
   EXPECT_THAT(ask(weights).error(), HasSubstr("eng_Latn-hin_Deva has no weight"));
@@ -897,6 +897,22 @@ TEST_F(Talking, LongNamesAreCutShort) {
   request.mutable_weights(0)->set_weight(1e13);
   EXPECT_THAT(ask(request).error(), HasSubstr("kkk is not 0 to"));
   take(1);
+}
+
+// The ranks are members of one consumer group.
+TEST(EpochPlanner, AWorldThatNoGroupHasIsRefused) {
+  const auto problems = [](std::uint32_t world) {
+    StageConfig stage;
+    stage.mutable_epoch_planner()->set_batch_size(1);
+    stage.mutable_epoch_planner()->set_world_size(world);
+    return epoch_planner_type().problems(stage, {});
+  };
+  EXPECT_THAT(problems(16), ::testing::IsEmpty());
+  ASSERT_THAT(problems(17), ::testing::SizeIs(1));
+  EXPECT_EQ(problems(17).front().field, "world_size");
+  EXPECT_FALSE(problems(17).front().warning);
+  EXPECT_THAT(problems(32).front().text,
+              HasSubstr("world_size is 32, and a consumer group has 16 ranks at most"));
 }
 
 TEST(EpochPlanner, AQueueThatMayBeTooSmallIsWarnedOf) {
