@@ -247,8 +247,9 @@ RF_API rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch);
 /* This member's next batch is `position`: what comes before it is given back at once, unseen, as if
  * it had been worked on; rf_next then returns batches from there on. For a program that saved with
  * its own state how far it had come. Batches that are held stay so. To go back to an earlier batch
- * than the group's next one, attach anew with rf_attach_options.position.
- * Result: RF_OK, RF_INVALID, RF_DETACHED, RF_FORKED. */
+ * than the group's next one, attach anew with rf_attach_options.position. A position beyond what
+ * the feed will ever reach passes over all that comes: compare with rf_stats_info.published first.
+ * Result: RF_OK, RF_INVALID (no batch can have this number), RF_DETACHED, RF_FORKED. */
 RF_API rf_status rf_pass_over(rf_feed* feed, uint64_t position);
 
 /* Gives batch `seq` back: its memory may be written again, pointers into it are dead, what was

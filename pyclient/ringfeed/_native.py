@@ -25,6 +25,7 @@ END = 2
 INTERRUPTED = 3
 NO_SUCH_FEED = -2
 SLOTS_EXHAUSTED = -6
+DETACHED = -7
 
 _ERRORS: dict[int, type[errors.RingfeedError]] = {
     TIMEOUT: errors.FeedTimeout,
@@ -35,7 +36,7 @@ _ERRORS: dict[int, type[errors.RingfeedError]] = {
     -4: errors.FeedRefused,
     -5: errors.FeedFailed,
     SLOTS_EXHAUSTED: errors.SlotsExhausted,
-    -7: errors.FeedDetached,
+    DETACHED: errors.FeedDetached,
     -8: errors.ForkedFeed,
     -9: errors.FeedPermission,
     -10: errors.FeedMemoryError,

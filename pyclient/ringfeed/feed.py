@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import _control, _native
+from . import _control, _native, _states
 from ._transfers import Transfers
 from .batch import Batch
 from .errors import FeedEnd, FeedTimeout, InvalidRequest, RingfeedError
@@ -362,19 +362,17 @@ class Feed:
     def state_dict(self) -> dict[str, Any]:
         """Where this member is, to be saved with the model: plain numbers, strings and lists."""
         stats = self.stats()
-        return {
-            "version": 1,
-            "feed": stats.feed,
-            "feed_id": stats.feed_id.hex(),
-            "group": stats.group,
-            "output": stats.output,
-            "rank": stats.rank,
-            "world": stats.world,
-            "last": self._last,
-            "next": self._next_batch(stats),
-            # Handed out and still in somebody's hands: these come again if this process dies now.
-            "held": [seq for seq, lease in self._leases if lease() is not None],
-        }
+        return _states.sealed(
+            {
+                "version": _states.VERSION,
+                **_place(stats),
+                "last": self._last,
+                "next": self._next_batch(stats),
+                # Handed out and still in somebody's hands: these come again if this process dies
+                # now.
+                "held": [seq for seq, lease in self._leases if lease() is not None],
+            }
+        )
 
     def _next_batch(self, stats: FeedStats) -> int:
         """Number of the batch that is handed out next; one may have been claimed beforehand."""
@@ -392,47 +390,48 @@ class Feed:
         members there is no position of one's own: those batches that this member held are passed
         over when they come again.
 
+        A position that the feed has not reached is taken from a state that is, field for field, what
+        state_dict() made: then the feed was resumed from an earlier snapshot, and will reach it.
+
         Raises:
-            InvalidRequest: The state is of another feed, another run of it, another group or rank;
-                or the feed does not hold that batch any more: start it from the snapshot that was
-                taken with the state. Nothing has changed.
+            InvalidRequest: No state, or a damaged one; it is of another feed, another run of it,
+                another group or rank; or the feed does not hold that batch any more: start it from
+                the snapshot that was taken with the state. Nothing has changed.
         """
         stats = self.stats()
         where = f"feed {stats.feed}, group {stats.group}"
-        if state.get("version") != 1:
+        saved = _states.read(state, _place(stats), where, _ELSEWHERE)
+        if saved.next > stats.published + stats.world and not saved.is_whole:
             raise InvalidRequest(
-                f"{where}: the state is of version {state.get('version')}, this ringfeed reads 1"
+                f"{where}: the state's next batch is {saved.next}, the newest one of the feed is "
+                f"{stats.published}, and the state is not as state_dict() made it: {_ELSEWHERE}"
             )
-        mine = (("feed", stats.feed), ("group", stats.group), ("output", stats.output))
-        for key, own in mine:
-            other = state.get(key, "")
-            if other != own:
-                raise InvalidRequest(
-                    f"{where}: the state is of {key} {other or 'none'}: {_ELSEWHERE}"
-                )
-        if state["feed_id"] != stats.feed_id.hex():
-            raise InvalidRequest(
-                f"{where}: the state is of another run of this feed, whose batches are numbered "
-                f"anew and mixed differently: {_ELSEWHERE}"
-            )
-        if (state["rank"], state["world"]) != (stats.rank, stats.world):
-            raise InvalidRequest(
-                f"{where}: the state is of rank {state['rank']} of {state['world']}, this is rank "
-                f"{stats.rank} of {stats.world}: {_ELSEWHERE}"
-            )
-        position = int(state["next"])
-        if self._ahead:
-            self._ahead.clear()
-            stats = self.stats()
+        ahead = self._ahead[0][0].seq if self._ahead else 0
         if stats.kind == "shared" and stats.members > 1:
-            self._again = set(state["held"])
-        elif stats.next <= position:
-            self._handle.pass_over(position)
+            self._again = set(saved.held)
+            if ahead in self._again:
+                self._ahead.clear()
+        elif (ahead or stats.next) <= saved.next:
+            self._handle.pass_over(saved.next)
+            if ahead < saved.next:
+                self._ahead.clear()
         else:
-            self._put_back(position, stats, where)
-        self._last = int(state["last"])
+            self._put_back(saved.next, where)
+        self._last = saved.last
 
-    def _put_back(self, position: int, stats: FeedStats, where: str) -> None:
+    def _put_back(self, position: int, where: str) -> None:
+        """Become a member that begins with an earlier batch; if that is refused, all is as it was.
+
+        The new place is taken before the old one is left: a group may be gone with its last member.
+        """
+        if self._ahead:
+            # It is in nobody's hands, but claimed. A copy of it stays the next one if all goes wrong.
+            batch, lease = self._ahead[0]
+            held = lease()
+            if held is not None:
+                self._ahead[0] = (Batch(held, self._schema, "copy", self._transfers), lease)
+            del batch, held
+        stats = self.stats()
         if stats.held:
             raise InvalidRequest(
                 f"{where}: to go back to batch {position} the {stats.held} batches in hand must be "
@@ -443,23 +442,40 @@ class Feed:
                 f"{where}: batches from {position} on have been worked on since the state was "
                 f"saved, the next one is {stats.next}: {_ELSEWHERE}"
             )
+        try:
+            handle = self._attach_at(position)
+        except RingfeedError as error:
+            if isinstance(error, FeedTimeout) or _MOVED in str(error):
+                self._follow(stats)
+            raise InvalidRequest(f"{where}: {error}") from error
+        goes_on_with = handle.stats()["next"]
+        if goes_on_with > position:
+            handle.pass_over(stats.next)  # as if nothing had been asked
         pinned = self.pinned
         self._let_devices_go()
-        self._handle.close()
-        try:
-            self._handle = self._attach_at(position)
-            if self._handle.stats()["next"] > position:
-                self._handle.close()
-                raise InvalidRequest(
-                    f"batches from {position} on have been worked on since the state was saved, "
-                    f"the next one is {stats.next}: {_ELSEWHERE}"
-                )
-        except RingfeedError as error:
-            self._handle = self._attach_at(0)
-            raise InvalidRequest(f"{where}: {error}") from error
-        finally:
-            if pinned:
-                self.pin()
+        old, self._handle = self._handle, handle
+        old.close()
+        if pinned:
+            self.pin()
+        if goes_on_with > position:
+            raise InvalidRequest(
+                f"{where}: batches from {position} on have been worked on since the state was saved, "
+                f"the next one is {goes_on_with}: {_ELSEWHERE}"
+            )
+        self._ahead.clear()
+
+    def _follow(self, stats: FeedStats) -> None:
+        """Look whether the group has moved although its place was refused in the end; if so, go
+        after it and pass over what this member has had."""
+        status, _, lease = self._handle.next(0)
+        if lease is not None:
+            batch = Batch(lease, self._schema, self.view, self._transfers)
+            self._ahead.append((batch, weakref.ref(lease)))
+        elif status == _native.DETACHED and self._attach_at is not None:
+            handle = self._attach_at(stats.next)
+            self._let_devices_go()
+            old, self._handle = self._handle, handle
+            old.close()
 
     @property
     def pinned(self) -> bool:
@@ -533,6 +549,18 @@ class Feed:
         return f"Feed({self.name!r}, group={self.group!r}{state})"
 
 
+def _place(stats: FeedStats) -> dict[str, Any]:
+    """What a state must agree with."""
+    return {
+        "feed": stats.feed,
+        "feed_id": stats.feed_id.hex(),
+        "group": stats.group,
+        "output": stats.output,
+        "rank": stats.rank,
+        "world": stats.world,
+    }
+
+
 def _bottleneck(found: Mapping[str, Any]) -> Bottleneck:
     return Bottleneck(
         kind=found["kind"].lower(),
@@ -553,6 +581,8 @@ def _bottleneck(found: Mapping[str, Any]) -> Bottleneck:
     )
 
 
+# What rf_attach says when a batch was given up between the supervisor's answer and the admission.
+_MOVED = "the group begins with"
 _ELSEWHERE = (
     "that takes a snapshot of the feed saved together with the model (ringfeed run --resume); "
     "without load_state_dict() training goes on with the next batch"

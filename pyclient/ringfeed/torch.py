@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
         "https://pytorch.org/get-started for builds with CUDA); NumPy arrays need nothing more"
     ) from error
 
-from . import _native
+from . import _native, _states
 from ._transfers import Event, Transfers
 from .batch import Batch
 from .errors import FeedEnd, FeedIOError, InvalidRequest
@@ -535,10 +535,17 @@ class FeedLoader:
         Raises:
             InvalidRequest: That cannot be; the text says why. Nothing has changed.
         """
+        if not isinstance(state, Mapping):
+            raise InvalidRequest(
+                f"feed {self.feed.name}: a state is what state_dict() returned, and not a "
+                f"{type(state).__name__}"
+            )
+        where = f"feed {self.feed.name}, group {self.feed.group}"
+        at, epoch = (_states.number(state, key, where) for key in ("at", "epoch"))
         self.feed.load_state_dict(state)
-        self._at = int(state["at"])
+        self._at = at
         self._resumed = True
-        self.epoch = int(state["epoch"])
+        self.epoch = epoch
 
     def close(self) -> None:
         """Leave the group, if the feed was attached here."""

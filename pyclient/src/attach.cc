@@ -78,6 +78,11 @@ rf_status check_options(const rf_attach_options& options, const char* group) {
                 "attach: rank %u of world %u: world is 1 to %u, rank is 0 to world - 1",
                 options.rank, options.world, shm::kMembersMax);
   }
+  if (options.position > kSeqMax) {
+    return fail(nullptr, RF_INVALID, "attach: position %llu: batches have numbers from 1 to %llu",
+                static_cast<unsigned long long>(options.position),
+                static_cast<unsigned long long>(kSeqMax));
+  }
   return RF_OK;
 }
 

@@ -26,6 +26,8 @@ inline constexpr size_t kMessageBytes = size_t{64} * 1024;
 // A wait never lasts longer before the phase of the feed and the group are looked at again: the
 // last resort, should a waker die between its store and its ring.
 inline constexpr int64_t kSliceMs = 50;
+// A claim word has 40 bits for the number of a batch.
+inline constexpr uint64_t kSeqMax = (uint64_t{1} << 40) - 1;
 
 // ---- errors: one text per thread, so that no lock and no race can mix two threads' sentences ----
 

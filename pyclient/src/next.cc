@@ -587,6 +587,11 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
 extern "C" rf_status rf_pass_over(rf_feed* feed, uint64_t position) {
   if (feed == nullptr) return fail(feed, RF_INVALID, "pass over: a handle is needed");
   if (feed->pid != getpid()) return forked(feed);
+  if (position > kSeqMax) {
+    return fail(feed, RF_INVALID, "pass over: position %llu: batches have numbers from 1 to %llu",
+                static_cast<unsigned long long>(position),
+                static_cast<unsigned long long>(kSeqMax));
+  }
   const User user(feed);
   if (!user) return detached(feed);
   pthread_mutex_lock(&feed->claiming);

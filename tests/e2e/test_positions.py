@@ -62,13 +62,70 @@ def test_a_group_is_put_back_to_a_checkpoint_that_the_feed_still_holds(run: Feed
 
 
 def test_batches_that_were_seen_are_passed_over_in_a_feed_that_is_behind(run: FeedRun) -> None:
-    with attach(rejoin_ms=50) as feed:
+    with attach("late", start="oldest") as late, attach() as feed:
+        take(feed, 6)
+        late.load_state_dict({**feed.state_dict(), "group": "late"})
+        assert list(take(late, 2)) == [7, 8]
+
+
+def test_a_position_that_the_feed_has_not_reached_is_refused(run: FeedRun) -> None:
+    with attach() as feed:
         take(feed, 4)
         state = feed.state_dict()
-    with attach("late", start="oldest") as feed:
-        state["group"] = "late"
-        feed.load_state_dict({**state, "next": 12, "last": 11})
-        assert list(take(feed, 2)) == [12, 13]
+        for seq in (100, 10**6, 2**40 - 1, 2**63, 2**64):
+            with pytest.raises(ringfeed.InvalidRequest):
+                feed.load_state_dict({**state, "last": seq - 1, "next": seq})
+        assert list(take(feed, 2)) == [5, 6], "nothing has changed"
+
+
+# What is reached again in a feed that was resumed: the state was saved long after the snapshot.
+def test_a_feed_that_was_resumed_comes_to_the_position_of_a_state_as_it_was_saved(
+    run: FeedRun, tmp_path: Path
+) -> None:
+    with attach() as feed:
+        take(feed, 2)
+        feed.snapshot(tmp_path / "feed")
+        take(feed, 40)
+        state = json.loads(json.dumps(feed.state_dict()))
+        seen = take(feed, 3)
+        kill_everything(run)
+    run.start("--resume", str(tmp_path / "feed"))
+    with attach() as feed:
+        assert feed.stats().published < 40
+        with pytest.raises(ringfeed.InvalidRequest, match="not as state_dict"):
+            feed.load_state_dict({**state, "last": 43, "next": 44})
+        feed.load_state_dict(state)
+        assert take(feed, 3) == seen
+
+
+# The group of rejoin_ms=0 is gone with its last member: it may not leave before it has a place.
+@pytest.mark.parametrize("start", ["oldest", "newest"])
+@pytest.mark.parametrize("ranked", [{}, {"rank": 0, "world": 1}])
+def test_a_refused_state_changes_nothing_in_a_group_that_waits_for_nobody(
+    run: FeedRun, start: str, ranked: dict[str, int]
+) -> None:
+    with attach(rejoin_ms=0, start=start, **ranked) as feed:
+        take(feed, 2)
+        state = feed.state_dict()
+        take(feed, 30)
+        before = feed.stats()
+        for _ in range(3):
+            with pytest.raises(ringfeed.InvalidRequest, match="is not held any more"):
+                feed.load_state_dict(state)
+        after = feed.stats()
+        assert (after.group_index, after.next, after.held) == (
+            *(before.group_index, before.next, 0),
+        )
+        assert list(take(feed, 3)) == [before.next + i for i in range(3)]
+
+
+def test_a_group_that_waits_for_nobody_is_put_back(run: FeedRun) -> None:
+    with attach("hold"), attach(rejoin_ms=0) as feed:
+        state = feed.state_dict()
+        first = take(feed, 3)
+        for _ in range(3):
+            feed.load_state_dict(state)
+            assert take(feed, 3) == first
 
 
 def test_a_batch_that_is_not_held_any_more_is_named(run: FeedRun) -> None:
