@@ -12,7 +12,6 @@ namespace ringfeed::config {
 namespace {
 
 using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
 
 // Numbers that a person wrote are shown as a person writes them: 1000000, 0.5, not 1e+06.
 std::string shown_number(double value) {
