@@ -300,6 +300,20 @@ RF_API rf_status rf_control(rf_feed* feed, const char* stage, const void* reques
                             uint64_t request_bytes, int64_t timeout_ms, rf_answer answer,
                             void* user);
 
+/* Bytes that are gone after the call. */
+typedef void (*rf_bytes)(void* user, const void* data, uint64_t bytes);
+
+/* What rf_metrics gives: a serialized MetricsReply (proto/metrics.proto), or that as JSON (not
+ * NUL-terminated). */
+enum { RF_METRICS_MESSAGE = 0, RF_METRICS_JSON = 1 };
+
+/* Numbers of the whole feed: totals, and what came over the last 1, 10 and 60 seconds, given to
+ * `give` once. timeout_ms < 0: no limit; a supervisor that goes away is followed by the next one,
+ * unless the feed is over. Result: RF_OK; RF_TIMEOUT, RF_REFUSED, RF_IO, RF_INVALID, RF_DAMAGED,
+ * RF_DETACHED, RF_FORKED, RF_NO_MEMORY: nothing was given. Blocks no other call. */
+RF_API rf_status rf_metrics(rf_feed* feed, uint32_t form, int64_t timeout_ms, rf_bytes give,
+                            void* user);
+
 /* Leaves the group; the handle stays. Later calls answer RF_DETACHED, and threads that wait in
  * rf_next return it soon.
  *

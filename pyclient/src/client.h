@@ -88,6 +88,13 @@ bool decode_error(const uint8_t* bytes, size_t count, int64_t* error, char* text
 // A message to stages, as stage_control in a Request; `stage` may be null.
 size_t encode_stage_control(const char* stage, const uint8_t* request, size_t request_bytes,
                             uint64_t key, uint64_t id, uint8_t* out, size_t room);
+// A request for the metrics.
+size_t encode_metrics(bool as_json, uint64_t id, uint8_t* out, size_t room);
+// The MetricsReply in a Reply, or the JSON in that; false if the bytes are none.
+bool find_metrics(const uint8_t* bytes, size_t count, bool as_json, const uint8_t** found,
+                  size_t* found_bytes);
+// Is the message beside these bytes, in a descriptor (supervisor/control/packet.h)?
+bool is_in_descriptor(const uint8_t* bytes, size_t count);
 // Calls `answer` for each answer in a Reply; false, perhaps after some, if the bytes are none.
 bool for_each_answer(const uint8_t* bytes, size_t count, rf_answer answer, void* user);
 

@@ -321,6 +321,44 @@ size_t encode_stage_control(const char* stage, const uint8_t* request, size_t re
   return call.finish();
 }
 
+size_t encode_metrics(bool as_json, uint64_t id, uint8_t* out, size_t room) {
+  uint8_t body[8];
+  Writer metrics(body, sizeof body);
+  metrics.varint(1, as_json ? 1 : 0);
+  Writer request(out, room);
+  request.varint(1, id);
+  request.bytes(12, body, metrics.finish());
+  return request.finish();
+}
+
+bool find_metrics(const uint8_t* bytes, size_t count, bool as_json, const uint8_t** found,
+                  size_t* found_bytes) {
+  bool answered = false;
+  Reader reply(bytes, count);
+  while (reply.next()) {
+    if (reply.field != 16 || reply.wire != 2) continue;
+    if (!as_json) {
+      answered = true;
+      *found = reply.data;
+      *found_bytes = reply.count;
+      continue;
+    }
+    Reader metrics(reply.data, reply.count);
+    while (metrics.next()) {
+      if (metrics.field != 6 || metrics.wire != 2) continue;
+      answered = true;
+      *found = metrics.data;
+      *found_bytes = metrics.count;
+    }
+    if (!metrics.whole()) return false;
+  }
+  return reply.whole() && answered;
+}
+
+bool is_in_descriptor(const uint8_t* bytes, size_t count) {
+  return count == 2 && bytes[0] == 0x78 && bytes[1] == 0x01;
+}
+
 bool for_each_answer(const uint8_t* bytes, size_t count, rf_answer answer, void* user) {
   Reader reply(bytes, count);
   bool answered = false;

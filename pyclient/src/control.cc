@@ -1,9 +1,10 @@
-// Messages to the stages of a feed, over a connection of their own: the membership is not touched,
-// and a wait for an answer is nobody else's.
+// Messages to the stages of a feed, and its metrics, over a connection of their own: the membership
+// is not touched, and a wait for an answer is nobody else's.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr size_t kRequestBytesMax = size_t{64} << 10;
 constexpr size_t kReplyBytesMax = size_t{1} << 20;
+// Of one that is too large for a packet. Metrics of the largest feeds are some megabytes.
+constexpr size_t kLongReplyBytesMax = size_t{256} << 20;
 // A supervisor that has died is followed by another one, or not.
 constexpr long kAgainNs = 50'000'000;
 constexpr uint64_t kControlId = 1;
@@ -34,6 +37,33 @@ struct Buffers {
   size_t reply_bytes;
 };
 
+// Takes a reply that did not fit a packet out of its descriptor.
+bool read_long_reply(int fd, Buffers* buffers) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0 || file.st_size <= 0 ||
+      static_cast<size_t>(file.st_size) > kLongReplyBytesMax) {
+    return false;
+  }
+  const auto bytes = static_cast<size_t>(file.st_size);
+  auto* const room = static_cast<uint8_t*>(malloc(bytes));
+  if (room == nullptr) return false;
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = pread(fd, room + done, bytes - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    done += static_cast<size_t>(got);
+  }
+  if (done < bytes) {
+    free(room);
+    return false;
+  }
+  free(buffers->reply);
+  buffers->reply = room;
+  buffers->reply_bytes = bytes;
+  return true;
+}
+
 Asked ask_once(const char* path, const Deadline& deadline, Buffers* buffers, char* text,
                size_t text_room) {
   int error = 0;
@@ -45,15 +75,19 @@ Asked ask_once(const char* path, const Deadline& deadline, Buffers* buffers, cha
       errno == ECONNRESET) {
     for (;;) {
       size_t fds = 0;
+      int beside = -1;
       const ssize_t got =
-          receive_message(fd, deadline, buffers->reply, kReplyBytesMax, nullptr, 0, &fds);
+          receive_message(fd, deadline, buffers->reply, kReplyBytesMax, &beside, 1, &fds);
       if (got == -2) continue;  // a signal: the message is on its way
       if (got == -1) asked = Asked::kTimedOut;
       if (got > 0) {
         buffers->reply_bytes = static_cast<size_t>(got);
         int64_t code = 0;
+        const bool there = !is_in_descriptor(buffers->reply, buffers->reply_bytes) ||
+                           (fds == 1 && read_long_reply(beside, buffers));
         const bool whole =
-            decode_error(buffers->reply, buffers->reply_bytes, &code, text, text_room);
+            there && decode_error(buffers->reply, buffers->reply_bytes, &code, text, text_room);
+        if (fds == 1) close(beside);
         asked = !whole ? Asked::kDamaged : code != 0 ? Asked::kRefused : Asked::kAnswered;
       }
       break;
@@ -63,28 +97,30 @@ Asked ask_once(const char* path, const Deadline& deadline, Buffers* buffers, cha
   return asked;
 }
 
-rf_status give_answers(const rf_feed* feed, const Buffers& buffers, rf_answer answer, void* user) {
-  if (for_each_answer(buffers.reply, buffers.reply_bytes, answer, user)) return RF_OK;
+rf_status damaged(const rf_feed* feed) {
   return fail(feed, RF_DAMAGED, "feed %s: the supervisor's answer is none", feed->name);
 }
 
-rf_status ask(const rf_feed* feed, const Deadline& deadline, Buffers* buffers, rf_answer answer,
-              void* user) {
+// RF_OK: the answer lies in *buffers.
+rf_status ask(const rf_feed* feed, const Deadline& deadline, Buffers* buffers) {
   char text[768] = "";
   for (;;) {
     switch (ask_once(feed->socket_path, deadline, buffers, text, sizeof text)) {
       case Asked::kAnswered:
-        return give_answers(feed, *buffers, answer, user);
+        return RF_OK;
       case Asked::kRefused:
         return fail(feed, RF_REFUSED, "feed %s: %s", feed->name, text);
       case Asked::kDamaged:
-        return fail(feed, RF_DAMAGED, "feed %s: the supervisor's answer is none", feed->name);
+        return damaged(feed);
       case Asked::kTimedOut:
         return fail(feed, RF_TIMEOUT, "feed %s: no answer came in time", feed->name);
       case Asked::kGone:
         break;
     }
-    if (!deadline.never && deadline.left_ms(1000) == 0) {
+    // relaxed: nobody follows the supervisor of a feed that is over.
+    const bool over = feed_state(feed).phase.load(std::memory_order_relaxed) >
+                      static_cast<uint32_t>(shm::FeedPhase::kDraining);
+    if (over || (!deadline.never && deadline.left_ms(1000) == 0)) {
       return fail(feed, RF_IO, "feed %s: no supervisor answers at %s", feed->name,
                   feed->socket_path);
     }
@@ -130,9 +166,43 @@ extern "C" rf_status rf_control(rf_feed* feed, const char* stage, const void* re
                              kControlId, buffers.request, kRequestBytesMax);
     status = buffers.request_bytes == 0
                  ? fail(feed, RF_INVALID, "control: the name of the stage is too long")
-                 : ask(feed, Deadline::after(timeout_ms), &buffers, answer, user);
+                 : ask(feed, Deadline::after(timeout_ms), &buffers);
+    if (status == RF_OK && !for_each_answer(buffers.reply, buffers.reply_bytes, answer, user)) {
+      status = damaged(feed);
+    }
   }
   free(buffers.request);
+  free(buffers.reply);
+  return status;
+}
+
+extern "C" rf_status rf_metrics(rf_feed* feed, uint32_t form, int64_t timeout_ms, rf_bytes give,
+                                void* user) {
+  if (feed == nullptr || give == nullptr || form > RF_METRICS_JSON) {
+    return fail(feed, RF_INVALID,
+                "metrics: a handle, RF_METRICS_MESSAGE or RF_METRICS_JSON, and a function for the "
+                "bytes are needed");
+  }
+  if (feed->pid != getpid()) return forked(feed);
+  const User using_it(feed);
+  if (!using_it) return detached(feed);
+  uint8_t request[32];
+  const bool as_json = form == RF_METRICS_JSON;
+  Buffers buffers{request, encode_metrics(as_json, kControlId, request, sizeof request),
+                  static_cast<uint8_t*>(malloc(kReplyBytesMax)), 0};
+  if (buffers.reply == nullptr) {
+    return fail(feed, RF_NO_MEMORY, "metrics: no memory for the answer");
+  }
+  rf_status status = ask(feed, Deadline::after(timeout_ms), &buffers);
+  if (status == RF_OK) {
+    const uint8_t* found = nullptr;
+    size_t found_bytes = 0;
+    if (find_metrics(buffers.reply, buffers.reply_bytes, as_json, &found, &found_bytes)) {
+      give(user, found, found_bytes);
+    } else {
+      status = damaged(feed);
+    }
+  }
   free(buffers.reply);
   return status;
 }

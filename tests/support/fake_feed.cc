@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
 #include "proto/control.pb.h"
+#include "proto/metrics.pb.h"
 #include "ringfeed/shm/layout.h"
 
 namespace ringfeed::testing {
@@ -24,6 +26,9 @@ using shm::MemberState;
 
 constexpr std::uint32_t kColumns = 3;
 constexpr std::uint32_t kJournalEntries = 128;
+constexpr std::size_t kPacketBytesMax = 128 * 1024;
+// What is sent beside a message that lies in a descriptor (supervisor/control/packet.h).
+constexpr std::string_view kBodyInDescriptor{"\x78\x01", 2};
 
 std::uint64_t id_offset(std::uint32_t rows) { return shm::align_up(rows * kColumns * 4, 64); }
 std::uint64_t flags_offset(std::uint32_t rows) {
@@ -31,6 +36,14 @@ std::uint64_t flags_offset(std::uint32_t rows) {
 }
 std::uint64_t batch_bytes(std::uint32_t rows) {
   return flags_offset(rows) + shm::align_up(std::uint64_t{rows} * 2, 64);
+}
+
+shm::Fd in_memory(const std::string& bytes) {
+  shm::Fd fd(::memfd_create("fake-reply", MFD_CLOEXEC));
+  RF_CHECK(
+      fd && ::write(fd.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()),
+      bytes.size());
+  return fd;
 }
 
 shm::Fd reopen_read_only(int fd) {
@@ -312,6 +325,11 @@ void FakeFeed::answer(std::vector<FakeAnswer> answers) {
   ready_.push_back(std::move(answers));
 }
 
+void FakeFeed::set_metrics(std::string json) {
+  const std::lock_guard lock(mutex_);
+  metrics_ = std::move(json);
+}
+
 std::vector<FakeCall> FakeFeed::calls() const {
   const std::lock_guard lock(mutex_);
   return calls_;
@@ -391,6 +409,15 @@ std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
     }
     reply.mutable_stage_control();
     return reply.SerializeAsString();
+  }
+  if (request.has_metrics()) {
+    MetricsReply& metrics = *reply.mutable_metrics();
+    metrics.set_feed(options_.feed);
+    if (request.metrics().as_json() && !metrics_.empty()) metrics.set_json(metrics_);
+    std::string whole = reply.SerializeAsString();
+    if (whole.size() <= kPacketBytesMax) return whole;
+    fds.push_back(in_memory(whole));
+    return std::string(kBodyInDescriptor);
   }
   if (!request.has_attach()) return refused(Reply::BAD_REQUEST, "neither attach nor detach");
   if (refuse_code_ != 0) return refused(static_cast<Reply::ErrorCode>(refuse_code_), refuse_text_);

@@ -114,6 +114,8 @@ class FakeFeed {
   void answer(std::vector<FakeAnswer> answers);
   // Messages to stages until now.
   [[nodiscard]] std::vector<FakeCall> calls() const;
+  // What is answered to who asks for metrics as JSON; too much for a packet goes in a descriptor.
+  void set_metrics(std::string json);
   // Stops answering: requests are read and nothing is sent.
   void set_silent(bool silent);
 
@@ -153,6 +155,7 @@ class FakeFeed {
   shm::SegmentKind spoil_kind_ = shm::SegmentKind::kControl;
   std::function<void(shm::SegmentHeader&)> spoil_;
   bool silent_ = false;
+  std::string metrics_;
   std::deque<std::vector<FakeAnswer>> ready_;
   std::map<std::uint64_t, std::vector<FakeAnswer>> given_;  // by key
   std::vector<FakeCall> calls_;

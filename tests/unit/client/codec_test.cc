@@ -8,6 +8,7 @@
 
 #include "client.h"
 #include "proto/control.pb.h"
+#include "proto/metrics.pb.h"
 #include "ringfeed/shm/layout.h"
 
 namespace ringfeed::client {
@@ -200,6 +201,35 @@ TEST(ReplyCodec, RefusesMoreTensorsOrDimensionsThanItHasRoomFor) {
   ok = true;
   read_back(deep.SerializeAsString(), &ok, &id);
   EXPECT_FALSE(ok);
+}
+
+// ---- metrics
+
+TEST(MetricsCodec, AsksAndFindsTheAnswerInEitherForm) {
+  std::uint8_t bytes[64];
+  const std::size_t count = encode_metrics(true, 5, bytes, sizeof bytes);
+  Request request;
+  ASSERT_TRUE(request.ParseFromArray(bytes, static_cast<int>(count)));
+  EXPECT_EQ(request.id(), 5U);
+  EXPECT_TRUE(request.metrics().as_json());
+  Reply reply;
+  reply.set_id(5);
+  reply.mutable_metrics()->set_feed("lc0");
+  reply.mutable_metrics()->set_json("{}");
+  const std::string given = reply.SerializeAsString();
+  const auto* const data = reinterpret_cast<const std::uint8_t*>(given.data());
+  const auto found = [&](bool as_json, std::size_t bytes_of_it) {
+    const std::uint8_t* at = nullptr;
+    std::size_t length = 0;
+    if (!find_metrics(data, bytes_of_it, as_json, &at, &length)) return std::string("nothing");
+    return std::string(reinterpret_cast<const char*>(at), length);
+  };
+  EXPECT_EQ(found(true, given.size()), "{}");
+  EXPECT_EQ(found(false, given.size()), reply.metrics().SerializeAsString());
+  for (std::size_t cut = 0; cut < given.size(); ++cut) {
+    EXPECT_EQ(found(true, cut), "nothing") << cut;
+    EXPECT_EQ(found(false, cut), "nothing") << cut;
+  }
 }
 
 }  // namespace
