@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -20,12 +21,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -64,6 +70,19 @@ struct AttachOptions {
   uint32_t view = RF_VIEW_READONLY;
   std::optional<std::string> output = {};  // alias of an output; none: the feed's first one
   int32_t timeout_ms = 10'000;             // for the feed to appear and to answer; < 0: no limit
+  int32_t answer_ms = 0;                   // for its answer; 0: what is left of timeout_ms
+};
+
+// What one stage has answered.
+struct StageAnswer {
+  std::string stage;
+  std::string response;  // a serialized StageControlResponse
+};
+
+// A message of the program's own protobuf classes; this header needs none.
+template <typename T>
+concept ProtobufMessage = requires(const T& message) {
+  { message.SerializeAsString() } -> std::convertible_to<std::string>;
 };
 
 class Feed;
@@ -187,6 +206,7 @@ class Feed {
     raw.policy = options.policy;
     raw.max_hold = options.max_hold;
     raw.view = options.view;
+    raw.answer_ms = options.answer_ms;
     raw.output = options.output ? options.output->c_str() : nullptr;
     private_view_ = options.view == RF_VIEW_PRIVATE;
     if (const rf_status status = rf_attach(&raw, &feed_); status != RF_OK) {
@@ -233,6 +253,33 @@ class Feed {
     }
     return stats;
   }
+  // Passes a serialized StageControlRequest on; see rf_control. An empty stage: to all that
+  // understand it. Throws ClientError.
+  std::vector<StageAnswer> control(std::string_view request, const std::string& stage = {},
+                                   int64_t timeout_ms = -1) {
+    std::vector<StageAnswer> answers;
+    const auto take = [](void* user, const char* name, const void* response, uint64_t bytes) {
+      static_cast<std::vector<StageAnswer>*>(user)->push_back(
+          {name, std::string(static_cast<const char*>(response), bytes)});
+    };
+    const rf_status status = rf_control(feed_, stage.empty() ? nullptr : stage.c_str(),
+                                        request.data(), request.size(), timeout_ms, take, &answers);
+    if (status != RF_OK) throw ClientError(status, rf_last_error(feed_));
+    return answers;
+  }
+
+  // A serialized MetricsReply, or with RF_METRICS_JSON its JSON; see rf_metrics. Throws
+  // ClientError.
+  [[nodiscard]] std::string metrics(uint32_t form = RF_METRICS_MESSAGE, int64_t timeout_ms = -1) {
+    std::string found;
+    const auto take = [](void* user, const void* data, uint64_t bytes) {
+      static_cast<std::string*>(user)->assign(static_cast<const char*>(data), bytes);
+    };
+    const rf_status status = rf_metrics(feed_, form, timeout_ms, take, &found);
+    if (status != RF_OK) throw ClientError(status, rf_last_error(feed_));
+    return found;
+  }
+
   [[nodiscard]] rf_feed* handle() const noexcept { return feed_; }
 
  private:
@@ -242,63 +289,92 @@ class Feed {
 
 // A private feed: configure, start(), get_next() until nullopt, stop(). The supervisor is a child
 // process (the program `ringfeed`) and ends with this one, whatever this one dies of.
+//
+//   ringfeed::DataLoader loader;
+//   loader.add_stage("name: \"files\" file_path_provider { directory: \"/data\" }");
+//   loader.add_stages(config);                         // a message of one's own protobuf classes
+//   loader.start();
+//   while (std::optional<ringfeed::Batch> batch = loader.get_next()) { ... }
+//
+// Each function has a second name, as lczero-training's documents write it: AddStage, GetNext.
+// Threads: stages are added by one thread; get_next() and what follows it by any, stop() while no
+// other call is under way.
 class DataLoader {
  public:
-  // `config`: a DataLoaderConfig in text format; more may be added.
-  explicit DataLoader(std::string config = {}) : config_(std::move(config)) {}
+  // `config`: a DataLoaderConfig in text format or JSON; more may be added. `program`: path or name
+  // of `ringfeed`, which also reads configurations. Throws ClientError as add_stages().
+  explicit DataLoader(std::string_view config = {}, std::string program = "ringfeed")
+      : program_(std::move(program)) {
+    if (config.empty()) return;
+    try {
+      add_stages(config);
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
   ~DataLoader() { stop(); }
 
-  // One StageConfig, or a whole DataLoaderConfig, in text format. Before start().
-  void add_stage(std::string_view config) {
-    config_.append("\nstages {\n").append(config).append("\n}\n");
+  // One stage: a StageConfig as text (text format, or JSON: it begins with a brace), serialized, or
+  // as a message of one's own classes. What is wrong with it (what is no configuration, a field
+  // that there is not, a number out of range, a name that is taken) is said here and now; how
+  // stages fit together at start(). Throws ClientError: RF_INVALID, also after start(), and then
+  // nothing has changed; RF_FEED_FAILED: the program cannot be started.
+  void add_stage(std::string_view text) { add(true, is_json(text) ? kJson : kText, text); }
+  void add_stage(std::span<const std::byte> serialized) {
+    add(true, kSerialized, chars(serialized));
   }
-  void add_stages(std::string_view config) { config_.append("\n").append(config); }
+  template <ProtobufMessage M>
+  void add_stage(const M& message) {
+    require_type(message, "ringfeed.StageConfig");
+    add(true, kSerialized, message.SerializeAsString());
+  }
+  // The same for a whole DataLoaderConfig: its stages and its settings.
+  void add_stages(std::string_view text) { add(false, is_json(text) ? kJson : kText, text); }
+  void add_stages(std::span<const std::byte> serialized) {
+    add(false, kSerialized, chars(serialized));
+  }
+  template <ProtobufMessage M>
+  void add_stages(const M& message) {
+    require_type(message, "ringfeed.DataLoaderConfig");
+    add(false, kSerialized, message.SerializeAsString());
+  }
+  // All that was added, in text format.
+  [[nodiscard]] const std::string& config() const noexcept { return config_; }
 
-  // Starts the feed and attaches to it; returns when it can be read from. `program`: path or name
-  // of `ringfeed`. Throws ClientError: RF_INVALID with everything that is wrong with the
-  // configuration, RF_FEED_FAILED with what the supervisor said, RF_NO_SUCH_FEED after timeout_ms.
-  void start(int32_t timeout_ms = -1, const std::string& program = "ringfeed") {
-    if (feed_ || child_ > 0) throw ClientError(RF_INVALID, "the loader has been started");
-    std::string dir = (std::filesystem::temp_directory_path() / "ringfeed-XXXXXX").string();
-    if (::mkdtemp(dir.data()) == nullptr) {
-      throw ClientError(
-          RF_IO, "no directory can be made for the loader: " + std::string(std::strerror(errno)));
+  // Starts the feed and attaches to its first output; returns when it can be read from. Throws
+  // ClientError: RF_INVALID with everything that is wrong with the configuration, RF_FEED_FAILED
+  // with what the supervisor said, RF_NO_SUCH_FEED after timeout_ms.
+  void start(int32_t timeout_ms = -1) {
+    if (started_) throw ClientError(RF_INVALID, "the loader has been started: make another one");
+    if (config_.empty()) {
+      throw ClientError(RF_INVALID, "the loader has no stages: call add_stage() before start()");
     }
-    dir_ = dir;
-    std::ofstream(dir_ / "loader.textproto") << config_;
-    spawn(program);
+    started_ = true;
+    write("loader.textproto", config_);
+    spawn();
+    try {
+      std::optional<Feed> feed = attach(std::nullopt, timeout_ms);
+      first_alias_ = feed->stats().output;
+      feed_ = std::move(feed);
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+
+  // The next batch of the first output; nullopt when a finite run is over. Throws ClientError as
+  // Feed::next, and RF_FEED_FAILED when the supervisor is gone.
+  std::optional<Batch> get_next(int64_t timeout_ms = -1) { return get_next({}, timeout_ms); }
+  // The same of the output with this alias, which begins to be read with the first call for it; one
+  // that is not KEEP_NEWEST waits for that, and its stages with it. Throws ClientError (RF_INVALID)
+  // also where there is none: the text lists those that there are.
+  std::optional<Batch> get_next(std::string_view alias, int64_t timeout_ms = -1) {
     using Clock = std::chrono::steady_clock;
     const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
-    for (;;) {
-      try {
-        feed_.emplace(AttachOptions{
-            .feed = "loader", .socket_path = (dir_ / "loader.sock").string(), .timeout_ms = 100});
-        return;
-      } catch (const ClientError& error) {
-        const bool waiting = error.status() == RF_NO_SUCH_FEED || error.status() == RF_TIMEOUT ||
-                             error.status() == RF_INTERRUPTED || error.status() == RF_IO;
-        if (const std::optional<int> status = exit_status(); status) {
-          const std::string text = said();
-          stop();
-          if (*status == 3) throw ClientError(RF_INVALID, text);
-          throw ClientError(RF_FEED_FAILED, "the supervisor ended with status " +
-                                                std::to_string(*status) + ": " + text);
-        }
-        if (!waiting || (timeout_ms >= 0 && Clock::now() >= until)) {
-          stop();
-          throw;
-        }
-      }
-    }
-  }
-
-  // The next batch; nullopt when a finite run is over. Throws ClientError as Feed::next, and
-  // RF_FEED_FAILED when the supervisor is gone.
-  std::optional<Batch> get_next(int64_t timeout_ms = -1) {
-    using Clock = std::chrono::steady_clock;
-    const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
+    Feed& from = feed(alias);
     bool gone = false;
     for (;;) {
       int64_t slice_ms = 200;
@@ -307,7 +383,7 @@ class DataLoader {
         slice_ms = std::clamp<int64_t>(left.count(), 0, slice_ms);
       }
       try {
-        return feed().next(slice_ms);
+        return from.next(slice_ms);
       } catch (const ClientError& error) {
         if (error.status() != RF_TIMEOUT) throw;
         if (timeout_ms >= 0 && Clock::now() >= until) throw;
@@ -317,16 +393,69 @@ class DataLoader {
       gone = exit_status().has_value();
     }
   }
-
-  [[nodiscard]] Feed& feed() {
-    if (!feed_) throw ClientError(RF_DETACHED, "the loader is not running: call start() first");
-    return *feed_;
+  // As get_next(), but nullopt at once where no batch is ready, or the run is over.
+  std::optional<Batch> maybe_get_next(std::string_view alias = {}) {
+    try {
+      return get_next(alias, 0);
+    } catch (const ClientError& error) {
+      if (error.status() != RF_TIMEOUT) throw;
+      return std::nullopt;
+    }
   }
-  // Where `ringfeed status loader --json` and control messages find the feed.
+
+  // Passes a StageControlRequest (serialized, or a message) to one stage, or with no name to all
+  // that understand it; what each of them answers. Throws ClientError as Feed::control().
+  std::vector<StageAnswer> send_control_message(std::string_view serialized,
+                                                const std::string& stage = {},
+                                                int64_t timeout_ms = -1) {
+    return feed().control(serialized, stage, timeout_ms);
+  }
+  template <ProtobufMessage M>
+  std::vector<StageAnswer> send_control_message(const M& message, const std::string& stage = {},
+                                                int64_t timeout_ms = -1) {
+    return feed().control(message.SerializeAsString(), stage, timeout_ms);
+  }
+  // Numbers of the whole feed: a serialized MetricsReply, or its JSON. Throws ClientError as
+  // Feed::metrics().
+  [[nodiscard]] std::string metrics(uint32_t form = RF_METRICS_MESSAGE, int64_t timeout_ms = -1) {
+    return feed().metrics(form, timeout_ms);
+  }
+
+  // The member that reads an output. Throws ClientError: RF_DETACHED: not running.
+  [[nodiscard]] Feed& feed(std::string_view alias = {}) {
+    if (!feed_) throw ClientError(RF_DETACHED, "the loader is not running: call start() first");
+    if (alias.empty() || alias == first_alias_) return *feed_;
+    // One thread attaches; the others find what it has got.
+    const std::lock_guard lock(attaching_);
+    const auto known = others_.find(alias);
+    if (known != others_.end()) return known->second;
+    return others_.emplace(alias, *attach(std::string(alias), -1)).first->second;
+  }
+  // Where `ringfeed status loader --json` finds the feed.
   [[nodiscard]] const std::filesystem::path& socket_dir() const noexcept { return dir_; }
+
+  // As lczero-training's documents call them.
+  template <typename T>
+  void AddStage(const T& config) {
+    add_stage(config);
+  }
+  template <typename T>
+  void AddStages(const T& config) {
+    add_stages(config);
+  }
+  void Start() { start(); }
+  void Stop() { stop(); }
+  std::optional<Batch> GetNext(std::string_view alias = {}) { return get_next(alias); }
+  std::optional<Batch> MaybeGetNext(std::string_view alias = {}) { return maybe_get_next(alias); }
+  template <typename T>
+  std::vector<StageAnswer> SendControlMessage(const T& request) {
+    return send_control_message(request);
+  }
 
   // Ends the feed and its processes; batches that live stay readable. Harmless when not running.
   void stop() noexcept {
+    started_ = true;
+    others_.clear();
     feed_.reset();
     if (child_ > 0) {
       // The first asks to drain, the second to stop now; what does not listen is killed.
@@ -348,9 +477,138 @@ class DataLoader {
   }
 
  private:
+  enum Form { kText, kJson, kSerialized };
+
+  static bool is_json(std::string_view text) {
+    const std::size_t first = text.find_first_not_of(" \t\r\n");
+    return first != std::string_view::npos && text[first] == '{';
+  }
+  static std::string_view chars(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  template <typename M>
+  static void require_type(const M& message, std::string_view wanted) {
+    if constexpr (requires { message.GetTypeName(); }) {
+      if (message.GetTypeName() == wanted) return;
+      throw ClientError(RF_INVALID, "a " + std::string(message.GetTypeName()) +
+                                        " is no configuration here: give a " + std::string(wanted));
+    }
+  }
+
+  // `stage`: one stage, and not a whole configuration.
+  void add(bool stage, Form form, std::string_view content) {
+    if (started_) {
+      throw ClientError(RF_INVALID, "the loader has been started: add stages before start()");
+    }
+    constexpr const char* kEndings[] = {".textproto", ".json", ".binpb"};
+    const std::string name = std::string(stage ? "stage" : "stages") + kEndings[form];
+    // The part by itself first, so that its mistakes have its own lines.
+    std::string text = part(name, stage ? as_stages(form, content) : std::string(content));
+    if (!config_.empty()) text = part("config.textproto", config_ + text);
+    config_ = std::move(text);
+  }
+  static std::string as_stages(Form form, std::string_view content) {
+    if (form == kText) return "stages { " + std::string(content) + "\n}\n";
+    if (form == kJson) return "{\"stages\": [" + std::string(content) + "]}";
+    // Field 1, length-delimited.
+    std::string bytes = "\x0a";
+    std::size_t left = content.size();
+    for (; left >= 0x80; left >>= 7) bytes.push_back(static_cast<char>((left & 0x7f) | 0x80));
+    bytes.push_back(static_cast<char>(left));
+    return bytes.append(content);
+  }
+  // This part of a configuration in text format, as the program reads it.
+  std::string part(const std::string& name, const std::string& content) {
+    write(name, content);
+    const std::string file = (dir_ / name).string();
+    const int status = run_program({"check", "--part", file});
+    std::string problems = read("part.log");
+    if (status == 0) return read("part.out");
+    const std::string place = dir_.string() + "/";
+    for (std::size_t at = 0; (at = problems.find(place, at)) != std::string::npos;) {
+      problems.erase(at, place.size());
+    }
+    throw ClientError(status == 3 ? RF_INVALID : RF_FEED_FAILED,
+                      problems.empty() ? "the program " + program_ + " ended with status " +
+                                             std::to_string(status)
+                                       : problems);
+  }
+  // Its exit status; what it writes lies in part.out and part.log then.
+  int run_program(const std::vector<std::string>& arguments) {
+    std::vector<char*> words = {program_.data()};
+    std::vector<std::string> copies = arguments;
+    for (std::string& word : copies) words.push_back(word.data());
+    words.push_back(nullptr);
+    const std::string out = (dir_ / "part.out").string();
+    const std::string log = (dir_ / "part.log").string();
+    posix_spawn_file_actions_t files;
+    ::posix_spawn_file_actions_init(&files);
+    constexpr int kNew = O_WRONLY | O_CREAT | O_TRUNC;
+    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_addopen(&files, 1, out.c_str(), kNew, 0600);
+    ::posix_spawn_file_actions_addopen(&files, 2, log.c_str(), kNew, 0600);
+    pid_t child = -1;
+    const int error =
+        ::posix_spawnp(&child, program_.c_str(), &files, nullptr, words.data(), environ);
+    ::posix_spawn_file_actions_destroy(&files);
+    if (error != 0) {
+      throw ClientError(RF_FEED_FAILED, "the program " + program_ + " cannot be started: " +
+                                            std::strerror(error) + "; is it in PATH?");
+    }
+    int status = 0;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  // In the loader's own directory, which is made for the first file.
+  void write(const std::string& name, std::string_view content) {
+    if (dir_.empty()) {
+      std::string dir = (std::filesystem::temp_directory_path() / "ringfeed-XXXXXX").string();
+      if (::mkdtemp(dir.data()) == nullptr) {
+        throw ClientError(
+            RF_IO, "no directory can be made for the loader: " + std::string(std::strerror(errno)));
+      }
+      dir_ = dir;
+    }
+    std::ofstream file(dir_ / name, std::ios::binary);
+    file.write(content.data(), static_cast<std::streamsize>(content.size()));
+    file.close();
+    if (!file) throw ClientError(RF_IO, "the loader cannot write " + (dir_ / name).string());
+  }
+  [[nodiscard]] std::string read(const std::string& name) const {
+    std::ifstream file(dir_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  // A member that reads this output, none: the first one. Throws what keeps it from that.
+  std::optional<Feed> attach(const std::optional<std::string>& output, int32_t timeout_ms) {
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
+    for (;;) {
+      try {
+        return Feed(AttachOptions{.feed = "loader",
+                                  .socket_path = (dir_ / "loader.sock").string(),
+                                  .output = output,
+                                  .timeout_ms = 100,
+                                  .answer_ms = 10'000});
+      } catch (const ClientError& error) {
+        const bool waiting = error.status() == RF_NO_SUCH_FEED || error.status() == RF_TIMEOUT ||
+                             error.status() == RF_INTERRUPTED || error.status() == RF_IO;
+        if (const std::optional<int> status = exit_status(); status) {
+          if (*status == 3) throw ClientError(RF_INVALID, said());
+          throw ClientError(RF_FEED_FAILED, "the supervisor ended with status " +
+                                                std::to_string(*status) + ": " + said());
+        }
+        if (!waiting || (timeout_ms >= 0 && Clock::now() >= until)) throw;
+      }
+    }
+  }
+
   // A thread that lives as long as the child forks it: the kernel signals a child when the thread
   // that forked it ends, not the process.
-  void spawn(const std::string& program) {
+  void spawn() {
+    const std::string program = program_;
     const std::string file = (dir_ / "loader.textproto").string();
     const std::string place = "control.directory=" + dir_.string();
     const std::string log = (dir_ / "supervisor.log").string();
@@ -374,8 +632,8 @@ class DataLoader {
         const char* const arguments[] = {program.c_str(), "run",   file.c_str(),  "--set",
                                          "feed=loader",   "--set", place.c_str(), nullptr};
         ::execvp(program.c_str(), const_cast<char* const*>(arguments));
-        constexpr char kText[] = "the program ringfeed cannot be started: is it in PATH?\n";
-        [[maybe_unused]] const auto written = ::write(2, kText, sizeof kText - 1);
+        constexpr char kMissing[] = "the program ringfeed cannot be started: is it in PATH?\n";
+        [[maybe_unused]] const auto written = ::write(2, kMissing, sizeof kMissing - 1);
         ::_exit(127);
       }
       started.set_value(child);
@@ -397,14 +655,16 @@ class DataLoader {
     return end_.get();
   }
 
-  [[nodiscard]] std::string said() const {
-    std::ifstream log(dir_ / "supervisor.log");
-    return {std::istreambuf_iterator<char>(log), std::istreambuf_iterator<char>()};
-  }
+  [[nodiscard]] std::string said() const { return read("supervisor.log"); }
 
+  std::string program_;
   std::string config_;
+  bool started_ = false;
   std::filesystem::path dir_;
-  std::optional<Feed> feed_;
+  std::optional<Feed> feed_;  // of the first output
+  std::string first_alias_;
+  std::mutex attaching_;
+  std::map<std::string, Feed, std::less<>> others_;  // by alias, attached when first asked for
   pid_t child_ = -1;
   std::thread keeper_;
   std::promise<int> ended_;

@@ -116,8 +116,12 @@ int main_with(int argc, char** argv) {
   CLI::App* check_verb =
       app.add_subcommand("check", "Say what is wrong with a configuration, or what it would make");
   add_config(*check_verb, config)->required();
+  bool part = false;
+  check_verb->add_flag("--part", part,
+                       "for programs: CONFIG is a part whose other stages follow, and is printed "
+                       "in text format");
   check_verb->footer("Example: ringfeed check lc0.textproto");
-  check_verb->callback([&] { result = check(config); });
+  check_verb->callback([&] { result = part ? check_part(config) : check(config); });
 
   std::string feed;
   bool json = false;

@@ -55,6 +55,19 @@ int check(const ConfigArguments& arguments) {
   return kOk;
 }
 
+int check_part(const ConfigArguments& arguments) {
+  config::Configuration part = config::read_config(arguments.file, arguments.overrides);
+  if (const std::vector<config::Problem> problems = config::check_part(part); !problems.empty()) {
+    fmt::print(stderr, "{}", config::problem_report(problems));
+    return kInvalidConfiguration;
+  }
+  part.message().clear_feed();
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(part.message(), &text);
+  fmt::print("{}", text);
+  return kOk;
+}
+
 int run(const ConfigArguments& given, const RunOptions& options) {
   process::hold_warnings();
   ConfigArguments arguments = given;

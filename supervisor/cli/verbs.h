@@ -35,6 +35,8 @@ struct RunOptions {
 };
 int run(const ConfigArguments& arguments, const RunOptions& options);
 int check(const ConfigArguments& arguments);
+// Of a part, whose other stages follow; prints it in text format, without the feed's name.
+int check_part(const ConfigArguments& arguments);
 // `directory`: where feeds are looked for; empty: by the rule of control/place.h. An empty feed:
 // all that run there.
 int status(const std::string& directory, const std::string& feed, bool json);

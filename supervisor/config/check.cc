@@ -63,6 +63,15 @@ class Checker {
     return std::move(checked_);
   }
 
+  std::vector<Problem> check_part() {
+    if (config_.stages_size() != 0) check_stage_names();
+    check_kinds();
+    check_ranges(config_, "");
+    check_lanes();
+    sort_problems(checked_.problems);
+    return std::move(checked_.problems);
+  }
+
  private:
   void problem(const std::string& path, std::string text) {
     if (checked_.problems.size() >= kProblemsKept) {
@@ -490,6 +499,11 @@ class Checker {
 };
 
 }  // namespace
+
+std::vector<Problem> check_part(const Configuration& configuration) {
+  const PipelinePlan none;
+  return Checker(configuration, none).check_part();
+}
 
 Checked check_config(const Configuration& configuration, const PipelinePlan& plan) {
   if (!configuration.complete()) {

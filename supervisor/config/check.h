@@ -32,6 +32,10 @@ struct Checked {
 // configuration, or contradicts itself.
 [[nodiscard]] Checked check_config(const Configuration& configuration, const PipelinePlan& plan);
 
+// What can be said of a part of a configuration, whose other stages follow: names, exactly one
+// configuration each, ranges. Nothing is said of wiring, and no worker is asked.
+[[nodiscard]] std::vector<Problem> check_part(const Configuration& configuration);
+
 // Batches that an output can hold: feed_output.slots; where that is not given, the queue_capacity
 // of the stage that puts them out; where that is not given either, the default.
 [[nodiscard]] std::uint32_t slot_count(const DataLoaderConfig& config, const BatchesPort& output);

@@ -1,12 +1,17 @@
 // The specification of ringfeed.hpp: owners that give back what they own, and a loader of its own.
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "fake_feed.h"
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+#include "proto/metrics.pb.h"
 #include "ringfeed.hpp"
 
 namespace ringfeed::testing {
@@ -21,6 +26,16 @@ ringfeed::AttachOptions options_for(const FakeFeed& fake) {
   options.socket_path = fake.socket_path();
   options.timeout_ms = kPatienceMs;
   return options;
+}
+
+rf_status status_of(const std::function<void()>& call, std::string* text = nullptr) {
+  try {
+    call();
+  } catch (const ringfeed::ClientError& error) {
+    if (text != nullptr) *text = error.what();
+    return error.status();
+  }
+  return RF_OK;
 }
 
 TEST(CppFeed, GivesEachBatchBackWithItsOwner) {
@@ -123,69 +138,171 @@ TEST(CppFeed, ErrorsCarryTheirStatusAndSentence) {
   EXPECT_THROW(ringfeed::Feed{nobody}, ringfeed::ClientError);
 }
 
-// A `ringfeed` that does what a test says.
-class CppLoader : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string dir = (std::filesystem::temp_directory_path() / "rf-loader-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(dir.data()), nullptr);
-    dir_ = dir;
+TEST(CppFeed, MetricsOfAnySizeAreGiven) {
+  FakeFeed fake;
+  ringfeed::Feed feed(options_for(fake));
+  MetricsReply metrics;
+  ASSERT_TRUE(metrics.ParseFromString(feed.metrics(RF_METRICS_MESSAGE, kPatienceMs)));
+  EXPECT_EQ(metrics.feed(), fake.options().feed);
+  EXPECT_EQ(status_of([&] { static_cast<void>(feed.metrics(RF_METRICS_JSON, kPatienceMs)); }),
+            RF_DAMAGED)
+      << "no JSON came";
+  // In a packet, in a descriptor, and more of it than the client first has room for.
+  for (const std::size_t bytes : {std::size_t{100}, std::size_t{200'000}, std::size_t{3} << 20}) {
+    const std::string json(bytes, '7');
+    fake.set_metrics(json);
+    EXPECT_TRUE(feed.metrics(RF_METRICS_JSON, kPatienceMs) == json) << bytes;
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-  std::string program(const std::string& body) {
-    const std::filesystem::path path = dir_ / "ringfeed";
-    std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    return path.string();
-  }
-  std::filesystem::path dir_;
-};
+  fake.set_silent(true);
+  EXPECT_EQ(status_of([&] { static_cast<void>(feed.metrics(RF_METRICS_JSON, 1)); }), RF_TIMEOUT);
+}
 
-TEST_F(CppLoader, StartsAPrivateFeedAndEndsIt) {
-  const std::string serve = "cp \"$2\" " + (dir_ / "given").string() + R"(
-directory=${6#control.directory=}
-mkfifo "$directory/commands"
-exec 3<>"$directory/commands"
-printf 'publish 3\nclose\n' >&3
-exec )" RINGFEED_BINARY_DIR R"(/bin/fake_feed --dir "$directory" --feed "${4#feed=}" <&3)";
-  ringfeed::DataLoader loader("seed: 7");
-  loader.add_stage("name: \"a\"");
-  loader.start(kPatienceMs, program(serve));
+// ---- the loader, with the real program ----
+
+const std::string kProgram = RINGFEED_BINARY_DIR "/bin/ringfeed";
+constexpr std::uint64_t kSampleRows = 324;  // of the four games in tests/data/lc0
+
+std::string files_stage(const std::string& name) {
+  return "name: \"" + name +
+         "\" file_path_provider { directory: \"" RINGFEED_SOURCE_DIR "/tests/data/lc0\" }";
+}
+
+template <typename M>
+M message(const std::string& text) {
+  M parsed;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &parsed)) << text;
+  return parsed;
+}
+
+// Of every game each position once, or for ever, in batches of 32; a stage in each form.
+void add_pipeline(ringfeed::DataLoader& loader, int epochs = 1) {
+  loader.add_stages("seed: 5 epochs: " + std::to_string(epochs));
+  loader.add_stage(files_stage("files"));
+  loader.add_stage(
+      message<StageConfig>("name: \"sources\" chunk_source_loader { input: \"files\" }"));
+  const std::string bytes =
+      message<StageConfig>("name: \"pool\" shuffling_chunk_pool { input: \"sources\" }")
+          .SerializeAsString();
+  loader.add_stage(std::as_bytes(std::span(bytes)));
+  loader.add_stages(R"({"stages": [{"name": "unpacker", "chunkUnpacker": {"input": "pool"}}]})");
+  loader.add_stages(message<DataLoaderConfig>(
+      "stages { name: \"tensors\" tensor_generator { input: \"unpacker\" batch_size: 32 } }"));
+}
+
+TEST(CppLoader, RunsAFeedOfItsOwnToItsEnd) {
+  ringfeed::DataLoader loader({}, kProgram);
+  add_pipeline(loader);
+  loader.start(kPatienceMs);
   const auto pid = static_cast<pid_t>(loader.feed().stats().supervisor_pid);
   const std::filesystem::path socket_dir = loader.socket_dir();
-  std::uint64_t batches = 0;
+  std::uint64_t rows = 0;
   while (const std::optional<ringfeed::Batch> batch = loader.get_next(kPatienceMs)) {
-    EXPECT_EQ(batch->seq(), ++batches);
+    EXPECT_EQ(batch->tensor<float>("planes").size(), batch->rows() * std::size_t{112 * 64});
+    rows += batch->rows();
   }
-  EXPECT_EQ(batches, 3U);
+  EXPECT_EQ(rows, kSampleRows);
+  EXPECT_FALSE(loader.maybe_get_next()) << "the run is over";
   loader.stop();
   EXPECT_NE(::kill(pid, 0), 0) << "the supervisor still runs";
   EXPECT_FALSE(std::filesystem::exists(socket_dir));
-  std::ifstream given(dir_ / "given");
-  const std::string text{std::istreambuf_iterator<char>(given), {}};
-  EXPECT_EQ(text, "seed: 7\nstages {\nname: \"a\"\n}\n");
 }
 
-TEST_F(CppLoader, ARefusedConfigurationIsToldWhole) {
-  ringfeed::DataLoader loader("seed: x");
-  try {
-    loader.start(kPatienceMs, program("echo \"a:1:1: stage 'x': wrong; do this\" >&2; exit 3"));
-    FAIL() << "it was refused";
-  } catch (const ringfeed::ClientError& error) {
-    EXPECT_EQ(error.status(), RF_INVALID);
-    EXPECT_THAT(error.what(), HasSubstr("stage 'x': wrong; do this"));
-  }
+TEST(CppLoader, SaysThereAndThenWhatIsWrongWithAStage) {
+  ringfeed::DataLoader loader({}, kProgram);
+  add_pipeline(loader);
+  const std::string before = loader.config();
+  std::string text;
+  const auto refused = [&](const std::function<void()>& call, const char* why) {
+    EXPECT_EQ(status_of(call, &text), RF_INVALID);
+    EXPECT_THAT(text, HasSubstr(why));
+    EXPECT_EQ(loader.config(), before);
+  };
+  refused([&] { loader.add_stage("name: \"x\"\n  join_position {}"); }, "stage.textproto:2:3: ");
+  refused([&] { loader.add_stage("name: \"x\" join_positions {"); }, "stage.textproto:1:");
+  refused([&] { loader.add_stage("name: \"x\" tensor_generator { batch_size: 0 }"); },
+          "batch_size is 0");
+  refused([&] { loader.add_stage("name: \"pool\" join_positions {}"); }, "'pool'");
+  refused([&] { loader.add_stages("sed: 7"); }, "did you mean 'seed'");
+  refused([&] { loader.add_stage("{\"name\": 3}"); }, "stage.json:1:");
+  refused([&] { loader.add_stage(std::as_bytes(std::span("\xff\xff", 2))); }, "stage.binpb");
+  refused([&] { loader.add_stage(message<DataLoaderConfig>("seed: 7")); },
+          "give a ringfeed.StageConfig");
+  refused([] { ringfeed::DataLoader("seed: x", kProgram); }, "stages.textproto:1:7: ");
+  loader.start(kPatienceMs);
+  refused([&] { loader.add_stage(files_stage("more")); }, "before start()");
+  refused([&] { loader.start(); }, "has been started");
+  EXPECT_TRUE(loader.get_next(kPatienceMs)) << "and it runs";
 }
 
-TEST_F(CppLoader, AProgramThatIsMissingIsNamed) {
-  ringfeed::DataLoader loader("seed: 7");
-  try {
-    loader.start(kPatienceMs, (dir_ / "absent").string());
-    FAIL() << "there is no such program";
-  } catch (const ringfeed::ClientError& error) {
-    EXPECT_EQ(error.status(), RF_FEED_FAILED);
-    EXPECT_THAT(error.what(), HasSubstr("ringfeed cannot be started"));
+TEST(CppLoader, SaysAtTheStartWhatDoesNotFitTogether) {
+  ringfeed::DataLoader loader({}, kProgram);
+  EXPECT_EQ(status_of([&] { loader.start(kPatienceMs); }), RF_INVALID) << "no stages";
+  loader.add_stage("name: \"lonely\" chunk_source_loader { input: \"nobody\" }");
+  std::string text;
+  EXPECT_EQ(status_of([&] { loader.start(kPatienceMs); }, &text), RF_INVALID);
+  EXPECT_THAT(text, HasSubstr("nobody"));
+}
+
+TEST(CppLoader, HasTheNamesOfTheDocumentsAndSeveralOutputs) {
+  ringfeed::DataLoader loader({}, kProgram);
+  add_pipeline(loader);
+  loader.AddStage(files_stage("other-files"));
+  loader.AddStages(
+      "stages { name: \"other-sources\" chunk_source_loader { input: \"other-files\" } }\n"
+      "stages { name: \"games\" simple_chunk_extractor { input: \"other-sources\" } }\n"
+      "stages { name: \"other-unpacker\" chunk_unpacker { input: \"games\" } }\n"
+      "stages { name: \"other\" tensor_generator { input: \"other-unpacker\" batch_size: 4 } }\n"
+      "feed_output { stage: \"tensors\" } feed_output { stage: \"other\" alias: \"validation\" }");
+  loader.Start();
+  ASSERT_TRUE(loader.GetNext());
+  ASSERT_TRUE(loader.GetNext("validation"));
+  std::uint64_t rows = 4;
+  while (rows < kSampleRows) {
+    if (const std::optional<ringfeed::Batch> batch = loader.MaybeGetNext("validation")) {
+      rows += batch->rows();
+    }
   }
+  EXPECT_EQ(rows, kSampleRows);
+  std::string text;
+  EXPECT_EQ(status_of([&] { loader.GetNext("test"); }, &text), RF_INVALID);
+  EXPECT_THAT(text, HasSubstr("validation"));
+  loader.Stop();
+  EXPECT_EQ(status_of([&] { loader.GetNext(); }), RF_DETACHED);
+}
+
+TEST(CppLoader, AsksItsStagesAndCountsThem) {
+  ringfeed::DataLoader loader({}, kProgram);
+  add_pipeline(loader, 0);
+  loader.start(kPatienceMs);
+  const auto request =
+      message<StageControlRequest>("chunk_pool_request { set_chunk_anchor: \"b\" }");
+  for (const std::string& stage : {std::string(), std::string("pool")}) {
+    const std::vector<ringfeed::StageAnswer> answers =
+        stage.empty() ? loader.SendControlMessage(request)
+                      : loader.send_control_message(request.SerializeAsString(), stage);
+    ASSERT_EQ(answers.size(), 1U);
+    EXPECT_EQ(answers[0].stage, "pool");
+    StageControlResponse response;
+    ASSERT_TRUE(response.ParseFromString(answers[0].response));
+    EXPECT_EQ(response.chunk_pool_response().chunk_anchor(), "b");
+  }
+  EXPECT_EQ(status_of([&] { loader.send_control_message(request, "nobody"); }), RF_REFUSED);
+  MetricsReply metrics;
+  ASSERT_TRUE(metrics.ParseFromString(loader.metrics()));
+  EXPECT_EQ(metrics.feed(), "loader");
+  ASSERT_EQ(metrics.total().stage_metrics_size(), 5);
+  EXPECT_EQ(metrics.total().stage_metrics(2).name(), "pool");
+  const std::string json = loader.metrics(RF_METRICS_JSON);
+  EXPECT_EQ(json.front(), '{');
+  EXPECT_THAT(json, HasSubstr("\"shuffling_chunk_pool\""));
+  EXPECT_EQ(status_of([&] { static_cast<void>(loader.metrics(7)); }), RF_INVALID);
+}
+
+TEST(CppLoader, AProgramThatIsMissingIsNamed) {
+  std::string text;
+  EXPECT_EQ(status_of([] { ringfeed::DataLoader("seed: 7", "/absent/ringfeed"); }, &text),
+            RF_FEED_FAILED);
+  EXPECT_THAT(text, HasSubstr("/absent/ringfeed cannot be started"));
 }
 
 }  // namespace
