@@ -14,7 +14,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -457,6 +457,11 @@ class DataLoader {
     started_ = true;
     others_.clear();
     feed_.reset();
+    if (child_ > 0 && pid_ != ::getpid()) {  // of the process that this one was forked from
+      keeper_.detach();
+      child_ = -1;
+      dir_.clear();
+    }
     if (child_ > 0) {
       // The first asks to drain, the second to stop now; what does not listen is killed.
       for (int signal_number : {SIGTERM, SIGTERM, SIGKILL}) {
@@ -523,7 +528,12 @@ class DataLoader {
     const std::string file = (dir_ / name).string();
     const int status = run_program({"check", "--part", file});
     std::string problems = read("part.log");
-    if (status == 0) return read("part.out");
+    const std::string found = read("part.out");
+    for (const std::string& done : {name, std::string("part.log"), std::string("part.out")}) {
+      std::error_code ignored;
+      std::filesystem::remove(dir_ / done, ignored);
+    }
+    if (status == 0) return found;
     const std::string place = dir_.string() + "/";
     for (std::size_t at = 0; (at = problems.find(place, at)) != std::string::npos;) {
       problems.erase(at, place.size());
@@ -605,32 +615,38 @@ class DataLoader {
     }
   }
 
-  // A thread that lives as long as the child forks it: the kernel signals a child when the thread
-  // that forked it ends, not the process.
+  // The child watches this process: it ends with it, whatever this one dies of, and removes the
+  // directory then.
   void spawn() {
     const std::string program = program_;
     const std::string file = (dir_ / "loader.textproto").string();
     const std::string place = "control.directory=" + dir_.string();
     const std::string log = (dir_ / "supervisor.log").string();
-    const pid_t parent = ::getpid();
+    pid_ = ::getpid();
+    const int self = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
+    if (self < 0) {
+      throw ClientError(RF_IO, "the supervisor cannot be told of this process: " +
+                                   std::string(std::strerror(errno)));
+    }
+    const std::string owner = "--owner-fd=" + std::to_string(self);
     std::promise<pid_t> started;
     std::future<pid_t> pid = started.get_future();
     ended_ = std::promise<int>();
     end_ = ended_.get_future().share();
-    keeper_ = std::thread([&started, this, program, file, place, log, parent] {
+    keeper_ = std::thread([&started, this, program, file, place, log, owner, self] {
       const pid_t child = ::fork();
       if (child == 0) {
         // Only calls that are safe in the child of a program with threads.
-        ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-        if (::getppid() != parent) ::_exit(1);
         ::setsid();
+        ::fcntl(self, F_SETFD, 0);
         const int null = ::open("/dev/null", O_RDWR);
         const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
         ::dup2(null, 0);
         ::dup2(null, 1);
         ::dup2(out, 2);
-        const char* const arguments[] = {program.c_str(), "run",   file.c_str(),  "--set",
-                                         "feed=loader",   "--set", place.c_str(), nullptr};
+        const char* const arguments[] = {program.c_str(), "run",         file.c_str(),
+                                         "--set",         "feed=loader", "--set",
+                                         place.c_str(),   owner.c_str(), nullptr};
         ::execvp(program.c_str(), const_cast<char* const*>(arguments));
         constexpr char kMissing[] = "the program ringfeed cannot be started: is it in PATH?\n";
         [[maybe_unused]] const auto written = ::write(2, kMissing, sizeof kMissing - 1);
@@ -644,6 +660,7 @@ class DataLoader {
       ended_.set_value(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
     });
     child_ = pid.get();
+    ::close(self);
     if (child_ < 0) {
       keeper_.join();
       throw ClientError(RF_IO, "the supervisor cannot be started: fork fails");
@@ -665,6 +682,7 @@ class DataLoader {
   std::string first_alias_;
   std::mutex attaching_;
   std::map<std::string, Feed, std::less<>> others_;  // by alias, attached when first asked for
+  pid_t pid_ = -1;                                   // who has started
   pid_t child_ = -1;
   std::thread keeper_;
   std::promise<int> ended_;

@@ -42,13 +42,13 @@ _ANSWER_S = 10.0  # for a supervisor to let somebody in
 class _Supervisor:
     """A `ringfeed run` child with its directory.
 
-    It is started by a thread that lives as long as it does and asks the kernel to end it with this
-    process, whatever that dies of (a parent's death is, to the kernel, that of the thread which
-    forked). It has a session of its own: Ctrl-C in a terminal is the trainer's business.
+    It watches this process: it ends with it, whatever that dies of, and removes the directory then.
+    It has a session of its own: Ctrl-C in a terminal is the trainer's business.
     """
 
     def __init__(self, config: bytes, suffix: str) -> None:
         program = _programs.find("ringfeed")
+        self._pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-"))
         self.socket_path = self.directory / f"{_FEED}.sock"
         self._log = self.directory / "supervisor.log"
@@ -63,9 +63,6 @@ class _Supervisor:
             "--set",
             f"control.directory={self.directory}",
         ]
-        setpriv = shutil.which("setpriv")
-        if setpriv:
-            self._command = [setpriv, "--pdeathsig", "TERM", "--", *self._command]
         self._child: subprocess.Popen[bytes] | None = None
         self._error: OSError | None = None
         self._started = threading.Event()
@@ -77,10 +74,13 @@ class _Supervisor:
 
     def _run(self) -> None:
         environment = dict(os.environ, RINGFEED_SOCKET_DIR=str(self.directory))
+        owner = -1
         try:
+            owner = os.pidfd_open(os.getpid())
             with self._log.open("wb") as log:
                 self._child = subprocess.Popen(
-                    self._command,
+                    [*self._command, f"--owner-fd={owner}"],
+                    pass_fds=(owner,),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
@@ -89,6 +89,9 @@ class _Supervisor:
                 )
         except OSError as error:
             self._error = error
+        finally:
+            if owner >= 0:
+                os.close(owner)
         self._started.set()
         if self._child is not None:
             self._child.wait()
@@ -118,8 +121,13 @@ class _Supervisor:
         return FeedFailed(f"the supervisor ended with {how}: {self.said()}")
 
     def end(self, timeout_s: float) -> None:
-        """Stops it and removes its directory. What still runs after timeout_s is killed."""
+        """Stops it and removes its directory. What still runs after timeout_s is killed.
+
+        In a process that was forked from the one that started it nothing is done: it is not theirs.
+        """
         assert self._child is not None
+        if os.getpid() != self._pid:
+            return
         if self.exit_status is None:
             try:
                 _control.stop(self.socket_path, now=True)
@@ -148,8 +156,9 @@ class DataLoader:
     brace), or its serialized bytes; messages need the package ``protobuf``, the rest does not.
     Texts, JSON and bytes cannot be mixed in one loader; messages go with each of them.
 
-    The supervisor is a child process and ends with this one. Also a context manager (start, stop)
-    and an iterator of tuples.
+    The supervisor is a child process and ends with this one. A loader that nobody refers to any
+    more is stopped, and what `feed` gave ends with it. Also a context manager (start, stop) and an
+    iterator of tuples.
     """
 
     def __init__(
@@ -170,6 +179,8 @@ class DataLoader:
         self._first_alias = ""
         self._others: dict[str, Feed] = {}  # by alias, attached when first asked for
         self._attaching = threading.Lock()
+        self._attached_feeds: list[Feed] = []
+        self._stop_when_dropped: weakref.finalize[..., DataLoader] | None = None
         self._looks_after_death = 0
         if config is not None:
             self.add_stages(config)
@@ -243,6 +254,8 @@ class DataLoader:
         config, suffix = self._config_file()
         supervisor = self._supervisor = _Supervisor(config, suffix)
         _running.add(self)
+        self._stop_when_dropped = weakref.finalize(self, _end, self._attached_feeds, supervisor)
+        self._stop_when_dropped.atexit = False  # stop() comes then
         try:
             self._feed = self._attach_output(None, timeout_s)
             self._first_alias = self._feed.stats().output
@@ -263,7 +276,15 @@ class DataLoader:
         supervisor = self._supervisor
         if supervisor is None:
             raise FeedDetached("the loader has been stopped")
-        return _attach(
+        me = weakref.ref(self)
+
+        def look() -> None:
+            # Knows no loader, so that one can go.
+            loader = me()
+            if loader is not None:
+                loader._check_supervisor()
+
+        feed = _attach(
             _FEED,
             "default",
             rank=None,
@@ -281,8 +302,10 @@ class DataLoader:
             rejoin_ms=None,
             view=self._view,
             output=output,
-            on_wait=self._check_supervisor,
+            on_wait=look,
         )
+        self._attached_feeds.append(feed)
+        return feed
 
     def _check_supervisor(self) -> None:
         """Called while waiting: a supervisor that is gone will send nothing more."""
@@ -345,6 +368,7 @@ class DataLoader:
             with self._attaching:  # the next call attaches anew
                 if self._others.get(alias) is feed:
                     del self._others[alias]
+                    self._attached_feeds.remove(feed)
             raise
         return tuple(batch[name] for name in batch)
 
@@ -434,6 +458,9 @@ class DataLoader:
         supervisor, self._supervisor = self._supervisor, None
         for feed in feeds:
             feed.close()
+        if self._stop_when_dropped is not None:
+            self._stop_when_dropped.detach()
+        self._attached_feeds.clear()
         if supervisor is not None:
             supervisor.end(timeout_s)
         _running.discard(self)
@@ -450,6 +477,13 @@ class DataLoader:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _end(feeds: list[Feed], supervisor: _Supervisor) -> None:
+    """Ends what a loader had that is no more."""
+    for feed in feeds:
+        feed.close()
+    supervisor.end(10.0)
 
 
 # Loaders that run: a normal end of the process stops them and removes their directories.

@@ -99,6 +99,12 @@ int main_with(int argc, char** argv) {
       ->add_option("--resume", options.resume,
                    "go on from this snapshot; CONFIG may be left out then")
       ->type_name("DIR");
+  run_verb
+      ->add_option("--owner-fd", options.owner,
+                   "for programs: an open pidfd. The feed is that process's own: it stops when the "
+                   "process has ended, and CONFIG goes with it")
+      ->type_name("FD")
+      ->check(CLI::NonNegativeNumber);
   run_verb->footer(
       "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\n"
       "A feed whose supervisor was killed is taken over: stages and trainers go on where they "

@@ -1,10 +1,15 @@
 // ringfeed run and ringfeed check.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
 #include <sys/random.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
@@ -15,6 +20,7 @@
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
 #include "supervisor/layout/memory.h"
+#include "supervisor/process/identity.h"
 #include "supervisor/process/signals.h"
 #include "supervisor/process/supervisor.h"
 #include "supervisor/snapshot/load.h"
@@ -43,6 +49,36 @@ void refuse_elsewhere(const control::FeedLock& lock, const std::string& feed) {
                   feed, where));
 }
 
+// The process whose own the feed is, if there is one. With its death goes what it would have
+// removed at the feed's end: the configuration's file, the log beside that, and the directory, if
+// nothing else is in it. Made before all that writes there, so that it goes last.
+class Owner {
+ public:
+  Owner(int pidfd, const std::string& config_file) : pidfd_(pidfd) {
+    if (pidfd < 0) return;
+    // The stages need not know it.
+    if (::fcntl(pidfd, F_SETFD, FD_CLOEXEC) != 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--owner-fd {}: {}", pidfd, std::strerror(errno)));
+    }
+    config_file_ = std::filesystem::absolute(config_file);
+  }
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+  ~Owner() {
+    if (!pidfd_ || !process::has_ended(pidfd_.get())) return;
+    std::error_code ignored;
+    std::filesystem::remove(config_file_, ignored);
+    std::filesystem::remove(config_file_.parent_path() / "supervisor.log", ignored);
+    std::filesystem::remove(config_file_.parent_path(), ignored);
+  }
+  [[nodiscard]] int pidfd() const { return pidfd_.get(); }
+
+ private:
+  shm::Fd pidfd_;
+  std::filesystem::path config_file_;
+};
+
 }  // namespace
 
 int check(const ConfigArguments& arguments) {
@@ -70,6 +106,7 @@ int check_part(const ConfigArguments& arguments) {
 
 int run(const ConfigArguments& given, const RunOptions& options) {
   process::hold_warnings();
+  const Owner owner(options.owner, given.file);
   ConfigArguments arguments = given;
   SnapshotManifest saved;
   std::string snapshot;  // where to go on from
@@ -205,6 +242,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
               noted = false;
               if (!adopts && !options.fresh) clear();
             },
+        .owner = owner.pidfd(),
     };
     process::Supervisor supervisor(feed_run, std::move(prepared->layout), lock, talk,
                                    std::move(found));

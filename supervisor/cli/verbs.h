@@ -32,6 +32,7 @@ struct RunOptions {
                                // the rule of control/place.h
   bool fresh = false;          // does not take over what an earlier run has left, but ends it
   std::string resume = {};     // a snapshot to go on from; then the configuration may be left out
+  int owner = -1;              // a pidfd: the feed is this process's own, and ends with it
 };
 int run(const ConfigArguments& arguments, const RunOptions& options);
 int check(const ConfigArguments& arguments);

@@ -111,6 +111,14 @@ void Supervisor::watch_signals() {
   });
 }
 
+void Supervisor::watch_owner() {
+  if (run_.owner < 0) return;
+  loop_.watch(run_.owner, [this] {
+    loop_.unwatch(run_.owner);
+    stop("the process whose own the feed is has ended");
+  });
+}
+
 void Supervisor::on_signal(int signal, pid_t from) {
   if (signal == SIGTERM || signal == SIGINT || signal == SIGQUIT) {
     const std::string why = fmt::format("stopped by {}", signal_text(signal));
@@ -267,6 +275,7 @@ void Supervisor::serve() {
     throw Error(ErrorCode::kBusy, "the control segment has another supervisor");
   }
   watch_signals();
+  watch_owner();
   // relaxed: published by the release of the phase.
   memory_.state().supervisor_pid.store(static_cast<std::uint32_t>(::getpid()),
                                        std::memory_order_relaxed);

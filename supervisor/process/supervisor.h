@@ -64,6 +64,7 @@ struct FeedRun {
   std::string file_mark = {};        // of new files in storage.directory
   // Called once, when the record is this feed's: what was left of another one may go.
   std::function<void()> on_recorded = {};
+  int owner = -1;  // a pidfd: the feed stops when this process has ended
 };
 
 class Supervisor {
@@ -86,6 +87,7 @@ class Supervisor {
   enum class Stage { kStarting, kRunning, kDraining, kLingering, kStopping, kFailing };
 
   void watch_signals();
+  void watch_owner();
   void on_signal(int signal, pid_t from);
   void declare_groups(Output& output);
   void make_workers();

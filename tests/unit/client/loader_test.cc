@@ -2,9 +2,15 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -296,6 +302,68 @@ TEST(CppLoader, AsksItsStagesAndCountsThem) {
   EXPECT_EQ(json.front(), '{');
   EXPECT_THAT(json, HasSubstr("\"shuffling_chunk_pool\""));
   EXPECT_EQ(status_of([&] { static_cast<void>(loader.metrics(7)); }), RF_INVALID);
+}
+
+// A process with a loader that runs: `then` is done in it, and it waits for its end.
+pid_t with_loader(const std::function<void(ringfeed::DataLoader&)>& then) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  {
+    ringfeed::DataLoader loader({}, kProgram);
+    add_pipeline(loader, 0);
+    loader.start(kPatienceMs);
+    then(loader);
+  }
+  ::_exit(0);
+}
+
+TEST(CppLoader, NothingIsLeftOfAProcessThatIsKilled) {
+  int told[2];
+  ASSERT_EQ(::pipe(told), 0);
+  const pid_t child = with_loader([&](ringfeed::DataLoader& loader) {
+    const std::string dir = loader.socket_dir();
+    const std::uint32_t pid = loader.feed().stats().supervisor_pid;
+    const std::string said = std::to_string(pid) + " " + dir + "\n";
+    static_cast<void>(!::write(told[1], said.data(), said.size()));
+    for (;;) ::pause();
+  });
+  ::close(told[1]);
+  std::string said(4096, '\0');
+  const ssize_t got = ::read(told[0], said.data(), said.size());
+  ::close(told[0]);
+  ASSERT_GT(got, 0);
+  std::istringstream words(said.substr(0, static_cast<std::size_t>(got)));
+  pid_t supervisor = 0;
+  std::string dir;
+  ASSERT_TRUE(words >> supervisor >> dir);
+  ASSERT_TRUE(std::filesystem::exists(dir + "/loader.sock"));
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, supervisor, 0));
+  ASSERT_GE(pidfd, 0);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  pollfd ended{pidfd, POLLIN, 0};
+  EXPECT_EQ(::poll(&ended, 1, kPatienceMs), 1) << "the supervisor still runs";
+  ::close(pidfd);
+  EXPECT_FALSE(std::filesystem::exists(dir));
+}
+
+TEST(CppLoader, AForkedCopyThatGoesEndsNothing) {
+  const pid_t child = with_loader([](ringfeed::DataLoader& loader) {
+    const pid_t copy = ::fork();
+    if (copy == 0) {
+      loader.stop();
+      ::_exit(0);
+    }
+    int status = -1;
+    ::waitpid(copy, &status, 0);
+    bool goes_on = status == 0;
+    for (int i = 0; i < 100; ++i) goes_on = goes_on && loader.get_next(kPatienceMs);
+    loader.stop();
+    ::_exit(goes_on ? 0 : 1);
+  });
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(CppLoader, AProgramThatIsMissingIsNamed) {

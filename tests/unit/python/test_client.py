@@ -790,25 +790,6 @@ def test_a_loader_starts_a_private_feed_and_ends_it(program_dir: Path) -> None:
         loader.get_next()
 
 
-def test_a_loader_ends_with_its_process_even_when_that_is_killed(
-    program_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    FakeProgram(program_dir, SERVE)
-    # Nobody is left who would remove the loader's directory. Short: there is a socket in it.
-    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("loader")))
-    child = run_python("""
-        import os, ringfeed
-        loader = ringfeed.DataLoader("seed: 7")
-        loader.start()
-        print(loader.feed.stats().supervisor_pid, flush=True)
-        os.kill(os.getpid(), 9)
-        """)
-    out, err = child.communicate(timeout=PATIENCE_S)
-    assert child.returncode == -signal.SIGKILL, err
-    while runs(int(out)):
-        pass
-
-
 def test_a_refused_configuration_is_an_exception_with_all_that_was_said(program_dir: Path) -> None:
     FakeProgram(program_dir, "echo \"a:1:1: stage 'x': wrong; do this\" >&2; exit 3")
     loader = ringfeed.DataLoader("feed: 'x'")

@@ -1,0 +1,158 @@
+"""A feed of one's own, whose process goes away without stop(): nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lc0_data
+import pytest
+from conftest import ROOT, wait_until
+from test_import_lc0 import DATA, small
+
+CONFIG = """
+epochs: 0
+stages {{ name: "files" file_path_provider {{ directory: "{directory}" }} }}
+stages {{ name: "sources" chunk_source_loader {{ input: "files" }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "sources" }} }}
+stages {{ name: "unpacker" chunk_unpacker {{ input: "pool" }} }}
+stages {{ name: "tensors" tensor_generator {{ input: "unpacker" batch_size: 32 }} }}
+"""
+
+# Each waits for a line before it goes on, and for another one at the end.
+PROGRAM = """
+import gc, os, sys
+from pathlib import Path
+
+def step(what):
+    print(what, flush=True)
+    sys.stdin.readline()
+
+if sys.argv[1] == "lc0_compat":
+    from ringfeed.lc0_compat import DataLoader
+    loader = DataLoader(sys.argv[2])
+else:
+    from ringfeed import DataLoader
+    loader = DataLoader(Path(sys.argv[2]).read_text())
+step("made")
+loader.start()
+batch = loader.get_next()
+step("running")
+child = os.fork()
+if child == 0:
+    del loader
+    gc.collect()
+    sys.exit()
+os.waitpid(child, 0)
+# More than were ready.
+for _ in range(100):
+    loader.get_next()
+step("runs on")
+del loader, batch
+gc.collect()
+step("dropped")
+"""
+
+
+def processes_in(directory: Path) -> dict[int, str]:
+    """Those that have it as their TMPDIR; a process's name by its number."""
+    found = {}
+    wanted = f"TMPDIR={directory}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "comm").read_text().strip()
+        except OSError:
+            continue  # it has ended, or is not ours
+    return found
+
+
+class Trainer:
+    def __init__(self, kind: str, config: Path, directory: Path) -> None:
+        directory.mkdir()
+        self.directory = directory
+        self.shared = set(os.listdir("/dev/shm"))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, kind, str(config)],
+            env=dict(os.environ, TMPDIR=str(directory), PYTHONPATH=str(ROOT / "pyclient")),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.says() == "made"
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def others(self) -> dict[int, str]:
+        """Processes that it has, and theirs."""
+        found = processes_in(self.directory)
+        found.pop(self.process.pid, None)
+        return found
+
+    def nothing_is_left(self) -> None:
+        wait_until(
+            lambda: not self.others() and not list(self.directory.iterdir()),
+            "the end of its processes and files",
+        )
+        assert set(os.listdir("/dev/shm")) <= self.shared
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        for pid in self.others():
+            os.kill(pid, 9)
+
+
+@pytest.fixture(params=["lc0_compat", "ringfeed"])
+def trainer(
+    request: pytest.FixtureRequest, games: lc0_data.Manifest, tmp_path: Path
+) -> Iterator[Trainer]:
+    text = CONFIG.format(directory=games.directory)
+    if request.param == "lc0_compat":
+        text = small((DATA / "supervised.textproto").read_text(), str(games.directory))
+    config = tmp_path / "config.textproto"
+    config.write_text(text)
+    made = Trainer(request.param, config, tmp_path / "own")
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_loader_that_is_dropped_leaves_nothing(trainer: Trainer) -> None:
+    trainer.go_on()
+    assert trainer.says() == "running"
+    assert "ringfeed" in trainer.others().values() and len(trainer.others()) > 1
+    assert list(trainer.directory.iterdir())
+    trainer.go_on()
+    assert trainer.says() == "runs on", "a child that was forked has dropped its copy"
+    trainer.go_on()
+    assert trainer.says() == "dropped"
+    trainer.nothing_is_left()
+    assert trainer.process.poll() is None, "while it lives on"
+
+
+def test_a_process_that_is_killed_leaves_nothing(trainer: Trainer) -> None:
+    trainer.go_on()
+    assert trainer.says() == "running"
+    trainer.process.kill()
+    trainer.nothing_is_left()
+
+
+def test_a_process_that_is_killed_in_the_midst_of_a_start_leaves_nothing(trainer: Trainer) -> None:
+    trainer.go_on()
+    wait_until(lambda: "ringfeed" in trainer.others().values(), "a supervisor")
+    trainer.process.kill()
+    trainer.nothing_is_left()
