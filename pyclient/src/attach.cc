@@ -382,6 +382,8 @@ void unmap_all(rf_feed* feed) {
   unmap(&feed->payload);
   if (feed->socket >= 0) close(feed->socket);
   feed->socket = -1;
+  if (feed->group_fd >= 0) close(feed->group_fd);
+  feed->group_fd = -1;
 }
 
 void put_owner(rf_feed* feed) {
@@ -521,6 +523,7 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   }
   feed->pid = getpid();
   feed->socket = -1;
+  feed->group_fd = -1;
   pthread_mutex_init(&feed->claiming, nullptr);
   feed->private_view = options.view == RF_VIEW_PRIVATE;
   feed->position = options.position;
@@ -544,6 +547,10 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
     status = RF_FAILPOINT_ERROR("client.attach.map")
                  ? fail(nullptr, RF_IO, "feed %s: a test wants no mapping", feed->name)
                  : map_all(feed, *hello, fds);
+  }
+  if (status == RF_OK) {
+    feed->group_fd = fds[kGroupFd];
+    fds[kGroupFd] = -1;
   }
   close_all(fds, kFds);
   if (status == RF_OK) {

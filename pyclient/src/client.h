@@ -172,6 +172,7 @@ struct rf_feed {
   std::atomic<uint32_t> owners;
   std::atomic<uint32_t> left;  // 1: rf_leave was called
   int socket;
+  int group_fd;  // of the group's page: a feed whose own processes have died finds it here
   pthread_mutex_t claiming;  // one look at the claim words at a time; never held while sleeping
 
   ringfeed::client::Map control;

@@ -98,6 +98,13 @@ rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uin
   if (madvise(data, bytes, MADV_DONTFORK) != 0) {
     status =
         fail(nullptr, RF_IO, "segment %s: cannot be kept from children: %s", name, strerror(errno));
+  } else if (kind == shm::SegmentKind::kGroup) {
+    // Members may write all of it, its header too: nothing is believed there. Its size is sealed.
+    if (bytes < shm::kGroupSegmentBytes) {
+      status = fail(nullptr, RF_DAMAGED, "segment %s: has %llu bytes and needs %llu", name,
+                    static_cast<unsigned long long>(bytes),
+                    static_cast<unsigned long long>(shm::kGroupSegmentBytes));
+    }
   } else {
     status = check_header(*map->header(), kind, name, feed_id, bytes);
   }

@@ -279,6 +279,8 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
   const std::uint64_t given_up =
       std::max(slot->last, s > geometry_.descriptors ? s - geometry_.descriptors : 0);
   RF_FAILPOINT("shm.feed.retiring");
+  // relaxed: ordered for whoever reads it by the end of this process; nobody does before.
+  std::atomic_ref(given_up_word(slot->index)).store(slot->last, std::memory_order_relaxed);
   // relaxed: written by this lane only.
   if (given_up + 1 > memory_.page->retire.load(std::memory_order_relaxed)) {
     // release, pairs with the supervisor's acquire of an answer: a group that joins later learns a
@@ -292,6 +294,10 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
 
 std::span<std::byte> FeedProducer::slot_memory(std::uint64_t slot) const noexcept {
   return {memory_.payload + kPageBytes + slot * geometry_.slot_bytes, geometry_.slot_bytes};
+}
+
+std::uint64_t& FeedProducer::given_up_word(std::uint64_t slot) const noexcept {
+  return reinterpret_cast<std::uint64_t*>(memory_.payload + kGivenUpOffset)[slot];
 }
 
 void FeedProducer::publish(Journal& journal, const BatchInfo& info) noexcept {

@@ -201,13 +201,24 @@ Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
     return Error{ErrorCode::kIo, fmt::format("segment {}: its mode cannot be set: {}", spec.name,
                                              std::strerror(errno))};
   }
+  // Opened anew: the kernel counts who has opened a file for writing, but not the maker of a memfd,
+  // and as long as it counts nobody, whoever may read it can take a lease on it (F_SETLEASE). The
+  // next supervisor would wait 45 s for its end.
+  if (path.empty()) {
+    fd = Fd(::open(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd) {
+      return Error{ErrorCode::kIo, fmt::format("segment {}: cannot be opened through /proc: {}",
+                                               spec.name, std::strerror(errno))};
+    }
+  }
   if (Status status = reserve(fd.get(), 0, bytes, spec.name, storage); !status) {
     if (!path.empty()) ::unlink(path.c_str());
     return status.error();
   }
-  if (storage.directory.empty() &&
-      ::fcntl(fd.get(), F_ADD_SEALS, spec.growable ? F_SEAL_SHRINK : F_SEAL_SHRINK | F_SEAL_GROW) !=
-          0) {
+  // F_SEAL_SEAL: whoever has a descriptor for writing could add F_SEAL_FUTURE_WRITE, and no process
+  // that comes later could map the segment.
+  const int seals = F_SEAL_SEAL | F_SEAL_SHRINK | (spec.growable ? 0 : F_SEAL_GROW);
+  if (storage.directory.empty() && ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
     return Error{ErrorCode::kIo,
                  fmt::format("segment {}: cannot be sealed: {}", spec.name, std::strerror(errno))};
   }

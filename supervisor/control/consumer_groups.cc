@@ -68,7 +68,11 @@ GroupState ConsumerGroups::state(std::uint32_t group) const {
 // Modelled in tests/model/wakeup_feed.pml.
 void ConsumerGroups::set_state(std::uint32_t group, GroupState next) {
   groups_[group].state = next;
-  // release: the head, the words and start were written before.
+  // release, both: the head, the words and start were written before. The account first: whoever
+  // comes after a death between the two brings the page up to it.
+  memory_.account(group).head.state.store(static_cast<std::uint32_t>(next),
+                                          std::memory_order_release);
+  RF_FAILPOINT("supervisor.group.accounted");
   memory_.group(group).head.state.store(static_cast<std::uint32_t>(next),
                                         std::memory_order_release);
   memory_.ring_producers();
@@ -142,8 +146,10 @@ Status ConsumerGroups::check_slots(const GroupTerms& terms) const {
                   (hold + kSpareSlotsMin) * feed.lanes)};
 }
 
-void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
-  GroupPage& page = memory_.group(group);
+// All of a head but its state, as the group is now.
+void ConsumerGroups::copy_head(std::uint32_t g, GroupPage& page) const {
+  const Group& group = groups_[g];
+  const GroupTerms& terms = group.terms;
   page.head.kind = static_cast<std::uint32_t>(terms.kind);
   page.head.policy = static_cast<std::uint32_t>(terms.policy);
   page.head.redeliver = terms.redeliver ? 1 : 0;
@@ -152,23 +158,44 @@ void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
   page.head.world = terms.kind == shm::GroupKind::kRanked ? terms.world : 0;
   page.head.stall_ms = stall_ms_of(terms);
   page.head.rejoin_ms = terms.rejoin_ms;
-  page.head.declared = 0;
-  page.head.from_oldest = 0;
+  page.head.declared = group.declared ? 1 : 0;
+  page.head.from_oldest = group.oldest ? 1 : 0;
   std::memset(page.head.name, 0, sizeof page.head.name);
   terms.name.copy(page.head.name, sizeof page.head.name - 1);
-  // relaxed, all: published by the release of state.
-  for (shm::Member& member : page.members) {
-    member.pid = 0;
-    member.start_ticks = 0;
-    member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_relaxed);
-  }
-  page.head.start.store(0, std::memory_order_relaxed);
+  // relaxed, both: published by the release of state.
+  page.head.start.store(group.start, std::memory_order_relaxed);
+  page.head.epoch.store(group.epoch, std::memory_order_relaxed);
+}
+
+// A new use of the page.
+void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
   Group fresh;
   fresh.terms = terms;
   fresh.unused_since = groups_[group].unused_since;
   fresh.epoch = groups_[group].epoch + 1;
   groups_[group] = fresh;
-  page.head.epoch.store(fresh.epoch, std::memory_order_relaxed);
+  for (GroupPage* page : {&memory_.account(group), &memory_.group(group)}) {
+    copy_head(group, *page);
+    // relaxed: published by the release of state.
+    for (shm::Member& member : page->members) {
+      member.pid = 0;
+      member.start_ticks = 0;
+      member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_relaxed);
+    }
+  }
+}
+
+void ConsumerGroups::set_declared(std::uint32_t group, bool declared) {
+  groups_[group].declared = declared;
+  memory_.account(group).head.declared = declared ? 1 : 0;
+  memory_.group(group).head.declared = declared ? 1 : 0;
+}
+
+void ConsumerGroups::set_start(std::uint32_t group, std::uint64_t start) {
+  groups_[group].start = start;
+  // relaxed, both: published by the release of state.
+  memory_.account(group).head.start.store(start, std::memory_order_relaxed);
+  memory_.group(group).head.start.store(start, std::memory_order_relaxed);
 }
 
 Status ConsumerGroups::declare(const GroupTerms& wanted) {
@@ -181,13 +208,11 @@ Status ConsumerGroups::declare(const GroupTerms& wanted) {
                                                terms.name, shm::kGroupsMax)};
   }
   write_head(*page, terms);
-  groups_[*page].declared = true;
-  memory_.group(*page).head.declared = 1;
+  set_declared(*page, true);
   groups_[*page].reported = GroupState::kActive;
-  groups_[*page].start = 1;
   clear_words(memory_.group(*page));
-  // relaxed: published by the release of state.
-  memory_.group(*page).head.start.store(1, std::memory_order_relaxed);
+  clear_words(memory_.account(*page));
+  set_start(*page, 1);
   ever_joined_ = true;
   set_state(*page, GroupState::kActive);
   return {};
@@ -203,14 +228,20 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     });
   };
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
-    const GroupPage& page = memory_.group(g);
+    // What a member may have written is not asked who the group is.
+    const GroupPage& page = memory_.account(g);
     Group& group = groups_[g];
     // relaxed: published by the release of state.
     group.epoch = page.head.epoch.load(std::memory_order_relaxed);
+    group.barred = was_barred(g);
     // acquire: the head was written before.
-    const std::uint32_t found = page.head.state.load(std::memory_order_acquire);
-    if (found == static_cast<std::uint32_t>(GroupState::kUnused)) continue;
-    group.state = static_cast<GroupState>(found);
+    group.state = static_cast<GroupState>(page.head.state.load(std::memory_order_acquire));
+    if (group.state == GroupState::kUnused) {
+      // relaxed: nobody is there to whom it would say more.
+      memory_.group(g).head.state.store(static_cast<std::uint32_t>(group.state),
+                                        std::memory_order_relaxed);
+      continue;
+    }
     group.start = page.head.start.load(std::memory_order_relaxed);  // relaxed: as epoch
     group.terms.name.assign(page.head.name, ::strnlen(page.head.name, sizeof page.head.name));
     group.terms.kind = static_cast<shm::GroupKind>(page.head.kind);
@@ -225,20 +256,6 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     group.oldest = page.head.from_oldest != 0;
     group.had_member = !group.declared;
     ever_joined_ = ever_joined_ || group.state != GroupState::kJoining;
-    // The page can be written by the group's trainers: what makes no sense ends the group.
-    const bool sane = found <= 3 && !was_barred(g) && page.head.kind <= 1 &&
-                      page.head.policy <= 2 && page.head.max_tries >= 1 &&
-                      !group.terms.name.empty() &&
-                      (group.terms.kind != shm::GroupKind::kRanked ||
-                       (group.terms.world >= 1 && group.terms.world <= shm::kMembersMax));
-    if (!sane) {
-      group.declared = false;
-      group.terms.max_tries = 1;
-      group.damage = "head";
-      bar(g, true);
-      set_state(g, GroupState::kDraining);
-    }
-    group.reported = group.state;
     for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
       const shm::Member& member = page.members[m];
       if (member_state(member) == MemberState::kFree) continue;
@@ -247,6 +264,14 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
       group.at_most_once[m] = member.at_most_once != 0;
       members.push_back({{g, m}, group.members[m]});
     }
+    if (memory_.made_anew(g)) settle_words(g);
+    if (group.barred) {
+      group.damage = "before";
+      set_state(g, GroupState::kDraining);
+    } else {
+      renew_page(g);
+    }
+    group.reported = state(g);
   }
   // acquire, pairs with the release of begin() and follow().
   const std::uint32_t replacing = memory_.replacing().load(std::memory_order_acquire);
@@ -254,11 +279,73 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
   const std::uint32_t before = (replacing & 0xff) - 1;
   if (now < shm::kGroupsMax && before < shm::kGroupsMax) {
     groups_[now].replaces = before;
-    // relaxed: ordered by the load above. Only its own group reads wrong what stands there wrong.
-    groups_[now].wanted = memory_.group(now).head.start.load(std::memory_order_relaxed);
+    groups_[now].wanted = groups_[now].start;
     if (state(now) != GroupState::kJoining) follow(now);
   }
   return members;
+}
+
+// The page says what the account says: its supervisor may have died between the two. What members
+// have written there since is undone; if one of them goes on, his group is barred.
+void ConsumerGroups::renew_page(std::uint32_t g) {
+  GroupPage& page = memory_.group(g);
+  copy_head(g, page);
+  for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
+    shm::Member& member = page.members[m];
+    const shm::Member& known = memory_.account(g).members[m];
+    member.pid = known.pid;
+    member.start_ticks = known.start_ticks;
+    member.rank = known.rank;
+    member.at_most_once = known.at_most_once;
+    const MemberState is = member_state(member);
+    const bool may_say = is == MemberState::kAtEnd || is == MemberState::kLeft;
+    if (member_state(known) != MemberState::kFree && may_say) continue;
+    // release: as in enter() and leave().
+    member.state.store(static_cast<std::uint32_t>(member_state(known)), std::memory_order_release);
+  }
+  // A lane may have detached it meanwhile. release: as in set_state().
+  if (state(g) == groups_[g].state) {
+    page.head.state.store(static_cast<std::uint32_t>(groups_[g].state), std::memory_order_release);
+  }
+}
+
+// The words were noted a moment before all died: what the group gave back since is not known. A
+// batch whose slot was written again since was finished; one that is whole comes again, unless that
+// may not be.
+void ConsumerGroups::settle_words(std::uint32_t g) {
+  Group& group = groups_[g];
+  const auto& once = group.at_most_once;
+  const bool at_most_once =
+      !group.terms.redeliver || std::find(once.begin(), once.end(), true) != once.end();
+  const std::uint64_t newest = memory_.newest_batch();
+  const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
+  for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
+    if (!memory_.published(s) || s < group.start) continue;
+    std::atomic<std::uint64_t>& word = memory_.group(g).words[s % descriptors];
+    // relaxed, all: nobody else has the page yet.
+    const shm::Claim claim = shm::decode_claim(word.load(std::memory_order_relaxed));
+    if (shm::claim_finished(claim, s)) continue;
+    if (!memory_.whole(s)) {
+      word.store(shm::encode_claim({.seq = s, .state = ClaimState::kDone}),
+                 std::memory_order_relaxed);
+    } else if (at_most_once && shm::claim_close(word, s)) {
+      ++group.closed;
+    }
+  }
+}
+
+void ConsumerGroups::note_words() {
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    const GroupState now = groups_[g].state;
+    if (groups_[g].barred || (now != GroupState::kActive && now != GroupState::kDraining)) continue;
+    const GroupPage& page = memory_.group(g);
+    GroupPage& account = memory_.account(g);
+    for (std::uint32_t i = 0; i < memory_.layout().geometry.descriptors; ++i) {
+      // relaxed, both: whoever reads the account does so after the death of all.
+      account.words[i].store(page.words[i].load(std::memory_order_relaxed),
+                             std::memory_order_relaxed);
+    }
+  }
 }
 
 Status ConsumerGroups::check_wish(const GroupWish& wish, std::uint32_t group) const {
@@ -367,15 +454,13 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
   }
   write_head(*page, terms);
   Group& group = groups_[*page];
-  shm::GroupHead& head = memory_.group(*page).head;
   group.wanted = wanted;
   group.replaces = replaces;
   if (replaces) {
     // relaxed: published by the state; read by the next supervisor.
     memory_.replacing().store((*page + 1) << 8 | (*replaces + 1), std::memory_order_relaxed);
   }
-  group.start = wanted;
-  head.start.store(wanted, std::memory_order_relaxed);  // relaxed: published by the state
+  set_start(*page, wanted);
   RF_FAILPOINT("supervisor.group.begun");
   join(*page, wish.oldest);
   group.reported = GroupState::kJoining;
@@ -385,13 +470,10 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
 // The group goes on on this page: the one before it ends.
 void ConsumerGroups::follow(std::uint32_t group) {
   const std::optional<std::uint32_t> before = std::exchange(groups_[group].replaces, {});
-  shm::GroupHead& head = memory_.group(group).head;
   if (before && state(*before) == GroupState::kActive &&
       groups_[*before].terms.name == groups_[group].terms.name) {
-    groups_[group].declared = groups_[*before].declared;
-    head.declared = groups_[group].declared ? 1 : 0;
-    groups_[*before].declared = false;
-    memory_.group(*before).head.declared = 0;
+    set_declared(group, groups_[*before].declared);
+    set_declared(*before, false);
     RF_FAILPOINT("supervisor.group.following");
     set_state(*before, GroupState::kDraining);
   }
@@ -402,6 +484,7 @@ void ConsumerGroups::follow(std::uint32_t group) {
 
 void ConsumerGroups::join(std::uint32_t group, bool oldest) {
   groups_[group].oldest = oldest;
+  memory_.account(group).head.from_oldest = oldest ? 1 : 0;
   memory_.group(group).head.from_oldest = oldest ? 1 : 0;
   bar(group, false);
   set_state(group, GroupState::kJoining);
@@ -468,20 +551,22 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
     }
   }
   members[place.member] = who;
-  shm::Member& member = memory_.group(place.group).members[place.member];
-  member.pid = static_cast<std::uint32_t>(who.pid);
-  member.start_ticks = who.start_ticks;
-  RF_FAILPOINT("supervisor.member.entering");
-  member.rank = ranked ? place.member : 0;
   Group& group = groups_[place.group];
   const bool at_most_once = !wish.redeliver.value_or(group.terms.redeliver);
   group.at_most_once[place.member] = at_most_once;
-  member.at_most_once = at_most_once ? 1 : 0;
-  // relaxed, all: published by the release of state.
-  member.taken.store(0, std::memory_order_relaxed);
-  member.done.store(0, std::memory_order_relaxed);
-  member.last_ns.store(0, std::memory_order_relaxed);
-  member.state.store(static_cast<std::uint32_t>(MemberState::kLive), std::memory_order_release);
+  for (GroupPage* page : {&memory_.account(place.group), &memory_.group(place.group)}) {
+    shm::Member& member = page->members[place.member];
+    member.pid = static_cast<std::uint32_t>(who.pid);
+    member.start_ticks = who.start_ticks;
+    RF_FAILPOINT("supervisor.member.entering");
+    member.rank = ranked ? place.member : 0;
+    member.at_most_once = at_most_once ? 1 : 0;
+    // relaxed, all: published by the release of state.
+    member.taken.store(0, std::memory_order_relaxed);
+    member.done.store(0, std::memory_order_relaxed);
+    member.last_ns.store(0, std::memory_order_relaxed);
+    member.state.store(static_cast<std::uint32_t>(MemberState::kLive), std::memory_order_release);
+  }
   group.had_member = true;
   RF_FAILPOINT("supervisor.member.entered");
   return place;
@@ -521,11 +606,13 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
   }
   group.members[place.member] = {};
   RF_FAILPOINT("supervisor.member.given_back");
-  shm::Member& member = page.members[place.member];
-  member.pid = 0;
-  member.start_ticks = 0;
-  // release: only now may the place be given to somebody else; the words were given back before.
-  member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_release);
+  for (GroupPage* free : {&memory_.account(place.group), &page}) {
+    shm::Member& member = free->members[place.member];
+    member.pid = 0;
+    member.start_ticks = 0;
+    // release: only now may the place be given to somebody else; the words were given back before.
+    member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_release);
+  }
   RF_FAILPOINT("supervisor.member.freed");
   if (live_members(place.group) == 0) group.empty_since_ms = now_ms;
   memory_.ring_group(place.group);
@@ -567,6 +654,7 @@ bool ConsumerGroups::try_admit(std::uint32_t group) {
     from = std::max(from, answer.from.load(std::memory_order_relaxed));
   }
   clear_words(page);
+  clear_words(memory_.account(group));
   RF_FAILPOINT("supervisor.group.cleared");
   const std::uint64_t wanted = groups_[group].wanted;
   std::uint64_t start = groups_[group].oldest ? from : std::max(from, memory_.newest_batch() + 1);
@@ -576,9 +664,7 @@ bool ConsumerGroups::try_admit(std::uint32_t group) {
     start = std::max(from, wanted);
     if (from > wanted && groups_[group].replaces) start = next_batch(*groups_[group].replaces);
   }
-  // relaxed: published by the release of state.
-  page.head.start.store(start, std::memory_order_relaxed);
-  groups_[group].start = start;
+  set_start(group, start);
   RF_FAILPOINT("supervisor.group.admitting");
   ever_joined_ = true;
   if (live_members(group) == 0) groups_[group].empty_since_ms = 0;
@@ -718,8 +804,7 @@ std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms
       // An output that keeps the newest is never without a group: it would stand still.
       if (group.declared && (group.barred || memory_.layout().keep_newest)) {
         write_head(g, GroupTerms(group.terms));
-        group.declared = true;
-        memory_.group(g).head.declared = 1;
+        set_declared(g, true);
         join(g, true);
       } else {
         group.unused_since = ++uses_;

@@ -12,12 +12,13 @@
 // page, while the old page still holds its batches; with the new page's ACTIVE the old one drains.
 // So no word ever goes back.
 // Nothing here waits: advance() looks and moves on what can be moved. A death of the supervisor
-// leaves a group in one of these states, and each can be taken up from the page alone.
+// leaves a group in one of these states, and each can be taken up from the account.
 //
 // A member is freed only with proof of its death, or at its own wish; its claims go back first.
 //
 // Members may write to their group's page, so nothing that concerns anybody else is read back from
-// it: state, terms, members and start are kept here, and the page is a copy for others. advance()
+// it: state, terms, members and start are kept here and in the account (feed.h), which is there for
+// the next supervisor; the page is a copy for others. advance()
 // compares; a group whose page says what nobody who keeps to the rules can have written is barred:
 // lanes no longer respect it, its members find it DRAINING, and when they are gone it is UNUSED,
 // or, if it was declared, made anew.
@@ -85,8 +86,8 @@ class ConsumerGroups {
   // Makes a group that exists from the start. Errors: kNoMemory (slots), kBusy (16 groups).
   [[nodiscard]] Status declare(const GroupTerms& terms);
 
-  // Takes up what an earlier supervisor has left in the pages. Members are given as they were;
-  // whoever finds one dead calls leave().
+  // Takes up what an earlier supervisor has left in its account, and brings the pages up to it.
+  // Members are given as they were; whoever finds one dead calls leave().
   struct KnownMember {
     MemberPlace place;
     process::Identity who;
@@ -115,6 +116,10 @@ class ConsumerGroups {
   std::vector<Change> advance(std::uint64_t now_ms);
   // Must advance() be called soon (some milliseconds), although nothing happens?
   [[nodiscard]] bool in_motion() const;
+
+  // Notes in the account what the groups have finished, for a feed in files: their pages are none,
+  // and die with all processes.
+  void note_words();
 
   // True once any group has been ACTIVE.
   [[nodiscard]] bool ever_joined() const { return ever_joined_; }
@@ -182,7 +187,12 @@ class ConsumerGroups {
   [[nodiscard]] Result<std::uint32_t> begin(const GroupTerms& terms, const GroupWish& wish,
                                             std::optional<std::uint32_t> replaces);
   void follow(std::uint32_t group);
+  void copy_head(std::uint32_t group, shm::GroupPage& page) const;
   void write_head(std::uint32_t group, const GroupTerms& terms);
+  void set_declared(std::uint32_t group, bool declared);
+  void set_start(std::uint32_t group, std::uint64_t start);
+  void renew_page(std::uint32_t group);
+  void settle_words(std::uint32_t group);
   void set_state(std::uint32_t group, shm::GroupState state);
   [[nodiscard]] bool any_yields() const;
   static void clear_words(shm::GroupPage& page);

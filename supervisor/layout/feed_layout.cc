@@ -63,7 +63,7 @@ class Builder {
     number_lanes(groups);
     SegmentPlan& control = layout_.segments.front();
     const std::uint64_t lanes = layout_.lanes.size();
-    control.spec.bytes = shm::control_bytes(lanes);
+    control.spec.bytes = shm::control_bytes_with_accounts(lanes, wiring_.outputs.size());
     control.spec.geometry[0] = static_cast<std::uint32_t>(lanes);
     control.spec.geometry[1] =
         static_cast<std::uint32_t>(shm::bells_offset(lanes) / shm::kPageBytes);
@@ -73,6 +73,8 @@ class Builder {
     for (LanePlan& lane : layout_.lanes) finish_lane(lane);
     for (const config::BatchesPort& from : wiring_.outputs) add_output(from);
     for (const LanePlan& lane : layout_.lanes) make_room_for_stamps(lane);
+    layout_.locks_segment =
+        add_segment(shm::SegmentKind::kLocks, "locks", shm::kPageBytes, "control", "");
     return std::move(layout_);
   }
 

@@ -4,7 +4,7 @@
 // Lanes are numbered over the whole feed: stages as configured, their nodes as planned, the lanes
 // of each node. An edge from a node of P lanes to a node of C lanes is P x C rings. Segment 0 is
 // the control segment; a lane's head lines are numbered over its inputs in order, port by port,
-// producing lane by producing lane.
+// producing lane by producing lane. The last segment is that of the locks.
 #pragma once
 
 #include <array>
@@ -34,6 +34,12 @@ struct SegmentPlan {
   std::string part;             // its line in the memory table: "arena of sampler"
   std::string lever;            // what makes it smaller: "reservoir_size_per_thread of sampler"
 };
+
+// A memfd also with storage.directory: what members of a consumer group may write they could also
+// truncate, if it were a file; and locks go with the processes that hold them.
+constexpr bool stays_in_memory(shm::SegmentKind kind) {
+  return kind == shm::SegmentKind::kGroup || kind == shm::SegmentKind::kLocks;
+}
 
 struct RingPlan {
   std::uint32_t segment = 0;
@@ -131,7 +137,10 @@ struct FeedLayout {
   std::vector<SegmentPlan> segments;
   std::vector<PrivatePlan> private_memory;
   std::vector<OutputLayout> outputs;  // at least one
-  bool ordered = true;                // dispatch
+  // The supervisor holds a lock on byte 0, the worker of stage group g one on byte g + 1. Trainers
+  // never get this segment: a lock of theirs, for reading too, would be in the way of a restart.
+  std::uint32_t locks_segment = 0;
+  bool ordered = true;  // dispatch
 
   // The output that a lane writes batches to; null: none.
   [[nodiscard]] const OutputLayout* output_of(const LanePlan& lane) const;

@@ -17,20 +17,22 @@
 #include "ringfeed/shm/bell.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
+#include "supervisor/process/identity.h"
 
 namespace ringfeed::layout {
 namespace {
 
 std::string proc_fd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
-// A second description of the same file, which cannot be mapped for writing.
-shm::Fd open_reader(int fd, const std::string& name) {
-  shm::Fd reader(::open(proc_fd(fd).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!reader) {
-    throw Error(ErrorCode::kIo, fmt::format("segment {}: cannot be opened for reading: {}", name,
+// A second description of the same file, for trainers: with flags of its own, and never the only
+// one, so that no lease can be taken by it. O_RDONLY: it cannot be mapped for writing.
+shm::Fd open_anew(int fd, int mode, const std::string& name) {
+  shm::Fd second(::open(proc_fd(fd).c_str(), mode | O_CLOEXEC));
+  if (!second) {
+    throw Error(ErrorCode::kIo, fmt::format("segment {}: cannot be opened for trainers: {}", name,
                                             std::strerror(errno)));
   }
-  return reader;
+  return second;
 }
 
 // What a link below /proc names; "" if it is gone.
@@ -71,6 +73,88 @@ std::string name_in(const std::string& file) {
   return name;
 }
 
+// The segment's file, for reading and writing. Errors: kNotFound (it is gone, or never was), kIo.
+Result<shm::Fd> open_place(const std::map<std::string, std::string>& places,
+                           const std::string& name) {
+  const auto place = places.find(shm::segment_file_name(name));
+  if (place == places.end()) {
+    return Error{ErrorCode::kNotFound, fmt::format("segment {}: no process holds it", name)};
+  }
+  if (RF_FAILPOINT_ERROR("supervisor.adoption.open")) {
+    return Error{ErrorCode::kIo, fmt::format("segment {}: a test wants no descriptor", name)};
+  }
+  // O_NONBLOCK: there is no lease to wait for (segment.cc), and if there were one, it would be
+  // somebody's who means harm.
+  shm::Fd fd(::open(place->second.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (fd) return fd;
+  const bool gone = errno == ENOENT || errno == ESRCH;
+  return Error{gone ? ErrorCode::kNotFound : ErrorCode::kIo,
+               fmt::format("segment {} cannot be opened as {}: {}", name, place->second,
+                           std::strerror(errno))};
+}
+
+// Is it a memfd of that size, which nobody can change any more? All that can be said of memory that
+// others may write.
+bool is_sealed(int fd, std::uint64_t bytes) {
+  struct stat info {};
+  constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW;
+  return ::fstat(fd, &info) == 0 && static_cast<std::uint64_t>(info.st_size) == bytes &&
+         ::fcntl(fd, F_GET_SEALS) == kSeals;
+}
+
+// A group's page, from a member of it that lives: of no other process, and nothing else of his.
+// Empty if no member has it.
+Result<shm::Fd> page_of_members(const shm::GroupPage& account, const SegmentPlan& segment) {
+  // relaxed, here and below: their writer is dead.
+  if (account.head.state.load(std::memory_order_relaxed) ==
+      static_cast<std::uint32_t>(shm::GroupState::kUnused)) {
+    return shm::Fd();
+  }
+  for (const shm::Member& member : account.members) {
+    if (member.state.load(std::memory_order_relaxed) ==
+        static_cast<std::uint32_t>(shm::MemberState::kFree)) {
+      continue;
+    }
+    const process::Identity who{static_cast<pid_t>(member.pid), member.start_ticks};
+    if (who.pid == 0 || !process::is_alive(who)) continue;
+    std::map<std::string, std::string> places;
+    if (Status looked = find_memfds(who.pid, places); !looked) return looked.error();
+    const auto place = places.find(shm::segment_file_name(segment.spec.name));
+    if (place == places.end()) continue;
+    // O_NONBLOCK: a lease of the member's on it is nothing to wait for.
+    shm::Fd fd(::open(place->second.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    if (fd && is_sealed(fd.get(), segment.spec.bytes)) return fd;
+    if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+      return Error{ErrorCode::kIo,
+                   fmt::format("segment {} cannot be opened as {}: {}", segment.spec.name,
+                               place->second, std::strerror(errno))};
+    }
+  }
+  return shm::Fd();
+}
+
+// The accounts of all groups, by the segment of each.
+std::map<std::uint32_t, const shm::GroupPage*> find_accounts(const FeedLayout& layout,
+                                                             const shm::Mapping& control) {
+  std::map<std::uint32_t, const shm::GroupPage*> accounts;
+  for (const OutputLayout& output : layout.outputs) {
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      accounts[output.group_segments[g]] = reinterpret_cast<const shm::GroupPage*>(
+          control.data() + shm::account_offset(layout.lanes.size(), output.index, g));
+    }
+  }
+  return accounts;
+}
+
+// A group's page as its account says.
+Status write_page(int fd, const shm::GroupPage& account) {
+  Result<shm::Mapping> mapping = shm::map_segment(fd, true);
+  if (!mapping) return mapping.error();
+  // Nobody else has either of them.
+  std::memcpy(static_cast<void*>(mapping->data() + shm::kPageBytes), &account, sizeof account);
+  return {};
+}
+
 }  // namespace
 
 Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& feed,
@@ -85,22 +169,43 @@ Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& fee
   for (const pid_t holder : holders) {
     if (Status looked = find_memfds(holder, places); !looked) return looked.error();
   }
+  shm::Mapping control;
+  std::map<std::uint32_t, const shm::GroupPage*> accounts;
   for (const SegmentPlan& segment : layout.segments) {
     const std::string& name = segment.spec.name;
-    const auto place = places.find(shm::segment_file_name(name));
-    if (place == places.end()) {
-      return Error{ErrorCode::kNotFound, fmt::format("segment {}: no process holds it", name)};
+    Result<shm::Fd> opened = open_place(places, name);
+    if (stays_in_memory(segment.spec.kind)) {
+      // Its header says nothing: members may write it.
+      if (opened && !is_sealed(opened->get(), segment.spec.bytes)) {
+        return Error{
+            ErrorCode::kIncompatible,
+            fmt::format("segment {} is no sealed memory of {} bytes", name, segment.spec.bytes)};
+      }
+      const auto account = accounts.find(segment.id);
+      const bool all_dead = !opened && opened.error().code() == ErrorCode::kNotFound &&
+                            holders.empty() && !files.empty();
+      if (all_dead && account != accounts.end()) {
+        opened = page_of_members(*account->second, segment);
+      } else if (all_dead) {
+        opened = shm::Fd();
+      }
+      if (!opened) return opened.error();
+      if (!*opened) {
+        opened = shm::create_segment(segment.spec, {}, found.identity);
+        if (!opened) return opened.error();
+        if (account != accounts.end()) {
+          if (Status made = write_page(opened->get(), *account->second); !made) return made.error();
+          found.made_anew.push_back(segment.id);
+        }
+      }
+      found.fds.push_back(std::move(*opened));
+      continue;
     }
-    if (RF_FAILPOINT_ERROR("supervisor.adoption.open")) {
-      return Error{ErrorCode::kIo, fmt::format("segment {}: a test wants no descriptor", name)};
-    }
-    shm::Fd fd(::open(place->second.c_str(), O_RDWR | O_CLOEXEC));
+    if (!opened) return opened.error();
+    shm::Fd& fd = *opened;
     struct stat info {};
-    if (!fd || ::fstat(fd.get(), &info) != 0) {
-      const bool gone = errno == ENOENT || errno == ESRCH;
-      return Error{gone ? ErrorCode::kNotFound : ErrorCode::kIo,
-                   fmt::format("segment {} cannot be opened as {}: {}", name, place->second,
-                               std::strerror(errno))};
+    if (::fstat(fd.get(), &info) != 0) {
+      return Error{ErrorCode::kIo, fmt::format("segment {}: {}", name, std::strerror(errno))};
     }
     Result<shm::Mapping> mapping = shm::map_segment(fd.get(), false, 0, shm::kPageBytes);
     if (!mapping) return mapping.error();
@@ -120,6 +225,12 @@ Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& fee
                    fmt::format("segment {} has another size or shape than this configuration "
                                "gives it ({} bytes, now {})",
                                name, header.total_bytes, bytes)};
+    }
+    if (segment.id == 0) {
+      Result<shm::Mapping> whole = shm::map_segment(fd.get(), false);
+      if (!whole) return whole.error();
+      control = std::move(*whole);
+      accounts = find_accounts(layout, control);
     }
     found.fds.push_back(std::move(fd));
   }
@@ -160,19 +271,24 @@ void FeedMemory::map_segment(std::uint32_t id) {
     case shm::SegmentKind::kHeads:
       mapping = shm::map_segment(fd, false).value_or_throw();
       break;
-    case shm::SegmentKind::kArena:
     case shm::SegmentKind::kPayload:
+      mapping = shm::map_segment(fd, false, 0, shm::kPageBytes).value_or_throw();
+      break;
+    case shm::SegmentKind::kArena:
+    case shm::SegmentKind::kLocks:
       break;
   }
 }
 
 void FeedMemory::open_readers() {
-  // Kept for the life of the feed: closing a description of the control segment would drop the
-  // POSIX lock that this process holds on it.
-  control_reader_ = open_reader(fd(0), layout_.segments[0].spec.name);
+  control_reader_ = open_anew(fd(0), O_RDONLY, layout_.segments[0].spec.name);
   for (const OutputLayout& output : layout_.outputs) {
-    readers_.push_back({open_reader(fd(output.feed_control_segment), "feed control"),
-                        open_reader(fd(output.payload_segment), "payload")});
+    Readers& readers = readers_.emplace_back();
+    readers.feed_control = open_anew(fd(output.feed_control_segment), O_RDONLY, "feed control");
+    readers.payload = open_anew(fd(output.payload_segment), O_RDONLY, "payload");
+    for (const std::uint32_t group : output.group_segments) {
+      readers.groups.push_back(open_anew(fd(group), O_RDWR, "group"));
+    }
   }
 }
 
@@ -182,8 +298,10 @@ FeedMemory::FeedMemory(FeedLayout layout, const shm::Storage& storage,
   mappings_.resize(layout_.segments.size());
   try {
     for (const SegmentPlan& segment : layout_.segments) {
-      fds_.push_back(shm::create_segment(segment.spec, storage, identity_).value_or_throw());
-      if (!storage.directory.empty())
+      const bool named = !storage.directory.empty() && !stays_in_memory(segment.spec.kind);
+      fds_.push_back(shm::create_segment(segment.spec, named ? storage : shm::Storage(), identity_)
+                         .value_or_throw());
+      if (named)
         files_.push_back(storage.directory + "/" + shm::segment_file_name(segment.spec.name) +
                          storage.mark);
       map_segment(segment.id);
@@ -204,6 +322,7 @@ FeedMemory::FeedMemory(FeedLayout layout, FoundMemory found)
       identity_(found.identity),
       fds_(std::move(found.fds)),
       files_(std::move(found.files)),
+      made_anew_(std::move(found.made_anew)),
       removes_files_(found.is_copy) {
   mappings_.resize(layout_.segments.size());
   for (const SegmentPlan& segment : layout_.segments) map_segment(segment.id);
@@ -338,7 +457,7 @@ pid_t FeedMemory::lock_holder(std::uint32_t group) const {
                  fmt::format("who runs the lanes of stage group '{}' cannot be found out: {}",
                              layout_.groups[group].name, why));
   };
-  if (::fcntl(fd(0), F_GETLK, &lock) != 0) throw unknown(std::strerror(errno));
+  if (::fcntl(fd(layout_.locks_segment), F_GETLK, &lock) != 0) throw unknown(std::strerror(errno));
   if (lock.l_type == F_UNLCK) return 0;
   if (lock.l_pid <= 0) throw unknown("a process of another pid namespace");
   return lock.l_pid;
@@ -353,8 +472,8 @@ const OutputLayout& OutputMemory::layout() const { return feed_->layout_.outputs
 
 std::vector<int> OutputMemory::trainer_fds(std::uint32_t g) const {
   const FeedMemory::Readers& readers = feed_->readers_[index_];
-  return {feed_->control_reader_.get(), readers.feed_control.get(),
-          feed_->fd(layout().group_segments[g]), readers.payload.get()};
+  return {feed_->control_reader_.get(), readers.feed_control.get(), readers.groups[g].get(),
+          readers.payload.get()};
 }
 
 shm::LanePage& OutputMemory::lane(std::uint32_t index) const { return feed_->lane(index); }
@@ -363,6 +482,29 @@ bool OutputMemory::lane_finished(std::uint32_t index) const { return feed_->lane
 shm::GroupPage& OutputMemory::group(std::uint32_t g) const {
   return *reinterpret_cast<shm::GroupPage*>(feed_->mappings_[layout().group_segments[g]].data() +
                                             shm::kPageBytes);
+}
+shm::GroupPage& OutputMemory::account(std::uint32_t g) const {
+  return *reinterpret_cast<shm::GroupPage*>(
+      feed_->mappings_[0].data() + shm::account_offset(feed_->layout_.lanes.size(), index_, g));
+}
+bool OutputMemory::made_anew(std::uint32_t g) const {
+  const std::vector<std::uint32_t>& anew = feed_->made_anew_;
+  return std::find(anew.begin(), anew.end(), layout().group_segments[g]) != anew.end();
+}
+bool OutputMemory::whole(std::uint64_t batch) const {
+  const auto* given_up = reinterpret_cast<const std::atomic<std::uint64_t>*>(
+      feed_->mappings_[layout().payload_segment].data() + shm::kGivenUpOffset);
+  const shm::FeedGeometry& geometry = layout().geometry;
+  const std::uint64_t lane_number = (batch - 1) % geometry.lanes;
+  // relaxed, all: its lane does nothing now.
+  const std::uint64_t newest =
+      producer(static_cast<std::uint32_t>(lane_number)).newest.load(std::memory_order_relaxed);
+  const std::uint64_t retired =
+      lane(layout().producing_lanes[lane_number]).retire.load(std::memory_order_relaxed);
+  // Its descriptor may have been written in part for the next batch.
+  if (batch + geometry.descriptors == newest + geometry.lanes && batch < retired) return false;
+  const std::uint32_t slot = descriptor(batch).slot;
+  return slot < geometry.slots && given_up[slot].load(std::memory_order_relaxed) < batch;
 }
 std::atomic<std::uint32_t>& OutputMemory::replacing() const {
   return feed_->state().replacing[index_];

@@ -6,6 +6,10 @@
 // and to claim words of the dead; it rings any bell; everything else in here it only reads. A death
 // of the supervisor leaves memfds alive for as long as workers and trainers map them, and files
 // (storage.directory) until they are removed.
+//
+// Of a consumer group's page nothing is believed but what concerns that group alone: its members
+// may write it. What the supervisor knows of a group is in its account (feed.h), which they cannot.
+// Pages of groups are memfds also with storage.directory: a file could be truncated by them.
 #pragma once
 
 #include <sys/types.h>
@@ -29,6 +33,9 @@ struct FoundMemory {
   shm::FeedIdentity identity;
   std::vector<std::string> files;
   bool is_copy = false;  // of a snapshot: nothing is lost with it
+  // Segments of groups whose pages have died with all who had them: they are as the account says,
+  // which may be a moment old.
+  std::vector<std::uint32_t> made_anew = {};
 };
 
 // What marks the files of one feed among those in the directory, also of feeds of the same name:
@@ -36,7 +43,9 @@ struct FoundMemory {
 [[nodiscard]] std::string draw_file_mark();
 
 // Gathers them: from their files if they have some, else from the processes that hold them (through
-// /proc/PID/fd, by name, kind and feed). Errors: kNotFound (one of them is not there: its file has
+// /proc/PID/fd, by name, kind and feed). A group's page that no holder has any more, because all of
+// them have died, comes from a member, of whose process only this one page is taken; or is made
+// anew. Errors: kNotFound (one of them is not there: its file has
 // gone, or no holder has it any more), kIncompatible (the layout is another one), kDamaged; kIo,
 // kNoMemory: the system does not let us look, which says nothing about the segment.
 [[nodiscard]] Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& feed,
@@ -61,7 +70,14 @@ class OutputMemory {
 
   [[nodiscard]] shm::LanePage& lane(std::uint32_t index) const;
   [[nodiscard]] bool lane_finished(std::uint32_t index) const;
+  // The page that the group's members may write.
   [[nodiscard]] shm::GroupPage& group(std::uint32_t g) const;
+  // The supervisor's account of the group, which nobody else writes.
+  [[nodiscard]] shm::GroupPage& account(std::uint32_t g) const;
+  // Was the group's page made anew from its account?
+  [[nodiscard]] bool made_anew(std::uint32_t g) const;
+  // Are the bytes of a published batch those that were published? Asked while no lane is at work.
+  [[nodiscard]] bool whole(std::uint64_t batch) const;
   // FeedState::replacing of this output.
   [[nodiscard]] std::atomic<std::uint32_t>& replacing() const;
   [[nodiscard]] const shm::ProducerLine& producer(std::uint32_t number) const;
@@ -151,13 +167,15 @@ class FeedMemory {
   std::vector<shm::Fd> fds_;
   std::vector<shm::Mapping> mappings_;  // by segment; empty where the supervisor does not look
   shm::Fd control_reader_;
-  // Opened for reading, for trainers of each output.
+  // Opened anew for trainers of each output: the groups' pages for writing, too.
   struct Readers {
     shm::Fd feed_control;
     shm::Fd payload;
+    std::vector<shm::Fd> groups;
   };
   std::vector<Readers> readers_;
   std::vector<std::string> files_;
+  std::vector<std::uint32_t> made_anew_;
   bool removes_files_ = true;
 };
 

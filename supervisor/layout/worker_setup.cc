@@ -89,6 +89,7 @@ class Filler {
 
   std::vector<std::uint32_t> segments() {
     need(0, true);
+    need(layout_.locks_segment, false);
     std::vector<std::uint32_t> ids;
     for (const auto& [id, writable] : needed_) {
       const SegmentPlan& plan = layout_.segments[id];

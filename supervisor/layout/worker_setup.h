@@ -2,11 +2,11 @@
 // maps.
 //
 // A worker gets exactly the segments that its lanes need: control (writable: its lane pages and the
-// bells), rings and head lines that it reads or writes, its arenas, and, if it writes batches, feed
-// control, payload and all group pages. It also gets the descriptors of all others, to hold and not
-// to map: as long as one worker lives, no memory is lost with the rest, and the next supervisor
-// finds all of it there. Descriptor 0 is the serialized setup itself, so that the packet stays
-// small; SegmentSetup.fd_index counts from 1.
+// bells), the locks (never mapped), rings and head lines that it reads or writes, its arenas, and,
+// if it writes batches, feed control, payload and all group pages. It also gets the descriptors of
+// all others, to hold and not to map: as long as one worker lives, no memory is lost with the rest,
+// and the next supervisor finds all of it there. Descriptor 0 is the serialized setup itself, so
+// that the packet stays small; SegmentSetup.fd_index counts from 1.
 #pragma once
 
 #include <cstdint>

@@ -32,6 +32,9 @@ constexpr std::uint64_t kTickMs = 100;
 constexpr std::uint64_t kLingerTickMs = 10;
 // Groups that join or leave are looked at this often: lanes answer between two steps.
 constexpr std::uint64_t kMotionMs = 2;
+// With storage.directory, what consumer groups have finished is noted this often: after the death
+// of all processes, trainers too, at most what was given back since comes again.
+constexpr std::uint64_t kNoteMs = 5;
 // A process that has to be replaced when it hangs may take this long to become ready: it maps its
 // memory and rebuilds its caches.
 constexpr std::uint64_t kStartMsMax = 10'000;
@@ -271,8 +274,8 @@ void Supervisor::serve() {
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   whole.l_len = 1;  // byte 0 is the supervisor's
-  if (::fcntl(memory_.fd(0), F_SETLK, &whole) != 0) {
-    throw Error(ErrorCode::kBusy, "the control segment has another supervisor");
+  if (::fcntl(memory_.fd(memory_.layout().locks_segment), F_SETLK, &whole) != 0) {
+    throw Error(ErrorCode::kBusy, "the feed's memory has another supervisor");
   }
   watch_signals();
   watch_owner();
@@ -317,6 +320,7 @@ void Supervisor::serve() {
   lives_ = true;
   note_configured_anchors();
   tick();
+  if (!memory_.files().empty()) note_groups();
   keep_looking();
   keep_place();
   loop_.survive([this](const std::exception& error) { survive(error); });
@@ -610,6 +614,12 @@ void Supervisor::advance_groups() {
     moving_ = false;
     advance_groups();
   });
+}
+
+// What files do not hold: if all processes die now, the groups go on from here.
+void Supervisor::note_groups() {
+  for (const std::unique_ptr<Output>& output : outputs_) output->groups.note_words();
+  loop_.after(kNoteMs, [this] { note_groups(); });
 }
 
 void Supervisor::tick() {

@@ -106,6 +106,7 @@ class Supervisor {
   void finish(int status);
   [[nodiscard]] bool all_over() const;
   void tick();
+  void note_groups();
   void advance_groups();
   void advance_groups(Output& output);
   // Has every output ever had a consumer group, and is a trainer there now, of any of them?

@@ -80,6 +80,13 @@ Result<std::vector<std::uint64_t>> fill(const std::string& path, const SnapshotS
   return hashes;
 }
 
+void forget_members(std::byte* group_page) {
+  for (shm::Member& member : reinterpret_cast<shm::GroupPage*>(group_page)->members) {
+    member.pid = 0;  // of nobody, so that its claims are given back
+    member.last_ns.store(0, std::memory_order_relaxed);  // relaxed: nobody else has the segment yet
+  }
+}
+
 // Nobody who was at work then is at work now, whatever process has his number today; and moments of
 // another boot's clock may lie in the future.
 void forget_processes(const layout::FeedLayout& layout, std::uint32_t segment,
@@ -97,14 +104,15 @@ void forget_processes(const layout::FeedLayout& layout, std::uint32_t segment,
       lane.progress_ns.store(0, std::memory_order_relaxed);
       lane.woke_ns.store(0, std::memory_order_relaxed);
     }
+    for (const layout::OutputLayout& output : layout.outputs) {
+      for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+        forget_members(mapping.data() + shm::account_offset(layout.lanes.size(), output.index, g));
+      }
+    }
     return;
   }
   if (layout.segments[segment].spec.kind != shm::SegmentKind::kGroup) return;
-  auto& group = *reinterpret_cast<shm::GroupPage*>(mapping.data() + shm::kPageBytes);
-  for (shm::Member& member : group.members) {
-    member.pid = 0;  // of nobody, so that its claims are given back
-    member.last_ns.store(0, std::memory_order_relaxed);
-  }
+  forget_members(mapping.data() + shm::kPageBytes);
 }
 
 }  // namespace
@@ -195,9 +203,11 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
                        directory, saved.name(), saved.bytes(), spec.name, planned)});
     }
     spec.bytes = saved.bytes();
-    Result<shm::Fd> fd = shm::create_segment(spec, storage, found.identity);
+    const bool named = !storage.directory.empty() && !layout::stays_in_memory(spec.kind);
+    Result<shm::Fd> fd =
+        shm::create_segment(spec, named ? storage : shm::Storage(), found.identity);
     if (!fd) return give_up(fd.error());
-    if (!storage.directory.empty()) {
+    if (named) {
       found.files.push_back(storage.directory + "/" + shm::segment_file_name(spec.name) +
                             storage.mark);
     }

@@ -143,14 +143,17 @@ class Segments {
       throw Error(ErrorCode::kIo, fmt::format("segment {} is not part of the setup", id));
     return *at->second;
   }
-  [[nodiscard]] std::uint32_t control() const {
+  // The only one of its kind.
+  [[nodiscard]] std::uint32_t of_kind(shm::SegmentKind kind) const {
     for (const auto& [id, segment] : specs_) {
-      if (segment->kind() == static_cast<std::uint32_t>(shm::SegmentKind::kControl)) return id;
+      if (segment->kind() == static_cast<std::uint32_t>(kind)) return id;
     }
-    throw Error(ErrorCode::kIo, "the setup has no control segment");
+    throw Error(ErrorCode::kIo, fmt::format("the setup has no segment of kind {}",
+                                            static_cast<std::uint32_t>(kind)));
   }
 
-  // The whole segment, checked.
+  // The whole segment, checked. Not so that of a consumer group: its members may write it all, and
+  // what has to be known of it is: its size, which is sealed.
   std::byte* map(std::uint32_t id, bool writable) {
     const auto found = mapped_.find(id);
     if (found != mapped_.end()) return found->second.data();
@@ -159,10 +162,17 @@ class Segments {
     }
     shm::Mapping mapping = shm::map_segment(fd(id), writable).value_or_throw();
     const SegmentSetup& segment = spec(id);
-    shm::check_header(*reinterpret_cast<const shm::SegmentHeader*>(mapping.data()),
-                      static_cast<shm::SegmentKind>(segment.kind()), &feed_, mapping.bytes(),
-                      fmt::format("{}", id))
-        .or_throw();
+    if (segment.kind() == static_cast<std::uint32_t>(shm::SegmentKind::kGroup)) {
+      if (mapping.bytes() < shm::kGroupSegmentBytes) {
+        throw Error(ErrorCode::kDamaged, fmt::format("segment {}: has {} bytes and needs {}", id,
+                                                     mapping.bytes(), shm::kGroupSegmentBytes));
+      }
+    } else {
+      shm::check_header(*reinterpret_cast<const shm::SegmentHeader*>(mapping.data()),
+                        static_cast<shm::SegmentKind>(segment.kind()), &feed_, mapping.bytes(),
+                        fmt::format("{}", id))
+          .or_throw();
+    }
     return mapped_.emplace(id, std::move(mapping)).first->second.data();
   }
   [[nodiscard]] std::uint64_t bytes(std::uint32_t id) const { return mapped_.at(id).bytes(); }
@@ -195,7 +205,7 @@ class Worker {
     if (!config_.ParseFromString(setup.config()))
       throw Error(ErrorCode::kIo, "the setup's configuration is damaged");
     take_lock();
-    control_ = segments_.map(segments_.control(), true);
+    control_ = segments_.map(segments_.of_kind(shm::SegmentKind::kControl), true);
     lane_count_ = reinterpret_cast<const shm::SegmentHeader*>(control_)->geometry[0];
     start_ticks_ = own_start_ticks();
     for (const LaneSetup& lane : setup_.lanes()) make_lane(lane);
@@ -205,7 +215,8 @@ class Worker {
 
  private:
   // Held as long as the process lives; the kernel drops it exactly with the process, and forks do
-  // not inherit it.
+  // not inherit it. In a segment that no trainer gets: whoever has a descriptor of a file, if only
+  // for reading, can lock it.
   // Modelled in tests/model/journal.pml: with it, a lane has one live incarnation.
   void take_lock() {
     struct flock lock {};
@@ -213,7 +224,7 @@ class Worker {
     lock.l_whence = SEEK_SET;
     lock.l_start = setup_.group_index() + 1;
     lock.l_len = 1;
-    if (::fcntl(segments_.fd(segments_.control()), F_SETLK, &lock) != 0) {
+    if (::fcntl(segments_.fd(segments_.of_kind(shm::SegmentKind::kLocks)), F_SETLK, &lock) != 0) {
       throw Error(
           ErrorCode::kBusy,
           fmt::format("stage group {}: another live process runs its lanes", setup_.group()));

@@ -403,10 +403,10 @@ INSTANTIATE_TEST_SUITE_P(
               RF_INCOMPATIBLE, "another byte order"},
         Spoil{"Abi", SegmentKind::kFeedControl, [](SegmentHeader& h) { h.abi_major = 9; },
               RF_INCOMPATIBLE,
-              "segment feed control: its ABI is 9.0 and this library reads 1.0: use the same "
+              "segment feed control: its ABI is 9.0 and this library reads 2.0: use the same "
               "ringfeed version"},
-        Spoil{"MinReader", SegmentKind::kGroup, [](SegmentHeader& h) { h.abi_min_reader = 5; },
-              RF_INCOMPATIBLE, "segment group: its ABI"},
+        Spoil{"MinReader", SegmentKind::kPayload, [](SegmentHeader& h) { h.abi_min_reader = 5; },
+              RF_INCOMPATIBLE, "segment payload: its ABI"},
         Spoil{"Layout", SegmentKind::kPayload, [](SegmentHeader& h) { ++h.layout_hash; },
               RF_INCOMPATIBLE, "segment payload: its memory layout"},
         Spoil{"Checksum", SegmentKind::kControl, [](SegmentHeader& h) { ++h.geometry[3]; },
@@ -429,12 +429,12 @@ INSTANTIATE_TEST_SUITE_P(
                 reseal(h);
               },
               RF_DAMAGED, "it was truncated"},
-        Spoil{"Feed", SegmentKind::kGroup,
+        Spoil{"Feed", SegmentKind::kPayload,
               [](SegmentHeader& h) {
                 ++h.feed_id[0];
                 reseal(h);
               },
-              RF_INCOMPATIBLE, "segment group: belongs to another feed"},
+              RF_INCOMPATIBLE, "segment payload: belongs to another feed"},
         Spoil{"State", SegmentKind::kFeedControl, [](SegmentHeader& h) { h.state.store(2); },
               RF_DAMAGED, "is condemned"},
         Spoil{"Geometry", SegmentKind::kFeedControl,

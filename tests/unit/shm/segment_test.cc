@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Spoilt{"endian", [](SegmentHeader& h) { h.endian = 0x04030201; }, true,
                              ErrorCode::kIncompatible, "byte order"},
                       Spoilt{"abi_major", [](SegmentHeader& h) { h.abi_major = 9; }, true,
-                             ErrorCode::kIncompatible, "its ABI is 9.0 and this program reads 1.0"},
+                             ErrorCode::kIncompatible, "its ABI is 9.0 and this program reads 2.0"},
                       Spoilt{"abi_min_reader",
                              [](SegmentHeader& h) { h.abi_min_reader = kAbiMinor + 1; }, true,
                              ErrorCode::kIncompatible, "use the same ringfeed version"},

@@ -3,8 +3,10 @@
 #include "supervisor/control/consumer_groups.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -494,6 +496,41 @@ TEST_F(Groups, ADeclaredGroupThatWasSpoiledIsMadeAnew) {
   EXPECT_TRUE(take(must_enter({.name = "train"}), 1));
 }
 
+// A page says that it is another group's; whoever takes over believes his predecessor alone.
+TEST_F(SpoiledGroups, AreNotAskedAtATakeoverWhoTheyAre) {
+  std::memcpy(page().head.name, "good", 5);
+  page().head.declared = 1;
+  page().head.start.store(77);
+  page().head.epoch.store(99);
+  page().members[bad_.member].pid = 1;
+  page().members[9].state.store(1);
+  ConsumerGroups next(memory_->output());
+  const auto members = next.adopt();
+  ASSERT_EQ(members.size(), 2U);
+  EXPECT_EQ(members[0].place, bad_);
+  EXPECT_EQ(members[0].who, kSomebody);
+  EXPECT_EQ(next.terms(bad_.group).name, "bad");
+  EXPECT_FALSE(next.declared(bad_.group));
+  EXPECT_EQ(next.start(bad_.group), 1U);
+  EXPECT_EQ(next.epoch(bad_.group), groups_.epoch(bad_.group));
+  // Whoever comes for "good" is beside its member, not in the page that took its name.
+  EXPECT_EQ(next.enter({.name = "good"}, kSomebody, now_).value_or_throw().group, good_.group);
+  EXPECT_EQ(next.live_members(bad_.group), 1U);
+}
+
+// A supervisor that died between its account and the page has not been heard by the group yet.
+TEST_F(SpoiledGroups, AreBroughtUpToTheAccount) {
+  page().head.state.store(static_cast<std::uint32_t>(GroupState::kJoining));
+  page().members[bad_.member].state.store(static_cast<std::uint32_t>(shm::MemberState::kFree));
+  ConsumerGroups next(memory_->output());
+  EXPECT_EQ(next.adopt().size(), 2U);
+  EXPECT_EQ(page().head.state.load(), static_cast<std::uint32_t>(GroupState::kActive));
+  EXPECT_EQ(page().members[bad_.member].state.load(),
+            static_cast<std::uint32_t>(shm::MemberState::kLive));
+  next.advance(now_);
+  EXPECT_EQ(next.state(bad_.group), GroupState::kActive) << "and nobody is barred for it";
+}
+
 // The next supervisor knows from the lanes' pages who was barred.
 TEST_F(SpoiledGroups, StayBarredForTheNextSupervisor) {
   page().head.redeliver = 7;
@@ -505,6 +542,71 @@ TEST_F(SpoiledGroups, StayBarredForTheNextSupervisor) {
   EXPECT_EQ(next.state(bad_.group), GroupState::kDraining);
   EXPECT_EQ(next.state(good_.group), GroupState::kActive);
 }
+
+// A feed in files whose processes have all died: what groups have finished was noted a moment
+// before. Four slots; the group had 1 and 2 then, and finished 3 since.
+class DeadGroups : public ::testing::TestWithParam<bool> {
+ protected:
+  DeadGroups() : directory_(::testing::TempDir() + "rf_dead_" + std::to_string(::getpid())) {
+    std::filesystem::create_directory(directory_);
+  }
+  ~DeadGroups() override { std::filesystem::remove_all(directory_); }
+  std::string directory_;
+};
+
+TEST_P(DeadGroups, GoOnWithWhatIsWhole) {
+  const bool redelivers = GetParam();
+  const layout::FeedLayout layout = test::laid_out({.slots = 4});
+  const shm::FeedId id = shm::random_feed_id();
+  std::vector<std::string> files;
+  {
+    layout::FeedMemory memory(layout, shm::Storage{directory_}, {id, 1});
+    memory.remove_files(false);
+    files = memory.files();
+    ConsumerGroups groups(memory.output());
+    ASSERT_TRUE(groups.declare({.name = "g", .redeliver = redelivers, .max_hold = 4}).ok());
+    const MemberPlace at = groups.enter({.name = "g"}, kSomebody, 1).value_or_throw();
+    ProducingLane lane(memory, 0);
+    const auto word = [&](std::uint64_t s) -> std::atomic<std::uint64_t>& {
+      return memory.output().group(at.group).words[s % layout.outputs[0].geometry.descriptors];
+    };
+    const auto take = [&](std::uint64_t s) { return shm::claim_take(word(s), word(s), s, 0); };
+    ASSERT_EQ(lane.publish_all(), 4);
+    for (const std::uint64_t s : {1, 2}) ASSERT_TRUE(take(s) && shm::claim_finish(word(s), s, 0));
+    ASSERT_TRUE(take(4));
+    groups.note_words();
+    ASSERT_TRUE(take(3) && shm::claim_finish(word(3), 3, 0));
+    ASSERT_EQ(lane.publish_all(), 3) << "5, 6 and 7, in the slots of 1, 2 and 3";
+  }
+  Result<layout::FoundMemory> found = layout::find_memory(layout, id, files, {});
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(found->made_anew.size(), shm::kGroupsMax);
+  layout::FeedMemory memory(layout, std::move(*found));
+  memory.remove_files(true);
+  ConsumerGroups groups(memory.output());
+  const auto members = groups.adopt();
+  ASSERT_EQ(members.size(), 1U);
+  EXPECT_EQ(members[0].who, kSomebody);
+  EXPECT_EQ(groups.leave(members[0].place, 1), 1U) << "4 was in his hand";
+  const auto claim = [&](std::uint64_t s) {
+    return shm::decode_claim(memory.output()
+                                 .group(members[0].place.group)
+                                 .words[s % layout.outputs[0].geometry.descriptors]
+                                 .load());
+  };
+  EXPECT_TRUE(shm::claim_finished(claim(3), 3)) << "its bytes are those of 7 now";
+  if (redelivers) {
+    EXPECT_EQ(groups.next_batch(members[0].place.group), 4U);
+    EXPECT_EQ(claim(4), (shm::Claim{.seq = 4, .tries = 1, .state = ClaimState::kAvail}));
+    for (const std::uint64_t s : {5, 6, 7}) EXPECT_TRUE(shm::claim_open(claim(s), s));
+  } else {
+    // Any of them may have been delivered since it was noted.
+    EXPECT_EQ(groups.next_batch(members[0].place.group), 8U);
+  }
+  EXPECT_TRUE(groups.declared(members[0].place.group));
+  EXPECT_EQ(groups.state(members[0].place.group), GroupState::kActive);
+}
+INSTANTIATE_TEST_SUITE_P(Redelivers, DeadGroups, ::testing::Bool());
 
 TEST_F(Groups, WhatAGroupHasLostIsCountedForItsLife) {
   const MemberPlace skips = must_enter({.name = "skips",

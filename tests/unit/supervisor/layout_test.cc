@@ -2,9 +2,12 @@
 // worker is told, what is refused for want of memory.
 #include "ringfeed/shm/layout.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <set>
 
@@ -262,6 +265,45 @@ TEST(FeedMemory, TrainersCannotWriteAnythingButTheirGroup) {
   for (const int fd : fds) EXPECT_TRUE(shm::map_segment(fd, false).ok());
 }
 
+TEST(FeedMemory, WhatMembersMayWriteIsSealedWhateverItLiesBeside) {
+  const std::string directory = ::testing::TempDir() + "rf_seals_" + std::to_string(::getpid());
+  std::filesystem::create_directory(directory);
+  for (const std::string& place : {std::string(), directory}) {
+    const FeedMemory memory(laid_out(), shm::Storage{place}, {});
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      const int page = memory.output().trainer_fds(g)[2];
+      EXPECT_EQ(::fcntl(page, F_GET_SEALS), F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW);
+      EXPECT_NE(::ftruncate(page, 0), 0);
+      EXPECT_NE(::fcntl(page, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+    }
+  }
+  std::filesystem::remove_all(directory);
+}
+
+// Whoever opens the file of a lease for writing waits for its holder, for 45 s.
+TEST(FeedMemory, TrainersGetNoLeases) {
+  const auto memory = test::feed_memory();
+  for (const int fd : memory->output().trainer_fds(0)) {
+    for (const int kind : {F_RDLCK, F_WRLCK}) {
+      EXPECT_NE(::fcntl(fd, F_SETLEASE, kind), 0);
+      EXPECT_EQ(errno, EAGAIN);
+    }
+  }
+}
+
+TEST(FeedMemory, TrainersNeverGetWhatLocksStandOn) {
+  const auto memory = test::feed_memory();
+  struct stat locks {};
+  ASSERT_EQ(::fstat(memory->fd(memory->layout().locks_segment), &locks), 0);
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    for (const int fd : memory->output().trainer_fds(g)) {
+      struct stat given {};
+      ASSERT_EQ(::fstat(fd, &given), 0);
+      EXPECT_NE(given.st_ino, locks.st_ino);
+    }
+  }
+}
+
 TEST(FeedMemory, TooLittleRoomLeavesNoFiles) {
   const std::string directory = ::testing::TempDir() + "rf_layout_" + std::to_string(::getpid());
   std::filesystem::create_directory(directory);
@@ -277,8 +319,12 @@ TEST(FeedMemory, FilesGoWithTheFeed) {
   std::filesystem::create_directory(directory);
   {
     const FeedMemory memory(laid_out(), shm::Storage{directory}, {});
-    EXPECT_EQ(memory.files().size(), memory.layout().segments.size());
-    EXPECT_FALSE(std::filesystem::is_empty(directory));
+    // All but the pages that members may write, which they could truncate, and the locks.
+    EXPECT_EQ(memory.files().size(), memory.layout().segments.size() - shm::kGroupsMax - 1);
+    for (const std::string& file : memory.files()) {
+      EXPECT_THAT(file, ::testing::Not(HasSubstr("group")));
+      EXPECT_TRUE(std::filesystem::exists(file)) << file;
+    }
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory));
   std::filesystem::remove_all(directory);

@@ -4,7 +4,7 @@
 // Includes nothing that needs the C++ runtime: the client library is built on libc alone and reads
 // the same structs.
 //
-// SegmentHeader, ABI 1 (bytes from the segment's start, little-endian; written by the builder, then
+// SegmentHeader, ABI 2 (bytes from the segment's start, little-endian; written by the builder, then
 // fixed):
 //   offset  size  field              meaning
 //        0     8  magic              "RINGFEED"
@@ -33,7 +33,7 @@
 namespace ringfeed::shm {
 
 inline constexpr std::uint64_t kMagic = 0x44454546'474e4952;  // "RINGFEED", lowest byte first
-inline constexpr std::uint32_t kAbiMajor = 1;
+inline constexpr std::uint32_t kAbiMajor = 2;
 inline constexpr std::uint32_t kAbiMinor = 0;
 inline constexpr std::uint32_t kAbiMinReader = 0;
 inline constexpr std::uint32_t kEndian = 0x01020304;
@@ -52,6 +52,7 @@ enum class SegmentKind : std::uint32_t {
   kFeedControl = 5,
   kGroup = 6,
   kPayload = 7,
+  kLocks = 8,  // nobody maps it: the locks of supervisor and workers stand on its bytes
 };
 
 enum class SegmentState : std::uint32_t { kBuilding = 0, kReady = 1, kCondemned = 2 };

@@ -1,6 +1,6 @@
 // An arena is a lane's lasting memory: the journal, the runtime's words, then the stage's state.
 //
-// Arena segment, ABI 1 (mapped by the lane's own worker only); geometry[0] = journal entries per
+// Arena segment, ABI 2 (mapped by the lane's own worker only); geometry[0] = journal entries per
 // area, geometry[1] = version of the stage's own layout:
 //   offset                   size         content
 //        0                    256         SegmentHeader

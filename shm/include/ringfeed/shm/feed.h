@@ -5,7 +5,7 @@
 // D, where D is a multiple of L, so that an index has one writer; the descriptor names the slot, so
 // slots return in any order. A batch is published iff descriptor.seq == s.
 //
-// Feed control segment, ABI 1 (read-only for trainers):
+// Feed control segment, ABI 2 (read-only for trainers):
 //   offset      size     field        written by      meaning
 //        0       256     header       supervisor      geometry: lanes, slots, descriptors, slot
 //        bytes (low, high),
@@ -14,10 +14,13 @@
 //     sleep on it 4096   128 * L     lanes        its lane        newest batch published, closed
 //      ...   128 * D     descriptors  its lane        Descriptor
 //
-// Payload segment: page 0 the header; slot i at 4096 + i * slot_bytes, written by the lane that
-// owns it (i mod L).
+// Payload segment: slot i at 4096 + i * slot_bytes, written by the lane that owns it (i mod L). Its
+// page 0 is the header and, from byte 2048 on, a word for each slot: the batch in it that its lane
+// has given up last, stored before the slot is written again. So the bytes of batch s are whole as
+// long as the word of its slot is less than s, also if nobody knows any more what groups have
+// finished.
 //
-// Group page, ABI 1 (4096 bytes of a group segment; the header stands on the page before it):
+// Group page, ABI 2 (4096 bytes of a group segment; the header stands on the page before it):
 //   offset  size   field      written by
 //   0x000     80   GroupHead  supervisor, members by compare-and-swap only where said
 //   0x080     16   low, bell  members
@@ -31,7 +34,8 @@
 //
 // A trainer that scribbles over its group page spoils its own group: producing lanes check every
 // value they read here, and the supervisor, who keeps its own account of every group, bars a page
-// that contradicts it (LanePage::groups_barred).
+// that contradicts it (LanePage::groups_barred). The header before the page is as writable: nobody
+// reads it.
 #pragma once
 
 #include "ringfeed/shm/abi.h"
@@ -137,6 +141,23 @@ static_assert(sizeof(GroupPage) == kPageBytes);
 static_assert(offsetof(GroupPage, low) == 0x80 && offsetof(GroupPage, members) == 0x100);
 static_assert(offsetof(GroupPage, words) == 0x800);
 inline constexpr std::uint64_t kGroupSegmentBytes = 2 * kPageBytes;
+
+// Of the payload segment: a word for each slot.
+inline constexpr std::size_t kGivenUpOffset = 2048;
+static_assert(kGivenUpOffset + kDescriptorsMax * sizeof(std::uint64_t) == kPageBytes);
+
+// The supervisor's own account of the groups: in the control segment, behind the bells, a GroupPage
+// for each group of each output. Nobody else writes it, so it is what the next supervisor believes;
+// the group's own page, which members write, is a copy of its heads and members. Its words are
+// those of the group's page a moment ago: for a feed whose processes have all died.
+inline constexpr std::uint64_t account_offset(std::uint64_t lane_count, std::uint64_t output,
+                                              std::uint64_t group) noexcept {
+  return control_bytes(lane_count) + (output * kGroupsMax + group) * sizeof(GroupPage);
+}
+inline constexpr std::uint64_t control_bytes_with_accounts(std::uint64_t lane_count,
+                                                           std::uint64_t outputs) noexcept {
+  return account_offset(lane_count, outputs, 0);
+}
 
 // Is `group` through with batch s? D is the number of descriptors.
 inline bool group_finished(const GroupPage& group, std::uint64_t s,

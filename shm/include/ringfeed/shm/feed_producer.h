@@ -7,7 +7,8 @@
 //   2. a slot of its own whose last batch every such group has finished; without any group, only
 //   one never used: the
 //      first batches wait for the first trainer
-//   3. retire.store(1 + newest batch given up, release), before the first byte is written
+//   3. the slot's word of the payload's first page = its last batch, retire.store(1 + newest batch
+//      given up, release), both before the first byte is written
 //   4. the stage fills the slot, over several steps if need be; the slot's number is a word of the
 //   arena
 //   5. the step that stores descriptor and descriptor.seq = s
@@ -103,6 +104,7 @@ class FeedProducer {
     kDescriptor,  // and if somebody does, to leave: the slot stays his, the descriptor goes on
   };
   [[nodiscard]] std::span<std::byte> slot_memory(std::uint64_t slot) const noexcept;
+  [[nodiscard]] std::uint64_t& given_up_word(std::uint64_t slot) const noexcept;
   std::optional<Slot> find_slot(std::uint64_t s, Insist insist) noexcept;
   GroupState state_of(std::uint32_t g) const noexcept;
   bool respects(std::uint32_t g) const noexcept;

@@ -1,9 +1,10 @@
 // A lane's page in the control segment, the bells, and the feed's state: who is alive, how far, and
 // who sleeps.
 //
-// Control segment, ABI 1: page 0 holds the SegmentHeader, from 0x400 on the FeedState and from
+// Control segment, ABI 2: page 0 holds the SegmentHeader, from 0x400 on the FeedState and from
 // 0x800 on the lanes of each node (node_lanes.h); then one LanePage per lane; then the bells, one
-// line each. geometry[0] = lanes, geometry[1] = offset of the bells / 4096.
+// line each; then the supervisor's account of the consumer groups (feed.h). geometry[0] = lanes,
+// geometry[1] = offset of the bells / 4096.
 //
 // LanePage (4096 bytes; fields of different writers never share a 128-byte line):
 //   offset  size  field           written by  meaning

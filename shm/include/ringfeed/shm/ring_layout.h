@@ -1,6 +1,6 @@
 // A ring's shared words and its record header. See ring.h for what a ring is.
 //
-// Ring segment, ABI 1 (mapped writable by the producing lane's worker only); geometry[0] = records
+// Ring segment, ABI 2 (mapped writable by the producing lane's worker only); geometry[0] = records
 // at most:
 //   offset   size  field    written by  meaning
 //        0    256  header   supervisor

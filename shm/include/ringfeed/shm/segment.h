@@ -48,7 +48,7 @@ struct SegmentSpec {
   std::string name;  // shown in /proc/PID/fd and used in messages: "lc0/ring unpack.0>sample.0"
   SegmentKind kind = SegmentKind::kControl;
   std::uint64_t bytes = 0;  // including the header; rounded up to whole pages
-  bool growable = false;    // arenas: sealed against shrinking only
+  bool growable = false;    // arenas: not sealed against growing
   std::array<std::uint32_t, 16> geometry{};
 };
 
@@ -57,7 +57,8 @@ struct FeedIdentity {
   std::uint64_t config_hash = 0;
 };
 
-// Creates, reserves and seals the segment and writes its header (state ready).
+// Creates, reserves and seals the segment (also against further seals) and writes its header (state
+// ready).
 // Errors: kNoMemory names the segment, what it needs and what is free; nothing is left behind.
 Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
                           const FeedIdentity& feed);
