@@ -310,13 +310,13 @@ void ConsumerGroups::renew_page(std::uint32_t g) {
 }
 
 // The words were noted a moment before all died: what the group gave back since is not known. A
-// batch whose slot was written again since was finished; one that is whole comes again, unless that
-// may not be.
+// batch whose slot was written again since was finished; one that is whole comes, and says that it
+// may have been delivered before, unless that may not be.
 void ConsumerGroups::settle_words(std::uint32_t g) {
   Group& group = groups_[g];
   const auto& once = group.at_most_once;
-  const bool at_most_once =
-      !group.terms.redeliver || std::find(once.begin(), once.end(), true) != once.end();
+  const bool at_most_once = !group.terms.redeliver || group.terms.max_tries == 1 ||
+                            std::find(once.begin(), once.end(), true) != once.end();
   const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
   for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
@@ -328,8 +328,12 @@ void ConsumerGroups::settle_words(std::uint32_t g) {
     if (!memory_.whole(s)) {
       word.store(shm::encode_claim({.seq = s, .state = ClaimState::kDone}),
                  std::memory_order_relaxed);
-    } else if (at_most_once && shm::claim_close(word, s)) {
-      ++group.closed;
+    } else if (at_most_once) {
+      group.closed += shm::claim_close(word, s) ? 1 : 0;
+    } else if (shm::claim_open(claim, s)) {
+      const std::uint8_t tries = claim.seq == s ? std::max<std::uint8_t>(claim.tries, 1) : 1;
+      word.store(shm::encode_claim({.seq = s, .tries = tries, .state = ClaimState::kAvail}),
+                 std::memory_order_relaxed);
     }
   }
 }

@@ -8,6 +8,8 @@ import fcntl
 import os
 import signal
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import lc0_data
 import numpy as np
 import pytest
-from conftest import FeedRun, Trainer, wait_until
+from conftest import ROOT, FeedRun, Trainer, wait_until
 from raw_member import PAGE, SKIP, RawMember
 from test_adoption import all_links_are_back, kill_supervisor
 from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
@@ -209,6 +211,18 @@ def test_the_supervisors_account_says_whose_a_page_is(
     assert np.array_equal(result["digests"], undisturbed[result["numbers"][0] - 1 :])
     assert run.wait() == 0, run.text()
     member.close()
+
+
+@pytest.mark.parametrize("where", [[], ["--files"]], ids=["memory", "files"])
+def test_hostile_clients_harm_no_honest_group(where: list[str]) -> None:
+    """The short form of `scripts/crash --hostile`."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "crash" / "hostile.py"), "--hostile=30", *where],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_trainer_outlives_the_death_of_all_others_with_its_page(
