@@ -27,6 +27,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import _control
 from .batch import Batch
 from .errors import FeedEnd, FeedRefused, FeedTimeout, InvalidRequest
@@ -49,6 +51,9 @@ _ANSWER_S = 30.0
 # Between two questions whether a planner knows its directions, in seconds: at first, and at most.
 _AGAIN_S = 0.05
 _AGAIN_MOST_S = 1.0
+# The same for the plan of an epoch, and how long it is waited for unless somebody says.
+_PLAN_AGAIN_S = 0.005
+_PLAN_S = 600.0
 # StageControlRequest and StageControlResponse: what is a planner's in them.
 _PLANNER = 30
 # EpochPlannerControlRequest, its Seek, and SamplingWeight.
@@ -56,10 +61,10 @@ _SEEK, _WEIGHTS, _FROM_BATCH = 1, 2, 3
 _SEEK_EPOCH, _SEEK_BATCH, _SEEK_WORLD, _SEEK_FORGETFUL, _SEEK_WEIGHTS = 1, 2, 3, 4, 5
 _SEEK_CHAIN_EPOCH, _SEEK_CHAIN_PASS, _SEEK_CONFIGURED_WEIGHTS = 6, 7, 8
 _SEEK_COMING_WEIGHTS, _SEEK_COMING_EPOCH, _SEEK_COMING_FROM_BATCH = 9, 10, 11
-_SEEK_UPDATES_FROM = 12
+_SEEK_UPDATES_FROM, _SEEK_ONLY_LOOK = 12, 13
 _WEIGHT_KEY, _WEIGHT = 1, 2
 # EpochPlannerControlResponse.
-_ERROR = 1
+_ERROR, _EPOCH_BATCHES = 1, 11
 # Kinds of batches.
 _STAND_IN, _FIRST_STAND_IN = 1, 2
 _ARRAYS = ("id", "src_tokens", "src_lengths", "prev_output_tokens", "target", "ntokens")
@@ -114,7 +119,21 @@ def sample(batch: Batch, *, copy: bool | None = None, widen: bool = True) -> Sam
         ImportError: PyTorch is not installed.
     Source: the arrays of the same names.
     """
-    tensors = batch.torch(copy)
+    return _sample_of(
+        batch.torch(copy), int(batch["nsentences"][0]), int(batch["ntokens"][0]), widen
+    )
+
+
+def _sample_of_arrays(arrays: Mapping[str, np.ndarray], widen: bool) -> Sample:
+    """As sample(), of arrays that are nobody else's."""
+    import torch
+
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    sentences, tokens = (int(arrays[name][0]) for name in ("nsentences", "ntokens"))
+    return _sample_of(tensors, sentences, tokens, widen)
+
+
+def _sample_of(tensors: dict[str, Any], nsentences: int, ntokens: int, widen: bool) -> Sample:
     if widen:
         for name in _TOKENS:
             tensors[name] = tensors[name].long()
@@ -124,8 +143,8 @@ def sample(batch: Batch, *, copy: bool | None = None, widen: bool = True) -> Sam
         net_input["src_lang_id"] = tensors["src_lang_id"]
     out: Sample = {
         "id": tensors["id"],
-        "nsentences": int(batch["nsentences"][0]),
-        "ntokens": int(batch["ntokens"][0]),
+        "nsentences": nsentences,
+        "ntokens": ntokens,
         "net_input": net_input,
         "target": tensors["target"],
     }
@@ -208,7 +227,9 @@ def load_state(
             does it, which keeps the position of each rank, so that another number of ranks skips
             or repeats batches, and plans the epoch without what came before. None: True for a
             state of an EpochIterator, False for fairseq's.
-        timeout_s: Longest wait for each of the planner's answers in seconds; None: 30.
+        timeout_s: Longest wait for each of the planner's answers in seconds; None: 30. Also for the
+            plan of the state's epoch, of which it is known only then whether it has such a batch;
+            None: 600.
         attempt: A number or text that all ranks give alike and that was not given before with this
             state and this run of the feed. None: one rank alone, or torch.distributed, in which
             then every process must call this: rank 0 draws one for all.
@@ -220,7 +241,10 @@ def load_state(
             attempt. Nothing has changed. And from then on from the feed, if the first batch that
             is not passed over is not that of the state: this attempt was used before, or somebody
             else has moved the feed on.
-        FeedRefused: The planner cannot go there; the text is its reason. Nothing has changed.
+        FeedRefused: The planner cannot go there; the text is its reason: the epoch has no such
+            batch, as with fairseq, for example. Nothing has changed.
+        FeedTimeout: The planner does not know its directions, or has not made the plan of the
+            epoch yet. Nothing has changed.
         FeedIOError: The supervisor does not answer; whether it has taken effect is not known.
             Calling again with the same attempt is safe.
     """
@@ -255,6 +279,16 @@ def load_state(
         body += _weights(_SEEK_COMING_WEIGHTS, coming[0].weights)
         body += _control.number_field(_SEEK_COMING_EPOCH, coming[0].epoch)
         body += _control.number_field(_SEEK_COMING_FROM_BATCH, coming[0].from_batch)
+    if start.batch > 0 and not weights:
+        batches = _batches_of_epoch(feed, stats, body, planner.stage, number, timeout_s)
+        # Where all ranks together had their last batches they had stand-ins too.
+        end = batches if own is not None and exact else -(-batches // world_size) * world_size
+        if start.batch >= end:
+            raise FeedRefused(
+                f"feed {feed.name}, stage {planner.stage}: the state goes on with batch "
+                f"{start.batch} of epoch {saved.epoch}, which has {batches}: it is of other data, "
+                "other settings, or another number of ranks; load none to begin anew"
+            )
     for later in coming[1:]:
         warnings.warn(
             f"feed {feed.name}: the state has weights that come into effect at batch "
@@ -336,6 +370,32 @@ def _wait_for_directions(
     return planner
 
 
+def _batches_of_epoch(
+    feed: Feed, stats: FeedStats, seek: bytes, stage: str, number: str, timeout_s: float | None
+) -> int:
+    """Batches of the epoch that a seek goes to, once its plan has been made; nothing is moved.
+
+    Questions are numbered as in _wait_for_directions().
+    """
+    request = _control.bytes_field(_SEEK, seek + _control.number_field(_SEEK_ONLY_LOOK, 1))
+    deadline = time.monotonic() + (_PLAN_S if timeout_s is None else timeout_s)
+    pause_s = _PLAN_AGAIN_S
+    for question in itertools.count(1):
+        told = f"{number} plan {question}"
+        _, answer = _answer_of(feed, stats, request, stage, told, timeout_s)
+        batches = answer.get(_EPOCH_BATCHES)
+        if isinstance(batches, int):
+            return batches
+        if time.monotonic() > deadline:
+            break
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _AGAIN_MOST_S)
+    raise FeedTimeout(
+        f"feed {feed.name}, stage {stage}: the plan of the epoch that the state is of has not been "
+        "made yet; nothing has changed: try again, with a larger timeout_s"
+    )
+
+
 def _ask(
     feed: Feed,
     stats: FeedStats,
@@ -344,7 +404,19 @@ def _ask(
     number: str,
     timeout_s: float | None,
 ) -> PlannerState:
-    """What the planner answers. A request takes effect once, whoever sends it with this number."""
+    """Where the planner is, by its answer to a request."""
+    return _planner_state(*_answer_of(feed, stats, request, stage, number, timeout_s))
+
+
+def _answer_of(
+    feed: Feed,
+    stats: FeedStats,
+    request: bytes,
+    stage: str | None,
+    number: str,
+    timeout_s: float | None,
+) -> tuple[str, dict[int, int | bytes]]:
+    """The planner's name and answer. A request takes effect once, whoever sends it with this number."""
     if feed._socket_path is None:
         raise InvalidRequest(f"feed {feed.name}: its supervisor cannot be asked")
     told = "\n".join((stats.feed_id.hex(), stage or "", number, "")).encode() + request
@@ -356,7 +428,7 @@ def _ask(
     for name, response in answers:
         for field, body in _control.fields(response):
             if field == _PLANNER and isinstance(body, bytes):
-                found.append(_planner_state(feed.name, name, body))
+                found.append((name, dict(_control.fields(body))))
     if not found:
         where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
         raise InvalidRequest(
@@ -365,19 +437,18 @@ def _ask(
             "be started at a place (start_epoch, start_batch)"
         )
     if len(found) > 1:
-        names = ", ".join(state.stage for state in found)
+        names = ", ".join(name for name, _ in found)
         raise InvalidRequest(
             f"feed {feed.name} has several planners: name one with stage=: {names}"
         )
-    return found[0]
-
-
-def _planner_state(feed: str, stage: str, body: bytes) -> PlannerState:
-    answer = dict(_control.fields(body))
+    name, answer = found[0]
     error = answer.get(_ERROR)
     if isinstance(error, bytes) and error:
-        raise FeedRefused(f"feed {feed}, stage {stage}: {error.decode(errors='replace')}")
+        raise FeedRefused(f"feed {feed.name}, stage {name}: {error.decode(errors='replace')}")
+    return name, answer
 
+
+def _planner_state(stage: str, answer: Mapping[int, int | bytes]) -> PlannerState:
     def number(field: int) -> int:
         value = answer.get(field, 0)
         return value if isinstance(value, int) else 0
@@ -622,6 +693,7 @@ class EpochIterator:
         self._start: _Start | None = None  # of the epoch to come; None: wherever the feed is
         self._generation: int | None = None
         self._first: Sample = {}
+        self._first_arrays: dict[str, np.ndarray] = {}  # those that it is still to be made of
         self._first_of: tuple[int, int] | None = None  # its generation and epoch
         self._weights: dict[str, float] | None = None
         self._coming: dict[int, _Coming] = {}  # by their epochs
@@ -709,9 +781,9 @@ class EpochIterator:
             try:
                 self._look()
             except FeedEnd:
-                if not self._first:
+                if not self._first_sample():
                     raise
-        return self._first
+        return self._first_sample()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the ranks are, to be saved with the model; the same on each of them.
@@ -887,8 +959,16 @@ class EpochIterator:
         of = (position.generation, position.epoch)
         if of == self._first_of or batch.rows == 0:
             return
-        self._first = sample(batch, copy=True, widen=self._widen)
+        # As arrays: states need no PyTorch.
+        self._first_arrays = {name: np.array(batch[name]) for name in batch}
         self._first_of = of
+
+    def _first_sample(self) -> Sample:
+        """first_batch, as a sample."""
+        if self._first_arrays:
+            self._first = _sample_of_arrays(self._first_arrays, self._widen)
+            self._first_arrays = {}
+        return self._first
 
     def _end_of(self, epoch: int) -> int | None:
         """The batch before which an epoch ends because of weights that were set."""
@@ -904,7 +984,8 @@ class EpochIterator:
         if batch.rows > 0:
             return {**sample(batch, copy=self._copy, widen=self._widen), "ignore": True}
         batch.release()
-        return {**self._first, "ignore": True} if self._first else {}
+        first = self._first_sample()
+        return {**first, "ignore": True} if first else {}
 
     def __repr__(self) -> str:
         at = "" if self._epoch is None else f", epoch {self._epoch}"

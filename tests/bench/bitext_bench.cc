@@ -185,7 +185,7 @@ void collate(benchmark::State& state) {
   std::uint64_t number = 0;
   for (auto _ : state) {
     batch.gather(read_plan(plans[number % kPlans]), from.files());
-    batch.write(slots[number % kSlots].arrays());
+    RF_CHECK(batch.write(slots[number % kSlots].arrays()), number);
     sentences += batch.rows();
     bytes += array_bytes(batch);
     ++number;
@@ -204,7 +204,7 @@ void copy(benchmark::State& state) {
     BitextCollate batch = collate_of(max_tokens);
     batch.gather(read_plan(plan), corpus(TokenCode::kUint32, kLarge).files());
     Slot slot(max_tokens);
-    batch.write(slot.arrays());
+    RF_CHECK(batch.write(slot.arrays()), max_tokens);
     const std::size_t rows = batch.rows();
     counts.push_back({rows, rows * batch.source_width(), rows * batch.target_width()});
     for (auto* array : {&slot.id, &slot.lengths}) array->resize(rows);

@@ -515,6 +515,7 @@ class Config:
     start_epoch: int = _of("planner", 1)
     start_batch: int = _of("planner", 0)
     validation: bool = _of("planner", False)
+    single_direction: bool = _of("planner", False)
 
     threads: int = _of("collator", 1)
     left_pad_source: bool = _of("collator", True)
@@ -522,6 +523,8 @@ class Config:
     compact: bool = _of("collator", False)
     pad_to_multiple: int = _of("collator", 1)
     pad_to_fixed_length: bool = _of("collator", False)
+    fixed_source_length: int | None = _of("collator")
+    fixed_target_length: int | None = _of("collator")
     enable_lang_ids: bool = _of("collator", False)
     lineage: bool = _of("collator", False)
 
@@ -1101,11 +1104,21 @@ def _replace_eos(config: Config, direction: Direction, batch: Batch) -> None:
 def collate(config: Config, directions: Sequence[Direction], rows: Sequence[Row]) -> Batch:
     """Make a batch of rows, without what says where it stands in the epoch."""
     sentences = [directions[number].sentence(index) for number, index in rows]
-    widths = (
-        _width(config, (source for source, _ in sentences), config.max_source_positions),
-        _width(config, (target for _, target in sentences), config.max_target_positions),
+    # The task's own limits on positions, whatever the model's are.
+    least = (
+        config.fixed_source_length or config.max_source_positions,
+        config.fixed_target_length or config.max_target_positions,
     )
-    if not config.lang_tok_replacing_bos_eos:
+    widths = (
+        _width(config, (source for source, _ in sentences), least[0]),
+        _width(config, (target for _, target in sentences), least[1]),
+    )
+    if config.lang_tok_replacing_bos_eos and config.validation and config.single_direction:
+        # A direction's own data set: nothing is put together out of parts, nor sorted again.
+        batch = _collate_rows(config, directions, rows, widths)
+        _replace_eos(config, directions[0], batch)
+        lang_ids = [directions[0]] * len(rows)
+    elif not config.lang_tok_replacing_bos_eos:
         batch = _collate_rows(config, directions, rows, widths)
         lang_ids = [directions[0]] * len(rows)
     else:
@@ -1268,12 +1281,18 @@ class Reference:
         of_nllb = config.use_local_shard_size or config.one_dataset_per_batch
         if config.compat == "MAIN" and of_nllb:
             raise Refused("use_local_shard_size and one_dataset_per_batch are NLLB's")
+        if config.single_direction and (config.compat == "MAIN" or not config.validation):
+            raise Refused("single_direction is of NLLB's validation")
         if config.validation and config.one_dataset_per_batch:
             raise Refused("one_dataset_per_batch is of training")
+        if self._cuts_once and config.virtual_epoch_size is not None:
+            raise Refused("MAIN's batches by RoundRobin are those of one slice, for all slices")
         if config.start_batch % config.world_size != 0:
             raise Refused("start_batch is no multiple of world_size")
         self.corpus = Corpus(config)
         self.keys = [direction[0] for direction in self.corpus.directions]
+        if config.single_direction and len(self.keys) != 1:
+            raise Refused("single_direction: several directions")
         self._weights = self._read_weights()
         self._epochs: list[Epoch] = []
         self._data: VirtualSet | None = None
@@ -1283,6 +1302,11 @@ class Reference:
     def seed(self) -> int:
         """The seed of order and shuffle."""
         return 1 if self.config.seed is None else self.config.seed
+
+    @property
+    def _cuts_once(self) -> bool:
+        """Are batches cut when a data set's iterator is made, and kept as long as the data set?"""
+        return self.config.compat == "MAIN" and self.config.sampling_method == "ROUND_ROBIN"
 
     def resumed(self, epoch: int, iterations_in_epoch: int, **changes: Any) -> Reference:
         """The run that a checkpoint is continued with, as a new process makes it.
@@ -1378,10 +1402,14 @@ class Reference:
             directions = data.directions
             rows = data.rows()
         sizes = [directions[direction].sizes(index) for direction, index in rows]
+        # The epoch in which the iterator was made: with most methods every epoch has its own.
+        made_in = 1 if config.validation else number
+        if self._cuts_once and not config.validation and not self.corpus.sharded:
+            made_in = config.start_epoch
         seed = self.seed
         if config.update_ordered_indices_seed and not config.validation:
-            seed += number
-        orders = self._orders(seed, rows, sizes)
+            seed += made_in
+        orders = self._orders(seed + made_in if self._cuts_once else seed, rows, sizes)
         kept = [[x for x in order if self._fits(sizes[x])] for order in orders]
         frozen = [batch for order in kept for batch in cut_batches(config, order, sizes)]
         shuffled = list(frozen)
@@ -1417,9 +1445,10 @@ class Reference:
                 random.shuffle(order)
                 orders.append(sort_by_length(order, sizes))
             return orders
-        # The sets of several directions that validation makes keep the order of their files.
-        several = config.validation and len(self.keys) > 1
-        if several and not config.lang_tok_replacing_bos_eos:
+        # The set of all directions that validation makes keeps the order of their files, also where
+        # there is but one; that of a direction by itself does not.
+        drawn = not config.validation or config.single_direction
+        if not drawn and not config.lang_tok_replacing_bos_eos:
             order = list(range(len(rows)))
         else:
             order = random.permutation(len(rows))

@@ -127,6 +127,7 @@ def planner_says(
     sentences_left: int = 0,
     *,
     error: str = "",
+    epoch_batches: int | None = None,
 ) -> bytes:
     """A StageControlResponse of a planner."""
     body = _control.bytes_field(1, error.encode()) if error else b""
@@ -134,4 +135,6 @@ def planner_says(
         (epoch, batch, batches, generation, world, from_batch, sentences_left), 2
     ):
         body += _control.number_field(field, number)
+    if epoch_batches is not None:
+        body += _control.number_field(11, epoch_batches)
     return _control.bytes_field(30, body)

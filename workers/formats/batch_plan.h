@@ -5,7 +5,7 @@
 //
 //   offset  size         field
 //        0  64           BatchPlanHead
-//       64  64 x parts   BatchPlanPart: the files that it takes sentences from
+//       64  72 x parts   BatchPlanPart: the files that it takes sentences from
 //           16 x rows    BatchPlanRow
 //           text         the files' paths, up to a multiple of 8
 #pragma once
@@ -26,6 +26,13 @@ enum class BatchKind : std::uint32_t {
   kBatch = 0,
   kStandIn = 1,  // for a rank that has no batch left: the epoch's first batch before the shuffle
   kFirstStandIn = 2,  // the same at the begin of an epoch, so that trainers have it
+};
+
+// Whether tokens stand in the places of `</s>`.
+enum ReplacesEos : std::uint16_t {
+  kEosStays = 0,
+  kEosByDirection = 1,  // each direction is collated by itself, and then all of them together
+  kEosOfOne = 2,        // there is one direction, which is collated once
 };
 
 struct BatchPlanHead {
@@ -54,14 +61,16 @@ struct BatchPlanPart {
   std::uint32_t truncate_source;  // tokens, `</s>` included; 0: not
   std::uint32_t source_lang_id;
   std::uint32_t target_lang_id;
-  std::uint16_t replaces_eos;  // 1: tokens stand in the places of `</s>`
+  std::uint16_t replaces_eos;  // a ReplacesEos
   std::uint16_t source_bytes;  // of its paths, without .bin and .idx
   std::uint16_t target_bytes;
   std::uint16_t reserved;
   std::uint32_t source_at;  // where they begin in the text
   std::uint32_t target_at;
+  std::uint32_t source_symbols;  // ids in the files are below this; 0: any may stand there
+  std::uint32_t target_symbols;
 };
-static_assert(sizeof(BatchPlanPart) == 64);
+static_assert(sizeof(BatchPlanPart) == 72);
 
 struct BatchPlanRow {
   std::uint64_t index;  // of the sentence in its direction

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -202,21 +203,34 @@ using Whole = typename VectorOf<T, kTurn>::Type;
 template <typename T>
 using Half = typename VectorOf<T, kTurn / 2>::Type;
 
+// Turns of a loop may take tokens twice, and gather in their places whether one was none.
 template <typename Stored, typename Token>
 struct Convert {
   using Bits = std::make_unsigned_t<Token>;
+  using Unsigned = std::make_unsigned_t<Stored>;
   const std::byte* from;
   Bits less;
+  Unsigned last;             // the largest id there is, as it would be stored without `less`
+  Whole<Unsigned>* foreign;  // not 0: an id beyond it
 
   // Unsigned: an id that is no Token is cut to its bits.
   RINGFEED_IN_KERNEL Token one(std::size_t i) const noexcept {
-    return static_cast<Token>(static_cast<Bits>(load<Stored>(from + i * sizeof(Stored))) - less);
+    const auto stored = load<Stored>(from + i * sizeof(Stored));
+    const auto id = static_cast<Unsigned>(static_cast<Unsigned>(stored) - less);
+    (*foreign)[0] = static_cast<Unsigned>((*foreign)[0] | (id > last ? 1 : 0));
+    return static_cast<Token>(static_cast<Bits>(stored) - less);
   }
   // To one place or two.
   template <typename... To>
   RINGFEED_IN_KERNEL void turn(std::size_t i, To*... to) const noexcept {
     Whole<Stored> stored;
     std::memcpy(&stored, from + i * sizeof(Stored), sizeof stored);
+    Whole<Unsigned> ids;
+    std::memcpy(&ids, &stored, sizeof ids);
+    const auto beyond = (ids - static_cast<Unsigned>(less)) > last;
+    Whole<Unsigned> found;
+    std::memcpy(&found, &beyond, sizeof found);
+    *foreign |= found;
     if constexpr (sizeof(Token) == 8 && sizeof(Stored) <= 4) {
       // In steps, and the last one by halves: a compiler does not find them by itself.
       using Wide = std::conditional_t<std::is_signed_v<Stored>, std::int32_t, std::uint32_t>;
@@ -253,29 +267,53 @@ struct Convert {
   }
 };
 
-// Calls work with the Convert of the sentence's code, and its tokens from `first` on.
+// The largest stored value that is no id beyond the dictionary, of an unsigned type as wide as what
+// is stored; negative ones are beyond.
+template <typename Stored>
+RINGFEED_IN_KERNEL std::make_unsigned_t<Stored> last_of(std::uint32_t symbols) noexcept {
+  using Unsigned = std::make_unsigned_t<Stored>;
+  if (symbols == 0) return std::numeric_limits<Unsigned>::max();
+  const auto most = static_cast<std::uint64_t>(std::numeric_limits<Stored>::max());
+  return static_cast<Unsigned>(std::min<std::uint64_t>(most, symbols - 1));
+}
+
+template <typename Stored, typename Token, typename Work>
+RINGFEED_IN_KERNEL bool convert_as(const BitextCollate::Sentence& from, std::size_t first,
+                                   const Work& work) noexcept {
+  Whole<std::make_unsigned_t<Stored>> foreign{};
+  work(Convert<Stored, Token>{from.data + first * sizeof(Stored),
+                              static_cast<std::make_unsigned_t<Token>>(from.minus_one ? 1 : 0),
+                              last_of<Stored>(from.symbols), &foreign});
+  for (std::size_t i = 1; i < kTurn; ++i) {
+    foreign[0] = static_cast<std::make_unsigned_t<Stored>>(foreign[0] | foreign[i]);
+  }
+  return foreign[0] == 0;
+}
+
+// Calls work with the Convert of the sentence's code, and its tokens from `first` on. False: one of
+// those that it took is no id.
 template <typename Token, typename Work>
-RINGFEED_IN_KERNEL void converted(const BitextCollate::Sentence& from, std::size_t first,
+RINGFEED_IN_KERNEL bool converted(const BitextCollate::Sentence& from, std::size_t first,
                                   const Work& work) noexcept {
-  const std::make_unsigned_t<Token> less = from.minus_one ? 1 : 0;
   switch (from.code) {
     case TokenCode::kUint8:
-      return work(Convert<std::uint8_t, Token>{from.data + first, less});
+      return convert_as<std::uint8_t, Token>(from, first, work);
     case TokenCode::kInt8:
-      return work(Convert<std::int8_t, Token>{from.data + first, less});
+      return convert_as<std::int8_t, Token>(from, first, work);
     case TokenCode::kInt16:
-      return work(Convert<std::int16_t, Token>{from.data + 2 * first, less});
+      return convert_as<std::int16_t, Token>(from, first, work);
     case TokenCode::kUint16:
-      return work(Convert<std::uint16_t, Token>{from.data + 2 * first, less});
+      return convert_as<std::uint16_t, Token>(from, first, work);
     case TokenCode::kInt32:
-      return work(Convert<std::int32_t, Token>{from.data + 4 * first, less});
+      return convert_as<std::int32_t, Token>(from, first, work);
     case TokenCode::kUint32:
-      return work(Convert<std::uint32_t, Token>{from.data + 4 * first, less});
+      return convert_as<std::uint32_t, Token>(from, first, work);
     case TokenCode::kInt64:
-      return work(Convert<std::int64_t, Token>{from.data + 8 * first, less});
+      return convert_as<std::int64_t, Token>(from, first, work);
     case TokenCode::kUint64:
-      return work(Convert<std::uint64_t, Token>{from.data + 8 * first, less});
+      return convert_as<std::uint64_t, Token>(from, first, work);
   }
+  return true;
 }
 
 // How often the bits of a token stand among others of the same width.
@@ -357,15 +395,16 @@ RINGFEED_IN_KERNEL void pad(Token* row, std::size_t width, std::size_t count, bo
   for (std::size_t i = 0; i < count; ++i) at[i] = kPadId;
 }
 
+// False: an id in it is none.
 template <typename Token>
-RINGFEED_IN_KERNEL void write_source(const BitextCollate::Sentence& sentence, Token* row,
+RINGFEED_IN_KERNEL bool write_source(const BitextCollate::Sentence& sentence, Token* row,
                                      std::size_t width, bool left) noexcept {
   const std::size_t padding = width - sentence.tokens;
   pad(row, width, padding, left);
   Token* at = left ? row + padding : row;
   Token* const end = at + sentence.tokens;
   for (const std::uint32_t token : sentence.prefix) at = put(at, token);
-  converted<Token>(
+  const bool known = converted<Token>(
       sentence, 0, [&](const auto& convert) __attribute__((always_inline)) {
         convert.run(sentence.stored, at);
       });
@@ -373,29 +412,30 @@ RINGFEED_IN_KERNEL void write_source(const BitextCollate::Sentence& sentence, To
   if (sentence.last != kNoToken && sentence.tokens != 0) {
     end[-1] = static_cast<Token>(sentence.last);
   }
+  return known;
 }
 
 template <typename Token>
-RINGFEED_IN_KERNEL void write_target(const BitextCollate::Row& from, Token* row, Token* previous,
+RINGFEED_IN_KERNEL bool write_target(const BitextCollate::Row& from, Token* row, Token* previous,
                                      std::size_t width, bool left) noexcept {
   const BitextCollate::Sentence& sentence = from.target;
   const std::size_t padding = width - sentence.tokens;
   pad(row, width, padding, left);
   pad(previous, width, padding, left);
-  if (sentence.tokens == 0) return;
+  if (sentence.tokens == 0) return true;
   Token* at = left ? row + padding : row;
   Token* also = left ? previous + padding : previous;
   *also++ = static_cast<Token>(from.previous_first);
   if (sentence.stored == 0) {  // the language token alone
     put(at, sentence.prefix[0]);
-    return;
+    return true;
   }
   if (sentence.prefix[0] != kNoToken) {
     at = put(at, sentence.prefix[0]);
     also = put(also, sentence.prefix[0]);
   }
   // The last token is in the target only: behind it `previous` has padding, or the next row.
-  converted<Token>(
+  return converted<Token>(
       sentence, 0, [&](const auto& convert) __attribute__((always_inline)) {
         convert.run(sentence.stored, at, also);
       });
@@ -409,11 +449,12 @@ struct Rows {
   std::size_t source_width;
   std::size_t target_width;
   const BitextArrays<Token>& to;
+  std::vector<BitextCollate::Foreign>& foreign;
 };
 
 template <typename Token>
 RINGFEED_IN_KERNEL void write_rows(const Rows<Token>& all) noexcept {
-  const auto& [rows, order, padding, source_width, target_width, to] = all;
+  const auto& [rows, order, padding, source_width, target_width, to, foreign] = all;
   for (std::size_t k = 0; k < order.size(); ++k) {
     const BitextCollate::Row& row = rows[order[k]];
     to.id[k] = static_cast<std::int64_t>(row.id);
@@ -423,9 +464,12 @@ RINGFEED_IN_KERNEL void write_rows(const Rows<Token>& all) noexcept {
       to.target_lang_id[k] = row.part->target_lang_id;
     }
     if (to.direction != nullptr) to.direction[k] = static_cast<std::int32_t>(row.part->direction);
-    write_source(row.source, to.source + k * source_width, source_width, padding.left_source);
-    write_target(row, to.target + k * target_width, to.previous + k * target_width, target_width,
-                 padding.left_target);
+    const bool source =
+        write_source(row.source, to.source + k * source_width, source_width, padding.left_source);
+    const bool target =
+        write_target(row, to.target + k * target_width, to.previous + k * target_width,
+                     target_width, padding.left_target);
+    if (!source || !target) foreign.push_back({order[k], source});
   }
 }
 
@@ -452,7 +496,7 @@ void measure(Kernel kernel, std::span<BitextCollate::Row> rows) noexcept {
 
 std::uint64_t token_at(const BitextCollate::Sentence& sentence, std::uint32_t at) noexcept {
   std::int64_t token = 0;
-  converted<std::int64_t>(sentence, at, [&](const auto& convert) { token = convert.one(0); });
+  (void)converted<std::int64_t>(sentence, at, [&](const auto& convert) { token = convert.one(0); });
   return static_cast<std::uint64_t>(token);
 }
 
@@ -470,8 +514,8 @@ void truncate(BitextCollate::Sentence& sentence, std::uint32_t most) noexcept {
   sentence.ends = true;
 }
 
-void set_sentence(BitextCollate::Sentence& to, const TokenFile& file,
-                  const SentenceBytes& bytes) noexcept {
+void set_sentence(BitextCollate::Sentence& to, const TokenFile& file, const SentenceBytes& bytes,
+                  std::uint32_t symbols) noexcept {
   to.data = bytes.data;
   to.stored = bytes.tokens;
   to.prefix[0] = to.prefix[1] = kNoToken;
@@ -479,6 +523,7 @@ void set_sentence(BitextCollate::Sentence& to, const TokenFile& file,
   to.code = file.code();
   to.minus_one = file.kind() == TokenFile::Kind::kLegacy;
   to.ends = false;
+  to.symbols = symbols;
 }
 
 // Brings a sentence into the cache; of a long one the begin, the processor finds the rest itself.
@@ -516,7 +561,7 @@ void BitextCollate::gather(const BatchPlan& plan, std::span<const BitextFiles> f
     if (of.source == nullptr || of.target == nullptr) continue;
     RF_CHECK(of.source->sentences() == parts[p].sentences, of.source->sentences(), p);
     RF_CHECK(of.target->sentences() == parts[p].sentences, of.target->sentences(), p);
-    by_direction_ = by_direction_ || parts[p].replaces_eos != 0;
+    by_direction_ = by_direction_ || parts[p].replaces_eos == kEosByDirection;
   }
   const auto rows = static_cast<std::uint32_t>(plan.rows().size());
   for (std::uint32_t begin = 0; begin < rows; begin += kRowsAtOnce) {
@@ -528,6 +573,12 @@ void BitextCollate::gather(const BatchPlan& plan, std::span<const BitextFiles> f
     }
     measure(kernel_, std::span(rows_).subspan(before));
   }
+  settle();
+}
+
+// What follows from the rows.
+void BitextCollate::settle() noexcept {
+  source_tokens_ = target_tokens_ = 0;
   for (const Row& row : rows_) {
     source_tokens_ += row.source_length;
     target_tokens_ += row.target_length;
@@ -585,8 +636,9 @@ void BitextCollate::add_row(const Found& found, const BatchPlanRow& planned,
   const std::uint64_t before = rows_.size();
   // In its place: a row that is copied right behind being made is waited for.
   Row& row = rows_.emplace_back();
-  set_sentence(row.source, *files.source, found.source);
-  set_sentence(row.target, *files.target, found.target);
+  set_sentence(row.source, *files.source, found.source, part.source_symbols);
+  set_sentence(row.target, *files.target, found.target, part.target_symbols);
+  row.plan_row = found.plan_row;
   row.previous_first = kEosId;
   row.part = &part;
   row.id = planned.index;
@@ -652,16 +704,47 @@ void BitextCollate::settle_order() noexcept {
   for (std::uint32_t& row : order_) row = grouped_[row];
 }
 
-template <typename Token>
-void BitextCollate::write(const BitextArrays<Token>& to) const noexcept {
-  const Rows<Token> rows{rows_, order_, padding_, source_width_, target_width_, to};
-#if defined(__x86_64__)
-  if (kernel_ != Kernel::kPortable) return write_avx2(rows);
-#endif
-  write_rows(rows);
+void BitextCollate::leave_out_foreign() noexcept {
+  std::ranges::sort(foreign_, std::ranges::less(), &Foreign::row);
+  auto next = foreign_.begin();
+  std::size_t kept = 0;
+  source_longest_ = target_longest_ = 0;
+  for (std::uint32_t i = 0; i < rows_.size(); ++i) {
+    if (next != foreign_.end() && next->row == i) {
+      skipped_.push_back({rows_[i].plan_row, Skip::kNoSymbol, next->target});
+      ++next;
+      continue;
+    }
+    rows_[kept] = rows_[i];
+    source_longest_ = std::max<std::uint64_t>(source_longest_, rows_[kept].source.tokens);
+    target_longest_ = std::max<std::uint64_t>(target_longest_, rows_[kept].target.tokens);
+    ++kept;
+  }
+  rows_.resize(kept);
+  // What has changed may also have other numbers of padding.
+  measure(kernel_, std::span(rows_));
+  settle();
 }
 
-template void BitextCollate::write(const BitextArrays<std::int64_t>&) const noexcept;
-template void BitextCollate::write(const BitextArrays<std::int32_t>&) const noexcept;
+template <typename Token>
+bool BitextCollate::write(const BitextArrays<Token>& to) noexcept {
+  foreign_.clear();
+  const Rows<Token> rows{rows_, order_, padding_, source_width_, target_width_, to, foreign_};
+#if defined(__x86_64__)
+  if (kernel_ != Kernel::kPortable) {
+    write_avx2(rows);
+  } else {
+    write_rows(rows);
+  }
+#else
+  write_rows(rows);
+#endif
+  if (foreign_.empty()) return true;
+  leave_out_foreign();
+  return false;
+}
+
+template bool BitextCollate::write(const BitextArrays<std::int64_t>&) noexcept;
+template bool BitextCollate::write(const BitextArrays<std::int32_t>&) noexcept;
 
 }  // namespace ringfeed::formats

@@ -92,11 +92,12 @@ class BitextCollate {
   enum class Skip : std::uint8_t {
     kOutOfBounds,  // the sentence does not lie where the index says
     kTooLarge,     // it is longer than planned, or the batch is
+    kNoSymbol,     // an id in it is none of the dictionary's
   };
   struct Skipped {
     std::uint32_t row;  // of the plan
     Skip why;
-    bool target;  // kOutOfBounds: of which side
+    bool target;  // of which side
   };
 
   // kernel: whatever is more than AVX2 counts as that.
@@ -121,8 +122,12 @@ class BitextCollate {
 
   // Writes it. The arrays have room for rows() rows of these widths, which is within the capacity.
   // For std::int64_t and std::int32_t.
+  //
+  // Ids are looked at as they are written, for files may change at any time. False: some rows have
+  // one that is none of the dictionary's; they are left out of what has been gathered (rows(),
+  // widths and skipped() are others), and the rest is to be written.
   template <typename Token>
-  void write(const BitextArrays<Token>& to) const noexcept;
+  [[nodiscard]] bool write(const BitextArrays<Token>& to) noexcept;
 
   // One side of a row.
   struct Sentence {
@@ -132,8 +137,9 @@ class BitextCollate {
     std::uint32_t prefix[2];  // before them; kNoToken: none
     std::uint32_t last;       // the row's last token, whatever stands there; kNoToken: as it is
     TokenCode code;
-    bool minus_one;  // stored ids are one higher
-    bool ends;       // </s> is appended
+    bool minus_one;         // stored ids are one higher
+    bool ends;              // </s> is appended
+    std::uint32_t symbols;  // ids are below this; 0: any may stand there
   };
   struct Row {
     Sentence source;
@@ -143,6 +149,13 @@ class BitextCollate {
     std::uint32_t target_length;
     const BatchPlanPart* part;
     std::uint64_t id;
+    std::uint32_t plan_row;
+  };
+
+  // A row of which a side has an id that is none.
+  struct Foreign {
+    std::uint32_t row;  // of what has been gathered
+    bool target;
   };
 
  private:
@@ -160,7 +173,9 @@ class BitextCollate {
                std::uint32_t end) noexcept;
   void add_row(const Found& found, const BatchPlanRow& planned, const BatchPlanPart& part,
                const BitextFiles& files) noexcept;
+  void settle() noexcept;
   void settle_order() noexcept;
+  void leave_out_foreign() noexcept;
 
   BitextPadding padding_;
   BitextCapacity capacity_;
@@ -182,6 +197,7 @@ class BitextCollate {
   std::vector<std::uint32_t> grouped_;
   std::vector<std::uint32_t> part_order_;
   std::vector<std::uint64_t> scratch_;
+  std::vector<Foreign> foreign_;
 };
 
 }  // namespace ringfeed::formats

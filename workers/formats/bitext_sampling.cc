@@ -10,6 +10,8 @@
 namespace ringfeed::formats {
 namespace {
 
+constexpr std::uint64_t kPeriodMax = std::uint64_t{1} << 20;  // passes
+
 std::uint64_t sum_of(std::span<const std::uint64_t> sizes) noexcept {
   return std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
 }
@@ -179,7 +181,18 @@ EpochShape our_shape(const SamplingSettings& settings, std::span<const ShardSize
     shape.pass += epoch - first;
     first = epoch;
   }
+  // After so many passes the same shards come again, and so do the same numbers of epochs.
+  std::uint64_t period = 1;
+  for (const ShardSizes& sizes : directions) {
+    if (period <= kPeriodMax) period = std::lcm(period, sizes.size());
+  }
   for (;; ++shape.pass) {
+    if (shape.pass - chain.pass == period && first > chain.epoch) {
+      const std::uint64_t epochs = first - chain.epoch;
+      const std::uint64_t times = (epoch - first) / epochs;
+      first += times * epochs;
+      shape.pass += times * period;
+    }
     shape.shards = shards_at(directions, shape.pass);
     std::vector<std::uint64_t> sizes = loaded_sizes(directions, shape.shards);
     shape.ratios = ratios;

@@ -45,6 +45,8 @@ bool BitextCatalogue::add(std::span<const std::byte> message) {
     into.number = files++;
     if (from.has_encoder_token()) into.encoder_token = from.encoder_token();
     if (from.has_decoder_token()) into.decoder_token = from.decoder_token();
+    into.source_symbols = from.source_symbols();
+    into.target_symbols = from.target_symbols();
     into.replaces_eos = from.replaces_eos();
     into.truncate_source = from.truncate_source();
     const auto more = [&](bool there) { return there && !from.replaces_eos() ? 1U : 0U; };

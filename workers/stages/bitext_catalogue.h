@@ -25,6 +25,8 @@ struct BitextFiles {
   std::uint32_t encoder_token = formats::kNoToken;
   std::uint32_t decoder_token = formats::kNoToken;
   std::uint32_t truncate_source = 0;
+  std::uint32_t source_symbols = 0;  // ids are below this; 0: nobody knows
+  std::uint32_t target_symbols = 0;
   bool replaces_eos = false;
   [[nodiscard]] std::uint64_t counted() const noexcept { return sentences * repeat; }
 };

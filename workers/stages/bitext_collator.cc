@@ -16,7 +16,7 @@ constexpr std::uint64_t kSlotBytesMax = std::uint64_t{1} << 30;
 constexpr std::size_t kPairsOpen = 6144;
 constexpr std::size_t kPairsOpenOfLane = 128;
 // What collation takes for a row beside the slot.
-constexpr std::uint64_t kRowPrivateBytes = 160;
+constexpr std::uint64_t kRowPrivateBytes = 184;
 
 formats::BitextLimits limits_of(const EpochPlannerConfig* planner) {
   if (planner == nullptr) return {};
@@ -32,8 +32,10 @@ formats::BitextPadding padding_of(const BitextCollatorConfig& own,
                                  .left_target = own.left_pad_target(),
                                  .multiple = own.pad_to_multiple()};
   if (own.pad_to_fixed_length() && planner != nullptr) {
-    padding.source_least = planner->max_source_positions();
-    padding.target_least = planner->max_target_positions();
+    padding.source_least =
+        own.has_fixed_source_length() ? own.fixed_source_length() : planner->max_source_positions();
+    padding.target_least =
+        own.has_fixed_target_length() ? own.fixed_target_length() : planner->max_target_positions();
   }
   return padding;
 }
@@ -93,6 +95,7 @@ BitextCollator::BitextCollator(const StageContext& context)
       unreadable_(context, "skipped_unreadable"),
       changed_(context, "skipped_changed"),
       too_large_(context, "skipped_too_large"),
+      no_symbol_(context, "skipped_no_symbol"),
       damaged_(context, "plans_damaged"),
       files_max_(std::max(kPairsOpenOfLane, kPairsOpen / context.lanes)),
       collate_(slot_.padding, slot_.capacity) {}
@@ -203,6 +206,12 @@ void BitextCollator::count_skips(Step& step, const formats::BatchPlan& plan) noe
           step, path, plan.sentence(row),
           "the index places the sentence outside of the .bin file: they do not "
           "belong together, or one has been cut off; copy both again");
+    } else if (skipped.why == formats::BitextCollate::Skip::kNoSymbol) {
+      no_symbol_.skip_sentence(
+          step, path, plan.sentence(row),
+          fmt::format("an id in it is none of the dictionary's {}: the file is damaged, is being "
+                      "written to, or is of another dictionary; put the right one there",
+                      skipped.target ? part.target_symbols : part.source_symbols));
     } else {
       too_large_.skip_sentence(
           step, path, plan.sentence(row),
@@ -270,12 +279,11 @@ StepStatus BitextCollator::step(Step& step) noexcept {
   }
   find_files(plan);
   collate_.gather(plan, at_hand_);
-  count_skips(step, plan);
-  if (compact_) {
-    collate_.write(arrays<std::int32_t>(slot.data()));
-  } else {
-    collate_.write(arrays<std::int64_t>(slot.data()));
+  // Each turn leaves rows out.
+  while (compact_ ? !collate_.write(arrays<std::int32_t>(slot.data()))
+                  : !collate_.write(arrays<std::int64_t>(slot.data()))) {
   }
+  count_skips(step, plan);
   const std::uint64_t tokens = collate_.source_tokens() + collate_.target_tokens();
   const std::uint64_t places = collate_.rows() * (std::uint64_t{collate_.source_width()} +
                                                   std::uint64_t{collate_.target_width()});

@@ -122,6 +122,7 @@ class BitextCollator final : public Stage {
   SkipReason unreadable_;
   SkipReason changed_;
   SkipReason too_large_;
+  SkipReason no_symbol_;
   SkipReason damaged_;
   std::size_t files_max_;
   std::unordered_map<std::uint32_t, Files> files_;  // by part number

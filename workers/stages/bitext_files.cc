@@ -557,6 +557,8 @@ BitextVocabulary read_bitext_vocabulary(const BitextSourceConfig& config,
   if (problems.size() != problems_before) return vocabulary;
   if (source != nullptr) add_symbols(config, langs, *source);
   if (target != nullptr && target != source) add_symbols(config, langs, *target);
+  if (source != nullptr) vocabulary.source_symbols = source->size();
+  if (target != nullptr) vocabulary.target_symbols = target->size();
 
   // Places in the list, and where it says so twice, the first.
   std::map<std::string_view, std::uint32_t> place;
@@ -621,7 +623,6 @@ class Checker {
   std::vector<Problem> look() {
     settings();
     names();
-    tokens();
     // What is not there yet is waited for: then there is nothing to look at. What is joined by
     // colons will not come.
     const BitextListing listing(config_);
@@ -768,17 +769,6 @@ class Checker {
                             "'tgt...' for the target's",
                             entry.source_spec()));
       }
-    }
-  }
-
-  void tokens() {
-    if (!config_.lang_tok_replacing_bos_eos()) return;
-    const bool any = std::ranges::any_of(
-        pairs_, [this](const BitextPair& pair) { return specs_of(config_, pair.category).any(); });
-    if (!any && !pairs_.empty()) {
-      problem("lang_tok_replacing_bos_eos",
-              "no direction has a token that could stand in the place of `</s>`; give "
-              "encoder_langtok, decoder_langtok or langtoks, or take this out");
     }
   }
 

@@ -112,6 +112,9 @@ inline constexpr std::array<std::string_view, 3> kBitextTags = {"<MINED_DATA>", 
 struct BitextVocabulary {
   std::vector<BitextTokens> of_pair;
   std::array<std::uint32_t, kBitextTags.size()> tags{};  // with add_data_source_prefix_tags
+  std::uint32_t source_symbols =
+      0;  // ids of the side's dictionary are below this; 0: there is none
+  std::uint32_t target_symbols = 0;
 };
 
 // The languages and their tokens. What is wrong is added to `problems`; then the vocabulary is of

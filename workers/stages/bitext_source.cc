@@ -88,6 +88,8 @@ StepStatus BitextSource::lay(Step& step) noexcept {
   if (!problems.empty()) return wait(problems.front());
   Plan plan;
   std::copy(vocabulary.tags.begin(), vocabulary.tags.end(), plan.head.tags);
+  plan.head.source_symbols = vocabulary.source_symbols;
+  plan.head.target_symbols = vocabulary.target_symbols;
   std::uint64_t missing = 0;
   for (std::size_t i = 0; i < pairs_.size(); ++i) {
     const BitextTokens& tokens = vocabulary.of_pair[i];
@@ -175,6 +177,8 @@ BitextSource::Made BitextSource::make(const Task& task, std::uint64_t bytes_max)
   record.set_source_lang_id(entry.source_lang_id);
   record.set_target_lang_id(entry.target_lang_id);
   if (config.has_truncate_source()) record.set_truncate_source(config.truncate_source());
+  if (plan_.head.source_symbols != 0) record.set_source_symbols(plan_.head.source_symbols);
+  if (plan_.head.target_symbols != 0) record.set_target_symbols(plan_.head.target_symbols);
   Made made;
   if (!listing_) listing_.emplace(config);
   const std::vector<BitextFold> folds = listing_->folds(pair, task.shard);
@@ -251,6 +255,7 @@ StageType bitext_source_type() {
     StateLayout layout;
     (void)BitextSource::State(layout, bitext_pairs(config.bitext_source()).size());
     node.state_bytes = layout.bytes();
+    node.state_version = 2;
     node.outputs = {output_spec(config.bitext_source(), "bitext", kQueueBytes, UnitRule::kRecord)};
     node.weight = 0.1;
     // A record opens files, which may take their time: it is not to wait for others.

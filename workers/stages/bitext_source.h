@@ -51,6 +51,8 @@ class BitextSource final : public Stage {
  private:
   struct PlanHead {
     std::uint32_t tags[kBitextTags.size()];
+    std::uint32_t source_symbols;
+    std::uint32_t target_symbols;
     std::uint32_t reserved;
   };
   struct PlanEntry {

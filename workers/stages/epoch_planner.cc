@@ -28,12 +28,16 @@ constexpr std::uint64_t kCatalogueGrowth = 256 * kKiB;
 // Of a plan, at a time: about a millisecond.
 constexpr std::uint64_t kSomeBytes = 4 * kMiB;
 constexpr int kWaitMs = 20;
+constexpr int kLookWaitMs = 5;
 constexpr std::uint64_t kPlanTurn = 16;
-constexpr std::uint64_t kEpochMax = 10'000'000;        // as start_epoch of the configuration
-constexpr std::uint64_t kWorldMax = shm::kMembersMax;  // the ranks are members of one group
-constexpr std::size_t kErrorBytesMax = 1000;           // of an answer (ControlBox)
-constexpr double kWeightMax = 1e12;                    // as SamplingWeight.weight
+constexpr std::uint64_t kEpochMax = 10'000'000;              // as start_epoch of the configuration
+constexpr std::uint64_t kWorldMax = shm::kMembersMax;        // the ranks are members of one group
+constexpr std::uint64_t kBatchMax = std::uint64_t{1} << 48;  // numbers of batches, beyond any epoch
+constexpr std::size_t kErrorBytesMax = 1000;                 // of an answer (ControlBox)
+constexpr double kWeightMax = 1e12;                          // as SamplingWeight.weight
 constexpr std::chrono::seconds kTryAgain{1};
+// So long a plan that somebody has looked at is kept for him.
+constexpr std::chrono::seconds kLooked{3};
 
 // Weights by the keys of directions. Throws Error.
 std::vector<std::pair<std::string, double>> configured_weights(const EpochPlannerConfig& own) {
@@ -163,6 +167,9 @@ PlanSettings plan_settings(const EpochPlannerConfig& own, const DataLoaderConfig
   settings.one_dataset_per_batch = own.one_dataset_per_batch();
   settings.curriculum = own.curriculum();
   settings.validation = own.validation();
+  settings.single_direction = own.single_direction();
+  settings.cut_once = own.compat() == MAIN && !has_weights(own) &&
+                      own.sampling_method() == EpochPlannerConfig::ROUND_ROBIN;
   return settings;
 }
 
@@ -378,7 +385,9 @@ void EpochPlanner::complain(const std::string& text) noexcept {
 // ---- plans
 
 bool EpochPlanner::planned(const Step& step) const noexcept {
-  return step.load(current(step).epoch) == step.load(state_.epoch);
+  const std::uint64_t epoch = step.load(state_.epoch);
+  // 0: the directions are not known yet.
+  return epoch != 0 && step.load(current(step).epoch) == epoch;
 }
 
 PlanTask EpochPlanner::task_of(const Step& step, std::uint64_t epoch) const noexcept {
@@ -403,6 +412,10 @@ bool EpochPlanner::is_of(const Step& step, const PlanWords& plan,
 StepStatus EpochPlanner::attend_plans(Step& step) noexcept {
   const bool have = planned(step);
   const std::uint64_t epoch = step.load(state_.epoch) + (have ? 1 : 0);
+  if (looked_for_) {
+    if (std::chrono::steady_clock::now() < look_until_) return StepStatus::kIdle;
+    looked_for_.reset();
+  }
   if (last_epoch_ != 0 && epoch > last_epoch_) return StepStatus::kIdle;
   const PlanTask task = task_of(step, epoch);
   if (is_of(step, other(step), task)) {
@@ -427,9 +440,10 @@ StepStatus EpochPlanner::attend_plans(Step& step) noexcept {
     return StepStatus::kDone;
   }
   made_ = maker_.take();
+  const std::string error = maker_.error();
+  maker_.forget();  // whoever wants the same plan later begins anew
   if (made_ == nullptr) {
-    complain(maker_.error());
-    maker_.forget();
+    complain(error);
     again_at_ = std::chrono::steady_clock::now() + kTryAgain;
     return StepStatus::kIdle;
   }
@@ -597,8 +611,8 @@ std::uint64_t EpochPlanner::sentences_from(const Step& step, std::uint64_t batch
 bool EpochPlanner::put(Step& step, BatchKind kind, std::uint64_t batch) noexcept {
   const std::uint64_t frozen =
       kind == BatchKind::kBatch ? number_at(step, order_at_, batch) : std::uint64_t{0};
-  // An epoch without a batch has a stand-in without a row.
-  const bool none = step.load(current(step).batches) == 0;
+  // An epoch without a batch, or without a plan, has a stand-in without a row.
+  const bool none = !planned(step) || step.load(current(step).batches) == 0;
   const Range these = none ? Range{0, 0} : sentences_of(step, frozen);
   ++use_;
   parts_.clear();
@@ -656,7 +670,11 @@ void EpochPlanner::add_part(const Section& section) {
   const CorpusDirection& named = catalogue_.directions[own ? section.direction : 0];
   part.source_lang_id = named.source_lang_id;
   part.target_lang_id = named.target_lang_id;
-  part.replaces_eos = files.replaces_eos ? 1 : 0;
+  part.replaces_eos = !files.replaces_eos          ? formats::kEosStays
+                      : settings_.single_direction ? formats::kEosOfOne
+                                                   : formats::kEosByDirection;
+  part.source_symbols = files.source_symbols;
+  part.target_symbols = files.target_symbols;
   part.source_at = static_cast<std::uint32_t>(text_.size());
   part.source_bytes = static_cast<std::uint16_t>(files.source.size());
   text_ += files.source;
@@ -779,6 +797,11 @@ bool EpochPlanner::is_over(const Step& step) {
   return true;
 }
 
+bool EpochPlanner::is_stranded(const Step& step) const noexcept {
+  return step.load(state_.generation) != 0 &&
+         (last_epoch_ == 0 || step.load(state_.epoch) <= last_epoch_);
+}
+
 StepStatus EpochPlanner::step(Step& step) noexcept {
   if (step.load(state_.complete) == 0) {
     return step.draining() ? StepStatus::kEnd : gather(step);
@@ -790,12 +813,18 @@ StepStatus EpochPlanner::step(Step& step) noexcept {
     look_at_plan(step);
     return put(step, BatchKind::kStandIn, 0) ? StepStatus::kDone : StepStatus::kNoRoom;
   }
-  if (step.load(state_.seek) != 0 && !planned(step) &&
-      step.load(state_.put) % step.load(state_.seek_world) == 0) {
-    carry_out_seek(step);
-    return StepStatus::kDone;
+  if (step.load(state_.seek) != 0 && !planned(step)) {
+    if (step.load(state_.put) % step.load(state_.seek_world) == 0) {
+      carry_out_seek(step);
+      return StepStatus::kDone;
+    }
+    // No plan will come out of which a stand-in could be.
+    if (is_over(step)) {
+      return put(step, BatchKind::kStandIn, 0) ? StepStatus::kDone : StepStatus::kNoRoom;
+    }
   }
-  if (is_over(step)) return StepStatus::kEnd;
+  // A message may have moved it to where there is nothing, and the next one may move it elsewhere.
+  if (is_over(step)) return is_stranded(step) ? StepStatus::kIdle : StepStatus::kEnd;
   // An epoch that ends where it begins needs no plan.
   if (const std::uint64_t cut = cut_of_epoch(step);
       cut != 0 && cut - 1 <= step.load(state_.begin) && !planned(step)) {
@@ -818,6 +847,7 @@ StepStatus EpochPlanner::step(Step& step) noexcept {
 // ---- messages
 
 void EpochPlanner::carry_out_seek(Step& step) noexcept {
+  looked_for_.reset();
   step.store(state_.seek, 0);
   step.store(state_.generation, step.load(state_.generation) + 1);
   step.store(state_.world, step.load(state_.seek_world));
@@ -858,6 +888,8 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
     problem = fmt::format("epoch {} is behind the last one, {}", to.epoch(), last_epoch_);
   } else if (world < 1 || world > kWorldMax) {
     problem = fmt::format("world_size {} is not 1 to {}", world, kWorldMax);
+  } else if (std::max({to.batch(), to.updates_from_batch(), to.coming_from_batch()}) > kBatchMax) {
+    problem = fmt::format("no epoch has a batch beyond {}", kBatchMax);
   } else if (to.chain_epoch() > to.epoch()) {
     problem = fmt::format("chain_epoch {} is behind epoch {}", to.chain_epoch(), to.epoch());
   } else if (to.weights_size() + to.coming_weights_size() > 0 &&
@@ -875,10 +907,27 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
   if (problem.empty() && !(weights.empty() && coming.empty()) && !step.grow(plans_offset())) {
     problem = "no room for weights now; send it again";
   }
+  std::uint64_t chain_epoch = std::max<std::uint64_t>(1, to.chain_epoch());
+  const bool forgetful = to.forgetful() && settings_.sampling.rules != BitextRules::kOurs;
+  if (forgetful) chain_epoch = to.epoch();
+  if (problem.empty() && known && weights.empty()) {
+    const PlanTask task{.chain = {chain_epoch, to.chain_pass()},
+                        .epoch = to.epoch(),
+                        .weights_version = to.configured_weights() ? 1 : step.load(state_.weights)};
+    if (to.only_look()) return look(step, task, answer);
+    const std::optional<std::uint64_t> batches = batches_of(step, task);
+    if (batches && to.batch() > 0 && to.batch() >= rounded_up(*batches, world)) {
+      problem = fmt::format(
+          "epoch {} has {} batches, and batch {} is beyond them: the state is of other data or of "
+          "other settings",
+          to.epoch(), *batches, to.batch());
+    }
+  }
   if (!problem.empty()) {
     answer.set_error(problem);
     return;
   }
+  if (to.only_look()) return;
   // Both before a word refers to them: what the step's words refer to now is not overwritten.
   const std::uint64_t version = weights.empty() ? 0 : keep_weights(step, weights);
   const std::uint64_t coming_version = coming.empty() ? 0 : keep_weights(step, coming, version);
@@ -898,9 +947,6 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
   step.store(state_.seek_epoch, to.epoch());
   step.store(state_.seek_batch, to.batch());
   step.store(state_.seek_world, world);
-  std::uint64_t chain_epoch = std::max<std::uint64_t>(1, to.chain_epoch());
-  const bool forgetful = to.forgetful() && settings_.sampling.rules != BitextRules::kOurs;
-  if (forgetful) chain_epoch = to.epoch();
   const bool counts_anew =
       settings_.sampling.rules != BitextRules::kOurs && (forgetful || to.has_updates_from_batch());
   const std::uint64_t updates_from = forgetful ? to.batch() : to.updates_from_batch();
@@ -908,6 +954,44 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
   step.store(state_.seek_chain_epoch, chain_epoch);
   step.store(state_.seek_chain_pass, to.chain_pass());
   empty_epochs_ = 0;
+}
+
+std::optional<std::uint64_t> EpochPlanner::batches_of(const Step& step,
+                                                      const PlanTask& task) const noexcept {
+  for (const PlanWords& plan : state_.plans) {
+    if (is_of(step, plan, task)) return step.load(plan.batches);
+  }
+  if (made_ != nullptr && made_->task == task) return made_->batches();
+  return std::nullopt;
+}
+
+// Has the plan of a task made, and says how many batches it has, once it is.
+void EpochPlanner::look(Step& step, const PlanTask& task,
+                        EpochPlannerControlResponse& answer) noexcept {
+  std::optional<std::uint64_t> batches = batches_of(step, task);
+  if (!batches) {
+    // What is half stored begins anew, if it is wanted again.
+    if (made_ != nullptr) made_.reset();
+    if (!maker_.task() || !(*maker_.task() == task)) {
+      maker_.begin(settings_of(task), task);
+    }
+    looked_for_ = task;
+    look_until_ = std::chrono::steady_clock::now() + kLooked;
+    if (maker_.wait(kLookWaitMs)) {
+      made_ = maker_.take();
+      made_stored_ = 0;
+      const std::string error = maker_.error();
+      maker_.forget();
+      if (made_ == nullptr) {
+        answer.set_error(fmt::format("epoch {}: {}", task.epoch, error));
+        looked_for_.reset();
+        return;
+      }
+      report(*made_);
+      batches = made_->batches();
+    }
+  }
+  if (batches) answer.set_epoch_batches(*batches);
 }
 
 void EpochPlanner::change_weights(Step& step, const EpochPlannerControlRequest& request,
@@ -922,6 +1006,8 @@ void EpochPlanner::change_weights(Step& step, const EpochPlannerControlRequest& 
   } else if (has_plan && request.has_from_batch() && request.from_batch() > used) {
     problem = fmt::format("epoch {} has {} batches, not {}", step.load(state_.epoch), used,
                           request.from_batch());
+  } else if (request.from_batch() > kBatchMax) {
+    problem = fmt::format("no epoch has a batch beyond {}", kBatchMax);
   } else {
     problem = take_weights(request.weights(), weights);
   }
@@ -1030,8 +1116,18 @@ StageType epoch_planner_type() {
       add("update_ordered_indices_seed",
           "with compat NONE every epoch has an order of its own; remove it");
     }
+    const bool round_robin = own.sampling_method() == EpochPlannerConfig::ROUND_ROBIN;
+    if (round_robin && own.compat() == MAIN && own.has_virtual_epoch_size()) {
+      add("virtual_epoch_size",
+          "fairseq's branch main cuts batches by RoundRobin for the first virtual epoch and keeps "
+          "them for all, the last and shorter one included; remove it, or give sampling_method "
+          "CONCAT");
+    }
+    if (own.single_direction() && !(own.validation() && own.compat() == NLLB)) {
+      add("single_direction", "belongs to validation with compat NLLB; remove it");
+    }
     if (own.validation() && (own.has_virtual_epoch_size() || own.has_virtual_data_size() ||
-                             has_weights(own) || own.has_sampling_method())) {
+                             has_weights(own) || (own.has_sampling_method() && !round_robin))) {
       add("validation", "validation takes every sentence once; remove the settings of sampling");
     }
     const std::uint64_t plan = plan_bytes_max(config, feed);
@@ -1044,6 +1140,16 @@ StageType epoch_planner_type() {
            .warning = true});
     }
     const StageConfig* source = stage_named(feed, own.input());
+    if (own.single_direction() && source != nullptr && source->has_bitext_source()) {
+      const BitextSourceConfig& corpus = source->bitext_source();
+      int directions = corpus.ignore_main_data() ? 0 : corpus.lang_pairs_size();
+      for (const auto& extra : corpus.extra_data()) directions += extra.lang_pairs_size();
+      if (directions > 1) {
+        add("single_direction",
+            fmt::format("stage {} has {} directions; give each a source of its own, or remove it",
+                        source->name(), directions));
+      }
+    }
     if (source != nullptr && source->has_bitext_source() &&
         source->bitext_source().compat() != own.compat()) {
       add("compat", fmt::format("compat is {}, and that of stage {} {}; give both the same",

@@ -203,6 +203,8 @@ class EpochPlanner final : public Stage {
   [[nodiscard]] std::uint64_t cut_of_epoch(const Step& step) const noexcept;
 
   [[nodiscard]] bool is_over(const Step& step);
+  // Whether it can be over because of a message.
+  [[nodiscard]] bool is_stranded(const Step& step) const noexcept;
   [[nodiscard]] std::uint64_t used_batches(const Step& step) const noexcept;
   // What makes the plan of a task.
   [[nodiscard]] PlanSettings settings_of(const PlanTask& task) const;
@@ -224,6 +226,10 @@ class EpochPlanner final : public Stage {
 
   void seek(Step& step, const EpochPlannerControlRequest& request,
             EpochPlannerControlResponse& answer) noexcept;
+  // Batches of an epoch, those that are dropped included; nullopt: its plan is not there.
+  [[nodiscard]] std::optional<std::uint64_t> batches_of(const Step& step,
+                                                        const PlanTask& task) const noexcept;
+  void look(Step& step, const PlanTask& task, EpochPlannerControlResponse& answer) noexcept;
   void change_weights(Step& step, const EpochPlannerControlRequest& request,
                       EpochPlannerControlResponse& answer) noexcept;
   // Weights of a message in the order of the directions; what is wrong with them, or "".
@@ -266,6 +272,8 @@ class EpochPlanner final : public Stage {
   std::uint64_t turn_ = 0;
   std::uint32_t percent_ = 0;
   std::string complaint_;
+  std::optional<PlanTask> looked_for_;  // its plan is made before others
+  std::chrono::steady_clock::time_point look_until_{};
   std::chrono::steady_clock::time_point again_at_{};  // after a plan that could not be made
   std::uint64_t empty_epochs_ = 0;                    // one behind the other
 

@@ -135,26 +135,32 @@ class Planning {
   [[nodiscard]] NumpyRandom pass_random() const {
     return ours() ? random_of(Purpose::kPass, shape_.pass) : sampling_random();
   }
+  // The epoch in which fairseq has made the iterator of the data set.
+  [[nodiscard]] std::uint64_t made_in() const noexcept {
+    if (settings_.validation) return 1;
+    return settings_.cut_once && !settings_.sampling.sharded ? task_.chain.epoch : task_.epoch;
+  }
   [[nodiscard]] std::uint64_t seed_of_epoch() const noexcept {
     return settings_.update_ordered_indices_seed && !settings_.validation
-               ? settings_.seed + task_.epoch
+               ? settings_.seed + made_in()
                : settings_.seed;
   }
   [[nodiscard]] NumpyRandom ties_random() const {
-    return ours() ? random_of(Purpose::kTies, seeding_epoch())
-                  : NumpyRandom(static_cast<std::uint32_t>(seed_of_epoch()));
+    if (ours()) return random_of(Purpose::kTies, seeding_epoch());
+    return NumpyRandom(
+        static_cast<std::uint32_t>(seed_of_epoch() + (settings_.cut_once ? made_in() : 0)));
   }
   [[nodiscard]] NumpyRandom batches_random() const {
     return ours() ? random_of(Purpose::kBatches, task_.epoch)
                   : NumpyRandom(static_cast<std::uint32_t>(seed_of_epoch() + task_.epoch));
   }
 
-  // Whether chance decides about sentences of equal lengths. In validation only fairseq does so,
-  // with a direction by itself, and where tokens stand in the places of `</s>`.
+  // Whether chance decides about sentences of equal lengths. In validation only fairseq does so, in
+  // the sets of a direction by itself, and where tokens stand in the places of `</s>`.
   [[nodiscard]] bool is_by_chance() const noexcept {
     if (!settings_.validation) return true;
     if (ours()) return false;
-    return catalogue_.directions.size() == 1 ||
+    return settings_.single_direction ||
            std::ranges::any_of(catalogue_.directions, [](const CorpusDirection& direction) {
              return std::ranges::any_of(direction.shards, [](const BitextShard& shard) {
                return std::ranges::any_of(shard, &BitextFiles::replaces_eos);

@@ -32,6 +32,9 @@ struct PlanSettings {
   bool one_dataset_per_batch = false;
   std::uint64_t curriculum = 0;
   bool validation = false;
+  bool single_direction = false;  // validation of fairseq's sets of a direction by itself
+  // fairseq's RoundRobin: batches are cut when a data set's iterator is made.
+  bool cut_once = false;
   // The most sentences that are numbered with 32 bits.
   std::uint64_t narrow_max = std::numeric_limits<std::uint32_t>::max();
 };

@@ -452,7 +452,7 @@ void ChunkWindow::control(Step& step, const StageControlRequest& request,
     set_anchor(step, newest);
     step.store(state_.since_anchor, 0);
     step.gauge(chunks_since_anchor_, 0);
-    answer.set_chunk_anchor(newest);
+    answer.set_chunk_anchor(newest.substr(0, kAnchorBytes));
     return;
   }
   if (asked.has_set_chunk_anchor()) set_anchor(step, asked.set_chunk_anchor());

@@ -222,7 +222,7 @@ constexpr BitextCapacity kWide{.rows = 1 << 20,
                                .target_positions = 4096};
 
 template <typename Token>
-Lists written(const BitextCollate& batch) {
+Lists written(BitextCollate& batch) {
   // What is not written shows, and so does what is written behind an array.
   constexpr std::int64_t kUnwritten = -7;
   const std::uint64_t rows = batch.rows();
@@ -235,14 +235,17 @@ Lists written(const BitextCollate& batch) {
   lists.source_lang_id.resize(rows);
   lists.target_lang_id.resize(rows);
   lists.direction.resize(rows);
-  batch.write<Token>({.id = lists.id.data(),
-                      .source = source.data(),
-                      .source_lengths = lists.source_lengths.data(),
-                      .previous = previous.data(),
-                      .target = target.data(),
-                      .source_lang_id = lists.source_lang_id.data(),
-                      .target_lang_id = lists.target_lang_id.data(),
-                      .direction = lists.direction.data()});
+  // A row that is left out makes the others be written anew.
+  if (!batch.write<Token>({.id = lists.id.data(),
+                           .source = source.data(),
+                           .source_lengths = lists.source_lengths.data(),
+                           .previous = previous.data(),
+                           .target = target.data(),
+                           .source_lang_id = lists.source_lang_id.data(),
+                           .target_lang_id = lists.target_lang_id.data(),
+                           .direction = lists.direction.data()})) {
+    return written<Token>(batch);
+  }
   for (const auto* array : {&source, &previous, &target}) EXPECT_EQ(array->back(), kUnwritten);
   lists.source.assign(source.begin(), source.end() - 1);
   lists.previous.assign(previous.begin(), previous.end() - 1);
@@ -374,7 +377,7 @@ Lists plainly_collated(const BatchPlan& plan, const std::vector<Pair>& pairs,
       if (part.encoder_token != kNoToken) source.insert(source.begin(), part.encoder_token);
       if (part.decoder_token != kNoToken) target.insert(target.begin(), part.decoder_token);
     }
-    by_direction = by_direction || part.replaces_eos != 0;
+    by_direction = by_direction || part.replaces_eos == kEosByDirection;
     source_width = std::max(source_width, source.size());
     target_width = std::max(target_width, target.size());
     rows.push_back({static_cast<std::int64_t>(row.index), source, target, &part});
@@ -435,6 +438,7 @@ TEST(BitextCollate, GivesWhatAnObviousCollationGives) {
   for (int i = 0; i < 400; ++i) {
     SCOPED_TRACE(i);
     const bool replaces = random() % 4 == 0;
+    const bool once = random() % 2 == 0;
     std::vector<Pair> pairs;
     BatchPlanMaker maker;
     const std::uint64_t parts = 1 + random() % 5;
@@ -455,7 +459,7 @@ TEST(BitextCollate, GivesWhatAnObviousCollationGives) {
       part.encoder_token = maybe(random() % 9 == 0 ? 1 : 70000 + p);
       part.decoder_token = maybe(random() % 9 == 0 ? 1 : 80000 + p);
       part.source_tag = random() % 4 == 0 ? 90000 : kNoToken;
-      part.replaces_eos = replaces ? 1 : 0;
+      part.replaces_eos = replaces ? once ? kEosOfOne : kEosByDirection : kEosStays;
       part.truncate_source = random() % 4 == 0 ? 2 + static_cast<std::uint32_t>(random() % 20) : 0;
       part.source_lang_id = 1 + p;
       part.target_lang_id = 100 + p;
@@ -505,8 +509,9 @@ struct Small {
     const std::string bytes = maker.bytes();
     BitextCollate batch(padding, capacity);
     batch.gather(read_plan(bytes), files_of(pairs));
+    Lists lists = written<std::int64_t>(batch);
     skipped.assign(batch.skipped().begin(), batch.skipped().end());
-    return written<std::int64_t>(batch);
+    return lists;
   }
   std::vector<BitextCollate::Skipped> skipped = {};
 };
@@ -581,6 +586,78 @@ TEST(BitextCollate, NoRowsAreABatchToo) {
   EXPECT_THAT(lists.id, IsEmpty());
   EXPECT_EQ(lists.source_width, 0U);
   EXPECT_EQ(lists.target_width, 0U);
+}
+
+// ---- ids that are none
+
+TEST(BitextCollate, ARowWithAnIdBeyondTheDictionaryIsLeftOut) {
+  Small small({{10, 2}, {10, 11, 100, 2}, {11, 2}, {99, 2}},
+              {{20, 2}, {20, 2}, {20, 21, 22, 23, 120, 2}, {20, 119, 2}});
+  small.part().source_symbols = 100;
+  small.part().target_symbols = 120;
+  const Lists lists = small.collated();
+  EXPECT_THAT(lists.id, ElementsAre(0, 3));
+  EXPECT_THAT(lists.source, ElementsAre(10, 2, 99, 2));
+  EXPECT_THAT(lists.target, ElementsAre(20, 2, 1, 20, 119, 2));
+  EXPECT_EQ(lists.target_tokens, 5U);
+  ASSERT_THAT(small.skipped, SizeIs(2));
+  EXPECT_EQ(small.skipped[0].row, 1U);
+  EXPECT_EQ(small.skipped[0].why, BitextCollate::Skip::kNoSymbol);
+  EXPECT_FALSE(small.skipped[0].target);
+  EXPECT_EQ(small.skipped[1].row, 2U);
+  EXPECT_TRUE(small.skipped[1].target);
+}
+
+TEST(BitextCollate, ABatchOfNothingButIdsBeyondTheDictionaryIsEmpty) {
+  Small small({{10, 2}, {11, 2}}, {{20, 2}, {21, 2}});
+  small.part().source_symbols = 5;
+  EXPECT_THAT(small.collated().id, IsEmpty());
+  EXPECT_THAT(small.skipped, SizeIs(2));
+}
+
+// Wherever it stands in a sentence of whatever type, for all kernels.
+TEST(BitextCollate, OneIdBeyondTheDictionaryIsFoundAnywhere) {
+  constexpr std::pair<TokenCode, std::int64_t> kCodesAndForeign[] = {
+      {TokenCode::kUint8, 255},
+      {TokenCode::kInt8, -1},
+      {TokenCode::kUint16, 65535},
+      {TokenCode::kInt16, -7},
+      {TokenCode::kUint32, 5000},
+      {TokenCode::kInt32, -2147483647},
+      {TokenCode::kUint64, std::int64_t{1} << 40},
+      {TokenCode::kInt64, (std::int64_t{1} << 32) + 5}};
+  const TempFiles files;
+  for (const auto& [code, foreign] : kCodesAndForeign) {
+    for (std::size_t length = 1; length <= 40; ++length) {
+      const std::size_t at = length * 7 % length;
+      for (const std::size_t place : {std::size_t{0}, at, length / 2, length - 1}) {
+        Sentences sources(2, std::vector<std::int64_t>(length, 99));
+        sources[1][place] = foreign;
+        std::vector<Pair> pairs;
+        pairs.push_back(make_pair_of_files(files, "pair", sources, sources, code));
+        BatchPlanMaker maker;
+        BatchPlanPart& part = maker.add_part(0, 2, "", "");
+        maker.add_row(0, 0);
+        maker.add_row(0, 1);
+        for (const bool target : {false, true}) {
+          part.source_symbols = target ? 0 : 100;
+          part.target_symbols = target ? 100 : 0;
+          const std::string bytes = maker.bytes();
+          for (const Kernel kernel : kAllKernels) {
+            if (!kernel_supported(kernel)) continue;
+            for (const bool compact : {false, true}) {
+              BitextCollate batch({}, kWide, kernel);
+              batch.gather(read_plan(bytes), files_of(pairs));
+              const Lists lists =
+                  compact ? written<std::int32_t>(batch) : written<std::int64_t>(batch);
+              ASSERT_THAT(lists.id, ElementsAre(0)) << length << " " << place << " " << target;
+              ASSERT_EQ(batch.skipped()[0].target, target);
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 // ---- what does not fit

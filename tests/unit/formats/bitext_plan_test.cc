@@ -234,6 +234,28 @@ TEST(Shapes, FairseqChangesShardsOneVirtualEpochLate) {
   EXPECT_EQ(resumed.drawn_in, 4U);
 }
 
+// Of our rules: how late an epoch is does not decide how long its shape takes.
+TEST(Shapes, OursComeAgainWithTheShards) {
+  SamplingSettings settings;
+  settings.method = SamplingMethod::kTemperature;
+  settings.virtual_epoch_size = 37;
+  const std::vector<ShardSizes> directions = {{100, 50}, {30}, {10, 200, 30}};
+  std::vector<EpochShape> period;
+  for (std::uint64_t epoch = 3;; ++epoch) {
+    period.push_back(epoch_shape(settings, directions, {3, 5}, epoch));
+    if (period.back().pass == 5 + 6) break;
+  }
+  const std::uint64_t epochs = period.size() - 1;
+  ASSERT_GT(epochs, 12U);
+  for (const std::uint64_t epoch : {epochs + 3, 5 * epochs + 7, std::uint64_t{10'000'000}}) {
+    EpochShape expected = period[(epoch - 3) % epochs];
+    const std::uint64_t later = (epoch - 3) / epochs * 6;
+    expected.pass += later;
+    expected.drawn_in += later;
+    EXPECT_EQ(epoch_shape(settings, directions, {3, 5}, epoch), expected) << epoch;
+  }
+}
+
 TEST(Shapes, FairseqForgetsLengthsAtAResume) {
   SamplingSettings settings;
   settings.rules = BitextRules::kNllb;

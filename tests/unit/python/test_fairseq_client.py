@@ -74,9 +74,17 @@ def ids_of(*plans: Plan) -> list[list[int]]:
     return [plan.ids if plan.kind == 0 else [] for plan in plans]
 
 
-def lay_seek_ready(fake: FakeFeed, there: bytes, here: bytes | None = None) -> None:
-    """The planner's answers to the question where it is, and to the order to go elsewhere."""
+def lay_seek_ready(
+    fake: FakeFeed, there: bytes, here: bytes | None = None, *, looks: bool = True
+) -> None:
+    """The planner's answers to the question where it is, and to the order to go elsewhere.
+
+    looks: Before that it is asked how long the epoch is, as with every state of its middle that
+    has no weights.
+    """
     fake.answer(("plan", planner_says() if here is None else here))
+    if looks:
+        fake.answer(("plan", planner_says(epoch_batches=1000)))
     fake.answer(("plan", there))
 
 
@@ -427,8 +435,8 @@ def test_fairseqs_state_keeps_the_position_of_each_rank(fake: FakeFeed, ranks: R
         assert (itr.n, len(itr)) == (3, 6)
         assert ids(itr) == ids_of(*new[rank::2])
     # Two ranks, and each message took effect once.
-    first, second, *again = fake.calls()
-    assert again == [first, second]
+    first, look, second, *again = fake.calls()
+    assert again == [first, look, second]
     assert (first[0], first[2]) == (None, "epoch_planner_request { }")
     assert (second[0], second[2]) == (
         "plan",
@@ -449,7 +457,7 @@ def test_a_state_of_its_own_is_gone_on_with_by_another_number_of_ranks(
             "weights": {"main:a-b": 0.5, "c-d": 2.0},
         },
     }
-    lay_seek_ready(fake, planner_says(1, batch, generation=1, world=4))
+    lay_seek_ready(fake, planner_says(1, batch, generation=1, world=4), looks=False)
     new = epoch(1, 15, 4, generation=1, begin=batch)
     publish(fake, PLAIN, new)
     for rank, feed in enumerate(ranks(4)):
@@ -525,14 +533,14 @@ def test_without_ranks_the_planners_number_counts(fake: FakeFeed) -> None:
     lay_seek_ready(fake, planner_says(1, 9, generation=1, world=3), planner_says(world=3))
     with fake.attach() as feed:
         fairseq.load_state(feed, {"version": 2, "epoch": 1, "iterations_in_epoch": 3})
-    assert "batch: 9 world_size: 3" in fake.calls()[1][2]
+    assert "batch: 9 world_size: 3" in fake.calls()[-1][2]
 
 
 def test_each_attempt_takes_effect_once_and_another_one_anew(fake: FakeFeed, ranks: Ranks) -> None:
     feeds = ranks(2)
     state = {"version": 2, "epoch": 1, "iterations_in_epoch": 0}
     for attempt in ("a", "b"):
-        lay_seek_ready(fake, planner_says(1, 0, world=2))
+        lay_seek_ready(fake, planner_says(1, 0, world=2), looks=False)
         for feed in feeds:
             fairseq.load_state(feed, state, attempt=attempt)
     keys = [key for _, key, _ in fake.calls()]
@@ -548,7 +556,7 @@ def test_one_rank_alone_draws_its_own_attempts(fake: FakeFeed) -> None:
     state = {"version": 2, "epoch": 1, "iterations_in_epoch": 0}
     with fake.attach() as feed:
         for _ in range(2):
-            lay_seek_ready(fake, planner_says(1, 0))
+            lay_seek_ready(fake, planner_says(1, 0), looks=False)
             fairseq.load_state(feed, state)
     assert len({key for _, key, _ in fake.calls()}) == 4
 
@@ -606,8 +614,8 @@ def test_under_torch_distributed_rank_0_draws_the_attempt_for_all(
     for rank in (0, 1):
         seen = (tmp_path / f"rank{rank}").read_text().splitlines()
         assert seen == [str(ids_of(*plans[0][rank::2]))] * 2
-    # A question and an order for each state, from both ranks with one key.
-    assert len(fake.calls()) == 8 and len({key for _, key, _ in fake.calls()}) == 4
+    # Two questions and an order for each state, from both ranks with one key.
+    assert len(fake.calls()) == 12 and len({key for _, key, _ in fake.calls()}) == 6
 
 
 @pytest.mark.parametrize("newer", [0, 1], ids=["this generation", "a later one"])
@@ -759,7 +767,7 @@ def test_a_state_from_before_weights_take_effect_brings_them(fake: FakeFeed, of_
             "updates_from": None,
         },
     }
-    lay_seek_ready(fake, planner_says(1, 2, generation=1))
+    lay_seek_ready(fake, planner_says(1, 2, generation=1), looks=False)
     of_first = epoch(1, 9, generation=1, begin=2, end=end[1])
     of_second = epoch(2, 8, generation=1, end=end[2])
     publish(fake, PLAIN, of_first + of_second + epoch(3, 1, generation=1))
@@ -791,7 +799,7 @@ def test_weights_behind_others_that_are_to_come_are_warned_of(fake: FakeFeed) ->
             "updates_from": None,
         },
     }
-    lay_seek_ready(fake, planner_says(1, 0, generation=1))
+    lay_seek_ready(fake, planner_says(1, 0, generation=1), looks=False)
     publish(fake, PLAIN, epoch(1, 1, generation=1))
     with fake.attach() as feed:
         epochs = EpochIterator(feed)

@@ -750,6 +750,9 @@ def test_validation_of_several_directions() -> None:
 def test_validation_of_one_direction() -> None:
     changes = {"validation": True, "subsets": ["valid"], "lang_pairs": ["eng_Latn-tur_Latn"]}
     epoch = Reference(example("a_concat", seed=3, **changes)).epoch(2)
+    assert epoch.order == sorted(range(40), key=lambda x: (*epoch.sizes[x], x))
+    changes["single_direction"] = True
+    epoch = Reference(example("a_concat", seed=3, **changes)).epoch(2)
     place = {x: i for i, x in enumerate(np.random.RandomState(3).permutation(40).tolist())}
     assert epoch.order == sorted(range(40), key=lambda x: (*epoch.sizes[x], place[x]))
     with pytest.raises(Refused, match="longer"):

@@ -600,6 +600,16 @@ EpochPlannerControlRequest seek_to(std::uint64_t epoch, std::uint64_t batch,
   return request;
 }
 
+EpochPlannerControlRequest weights_of(const std::vector<double>& weights) {
+  constexpr std::array kKeys = {"eng_Latn-tur_Latn", "eng_Latn-hin_Deva", "fra_Latn-eng_Latn"};
+  EpochPlannerControlRequest request;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    request.add_weights()->set_key(kKeys[i]);
+    request.mutable_weights(static_cast<int>(i))->set_weight(weights[i]);
+  }
+  return request;
+}
+
 TEST_F(Talking, GoesOnWhereItIsTold) {
   const std::vector<Planned> whole = plans_of(run_planner(
       example_corpus(false), {.planner = "max_tokens: 300", .feed = "seed: 9 epochs: 4"}));
@@ -644,9 +654,63 @@ TEST_F(Talking, RefusesWhatThereIsNot) {
   EXPECT_THAT(got(), Each(::testing::Field(&Planned::generation, 0U)));
 }
 
+TEST_F(Talking, APlaceBeyondAnEpochThatIsKnownIsRefused) {
+  start("max_tokens: 300 world_size: 2");
+  take(5);
+  const std::uint64_t batches = ask({}).batches();
+  ASSERT_GT(batches, 20U);
+  const std::uint64_t beyond = batches + batches % 2;
+  EXPECT_THAT(ask(seek_to(1, beyond)).error(),
+              HasSubstr(fmt::format("epoch 1 has {} batches, and batch {}", batches, beyond)));
+  EXPECT_EQ(ask({}).generation(), 0U);
+  EXPECT_EQ(ask(seek_to(1, beyond - 1)).error(), "");
+  EXPECT_EQ(ask({}).generation(), 1U);
+}
+
+// Whoever asks how long an epoch is before he goes there moves nothing.
+TEST_F(Talking, AnEpochCanBeLookedAtBefore) {
+  for (const std::uint64_t epoch : {1U, 2U, 7U}) {
+    start("max_tokens: 300 world_size: 2 compat: NLLB sampling_method: TEMPERATURE");
+    take(3);
+    EpochPlannerControlRequest look = seek_to(epoch, 4);
+    look.mutable_seek()->set_only_look(true);
+    EpochPlannerControlResponse answer;
+    ASSERT_TRUE(rig->run_until([&] {
+      answer = ask(look);
+      return answer.has_epoch_batches() || !answer.error().empty();
+    }));
+    EXPECT_EQ(answer.error(), "");
+    EXPECT_EQ(answer.generation(), 0U);
+    EXPECT_EQ(ask({}).epoch(), 1U);
+    take(2);
+    EpochPlannerControlRequest beyond = seek_to(epoch, answer.epoch_batches() + 2);
+    EXPECT_THAT(ask(beyond).error(), HasSubstr("is beyond them"));
+    EXPECT_EQ(ask(seek_to(epoch, 4)).error(), "");
+    take(30);
+    const std::vector<Planned> plans = got();
+    const auto first = std::ranges::find(plans, 1U, &Planned::generation);
+    ASSERT_NE(first, plans.end());
+    EXPECT_EQ(first->epoch, epoch);
+    EXPECT_EQ(first->batch, 4U);
+  }
+}
+
+// Nor does it keep anything from going on.
+TEST_F(Talking, WhatWasLookedAtNeedNotBeGoneTo) {
+  start("max_tokens: 300");
+  take(3);
+  EpochPlannerControlRequest look = seek_to(9, 4);
+  look.mutable_seek()->set_only_look(true);
+  ask(look);
+  take(20);
+  EXPECT_EQ(got().back().epoch, 1U);
+  EXPECT_EQ(ask(seek_to(2, 0)).error(), "");
+  take(20);
+  EXPECT_EQ(got().back().epoch, 2U);
+}
+
 TEST_F(Talking, AnEpochThatIsTooShortIsFollowedByTheNext) {
   start("max_tokens: 300");
-  take(2);
   EXPECT_EQ(ask(seek_to(1, 1000000)).error(), "");
   take(40);
   const std::vector<Planned> plans = got();
@@ -690,16 +754,6 @@ TEST_F(Talking, WeightsChangeFromABatchOn) {
     EXPECT_EQ(got()[21].kind, BatchKind::kStandIn);
     EXPECT_EQ(got()[22].epoch, 2U);
   }
-}
-
-EpochPlannerControlRequest weights_of(const std::vector<double>& weights) {
-  constexpr std::array kKeys = {"eng_Latn-tur_Latn", "eng_Latn-hin_Deva", "fra_Latn-eng_Latn"};
-  EpochPlannerControlRequest request;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    request.add_weights()->set_key(kKeys[i]);
-    request.mutable_weights(static_cast<int>(i))->set_weight(weights[i]);
-  }
-  return request;
 }
 
 // What a run gives in which weights were changed is given by one that is told of it at once.
@@ -826,6 +880,30 @@ std::map<std::uint32_t, int> directions_in(const std::vector<Planned>& plans, st
     for (const Sentence& row : plan.rows) ++count[row.first];
   }
   return count;
+}
+
+// With so many ranks an epoch has no batch for any of them; another message helps.
+TEST_F(Talking, WhereThereIsNothingAnotherMessageIsWaitedFor) {
+  start("max_tokens: 300 compat: NLLB");
+  take(3);
+  ASSERT_EQ(ask(seek_to(2, 0, 4096)).error(), "");
+  const auto says = [this] { return rig->note("plan").find("no batch in any shard"); };
+  ASSERT_TRUE(rig->run_until([&] {
+    rig->allow("out", 4096);
+    return says() != std::string::npos;
+  }));
+  EXPECT_FALSE(rig->finished(rig->lanes_of("plan").front()));
+  ASSERT_EQ(ask(seek_to(3, 2, 3)).error(), "");
+  ASSERT_TRUE(rig->run_until([&] {
+    rig->allow("out", 4096);
+    const std::vector<Planned> plans = got();
+    return !plans.empty() && plans.back().generation == 2 && plans.back().batch > 5;
+  }));
+  const std::vector<Planned> plans = got();
+  const auto first = std::ranges::find(plans, 2U, &Planned::generation);
+  EXPECT_EQ(first->epoch, 3U);
+  EXPECT_EQ(first->batch, 2U);
+  EXPECT_EQ((first - plans.begin()) % 3, 0);
 }
 
 // A plan that was made with weights which a seek has forgotten is of no use to others.
