@@ -457,8 +457,8 @@ class DataLoader {
     started_ = true;
     others_.clear();
     feed_.reset();
-    if (child_ > 0 && pid_ != ::getpid()) {  // of the process that this one was forked from
-      keeper_.detach();
+    if (pid_ >= 0 && pid_ != ::getpid()) {  // all of it is of the process this one was forked from
+      if (keeper_.joinable()) keeper_.detach();
       child_ = -1;
       dir_.clear();
     }
@@ -580,6 +580,7 @@ class DataLoader {
             RF_IO, "no directory can be made for the loader: " + std::string(std::strerror(errno)));
       }
       dir_ = dir;
+      pid_ = ::getpid();
     }
     std::ofstream file(dir_ / name, std::ios::binary);
     file.write(content.data(), static_cast<std::streamsize>(content.size()));
@@ -622,8 +623,7 @@ class DataLoader {
     const std::string file = (dir_ / "loader.textproto").string();
     const std::string place = "control.directory=" + dir_.string();
     const std::string log = (dir_ / "supervisor.log").string();
-    pid_ = ::getpid();
-    const int self = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
+    const int self = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
     if (self < 0) {
       throw ClientError(RF_IO, "the supervisor cannot be told of this process: " +
                                    std::string(std::strerror(errno)));
@@ -682,7 +682,7 @@ class DataLoader {
   std::string first_alias_;
   std::mutex attaching_;
   std::map<std::string, Feed, std::less<>> others_;  // by alias, attached when first asked for
-  pid_t pid_ = -1;                                   // who has started
+  pid_t pid_ = -1;                                   // who has made the directory
   pid_t child_ = -1;
   std::thread keeper_;
   std::promise<int> ended_;

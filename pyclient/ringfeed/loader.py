@@ -64,7 +64,7 @@ class _Supervisor:
             f"control.directory={self.directory}",
         ]
         self._child: subprocess.Popen[bytes] | None = None
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._started = threading.Event()
         threading.Thread(target=self._run, name="ringfeed-supervisor", daemon=True).start()
         self._started.wait()
@@ -87,7 +87,7 @@ class _Supervisor:
                     env=environment,
                     start_new_session=True,
                 )
-        except OSError as error:
+        except (OSError, AttributeError) as error:  # a Python that was built without pidfd_open
             self._error = error
         finally:
             if owner >= 0:

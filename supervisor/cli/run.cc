@@ -2,11 +2,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
+#include <signal.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -56,10 +58,13 @@ class Owner {
  public:
   Owner(int pidfd, const std::string& config_file) : pidfd_(pidfd) {
     if (pidfd < 0) return;
-    // The stages need not know it.
-    if (::fcntl(pidfd, F_SETFD, FD_CLOEXEC) != 0) {
+    // Any other descriptor might say at once that nobody is there. The stages need not know it.
+    const bool other =
+        ::syscall(SYS_pidfd_send_signal, pidfd, 0, nullptr, 0) != 0 && errno == EBADF;
+    if (other || ::fcntl(pidfd, F_SETFD, FD_CLOEXEC) != 0) {
+      static_cast<void>(pidfd_.release());
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--owner-fd {}: {}", pidfd, std::strerror(errno)));
+                  fmt::format("--owner-fd {}: this is no pidfd of a process", pidfd));
     }
     config_file_ = std::filesystem::absolute(config_file);
   }

@@ -13,6 +13,8 @@ import pytest
 from conftest import ROOT, wait_until
 from test_import_lc0 import DATA, small
 
+from ringfeed import _programs
+
 CONFIG = """
 epochs: 0
 stages {{ name: "files" file_path_provider {{ directory: "{directory}" }} }}
@@ -156,3 +158,21 @@ def test_a_process_that_is_killed_in_the_midst_of_a_start_leaves_nothing(trainer
     wait_until(lambda: "ringfeed" in trainer.others().values(), "a supervisor")
     trainer.process.kill()
     trainer.nothing_is_left()
+
+
+@pytest.mark.parametrize("descriptor", ["0", "77"])
+def test_only_a_process_can_own_a_feed(
+    games: lc0_data.Manifest, tmp_path: Path, descriptor: str
+) -> None:
+    config = tmp_path / "config.textproto"
+    config.write_text(CONFIG.format(directory=games.directory))
+    run = subprocess.run(
+        [str(_programs.find("ringfeed")), "run", str(config), "--owner-fd", descriptor],
+        env=dict(os.environ, RINGFEED_SOCKET_DIR=str(tmp_path / "sockets")),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 1
+    assert f"--owner-fd {descriptor}: this is no pidfd of a process" in run.stderr
+    assert config.exists()

@@ -348,7 +348,11 @@ TEST(CppLoader, NothingIsLeftOfAProcessThatIsKilled) {
 }
 
 TEST(CppLoader, AForkedCopyThatGoesEndsNothing) {
-  const pid_t child = with_loader([](ringfeed::DataLoader& loader) {
+  ringfeed::DataLoader not_started({}, kProgram);
+  add_pipeline(not_started);
+  const std::filesystem::path dir = not_started.socket_dir();
+  const pid_t child = with_loader([&](ringfeed::DataLoader& loader) {
+    not_started.stop();
     const pid_t copy = ::fork();
     if (copy == 0) {
       loader.stop();
@@ -364,6 +368,7 @@ TEST(CppLoader, AForkedCopyThatGoesEndsNothing) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+  EXPECT_TRUE(std::filesystem::exists(dir));
 }
 
 TEST(CppLoader, AProgramThatIsMissingIsNamed) {
