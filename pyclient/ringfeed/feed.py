@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import os
@@ -18,7 +19,7 @@ from typing import Any
 from . import _control, _native, _states
 from ._transfers import Transfers
 from .batch import Batch
-from .errors import FeedEnd, FeedTimeout, InvalidRequest, RingfeedError
+from .errors import FeedEnd, FeedIOError, FeedTimeout, InvalidRequest, RingfeedError
 from .schema import Schema
 
 # Longest stay in C, in milliseconds, before Python may run signal handlers. Data is not delayed by
@@ -26,6 +27,8 @@ from .schema import Schema
 _SLICE_MS = 100
 # Who has waited in vain for so many seconds asks the supervisor why.
 _ASK_S = 1.0
+# Longest wait for the totals at the end of a feed, in seconds.
+_TOTALS_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class Feed:
         self.timeout_s = timeout_s
         self.view = view
         self.end_reason: str | None = None
+        self._totals: dict[str, Any] | None = None  # as the supervisor had them at the end
         self._on_wait = on_wait
         try:
             self._schema = Schema.of(handle)
@@ -254,6 +258,8 @@ class Feed:
                 if self._on_wait is not None:
                     self._on_wait()
             elif status == _native.END:
+                if self.end_reason is None:
+                    self._keep_totals()
                 self.end_reason = text
                 raise FeedEnd(
                     f"feed {self.name}: closed, group {self.group} has had every batch: {text}"
@@ -343,13 +349,38 @@ class Feed:
         Returns:
             A MetricsReply (proto/metrics.proto) as dictionaries, lists and numbers, by the names of
             its fields: ``["total"]["stage_metrics"][i]``, and ``["windows"][w]`` with
-            ``seconds_covered`` and ``metrics``. Fields without a value are left out.
+            ``seconds_covered`` and ``metrics``. Fields without a value are left out. When the feed
+            is over, what it was when next() said so.
         Raises:
-            FeedIOError: The supervisor does not answer.
+            FeedIOError: The supervisor does not answer, and has not at the end of the feed.
         """
         if self._socket_path is None:
             raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
-        return _control.metrics(self._socket_path)
+        if self._totals is None:
+            return _control.metrics(self._socket_path)
+        if not self._is_over():  # another output may go on
+            try:
+                self._totals = _control.metrics(self._socket_path)
+            except FeedIOError:
+                pass
+        return copy.deepcopy(self._totals)
+
+    def _is_over(self) -> bool:
+        """Of a member that has met the end: is it that of the whole feed, with all its outputs?"""
+        try:
+            stats = self.stats()
+        except RingfeedError:
+            return True
+        return stats.output == "" or stats.phase == "ended"
+
+    def _keep_totals(self) -> None:
+        """The supervisor waits a moment for this question, and is gone afterwards."""
+        if self._socket_path is None:
+            return
+        try:
+            self._totals = _control.metrics(self._socket_path, _TOTALS_S)
+        except RingfeedError:
+            pass  # it is gone already: metrics() says so
 
     def why(self) -> list[Bottleneck]:
         """Who limits the feed, for each of its outputs; from the last ten seconds at most.
@@ -390,8 +421,9 @@ class Feed:
         members there is no position of one's own: those batches that this member held are passed
         over when they come again.
 
-        A position that the feed has not reached is taken from a state that is, field for field, what
-        state_dict() made: then the feed was resumed from an earlier snapshot, and will reach it.
+        A position that the feed has not reached is taken from a state that is, field for field,
+        what state_dict() made: then the feed was resumed from an earlier snapshot, and will reach
+        it.
 
         Raises:
             InvalidRequest: No state, or a damaged one; it is of another feed, another run of it,
@@ -425,7 +457,7 @@ class Feed:
         The new place is taken before the old one is left: a group may be gone with its last member.
         """
         if self._ahead:
-            # It is in nobody's hands, but claimed. A copy of it stays the next one if all goes wrong.
+            # It is in nobody's hands, but claimed. A copy stays the next one if all goes wrong.
             batch, lease = self._ahead[0]
             held = lease()
             if held is not None:
@@ -459,8 +491,8 @@ class Feed:
             self.pin()
         if goes_on_with > position:
             raise InvalidRequest(
-                f"{where}: batches from {position} on have been worked on since the state was saved, "
-                f"the next one is {goes_on_with}: {_ELSEWHERE}"
+                f"{where}: batches from {position} on have been worked on since the state was "
+                f"saved, the next one is {goes_on_with}: {_ELSEWHERE}"
             )
         self._ahead.clear()
 

@@ -176,6 +176,7 @@ class DataLoader:
         self._view = view
         self._supervisor: _Supervisor | None = None
         self._feed: Feed | None = None  # of the first output
+        self._stopped: Feed | None = None  # the same, after stop()
         self._first_alias = ""
         self._others: dict[str, Feed] = {}  # by alias, attached when first asked for
         self._attaching = threading.Lock()
@@ -412,14 +413,14 @@ class DataLoader:
 
         Returns:
             A MetricsReply (proto/metrics.proto) as dictionaries, lists and numbers, by the names of
-            its fields.
+            its fields. When the run is over, also after stop(), what they were then.
         Raises:
             FeedIOError: The supervisor does not answer.
         """
-        supervisor = self._supervisor
-        if supervisor is None:
+        feed = self._feed or self._stopped
+        if feed is None:
             raise FeedDetached("the loader is not running: call start() first")
-        return _control.metrics(supervisor.socket_path)
+        return feed.metrics()
 
     def status(self) -> dict[str, Any]:
         """What `ringfeed status --json` says: stages, lanes, rings, rates, restarts, trainers.
@@ -452,6 +453,7 @@ class DataLoader:
         killed.
         """
         feed, self._feed = self._feed, None
+        self._stopped = feed or self._stopped
         with self._attaching:
             feeds = [*self._others.values(), *([feed] if feed is not None else [])]
             self._others = {}

@@ -13,6 +13,10 @@ namespace ringfeed::process {
 // being started meets an end and not a missing feed.
 inline constexpr std::uint64_t kEmptyFeedMs = 10'000;
 
+// A feed whose trainers have had all their batches stays so much longer while one of them is a
+// member still, so that it can ask for the totals.
+inline constexpr std::uint64_t kTotalsMs = 1'000;
+
 struct LingerFacts {
   bool draining = false;  // somebody has asked for the end
   std::uint64_t now_ms = 0;

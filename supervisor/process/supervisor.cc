@@ -195,7 +195,10 @@ void Supervisor::make_workers() {
     hooks.on_lost = [this](const std::string& reason) { fail(reason); };
     hooks.on_line = [this](std::string_view line) { talk_.line(line); };
     hooks.on_event = [this](std::string_view level, std::string_view name,
-                            const std::string& values) { event(level_of(level), name, values); };
+                            const std::string& values) {
+      if (name == "worker_died" || name == "idle_worker_died") ++deaths_;
+      event(level_of(level), name, values);
+    };
     hooks.on_refused = [this, g](const std::string& reason) {
       event(metrics::Level::kWarn, "worker_refused", "reason=" + in_quotes(reason));
       answer_restarts(memory_.layout().groups[g].name, reason);
@@ -332,6 +335,7 @@ void Supervisor::serve() {
   event(status_ == 0 ? metrics::Level::kInfo : metrics::Level::kError,
         status_ == 0 ? "feed_ended" : "feed_failed",
         fmt::format("batches={} reason={}", memory_.batches_published(), in_quotes(reason_)));
+  talk_.say(totals_text());
 }
 
 // The feed of a supervisor that has died: lanes and trainers may have gone on without one, or not.
@@ -504,6 +508,36 @@ std::string Supervisor::counts_text() const {
   return text.empty() ? "nothing was counted" : text;
 }
 
+// What the feed came to, for the person who started it: a line for itself and one for each stage
+// that has counted anything.
+std::string Supervisor::totals_text() const {
+  StatusReply status;
+  metrics::fill_stages(memory_, run_.plan,
+                       std::vector<metrics::GroupFacts>(memory_.layout().groups.size()), status);
+  std::string text =
+      fmt::format("feed {}: {} batches in {:.1f} s, {} {}", run_.config.feed(),
+                  memory_.batches_published(), static_cast<double>(now_ms() - started_ms_) / 1e3,
+                  deaths_, deaths_ == 1 ? "death of a stage" : "deaths of stages");
+  for (const StageStatus& stage : status.stages()) {
+    std::vector<std::string> facts;
+    for (const CounterStatus& counter : stage.counters()) {
+      if (counter.value() == 0) continue;
+      facts.push_back(fmt::format("{}={}", counter.name(), counter.value()));
+    }
+    if (!facts.empty()) text += fmt::format("\n  {}: {}", stage.name(), fmt::join(facts, ", "));
+  }
+  return text;
+}
+
+// Everybody has had everything. A trainer that has just been told of the end asks for the totals,
+// and gets them; one that does not is not waited for long.
+bool Supervisor::totals_awaited() {
+  if (!any_trainer()) return false;
+  if (needless_ms_ == 0) needless_ms_ = now_ms();
+  lingers_for_ = "trainers are told of the end";
+  return now_ms() < needless_ms_ + kTotalsMs;
+}
+
 // Every lane is at its end: what is published stays, until everyone has had it.
 void Supervisor::linger() {
   if (run_.config.epochs() > 0 && !draining_ && memory_.batches_published() == 0) {
@@ -628,7 +662,9 @@ void Supervisor::tick() {
   end_unread();
   look_for_stalls();
   follow_configuration();
-  if (stage_ == Stage::kLingering && !snapshot_ && !still_needed()) return finish(0);
+  if (stage_ == Stage::kLingering && !snapshot_ && !still_needed() && !totals_awaited()) {
+    return finish(0);
+  }
   if (stage_ == Stage::kDraining && nobody_takes()) {
     stop(reason_ + "; no trainer is there to take what is on its way");
   }

@@ -121,6 +121,8 @@ class Supervisor {
   [[nodiscard]] std::string progress_text() const;
   [[nodiscard]] std::string waiting_text() const;
   [[nodiscard]] std::string counts_text() const;
+  [[nodiscard]] bool totals_awaited();
+  [[nodiscard]] std::string totals_text() const;
   void log_drain();
   void event(metrics::Level level, std::string_view event, const std::string& values) const;
   void survive(const std::exception& error) noexcept;  // says what a callback has thrown
@@ -229,6 +231,8 @@ class Supervisor {
   int status_ = 0;
   std::uint64_t started_ms_ = 0;
   std::uint64_t ended_ms_ = 0;
+  std::uint64_t needless_ms_ = 0;  // when everybody had had everything; 0: not yet
+  std::uint64_t deaths_ = 0;       // of workers
   std::string reason_;
   std::string lingers_for_;
   std::set<std::size_t> unread_;       // workers whose lanes nobody reads any more

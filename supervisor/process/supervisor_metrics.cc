@@ -54,6 +54,7 @@ void Supervisor::on_metrics(const Request& request, Reply& reply) {
   MetricsReply& out = *reply.mutable_metrics();
   out.set_feed(run_.config.feed());
   out.set_uptime_ms(now_ms() - started_ms_);
+  out.set_deaths(deaths_);
   out.set_sampling_us(static_cast<double>(looking_ns_) / 1e3 / static_cast<double>(looks_));
   metrics::fill_metrics(facts, history_, anchors_, out);
   fill_bottlenecks(facts, out);

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import lc0_data
 import pytest
 from conftest import FeedRun, wait_until
 
@@ -59,6 +64,67 @@ def test_a_run_that_is_over_says_so(make_run: MakeRun) -> None:
             pass
         assert feed.end_reason == "the run is over"
     assert run.wait() == 0, run.text()
+
+
+def totals(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By the stage's name what it has counted."""
+    found = {}
+    for stage in metrics["total"]["stage_metrics"]:
+        (own,) = (part for part in stage.values() if isinstance(part, dict))
+        found[stage["name"]] = own
+    return found
+
+
+def test_the_totals_of_a_run_outlive_it(
+    make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path
+) -> None:
+    directory = tmp_path / "games"
+    shutil.copytree(games.directory, directory)
+    (directory / "damaged.tar").write_bytes(b"no tar")
+    run = make_run(directory, epochs=1).start()
+    with attach(run) as feed:
+        batches = 1
+        feed.next().release()
+        victim = next(iter(run.workers().values()))
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: "worker_died " in run.text(), "the death")
+        for _ in feed:
+            batches += 1
+        # At once or any time later, with the supervisor or without.
+        metrics = feed.metrics()
+        assert metrics["deaths"] == 1 and metrics["uptime_ms"] > 0
+        stages = totals(metrics)
+        assert stages["loader"]["skipped_no_chunks"] + stages["loader"]["skipped_unreadable"] == 1
+        assert sum(stages["tensors"].get(name, 0) for name in ("batches", "rows")) > 0
+        assert run.wait() == 0, run.text()
+        assert feed.metrics() == metrics
+    assert feed.metrics() == metrics
+    text = run.text().splitlines()
+    begins = f"feed lc0: {batches} batches in "
+    (first,) = (i for i, line in enumerate(text) if line.startswith(begins))
+    assert text[first].endswith(" s, 1 death of a stage")
+    assert any(line.startswith("  loader: ") and "skipped_" in line for line in text[first:])
+
+
+def test_the_totals_of_a_loader_outlive_its_run(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(epochs=1)
+    monkeypatch.setenv("RINGFEED_BIN_DIR", str(run.program.parent))
+    loader = ringfeed.DataLoader(run.config.read_text(), timeout_s=60)
+    with pytest.raises(ringfeed.FeedDetached):
+        loader.metrics()
+    loader.start()
+    batches = sum(1 for _ in loader)
+    metrics = loader.metrics()
+    (queue,) = (
+        stage["output_queue_metrics"][0]
+        for stage in metrics["total"]["stage_metrics"]
+        if stage["name"] == "tensors"
+    )
+    assert queue["put_count"] == batches > 0
+    loader.stop()
+    assert loader.metrics() == metrics
 
 
 def test_a_timeout_names_the_group_that_holds_up_the_feed(make_run: MakeRun) -> None:

@@ -110,7 +110,7 @@ def test_the_json_is_that_of_the_message(make_run: MakeRun) -> None:
 
     metrics = wait_until(after_two_seconds, "two seconds of looks")
     assert set(metrics) == {
-        *("feed", "uptime_ms", "total", "windows", "bottlenecks", "sampling_us"),
+        *("feed", "uptime_ms", "total", "windows", "bottlenecks", "sampling_us", "deaths"),
     }
     assert [window["seconds_wanted"] for window in metrics["windows"]] == [1, 10, 60]
     kinds = {
