@@ -266,7 +266,7 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     }
     if (memory_.made_anew(g)) settle_words(g);
     if (group.barred) {
-      group.damage = "before";
+      group.damage = "page";
       set_state(g, GroupState::kDraining);
     } else {
       renew_page(g);
@@ -297,9 +297,13 @@ void ConsumerGroups::renew_page(std::uint32_t g) {
     member.start_ticks = known.start_ticks;
     member.rank = known.rank;
     member.at_most_once = known.at_most_once;
+    // A member that lives may say more than that at any moment.
     const MemberState is = member_state(member);
-    const bool may_say = is == MemberState::kAtEnd || is == MemberState::kLeft;
-    if (member_state(known) != MemberState::kFree && may_say) continue;
+    const bool lives = member_state(known) != MemberState::kFree;
+    const bool sound =
+        lives ? is == MemberState::kLive || is == MemberState::kAtEnd || is == MemberState::kLeft
+              : is == MemberState::kFree;
+    if (sound) continue;
     // release: as in enter() and leave().
     member.state.store(static_cast<std::uint32_t>(member_state(known)), std::memory_order_release);
   }

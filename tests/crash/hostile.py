@@ -1,17 +1,22 @@
-"""Lets hostile clients at a running Lc0 feed, whose stages and supervisor die meanwhile, and audits its honest groups.
+"""Lets hostile clients at a running Lc0 feed, whose stages and supervisor die meanwhile, and audits
+its honest groups.
 
     python tests/crash/hostile.py --hostile 60 [--seed 1] [--files] [--json FILE]
 
-A hostile client is a process of the feed's own user that speaks to the control socket and may attach, as a member of a group of
-its own (one that gives way: a member that keeps its batches in a group that blocks is waited for, by the terms of that group).
-What it does with what it gets is drawn from the seed: random bytes and values that look right over everything that it can map for
-writing; locks of every kind; truncation, holes, seals and leases; claims that are kept; descriptors passed by the hundred; halves of
-messages, false ones, and noise; names that are no names; connections that say nothing. Some come in the names of others. It asks for
-nothing that an operator may ask for (stop, restart, scale, snapshot, messages to stages).
+A hostile client is a process of the feed's own user that speaks to the control socket and may
+attach, as a member of a group of its own (one that gives way: a member that keeps its batches in
+a group that blocks is waited for, by the terms of that group). What it does with what it gets is
+drawn from the seed: random bytes and values that look right over everything that it can map for
+writing; locks of every kind; truncation, holes, seals and leases; claims that are kept;
+descriptors passed by the hundred; halves of messages, false ones, and noise; names that are no
+names; connections that say nothing. Some come in the names of others. It asks for nothing that an
+operator may ask for (stop, restart, scale, snapshot, messages to stages).
 
-Beside them two honest groups, one member and three ranks, read the feed from its first batch to its last. The audit compares with an
-undisturbed run: every batch came to each of them (else lost), once (else repeated), with the right bytes (else torn); and after every
-blow each of them got further batches. No process of the feed may have died but those that were killed here.
+Beside them two honest groups, one member and three ranks, read the feed from its first batch to
+its last, and honest guests come for some batches. The audit compares with an undisturbed run:
+every batch came to each of the two (else lost), once (else repeated), with the right bytes (else
+torn); and after every blow each member got further batches. No process of the feed may have died
+but those that were killed here.
 """
 
 from __future__ import annotations
@@ -81,7 +86,7 @@ libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_l
 
 
 def is_order(message: bytes) -> bool:
-    """Could the supervisor read an operator's order in it? Bytes that could begin one count, wherever they stand."""
+    """Could an operator's order be read in it? Any byte that could begin one counts."""
     return any(field << 3 | 2 | more in message for field in ORDERS for more in (0, 0x80))
 
 
@@ -326,13 +331,23 @@ class Attack:
             assert code in (0, -signal.SIGKILL), f"a hostile client ended with {code}"
 
     def counts(self) -> list[int]:
-        return [len(read_lines(place.out)) for place in self.crowd.places]
+        return [len(read_lines(place.out)) for place in self.crowd.places if not place.guest]
+
+    def visit(self) -> None:
+        """An honest guest comes, has batches, and goes, on one way or the other."""
+        guest = self.crowd.guest()
+        self.crowd.join(guest)
+        wait_until(
+            lambda: self.crowd.over() or len(read_lines(guest.out)) >= 2, "a guest's batches"
+        )
+        os.kill(guest.pid, self.dice.choice([signal.SIGKILL, signal.SIGTERM]))
 
     def must_go_on(self, what: str) -> None:
         """Every honest member gets further batches, whatever goes on."""
         before = self.counts()
         wait_until(
-            lambda: self.crowd.over() or all(now > then for now, then in zip(self.counts(), before)),
+            lambda: self.crowd.over()
+            or all(now > then for now, then in zip(self.counts(), before)),
             f"a batch to each honest member after {what}",
         )
 
@@ -363,7 +378,10 @@ class Attack:
                 self.begin_life()
                 if self.lives % 6 == 0:
                     self.blow()
+                if self.lives % 6 == 3:
+                    self.visit()
             time.sleep(0.01)
+            self.crowd.reap()
         end = time.monotonic() + 60
         while self.living and time.monotonic() < end:
             self.reap()
@@ -389,6 +407,11 @@ def audit(attack: Attack, expected: dict[int, tuple[int, int]]) -> dict[str, int
             found["torn"] += sum(line.checksum != expected.get(line.number) for line in member)
             own = [line.number for line in member]
             found["disorder"] += own != sorted(own)
+    for out in attack.crowd.work.glob("guest*.lines"):
+        lines = read_lines(out)
+        numbers = [line.number for line in lines]
+        found["torn"] += sum(line.checksum != expected.get(line.number) for line in lines)
+        found["disorder"] += any(b != a + 1 for a, b in zip(numbers, numbers[1:]))
     # As many as were killed here, by signal 9; of one that was taken over nobody knows (0).
     deaths = re.findall(r"worker_died .* signal=(\d+) cause=(\w+)", attack.run.text())
     killed = sum(death in (("9", "death"), ("0", "death")) for death in deaths)
@@ -400,7 +423,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--hostile", type=int, default=60, help="hostile clients, one after another")
+    parser.add_argument("--hostile", type=int, default=60, help="hostile clients in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--files", action="store_true", help="with storage.directory")
     parser.add_argument("--pause-ms", type=float, default=20.0, help="honest work per batch")
@@ -455,6 +478,7 @@ def main() -> int:
             "hostile": attack.lives,
             "blows": attack.blows,
             "batches": len(expected),
+            "guests": attack.crowd.guests,
             "groups_barred": run.text().count("damaged="),
             **found,
             "left_behind": left,
@@ -467,8 +491,9 @@ def main() -> int:
         bad = sum(found.values()) + len(left)
         enough = attack.lives >= arguments.hostile
         print(
-            f"hostile: {attack.lives} clients, {sum(attack.blows.values())} blows, {len(expected)} batches to each of "
-            f"{len(HONEST)} groups: {found['lost']} lost, {found['repeated']} repeated, {found['torn']} torn"
+            f"hostile: {attack.lives} clients, {sum(attack.blows.values())} blows, "
+            f"{len(expected)} batches to each of {len(HONEST)} groups: {found['lost']} lost, "
+            f"{found['repeated']} repeated, {found['torn']} torn"
             + ("" if enough else "; the feed ended before all of them had come")
         )
         return 0 if status == 0 and bad == 0 and enough else 1

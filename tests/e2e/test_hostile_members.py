@@ -34,7 +34,7 @@ FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 
 
 def feed_of_two(make_run: MakeRun, extra: str = "") -> tuple[FeedRun, Trainer, RawMember]:
-    """A feed with an honest trainer, and this process as a member of another group, which gives way."""
+    """A feed with an honest trainer, and this process as a member of a group that gives way."""
     run = make_run(epochs=2, extra=GROUPS + extra, slots=12, groups=HONEST).start()
     trainer = run.trainer(group="honest", pause_ms=15, positions=0)
     wait_until(lambda: trainer.batches() >= 2, "the first batches")
@@ -217,7 +217,7 @@ def test_the_supervisors_account_says_whose_a_page_is(
 def test_hostile_clients_harm_no_honest_group(where: list[str]) -> None:
     """The short form of `scripts/crash --hostile`."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "crash" / "hostile.py"), "--hostile=30", *where],
+        [sys.executable, str(ROOT / "tests" / "crash" / "hostile.py"), "--hostile=20", *where],
         capture_output=True,
         text=True,
         timeout=280,

@@ -1,5 +1,5 @@
-"""A member of a consumer group without the client library: it holds what the supervisor gives to a member, and does with it
-what it likes."""
+"""A member of a consumer group without the client library: it holds what the supervisor gives to a
+member, and does with it what it likes."""
 
 from __future__ import annotations
 
