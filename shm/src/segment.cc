@@ -19,6 +19,7 @@
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/large_pages.h"
 #include "ringfeed/shm/layout.h"
+#include "ringfeed/shm/room.h"
 
 namespace ringfeed::shm {
 namespace {
@@ -57,13 +58,6 @@ std::uint64_t boot_id_lo() {
   return hash;
 }
 
-std::uint64_t read_number(const std::string& path, std::uint64_t otherwise) {
-  std::ifstream in(path);
-  std::string text;
-  if (!(in >> text) || text == "max") return otherwise;
-  return std::strtoull(text.c_str(), nullptr, 10);
-}
-
 // Reserves [from, to) of the file; the file is left as it was if that fails.
 // Of the file system that holds the file.
 std::uint64_t free_bytes_beside(int fd) {
@@ -81,12 +75,14 @@ Status reserve(int fd, std::uint64_t from, std::uint64_t to, const std::string& 
         ErrorCode::kNoMemory,
         fmt::format("segment {}: needs {}, a test wants none to be free", name, in_gib(to - from))};
   }
-  if (memfd && available_bytes(storage) < to - from) {
-    return Error{
-        ErrorCode::kNoMemory,
-        fmt::format(
-            "segment {}: needs {}, {} are free: lower the sizes in the configuration or make room",
-            name, in_gib(to - from), in_gib(available_bytes(storage)))};
+  if (memfd) {
+    const Room room = room_for(storage);
+    if (room.bytes < to - from) {
+      return Error{ErrorCode::kNoMemory,
+                   fmt::format("segment {}: needs {}, {} has {} free: lower the sizes in the "
+                               "configuration or make room",
+                               name, in_gib(to - from), room.place, in_gib(room.bytes))};
+    }
   }
   for (;;) {
     if (::fallocate(fd, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) == 0) return {};
@@ -123,52 +119,7 @@ void Fd::reset() noexcept {
   fd_ = -1;
 }
 
-std::uint64_t available_bytes(const Storage& storage) {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  if (!storage.directory.empty()) {
-    struct statvfs fs {};
-    if (::statvfs(storage.directory.c_str(), &fs) == 0) {
-      available = std::uint64_t{fs.f_bavail} * fs.f_frsize;
-      // A file system on disk is not bounded by memory; tmpfs is, and says what it may hold at
-      // most.
-    }
-    return available;
-  }
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  std::uint64_t value = 0;
-  std::string unit;
-  while (meminfo >> key >> value) {
-    std::getline(meminfo, unit);
-    if (key == "MemAvailable:") available = value * 1024;
-  }
-  // The limits of this process's cgroup (version 2) and all above it.
-  std::ifstream cgroups("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(cgroups, line)) {
-    if (!line.starts_with("0::")) continue;
-    std::string path = line.substr(3);
-    for (;;) {
-      const std::string base = "/sys/fs/cgroup" + (path == "/" ? "" : path);
-      const std::uint64_t limit =
-          read_number(base + "/memory.max", std::numeric_limits<std::uint64_t>::max());
-      if (limit != std::numeric_limits<std::uint64_t>::max()) {
-        const std::uint64_t used = read_number(base + "/memory.current", 0);
-        available = std::min(available, limit > used ? limit - used : 0);
-      }
-      const std::size_t slash = path.rfind('/');
-      if (slash == std::string::npos || path == "/") break;
-      path = slash == 0 ? "/" : path.substr(0, slash);
-    }
-  }
-  // Version 1 shows the process's own limit at a fixed place inside a container.
-  const std::uint64_t v1 = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", 0);
-  if (v1 != 0) {
-    const std::uint64_t used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", 0);
-    available = std::min(available, v1 > used ? v1 - used : 0);
-  }
-  return available;
-}
+std::uint64_t available_bytes(const Storage& storage) { return room_for(storage).bytes; }
 
 std::string segment_file_name(const std::string& name) {
   std::string out;

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <filesystem>
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
+#include "ringfeed/shm/room.h"
 #include "supervisor/config/paths.h"
 #include "supervisor/process/plan_question.h"
 #include "supervisor/process/spawn.h"
@@ -99,8 +101,13 @@ layout::MemoryLimits memory_limits(const Prepared& prepared) {
                             "memory without a name",
                             storage.directory()));
   }
-  limits.available_bytes = shm::available_bytes(shm::Storage{storage.directory()});
-  limits.place = storage.directory().empty() ? "this machine" : "directory " + storage.directory();
+  const shm::Room room = shm::room_for(shm::Storage{storage.directory()});
+  limits.available_bytes = room.bytes;
+  limits.place = room.place;
+  rlimit address{};
+  if (::getrlimit(RLIMIT_AS, &address) == 0 && address.rlim_cur != RLIM_INFINITY) {
+    limits.address_bytes = address.rlim_cur;
+  }
   limits.budget_bytes = storage.memory_budget_bytes();
   return limits;
 }

@@ -69,7 +69,39 @@ std::string memory_table(const FeedLayout& layout) {
   return text;
 }
 
+namespace {
+
+// What a process maps is at least this: the supervisor all segments, a stage group the room that
+// its arenas may grow in.
+Status check_addresses(const FeedLayout& layout, std::uint64_t limit) {
+  std::uint64_t most = memory_sum(layout);
+  std::string who = "the supervisor";
+  for (const GroupPlan& group : layout.groups) {
+    std::uint64_t bytes = 0;
+    for (const std::uint32_t lane : group.lanes) {
+      const SegmentPlan& arena = layout.segments[layout.lanes[lane].arena_segment];
+      bytes += std::max(arena.spec.bytes, arena.bytes_max);
+    }
+    if (bytes <= most) continue;
+    most = bytes;
+    who = fmt::format("stage group '{}'", group.name);
+  }
+  if (most <= limit) return {};
+  return Error{ErrorCode::kNoMemory,
+               fmt::format("feed '{}': {} maps {} ({} bytes), most of it room to grow in, and a "
+                           "process may have {} ({} bytes) of addresses here: raise the limit "
+                           "(ulimit -v, RLIMIT_AS), which takes no memory, or remove it",
+                           layout.feed, who, config::shown_bytes(most), most,
+                           config::shown_bytes(limit), limit)};
+}
+
+}  // namespace
+
 Status check_memory(const FeedLayout& layout, const MemoryLimits& limits) {
+  if (limits.address_bytes != 0) {
+    Status addresses = check_addresses(layout, limits.address_bytes);
+    if (!addresses) return addresses;
+  }
   const std::uint64_t sum = memory_sum(layout);
   const bool over_budget = limits.budget_bytes != 0 && sum > limits.budget_bytes;
   if (!over_budget && sum <= limits.available_bytes) return {};

@@ -22,6 +22,7 @@ struct MemoryLimits {
   std::uint64_t available_bytes = 0;  // of the machine, the control group, the directory
   std::string place;                  // "this machine", "directory /dev/shm"
   std::uint64_t budget_bytes = 0;     // storage.memory_budget_bytes; 0: none
+  std::uint64_t address_bytes = 0;    // RLIMIT_AS: what a process may map; 0: no limit
 };
 
 // Refuses (kNoMemory) with the bytes of every part, the sum, what there is, and what to change.

@@ -106,7 +106,7 @@ void Worker::spawn() {
   tail_.clear();
   stalled_.reset();
   failure_.clear();
-  permanent_ = false;
+  permanent_ = starving_ = false;
   started_ms_ = now_ms();
   ready_ms_ = 0;
   ++starts_;
@@ -181,6 +181,11 @@ void Worker::read_messages() {
     if (message.has_ready()) {
       ready_ms_ = now_ms();
       binary_before_.reset();
+      if (starved_ != 0) {
+        hooks_.on_event("info", "worker_starved_no_more",
+                        fmt::format("group={} times={}", name(), starved_));
+      }
+      starved_ = starved_ms_ = 0;
       hooks_.on_event("info", "worker_ready",
                       fmt::format("group={} pid={} after_ms={}", name(), process_.identity.pid,
                                   ready_ms_ - started_ms_));
@@ -191,6 +196,7 @@ void Worker::read_messages() {
     } else if (message.has_failure()) {
       failure_ = message.failure().text();
       permanent_ = message.failure().permanent();
+      starving_ = message.failure().starved();
     } else {
       hooks_.on_message(message);
     }
@@ -324,6 +330,7 @@ void Worker::finished() {
 // has lost a holder.
 void Worker::keep_memory(const Ending& ending) {
   if (state_ != ChildState::kDone || ended_) return;
+  if (starving_) return wait_out(failure_);
   const RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_, false);
   hooks_.on_event(
       "warn", "idle_worker_died",
@@ -366,6 +373,7 @@ void Worker::after_end(const Ending& ending) {
     apply(ChildEvent::kDiedAgain);
     return hooks_.on_refused(reason);
   }
+  if (starving_) return wait_out(failure_);
   const DeathCount count = count_death(ending);
   const bool stalled = stalled_.has_value();
   stalled_.reset();
@@ -458,11 +466,6 @@ std::string Worker::starvation() const {
 void Worker::spawn_or_count() {
   try {
     spawn_with_reserve();
-    if (starved_ != 0) {
-      hooks_.on_event("info", "worker_starved_no_more",
-                      fmt::format("group={} times={}", name(), starved_));
-    }
-    starved_ = starved_ms_ = 0;
   } catch (const Error& error) {
     abandon_start();
     if (error.code() == ErrorCode::kNoMemory) return wait_out(error.message());

@@ -184,6 +184,7 @@ class Worker {
   std::uint64_t starved_ms_ = 0;  // until the next one
   std::string starved_why_;
   bool permanent_ = false;
+  bool starving_ = false;  // it ended for want of something that the system may have again later
   std::string obituary_;
 };
 

@@ -17,12 +17,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <sstream>
+#include <system_error>
 #include <thread>
 
 #include "proto/config.pb.h"
@@ -34,6 +36,7 @@
 #include "ringfeed/shm/large_pages.h"
 #include "ringfeed/shm/layout.h"
 #include "ringfeed/shm/quote.h"
+#include "ringfeed/shm/starvation.h"
 #include "workers/runtime/dead_letter.h"
 #include "workers/runtime/fault.h"
 #include "workers/runtime/lane.h"
@@ -604,24 +607,52 @@ shm::Fd Worker::find_supervisor(bool* refused) const {
   return std::move(descriptors[0]);
 }
 
+// Tells the supervisor why, and ends at once.
+[[noreturn]] void give_up(int setup_fd, const Error& error) {
+  FromWorker message;
+  WorkerFailure& failure = *message.mutable_failure();
+  failure.set_text(error.message());
+  failure.set_starved(error.code() == ErrorCode::kNoMemory);
+  failure.set_permanent(error.code() == ErrorCode::kConfiguration ||
+                        error.code() == ErrorCode::kIncompatible);
+  const std::string bytes = message.SerializeAsString();
+  ::send(setup_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  std::fprintf(stderr, "ringfeed-worker: %s\n", error.message().c_str());
+  std::fflush(nullptr);
+  ::_exit(1);
+}
+
 // The threads run the lanes; this one waits for them, and for the end of the supervisor. A process
 // whose lanes have all finished stays until it is killed: batches may still wait for trainers, and
 // if the supervisor dies, memory without a name lives on only with a process that holds it.
 int Worker::run(int setup_fd) {
   RF_FAILPOINT("runtime.worker.ready");
-  FromWorker ready;
-  ready.mutable_ready()->set_pid(static_cast<std::uint32_t>(::getpid()));
-  ready.mutable_ready()->set_worker_version(RINGFEED_VERSION);
-  const std::string bytes = ready.SerializeAsString();
-  ::send(setup_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-
   int done[2];
-  if (::pipe2(done, O_CLOEXEC) != 0) throw Error(ErrorCode::kIo, "no pipe for the lanes");
+  if (::pipe2(done, O_CLOEXEC) != 0) {
+    throw Error(system_code(errno), fmt::format("no pipe for the lanes: {}", std::strerror(errno)));
+  }
   running_ = static_cast<std::uint32_t>(lanes_.size());
   const Places places = this->places();
   std::vector<std::thread> threads;
+  // Where one is refused others may run already: the process ends as it stands, which is a death
+  // like any other to them.
+  const auto start = [&](const std::string& name, auto&& run) {
+    try {
+      if (RF_FAILPOINT_ERROR("runtime.worker.thread")) {
+        throw std::system_error(EAGAIN, std::generic_category());
+      }
+      return std::thread(run);
+    } catch (const std::system_error& error) {
+      give_up(setup_fd,
+              Error(ErrorCode::kNoMemory,
+                    fmt::format("the system gives no thread for {}: {}: raise the limit of "
+                                "processes (ulimit -u, or pids.max of the control group)",
+                                name, error.code().message())));
+    }
+  };
+  threads.reserve(lanes_.size());
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    threads.emplace_back([this, i, &done] {
+    threads.push_back(start("lane " + lanes_[i]->name(), [this, i, &done] {
       LaneRuntime& lane = *lanes_[i];
       ::pthread_setname_np(::pthread_self(), lane.name().substr(0, 15).c_str());
       const FaultWatch watch(*pages_[i]);
@@ -631,9 +662,15 @@ int Worker::run(int setup_fd) {
         const char byte = 1;
         (void)!::write(done[1], &byte, 1);
       }
-    });
+    }));
   }
-  std::thread gatherer([&places, &done] { gather_pages(done[0], places); });
+  std::thread gatherer = start("large pages", [&places, &done] { gather_pages(done[0], places); });
+  FromWorker ready;
+  ready.mutable_ready()->set_pid(static_cast<std::uint32_t>(::getpid()));
+  ready.mutable_ready()->set_worker_version(RINGFEED_VERSION);
+  const std::string bytes = ready.SerializeAsString();
+  ::send(setup_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+
   const int orphan_ms = static_cast<int>(config_.shutdown().orphan_timeout_s()) * 1000;
   pollfd watched[2] = {{done[0], POLLIN, 0}, {setup_fd, POLLIN, 0}};
   int timeout_ms = -1;
@@ -764,13 +801,7 @@ int run_worker(int setup_fd, const Registry& registry) {
     Worker worker(setup, std::move(descriptors), registry);
     return worker.run(setup_fd);
   } catch (const Error& error) {
-    FromWorker failure;
-    failure.mutable_failure()->set_text(error.message());
-    failure.mutable_failure()->set_permanent(error.code() == ErrorCode::kConfiguration ||
-                                             error.code() == ErrorCode::kIncompatible);
-    const std::string bytes = failure.SerializeAsString();
-    ::send(setup_fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    throw;
+    give_up(setup_fd, error);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "ringfeed/shm/segment.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -13,11 +14,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "ringfeed/shm/arena.h"
 #include "ringfeed/shm/layout.h"
+#include "ringfeed/shm/room.h"
 
 namespace ringfeed::shm {
 namespace {
@@ -491,4 +495,45 @@ TEST_F(Arenas, ThatCannotGrowForWantOfMemoryStayUsable) {
 }
 
 }  // namespace
+// The files of control groups as a kernel shows them, in a directory.
+class Cgroups : public ::testing::Test {
+ protected:
+  Cgroups() : root_(std::filesystem::temp_directory_path() / fmt::format("rf-cg-{}", ::getpid())) {}
+  ~Cgroups() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& file, const std::string& text) const {
+    std::filesystem::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text << '\n';
+  }
+  std::filesystem::path root_;
+};
+
+TEST_F(Cgroups, OfVersion1BoundTheRoomByTheOwnGroupAndThoseAboveIt) {
+  const std::string own = "12:cpu,cpuacct:/job\n4:memory:/slurm/job_7/step_0\n1:name=systemd:/\n";
+  EXPECT_EQ(room_of_cgroups(own, root_).bytes, std::numeric_limits<std::uint64_t>::max());
+  write("memory/memory.limit_in_bytes", "9223372036854771712");
+  write("memory/slurm/job_7/memory.limit_in_bytes", "5000000");
+  write("memory/slurm/job_7/memory.usage_in_bytes", "1000000");
+  Room room = room_of_cgroups(own, root_);
+  EXPECT_EQ(room.bytes, 4'000'000U);
+  EXPECT_EQ(room.place, "control group /slurm/job_7");
+  write("memory/slurm/job_7/step_0/memory.limit_in_bytes", "3000000");
+  write("memory/slurm/job_7/step_0/memory.usage_in_bytes", "3500000");
+  room = room_of_cgroups(own, root_);
+  EXPECT_EQ(room.bytes, 0U) << "more is used than the limit";
+  EXPECT_EQ(room.place, "control group /slurm/job_7/step_0");
+  // In a container the own group's files are at the root.
+  write("memory/memory.limit_in_bytes", "700");
+  EXPECT_EQ(room_of_cgroups("4:memory:/docker/0123\n", root_).bytes, 700U);
+}
+
+TEST_F(Cgroups, OfVersion2BoundItToo) {
+  write("a/memory.max", "max");
+  write("a/b/memory.max", "1000");
+  write("a/b/memory.current", "400");
+  EXPECT_EQ(room_of_cgroups("0::/a/b/c\n", root_).bytes, 600U);
+  EXPECT_EQ(room_of_cgroups("0::/a\n", root_).bytes, std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(room_of_cgroups("0::/\nno line of a kernel's\n::\n", root_).bytes,
+            std::numeric_limits<std::uint64_t>::max());
+}
+
 }  // namespace ringfeed::shm

@@ -231,6 +231,26 @@ TEST(Memory, ARefusalSaysWhatIsNeededWhatThereIsAndWhatToChange) {
                     HasSubstr("batches, 8 slots"), HasSubstr("in sum")));
 }
 
+TEST(Memory, AddressesThatAProcessMayNotHaveAreRefusedBeforeAnythingStarts) {
+  FeedLayout layout = laid_out();
+  const std::uint64_t sum = memory_sum(layout);
+  const auto check = [&](std::uint64_t addresses) {
+    return check_memory(
+        layout, {.available_bytes = ~0ULL, .place = "this machine", .address_bytes = addresses});
+  };
+  EXPECT_TRUE(check(sum).ok());
+  EXPECT_THAT(check(sum - 1).error().message(), HasSubstr("the supervisor maps"));
+  const std::uint32_t lane = layout.groups.at(0).lanes.at(0);
+  layout.segments[layout.lanes[lane].arena_segment].bytes_max = std::uint64_t{64} << 30;
+  const Status refused = check(std::uint64_t{8} << 30);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kNoMemory);
+  EXPECT_THAT(refused.error().message(),
+              AllOf(HasSubstr("stage group '" + layout.groups[0].name + "' maps 64.0 GiB"),
+                    HasSubstr("8.0 GiB"), HasSubstr("ulimit -v, RLIMIT_AS")));
+  EXPECT_TRUE(check(std::uint64_t{70} << 30).ok());
+}
+
 TEST(Memory, ABudgetIsRefusedByItsOwnName) {
   const FeedLayout layout = laid_out();
   const Status status = check_memory(
