@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "ringfeed/shm/failpoint.h"
@@ -96,9 +97,13 @@ std::optional<std::uint32_t> ConsumerGroups::free_page() const {
   std::optional<std::uint32_t> best;
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     if (state(g) != GroupState::kUnused) continue;
-    // One that somebody still writes to, although he has left, comes last.
+    // One that somebody still writes to, although he has left, comes last; before it those to which
+    // somebody could.
     const auto order = [this](std::uint32_t page) {
-      return std::pair(groups_[page].barred, groups_[page].unused_since);
+      const auto& keepers = groups_[page].keepers;
+      return std::tuple(groups_[page].barred,
+                        std::any_of(keepers.begin(), keepers.end(), process::is_alive),
+                        groups_[page].unused_since);
     };
     if (!best || order(g) < order(*best)) best = g;
   }
@@ -173,13 +178,12 @@ void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
   fresh.terms = terms;
   fresh.unused_since = groups_[group].unused_since;
   fresh.epoch = groups_[group].epoch + 1;
+  fresh.keepers = groups_[group].keepers;
   groups_[group] = fresh;
   for (GroupPage* page : {&memory_.account(group), &memory_.group(group)}) {
     copy_head(group, *page);
     // relaxed: published by the release of state.
     for (shm::Member& member : page->members) {
-      member.pid = 0;
-      member.start_ticks = 0;
       member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_relaxed);
     }
   }
@@ -234,6 +238,10 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     // relaxed: published by the release of state.
     group.epoch = page.head.epoch.load(std::memory_order_relaxed);
     group.barred = was_barred(g);
+    for (const shm::Member& member : page.members) {
+      if (member_state(member) != MemberState::kFree || member.pid == 0) continue;
+      group.keepers.push_back({static_cast<pid_t>(member.pid), member.start_ticks});
+    }
     // acquire: the head was written before.
     group.state = static_cast<GroupState>(page.head.state.load(std::memory_order_acquire));
     if (group.state == GroupState::kUnused) {
@@ -612,12 +620,15 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
   for (std::uint32_t i = 0; i < memory_.layout().geometry.descriptors; ++i) {
     returned += give_back(place.group, page.words[i], place.member) ? 1 : 0;
   }
+  std::erase_if(group.keepers, [&](const process::Identity& who) {
+    return who == group.members[place.member] || !process::is_alive(who);
+  });
+  if (group.members[place.member].pid != 0) group.keepers.push_back(group.members[place.member]);
   group.members[place.member] = {};
   RF_FAILPOINT("supervisor.member.given_back");
+  // Who it was stays there, for the next supervisor: he may live and have the page.
   for (GroupPage* free : {&memory_.account(place.group), &page}) {
     shm::Member& member = free->members[place.member];
-    member.pid = 0;
-    member.start_ticks = 0;
     // release: only now may the place be given to somebody else; the words were given back before.
     member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_release);
   }

@@ -173,6 +173,8 @@ class ConsumerGroups {
     std::uint64_t closed = 0;  // batches of the dead that nobody gets
     bool barred = false;
     std::string_view damage = {};
+    // Who was a member of this page, and could still write to it if he lives.
+    std::vector<process::Identity> keepers = {};
   };
 
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;

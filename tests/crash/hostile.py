@@ -4,9 +4,9 @@ its honest groups.
     python tests/crash/hostile.py --hostile 60 [--seed 1] [--files] [--json FILE]
 
 A hostile client is a process of the feed's own user that speaks to the control socket and may
-attach, as a member of a group of its own (one that gives way: a member that keeps its batches in
-a group that blocks is waited for, by the terms of that group). What it does with what it gets is
-drawn from the seed: random bytes and values that look right over everything that it can map for
+attach, as a member of a group of its own (a member that keeps its batches in a group that blocks
+is waited for, by the terms of that group, but it does not live long). What it does with what it
+gets is drawn from the seed: random bytes and values that look right over everything that it can map for
 writing; locks of every kind; truncation, holes, seals and leases; claims that are kept;
 descriptors passed by the hundred; halves of messages, false ones, and noise; names that are no
 names; connections that say nothing. Some come in the names of others. It asks for nothing that an
@@ -77,7 +77,7 @@ STAGES = (
     "restart { max_restarts: 1000 backoff_ms_max: 20 }"
 )
 AT_ONCE = 3  # hostile clients
-DETACH = 2  # ConsumerGroupConfig.Policy
+BLOCK, DETACH = 0, 2  # ConsumerGroupConfig.Policy
 # Requests that an operator may make: stop, messages to stages, restart, snapshot, scale.
 ORDERS = frozenset({5, 6, 7, 10, 11})
 F_OFD_SETLK, F_SETLEASE, F_ADD_SEALS, F_SETSIG = 37, 1024, 1033, 10
@@ -122,7 +122,7 @@ class Hostile:
         self.member = RawMember(
             self.path,
             self.name(),
-            policy=self.dice.choice([SKIP, SKIP, DETACH]),
+            policy=self.dice.choice([BLOCK, SKIP, SKIP, DETACH]),
             max_hold=1,
             rejoin_ms=self.dice.choice([0, 0, 50]),
         )

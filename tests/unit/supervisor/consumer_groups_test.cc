@@ -496,6 +496,43 @@ TEST_F(Groups, ADeclaredGroupThatWasSpoiledIsMadeAnew) {
   EXPECT_TRUE(take(must_enter({.name = "train"}), 1));
 }
 
+// One who has left and lives may still have the page: the next groups get others, also if they
+// come to another supervisor.
+TEST_F(Groups, PagesThatALivingProcessMayHaveAreGivenToNobodyWhileThereAreOthers) {
+  const process::Identity self{::getpid(), process::start_ticks(::getpid()).value()};
+  const auto leave = [&](ConsumerGroups& groups, const MemberPlace& place) {
+    groups.leave(place, now_);
+    groups.advance(now_);
+  };
+  const MemberPlace kept =
+      groups_.enter({.name = "kept", .rejoin_ms = 0}, self, now_).value_or_throw();
+  answer();
+  leave(groups_, kept);
+  ConsumerGroups next(memory_->output());
+  next.adopt();
+  for (ConsumerGroups* groups : {&groups_, &next}) {
+    for (std::uint32_t i = 0; i < 2 * shm::kGroupsMax; ++i) {
+      const MemberPlace place =
+          groups->enter({.name = "later", .rejoin_ms = 0}, kSomebody, now_).value_or_throw();
+      EXPECT_NE(place.group, kept.group);
+      lanes_[0]->attend();
+      groups->advance(now_);
+      leave(*groups, place);
+      ASSERT_EQ(groups->state(place.group), GroupState::kUnused);
+    }
+    // All others are taken.
+    std::vector<MemberPlace> taken;
+    for (std::uint32_t i = 0; i < shm::kGroupsMax; ++i) {
+      taken.push_back(groups->enter({.name = std::to_string(i), .rejoin_ms = 0}, kSomebody, now_)
+                          .value_or_throw());
+    }
+    EXPECT_EQ(taken.back().group, kept.group);
+    lanes_[0]->attend();
+    groups->advance(now_);
+    for (const MemberPlace& place : taken) leave(*groups, place);
+  }
+}
+
 // A page says that it is another group's; whoever takes over believes his predecessor alone.
 TEST_F(SpoiledGroups, AreNotAskedAtATakeoverWhoTheyAre) {
   std::memcpy(page().head.name, "good", 5);
