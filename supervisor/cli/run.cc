@@ -23,6 +23,7 @@
 #include "supervisor/control/place.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/process/identity.h"
+#include "supervisor/process/reserve.h"
 #include "supervisor/process/signals.h"
 #include "supervisor/process/supervisor.h"
 #include "supervisor/snapshot/load.h"
@@ -111,6 +112,7 @@ int check_part(const ConfigArguments& arguments) {
 
 int run(const ConfigArguments& given, const RunOptions& options) {
   process::hold_warnings();
+  process::load_unwinder();
   const Owner owner(options.owner, given.file);
   ConfigArguments arguments = given;
   SnapshotManifest saved;

@@ -1,11 +1,17 @@
 #include "supervisor/process/reserve.h"
 
+#include <execinfo.h>
 #include <fcntl.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace ringfeed::process {
+
+void load_unwinder() {
+  void* frame = nullptr;
+  ::backtrace(&frame, 1);
+}
 
 std::size_t DescriptorReserve::give_up(std::size_t count, std::size_t leave) {
   const std::size_t given = std::min(count, kept_.size() - std::min(kept_.size(), leave));

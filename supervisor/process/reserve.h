@@ -15,6 +15,10 @@ namespace ringfeed::process {
 inline constexpr std::size_t kReserveForRestart = 12;
 inline constexpr std::size_t kReserveForClients = 4;
 
+// Loads what exceptions need where they pass through the C library: it opens that at the first one,
+// and ends the process if no descriptor is to be had then.
+void load_unwinder();
+
 class DescriptorReserve {
  public:
   explicit DescriptorReserve(std::size_t count) : count_(count) { refill(); }

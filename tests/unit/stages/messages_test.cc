@@ -96,11 +96,11 @@ std::vector<Pipeline> pipelines(const TempDir& directory) {
       {.name = "games",
        .feed = "epochs: 1 seed: 5",
        .sources = {"rows", "other_rows"},
-       .stages = {"name: 'games' chess_games { input: 'rows' queue_bytes: 65536 }",
-                  "name: 'variations' chess_variations { input: 'other_rows' queue_bytes: 65536 }",
+       .stages = {"name: 'games' chess_games { input: 'rows' queue_bytes: 131072 }",
+                  "name: 'variations' chess_variations { input: 'other_rows' queue_bytes: 131072 }",
                   "name: 'mixer' sample_mixer { input: 'games' variations: 'variations' "
-                  "variation_ratio: 0.4 queue_bytes: 65536 }",
-                  "name: 'batches' sequence_batcher { input: 'mixer' length: 8 batch_size: 4 }"},
+                  "variation_ratio: 0.4 queue_bytes: 131072 }",
+                  "name: 'batches' sequence_batcher { input: 'mixer' length: 1024 batch_size: 4 }"},
        .ends = {}},
       bitext("epochs of our own", "", "sampling_method: TEMPERATURE virtual_epoch_size: 250"),
       bitext("epochs of fairseq", "compat: NLLB",
@@ -237,7 +237,10 @@ TEST_P(Messages, AreAnsweredFromTheFirstMomentOn) {
   for (int round = 0; round < 30 && !rig->all_finished(); ++round) {
     // At first no stage has anything to work on.
     ask_all(fields + 1, random);
-    if (round >= 3) rig->run();
+    if (round < 3) continue;
+    for (int turn = 0; turn < 40; ++turn) {
+      for (std::size_t lane = 0; lane < rig->lane_count(); ++lane) rig->round(lane);
+    }
   }
 }
 
