@@ -126,8 +126,9 @@ def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
     # The rest of the stream is compared as far as it has come.
     run.stop()
     run.stop()
-    digests = trainer.result()["digests"]
-    assert np.array_equal(digests, undisturbed[: len(digests)])
+    # The last batch may be what a stopped feed had of it.
+    digests = trainer.result()["digests"][:-1]
+    assert len(digests) > 10 and np.array_equal(digests, undisturbed[: len(digests)])
 
 
 def test_a_stage_that_gets_no_thread_is_tried_again(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
