@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,11 +127,13 @@ def trainer(
         text = small((DATA / "supervised.textproto").read_text(), str(games.directory))
     config = tmp_path / "config.textproto"
     config.write_text(text)
-    made = Trainer(request.param, config, tmp_path / "own")
-    try:
-        yield made
-    finally:
-        made.end()
+    # Not below tmp_path: sockets lie in it, and their paths may have 107 bytes.
+    with tempfile.TemporaryDirectory() as place:
+        made = Trainer(request.param, config, Path(place) / "own")
+        try:
+            yield made
+        finally:
+            made.end()
 
 
 def test_a_loader_that_is_dropped_leaves_nothing(trainer: Trainer) -> None:

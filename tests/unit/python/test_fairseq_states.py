@@ -26,6 +26,7 @@ PLAIN = layout()
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "ringfeed.torch", raising=False)
+    monkeypatch.delattr(ringfeed, "torch", raising=False)
 
 
 @pytest.fixture

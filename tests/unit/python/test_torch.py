@@ -46,6 +46,7 @@ import torch.utils.data  # noqa: E402
 
 import ringfeed  # noqa: E402
 import ringfeed.torch as bridge  # noqa: E402
+from ringfeed import _states  # noqa: E402
 from ringfeed.torch import FeedDataset, FeedLoader  # noqa: E402
 
 # As PATIENCE_S, for programs that import PyTorch, which takes a while on a busy machine.
@@ -889,8 +890,8 @@ def test_what_comes_before_a_position_ahead_of_the_group_is_passed_over(
     fake.tell("close")
     with loader_of(fake) as loader:
         state = loader.state_dict()
-        state.update(last=7, next=8)
-        loader.load_state_dict(state)
+        # Of a trainer that had come further, before the feed was resumed from an earlier snapshot.
+        loader.load_state_dict(_states.sealed({**state, "last": 7, "next": 8}))
         assert ids(loader) == [8, 9, 10]
 
 
