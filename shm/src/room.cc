@@ -85,6 +85,8 @@ Room room_for(const Storage& storage) {
   struct statfs info {};
   Room room{kNone, "directory " + storage.directory};
   if (::statfs(storage.directory.c_str(), &info) != 0) return room;
+  // A tmpfs without a size has no blocks to count.
+  if (info.f_type == TMPFS_MAGIC && info.f_blocks == 0) return room_of_memory();
   room.bytes = static_cast<std::uint64_t>(info.f_bavail) * static_cast<std::uint64_t>(info.f_bsize);
   if (info.f_type == TMPFS_MAGIC) {
     room.place = "tmpfs " + storage.directory;
