@@ -286,7 +286,7 @@ class Hostile:
                 self.dice.choices(names, weights)[0]()
             except (OSError, AssertionError):
                 pass  # refused, or nobody is there just now
-            time.sleep(self.dice.random() * 0.02)
+            time.sleep(self.dice.random() * 0.02)  # a drawn moment: nothing is waited for
 
 
 class Attack:
@@ -358,7 +358,7 @@ class Attack:
         before = self.counts()
         wait_until(
             lambda: self.crowd.over()
-            or all(now > then for now, then in zip(self.counts(), before)),
+            or all(now > earlier for now, earlier in zip(self.counts(), before)),
             f"a batch to each honest member after {what}",
         )
 
@@ -370,7 +370,7 @@ class Attack:
             self.run.process.kill()
             self.run.process.wait()
             taken = self.run.text().count("feed_adopted")
-            time.sleep(self.dice.random() * 0.3)
+            time.sleep(self.dice.random() * 0.3)  # so long nobody supervises: drawn, too
             self.run.start()
             wait_until(
                 lambda: self.crowd.over() or self.run.text().count("feed_adopted") > taken,
@@ -382,6 +382,15 @@ class Attack:
         self.blows[what] = self.blows.get(what, 0) + 1
         self.must_go_on(what)
 
+    def all_honest_over(self, places: list[Place]) -> bool:
+        self.reap_honest()
+        return not any(place.pid for place in places)
+
+    def has_room(self, places: int = 1) -> bool:
+        """Whether so many further clients may live: each has 20 s, by its alarm."""
+        self.reap()
+        return len(self.living) + places <= AT_ONCE
+
     def go(self, lives: int) -> None:
         while self.lives < lives and not self.crowd.over():
             self.reap()
@@ -391,12 +400,9 @@ class Attack:
                     self.blow()
                 if self.lives % 6 == 3:
                     self.visit()
-            time.sleep(0.01)
+            wait_until(lambda: self.crowd.over() or self.has_room(), "a client's end")
             self.reap_honest()
-        end = time.monotonic() + 60
-        while self.living and time.monotonic() < end:
-            self.reap()
-            time.sleep(0.01)
+        wait_until(lambda: self.has_room(AT_ONCE), "the end of all clients")
 
     def end(self) -> None:
         for pid in self.living:
@@ -471,10 +477,7 @@ def main() -> int:
             attack.go(arguments.hostile)
             attack.must_go_on("the last of them")
             status = run.wait(300)
-            end = time.monotonic() + 60
-            while any(place.pid for place in places) and time.monotonic() < end:
-                attack.reap_honest()
-                time.sleep(0.01)
+            wait_until(lambda: attack.all_honest_over(places), "the end of the honest members")
         finally:
             attack.end()
             crowd.end()
