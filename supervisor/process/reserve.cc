@@ -20,7 +20,7 @@ std::size_t DescriptorReserve::give_up(std::size_t count, std::size_t leave) {
 }
 
 void DescriptorReserve::refill() {
-  while (kept_.size() < count_) {
+  while (loans_ == 0 && kept_.size() < count_) {
     shm::Fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!fd) return;
     kept_.push_back(std::move(fd));

@@ -23,14 +23,36 @@ class DescriptorReserve {
  public:
   explicit DescriptorReserve(std::size_t count) : count_(count) { refill(); }
 
+  // Descriptors that were given up for one piece of work, which may borrow further ones on its way.
+  // They are taken again when the last loan ends: sooner, the rest of the work would find none.
+  class Loan {
+   public:
+    Loan(DescriptorReserve& reserve, std::size_t count) : reserve_(reserve) {
+      ++reserve_.loans_;
+      given_ = reserve_.give_up(count);
+    }
+    ~Loan() {
+      --reserve_.loans_;
+      reserve_.refill();
+    }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    [[nodiscard]] std::size_t given() const { return given_; }
+
+   private:
+    DescriptorReserve& reserve_;
+    std::size_t given_ = 0;
+  };
+
   // Gives up to `count` back to the system, but keeps `leave`; how many it were.
   std::size_t give_up(std::size_t count, std::size_t leave = 0);
-  // Takes what is missing, as far as there is any.
+  // Takes what is missing, as far as there is any; nothing while there is a loan.
   void refill();
   [[nodiscard]] std::size_t size() const { return kept_.size(); }
 
  private:
   std::size_t count_;
+  std::size_t loans_ = 0;
   std::vector<shm::Fd> kept_;
 };
 

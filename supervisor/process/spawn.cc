@@ -67,7 +67,15 @@ class SpawnSettings {
   SpawnSettings(const SpawnSettings&) = delete;
   SpawnSettings& operator=(const SpawnSettings&) = delete;
 
-  void give(int fd, int as) { ::posix_spawn_file_actions_adddup2(&actions, fd, as); }
+  // EBADF is what a limit of open files says that was lowered below the descriptor.
+  void give(int fd, int as) {
+    const int error = ::posix_spawn_file_actions_adddup2(&actions, fd, as);
+    if (error == 0) return;
+    throw Error(
+        ErrorCode::kNoMemory,
+        fmt::format("descriptor {} cannot be given to a worker: {}{}", fd, std::strerror(error),
+                    error == EBADF ? ": the limit of open files is below it" : ""));
+  }
 
   pid_t spawn(const std::string& binary, std::vector<std::string> arguments) {
     std::vector<char*> argv;

@@ -233,7 +233,7 @@ void Supervisor::record_workers() {
   // First those of the supervisor before, for they hold the memory as long as they live: one that
   // had got it and did not run its lanes yet is none of this one's workers.
   // A few descriptors, for that is a look at files of the system, and for the record itself.
-  reserve_.give_up(kReserveForClients);
+  const DescriptorReserve::Loan loan(reserve_, kReserveForClients);
   record.workers = workers_before_;
   std::erase_if(record.workers, [](const auto& worker) { return !is_alive(worker.second); });
   for (const std::unique_ptr<Worker>& worker : workers_) {
@@ -243,7 +243,6 @@ void Supervisor::record_workers() {
     record.workers.emplace_back(worker->name(), worker->identity());
   }
   const Status written = lock_.write(record);
-  reserve_.refill();
   record_due_ = !written.ok();
   note_problem("record", written ? std::string()
                                  : fmt::format("the feed's record for a next supervisor is not up "

@@ -421,20 +421,13 @@ void Worker::spawn_with_reserve() {
   try {
     return spawn();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNoMemory || rules_.reserve == nullptr ||
-        rules_.reserve->give_up(kReserveForRestart) == 0) {
-      throw;
-    }
-  }
-  abandon_start();
-  --starts_;
-  try {
+    if (error.code() != ErrorCode::kNoMemory || rules_.reserve == nullptr) throw;
+    const DescriptorReserve::Loan loan(*rules_.reserve, kReserveForRestart);
+    if (loan.given() == 0) throw;
+    abandon_start();
+    --starts_;
     spawn();
-  } catch (...) {
-    rules_.reserve->refill();
-    throw;
   }
-  rules_.reserve->refill();
 }
 
 void Worker::wait_out(const std::string& why) {

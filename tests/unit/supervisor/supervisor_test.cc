@@ -427,10 +427,12 @@ TEST_F(RunningFeed, ARestartHasDescriptorsWhenAllAreUsedUp) {
   }
   rlimit limit{};
   ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, nullptr, &limit), 0);
-  const rlimit used_up{open, limit.rlim_max};
-  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, &used_up, nullptr), 0);
-  replaced(client, 0);
-  replaced(client, 2);
+  // Also when others have got some of the reserve.
+  for (const std::size_t short_by : {0, 1, 3}) {
+    const rlimit used_up{open - short_by, limit.rlim_max};
+    ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, &used_up, nullptr), 0);
+    replaced(client, short_by == 1 ? 2 : 0);
+  }
   EXPECT_THAT(said(), ::testing::Not(HasSubstr("worker_starved ")));
   request_stop(client, true);
   EXPECT_EQ(wait(), 0);
