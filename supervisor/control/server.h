@@ -79,6 +79,8 @@ class ControlServer {
 
   // To a connection that may be gone by now: then nothing happens.
   void send(ConnectionId connection, const Reply& reply, std::span<const int> fds = {});
+  // Ends a connection; nothing happens if it is gone by now.
+  void close(ConnectionId id);
   [[nodiscard]] Peer peer(ConnectionId connection) const;
   // A pidfd of the peer; empty if there is none.
   [[nodiscard]] shm::Fd peer_pidfd(ConnectionId connection) const;
@@ -108,7 +110,6 @@ class ControlServer {
   [[nodiscard]] std::uint64_t patience_ms(const Connection& connection) const;
   [[nodiscard]] bool in_reserved_place(const Connection& connection);
   void read_from(ConnectionId id);
-  void close(ConnectionId id);
 
   process::EventLoop& loop_;
   std::string path_;

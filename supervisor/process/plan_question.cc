@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,7 +10,10 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "proto/config.pb.h"
@@ -41,6 +45,71 @@ shm::Fd question_of(const DataLoaderConfig& config) {
   return file;
 }
 
+// The start of the program, in a thread of its own: whoever starts a program waits until its file
+// is open, and that is for ever where a file system does not answer. The thread may outlive the
+// question.
+class Start {
+ public:
+  Start(std::string binary, shm::Fd question)
+      : binary_(std::move(binary)), question_(std::move(question)) {
+    if (!said_) throw system_error("the question for a plan");
+  }
+
+  static void begin(const std::shared_ptr<Start>& start) {
+    try {
+      std::thread([start] { start->work(); }).detach();
+    } catch (const std::system_error& error) {
+      throw Error(ErrorCode::kNoMemory, fmt::format("worker binary {}: no thread to start it: {}",
+                                                    start->binary_, error.what()));
+    }
+  }
+  // Readable when the program has been started, or could not be.
+  [[nodiscard]] int fd() const { return said_.get(); }
+  [[nodiscard]] Result<Asked> take() {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return *failure_;
+    return std::move(asked_);
+  }
+  // Nobody will take it.
+  void abandon() {
+    const std::lock_guard lock(mutex_);
+    abandoned_ = true;
+    end_abandoned();
+  }
+
+ private:
+  void work() noexcept {
+    Asked asked;
+    std::optional<Error> failure;
+    try {
+      asked = spawn_asked(binary_, question_.get());
+    } catch (const Error& error) {
+      failure.emplace(error.code(), error.message());
+    } catch (...) {
+      failure.emplace(ErrorCode::kNoMemory, "no memory");  // so short that it needs none
+    }
+    const std::lock_guard lock(mutex_);
+    asked_ = std::move(asked);
+    failure_ = std::move(failure);
+    end_abandoned();
+    const std::uint64_t one = 1;
+    (void)!::write(said_.get(), &one, sizeof one);
+  }
+  void end_abandoned() {
+    if (!abandoned_ || !asked_.pidfd) return;
+    ::kill(asked_.pid, SIGKILL);
+    static_cast<void>(reap(std::exchange(asked_.pidfd, shm::Fd())));
+  }
+
+  const std::string binary_;
+  const shm::Fd question_;
+  const shm::Fd said_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::mutex mutex_;
+  Asked asked_;
+  std::optional<Error> failure_;
+  bool abandoned_ = false;
+};
+
 // Lives as long as the loop watches something of it.
 class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
  public:
@@ -50,11 +119,12 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
                Answered answered)
       : loop_(loop),
         binary_(std::move(binary)),
-        asked_(spawn_asked(binary_, question_of(config).get())),
+        start_(std::make_shared<Start>(binary_, question_of(config))),
         answered_(std::move(answered)) {}
 
   // The loop has gone, or could not watch: nobody hears of it any more.
   ~PlanQuestion() {
+    if (start_) start_->abandon();
     if (!asked_.pidfd) return;
     kill();
     static_cast<void>(reap(asked_.pidfd));
@@ -64,12 +134,15 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
 
   void begin(int timeout_ms) {
     try {
-      loop_.watch(asked_.answer.get(), [self = shared_from_this()] { self->read(); });
-      if (timeout_ms < 0) return;
-      timer_ = loop_.after(static_cast<std::uint64_t>(timeout_ms),
-                           [self = shared_from_this(), timeout_ms] { self->late(timeout_ms); });
+      loop_.watch(start_->fd(), [self = shared_from_this()] { self->started(); });
+      if (timeout_ms >= 0) {
+        timer_ = loop_.after(static_cast<std::uint64_t>(timeout_ms),
+                             [self = shared_from_this(), timeout_ms] { self->late(timeout_ms); });
+      }
+      Start::begin(start_);
     } catch (...) {
-      loop_.unwatch(asked_.answer.get());  // which holds this object
+      if (timer_) loop_.cancel(*timer_);
+      loop_.unwatch(start_->fd());  // which holds this object
       throw;
     }
   }
@@ -78,6 +151,27 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
   // Our child, not reaped yet: nobody else's number.
   void kill() const {
     if (asked_.pidfd) ::kill(asked_.pid, SIGKILL);
+  }
+
+  void started() {
+    const auto self = shared_from_this();
+    if (!asked_.pidfd) {
+      Result<Asked> asked = start_->take();
+      if (!asked) {
+        loop_.unwatch(start_->fd());
+        start_.reset();
+        return answer(asked.error());
+      }
+      asked_ = std::move(*asked);
+    }
+    if (answered_) {
+      loop_.watch(asked_.answer.get(), [self] { self->read(); });
+    } else {
+      kill();  // too late
+      await_end();
+    }
+    loop_.unwatch(start_->fd());
+    start_.reset();
   }
 
   void read() {
@@ -101,7 +195,7 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
     const auto self = shared_from_this();
     loop_.watch(asked_.pidfd.get(), [self] { self->ended(); });
     waits_ = true;
-    loop_.unwatch(asked_.answer.get());
+    loop_.unwatch(asked_.answer.get());  // if it was watched
   }
 
   void ended() {
@@ -133,8 +227,10 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
 
   void give_up(Error why) {
     const auto self = shared_from_this();
-    kill();
-    await_end();
+    if (asked_.pidfd) {
+      kill();
+      await_end();
+    }
     answer(std::move(why));
   }
 
@@ -147,8 +243,9 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
 
   EventLoop& loop_;
   const std::string binary_;
-  Asked asked_;
-  Answered answered_;  // empty: called
+  std::shared_ptr<Start> start_;  // empty: over
+  Asked asked_;                   // empty: not started, or over
+  Answered answered_;             // empty: called
   std::string text_;
   bool waits_ = false;  // for its end
   std::optional<EventLoop::TimerId> timer_;

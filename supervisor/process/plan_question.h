@@ -18,8 +18,9 @@ namespace ringfeed::process {
 // Runs `binary --plan` and gives it the configuration. `answered` is called once, from the loop,
 // with the plan or an Error: kIo or kIncompatible with what the worker said, kTimeout if it has not
 // answered within `timeout_ms` (-1: it may take its time), and is killed then. If the loop goes
-// first the program is killed and nobody is called. Throws Error, and calls nobody, if the program
-// cannot be started.
+// first the program is killed and nobody is called. A program that cannot be started is an answer,
+// too. It is started in a thread, for its file may lie where nothing answers. Throws Error, and
+// calls nobody, if nothing can be asked: no thread, no descriptor.
 void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig& config,
               int timeout_ms, std::function<void(const Result<PipelinePlan>&)> answered);
 

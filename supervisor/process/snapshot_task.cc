@@ -94,6 +94,12 @@ void SnapshotTask::guarded(const std::function<void()>& part) {
 
 SnapshotTask::~SnapshotTask() {
   loop_.unwatch(said_.get());
+  give_up();
+  thread_.join();
+}
+
+void SnapshotTask::give_up() {
+  over_ = true;
   go_on();
   {
     const std::lock_guard lock(mutex_);
@@ -101,7 +107,6 @@ SnapshotTask::~SnapshotTask() {
     given_up_.store(true, std::memory_order_relaxed);
   }
   changed_.notify_all();
-  thread_.join();
 }
 
 // ---- the thread
@@ -187,6 +192,13 @@ void SnapshotTask::on_word() {
     const std::lock_guard lock(mutex_);
     word = std::exchange(from_thread_, Word::kNothing);
   }
+  if (word == Word::kDone) {
+    finish(failure_);
+    // A copy: it may destroy this object and its hooks.
+    const auto ended = hooks_.ended;
+    return ended();
+  }
+  if (over_) return;
   if (word == Word::kCopied) return park();
   if (word == Word::kRestCopied) {
     for (std::uint32_t lane = 0; lane < commits_.size(); ++lane) {
@@ -206,7 +218,6 @@ void SnapshotTask::on_word() {
     }
     changed_.notify_all();
   }
-  if (word == Word::kDone) finish(failure_);
 }
 
 void SnapshotTask::park() {
@@ -258,12 +269,10 @@ void SnapshotTask::go_on() {
 }
 
 void SnapshotTask::finish(std::optional<Error> error) {
-  go_on();
+  if (over_) return;
+  give_up();
   facts_.total_ms = now_ms() - began_ms_;
-  const Result<Facts> result = error ? Result<Facts>(*error) : Result<Facts>(facts_);
-  // A copy: done() may destroy this object and its hooks.
-  const auto done = hooks_.done;
-  done(result);
+  hooks_.done(error ? Result<Facts>(*error) : Result<Facts>(facts_));
 }
 
 }  // namespace ringfeed::process

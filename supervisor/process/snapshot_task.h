@@ -48,16 +48,24 @@ class SnapshotTask {
     // Completes the manifest; called while the lanes stand still, with what was copied of the
     // segments that others write even then (empty for the others).
     std::function<void(SnapshotManifest&, const std::vector<std::vector<std::byte>>&)> describe;
-    std::function<void(const Result<Facts>&)> done;  // may destroy the task
+    std::function<void(const Result<Facts>&)> done;  // not called if the task is given up
+    // The thread has nothing to do any more: may destroy the task.
+    std::function<void()> ended;
   };
 
   // Errors come through done(), later.
   SnapshotTask(EventLoop& loop, const layout::FeedMemory& memory, std::string directory,
                Hooks hooks);
-  // Gives up if it is not done: the lanes go on, nothing is left behind.
+  // Gives up if it is not done, and waits for the thread.
   ~SnapshotTask();
   SnapshotTask(const SnapshotTask&) = delete;
   SnapshotTask& operator=(const SnapshotTask&) = delete;
+
+  // The lanes go on and nothing is left behind. The thread may still be in a call that does not
+  // return, a write to a disk that hangs: nobody waits for that here.
+  void give_up();
+  // Done or given up; what is left is the thread's end.
+  [[nodiscard]] bool over() const { return over_; }
 
  private:
   // What the thread says, and waits for.
@@ -82,6 +90,7 @@ class SnapshotTask {
   std::unique_ptr<SnapshotManifest> manifest_;
   std::uint64_t began_ms_ = 0;
   std::vector<std::uint64_t> commits_;  // by lane, at rest
+  bool over_ = false;
 
   shm::Fd said_;  // an eventfd, for the loop
   std::mutex mutex_;

@@ -661,7 +661,7 @@ void Supervisor::tick() {
   end_unread();
   look_for_stalls();
   follow_configuration();
-  if (stage_ == Stage::kLingering && !snapshot_ && !still_needed() && !totals_awaited()) {
+  if (stage_ == Stage::kLingering && !takes_snapshot() && !still_needed() && !totals_awaited()) {
     return finish(0);
   }
   if (stage_ == Stage::kDraining && nobody_takes()) {
@@ -678,7 +678,7 @@ void Supervisor::tick() {
 // for ever.
 void Supervisor::end_unread() {
   if (stage_ != Stage::kRunning && stage_ != Stage::kDraining) return;
-  if (snapshot_ || scale_) return;  // they count on lanes that park
+  if (takes_snapshot() || scale_) return;  // they count on lanes that park
   const auto finished = [this](std::uint32_t lane) { return memory_.lane_finished(lane); };
   for (const layout::OutputLayout& output : memory_.layout().outputs) {
     if (!std::all_of(output.producing_lanes.begin(), output.producing_lanes.end(), finished))

@@ -129,6 +129,9 @@ class Supervisor {
 
   // Requests (supervisor_requests.cc).
   void answer(control::ConnectionId connection, const Request& request);
+  // What a part of an answer throws is the answer.
+  void or_refuse(control::ConnectionId connection, std::uint64_t request,
+                 const std::function<void()>& part);
   void on_request(control::ConnectionId connection, const Request& request);
   void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
                  std::vector<int>& fds);
@@ -141,9 +144,12 @@ class Supervisor {
   void replace_worker(control::ConnectionId connection, std::uint32_t group,
                       const std::string& binary, Reply& reply);
   void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
+  void on_plan(control::ConnectionId connection, std::uint64_t request, std::uint32_t group,
+               const std::string& binary, const Result<PipelinePlan>& plan);
   void on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
   void describe_snapshot(SnapshotManifest& manifest,
                          const std::vector<std::vector<std::byte>>& copied) const;
+  [[nodiscard]] bool takes_snapshot() const;
   void give_up_snapshot(const std::string& why);
   void on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   void snapshot_done(const Result<SnapshotTask::Facts>& result);
@@ -257,7 +263,7 @@ class Supervisor {
   // From a number on that no earlier supervisor is likely to have used: a late answer to its call
   // is none to this one's.
   std::uint64_t next_call_ = random_number();
-  std::unique_ptr<SnapshotTask> snapshot_;  // the one under way
+  std::unique_ptr<SnapshotTask> snapshot_;  // under way, or its thread is
   std::pair<control::ConnectionId, std::uint64_t> snapshot_asker_;
   std::string newest_snapshot_;
   std::unique_ptr<ScaleTask> scale_;  // the one under way

@@ -194,16 +194,26 @@ void Supervisor::on_attach(control::ConnectionId connection, const AttachRequest
 
 // Whatever goes wrong on the way to an answer is the answer. The feed has nothing to do with it.
 void Supervisor::answer(control::ConnectionId connection, const Request& request) {
+  or_refuse(connection, request.id(), [&] { on_request(connection, request); });
+}
+
+void Supervisor::or_refuse(control::ConnectionId connection, std::uint64_t request,
+                           const std::function<void()>& part) {
   try {
-    on_request(connection, request);
-  } catch (const std::exception& error) {
-    const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-    Reply reply;
-    reply.set_id(request.id());
-    reply.set_error(Reply::INTERNAL);
-    reply.set_text(fmt::format("feed '{}' cannot do that now: {}", run_.config.feed(),
-                               no_memory ? "the supervisor has no memory for it" : error.what()));
-    server_->send(connection, reply);
+    try {
+      part();
+    } catch (const std::exception& error) {
+      const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+      Reply reply;
+      reply.set_id(request);
+      reply.set_error(Reply::INTERNAL);
+      reply.set_text(fmt::format("feed '{}' cannot do that now: {}", run_.config.feed(),
+                                 no_memory ? "the supervisor has no memory for it" : error.what()));
+      server_->send(connection, reply);
+    }
+  } catch (const std::bad_alloc&) {
+    // Not even for that. Whoever waits hears the end of the connection, and not nothing.
+    server_->close(connection);
   }
 }
 
@@ -353,19 +363,26 @@ void Supervisor::on_restart(control::ConnectionId connection, const Request& req
   ask_plan(loop_, binary, run_.config, kPlanMs,
            [this, connection, id = request.id(), g, binary](const Result<PipelinePlan>& plan) {
              --plans_asked_;
-             Reply later;
-             later.set_id(id);
-             const std::string wrong = plan ? other_plan(g, binary, *plan) : plan.error().message();
-             if (wrong.empty()) {
-               replace_worker(connection, g, binary, later);
-               if (!later.has_error()) return;
-             } else {
-               later.set_error(Reply::INCOMPATIBLE);
-               later.set_text(wrong);
-             }
-             server_->send(connection, later);
+             or_refuse(connection, id, [&] { on_plan(connection, id, g, binary, plan); });
            });
   ++plans_asked_;
+}
+
+void Supervisor::on_plan(control::ConnectionId connection, std::uint64_t request,
+                         std::uint32_t group, const std::string& binary,
+                         const Result<PipelinePlan>& plan) {
+  Reply reply;
+  reply.set_id(request);
+  const std::string wrong = plan ? other_plan(group, binary, *plan) : plan.error().message();
+  if (wrong.empty()) {
+    replace_worker(connection, group, binary, reply);
+    if (!reply.has_error()) return;
+  } else {
+    const bool starved = !plan && plan.error().code() == ErrorCode::kNoMemory;
+    reply.set_error(starved ? Reply::INTERNAL : Reply::INCOMPATIBLE);
+    reply.set_text(wrong);
+  }
+  server_->send(connection, reply);
 }
 
 // The reply is for a refusal alone: else the answer comes when the new worker is there.
@@ -391,7 +408,9 @@ void Supervisor::on_snapshot(control::ConnectionId connection, const Request& re
   }
   if (snapshot_ || scale_) {
     return refuse(fmt::format("feed '{}' is {} just now: try again", run_.config.feed(),
-                              snapshot_ ? "taking a snapshot" : "being scaled"));
+                              takes_snapshot() ? "taking a snapshot"
+                              : snapshot_      ? "giving up the snapshot before"
+                                               : "being scaled"));
   }
   SnapshotTask::Hooks hooks;
   hooks.park = [this](std::uint64_t ticket) {
@@ -401,6 +420,7 @@ void Supervisor::on_snapshot(control::ConnectionId connection, const Request& re
     describe_snapshot(manifest, copied);
   };
   hooks.done = [this](const Result<SnapshotTask::Facts>& result) { snapshot_done(result); };
+  hooks.ended = [this] { snapshot_.reset(); };
   snapshot_asker_ = {connection, request.id()};
   snapshot_ = std::make_unique<SnapshotTask>(loop_, memory_, request.snapshot().directory(),
                                              std::move(hooks));
@@ -433,13 +453,7 @@ void Supervisor::describe_snapshot(SnapshotManifest& manifest,
 }
 
 void Supervisor::snapshot_done(const Result<SnapshotTask::Facts>& result) {
-  // The task is over even if nobody can be told.
-  try {
-    tell_of_snapshot(result);
-  } catch (const std::exception& error) {
-    survive(error);
-  }
-  snapshot_.reset();
+  or_refuse(snapshot_asker_.first, snapshot_asker_.second, [&] { tell_of_snapshot(result); });
 }
 
 void Supervisor::tell_of_snapshot(const Result<SnapshotTask::Facts>& result) {
@@ -467,8 +481,11 @@ void Supervisor::tell_of_snapshot(const Result<SnapshotTask::Facts>& result) {
   server_->send(snapshot_asker_.first, reply);
 }
 
+bool Supervisor::takes_snapshot() const { return snapshot_ && !snapshot_->over(); }
+
 void Supervisor::give_up_snapshot(const std::string& why) {
-  if (!snapshot_) return;
+  if (!takes_snapshot()) return;
+  snapshot_->give_up();
   snapshot_done(Error(ErrorCode::kClosed, fmt::format("the snapshot was given up: {}", why)));
 }
 

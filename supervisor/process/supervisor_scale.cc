@@ -44,10 +44,10 @@ void Supervisor::on_scale(control::ConnectionId connection, const Request& reque
   if (stage_ != Stage::kStarting && stage_ != Stage::kRunning) {
     return refuse(Reply::FEED_ENDING, fmt::format("feed '{}' is ending", run_.config.feed()));
   }
-  if (snapshot_ || scale_) {
+  if (takes_snapshot() || scale_) {
     return refuse(Reply::INTERNAL,
                   fmt::format("feed '{}' is {} just now: try again", run_.config.feed(),
-                              snapshot_ ? "taking a snapshot" : "being scaled"));
+                              takes_snapshot() ? "taking a snapshot" : "being scaled"));
   }
   const std::uint32_t lanes = memory_.node_lanes(node).now;
   if (lanes == asked.lanes()) {
@@ -104,7 +104,7 @@ void Supervisor::give_up_scale(const std::string& why) {
 
 // What was taken over has the lanes that it had; the configuration says how many there should be.
 void Supervisor::follow_configuration() {
-  if (stage_ != Stage::kRunning || snapshot_ || scale_) return;
+  if (stage_ != Stage::kRunning || takes_snapshot() || scale_) return;
   while (!to_scale_.empty()) {
     const std::uint32_t node = to_scale_.back();
     to_scale_.pop_back();

@@ -13,6 +13,7 @@ import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from conftest import BIN, FeedRun, wait_until
@@ -33,6 +34,9 @@ KINDS = {
     "posix_spawn": (10, errno.EAGAIN),
     "accept4": (11, errno.EMFILE),
     "memfd_create": (12, errno.ENOMEM),
+    # They do not fail: they hang until stop().
+    "hung pwrite": (13, 0),
+    "hung posix_spawn": (14, 0),
 }
 SETTINGS = {"epochs": 8 + ROUNDS // 3, "groups": 'groups { name: "default" }', "extra": "restart { max_restarts: 1000 }"}
 
@@ -56,6 +60,10 @@ class Starver:
         struct.pack_into("=IiiiI", self._page, 0, 0, skip, count, error, 0)
         struct.pack_into("=I", self._page, 0, number)
 
+    def hangs(self) -> bool:
+        """Whether a call of a hung kind waits, or something was refused."""
+        return struct.unpack_from("=I", self._page, 16)[0] != 0
+
     def stop(self) -> int:
         """Nothing fails any more. How many calls have failed."""
         struct.pack_into("=I", self._page, 0, 0)
@@ -65,6 +73,20 @@ class Starver:
         return struct.unpack_from("=Q", self._page, 64 + 8 * KINDS[kind][0])[0]
 
 
+def starved_feed(
+    make_run: Callable[..., FeedRun], tmp_path: Path, program: str = "ringfeed", **settings: Any
+) -> tuple[FeedRun, Starver]:
+    """A feed that has been started; the test's own commands are refused nothing."""
+    starver = Starver(tmp_path / "starve", program)
+    run = make_run(**settings)
+    own = dict(run.environment)
+    run.environment = {**own, **starver.environment}
+    run.start()
+    run.environment = own
+    wait_until(lambda: starver.calls("malloc") > 0, "the shim")
+    return run, starver
+
+
 def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
     make_run: Callable[..., FeedRun], tmp_path: Path
 ) -> None:
@@ -72,15 +94,9 @@ def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
     undisturbed = plain.trainer(positions=0).result(600)["digests"]
     assert plain.wait() == 0, plain.text()
 
-    starver = Starver(tmp_path / "starve")
-    run = make_run(**SETTINGS)
-    own = dict(run.environment)
-    run.environment = {**own, **starver.environment}
-    run.start()
-    run.environment = own
+    run, starver = starved_feed(make_run, tmp_path, **SETTINGS)
     trainer = run.trainer(positions=0, pause_ms=50)
     wait_until(lambda: trainer.batches() >= 2, "the feed to run")
-    assert starver.calls("malloc") > 0, "the shim is not there"
 
     def kill_a_stage() -> None:
         workers = run.workers()
@@ -131,13 +147,69 @@ def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
     assert len(digests) > 10 and np.array_equal(digests, undisturbed[: len(digests)])
 
 
+def replaced(run: FeedRun, group: str) -> None:
+    """Kills the group's process; there is another one afterwards."""
+    before = run.workers()[group]
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: run.workers().get(group) not in (None, before), f"{group} to be replaced")
+
+
+def test_a_program_that_cannot_even_be_started_holds_up_nobody(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
+    """As from a file system that hangs: whoever starts it does not come back."""
+    run, starver = starved_feed(make_run, tmp_path, epochs=0)
+    trainer = run.trainer(positions=0, pause_ms=20)
+    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    group = sorted(run.workers())[0]
+    program = str(BIN / "ringfeed-worker")
+    starver.refuse("hung posix_spawn", 0, 0)
+    asked = run.command_later("restart", run.feed, group, "--binary", program)
+    wait_until(starver.hangs, "the start")
+    before = trainer.batches()
+    wait_until(lambda: trainer.batches() > before + 2, "batches meanwhile")
+    assert run.command("status", run.feed).returncode == 0
+    said = asked.communicate(timeout=60)[1]
+    assert "has not answered within 5000 ms" in said, said
+    # Who asks may also be gone before there is an answer.
+    starts = starver.calls("hung posix_spawn")
+    gone = run.command_later("restart", run.feed, group, "--binary", program)
+    wait_until(lambda: starver.calls("hung posix_spawn") > starts, "the start")
+    gone.kill()
+    gone.communicate()
+    first = run.workers()[group]
+    starver.stop()
+    wait_until(lambda: run.workers().get(group) not in (None, first), "what was asked for is done all the same")
+    replaced(run, group)
+    assert run.command("restart", run.feed, group, "--binary", program).returncode == 0, run.text()[-3000:]
+    run.stop(signal.SIGQUIT)
+    run.wait()
+
+
+def test_a_disk_that_hangs_holds_up_a_snapshot_alone(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
+    run, starver = starved_feed(make_run, tmp_path, epochs=0)
+    trainer = run.trainer(positions=0, pause_ms=20)
+    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    starver.refuse("hung pwrite", 0, 0)
+    asked = run.command_later("snapshot", run.feed, str(tmp_path / "saved"))
+    wait_until(starver.hangs, "the write")
+    before = trainer.batches()
+    wait_until(lambda: trainer.batches() > before + 2, "batches meanwhile")
+    replaced(run, sorted(run.workers())[0])
+    workers = run.workers().values()
+    assert run.process is not None
+    run.process.send_signal(signal.SIGQUIT)
+    said = asked.communicate(timeout=60)[1]
+    assert "the snapshot was given up: " in said, said
+    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the stages' end")
+    starver.stop()
+    run.wait()
+    assert not list(tmp_path.glob("saved*")), "nothing is left"
+
+
 def test_a_stage_that_gets_no_thread_is_tried_again(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
-    starver = Starver(tmp_path / "starve", "ringfeed-worker")
-    run = make_run(epochs=0, extra="restart { max_restarts: 3 within_s: 600 }")
-    own = dict(run.environment)
-    run.environment = {**own, **starver.environment}
-    run.start()
-    run.environment = own
+    restarts = "restart { max_restarts: 3 within_s: 600 }"
+    run, starver = starved_feed(make_run, tmp_path, "ringfeed-worker", epochs=0, extra=restarts)
     trainer = run.trainer(positions=0, pause_ms=20)
     wait_until(lambda: trainer.batches() >= 2, "the feed to run")
     group, pid = sorted(run.workers().items())[0]

@@ -105,6 +105,16 @@ class FeedRun:
             text=True,
         )
 
+    def command_later(self, *words: str) -> subprocess.Popen[str]:
+        """The same beside the test, which asks for its end with communicate()."""
+        return subprocess.Popen(
+            [str(self.program), *words],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def start(self, *words: str) -> FeedRun:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(

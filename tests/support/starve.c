@@ -9,6 +9,7 @@
  *       12     4  error  with this errno
  *       16     4  failed how many have failed
  *       64     8  counts of all calls, by kind
+ * Calls of the hung kinds do not fail: they wait as long as the page names their kind.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,6 +42,8 @@ enum Kind {
   kSpawn,
   kAccept,
   kMemfd,
+  kHungPwrite,
+  kHungSpawn,
   kKinds
 };
 
@@ -86,6 +89,15 @@ static int starved(enum Kind kind) {
   atomic_fetch_add(&page->failed, 1);
   errno = atomic_load(&page->error);
   return 1;
+}
+
+/* As on a file system that does not answer; memory always does. fd -1: a program. */
+static void hang(enum Kind kind, int fd) {
+  struct stat info;
+  if (page == NULL || getpid() != self) return;
+  if (fd >= 0 && (fstat(fd, &info) != 0 || info.st_nlink == 0)) return;
+  atomic_fetch_add(&page->counts[kind], 1);
+  for (; atomic_load(&page->kind) == (uint32_t)kind; usleep(1000)) atomic_store(&page->failed, 1);
 }
 
 // The system's own function of that name.
@@ -139,10 +151,12 @@ ssize_t write(int fd, const void* bytes, size_t count) {
 }
 ssize_t pwrite(int fd, const void* bytes, size_t count, off_t offset) {
   NEXT(pwrite);
+  hang(kHungPwrite, fd);
   return full(fd) ? -1 : next(fd, bytes, count, offset);
 }
 ssize_t pwrite64(int fd, const void* bytes, size_t count, off64_t offset) {
   NEXT(pwrite64);
+  hang(kHungPwrite, fd);
   return full(fd) ? -1 : next(fd, bytes, count, offset);
 }
 int epoll_ctl(int epoll, int what, int fd, struct epoll_event* event) {
@@ -162,6 +176,7 @@ int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* 
                 const posix_spawnattr_t* attributes, char* const arguments[],
                 char* const environment[]) {
   NEXT(posix_spawn);
+  hang(kHungSpawn, -1);
   return starved(kSpawn) ? errno : next(pid, path, actions, attributes, arguments, environment);
 }
 int accept4(int fd, struct sockaddr* address, socklen_t* length, int flags) {
