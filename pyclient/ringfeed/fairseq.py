@@ -432,9 +432,10 @@ def _answer_of(
     if not found:
         where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
         raise InvalidRequest(
-            f"{where}: no epoch_planner answers: there is none, or all its epochs are planned; with "
-            "`epochs: 0` (trainers stop when they like) it can be asked at any time, and a feed can "
-            "be started at a place (start_epoch, start_batch)"
+            f"{where}: no epoch_planner answers: there is none, or it has nothing more to plan (all "
+            "its epochs are planned, or none gives a batch: then the log says so); with `epochs: 0` "
+            "(trainers stop when they like) it can be asked at any time, and a feed can be started "
+            "at a place (start_epoch, start_batch)"
         )
     if len(found) > 1:
         names = ", ".join(name for name, _ in found)
@@ -608,8 +609,9 @@ class _Arrival:
             return False
         here = position.generation == self._generation and position.epoch == self._epoch
         own = self._batch + self._stats.rank
-        if position.epoch == self._epoch + 1 and position.generation == self._generation:
-            # Nothing was left of the epoch: fairseq drops more at its end where there are more ranks.
+        if position.epoch > self._epoch and position.generation == self._generation:
+            # Nothing was left of the epoch: fairseq drops more at its end where there are more
+            # ranks, and whole epochs that have less than a batch for each.
             here = position.batch == (self._stats.rank if self._stats.kind == "ranked" else 0)
         elif position.kind == _STAND_IN:
             here = here and own >= position.batches

@@ -349,7 +349,13 @@ def check_states(case: Case, work: Path) -> None:
                     raise AssertionError(f"batch {begin} of epoch {number} is not refused: {state}")
                 moved += 1
                 # One that comes before the last was carried out takes its place and number.
-                generation = load_state(feed, state, world, exact=exact).generation
+                try:
+                    generation = load_state(feed, state, world, exact=exact).generation
+                except ringfeed.InvalidRequest:
+                    # fairseq goes round for ever where no epoch gives a batch, and the feed ends.
+                    assert "no batch in any shard" in run.text()
+                    assert any(not feeds.handed_out(whole.epoch(n)) for n in range(1, EPOCHS))
+                    break
                 assert 0 < generation <= moved
                 chain = (number, 0) if kind == "fairseq" else (1, 0)
                 epochs = [there.epoch(number + n) for n in range(4)]
