@@ -197,12 +197,10 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
         withdraw(socket);
         return fail(nullptr, RF_INTERRUPTED, "feed %s: interrupted while attaching", options.feed);
       }
-      if (!sent) {
-        return fail(nullptr, RF_IO, "feed %s: its supervisor does not take the request: %s",
-                    options.feed, strerror(error));
-      }
-      return fail(nullptr, RF_IO, "feed %s: its supervisor closed the connection%s%s", options.feed,
-                  received == 0 ? "" : ": ", received == 0 ? "" : strerror(errno));
+      return fail(nullptr, RF_IO,
+                  "feed %s: its supervisor closed the connection without an answer%s%s: it has "
+                  "ended, or has no memory to answer: attach again",
+                  options.feed, received == 0 ? "" : ": ", received == 0 ? "" : strerror(errno));
     }
     if (!decode_reply(hello->message, static_cast<size_t>(received), &id, &hello->reply)) {
       close_all(fds, fd_count);

@@ -113,6 +113,7 @@ int check_part(const ConfigArguments& arguments) {
 int run(const ConfigArguments& given, const RunOptions& options) {
   process::hold_warnings();
   process::load_unwinder();
+  process::load_messages();
   const Owner owner(options.owner, given.file);
   ConfigArguments arguments = given;
   SnapshotManifest saved;

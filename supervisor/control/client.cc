@@ -69,8 +69,9 @@ Reply ControlClient::call(const Request& request, int timeout_ms) {
     if (events < 0) continue;
     Packet packet = receive_packet(socket_.get()).value_or_throw();
     if (packet.end) {
-      sent.or_throw();
-      throw Error(ErrorCode::kClosed, "the feed has ended meanwhile");
+      throw Error(ErrorCode::kClosed,
+                  "the supervisor has closed the connection without an answer: the feed has ended, "
+                  "or its supervisor has no memory to answer: ask again");
     }
     Reply reply;
     if (packet.empty || !reply.ParseFromString(packet.bytes)) continue;

@@ -178,8 +178,8 @@ void ConsumerGroups::write_head(std::uint32_t group, const GroupTerms& terms) {
   fresh.terms = terms;
   fresh.unused_since = groups_[group].unused_since;
   fresh.epoch = groups_[group].epoch + 1;
-  fresh.keepers = groups_[group].keepers;
-  groups_[group] = fresh;
+  fresh.keepers = std::move(groups_[group].keepers);
+  groups_[group] = std::move(fresh);
   for (GroupPage* page : {&memory_.account(group), &memory_.group(group)}) {
     copy_head(group, *page);
     // relaxed: published by the release of state.
@@ -242,6 +242,7 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
       if (member_state(member) != MemberState::kFree || member.pid == 0) continue;
       group.keepers.push_back({static_cast<pid_t>(member.pid), member.start_ticks});
     }
+    group.keepers.reserve(group.keepers.size() + shm::kMembersMax);
     // acquire: the head was written before.
     group.state = static_cast<GroupState>(page.head.state.load(std::memory_order_acquire));
     if (group.state == GroupState::kUnused) {
@@ -423,6 +424,13 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
                              "both are at least 1, max_tries at most 255",
                              wish.name, terms.max_hold, terms.max_tries)};
   }
+  if (terms.rejoin_ms > kRejoinMsMax || terms.stall_ms > kStallMsMax) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("consumer group '{}': rejoin_ms {} and stall_ms {} were asked for: "
+                             "rejoin_ms is at most {} (a week), stall_ms at most {} (a day)",
+                             wish.name, terms.rejoin_ms, terms.stall_ms, kRejoinMsMax,
+                             kStallMsMax)};
+  }
   if (Status slots = check_slots(terms); !slots) return slots.error();
   return begin(terms, wish, std::nullopt);
 }
@@ -566,8 +574,13 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                                wish.name, shm::kMembersMax)};
     }
   }
-  members[place.member] = who;
   Group& group = groups_[place.group];
+  std::erase_if(group.keepers,
+                [](const process::Identity& other) { return !process::is_alive(other); });
+  // Room for each member among them, so that one that leaves needs no memory.
+  group.keepers.reserve(group.keepers.size() + live_members(place.group) + 1);
+  members[place.member] = who;
+  group.made_for_newest = place.group != existing;
   const bool at_most_once = !wish.redeliver.value_or(group.terms.redeliver);
   group.at_most_once[place.member] = at_most_once;
   for (GroupPage* page : {&memory_.account(place.group), &memory_.group(place.group)}) {
@@ -613,17 +626,17 @@ std::uint64_t ConsumerGroups::lost(std::uint32_t group) const {
 }
 
 // Modelled in tests/model: claims.pml and wakeup_feed.pml.
-std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_ms) {
+std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_ms) noexcept {
   GroupPage& page = memory_.group(place.group);
   Group& group = groups_[place.group];
   std::uint32_t returned = 0;
   for (std::uint32_t i = 0; i < memory_.layout().geometry.descriptors; ++i) {
     returned += give_back(place.group, page.words[i], place.member) ? 1 : 0;
   }
-  std::erase_if(group.keepers, [&](const process::Identity& who) {
-    return who == group.members[place.member] || !process::is_alive(who);
-  });
-  if (group.members[place.member].pid != 0) group.keepers.push_back(group.members[place.member]);
+  if (group.members[place.member].pid != 0) {
+    std::erase(group.keepers, group.members[place.member]);
+    group.keepers.push_back(group.members[place.member]);  // enter() has made room
+  }
   group.members[place.member] = {};
   RF_FAILPOINT("supervisor.member.given_back");
   // Who it was stays there, for the next supervisor: he may live and have the page.
@@ -638,6 +651,18 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
   memory_.ring_producers();
   memory_.ring_feed();
   return returned;
+}
+
+void ConsumerGroups::take_back(const MemberPlace& place, std::uint64_t now_ms) noexcept {
+  leave(place, now_ms);
+  Group& group = groups_[place.group];
+  if (!std::exchange(group.made_for_newest, false) || group.state != GroupState::kJoining) return;
+  if (group.replaces) {
+    group.replaces.reset();
+    // release: the page before has been the group's all the time.
+    memory_.replacing().store(0, std::memory_order_release);
+  }
+  set_state(place.group, GroupState::kDraining);
 }
 
 void ConsumerGroups::close(std::uint32_t group) {

@@ -41,6 +41,9 @@ namespace ringfeed::control {
 // What one member may hold, unless asked for otherwise, when a group of the feed gives way (skip,
 // detach): only then is there room for the others whatever a member keeps.
 inline constexpr std::uint32_t kMaxHoldYielding = 2;
+// What a trainer may ask for: a week for one that comes back, a day for one that stalls.
+inline constexpr std::uint64_t kRejoinMsMax = 7 * 86'400'000ULL;
+inline constexpr std::uint64_t kStallMsMax = 86'400'000;
 // Of trainers that name none.
 inline constexpr const char* kDefaultGroup = "default";
 
@@ -102,7 +105,11 @@ class ConsumerGroups {
                                           std::uint64_t now_ms);
   // The member is dead (proved), or leaves: gives back what it holds and frees its place. Returns
   // how many batches went back. May be called again after a death in the middle.
-  std::uint32_t leave(const MemberPlace& place, std::uint64_t now_ms);
+  std::uint32_t leave(const MemberPlace& place, std::uint64_t now_ms) noexcept;
+  // The member that has just entered never came, for it could not be told: as if it had not
+  // entered. A group that was made for it goes at once, one that was put back for it stays where it
+  // was.
+  void take_back(const MemberPlace& place, std::uint64_t now_ms) noexcept;
   // Does not wait rejoin_ms for anybody; declared groups stay.
   void close(std::uint32_t group);
 
@@ -172,6 +179,7 @@ class ConsumerGroups {
     std::array<bool, shm::kMembersMax> at_most_once = {};          // by member
     std::uint64_t closed = 0;  // batches of the dead that nobody gets
     bool barred = false;
+    bool made_for_newest = false;  // for the member that entered last, and there was none before
     std::string_view damage = {};
     // Who was a member of this page, and could still write to it if he lives.
     std::vector<process::Identity> keepers = {};

@@ -98,7 +98,9 @@ Status send_packet(int socket, std::string_view bytes, std::span<const int> fds)
   return send_now(socket, kBodyInDescriptor, only);
 }
 
-Result<Packet> receive_packet(int socket) {
+namespace {
+
+Result<Packet> read_packet(int socket, int flags) {
   Packet packet;
   packet.bytes.resize(kPacketBytesMax + 1);
   iovec part{packet.bytes.data(), packet.bytes.size()};
@@ -112,7 +114,7 @@ Result<Packet> receive_packet(int socket) {
   // The end of the other side comes as ECONNRESET first where it had not read everything, and what
   // it had said before that, a refusal, comes then.
   bool reset = false;
-  while ((n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0 &&
+  while ((n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | flags)) < 0 &&
          (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true)))) {
   }
   if (n < 0) {
@@ -126,11 +128,14 @@ Result<Packet> receive_packet(int socket) {
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    std::array<shm::Fd, kDescriptorsPerPacket> taken;
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      packet.fds.emplace_back(fd);
+      taken[i] = shm::Fd(fd);
     }
+    packet.fds.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) packet.fds.push_back(std::move(taken[i]));
   }
   packet.bytes.resize(static_cast<std::size_t>(n));
   packet.end = n == 0 && packet.fds.empty();
@@ -144,6 +149,18 @@ Result<Packet> receive_packet(int socket) {
     packet.fds.clear();
   }
   return packet;
+}
+
+}  // namespace
+
+Result<Packet> receive_packet(int socket) { return read_packet(socket, 0); }
+
+Result<Packet> peek_packet(int socket) { return read_packet(socket, MSG_PEEK); }
+
+void drop_packet(int socket) noexcept {
+  char none = 0;
+  while (::recv(socket, &none, 0, MSG_DONTWAIT) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace ringfeed::control

@@ -33,6 +33,10 @@ struct Packet {
 };
 // Errors: kIo, kDamaged (cut short).
 [[nodiscard]] Result<Packet> receive_packet(int socket);
+// The same, and the packet stays first in the queue until drop_packet(): whoever has no memory to
+// do what it says can look at it again.
+[[nodiscard]] Result<Packet> peek_packet(int socket);
+void drop_packet(int socket) noexcept;
 
 // A memfd with these bytes, at its beginning.
 [[nodiscard]] Result<shm::Fd> bytes_as_fd(std::string_view bytes, const char* name);

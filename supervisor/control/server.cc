@@ -35,6 +35,9 @@ constexpr std::uint64_t kRestMsMin = 20;
 constexpr std::uint64_t kRestMsMax = 1'000;
 // Who stands on a descriptor of the reserve and waits for nothing goes after this time.
 constexpr std::uint64_t kEmergencyMs = 1'000;
+// A request for which there is no memory is looked at again, so many times; then its connection is
+// closed, for it may be the request that takes too much.
+constexpr std::uint32_t kStarvedMax = 100;
 
 // What an operator asks, and who has a place already.
 bool is_for_reserved(const Request& request) {
@@ -58,11 +61,14 @@ bool has_input(int fd) {
          (ready.revents & POLLHUP) == 0;
 }
 
-void refuse(int socket, Reply::ErrorCode code, std::string text) {
+// The sentence is for people: without memory the end of the connection has to do.
+template <typename Text>
+void refuse(int socket, Reply::ErrorCode code, const Text& text) try {
   Reply reply;
   reply.set_error(code);
-  reply.set_text(std::move(text));
+  reply.set_text(text());
   static_cast<void>(send_packet(socket, reply.SerializeAsString()));
+} catch (const std::bad_alloc&) {
 }
 
 Result<shm::Fd> bind_socket(const std::string& path) {
@@ -130,9 +136,10 @@ Status ControlServer::listen_again() {
   }
   if (listener_) loop_.unwatch(listener_.get());
   listener_ = std::move(*fresh);
+  if (!resting_) listen_on();
+  // Only now is it in place: what fails before is tried again.
   device_ = named.st_dev;
   inode_ = named.st_ino;
-  if (!resting_) listen_on();
   return {};
 }
 
@@ -140,22 +147,24 @@ Status ControlServer::listen_again() {
 void ControlServer::listen_on() {
   try {
     loop_.watch(listener_.get(), [this] { accept_all(); });
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     rest(ENOMEM);
   }
 }
 
 void ControlServer::rest(int error) {
   if (resting_) return;
-  loop_.unwatch(listener_.get());
-  rest_ms_ = rest_ms_ == 0 ? kRestMsMin : std::min(2 * rest_ms_, kRestMsMax);
-  ++starved_;
-  if (handlers_.on_starved) handlers_.on_starved(starved_, std::strerror(error));
-  resting_ = loop_.after(rest_ms_, [this] {
+  const std::uint64_t rest_ms = rest_ms_ == 0 ? kRestMsMin : std::min(2 * rest_ms_, kRestMsMax);
+  // First of all: a listener that nobody watches again would be none.
+  resting_ = loop_.after(rest_ms, [this] {
     resting_.reset();
     listen_on();
     if (!resting_) accept_all();
   });
+  loop_.unwatch(listener_.get());
+  rest_ms_ = rest_ms;
+  ++starved_;
+  if (handlers_.on_starved) handlers_.on_starved(starved_, std::strerror(error));
 }
 
 // Empty with errno if there is none, or none can be had.
@@ -242,10 +251,12 @@ bool ControlServer::make_room() {
     if (least == connections_.end() || rank(one) < rank(least->second)) least = at;
   }
   if (least == connections_.end()) return false;
-  refuse(least->second.socket.get(), Reply::FULL,
-         fmt::format("the supervisor of feed '{}' serves {} connections already, which is the "
-                     "most, and this one was idle: connect again",
-                     feed_, connections_.size()));
+  refuse(least->second.socket.get(), Reply::FULL, [this] {
+    return fmt::format(
+        "the supervisor of feed '{}' serves {} connections already, which is the most, and this "
+        "one was idle: connect again",
+        feed_, connections_.size());
+  });
   close(least->first);
   return true;
 }
@@ -257,31 +268,37 @@ void ControlServer::admit(shm::Fd socket, bool emergency) {
   const Peer peer{credentials.pid, credentials.uid};
   const int fd = socket.get();
   if (peer.uid != ::geteuid() && peer.uid != 0) {
-    refuse(fd, Reply::PERMISSION,
-           fmt::format(
-               "this feed belongs to user {} and you are user {}: attach as the user who runs it",
-               ::geteuid(), peer.uid));
+    refuse(fd, Reply::PERMISSION, [&] {
+      return fmt::format(
+          "this feed belongs to user {} and you are user {}: attach as the user who runs it",
+          ::geteuid(), peer.uid);
+    });
   } else if (const std::optional<std::string> refusal = refusal_of(peer)) {
-    refuse(fd, Reply::FULL, *refusal);
+    refuse(fd, Reply::FULL, [&] { return *refusal; });
   } else {
     const ConnectionId id = next_++;
     try {
+      Connection& connection = connections_[id];
+      connection.socket = std::move(socket);
+      connection.peer = peer;
+      connection.since_ms = process::now_ms();
+      connection.emergency = emergency;
       loop_.watch(fd, [this, id] { read_from(id); });
-      connections_.emplace(id, Connection{.socket = std::move(socket),
-                                          .peer = peer,
-                                          .since_ms = process::now_ms(),
-                                          .emergency = emergency});
       if (silence_ && emergency) loop_.cancel(*std::exchange(silence_, std::nullopt));
       if (!silence_) {
         silence_ = loop_.after(emergency ? kEmergencyMs : limits_.silent_ms,
                                [this] { look_for_silent(); });
       }
       return;
-    } catch (const Error& error) {
-      refuse(fd, Reply::FULL,
-             fmt::format("the supervisor of feed '{}' cannot serve another connection: {}: try "
-                         "again later",
-                         feed_, error.message()));
+    } catch (const std::exception& error) {
+      refuse(fd, Reply::FULL, [&] {
+        return fmt::format(
+            "the supervisor of feed '{}' cannot serve another connection: {}: try again later",
+            feed_, error.what());
+      });
+      // As if it had never been.
+      loop_.unwatch(fd);
+      connections_.erase(id);
     }
   }
   socket.reset();
@@ -305,11 +322,12 @@ void ControlServer::look_for_silent() {
   }
   for (const ConnectionId id : silent) {
     const Connection& connection = connections_.at(id);
-    refuse(
-        connection.socket.get(), Reply::BAD_REQUEST,
-        fmt::format("nothing was asked of the supervisor of feed '{}' within {} ms: connect when "
-                    "there is something to ask",
-                    feed_, patience_ms(connection)));
+    refuse(connection.socket.get(), Reply::BAD_REQUEST, [&] {
+      return fmt::format(
+          "nothing was asked of the supervisor of feed '{}' within {} ms: connect when there is "
+          "something to ask",
+          feed_, patience_ms(connection));
+    });
     close(id);
   }
   if (next_ms) silence_ = loop_.after(*next_ms - now, [this] { look_for_silent(); });
@@ -329,11 +347,24 @@ bool ControlServer::in_reserved_place(const Connection& connection) {
 }
 
 void ControlServer::read_from(ConnectionId id) {
+  try {
+    read_requests(id);
+  } catch (const std::exception&) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end() || ++found->second.starved <= kStarvedMax) throw;
+    close(id);
+  }
+}
+
+// A request leaves the queue when it has been refused, or is about to be answered: what throws
+// before that is met again in the next turn.
+void ControlServer::read_requests(ConnectionId id) {
   for (int turn = 0; turn < kRequestsPerTurn; ++turn) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
     Connection& connection = found->second;
-    Result<Packet> packet = receive_packet(connection.socket.get());
+    const int socket = connection.socket.get();
+    Result<Packet> packet = peek_packet(socket);
     if (!packet || packet->end) return close(id);
     if (packet->empty) return;
     Request request;
@@ -345,12 +376,11 @@ void ControlServer::read_from(ConnectionId id) {
                       "the feed",
                       packet->bytes.size()));
       send(id, reply);
+      if (!connections_.contains(id)) return;
+      drop_packet(socket);
       continue;
     }
     const bool first = connection.requests == 0;
-    connection.since_ms = process::now_ms();
-    ++connection.requests;
-    ++connection.due;
     if (first && !is_for_reserved(request) && in_reserved_place(connection)) {
       reply.set_id(request.id());
       reply.set_error(Reply::FULL);
@@ -365,14 +395,29 @@ void ControlServer::read_from(ConnectionId id) {
       send(id, reply);
       return close(id);
     }
+    connection.since_ms = process::now_ms();
+    ++connection.requests;
+    ++connection.due;
+    connection.starved = 0;
+    drop_packet(socket);
+    answer(id, request);
+  }
+}
+
+void ControlServer::answer(ConnectionId id, const Request& request) {
+  try {
     try {
       handlers_.on_request(id, request);
     } catch (const std::exception& error) {
+      Reply reply;
       reply.set_id(request.id());
       reply.set_error(Reply::INTERNAL);
       reply.set_text(error.what());
       send(id, reply);
     }
+  } catch (const std::bad_alloc&) {
+    // Not even for a refusal. Whoever waits hears the end of the connection, and not nothing.
+    close(id);
   }
 }
 
@@ -386,19 +431,20 @@ void ControlServer::close(ConnectionId id) {
   handlers_.on_closed(id);
 }
 
-void ControlServer::send(ConnectionId connection, const Reply& reply, std::span<const int> fds) {
+bool ControlServer::send(ConnectionId connection, const Reply& reply, std::span<const int> fds) {
   const auto found = connections_.find(connection);
-  if (found == connections_.end()) return;
+  if (found == connections_.end()) return false;
+  const std::string bytes = reply.SerializeAsString();
   Connection& to = found->second;
   if (!reply.has_event() && to.due != 0) --to.due;
   const bool done = reply.error() == Reply::NONE;
   if (done && (reply.has_attach() || reply.has_rejoin() || reply.has_stop())) to.stays = true;
   if (done && reply.has_detach()) to.stays = false;
-  const std::string bytes = reply.SerializeAsString();
   const Status sent = send_packet(to.socket.get(), bytes, fds);
   // Who has gone may have said more before: that is read first, up to the end. Who does not read is
   // closed now.
   if (!sent && sent.error().code() != ErrorCode::kClosed) close(connection);
+  return sent.ok();
 }
 
 Peer ControlServer::peer(ConnectionId connection) const {

@@ -77,8 +77,9 @@ class ControlServer {
   // there. Errors (kIo, kNoMemory): then all is as before.
   [[nodiscard]] Status listen_again();
 
-  // To a connection that may be gone by now: then nothing happens.
-  void send(ConnectionId connection, const Reply& reply, std::span<const int> fds = {});
+  // To a connection that may be gone by now: then nothing happens. False: the other end does not
+  // get it.
+  bool send(ConnectionId connection, const Reply& reply, std::span<const int> fds = {});
   // Ends a connection; nothing happens if it is gone by now.
   void close(ConnectionId id);
   [[nodiscard]] Peer peer(ConnectionId connection) const;
@@ -93,7 +94,8 @@ class ControlServer {
     Peer peer;
     std::uint64_t since_ms = 0;  // it was made, or has last asked
     std::uint64_t requests = 0;
-    std::uint64_t due = 0;   // answers
+    std::uint64_t due = 0;      // answers
+    std::uint32_t starved = 0;  // looks at its next request for which there was no memory
     bool stays = false;      // a member's, or one that waits for the feed's end
     bool emergency = false;  // stands on a descriptor of the reserve
   };
@@ -110,6 +112,8 @@ class ControlServer {
   [[nodiscard]] std::uint64_t patience_ms(const Connection& connection) const;
   [[nodiscard]] bool in_reserved_place(const Connection& connection);
   void read_from(ConnectionId id);
+  void read_requests(ConnectionId id);
+  void answer(ConnectionId id, const Request& request);
 
   process::EventLoop& loop_;
   std::string path_;

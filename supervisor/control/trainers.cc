@@ -138,8 +138,30 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
     return refuse(reply, reply_code(place.error().code()), place.error().message());
   }
   const MemberPlace at = *place;
+  const int pidfd = trainer.pidfd.get();
+  try {
+    fill(at, *reply.mutable_attach());
+    fds = memory_.trainer_fds(at.group);
+    places_.insert_or_assign(at, std::move(trainer));
+    loop_.watch(pidfd, [this, at] { died(at); });
+    report_("trainer_joined",
+            fmt::format("{} client={}", shown(at, places_.at(at).who.pid), log_value(request.client())));
+  } catch (const std::exception& met) {
+    loop_.unwatch(pidfd);
+    places_.erase(at);
+    groups_.take_back(at, now_ms());
+    fds.clear();
+    reply.clear_attach();
+    const auto* const starved = dynamic_cast<const Error*>(&met);
+    if (starved == nullptr) throw;
+    refuse(reply, Reply::FULL, starved->message());
+  }
+}
+
+void Trainers::fill(const MemberPlace& at, AttachReply& out) const {
+  const layout::FeedLayout& layout = memory_.feed().layout();
+  const layout::OutputLayout& output = memory_.layout();
   const GroupTerms& terms = groups_.terms(at.group);
-  AttachReply& out = *reply.mutable_attach();
   out.set_abi_major(shm::kAbiMajor);
   out.set_abi_minor(shm::kAbiMinor);
   out.set_layout_hash(shm::kLayoutHash);
@@ -170,18 +192,21 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   out.set_max_hold(terms.max_hold);
   out.set_output(output.index);
   if (!output.alias.empty()) out.set_output_alias(output.alias);
-  fds = memory_.trainer_fds(at.group);
+}
+
+void Trainers::take_back(ConnectionId connection) noexcept {
+  const auto at = find(connection);
+  if (at == places_.end()) return;
+  const MemberPlace place = at->first;
+  loop_.unwatch(at->second.pidfd.get());
+  const pid_t pid = at->second.who.pid;
+  places_.erase(at);
+  groups_.take_back(place, now_ms());
   try {
-    loop_.watch(trainer.pidfd.get(), [this, at] { died(at); });
-  } catch (const Error& starved) {
-    groups_.leave(at, now_ms());
-    fds.clear();
-    reply.clear_attach();
-    return refuse(reply, Reply::FULL, starved.message());
+    report_("trainer_not_told", shown(place, pid));
+  } catch (const std::exception&) {
+    // No memory to say so.
   }
-  report_("trainer_joined",
-          fmt::format("{} client={}", shown(at, trainer.who.pid), log_value(trainer.client)));
-  places_.insert_or_assign(at, std::move(trainer));
 }
 
 void Trainers::adopt() {
@@ -226,6 +251,7 @@ void Trainers::rejoin(ControlServer& server, ConnectionId connection, const Rejo
 void Trainers::remove(Places::iterator at, std::string_view event) {
   const MemberPlace place = at->first;
   const std::string values = shown(place, at->second.who.pid);
+  // From here on nothing is refused: who has left has left.
   loop_.unwatch(at->second.pidfd.get());
   places_.erase(at);
   const std::uint32_t returned = groups_.leave(place, now_ms());

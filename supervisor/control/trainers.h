@@ -13,6 +13,7 @@
 #include "supervisor/control/server.h"
 
 namespace ringfeed {
+class AttachReply;
 class AttachRequest;
 class BatchSchema;
 class DetachRequest;
@@ -33,7 +34,8 @@ class Trainers {
   Trainers(const Trainers&) = delete;
   Trainers& operator=(const Trainers&) = delete;
 
-  // Fills the reply; on success `fds` are the descriptors to send with it.
+  // Fills the reply; on success `fds` are the descriptors to send with it. What it throws has left
+  // nobody behind.
   void attach(ControlServer& server, ConnectionId connection, const AttachRequest& request,
               Reply& reply, std::vector<int>& fds);
   // Members of an earlier supervisor's time: the living are watched, the dead give back what they
@@ -46,6 +48,8 @@ class Trainers {
   [[nodiscard]] bool has(ConnectionId connection) { return find(connection) != places_.end(); }
   void detach(ConnectionId connection, const DetachRequest& request, Reply& reply);
   void connection_closed(ConnectionId connection);
+  // The answer has not reached the one who has just attached by this connection: as if he had not.
+  void take_back(ConnectionId connection) noexcept;
 
   [[nodiscard]] std::string client(const MemberPlace& place) const;
   // Connections of attached trainers, for events.
@@ -60,6 +64,7 @@ class Trainers {
   };
   using Places = std::map<MemberPlace, Trainer>;
 
+  void fill(const MemberPlace& at, AttachReply& out) const;
   void died(const MemberPlace& place);
   void bury_dead(const std::string& group);
   // Of a member whose process has ended: had it left its group, or come to the feed's end?

@@ -42,13 +42,18 @@ void EventLoop::watch(int fd, Callback on_ready) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP;
   event.data.u64 = number << 32 | static_cast<std::uint32_t>(fd);
+  // What takes memory comes first: a descriptor that nobody knows would be ready for ever.
+  auto callback = std::make_shared<Callback>(std::move(on_ready));
+  const auto [watch, fresh] = watches_.try_emplace(fd);
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     // ENOSPC: fs.epoll.max_user_watches.
-    const int error = errno == ENOSPC ? ENOBUFS : errno;
+    const int why = errno;
+    const int error = why == ENOSPC ? ENOBUFS : why;
+    if (fresh) watches_.erase(watch);
     throw Error(system_code(error), std::string("a descriptor cannot be watched: ") +
-                                        std::strerror(errno) + "; raise the limit of open files");
+                                        std::strerror(why) + "; raise the limit of open files");
   }
-  watches_[fd] = {number & 0xffffffffU, std::make_shared<Callback>(std::move(on_ready))};
+  watch->second = {number & 0xffffffffU, std::move(callback)};
 }
 
 void EventLoop::unwatch(int fd) {
@@ -58,8 +63,13 @@ void EventLoop::unwatch(int fd) {
 EventLoop::TimerId EventLoop::after(std::uint64_t delay_ms, Callback on_time) {
   const TimerId id = next_number_++;
   const std::uint64_t time = now_ms() + delay_ms;
-  timers_.emplace(std::pair(time, id), std::move(on_time));
-  timer_times_.emplace(id, time);
+  const auto timer = timers_.emplace(std::pair(time, id), std::move(on_time)).first;
+  try {
+    timer_times_.emplace(id, time);
+  } catch (...) {
+    timers_.erase(timer);  // nobody could cancel it
+    throw;
+  }
   return id;
 }
 
@@ -70,13 +80,14 @@ void EventLoop::cancel(TimerId timer) {
   timer_times_.erase(time);
 }
 
-void EventLoop::guarded(const Callback& callback, const std::function<void()>& again) {
+bool EventLoop::survives(const Callback& callback) {
   try {
     callback();
+    return true;
   } catch (const std::exception& error) {
     if (!report_) throw;
     report_(error);
-    again();
+    return false;
   }
 }
 
@@ -88,12 +99,11 @@ void EventLoop::call_due() {
     // Kept as nodes, so that the same timer can be set again without any memory.
     auto time = timer_times_.extract(due->first.second);
     auto timer = timers_.extract(due);
-    guarded(callback, [&] {
-      time.mapped() = timer.key().first = now + kAgainMs;
-      timer.mapped() = std::move(callback);
-      timer_times_.insert(std::move(time));
-      timers_.insert(std::move(timer));
-    });
+    if (survives(callback)) continue;
+    time.mapped() = timer.key().first = now + kAgainMs;
+    timer.mapped() = std::move(callback);
+    timer_times_.insert(std::move(time));
+    timers_.insert(std::move(timer));
   }
 }
 
@@ -115,7 +125,7 @@ void EventLoop::run_once(int timeout_ms) {
     // Held here, because the callback may remove itself.
     const std::shared_ptr<Callback> callback = found->second.callback;
     // Not at once: what is missing would not be there yet, and the processor would be taken.
-    guarded(*callback, [] { ::poll(nullptr, 0, kPauseMs); });
+    if (!survives(*callback)) ::poll(nullptr, 0, kPauseMs);
   }
   call_due();
 }

@@ -51,7 +51,8 @@ class EventLoop {
     std::shared_ptr<Callback> callback;
   };
   void call_due();
-  void guarded(const Callback& callback, const std::function<void()>& again);
+  // False: it has thrown, and that was reported.
+  bool survives(const Callback& callback);
 
   shm::Fd epoll_;
   std::map<int, Watch> watches_;

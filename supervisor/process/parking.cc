@@ -66,9 +66,9 @@ void Parking::look() {
   } catch (const Error& error) {
     end();
     return at_rest(error);
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     end();
-    return at_rest(Error(ErrorCode::kNoMemory, error.what()));
+    return at_rest(Error(ErrorCode::kNoMemory, "no memory"));
   }
   at_rest(std::nullopt);
 }

@@ -19,6 +19,10 @@ inline constexpr std::size_t kReserveForClients = 4;
 // and ends the process if no descriptor is to be had then.
 void load_unwinder();
 
+// Makes the tables of the control messages now: protobuf makes them at their first use, and a
+// process that has no memory then ends by a fault, sooner or later.
+void load_messages();
+
 class DescriptorReserve {
  public:
   explicit DescriptorReserve(std::size_t count) : count_(count) { refill(); }

@@ -149,10 +149,10 @@ void ScaleTask::guarded(const std::function<void()>& part) {
     return part();
   } catch (const Error& met) {
     error = met;
-  } catch (const std::exception& met) {
-    error.emplace(ErrorCode::kNoMemory, met.what());
+  } catch (const std::exception&) {
+    error.emplace(ErrorCode::kNoMemory, "no memory");
   }
-  finish(*error);
+  finish(std::move(*error));
 }
 
 void ScaleTask::wait() {
@@ -183,7 +183,8 @@ void ScaleTask::decide() {
   finish(facts);
 }
 
-void ScaleTask::finish(const Result<Facts>& result) {
+// By value: what is told needs no memory then.
+void ScaleTask::finish(Result<Facts> result) {
   parking_.end();
   // A copy: done() may destroy this object and its hooks.
   const auto done = hooks_.done;

@@ -44,7 +44,7 @@ class ScaleTask {
   void guarded(const std::function<void()>& part);
   void decide();
   void wait();
-  void finish(const Result<Facts>& result);
+  void finish(Result<Facts> result);
 
   EventLoop& loop_;
   const layout::FeedMemory& memory_;

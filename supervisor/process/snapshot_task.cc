@@ -193,9 +193,9 @@ void SnapshotTask::on_word() {
     word = std::exchange(from_thread_, Word::kNothing);
   }
   if (word == Word::kDone) {
-    finish(failure_);
-    // A copy: it may destroy this object and its hooks.
-    const auto ended = hooks_.ended;
+    finish(std::move(failure_));
+    // Out of here: it may destroy this object and its hooks.
+    const auto ended = std::move(hooks_.ended);
     return ended();
   }
   if (over_) return;
@@ -272,7 +272,8 @@ void SnapshotTask::finish(std::optional<Error> error) {
   if (over_) return;
   give_up();
   facts_.total_ms = now_ms() - began_ms_;
-  hooks_.done(error ? Result<Facts>(*error) : Result<Facts>(facts_));
+  // Moved: what is told needs no memory.
+  hooks_.done(error ? Result<Facts>(std::move(*error)) : Result<Facts>(std::move(facts_)));
 }
 
 }  // namespace ringfeed::process

@@ -38,6 +38,9 @@ constexpr std::uint64_t kNoteMs = 5;
 // A process that has to be replaced when it hangs may take this long to become ready: it maps its
 // memory and rebuilds its caches.
 constexpr std::uint64_t kStartMsMax = 10'000;
+// A tick that is so late was held up from outside, as its workers may have been: a machine that
+// slept, a container that was frozen.
+constexpr std::uint64_t kLateMs = 1'000;
 
 std::uint64_t hash_of(const std::string& bytes) {
   std::uint64_t hash = 0xcbf29ce484222325;
@@ -125,7 +128,7 @@ void Supervisor::watch_owner() {
 void Supervisor::on_signal(int signal, pid_t from) {
   if (signal == SIGTERM || signal == SIGINT || signal == SIGQUIT) {
     const std::string why = fmt::format("stopped by {}", signal_text(signal));
-    return draining_ || signal == SIGQUIT ? stop(why) : drain(why);
+    return order_end(draining_ || signal == SIGQUIT, why);
   }
   const bool reopened = signal == SIGHUP && talk_.reopen();
   event(metrics::Level::kInfo, reopened ? "log_reopened" : "signal_ignored",
@@ -441,12 +444,25 @@ void Supervisor::worker_over() {
   }
 }
 
+// Ordered once, and done although there may be no memory for it at this moment.
+void Supervisor::order_end(bool now, const std::string& why) {
+  try {
+    now ? stop(why) : drain(why);
+  } catch (const std::bad_alloc&) {
+    end_due_ = now || end_due_.value_or(false);
+    throw;
+  }
+}
+
 void Supervisor::drain(const std::string& why) {
   if (stage_ == Stage::kFailing) return stop(why);
   if (draining_) return;
-  draining_ = true;
-  reason_ = why;
   const std::uint64_t timeout_ms = std::uint64_t{run_.config.shutdown().drain_timeout_s()} * 1000;
+  reason_ = why;
+  loop_.after(timeout_ms, [this, timeout_ms] {
+    stop(fmt::format("{}; the drain took longer than {} s", reason_, timeout_ms / 1000));
+  });
+  draining_ = true;
   if (stage_ == Stage::kStarting || stage_ == Stage::kRunning) {
     stage_ = Stage::kDraining;
     memory_.set_phase(shm::FeedPhase::kDraining, why);
@@ -455,16 +471,13 @@ void Supervisor::drain(const std::string& why) {
   }
   event(metrics::Level::kInfo, "feed_draining",
         fmt::format("timeout_s={} reason={}", timeout_ms / 1000, in_quotes(why)));
-  loop_.after(timeout_ms, [this, timeout_ms] {
-    stop(fmt::format("{}; the drain took longer than {} s", reason_, timeout_ms / 1000));
-  });
 }
 
 void Supervisor::stop(const std::string& why) {
   if (stage_ == Stage::kFailing && tells_reason_) return finish(1);
   if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) return;
-  draining_ = true;
   reason_ = why;
+  draining_ = true;
   if (stage_ == Stage::kLingering) return finish(0);
   stage_ = Stage::kStopping;
   give_up_snapshot(why);
@@ -476,11 +489,11 @@ void Supervisor::stop(const std::string& why) {
 
 void Supervisor::fail(const std::string& reason) {
   if (stage_ == Stage::kFailing) return;
+  reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
   stage_ = Stage::kFailing;
+  memory_.set_phase(shm::FeedPhase::kFailed, reason_);
   give_up_snapshot(reason);
   give_up_scale(reason);
-  reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
-  memory_.set_phase(shm::FeedPhase::kFailed, reason_);
   tell_trainers();
   talk_.end_progress();
   talk_.say(reason_);
@@ -657,8 +670,10 @@ void Supervisor::note_groups() {
 
 void Supervisor::tick() {
   reserve_.refill();
+  look_after_workers();
   advance_groups();
   end_unread();
+  look_for_trials();
   look_for_stalls();
   follow_configuration();
   if (stage_ == Stage::kLingering && !takes_snapshot() && !still_needed() && !totals_awaited()) {
@@ -694,6 +709,38 @@ void Supervisor::end_unread() {
   }
 }
 
+// What an event asked for and there was no memory for when it came: each of these is done by what
+// it finds, so it may be done again.
+void Supervisor::look_after_workers() {
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    worker->look_after();
+    if (worker->state() == ChildState::kLost) {
+      fail(fmt::format("stage group '{}' cannot go on", worker->name()));
+    }
+    const bool ending = stage_ == Stage::kStopping || stage_ == Stage::kFailing;
+    if (ending && !is_over(worker->state()) && worker->state() != ChildState::kStopping) {
+      worker->stop();
+    }
+  }
+  worker_ready();
+  if (stage_ != Stage::kLingering) worker_over();
+  if (!end_due_) return;
+  const bool now = *end_due_;
+  order_end(now, "stopped by an order that had to wait for memory");
+  end_due_.reset();
+}
+
+// Whoever asked for a new program gets an answer, and the feed its old one back.
+void Supervisor::look_for_trials() {
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (!worker->on_trial() || now_ms() < worker->started_ms() + kStartMsMax) continue;
+    event(metrics::Level::kWarn, "worker_stalled",
+          fmt::format("group={} starting_for_ms={}", worker->name(),
+                      now_ms() - worker->started_ms()));
+    worker->kill();
+  }
+}
+
 // A lane that works has committed a step within stall_ms; one that sleeps has looked around (it
 // does every kSleepMsMax, whether or not it is woken). One that has done neither hangs, or its
 // process is stopped: it is replaced. So is a process whose lanes are all at their end, and which
@@ -705,10 +752,13 @@ void Supervisor::look_for_stalls() {
     return;
   }
   const std::uint64_t now = now_ms();
+  // Who was held up together with this process has had no time of its own.
+  if (now > std::exchange(ticked_ms_, now) + kTickMs + kLateMs) patient_until_ms_ = now + stall_ms;
+  if (now < patient_until_ms_) return;
   for (std::size_t g = 0; g < workers_.size(); ++g) {
     Worker& worker = *workers_[g];
     if (worker.state() == ChildState::kStarting) {
-      if (now < worker.started_ms() + std::max(stall_ms, kStartMsMax)) continue;
+      if (worker.on_trial() || now < worker.started_ms() + std::max(stall_ms, kStartMsMax)) continue;
       event(metrics::Level::kWarn, "worker_stalled",
             fmt::format("group={} starting_for_ms={}", worker.name(), now - worker.started_ms()));
       worker.kill();

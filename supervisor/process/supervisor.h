@@ -115,7 +115,10 @@ class Supervisor {
   // Is there nobody for what is on its way, in all outputs that wait for trainers?
   [[nodiscard]] bool nobody_takes() const;
   void end_unread();
+  void look_after_workers();
+  void look_for_trials();
   void look_for_stalls();
+  void order_end(bool now, const std::string& why);
   void show_progress();
   // What stages that warm up have to say, and what the feed waits for.
   [[nodiscard]] std::string progress_text() const;
@@ -130,8 +133,17 @@ class Supervisor {
   // Requests (supervisor_requests.cc).
   void answer(control::ConnectionId connection, const Request& request);
   // What a part of an answer throws is the answer.
-  void or_refuse(control::ConnectionId connection, std::uint64_t request,
-                 const std::function<void()>& part);
+  template <typename Part>
+  void or_refuse(control::ConnectionId connection, std::uint64_t request, const Part& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      refuse_for(connection, request, error);
+    }
+  }
+  void refuse_for(control::ConnectionId connection, std::uint64_t request,
+                  const std::exception& error) noexcept;
+  void answer_attach(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_request(control::ConnectionId connection, const Request& request);
   void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
                  std::vector<int>& fds);
@@ -157,6 +169,7 @@ class Supervisor {
   void begin_call(std::uint64_t id, control::ConnectionId connection, const Request& request,
                   std::set<std::size_t> groups);
   void send_call(std::uint64_t id, std::size_t group);
+  void end_call(std::uint64_t id);
   void ask_again(std::size_t group);
   void on_stage_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
   void add_answers(std::size_t group, const StageControlCall& asked,
@@ -177,7 +190,8 @@ class Supervisor {
 
   // Lanes (supervisor_scale.cc).
   void scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms);
-  void scale_done(const Result<ScaleTask::Facts>& result);
+  void scale_done(const Result<ScaleTask::Facts>& result) noexcept;
+  void report_scale(std::uint32_t node, const Result<ScaleTask::Facts>& result, bool asked);
   void give_up_scale(const std::string& why);
   void follow_configuration();
   [[nodiscard]] std::string stage_name(std::uint32_t stage) const;
@@ -231,6 +245,9 @@ class Supervisor {
   bool lives_ = false;     // the feed can do without this process
   bool draining_ = false;  // ordered; stays set while the feed lingers
   EventLoop::TimerId tick_ = 0;
+  std::uint64_t ticked_ms_ = 0;         // the last tick
+  std::uint64_t patient_until_ms_ = 0;  // nobody is said to hang before
+  std::optional<bool> end_due_;         // an order to end that there was no memory for; true: now
   bool moving_ = false;  // a timer for groups in motion is set
   bool first_batch_ = false;
   bool tells_reason_ = false;  // failed, and is still there for a first trainer

@@ -197,12 +197,11 @@ void Supervisor::answer(control::ConnectionId connection, const Request& request
   or_refuse(connection, request.id(), [&] { on_request(connection, request); });
 }
 
-void Supervisor::or_refuse(control::ConnectionId connection, std::uint64_t request,
-                           const std::function<void()>& part) {
+void Supervisor::refuse_for(control::ConnectionId connection, std::uint64_t request,
+                            const std::exception& error) noexcept {
+  if (!server_) return;
   try {
     try {
-      part();
-    } catch (const std::exception& error) {
       const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
       Reply reply;
       reply.set_id(request);
@@ -210,17 +209,41 @@ void Supervisor::or_refuse(control::ConnectionId connection, std::uint64_t reque
       reply.set_text(fmt::format("feed '{}' cannot do that now: {}", run_.config.feed(),
                                  no_memory ? "the supervisor has no memory for it" : error.what()));
       server_->send(connection, reply);
+    } catch (const std::bad_alloc&) {
+      // Not even for that. Whoever waits hears the end of the connection, and not nothing.
+      server_->close(connection);
     }
-  } catch (const std::bad_alloc&) {
-    // Not even for that. Whoever waits hears the end of the connection, and not nothing.
-    server_->close(connection);
+  } catch (const std::exception&) {
+    // Nor for the log.
   }
+}
+
+void Supervisor::answer_attach(control::ConnectionId connection, const Request& request,
+                               Reply& reply) {
+  const auto take_back = [&] {
+    for (const std::unique_ptr<Output>& output : outputs_) output->trainers.take_back(connection);
+  };
+  std::vector<int> fds;
+  // A connection that had attached before keeps what it has.
+  const bool attached_before =
+      std::any_of(outputs_.begin(), outputs_.end(),
+                  [&](const auto& output) { return output->trainers.has(connection); });
+  on_attach(connection, request.attach(), reply, fds);
+  bool told = false;
+  try {
+    told = server_->send(connection, reply, fds);
+  } catch (...) {
+    if (!attached_before) take_back();
+    throw;
+  }
+  if (!told && !attached_before) take_back();
+  // Lanes are asked only after the answer is on its way.
+  advance_groups();
 }
 
 void Supervisor::on_request(control::ConnectionId connection, const Request& request) {
   Reply reply;
   reply.set_id(request.id());
-  std::vector<int> fds;
   switch (request.body_case()) {
     case Request::kAttach:
       if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) {
@@ -230,8 +253,7 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
                            : fmt::format("feed '{}' is being stopped", run_.config.feed()));
         break;
       }
-      on_attach(connection, request.attach(), reply, fds);
-      break;
+      return answer_attach(connection, request, reply);
     case Request::kDetach: {
       const auto of = std::find_if(outputs_.begin(), outputs_.end(), [&](const auto& output) {
         return output->trainers.has(connection);
@@ -282,13 +304,13 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
           "version as the feed");
       break;
   }
-  server_->send(connection, reply, fds);
+  server_->send(connection, reply);
   // Lanes are asked and trainers are told only after the answer is on its way.
-  if (request.has_attach() || request.has_detach()) advance_groups();
+  if (request.has_detach()) advance_groups();
   if (request.has_stop()) {
     const std::string why =
         fmt::format("stopped by a request of process {}", server_->peer(connection).pid);
-    request.stop().now() || draining_ ? stop(why) : drain(why);
+    order_end(request.stop().now() || draining_, why);
   }
 }
 
@@ -581,10 +603,22 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
   const auto at = calls_.find(id);
   if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
   Call& call = at->second;
-  note_anchors(answer);
-  add_answers(group, *call.asked, answer, *call.reply->mutable_stage_control());
-  if (!call.awaited.empty()) return;
+  const std::pair asker(call.connection, call.reply->id());
+  bool whole = false;
+  or_refuse(asker.first, asker.second, [&] {
+    note_anchors(answer);
+    add_answers(group, *call.asked, answer, *call.reply->mutable_stage_control());
+    whole = true;
+  });
+  if (whole && !call.awaited.empty()) return;
+  if (whole) or_refuse(asker.first, asker.second, [&] { end_call(id); });
   loop_.cancel(call.timer);
+  calls_.erase(at);
+}
+
+// Everybody has answered.
+void Supervisor::end_call(std::uint64_t id) {
+  Call& call = calls_.at(id);
   if (call.reply->stage_control().answers_size() == 0 && has_unknown_parts(call.asked->request())) {
     call.reply->set_error(Reply::BAD_REQUEST);
     call.reply->set_text(
@@ -593,7 +627,6 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
                     RINGFEED_VERSION, run_.config.feed()));
   }
   server_->send(call.connection, *call.reply);
-  calls_.erase(at);
 }
 
 // Adds a stage group's answer, and in place of lanes that have finished meanwhile what they said to

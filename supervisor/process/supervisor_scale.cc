@@ -56,8 +56,8 @@ void Supervisor::on_scale(control::ConnectionId connection, const Request& reque
     server_->send(connection, reply);
     return;
   }
-  scale_asker_ = {connection, request.id()};
   scale(node, asked.lanes(), kPatienceMs);
+  scale_asker_ = {connection, request.id()};
 }
 
 void Supervisor::scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms) {
@@ -69,33 +69,48 @@ void Supervisor::scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t pa
   scale_ = std::make_unique<ScaleTask>(loop_, memory_, node, lanes, patience_ms, std::move(hooks));
 }
 
-void Supervisor::scale_done(const Result<ScaleTask::Facts>& result) {
-  const std::string stage = stage_name(memory_.layout().nodes[scale_->node()].stage);
+void Supervisor::scale_done(const Result<ScaleTask::Facts>& result) noexcept {
+  // It is over, whatever can be said about it.
+  const std::unique_ptr<ScaleTask> task = std::move(scale_);
+  const auto asker = std::exchange(scale_asker_, {});
+  const std::uint32_t node = task->node();
+  if (asker) {
+    or_refuse(asker->first, asker->second, [&] {
+      Reply reply;
+      reply.set_id(asker->second);
+      if (result) {
+        reply.mutable_scale()->set_before(result->before);
+        reply.mutable_scale()->set_lanes(result->now);
+        reply.mutable_scale()->set_pause_us(result->pause_us);
+      } else {
+        reply.set_error(Reply::INTERNAL);
+        reply.set_text(fmt::format("stage '{}': {}",
+                                   stage_name(memory_.layout().nodes[node].stage),
+                                   result.error().message()));
+      }
+      server_->send(asker->first, reply);
+    });
+  }
+  try {
+    report_scale(node, result, asker.has_value());
+  } catch (const std::exception& error) {
+    survive(error);
+  }
+}
+
+void Supervisor::report_scale(std::uint32_t node, const Result<ScaleTask::Facts>& result,
+                              bool asked) {
+  const std::string stage = stage_name(memory_.layout().nodes[node].stage);
   if (result) {
     event(metrics::Level::kInfo, "stage_scaled",
           fmt::format("stage={} lanes={} before={} from_unit={} pause_us={}", stage, result->now,
                       result->before, result->from, result->pause_us));
-  } else if (result.error().code() == ErrorCode::kBusy && !scale_asker_) {
-    to_scale_.push_back(scale_->node());  // later
+  } else if (result.error().code() == ErrorCode::kBusy && !asked) {
+    to_scale_.push_back(node);  // later
   } else {
     event(metrics::Level::kWarn, "stage_not_scaled",
           fmt::format("stage={} reason={}", stage, in_quotes(result.error().message())));
   }
-  if (scale_asker_) {
-    Reply reply;
-    reply.set_id(scale_asker_->second);
-    if (result) {
-      reply.mutable_scale()->set_before(result->before);
-      reply.mutable_scale()->set_lanes(result->now);
-      reply.mutable_scale()->set_pause_us(result->pause_us);
-    } else {
-      reply.set_error(Reply::INTERNAL);
-      reply.set_text(fmt::format("stage '{}': {}", stage, result.error().message()));
-    }
-    server_->send(scale_asker_->first, reply);
-    scale_asker_.reset();
-  }
-  scale_.reset();
 }
 
 void Supervisor::give_up_scale(const std::string& why) {

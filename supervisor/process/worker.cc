@@ -109,6 +109,7 @@ void Worker::spawn() {
   permanent_ = starving_ = false;
   started_ms_ = now_ms();
   ready_ms_ = 0;
+  patient_until_ms_ = ~std::uint64_t{0};
   ++starts_;
   process_ = spawn_worker(rules_.binary, rules_.lock);
   RF_FAILPOINT("supervisor.worker.spawned");
@@ -172,34 +173,42 @@ void Worker::send_setup() {
 
 void Worker::read_messages() {
   if (!process_.socket) return;
-  for (;;) {
-    Result<control::Packet> packet = control::receive_packet(process_.socket.get());
-    if (!packet || packet->end) return loop_.unwatch(process_.socket.get());
+  // A message leaves the queue when it has been heeded: what throws before is met again.
+  while (process_.socket) {
+    const int socket = process_.socket.get();
+    Result<control::Packet> packet = control::peek_packet(socket);
+    if (!packet || packet->end) return loop_.unwatch(socket);
     if (packet->empty) return;
     FromWorker message;
-    if (!message.ParseFromString(packet->bytes)) continue;
-    if (message.has_ready()) {
-      ready_ms_ = now_ms();
-      binary_before_.reset();
-      if (starved_ != 0) {
-        hooks_.on_event("info", "worker_starved_no_more",
-                        fmt::format("group={} times={}", name(), starved_));
-      }
-      starved_ = starved_ms_ = 0;
+    if (message.ParseFromString(packet->bytes)) on_message(message);
+    if (process_.socket.get() == socket) control::drop_packet(socket);
+  }
+}
+
+void Worker::on_message(const FromWorker& message) {
+  if (message.has_ready()) {
+    if (ready_ms_ == 0) ready_ms_ = now_ms();
+    if (starved_ != 0) {
+      hooks_.on_event("info", "worker_starved_no_more",
+                      fmt::format("group={} times={}", name(), starved_));
+    }
+    starved_ = starved_ms_ = 0;
+    if (state_ == ChildState::kStarting) {
       hooks_.on_event("info", "worker_ready",
                       fmt::format("group={} pid={} after_ms={}", name(), process_.identity.pid,
                                   ready_ms_ - started_ms_));
-      apply(ChildEvent::kReady);
-      hooks_.on_ready();
-    } else if (message.has_finished()) {
-      finished();
-    } else if (message.has_failure()) {
-      failure_ = message.failure().text();
-      permanent_ = message.failure().permanent();
-      starving_ = message.failure().starved();
-    } else {
-      hooks_.on_message(message);
     }
+    binary_before_.reset();
+    apply(ChildEvent::kReady);
+    hooks_.on_ready();
+  } else if (message.has_finished()) {
+    finished();
+  } else if (message.has_failure()) {
+    failure_ = message.failure().text();
+    permanent_ = message.failure().permanent();
+    starving_ = message.failure().starved();
+  } else {
+    hooks_.on_message(message);
   }
 }
 
@@ -237,7 +246,81 @@ void Worker::process_ended() {
   memory_.ring_sleepers();
   forget_process();
   RF_FAILPOINT("supervisor.worker.forgotten");
-  after_end(ending);
+  ending_ = ending;
+  settle();
+}
+
+// What follows the end of a process. Without memory for it nothing has followed: it is counted and
+// decided once, when there is some.
+void Worker::settle() {
+  const Ending ending = *ending_;
+  RestartBudget budget = budget_;
+  Suspects suspects = suspects_;
+  auto condemned = condemned_;
+  auto counted = counted_;
+  const std::uint32_t barren = barren_;
+  const ChildState state = state_;
+  try {
+    after_end(ending);
+  } catch (...) {
+    // A state that has changed is a decision that stands: what was to follow is in look_after().
+    if (state_ == state && !is_over(state_) && !process_.pidfd) {
+      budget_ = std::move(budget);
+      suspects_ = std::move(suspects);
+      condemned_.swap(condemned);
+      counted_.swap(counted);
+      barren_ = barren;
+    } else {
+      ending_.reset();
+      holder_due_ = holder_due_ || !ended_;
+    }
+    throw;
+  }
+  ending_.reset();
+}
+
+// Without memory for a timer look_after() comes instead.
+void Worker::when(std::uint64_t delay_ms, void (Worker::*then)()) noexcept {
+  if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
+  try {
+    timer_ = loop_.after(delay_ms, [this, then] {
+      timer_.reset();
+      (this->*then)();
+    });
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void Worker::next_try() {
+  if (state_ == ChildState::kWaiting) apply(ChildEvent::kTime);
+}
+
+void Worker::next_holder() {
+  holder_due_ = false;
+  if (!ended_ && state_ == ChildState::kDone && !process_.pidfd) spawn_or_count();
+}
+
+void Worker::end_patience() {
+  if (!process_.pidfd || (state_ != ChildState::kStopping && state_ != ChildState::kReplacing)) {
+    return;
+  }
+  patient_until_ms_ = ~std::uint64_t{0};
+  kill();
+  hooks_.on_event(
+      "warn", "worker_killed",
+      fmt::format("group={} pid={} waited_ms={}", name(), process_.identity.pid, rules_.stop_ms));
+}
+
+void Worker::look_after() {
+  if (ending_) settle();
+  if (timer_ || ending_) return;
+  if (process_.pidfd) {
+    if (now_ms() >= patient_until_ms_) end_patience();
+    return;
+  }
+  if (state_ == ChildState::kWaiting) return next_try();
+  if (state_ == ChildState::kStarting) return spawn_or_count();
+  if (holder_due_) next_holder();
 }
 
 Worker::DeathCount Worker::count_death(const Ending& ending) {
@@ -339,10 +422,8 @@ void Worker::keep_memory(const Ending& ending) {
                   verdict.give_up ? std::string(" gives_up=1")
                                   : fmt::format(" restart_in_ms={}", verdict.delay_ms)));
   if (verdict.give_up) return;
-  timer_ = loop_.after(verdict.delay_ms, [this] {
-    timer_.reset();
-    spawn_or_count();
-  });
+  holder_due_ = true;
+  when(verdict.delay_ms, &Worker::next_holder);
 }
 
 void Worker::after_end(const Ending& ending) {
@@ -430,22 +511,24 @@ void Worker::spawn_with_reserve() {
   }
 }
 
-void Worker::wait_out(const std::string& why) {
+void Worker::wait_out(std::string why) noexcept {
   --starts_;
   ++starved_;
-  starved_why_ = why;
+  starved_why_ = std::move(why);
   starved_ms_ = starved_ms_ == 0 ? kStarvedMsMin : std::min(2 * starved_ms_, kStarvedMsMax);
   if (std::has_single_bit(starved_)) {
-    hooks_.on_event("warn", "worker_starved",
-                    fmt::format("group={} times={} again_in_ms={} reason={}", name(), starved_,
-                                starved_ms_, in_quotes(why)));
+    try {
+      hooks_.on_event("warn", "worker_starved",
+                      fmt::format("group={} times={} again_in_ms={} reason={}", name(), starved_,
+                                  starved_ms_, in_quotes(starved_why_)));
+    } catch (const std::exception&) {
+      // No memory to say so; status does.
+    }
   }
   delay_ms_ = starved_ms_;
   if (state_ != ChildState::kDone) return apply(ChildEvent::kDiedLater);
-  timer_ = loop_.after(delay_ms_, [this] {
-    timer_.reset();
-    spawn_or_count();
-  });
+  holder_due_ = true;
+  when(delay_ms_, &Worker::next_holder);
 }
 
 std::string Worker::starvation() const {
@@ -467,7 +550,11 @@ void Worker::spawn_or_count() {
     Ending ending;
     ending.exited = true;
     ending.status = 127;
-    after_end(ending);
+    ending_ = ending;
+    settle();
+  } catch (const std::bad_alloc&) {
+    abandon_start();
+    wait_out("no memory");
   }
 }
 
@@ -481,11 +568,7 @@ void Worker::apply(ChildEvent event) {
       set_desires(desire_);
       return spawn_or_count();
     case ChildAction::kStartLater:
-      timer_ = loop_.after(delay_ms_, [this] {
-        timer_.reset();
-        apply(ChildEvent::kTime);
-      });
-      return;
+      return when(delay_ms_, &Worker::next_try);
     case ChildAction::kOrderEnd:
       return order_end();
     case ChildAction::kReportEnd:
@@ -497,14 +580,9 @@ void Worker::apply(ChildEvent event) {
 
 void Worker::order_end() {
   ordered_ms_ = now_ms();
+  patient_until_ms_ = ordered_ms_ + rules_.stop_ms;
   set_desires(shm::LaneDesire::kStop);
-  timer_ = loop_.after(rules_.stop_ms, [this] {
-    timer_.reset();
-    hooks_.on_event(
-        "warn", "worker_killed",
-        fmt::format("group={} pid={} waited_ms={}", name(), process_.identity.pid, rules_.stop_ms));
-    kill();
-  });
+  when(rules_.stop_ms, &Worker::end_patience);
 }
 
 void Worker::set_desires(shm::LaneDesire desire) {
@@ -532,6 +610,7 @@ void Worker::drain() {
 
 void Worker::stop() {
   ended_ = true;
+  holder_due_ = false;
   if (timer_ && state_ != ChildState::kStopping) {
     loop_.cancel(*timer_);
     timer_.reset();

@@ -106,6 +106,9 @@ class Worker {
   void kill();
   // The same because this lane hangs.
   void kill_stalled(std::uint32_t lane);
+  // What was to follow an event and could not be done for want of memory is done now; for every
+  // tick.
+  void look_after();
   // This supervisor ends and the feed does not: its process lives on, for the next one.
   void leave();
   // A fresh process takes over between two steps; false unless it runs. `binary`: its program from
@@ -120,6 +123,10 @@ class Worker {
   [[nodiscard]] const Identity& identity() const { return process_.identity; }
   [[nodiscard]] std::uint32_t restarts() const { return starts_ == 0 ? 0 : starts_ - 1; }
   [[nodiscard]] std::uint64_t started_ms() const { return started_ms_; }
+  // Does a new program run, of which nobody knows yet whether it can?
+  [[nodiscard]] bool on_trial() const {
+    return state_ == ChildState::kStarting && binary_before_.has_value();
+  }
   // Why there is no process, if the system has nothing to start one with: a sentence, else "".
   [[nodiscard]] std::string starvation() const;
   // now_ms() when the present process said that it is ready.
@@ -130,14 +137,20 @@ class Worker {
   void spawn_with_reserve();
   void spawn_or_count();
   void abandon_start();
-  void wait_out(const std::string& why);
+  void wait_out(std::string why) noexcept;
   void watch_links();
   void send_setup();
   void read_messages();
+  void on_message(const FromWorker& message);
   void read_log();
   void process_ended();
   void forget_process();
+  void settle();
   void after_end(const Ending& ending);
+  void when(std::uint64_t delay_ms, void (Worker::*then)()) noexcept;
+  void next_try();
+  void next_holder();
+  void end_patience();
   void finished();
   void keep_memory(const Ending& ending);
   struct DeathCount {
@@ -174,6 +187,7 @@ class Worker {
   std::uint64_t started_ms_ = 0;
   std::uint64_t ready_ms_ = 0;
   std::uint64_t ordered_ms_ = 0;                    // when it was told to end
+  std::uint64_t patient_until_ms_ = ~std::uint64_t{0};  // then it is killed
   shm::LaneDesire desire_ = shm::LaneDesire::kRun;  // of a process that is not told to end
   std::uint64_t park_ticket_ = 0;                   // 0: they run
   std::optional<EventLoop::TimerId> timer_;         // backoff, or patience with a stop
@@ -183,6 +197,8 @@ class Worker {
   std::uint64_t starved_ = 0;     // starts in a row for which the system had nothing to give
   std::uint64_t starved_ms_ = 0;  // until the next one
   std::string starved_why_;
+  std::optional<Ending> ending_;  // of the last process, as long as nothing has followed
+  bool holder_due_ = false;       // lanes have finished, and nobody holds the memory
   bool permanent_ = false;
   bool starving_ = false;  // it ended for want of something that the system may have again later
   std::string obituary_;
