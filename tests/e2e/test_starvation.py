@@ -1,6 +1,8 @@
 """The supervisor is refused memory, descriptors, threads and processes, call by call, and the feed goes on.
 
 RINGFEED_STARVE_ROUNDS (default 24) says how many calls are refused; RINGFEED_STARVE_SEED which.
+RINGFEED_STARVE_CALLS (default 5) says how many calls of each kind are refused one by one in each
+request, spread over all that it makes; 0: every single one.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ import os
 import random
 import signal
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ringfeed
 from conftest import BIN, FeedRun, wait_until
 
 ROUNDS = int(os.environ.get("RINGFEED_STARVE_ROUNDS", "24"))
 SEED = int(os.environ.get("RINGFEED_STARVE_SEED", "1"))
+CALLS = int(os.environ.get("RINGFEED_STARVE_CALLS", "5"))
 # As tests/support/starve.c numbers them, with what the system says when it refuses.
 KINDS = {
     "mmap": (1, errno.ENOMEM),
@@ -74,14 +79,18 @@ class Starver:
 
 
 def starved_feed(
-    make_run: Callable[..., FeedRun], tmp_path: Path, program: str = "ringfeed", **settings: Any
+    make_run: Callable[..., FeedRun],
+    tmp_path: Path,
+    program: str = "ringfeed",
+    start: tuple[str, ...] = (),
+    **settings: Any,
 ) -> tuple[FeedRun, Starver]:
     """A feed that has been started; the test's own commands are refused nothing."""
     starver = Starver(tmp_path / "starve", program)
     run = make_run(**settings)
     own = dict(run.environment)
     run.environment = {**own, **starver.environment}
-    run.start()
+    run.start(*start)
     run.environment = own
     wait_until(lambda: starver.calls("malloc") > 0, "the shim")
     return run, starver
@@ -145,6 +154,154 @@ def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
     # The last batch may be what a stopped feed had of it.
     digests = trainer.result()["digests"][:-1]
     assert len(digests) > 10 and np.array_equal(digests, undisturbed[: len(digests)])
+
+
+def spread(calls: int) -> list[int]:
+    """Which of so many calls are refused, one at a time."""
+    if CALLS == 0 or calls <= CALLS:
+        return list(range(calls))
+    return sorted({round(i * (calls - 1) / (CALLS - 1)) for i in range(CALLS)})
+
+
+def visit(run: FeedRun) -> None:
+    """A trainer that attaches, takes a batch and leaves; it may be refused."""
+    try:
+        at = {"socket_dir": str(run.sockets), "attach_timeout_s": 20, "rejoin_ms": 0}
+        with ringfeed.attach(run.feed, "guest", **at) as guest:
+            next(iter(guest))
+    except ringfeed.RingfeedError:
+        pass
+
+
+# With what each kind of call is refused in what request.
+REFUSED = ["malloc", "mmap", "open", "eventfd", "pthread_create", "write", "epoll_ctl", "socketpair"]
+REFUSED += ["pipe2", "posix_spawn", "accept4", "memfd_create"]
+
+
+def refuse_each_call(
+    run: FeedRun, starver: Starver, name: str, action: Callable[[], object], alive: Callable[[], bool]
+) -> int:
+    """Does the action again and again, with another one of its calls refused each time."""
+    before = {kind: starver.calls(kind) for kind in REFUSED}
+    action()
+    made = {kind: starver.calls(kind) - before[kind] for kind in REFUSED}
+    refused = 0
+    for kind in REFUSED:
+        for number in spread(made[kind]):
+            starver.refuse(kind, number, 1)
+            action()
+            refused += starver.stop()
+            assert alive(), f"{name}: {kind} {number} was refused\n{run.text()[-3000:]}"
+    return refused
+
+
+def test_each_call_of_each_request_may_fail(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
+    many = "restart { max_restarts: 100000 backoff_ms_min: 1 backoff_ms_max: 1 }"
+    settings = {"epochs": 0, "seed": 5, "groups": 'groups { name: "default" }', "extra": many}
+    room = ("--set", "stages.unpacker.max_threads=2")
+    plain = make_run(**settings, feed="plain").start(*room)
+    undisturbed = plain.trainer(positions=0, batches=20).result(600)["digests"]
+    plain.stop(signal.SIGQUIT)
+
+    run, starver = starved_feed(make_run, tmp_path, start=room, **settings)
+    trainer = run.trainer(positions=0, batches=20, pause_ms=20)
+    first = trainer.result(600)["digests"]
+    assert np.array_equal(first, undisturbed)
+    # Somebody takes batches for as long as the rest lasts.
+    taker = run.trainer(positions=0, batches=1_000_000, pause_ms=5)
+    wait_until(lambda: taker.batches() >= 2, "batches")
+    lanes = iter([2, 1] * 100_000)
+    program = str(BIN / "ringfeed-worker")
+    group = sorted(run.workers())[0]
+
+    def killed() -> None:
+        pid = run.workers().get(group)
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: run.workers().get(group) not in (None, pid), f"{group} to be replaced")
+
+    def alive() -> bool:
+        assert run.process is not None
+        return run.process.poll() is None and run.command("status", run.feed).returncode == 0
+
+    actions: dict[str, Callable[[], object]] = {
+        "status": lambda: run.command("status", run.feed),
+        "metrics": lambda: run.command("metrics", run.feed),
+        "control": lambda: run.command("control", run.feed, "chunk_pool_request {}"),
+        "scale": lambda: run.command("scale", run.feed, "unpacker", str(next(lanes))),
+        "snapshot": lambda: run.command("snapshot", run.feed, str(tmp_path / "saved")),
+        "restart": lambda: run.command("restart", run.feed, group),
+        "new program": lambda: run.command("restart", run.feed, group, "--binary", program),
+        "attach": lambda: visit(run),
+        "a death": killed,
+    }
+    refused = {name: refuse_each_call(run, starver, name, what, alive) for name, what in actions.items()}
+    assert all(refused.values()), refused
+    # Nobody was left behind, and all of it can be done again.
+    wait_until(lambda: "group=guest" not in str(run.status()), "the guests to be gone")
+    for name in ("metrics", "control", "scale", "snapshot", "restart", "new program"):
+        done: Any = wait_until(
+            lambda what=actions[name]: [d for d in [what()] if getattr(d, "returncode", 0) == 0], name
+        )
+        assert done, name
+    visit(run)
+    before = taker.batches()
+    wait_until(lambda: taker.batches() > before + 5, "batches after all that")
+    assert "feed_failed" not in run.text()
+    run.stop(signal.SIGQUIT)
+    run.wait()
+
+
+def test_each_call_of_a_takeover_and_of_a_first_request_may_fail(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
+    """A supervisor that is refused something at its start ends, or goes on; the feed goes on."""
+    many = "restart { max_restarts: 100000 }"
+    settings = {"epochs": 0, "seed": 5, "groups": 'groups { name: "default" }', "extra": many}
+    run, starver = starved_feed(make_run, tmp_path, **settings)
+    trainer = run.trainer(positions=0, pause_ms=5, batches=1_000_000)
+    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    workers = run.all_workers()
+    own = run.environment
+    status_of = "status", run.feed
+
+    def takeover() -> bool:
+        assert run.process is not None
+        run.process.kill()
+        run.process.wait()
+        run.environment = {**own, **starver.environment}
+        run.start()
+        run.environment = own
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            if run.process.poll() is not None:
+                return False
+            if run.command(*status_of).returncode == 0:
+                return True
+            time.sleep(0.02)
+        raise AssertionError(f"neither up nor down\n{run.text()[-3000:]}")
+
+    before = {kind: starver.calls(kind) for kind in REFUSED}
+    assert takeover()
+    made = {kind: starver.calls(kind) - before[kind] for kind in REFUSED}
+    ups = refused = 0
+    for kind in REFUSED:
+        for number in spread(made[kind]):
+            starver.refuse(kind, number, 1)
+            up = takeover()
+            refused += starver.stop()
+            ups += up
+            what = f"{kind} {number} was refused\n{run.text()[-3000:]}"
+            if not up:
+                assert takeover(), what
+            assert set(run.all_workers()) == set(workers), what
+    assert refused > 10
+    assert "feed_started" in run.text() and run.text().count("feed_started") == 1, "begun anew"
+    before_that = trainer.batches()
+    wait_until(lambda: trainer.batches() > before_that + 5, "batches after all that")
+    run.stop(signal.SIGQUIT)
+    run.wait()
 
 
 def replaced(run: FeedRun, group: str) -> None:
