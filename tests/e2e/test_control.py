@@ -16,7 +16,7 @@ from pathlib import Path
 import lc0_data
 import lc0_reference
 import pytest
-from conftest import FeedRun, wait_until
+from conftest import BIN, FeedRun, wait_until
 
 import ringfeed
 from ringfeed import _control, _native
@@ -245,6 +245,20 @@ def test_a_program_that_does_not_answer_holds_up_nobody_else(make_run: MakeRun, 
         done = run.command("restart", run.feed, "pool", "--binary", other)
         assert done.returncode != 0 and reason in done.stderr, done.stderr
     assert run.status() is not None
+
+
+def test_a_program_that_hangs_after_its_plan_is_given_up(make_run: MakeRun, tmp_path: Path) -> None:
+    run = ready(make_run(epochs=0))
+    pid = run.workers()["pool"]
+    worker = BIN / "ringfeed-worker"
+    hangs = program(tmp_path / "hangs", f'[ "$1" = --plan ] && exec {worker} --plan\nexec sleep 1000')
+    refused = run.command("restart", run.feed, "pool", "--binary", hangs)
+    assert refused.returncode != 0 and "before it was ready" in refused.stderr, refused.stderr
+    assert "runs stage group 'pool' again" in refused.stderr
+    wait_until(lambda: run.workers().get("pool") not in (None, pid), "the program before")
+    with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
+        next(iter(feed))
+    assert run.command("restart", run.feed, "pool").returncode == 0
 
 
 def test_a_feed_that_is_stopped_does_not_wait_for_a_program(make_run: MakeRun, tmp_path: Path) -> None:

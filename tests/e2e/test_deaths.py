@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -160,3 +161,28 @@ def test_a_stopped_worker_is_replaced_after_stall_ms(
     assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nothing had been"
     assert run.wait() == 0, run.text()
     assert "worker_stalled" in run.text() and "dead_letter " not in run.text()
+
+
+def test_a_feed_that_was_frozen_as_a_whole_kills_nobody_for_it(
+    make_run: MakeRun, undisturbed: np.ndarray
+) -> None:
+    """As by a machine that sleeps or a container that is paused; the supervisor wakes up first."""
+    run = make_run(epochs=2, extra=GROUPS + "restart { stall_ms: 1000 }").start()
+    trainer = run.trainer(positions=0, pause_ms=10)
+    wait_until(lambda: trainer.batches() >= 5, "batch 5")
+    workers = run.workers()
+    assert run.process is not None
+    everyone = [run.process.pid, *workers.values()]
+    for _ in range(2):
+        for pid in everyone:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2.5)
+        os.kill(run.process.pid, signal.SIGCONT)
+        time.sleep(0.3)
+        for pid in workers.values():
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.5)
+    result = trainer.result()
+    assert np.array_equal(result["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
+    assert "worker_stalled" not in run.text() and "worker_died" not in run.text()

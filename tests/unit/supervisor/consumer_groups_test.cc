@@ -236,6 +236,54 @@ TEST_F(Groups, AMemberThatComesBackInTimeFindsItsGroup) {
   EXPECT_EQ(groups_.unfinished(place.group, false), 4U);
 }
 
+TEST_F(Groups, AMemberThatNeverCameTakesTheGroupThatWasMadeForItAlong) {
+  const MemberPlace place = must_enter({.name = "a", .oldest = true});
+  groups_.take_back(place, now_);
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kUnused) << "nobody is waited for";
+  EXPECT_EQ(groups_.live_members(), 0U);
+}
+
+TEST_F(Groups, AMemberThatNeverCameLeavesTheGroupToTheOthers) {
+  const MemberPlace first = must_enter({.name = "a", .oldest = true});
+  answer();
+  const MemberPlace second = must_enter({.name = "a"});
+  groups_.take_back(second, now_);
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(first.group), GroupState::kActive);
+  EXPECT_EQ(groups_.live_members(first.group), 1U);
+  EXPECT_EQ(must_enter({.name = "a"}).member, second.member) << "its place is free";
+}
+
+TEST_F(Groups, AGroupIsNotPutBackForAMemberThatNeverCame) {
+  const MemberPlace first = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  for (const std::uint64_t s : {1, 2}) ASSERT_TRUE(take(first, s) && release(first, s));
+  groups_.leave(first, now_);
+  const MemberPlace back = must_enter({.name = "a", .position = 1});
+  ASSERT_NE(back.group, first.group);
+  groups_.take_back(back, now_);
+  answer();
+  EXPECT_EQ(groups_.state(back.group), GroupState::kUnused);
+  EXPECT_EQ(groups_.state(first.group), GroupState::kActive);
+  EXPECT_EQ(groups_.next_batch(first.group), 3U) << "where it was";
+  EXPECT_EQ(must_enter({.name = "a", .position = 1}).group == first.group, false)
+      << "another one may be put back";
+}
+
+TEST_F(Groups, NobodyIsWaitedForLongerThanAWeek) {
+  for (const GroupWish& wish : {GroupWish{.name = "a", .rejoin_ms = kRejoinMsMax + 1},
+                                GroupWish{.name = "a", .stall_ms = kStallMsMax + 1},
+                                GroupWish{.name = "a", .rejoin_ms = ~std::uint64_t{0}}}) {
+    const Result<MemberPlace> place = enter(wish);
+    ASSERT_FALSE(place.ok());
+    EXPECT_EQ(place.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(place.error().message(), HasSubstr("rejoin_ms is at most 604800000 (a week)"));
+  }
+  EXPECT_TRUE(enter({.name = "a", .stall_ms = kStallMsMax, .rejoin_ms = kRejoinMsMax}).ok());
+}
+
 TEST_F(Groups, DeclaredGroupsStayWithoutMembers) {
   ASSERT_TRUE(groups_.declare({.name = "train", .rejoin_ms = 1}).ok());
   const MemberPlace place = must_enter({.name = "train"});

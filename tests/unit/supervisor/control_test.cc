@@ -348,6 +348,23 @@ TEST_F(Pair, APacketIsOneMessageWithItsDescriptors) {
   EXPECT_TRUE(receive_packet(b_.get()).value_or_throw().empty);
 }
 
+TEST_F(Pair, APacketThatIsLookedAtStaysUntilItIsDropped) {
+  const shm::Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(send_packet(a_.get(), "first", std::vector<int>(3, null.get())).ok());
+  ASSERT_TRUE(send_packet(a_.get(), std::string(1 << 20, 'x')).ok());
+  for (int look = 0; look < 2; ++look) {
+    const Packet packet = peek_packet(b_.get()).value_or_throw();
+    EXPECT_EQ(packet.bytes, "first");
+    EXPECT_EQ(packet.fds.size(), 3U);
+  }
+  drop_packet(b_.get());
+  for (int look = 0; look < 2; ++look) {
+    EXPECT_EQ(peek_packet(b_.get()).value_or_throw().bytes.size(), 1U << 20);
+  }
+  drop_packet(b_.get());
+  EXPECT_TRUE(peek_packet(b_.get()).value_or_throw().empty);
+}
+
 TEST_F(Pair, AMessageTooLargeForAPacketArrivesWhole) {
   std::string large(10 << 20, 'x');
   large.back() = 'y';
