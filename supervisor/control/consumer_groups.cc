@@ -425,11 +425,11 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
                              wish.name, terms.max_hold, terms.max_tries)};
   }
   if (terms.rejoin_ms > kRejoinMsMax || terms.stall_ms > kStallMsMax) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("consumer group '{}': rejoin_ms {} and stall_ms {} were asked for: "
-                             "rejoin_ms is at most {} (a week), stall_ms at most {} (a day)",
-                             wish.name, terms.rejoin_ms, terms.stall_ms, kRejoinMsMax,
-                             kStallMsMax)};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        fmt::format("consumer group '{}': rejoin_ms {} and stall_ms {} were asked for: "
+                    "rejoin_ms is at most {} (a week), stall_ms at most {} (a day)",
+                    wish.name, terms.rejoin_ms, terms.stall_ms, kRejoinMsMax, kStallMsMax)};
   }
   if (Status slots = check_slots(terms); !slots) return slots.error();
   return begin(terms, wish, std::nullopt);

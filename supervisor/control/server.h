@@ -96,8 +96,8 @@ class ControlServer {
     std::uint64_t requests = 0;
     std::uint64_t due = 0;      // answers
     std::uint32_t starved = 0;  // looks at its next request for which there was no memory
-    bool stays = false;      // a member's, or one that waits for the feed's end
-    bool emergency = false;  // stands on a descriptor of the reserve
+    bool stays = false;         // a member's, or one that waits for the feed's end
+    bool emergency = false;     // stands on a descriptor of the reserve
   };
   using Connections = std::map<ConnectionId, Connection>;
 

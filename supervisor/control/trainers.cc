@@ -144,8 +144,8 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
     fds = memory_.trainer_fds(at.group);
     places_.insert_or_assign(at, std::move(trainer));
     loop_.watch(pidfd, [this, at] { died(at); });
-    report_("trainer_joined",
-            fmt::format("{} client={}", shown(at, places_.at(at).who.pid), log_value(request.client())));
+    report_("trainer_joined", fmt::format("{} client={}", shown(at, places_.at(at).who.pid),
+                                          log_value(request.client())));
   } catch (const std::exception& met) {
     loop_.unwatch(pidfd);
     places_.erase(at);

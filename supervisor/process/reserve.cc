@@ -2,7 +2,6 @@
 
 #include <execinfo.h>
 #include <fcntl.h>
-
 #include <google/protobuf/message.h>
 
 #include <algorithm>

@@ -758,7 +758,8 @@ void Supervisor::look_for_stalls() {
   for (std::size_t g = 0; g < workers_.size(); ++g) {
     Worker& worker = *workers_[g];
     if (worker.state() == ChildState::kStarting) {
-      if (worker.on_trial() || now < worker.started_ms() + std::max(stall_ms, kStartMsMax)) continue;
+      if (worker.on_trial() || now < worker.started_ms() + std::max(stall_ms, kStartMsMax))
+        continue;
       event(metrics::Level::kWarn, "worker_stalled",
             fmt::format("group={} starting_for_ms={}", worker.name(), now - worker.started_ms()));
       worker.kill();

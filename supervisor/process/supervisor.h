@@ -248,7 +248,7 @@ class Supervisor {
   std::uint64_t ticked_ms_ = 0;         // the last tick
   std::uint64_t patient_until_ms_ = 0;  // nobody is said to hang before
   std::optional<bool> end_due_;         // an order to end that there was no memory for; true: now
-  bool moving_ = false;  // a timer for groups in motion is set
+  bool moving_ = false;                 // a timer for groups in motion is set
   bool first_batch_ = false;
   bool tells_reason_ = false;  // failed, and is still there for a first trainer
   int status_ = 0;

@@ -84,8 +84,7 @@ void Supervisor::scale_done(const Result<ScaleTask::Facts>& result) noexcept {
         reply.mutable_scale()->set_pause_us(result->pause_us);
       } else {
         reply.set_error(Reply::INTERNAL);
-        reply.set_text(fmt::format("stage '{}': {}",
-                                   stage_name(memory_.layout().nodes[node].stage),
+        reply.set_text(fmt::format("stage '{}': {}", stage_name(memory_.layout().nodes[node].stage),
                                    result.error().message()));
       }
       server_->send(asker->first, reply);

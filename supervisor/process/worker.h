@@ -186,11 +186,11 @@ class Worker {
   std::uint32_t starts_ = 0;
   std::uint64_t started_ms_ = 0;
   std::uint64_t ready_ms_ = 0;
-  std::uint64_t ordered_ms_ = 0;                    // when it was told to end
+  std::uint64_t ordered_ms_ = 0;                        // when it was told to end
   std::uint64_t patient_until_ms_ = ~std::uint64_t{0};  // then it is killed
-  shm::LaneDesire desire_ = shm::LaneDesire::kRun;  // of a process that is not told to end
-  std::uint64_t park_ticket_ = 0;                   // 0: they run
-  std::optional<EventLoop::TimerId> timer_;         // backoff, or patience with a stop
+  shm::LaneDesire desire_ = shm::LaneDesire::kRun;      // of a process that is not told to end
+  std::uint64_t park_ticket_ = 0;                       // 0: they run
+  std::optional<EventLoop::TimerId> timer_;             // backoff, or patience with a stop
   std::uint64_t delay_ms_ = 0;
   bool ended_ = false;            // the feed is: nobody has to hold its memory any more
   std::string failure_;           // what the process said about its end
