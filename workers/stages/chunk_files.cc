@@ -50,7 +50,7 @@ ChunkFiles::~ChunkFiles() {
 
 std::optional<ChunkRefusal> ChunkFiles::look(const ChunkTask& task, struct stat& file) {
   if (::stat(task.path.c_str(), &file) == 0) return std::nullopt;
-  return ChunkRefusal{errno == ENOENT ? &vanished_ : &unreadable_, std::strerror(errno)};
+  return ChunkRefusal{errno == ENOENT ? &vanished_ : &unreadable_, std::strerror(errno), true};
 }
 
 int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& refusal) {
@@ -82,7 +82,7 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
   }
   if (!opened) {
     const bool gone = opened.error().code() == ErrorCode::kNotFound;
-    refusal = {gone ? &vanished_ : &unreadable_, opened.error().message()};
+    refusal = {gone ? &vanished_ : &unreadable_, opened.error().message(), true};
     return -1;
   }
   const int fd = opened->release();
@@ -110,7 +110,11 @@ ChunkFiles::Records ChunkFiles::read(const ChunkTask& task, int fd) {
     const ssize_t got = ::pread(fd, stored_.data() + have, words.bytes - have,
                                 static_cast<off_t>(words.offset + have));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return refused(unreadable_, std::strerror(errno));
+    if (got < 0) {
+      Records failed = refused(unreadable_, std::strerror(errno));
+      failed.refusal.away = true;
+      return failed;
+    }
     if (got == 0) {
       return refused(damaged_,
                      fmt::format("the file ends after {} of {} bytes", have, words.bytes));

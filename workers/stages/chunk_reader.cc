@@ -42,7 +42,7 @@ ChunkReader::ChunkReader(const StageContext& context)
 StepStatus ChunkReader::refuse(Step& step, const ChunkTask& task,
                                const ChunkRefusal& refusal) noexcept {
   refusal.reason->skip(step, task.path, task.words.offset, refusal.text);
-  const RejectRecord reject{task.words.global_index};
+  const RejectRecord reject{task.words.global_index, refusal.away ? 1U : 0U};
   (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
   return step.consume(task.record);
 }
@@ -63,7 +63,7 @@ void ChunkReader::forget(Step& step, const Record& record) noexcept {
   TaskRecord task{};
   if (record.bytes.size() < sizeof task) return;
   std::memcpy(&task, record.bytes.data(), sizeof task);
-  const RejectRecord reject{task.global_index};
+  const RejectRecord reject{task.global_index, 0};
   (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
 }
 

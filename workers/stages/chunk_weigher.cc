@@ -47,7 +47,7 @@ void ChunkWeigher::keep(const ChunkTask& task, const ChunkFiles::Records& record
 std::optional<float> ChunkWeigher::weigh(Step& step, const ChunkTask& task) noexcept {
   const auto refuse = [&](const ChunkRefusal& refusal) {
     refusal.reason->skip(step, task.path, task.words.offset, refusal.text);
-    return -1.0F;
+    return refusal.away ? kWeightAway : -1.0F;
   };
   struct stat file {};
   if (const std::optional<ChunkRefusal> refusal = files_.look(task, file)) return refuse(*refusal);

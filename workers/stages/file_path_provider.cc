@@ -123,8 +123,11 @@ void FilePathProvider::scan() {
     rescan_ = !finite_;
     return;
   }
-  said_missing_ = false;
   scan_directory(directory_);
+  if (std::exchange(said_missing_, false)) {
+    context_.info(fmt::format("directory_back stage={} path={}", context_.stage, directory_));
+    context_.note(fmt::format("{}: {} files", directory_, seen_.size() + pending_.size()));
+  }
   retry_at_ = Clock::now() + retry_after_;
 }
 

@@ -35,6 +35,8 @@ inline constexpr std::uint32_t kWeightAsked = 1;
 inline constexpr std::uint32_t kWeightKnown = 2;
 inline constexpr std::uint16_t kChunkGzip = 1;     // to be inflated; else records as they are
 inline constexpr std::uint16_t kChunkDropped = 2;  // was found unusable, or its file was replaced
+inline constexpr std::uint16_t kChunkAway =
+    4;  // its file could not be opened or read; looked at again
 
 struct SourceRecord {
   std::uint64_t first_chunk;  // a huge tar comes in several sources: 0 in the first of them
@@ -59,14 +61,17 @@ static_assert(sizeof(TaskRecord) == 56);
 
 struct RejectRecord {
   std::uint64_t global_index;
+  std::uint64_t away;  // 1: its file cannot be opened or read now, which may pass
 };
+static_assert(sizeof(RejectRecord) == 16);
 
 struct WeightRecord {
   std::uint64_t global_index;
-  float weight;  // below 0: the chunk cannot be used
+  float weight;  // below 0: the chunk cannot be used (kWeightAway: now)
   std::uint32_t reserved;
 };
 static_assert(sizeof(WeightRecord) == 16);
+inline constexpr float kWeightAway = -2;
 
 struct ChunkRecord {
   std::uint64_t identity;

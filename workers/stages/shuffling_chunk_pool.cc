@@ -1,5 +1,8 @@
 #include "workers/stages/shuffling_chunk_pool.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,6 +23,10 @@ constexpr std::uint64_t kBankBytesMin = 1 * kMiB;
 constexpr std::uint64_t kBankBytesMax = 64ULL << 30;
 // Where fewer chunks a pass are to be expected, passes are made slowly.
 constexpr double kHopedMin = 1e-6;
+// A file that is away is looked at this often at least; one that has been back for a while is as
+// any other.
+constexpr std::chrono::seconds kAwayPauseMax(30);
+constexpr std::chrono::seconds kBackFor(60);
 
 // The words of a ChunkPlace that change: frames, uses, flags; weight and whether it is known.
 constexpr std::uint64_t kStatusOffset = 16;
@@ -527,15 +534,72 @@ StepStatus ChunkWindow::take_reject(Step& step, const Record& record) noexcept {
   if (record.bytes.size() == sizeof reject) {
     std::memcpy(&reject, record.bytes.data(), sizeof reject);
     if (const Source* source = find(reject.global_index)) {
-      const Word word = chunk_word(step, *source, reject.global_index - source->start);
-      const std::uint64_t status = step.load(word);
-      if ((flags_of(status) & kChunkDropped) == 0) {
-        step.store(word, status | std::uint64_t{kChunkDropped} << 48);
-        step.count(chunks_dropped_);
-      }
+      set_aside(step, *source, reject.global_index, reject.away != 0);
     }
   }
   return step.consume(record);
+}
+
+void ChunkWindow::AwayFile::wait(Clock::time_point now) {
+  look_at = now + pause;
+  pause = std::min<Clock::duration>(2 * pause, kAwayPauseMax);
+}
+
+// The chunk is not drawn any more, or not as long as its file is away.
+void ChunkWindow::set_aside(Step& step, const Source& source, std::uint64_t number,
+                            bool away) noexcept {
+  const Word word = chunk_word(step, source, number - source.start);
+  const std::uint64_t status = step.load(word);
+  if ((flags_of(status) & kChunkDropped) != 0) return;
+  if (!away || epochs_ != 0) {
+    step.store(word, status | std::uint64_t{kChunkDropped} << 48);
+    step.count(chunks_dropped_);
+    return;
+  }
+  step.store(word, status | std::uint64_t{kChunkAway} << 48);
+  if (away_.size() > 2 * sources_.size() + 1024) away_.clear();  // of files that have left
+  const std::byte* at = step.bytes(state_.banks.offset + step.load(state_.bank)) + source.offset;
+  Entry entry{};
+  std::memcpy(&entry, at, sizeof entry);
+  const auto [file, fresh] = away_.try_emplace(entry_path(at, entry));
+  if (!fresh && !file->second.back) return;  // one of many that were under way
+  const Clock::time_point now = Clock::now();
+  if (file->second.back && now > file->second.since + kBackFor) file->second = {};
+  file->second.back = false;
+  file->second.wait(now);
+}
+
+// Can the file of this chunk, which was away, be opened again? Then the chunk is as it was.
+bool ChunkWindow::is_back(Step& step, const Source& source, std::uint64_t number) noexcept {
+  const std::byte* at = step.bytes(state_.banks.offset + step.load(state_.bank)) + source.offset;
+  Entry entry{};
+  std::memcpy(&entry, at, sizeof entry);
+  const auto known = away_.try_emplace(entry_path(at, entry)).first;
+  AwayFile& file = known->second;
+  if (!file.back) {
+    const Clock::time_point now = Clock::now();
+    if (now < file.look_at) return false;
+    if (::faccessat(AT_FDCWD, known->first.c_str(), R_OK, AT_EACCESS) != 0) {
+      file.wait(now);
+      return false;
+    }
+    file.back = true;
+    file.since = now;
+  }
+  const Word word = chunk_word(step, source, number - source.start);
+  step.store(word, step.load(word) & ~(std::uint64_t{kChunkAway} << 48));
+  return true;
+}
+
+void ChunkWindow::say_away(Step& step) noexcept {
+  step.gauge(gives_nothing_, 1);
+  gives_ = false;
+  const std::string text = fmt::format(
+      "none of the {} chunks in the window can be used: their files cannot be opened "
+      "or read: waiting for them, or for new files",
+      step.load(state_.total) - step.load(state_.lower));
+  context_.note(text);
+  context_.warn(fmt::format("window_unusable stage={}: {}", context_.stage, text));
 }
 
 bool ChunkWindow::anything_usable(const Step& step) const noexcept {
@@ -566,10 +630,13 @@ void ChunkWindow::begin_pass() noexcept {
   pass_whole_ = true;
   pass_given_ = 0;
   pass_refused_ = 0;
-  pauses_ = hopeless_ && epochs_ == 0;
+  pass_away_ = 0;
+  pauses_ = (hopeless_ || all_away_) && epochs_ == 0;
 }
 
 void ChunkWindow::end_pass(Step& step) noexcept {
+  const bool all_away = pass_given_ == 0 && pass_refused_ == 0 && pass_away_ != 0;
+  if (all_away && !std::exchange(all_away_, true)) say_away(step);
   if (!pass_whole_ || pass_given_ != 0 || pass_refused_ == 0) {
     barren_passes_ = 0;
     hopeless_ = false;
@@ -724,9 +791,13 @@ StepStatus ChunkWindow::give(Step& step, const Source& source, std::uint64_t num
   step.store(word, status_word(static_cast<std::uint32_t>(status), uses, flags_of(status)));
   step.count(draws_);
   ++pass_given_;
-  if (!gives_) step.gauge(gives_nothing_, 0);
-  gives_ = true;
-  if (std::exchange(barren_passes_, 0) != 0) {
+  barren_passes_ = 0;
+  if (std::exchange(all_away_, false)) {
+    context_.info(fmt::format("window_usable stage={}", context_.stage));
+  }
+  // Also what the process before has said.
+  if (!std::exchange(gives_, true)) {
+    step.gauge(gives_nothing_, 0);
     context_.note(fmt::format("window: {} of {} chunks", window_.chunks, limits_.chunks));
   }
   return StepStatus::kDone;
@@ -743,6 +814,10 @@ StepStatus ChunkWindow::draw_one(Step& step, bool* passed_over) noexcept {
   const std::uint64_t word = step.load(chunk_word(step, *source, *number - source->start));
   // The draw is used up.
   *passed_over = (flags_of(word) & kChunkDropped) != 0;
+  if (!*passed_over && (flags_of(word) & kChunkAway) != 0) {
+    *passed_over = !is_back(step, *source, *number);
+    pass_away_ += *passed_over ? 1 : 0;
+  }
   if (*passed_over) return StepStatus::kDone;
   *passed_over = !accepts(step, static_cast<std::uint32_t>(word));
   if (*passed_over) {
@@ -769,11 +844,12 @@ StepStatus ChunkWindow::take_weight(Step& step, const Record& record) noexcept {
       step.store(weight_word(step, *source, answer.global_index),
                  std::uint64_t{kWeightKnown} << 32 | std::bit_cast<std::uint32_t>(answer.weight));
     } else {
-      const Word word = chunk_word(step, *source, answer.global_index - source->start);
-      const std::uint64_t status = step.load(word);
-      if ((flags_of(status) & kChunkDropped) == 0) {
-        step.store(word, status | std::uint64_t{kChunkDropped} << 48);
-        step.count(chunks_dropped_);
+      const bool away = answer.weight == kWeightAway;
+      set_aside(step, *source, answer.global_index, away);
+      // It is asked for again when the chunk is.
+      if (away) {
+        step.store(weight_word(step, *source, answer.global_index),
+                   std::uint64_t{kWeightUnknown} << 32);
       }
     }
   }
@@ -806,8 +882,8 @@ StepStatus ChunkWindow::decide_one(Step& step) noexcept {
   const Source* source = find(number);
   // It may have left the window since, or been found unusable.
   const bool usable =
-      source != nullptr &&
-      (flags_of(step.load(chunk_word(step, *source, number - source->start))) & kChunkDropped) == 0;
+      source != nullptr && (flags_of(step.load(chunk_word(step, *source, number - source->start))) &
+                            (kChunkDropped | kChunkAway)) == 0;
   if (usable) {
     const std::uint64_t known = step.load(weight_word(step, *source, number));
     if (known >> 32 != kWeightKnown) return StepStatus::kNoInput;
@@ -842,6 +918,11 @@ StepStatus ChunkWindow::add_candidate(Step& step) noexcept {
   if (!number) return status;
   const Source* source = find(*number);
   RF_CHECK(source != nullptr, *number, step.load(state_.total));
+  const std::uint64_t chunk = step.load(chunk_word(step, *source, *number - source->start));
+  if ((flags_of(chunk) & kChunkAway) != 0 && !is_back(step, *source, *number)) {
+    ++pass_away_;
+    return StepStatus::kDone;  // the draw is used up
+  }
   const Word word = weight_word(step, *source, *number);
   if (step.load(word) >> 32 == kWeightUnknown) {
     if (!put_task(step, weigh_, *source, *number)) return StepStatus::kNoRoom;
@@ -855,6 +936,7 @@ StepStatus ChunkWindow::add_candidate(Step& step) noexcept {
 }
 
 StepStatus ChunkWindow::draw_weighted(Step& step) noexcept {
+  if (std::exchange(pauses_, false)) return StepStatus::kIdle;
   const StepStatus added = add_candidate(step);
   if (added == StepStatus::kNoRoom) return added;
   const StepStatus decided = decide_one(step);

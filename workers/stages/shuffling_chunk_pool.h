@@ -26,6 +26,12 @@
 // nothing, in its note, in the log after 1, 10, 100 ... such passes, and by gives_nothing. Where
 // about nothing can be hoped for (less than one chunk in a million passes) it goes on slowly.
 //
+// A chunk that cannot be used leaves the draws for good. In an endless run one whose file cannot be
+// opened or read (a directory that is moved, unmounted or covered, a disk that fails) does not: it
+// is passed over, its file is looked at again after half a second, then less and less often, and
+// once it is there the chunk is drawn as before. A pass in which all were passed over for that is
+// said, as above, and the next one waits.
+//
 // With position_sampling it is accepted or passed over by what its positions weigh together. Chunks
 // are drawn ahead, weighed by lanes of their own (chunk_weigher.h), and decided on in the order in
 // which they were drawn, so it does not matter when an answer comes.
@@ -34,6 +40,7 @@
 // read does not depend on their number.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -120,7 +127,9 @@ class ChunkWindow final : public Stage {
 
   explicit ChunkWindow(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
-  [[nodiscard]] int poll_ms() const noexcept override { return hopeless_ ? 1000 : 50; }
+  [[nodiscard]] int poll_ms() const noexcept override {
+    return hopeless_ ? 1000 : all_away_ ? 500 : 50;
+  }
   [[nodiscard]] const ControlBox* control_box() const noexcept override { return &state_.control; }
   void control(Step& step, const StageControlRequest& request,
                StageControlResponse& response) noexcept override;
@@ -167,6 +176,15 @@ class ChunkWindow final : public Stage {
       return a != b ? newer(a, b) : left < right;
     }
   };
+  // A file that could not be opened or read, as this process knows it.
+  using Clock = std::chrono::steady_clock;
+  struct AwayFile {
+    bool back = false;
+    Clock::time_point look_at = {};  // while it is away
+    Clock::time_point since = {};    // it is back
+    Clock::duration pause = std::chrono::milliseconds(500);
+    void wait(Clock::time_point now);
+  };
   using Collected = std::multimap<std::string, Source, ByKey>;
 
   void rebuild(const std::byte* state, std::uint64_t bank, std::uint64_t front, std::uint64_t used);
@@ -189,6 +207,9 @@ class ChunkWindow final : public Stage {
   StepStatus take_weight(Step& step, const Record& record) noexcept;
   [[nodiscard]] Word weight_word(const Step& step, const Source& source,
                                  std::uint64_t number) const noexcept;
+  void set_aside(Step& step, const Source& source, std::uint64_t number, bool away) noexcept;
+  [[nodiscard]] bool is_back(Step& step, const Source& source, std::uint64_t number) noexcept;
+  void say_away(Step& step) noexcept;
   [[nodiscard]] bool accepts(Step& step, std::uint32_t frames) noexcept;
   bool move_bank(Step& step, std::uint64_t extra_bytes) noexcept;
   static std::string entry_path(const std::byte* at, const Entry& entry);
@@ -261,6 +282,9 @@ class ChunkWindow final : public Stage {
   bool pass_whole_ = false;  // this process has seen its begin
   std::uint64_t pass_given_ = 0;
   std::uint64_t pass_refused_ = 0;
+  std::uint64_t pass_away_ = 0;
+  bool all_away_ = false;  // the last pass gave nothing for that
+  std::unordered_map<std::string, AwayFile> away_;
   std::uint64_t barren_passes_ = 0;  // in a row
   std::uint64_t barren_passes_ever_ = 0;
   std::uint64_t said_next_ = 0;  // so many of them are to be spoken of again

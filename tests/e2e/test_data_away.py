@@ -1,0 +1,81 @@
+"""The data directory of an endless feed goes away for a while and comes back as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lc0_data
+import pytest
+from conftest import FeedRun, wait_until
+
+MakeRun = Callable[..., FeedRun]
+
+# So that reading lanes meet the files, and no store has them.
+SMALL = {"epochs": 0, "groups": 'groups { name: "default" }', "reservoir": 200, "batch": 64}
+WEIGHTED = "position_sampling { default_weight: 1 } weighted_sampling_gamma: 0.5"
+
+
+@contextmanager
+def renamed(directory: Path) -> Iterator[None]:
+    away = directory.with_name("away")
+    directory.rename(away)
+    yield
+    away.rename(directory)
+
+
+@contextmanager
+def covered(directory: Path) -> Iterator[None]:
+    done = subprocess.run(["mount", "-t", "tmpfs", "none", str(directory)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    yield
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+@contextmanager
+def removed(directory: Path) -> Iterator[None]:
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)  # with the times of the files
+    shutil.rmtree(directory)
+    yield
+    copy.rename(directory)
+
+
+@pytest.mark.parametrize("pool", ["", WEIGHTED], ids=["uniform", "weighted"])
+@pytest.mark.parametrize("away", [renamed, covered, removed], ids=lambda away: away.__name__)
+def test_a_directory_that_comes_back_brings_its_chunks_back(
+    make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path, away: Any, pool: str
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(games.directory, data)
+    run = make_run(data, in_pool=pool, **SMALL).start()
+    trainer = run.trainer(positions=0)
+    wait_until(lambda: trainer.batches() >= 5, "batches")
+    for times in (1, 2):
+        with away(data):
+            wait_until(lambda times=times: run.text().count(" window_unusable ") == times, "nothing to be left")
+            # A stage that dies meanwhile knows it as well.
+            if times == 2:
+                pid = run.workers()["pool"]
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda pid=pid: run.workers().get("pool") not in (None, pid), "the pool")
+        before = trainer.batches()
+        wait_until(lambda before=before: trainer.batches() > before + 150, "batches again")  # more than were on their way
+    status = run.status()
+    assert status is not None
+    assert "no such directory" not in str(status) and "waiting for" not in str(status), status
+    counters = {
+        counter["name"]: counter["value"]
+        for stage in status["stages"]
+        for counter in stage["counters"]
+        if stage["name"] == "pool"
+    }
+    assert counters.get("chunks_dropped", 0) == 0 and counters.get("gives_nothing", 0) == 0, counters
+    run.stop(signal.SIGQUIT)
