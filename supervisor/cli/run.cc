@@ -256,6 +256,8 @@ int run(const ConfigArguments& given, const RunOptions& options) {
                                    std::move(found));
     status = supervisor.run();
     lock.keep(false);
+    // Here already: the name is free, also if a disk that hangs holds this process.
+    lock.remove();
   } catch (...) {
     if (noted && lock.keeps()) static_cast<void>(lock.write(left));
     lock.remove();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "proto/snapshot.pb.h"
@@ -109,13 +110,20 @@ void SnapshotTask::give_up() {
   changed_.notify_all();
 }
 
+bool SnapshotTask::ended_within(std::uint64_t ms) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::milliseconds(ms), [this] { return thread_over_; });
+}
+
 // ---- the thread
 
 void SnapshotTask::say(Word word) {
   {
     const std::lock_guard lock(mutex_);
     from_thread_ = word;
+    thread_over_ = word == Word::kDone;
   }
+  if (word == Word::kDone) changed_.notify_all();
   const std::uint64_t one = 1;
   (void)!::write(said_.get(), &one, sizeof one);
 }

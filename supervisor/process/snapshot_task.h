@@ -66,6 +66,8 @@ class SnapshotTask {
   void give_up();
   // Done or given up; what is left is the thread's end.
   [[nodiscard]] bool over() const { return over_; }
+  // Has the thread ended, or does it within this time? The destructor waits for it for ever.
+  [[nodiscard]] bool ended_within(std::uint64_t ms);
 
  private:
   // What the thread says, and waits for.
@@ -97,6 +99,7 @@ class SnapshotTask {
   std::condition_variable changed_;
   Word from_thread_ = Word::kNothing;
   Word to_thread_ = Word::kNothing;
+  bool thread_over_ = false;
   std::optional<Error> failure_;               // of the thread
   std::vector<std::vector<std::byte>> small_;  // by segment; empty: the thread copies it
   std::atomic<bool> given_up_{false};

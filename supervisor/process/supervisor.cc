@@ -41,6 +41,8 @@ constexpr std::uint64_t kStartMsMax = 10'000;
 // A tick that is so late was held up from outside, as its workers may have been: a machine that
 // slept, a container that was frozen.
 constexpr std::uint64_t kLateMs = 1'000;
+// At the feed's end nobody is left who would hear why this process does not end.
+constexpr std::uint64_t kSnapshotEndMs = 2'000;
 
 std::uint64_t hash_of(const std::string& bytes) {
   std::uint64_t hash = 0xcbf29ce484222325;
@@ -338,6 +340,11 @@ void Supervisor::serve() {
         status_ == 0 ? "feed_ended" : "feed_failed",
         fmt::format("batches={} reason={}", memory_.batches_published(), in_quotes(reason_)));
   talk_.say(totals_text());
+  if (snapshot_ && !snapshot_->ended_within(kSnapshotEndMs)) {
+    event(metrics::Level::kWarn, "snapshot_hangs",
+          "what=" + in_quotes("the disk of the snapshot that was given up does not answer: this "
+                              "process ends when it does; the feed has ended"));
+  }
 }
 
 // The feed of a supervisor that has died: lanes and trainers may have gone on without one, or not.

@@ -272,7 +272,7 @@ void Worker::settle() {
       barren_ = barren;
     } else {
       ending_.reset();
-      holder_due_ = holder_due_ || !ended_;
+      holder_due_ = holder_due_ || (is_over(state_) && !ended_);
     }
     throw;
   }

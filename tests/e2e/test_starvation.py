@@ -359,8 +359,16 @@ def test_a_disk_that_hangs_holds_up_a_snapshot_alone(make_run: Callable[..., Fee
     said = asked.communicate(timeout=60)[1]
     assert "the snapshot was given up: " in said, said
     wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the stages' end")
+    wait_until(lambda: "snapshot_hangs feed=lc0 " in run.text(), "the word")
+    # The feed has ended, and its name is free, though its process cannot end.
+    hangs = run.process
+    wait_until(lambda: not (run.sockets / "lc0.lock").exists(), "the lock to be gone")
+    assert hangs.poll() is None
+    again = run.start("--set", "epochs=1").trainer(positions=0)
+    again.result()
+    assert run.wait() == 0, run.text()
     starver.stop()
-    run.wait()
+    assert hangs.wait(60) == 0
     assert not list(tmp_path.glob("saved*")), "nothing is left"
 
 
