@@ -131,7 +131,7 @@ Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
   if (left.over) return out;
   const std::size_t files = files_there(left);
   shm::FeedId feed_id{};
-  if (left.boot != control::boot_id()) {
+  if (control::was_another_boot(left)) {
     if (files != 0 && left.snapshot.empty()) {
       throw refuse(ErrorCode::kDamaged,
                    fmt::format("{} of its {} files are there, but the system has been started "
@@ -141,6 +141,15 @@ Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
     }
     if (!left.config.empty()) out.gone = "the system has been started since";
     return out;
+  }
+  // A worker that lives is of this boot; a file may be of any.
+  if (files != 0 && !control::was_this_boot(left) && !anything_lives(left)) {
+    throw refuse(ErrorCode::kDamaged,
+                 fmt::format("{} of its {} files are there, but the system does not say whether it "
+                             "has been started since (/proc/sys/kernel/random/boot_id), and then "
+                             "not all of them may have been written: mount /proc wholly, or go on "
+                             "from a snapshot with --resume DIR",
+                             files, left.files.size()));
   }
   if (left.config.empty() || left.feed_id.size() != feed_id.size()) {
     if (anything_lives(left) || files != 0) {

@@ -53,6 +53,15 @@ std::vector<std::string> look_in(const std::string& directory) {
   return control::search_directories(directory, control::read_environment());
 }
 
+std::string places_text(const std::vector<std::string>& directories) {
+  return escaped(fmt::format("{}", fmt::join(directories, " or ")));
+}
+
+// For programs. Names of files need not be UTF-8.
+std::string json_text(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 // A feed whose workers go on without a supervisor.
 struct Orphan {
   std::string feed;
@@ -69,12 +78,16 @@ struct Orphan {
   }
 };
 
+// `says`: which records cannot be read.
 std::optional<Orphan> find_orphan(const std::vector<std::string>& directories,
-                                  const std::string& feed) {
+                                  const std::string& feed, bool says = false) {
   for (const std::string& place : directories) {
-    if (std::optional<control::LockRecord> record =
-            control::find_orphan(control::lock_path(place, feed))) {
-      return Orphan{feed, place, std::move(*record)};
+    Result<std::optional<control::LockRecord>> record =
+        control::find_orphan(control::lock_path(place, feed));
+    if (!record && says) {
+      fmt::print(stderr, "feed {}: {}\n", escaped(feed), escaped(record.error().message()));
+    } else if (record && *record) {
+      return Orphan{feed, place, std::move(**record)};
     }
   }
   return std::nullopt;
@@ -84,7 +97,7 @@ std::vector<Orphan> find_orphans(const std::vector<std::string>& directories) {
   std::vector<Orphan> orphans;
   for (const std::string& place : directories) {
     for (const std::string& feed : control::feeds_in(place)) {
-      if (std::optional<Orphan> orphan = find_orphan({place}, feed)) {
+      if (std::optional<Orphan> orphan = find_orphan({place}, feed, true)) {
         orphans.push_back(std::move(*orphan));
       }
     }
@@ -108,7 +121,7 @@ std::string orphan_json(const Orphan& orphan) {
   for (const auto& [group, worker] : control::living_workers(orphan.record)) {
     workers.push_back({{"group", group}, {"pid", worker.pid}});
   }
-  return out.dump(2) + "\n";
+  return json_text(out, 2) + "\n";
 }
 
 int no_such_feed(const std::vector<std::string>& directories, const std::string& feed) {
@@ -116,8 +129,7 @@ int no_such_feed(const std::vector<std::string>& directories, const std::string&
   for (const Orphan& orphan : find_orphans(directories)) {
     there.push_back(orphan.feed + " (without a supervisor)");
   }
-  fmt::print(stderr, "no feed '{}' runs in {}; {}\n", escaped(feed),
-             escaped(fmt::format("{}", fmt::join(directories, " or "))),
+  fmt::print(stderr, "no feed '{}' runs in {}; {}\n", escaped(feed), places_text(directories),
              there.empty()
                  ? "none runs there"
                  : fmt::format("running: {}", escaped(fmt::format("{}", fmt::join(there, ", ")))));
@@ -132,7 +144,7 @@ bool end_orphan(const Orphan& orphan) {
     fmt::print(stderr, "{}\n", escaped(lock.error().message()));
     return false;
   }
-  for (const std::string& done : control::clear_remains(lock->left_behind())) {
+  for (const std::string& done : control::clear_remains(lock->left_behind(), &*lock)) {
     fmt::print("feed {}: {}\n", escaped(orphan.feed), escaped(done));
   }
   ::unlink(control::socket_path(orphan.directory, orphan.feed).c_str());
@@ -144,15 +156,19 @@ bool end_orphan(const Orphan& orphan) {
 // Why a dead feed is not to be cleared without being told to; "": it is not worth keeping.
 std::string worth_keeping(const control::FeedLock& lock) {
   if (!lock.is_whole()) return lock.is_whole().error().message();
-  const std::string where = lock.lives_elsewhere();
   const control::LockRecord& left = lock.left_behind();
-  if (!where.empty() || left.over || left.boot != control::boot_id()) return where;
+  if (left.over || control::was_another_boot(left)) return {};
   const auto there = std::count_if(left.files.begin(), left.files.end(), [](const auto& file) {
     return ::access(file.c_str(), F_OK) == 0;
   });
   if (there == 0) return {};
   return fmt::format("all its processes have died; `ringfeed run CONFIG` goes on from its {} files",
                      there);
+}
+
+// Why the remains of a feed are not cleared.
+void say_left(const std::string& feed, const Error& error) {
+  fmt::print(stderr, "feed {}: {}\n  left as it is\n", escaped(feed), escaped(error.message()));
 }
 
 StatusReply ask_status(control::ControlClient& client, std::uint64_t id) {
@@ -174,7 +190,7 @@ int status(const std::string& directory, const std::string& feed, bool json) {
     feeds = control::ControlClient::live_feeds(directories);
     orphans = find_orphans(directories);
     if (feeds.empty() && orphans.empty()) {
-      fmt::print(stderr, "no feed runs in {}\n", fmt::join(directories, " or "));
+      fmt::print(stderr, "no feed runs in {}\n", places_text(directories));
       return kNoSuchFeed;
     }
   }
@@ -259,7 +275,7 @@ int stop(const std::string& directory, const std::string& feed, bool now) {
   request.mutable_stop()->set_now(now);
   const Reply reply = client->call(request);
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
-  fmt::print(stderr, "feed '{}' {}\n", feed,
+  fmt::print(stderr, "feed '{}' {}\n", escaped(feed),
              now ? "stops" : "drains: its trainers get what is on its way, then it ends");
   client->wait_for_end();
   return kOk;
@@ -278,7 +294,7 @@ int restart(const std::string& directory, const std::string& feed, const std::st
   }
   const Reply reply = client->call(request, kRestartMs);
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
-  fmt::print("stage group '{}' is run by process {}\n", group, reply.restart().pid());
+  fmt::print("stage group '{}' is run by process {}\n", escaped(group), reply.restart().pid());
   return kOk;
 }
 
@@ -292,14 +308,14 @@ int scale(const std::string& directory, const std::string& feed, const std::stri
   request.mutable_scale()->set_stage(stage);
   request.mutable_scale()->set_lanes(lanes);
   const Reply reply = client->call(request, kScaleMs);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, escaped(reply.text()));
   const ScaleReply& done = reply.scale();
   const std::string count = fmt::format("{} lane{}", done.lanes(), done.lanes() == 1 ? "" : "s");
   if (done.before() == done.lanes()) {
-    fmt::print("stage '{}' has {} already\n", stage, count);
+    fmt::print("stage '{}' has {} already\n", escaped(stage), count);
   } else {
-    fmt::print("stage '{}' has {}, before {}; the feed stood still for {:.1f} ms\n", stage, count,
-               done.before(), static_cast<double>(done.pause_us()) / 1000);
+    fmt::print("stage '{}' has {}, before {}; the feed stood still for {:.1f} ms\n", escaped(stage),
+               count, done.before(), static_cast<double>(done.pause_us()) / 1000);
   }
   return kOk;
 }
@@ -333,7 +349,8 @@ int control_stages(const std::string& directory, const std::string& feed, const 
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
   if (!parser.ParseFromString(message, call.mutable_request())) {
-    fmt::print(stderr, "ringfeed control: the message is no StageControlRequest: {}\n", wrong);
+    fmt::print(stderr, "ringfeed control: the message is no StageControlRequest: {}\n",
+               escaped(wrong));
     return kUsage;
   }
   if (!stage.empty()) call.set_stage(stage);
@@ -385,7 +402,7 @@ int control_stages(const std::string& directory, const std::string& feed, const 
     return result;
   }
   for (const StageControlAnswer& answer : given) {
-    fmt::print("{}: {}\n", answer.stage(), answer.response().ShortDebugString());
+    fmt::print("{}: {}\n", escaped(answer.stage()), answer.response().ShortDebugString());
   }
   if (given.empty()) fmt::print("no stage has answered\n");
   return result;
@@ -393,27 +410,39 @@ int control_stages(const std::string& directory, const std::string& feed, const 
 
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
                   bool json) {
+  if (target.empty()) {
+    fmt::print(
+        stderr,
+        "ringfeed snapshot: DIR is empty: give the path of a directory that is to be made\n");
+    return kUsage;
+  }
+  std::error_code failed;
+  const std::string place = std::filesystem::absolute(target, failed).lexically_normal().string();
+  if (failed) {
+    throw Error(ErrorCode::kIo, fmt::format("{} is no place for a snapshot: the current directory "
+                                            "cannot be found out: {}: give an absolute path",
+                                            in_quotes(target), failed.message()));
+  }
   const std::vector<std::string> directories = look_in(directory);
   std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
   if (!client) return no_such_feed(directories, feed);
   Request request;
   request.set_id(1);
-  request.mutable_snapshot()->set_directory(
-      std::filesystem::absolute(target).lexically_normal().string());
+  request.mutable_snapshot()->set_directory(place);
   const Reply reply = client->call(request, kSnapshotMs);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, escaped(reply.text()));
   const SnapshotReply& taken = reply.snapshot();
   if (json) {
     fmt::print(
         "{{\"directory\": {}, \"bytes\": {}, \"newest_batch\": {}, \"pause_us\": {}, "
         "\"total_ms\": {}}}\n",
-        nlohmann::json(taken.directory()).dump(), taken.bytes(), taken.newest_batch(),
-        taken.pause_us(), taken.total_ms());
+        json_text(taken.directory(), -1), taken.bytes(), taken.newest_batch(), taken.pause_us(),
+        taken.total_ms());
   } else {
     fmt::print(
         "{}: {:.1f} MiB, up to batch {}; the lanes stood still for {:.1f} ms, it took {} ms\n",
-        taken.directory(), static_cast<double>(taken.bytes()) / (1 << 20), taken.newest_batch(),
-        static_cast<double>(taken.pause_us()) / 1000, taken.total_ms());
+        escaped(taken.directory()), static_cast<double>(taken.bytes()) / (1 << 20),
+        taken.newest_batch(), static_cast<double>(taken.pause_us()) / 1000, taken.total_ms());
   }
   return kOk;
 }
@@ -433,6 +462,16 @@ int clean(const std::string& directory, bool force) {
         }
         continue;
       }
+      // The directory's other feeds are not this one's business.
+      try {
+        if (const std::string unseen = lock->lives_unseen(); !unseen.empty()) {
+          throw Error(ErrorCode::kBusy, fmt::format("{}: {}", unseen, lock->unseen_remedy()));
+        }
+      } catch (const Error& error) {
+        say_left(feed, error);
+        ++left;
+        continue;
+      }
       if (!force && !control::living_workers(lock->left_behind()).empty()) {
         fmt::print(stderr, "{}  left as it is; `ringfeed clean --force` ends all such feeds\n",
                    orphan_text({feed, place, lock->left_behind()}));
@@ -443,14 +482,20 @@ int clean(const std::string& directory, bool force) {
         fmt::print(stderr,
                    "feed {}: {}\n  left as it is; `ringfeed clean --force` removes what is left of "
                    "all such feeds\n",
-                   feed, why);
+                   escaped(feed), escaped(why));
+        ++left;
+        continue;
+      }
+      try {
+        for (const std::string& done : control::clear_remains(lock->left_behind(), &*lock)) {
+          fmt::print("feed {}: {}\n", escaped(feed), escaped(done));
+        }
+      } catch (const Error& error) {
+        say_left(feed, error);
         ++left;
         continue;
       }
       control::remove_unfinished(lock->left_behind());
-      for (const std::string& done : control::clear_remains(lock->left_behind())) {
-        fmt::print("feed {}: {}\n", escaped(feed), escaped(done));
-      }
       if (::unlink(control::socket_path(place, feed).c_str()) == 0) {
         fmt::print("feed {}: removed its socket\n", escaped(feed));
       }
@@ -461,7 +506,7 @@ int clean(const std::string& directory, bool force) {
     }
   }
   if (cleaned == 0 && left == 0) {
-    fmt::print(stderr, "nothing to clean in {}\n", fmt::join(directories, " or "));
+    fmt::print(stderr, "nothing to clean in {}\n", places_text(directories));
   }
   return kOk;
 }

@@ -9,6 +9,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/room.h"
 #include "supervisor/config/paths.h"
 #include "supervisor/process/plan_question.h"
@@ -82,7 +83,7 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments) {
     return std::nullopt;
   }
   for (const config::Problem& warning : checked.warnings) {
-    fmt::print(stderr, "warning: {}\n", warning.message());
+    fmt::print(stderr, "warning: {}\n", escaped_lines(warning.message()));
   }
   const DataLoaderConfig& message = prepared.configuration.message();
   prepared.wiring = std::move(checked.wiring);

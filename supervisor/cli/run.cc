@@ -40,16 +40,22 @@ std::uint64_t drawn_seed() {
   return seed;
 }
 
-// What another namespace's workers do cannot be seen from here, only that they live.
-void refuse_elsewhere(const control::FeedLock& lock, const std::string& feed) {
-  const std::string where = lock.lives_elsewhere();
-  if (where.empty()) return;
-  throw Error(
-      ErrorCode::kBusy,
-      fmt::format("feed '{}' cannot be taken over from here: {}: run 'ringfeed run' in that "
-                  "namespace, end the workers there, or begin anew with --fresh, which "
-                  "leaves them to end by themselves",
-                  feed, where));
+// What workers do that cannot be seen from here cannot be known, only that they live. A new
+// beginning leaves those of another namespace to end by themselves, as its record says where they
+// are.
+void refuse_unseen(const control::FeedLock& lock, const std::string& feed, bool fresh) {
+  const std::string unseen = lock.lives_unseen();
+  if (unseen.empty()) return;
+  if (!lock.is_elsewhere()) {
+    throw Error(ErrorCode::kBusy,
+                fmt::format("feed '{}' cannot be {} from here: {}: {}", feed,
+                            fresh ? "begun anew" : "taken over", unseen, lock.unseen_remedy()));
+  }
+  if (fresh) return;
+  throw Error(ErrorCode::kBusy,
+              fmt::format("feed '{}' cannot be taken over from here: {}: {}, or begin anew with "
+                          "--fresh, which leaves them to end by themselves",
+                          feed, unseen, lock.unseen_remedy()));
 }
 
 // The process whose own the feed is, if there is one. With its death goes what it would have
@@ -145,8 +151,11 @@ int run(const ConfigArguments& given, const RunOptions& options) {
     talk.event(metrics::Level::kWarn, event, fmt::format("feed={} what={}", feed, in_quotes(what)));
   };
   const control::LockRecord& left = lock.left_behind();
-  const auto clear = [&] {
-    for (const std::string& done : control::clear_remains(left)) warn("remains_cleared", done);
+  // `asks`: whether all have ended; not any more when workers of this feed keep the lock.
+  const auto clear = [&](bool asks) {
+    for (const std::string& done : control::clear_remains(left, asks ? &lock : nullptr)) {
+      warn("remains_cleared", done);
+    }
   };
   int status = kFailure;
   bool noted = false;  // files are being made, and the record says so
@@ -155,9 +164,9 @@ int run(const ConfigArguments& given, const RunOptions& options) {
     std::optional<layout::FoundMemory> found;
     std::uint64_t seed = left.seed;
     bool ended = options.fresh;
+    if (!options.fresh) lock.is_whole().or_throw();
+    refuse_unseen(lock, feed, options.fresh);
     if (!options.fresh) {
-      lock.is_whole().or_throw();
-      refuse_elsewhere(lock, feed);
       if (!options.resume.empty() && anything_lives(left)) {
         throw Error(ErrorCode::kBusy,
                     fmt::format("feed '{}' goes on without a supervisor: take it over with "
@@ -171,7 +180,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
                      "feed '{}' goes on without a supervisor, and its configuration is another "
                      "one:\n{}give it the configuration that it has, or end it and start anew with "
                      "--fresh\n",
-                     feed, differs);
+                     feed, escaped_lines(differs));
           lock.remove();
           return kInvalidConfiguration;
         }
@@ -199,7 +208,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
             stderr,
             "snapshot {} was taken with another configuration:\n{}give it that one (it is in "
             "{}), or start anew with --fresh\n",
-            snapshot, differs, snapshot::kManifestFile);
+            escaped(snapshot), escaped_lines(differs), snapshot::kManifestFile);
         lock.remove();
         return kInvalidConfiguration;
       }
@@ -207,7 +216,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
     control::remove_unfinished(left);
     const bool adopts = found.has_value();
     if (options.fresh || (!adopts && snapshot.empty())) {
-      if (options.fresh || ended) clear();
+      if (options.fresh || ended) clear(true);
       lock.keep(false);
     }
     shm::Storage storage{message.storage().directory()};
@@ -248,7 +257,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
         .on_recorded =
             [&] {
               noted = false;
-              if (!adopts && !options.fresh) clear();
+              if (!adopts && !options.fresh) clear(false);
             },
         .owner = owner.pidfd(),
     };

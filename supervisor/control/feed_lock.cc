@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <thread>
 
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
@@ -26,11 +27,61 @@ namespace {
 constexpr std::string_view kFormat = "record 2";
 constexpr std::string_view kEnd = "end";
 
-// "" if there is no such file.
-Result<std::string> read_record(const std::string& path) {
-  Result<std::string> text = shm::read_file(path);
-  if (!text && text.error().code() == ErrorCode::kNotFound) return std::string();
-  return text;
+constexpr std::chrono::milliseconds kBetweenLooks{10};
+// For the memory of killed workers to be taken down, as long as they are seen to do that.
+constexpr std::chrono::seconds kEndingS{10};
+
+// Why a file is not to be believed, or opened for more than a look; "": it is a regular one of this
+// user's.
+std::string mistrust(const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) {
+    return fmt::format(
+        "is {}, not a regular file: nobody but ringfeed should put anything there: "
+        "remove it",
+        S_ISLNK(info.st_mode)    ? "a symbolic link"
+        : S_ISDIR(info.st_mode)  ? "a directory"
+        : S_ISFIFO(info.st_mode) ? "a FIFO"
+                                 : "a device or socket");
+  }
+  if (info.st_uid != ::geteuid()) {
+    return fmt::format(
+        "is of user {}, and this is user {}: act as that user, or set "
+        "control.directory or RINGFEED_SOCKET_DIR to a directory of yours",
+        info.st_uid, ::geteuid());
+  }
+  return {};
+}
+
+// Opens the lock or the record, without a wait for anybody. Errors: kNotFound, kIo.
+Result<shm::Fd> open_own(const std::string& path, int flags) {
+  struct stat info {};
+  // Before it is opened, for to open a device may do something.
+  if (::lstat(path.c_str(), &info) == 0) {
+    if (const std::string why = mistrust(info); !why.empty()) {
+      return Error{ErrorCode::kIo, fmt::format("{} {}", path, why)};
+    }
+  }
+  shm::Fd fd(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
+  if (!fd || ::fstat(fd.get(), &info) != 0) {
+    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+                 fmt::format("{}: {}", path, std::strerror(errno))};
+  }
+  if (const std::string why = mistrust(info); !why.empty()) {
+    return Error{ErrorCode::kIo, fmt::format("{} {}", path, why)};
+  }
+  return fd;
+}
+
+// nullopt: there is none.
+Result<std::optional<std::string>> read_record(const std::string& path) {
+  const Result<shm::Fd> fd = open_own(path, O_RDONLY);
+  if (!fd) {
+    if (fd.error().code() == ErrorCode::kNotFound) return std::optional<std::string>();
+    return fd.error();
+  }
+  Result<std::string> text = shm::read_to_end(fd->get(), path);
+  if (!text) return Error{ErrorCode::kIo, text.error().message()};
+  return std::optional<std::string>(std::move(*text));
 }
 
 // In one line.
@@ -76,6 +127,12 @@ struct flock workers_lock(short type) {
   return lock;
 }
 
+// How the namespace of the record's workers differs from this process's.
+std::string_view other_namespace(const LockRecord& record) {
+  const Namespaces own = own_namespaces().value_or_throw();
+  return record.namespaces->pid == own.pid ? "time namespace" : "pid namespace";
+}
+
 std::string state_path(const std::string& lock_path) {
   return std::filesystem::path(lock_path).replace_extension(".state").string();
 }
@@ -91,6 +148,16 @@ std::string boot_id() {
   known = std::move(id).value_or_throw();
   known.resize(std::min(known.size(), known.find('\n')));
   return known;
+}
+
+bool was_another_boot(const LockRecord& record) {
+  if (record.boot.empty()) return false;
+  const std::string now = boot_id();
+  return !now.empty() && now != record.boot;
+}
+
+bool was_this_boot(const LockRecord& record) {
+  return !record.boot.empty() && record.boot == boot_id();
 }
 
 Result<Namespaces> own_namespaces() {
@@ -178,14 +245,16 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
   for (;;) {
     FeedLock lock;
     lock.path_ = path;
-    lock.fd_ = shm::Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!lock.fd_) {
-      return Error{ErrorCode::kIo, fmt::format("lock file {}: {}", path, std::strerror(errno))};
+    Result<shm::Fd> fd = open_own(path, O_RDWR | O_CREAT);
+    if (!fd) {
+      return Error{ErrorCode::kIo, fmt::format("lock file {}", fd.error().message())};
     }
+    lock.fd_ = std::move(*fd);
     const bool held = ::flock(lock.fd_.get(), LOCK_EX | LOCK_NB) != 0;
-    const Result<std::string> text = read_record(state_path(path));
+    const Result<std::optional<std::string>> text = read_record(state_path(path));
     bool whole = false;
-    const LockRecord record = text ? LockRecord::parse(*text, &whole) : LockRecord();
+    const bool exists = text && *text;
+    const LockRecord record = exists ? LockRecord::parse(**text, &whole) : LockRecord();
     if (held) {
       return Error{ErrorCode::kBusy,
                    fmt::format("feed '{}' is already run by process {}: stop it with 'ringfeed "
@@ -201,9 +270,10 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
                                text.error().message())};
     }
     lock.left_behind_ = record;
-    struct stat written {};
-    const bool exists = ::stat(state_path(path).c_str(), &written) == 0;
-    lock.keeps_ = exists;
+    // A lock that workers keep is all that shows them where the record is gone.
+    struct flock workers = workers_lock(F_WRLCK);
+    lock.keeps_ =
+        exists || ::fcntl(lock.fd_.get(), F_OFD_GETLK, &workers) != 0 || workers.l_type != F_UNLCK;
     if (exists && !whole) {
       lock.whole_ = Error{
           ErrorCode::kDamaged,
@@ -218,7 +288,7 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
 bool FeedLock::in_place() const {
   struct stat ours {};
   struct stat named {};
-  return fd_ && ::fstat(fd_.get(), &ours) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+  return fd_ && ::fstat(fd_.get(), &ours) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
          ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
 }
 
@@ -226,42 +296,82 @@ Status FeedLock::take_again(const std::string& feed, const std::string& feed_id)
   Result<FeedLock> other = take(path_, feed);
   if (!other) return other.error();
   const LockRecord& there = other->left_behind();
-  if (there.feed_id != feed_id && !living_workers(there).empty()) {
-    return Error{ErrorCode::kBusy,
-                 fmt::format("another feed '{}' goes on there without a supervisor: end it with "
-                             "'ringfeed stop {} --now'",
-                             feed, feed)};
+  try {
+    if (there.feed_id != feed_id) {
+      // Those that keep the lock may be this feed's own, if its file is there again.
+      struct stat file {};
+      struct stat ours {};
+      const bool own = worker_lock_ && ::fstat(worker_lock_.get(), &ours) == 0 &&
+                       ::fstat(other->fd_.get(), &file) == 0 && file.st_dev == ours.st_dev &&
+                       file.st_ino == ours.st_ino;
+      if (!living_workers(there).empty() || (!own && other->workers_hold())) {
+        return Error{ErrorCode::kBusy,
+                     fmt::format("another feed '{}' goes on there without a supervisor: end it "
+                                 "with 'ringfeed stop {} --now'",
+                                 feed, feed)};
+      }
+    }
+  } catch (const Error& error) {
+    return error;
   }
   fd_ = std::move(other->fd_);
   return {};
 }
 
-std::string FeedLock::lives_elsewhere() const {
-  const LockRecord& left = left_behind_;
-  if (!left.namespaces || left.workers.empty() || left.boot != boot_id()) return {};
-  const Namespaces own_spaces = own_namespaces().value_or_throw();
-  if (*left.namespaces == own_spaces) return {};
-  const std::string_view kind =
-      left.namespaces->pid == own_spaces.pid ? "time namespace" : "pid namespace";
-  struct stat own {};
-  if (::fstat(fd_.get(), &own) != 0 || own.st_dev != left.lock_device ||
-      own.st_ino != left.lock_inode) {
-    return fmt::format(
-        "its {} workers were started in another {}, and the file that showed whether "
-        "they live is gone",
-        left.workers.size(), kind);
-  }
+bool FeedLock::workers_hold() const {
   struct flock lock = workers_lock(F_WRLCK);
   if (::fcntl(fd_.get(), F_OFD_GETLK, &lock) != 0) {
     throw Error(ErrorCode::kIo, fmt::format("{}: {}", path_, std::strerror(errno)));
   }
-  if (lock.l_type == F_UNLCK) return {};
-  return fmt::format("workers of it live in another {}", kind);
+  return lock.l_type != F_UNLCK;
+}
+
+bool FeedLock::is_elsewhere() const {
+  const LockRecord& left = left_behind_;
+  if (!left.namespaces || left.workers.empty() || was_another_boot(left)) return false;
+  return *left.namespaces != own_namespaces().value_or_throw();
+}
+
+std::string FeedLock::lives_unseen(std::chrono::milliseconds patience) const {
+  const LockRecord& left = left_behind_;
+  const auto is_seen = [](const auto& worker) {
+    return process::life_of(worker.second) == process::Life::kLives;
+  };
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (workers_hold()) {
+    const auto maybe = living_workers(left);
+    if (std::any_of(maybe.begin(), maybe.end(), is_seen)) return {};
+    if (std::chrono::steady_clock::now() >= end) {
+      if (is_elsewhere()) {
+        return fmt::format("workers of it live in another {}", other_namespace(left));
+      }
+      return fmt::format(
+          "workers of it live that cannot be seen from here (they keep a lock on {})", path_);
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  // Nobody keeps a lock on this file; it may not be theirs.
+  struct stat own {};
+  const bool theirs = ::fstat(fd_.get(), &own) == 0 && own.st_dev == left.lock_device &&
+                      own.st_ino == left.lock_inode;
+  if (theirs || !is_elsewhere()) return {};
+  return fmt::format(
+      "its {} workers were started in another {}, and the file that showed whether "
+      "they live is gone",
+      left.workers.size(), other_namespace(left));
+}
+
+std::string FeedLock::unseen_remedy() const {
+  if (is_elsewhere()) return "run 'ringfeed run' in that namespace, or end the workers there";
+  return fmt::format(
+      "run 'ringfeed run' where /proc shows them, as their user, or end them: 'fuser "
+      "{}' as root names them",
+      path_);
 }
 
 int FeedLock::worker_lock() {
   if (!worker_lock_) {
-    shm::Fd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    shm::Fd fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     struct flock lock = workers_lock(F_RDLCK);
     if (!fd || ::fcntl(fd.get(), F_OFD_SETLK, &lock) != 0) {
       throw Error(ErrorCode::kIo, fmt::format("lock file {}: {}", path_, std::strerror(errno)));
@@ -283,8 +393,17 @@ Status FeedLock::write(const LockRecord& record) {
   if (RF_FAILPOINT_ERROR("supervisor.record.write")) {
     return Error{ErrorCode::kIo, fmt::format("{}: a test wants no record", partial)};
   }
+  // Whatever has that name, a death or somebody has left it there: it is not written to.
+  if (::unlink(partial.c_str()) != 0 && errno != ENOENT) {
+    const int error = errno;
+    struct stat info {};
+    const bool directory = ::lstat(partial.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+    return Error{system_code(error),
+                 directory ? fmt::format("{}: a directory is in the way: remove it", partial)
+                           : fmt::format("{}: {}", partial, std::strerror(error))};
+  }
   const shm::Fd fd(
-      ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+      ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return failed();
   for (std::size_t at = 0; at < text.size();) {
     const ssize_t wrote = ::write(fd.get(), text.data() + at, text.size() - at);
@@ -309,7 +428,7 @@ void FeedLock::remove() {
 std::vector<std::pair<std::string, process::Identity>> living_workers(const LockRecord& record) {
   std::vector<std::pair<std::string, process::Identity>> living;
   if (record.workers.empty()) return living;
-  if (!record.boot.empty() && record.boot != boot_id()) return living;
+  if (was_another_boot(record)) return living;
   if (record.namespaces) {
     const Result<Namespaces> own = own_namespaces();
     if (!own || *own != *record.namespaces) return living;
@@ -320,13 +439,36 @@ std::vector<std::pair<std::string, process::Identity>> living_workers(const Lock
   return living;
 }
 
-std::optional<LockRecord> find_orphan(const std::string& lock_path) {
-  const Result<std::string> text = read_record(state_path(lock_path));
-  if (!text) return std::nullopt;
-  LockRecord record = LockRecord::parse(*text);
-  if (process::is_alive(record.supervisor) || living_workers(record).empty()) return std::nullopt;
-  return record;
+Result<std::optional<LockRecord>> find_orphan(const std::string& lock_path) {
+  const Result<std::optional<std::string>> text = read_record(state_path(lock_path));
+  if (!text) return text.error();
+  if (!*text) return std::optional<LockRecord>();
+  LockRecord record = LockRecord::parse(**text);
+  if (process::is_alive(record.supervisor) || living_workers(record).empty()) {
+    return std::optional<LockRecord>();
+  }
+  return std::optional<LockRecord>(std::move(record));
 }
+
+namespace {
+
+// Until nobody keeps the workers' lock: those that were killed, and no others, end by themselves.
+void wait_for_end(const FeedLock& lock, const std::vector<process::Identity>& killed) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto seen = begin;  // the last moment at which one of them was there
+  while (lock.workers_hold()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (std::any_of(killed.begin(), killed.end(), process::is_alive)) seen = now;
+    if (now - seen > FeedLock::kDyingMs || now - begin > kEndingS) {
+      throw Error(ErrorCode::kBusy,
+                  fmt::format("workers of it live that cannot be ended from here: {}",
+                              lock.unseen_remedy()));
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+}  // namespace
 
 void remove_unfinished(const LockRecord& record) {
   if (record.making_mark.empty()) return;
@@ -342,16 +484,21 @@ void remove_unfinished(const LockRecord& record) {
   }
 }
 
-std::vector<std::string> clear_remains(const LockRecord& record) {
+std::vector<std::string> clear_remains(const LockRecord& record, const FeedLock* lock) {
   std::vector<std::string> done;
+  std::vector<process::Identity> ended;
   for (const auto& [group, worker] : living_workers(record)) {
     if (process::kill_process(worker, SIGKILL)) {
       done.push_back(fmt::format("ended worker {} of stage group '{}'", worker.pid, group));
+      ended.push_back(worker);
     } else if (process::is_alive(worker)) {
-      throw Error(ErrorCode::kIo, fmt::format("worker {} of stage group '{}' cannot be ended: {}",
-                                              worker.pid, group, std::strerror(errno)));
+      throw Error(ErrorCode::kIo,
+                  fmt::format("worker {} of stage group '{}' may live and cannot be ended from "
+                              "here: end it, as its user and where /proc shows it",
+                              worker.pid, group));
     }
   }
+  if (lock != nullptr && !lock->is_elsewhere()) wait_for_end(*lock, ended);
   for (const std::string& file : record.files) {
     if (::unlink(file.c_str()) == 0) done.push_back(fmt::format("removed {}", file));
   }

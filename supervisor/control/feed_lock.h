@@ -3,8 +3,11 @@
 //
 // <feed>.lock is empty; the lock is flock() on it, and the kernel drops it with the process.
 // Beside it every worker keeps another one there, for reading (OFD, by a descriptor that it
-// inherits and does nothing with): as long as one of them lives, in whatever namespace, the kernel
-// says so.
+// inherits and does nothing with): as long as one of them lives, in whatever namespace and whatever
+// /proc shows of it, the kernel says so.
+//
+// Both files are regular ones of this user: what somebody else has put in their place is neither
+// believed nor waited for.
 //
 // <feed>.state is the record, replaced as a whole (rename) whenever a worker is started:
 //   record 2                               its format
@@ -27,6 +30,7 @@
 // supervisor; one without its last line has been damaged.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -74,8 +78,11 @@ struct LockRecord {
 
 class FeedLock {
  public:
+  // A worker that was killed keeps its lock until its memory has been taken down.
+  static constexpr std::chrono::milliseconds kDyingMs{1000};
+
   // Takes the lock. Errors: kBusy names the live supervisor; kIo (also if there is a record and it
-  // cannot be read).
+  // cannot be read, or one of the two files is no regular one of this user).
   [[nodiscard]] static Result<FeedLock> take(const std::string& path, const std::string& feed);
   FeedLock(FeedLock&&) noexcept = default;
   FeedLock& operator=(FeedLock&&) noexcept = default;
@@ -84,9 +91,17 @@ class FeedLock {
   [[nodiscard]] const LockRecord& left_behind() const { return left_behind_; }
   // Is that all that it has written? Errors: kDamaged.
   [[nodiscard]] const Status& is_whole() const { return whole_; }
-  // Does a worker of that feed live that cannot be told by its number from here? In words; empty:
-  // none does. Throws Error (kIo) if that cannot be found out.
-  [[nodiscard]] std::string lives_elsewhere() const;
+  // Do workers live of whom none can be told by its number from here: in another namespace, hidden
+  // by /proc, or not in the record? In words; empty: none does, or a worker of the record is seen
+  // to live. The kernel is asked; dying ones are waited for, `patience` long. Only before
+  // worker_lock(). Throws Error (kIo) if it cannot be found out.
+  [[nodiscard]] std::string lives_unseen(std::chrono::milliseconds patience = kDyingMs) const;
+  // Were the workers of the record started in another pid or time namespace, in this boot?
+  [[nodiscard]] bool is_elsewhere() const;
+  // What to do where lives_unseen(), as the end of a sentence.
+  [[nodiscard]] std::string unseen_remedy() const;
+  // Does anybody keep the workers' lock? Throws Error (kIo).
+  [[nodiscard]] bool workers_hold() const;
   // The record is this one, or, with an Error (kIo, kNoMemory), the one before: a full directory,
   // or one that is gone or read-only, keeps no feed from going on.
   [[nodiscard]] Status write(const LockRecord& record);
@@ -116,22 +131,30 @@ class FeedLock {
 
 // The system's present boot; "" if it does not say. Throws Error (kIo) if it cannot be asked.
 [[nodiscard]] std::string boot_id();
+// Whether the record's boot is over, which is known only if both boots are: a /proc without its
+// files of the system (subset=pid) proves nothing. Throws Error (kIo).
+[[nodiscard]] bool was_another_boot(const LockRecord& record);
+// Whether it is of this boot, which is known only then as well. Throws Error (kIo).
+[[nodiscard]] bool was_this_boot(const LockRecord& record);
 
 // The workers of the record that are not proved dead. Numbers of another pid or time namespace name
-// nobody here, see FeedLock::lives_elsewhere(). Throws Error (kIo).
+// nobody here, see FeedLock::lives_unseen(). Throws Error (kIo).
 [[nodiscard]] std::vector<std::pair<std::string, process::Identity>> living_workers(
     const LockRecord& record);
 
 // The record of a feed whose supervisor is dead and whose workers go on: the next `ringfeed run`
 // can take it over. nullopt: there is no such feed. Takes no lock, so it is in nobody's way.
-[[nodiscard]] std::optional<LockRecord> find_orphan(const std::string& lock_path);
+// Errors: kIo (there is a record, and it cannot be read or is not this user's).
+[[nodiscard]] Result<std::optional<LockRecord>> find_orphan(const std::string& lock_path);
 
 // Removes files that were being made when their maker died.
 void remove_unfinished(const LockRecord& record);
 
 // Ends the workers that a dead supervisor has left, by number and start time, and removes its
-// files. Returns one line for each thing done. Throws Error (kIo) if a worker that may live cannot
-// be ended.
-[[nodiscard]] std::vector<std::string> clear_remains(const LockRecord& record);
+// files. Returns one line for each thing done. With `lock`, none of whose workers are new, the
+// kernel is asked before that whether all have ended. Throws Error: kIo if a worker that may live
+// cannot be ended, kBusy if others live; the files are there then.
+[[nodiscard]] std::vector<std::string> clear_remains(const LockRecord& record,
+                                                     const FeedLock* lock = nullptr);
 
 }  // namespace ringfeed::control

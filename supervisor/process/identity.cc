@@ -42,6 +42,9 @@ Result<Stat> read_stat(pid_t pid) {
   return stat;
 }
 
+// Whether a process of that number lives that /proc, mounted with hidepid, does not show.
+bool is_hidden(pid_t pid) { return pid > 0 && (::kill(pid, 0) == 0 || errno != ESRCH); }
+
 }  // namespace
 
 std::optional<std::uint64_t> start_ticks(pid_t pid) {
@@ -61,7 +64,10 @@ bool has_ended(int pidfd) {
 
 Life life_of(const Identity& identity) {
   const Result<Stat> stat = read_stat(identity.pid);
-  if (!stat) return stat.error().code() == ErrorCode::kNotFound ? Life::kGone : Life::kUnknown;
+  if (!stat) {
+    return stat.error().code() == ErrorCode::kNotFound && !is_hidden(identity.pid) ? Life::kGone
+                                                                                   : Life::kUnknown;
+  }
   const bool same = stat->start_ticks == identity.start_ticks;
   return same && stat->state != 'Z' && stat->state != 'X' ? Life::kLives : Life::kGone;
 }
@@ -83,6 +89,13 @@ Result<shm::Fd> open_living(const Identity& identity) {
   // The pidfd first, then the look at the start time: both are about the same process.
   const Result<Stat> stat = read_stat(identity.pid);
   if (!stat && stat.error().code() != ErrorCode::kNotFound) return stat.error();
+  if (!stat && !has_ended(pidfd.get())) {
+    return Error{
+        ErrorCode::kIo,
+        fmt::format("process {} lives, and /proc does not show it to this one: mount /proc "
+                    "without hidepid, or be its user",
+                    identity.pid)};
+  }
   if (!stat || stat->start_ticks != identity.start_ticks || has_ended(pidfd.get())) {
     return shm::Fd();
   }

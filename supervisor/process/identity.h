@@ -26,7 +26,7 @@ struct Identity {
 // Has the process behind the pidfd ended? (without waiting)
 [[nodiscard]] bool has_ended(int pidfd);
 // What can be said of a process from here. Unknown: the system refuses a look (no descriptor is to
-// be had, say), which proves nothing.
+// be had, or /proc hides it), which proves nothing.
 enum class Life { kLives, kGone, kUnknown };
 // Lives: it is there, is the one meant, and no zombie.
 [[nodiscard]] Life life_of(const Identity& identity);

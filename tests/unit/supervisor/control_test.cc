@@ -13,6 +13,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <optional>
+#include <utility>
 
 #include "proto/control.pb.h"
 #include "supervisor/control/client.h"
@@ -213,45 +216,220 @@ TEST(Identity, AProcessThatCannotBeLookedAtIsNotDead) {
   EXPECT_EQ(opened.error().code(), ErrorCode::kIo);
 }
 
+// A process that keeps the workers' lock of a feed, and nothing else of it; dead with this object.
+class LockedWorker {
+ public:
+  explicit LockedWorker(FeedLock& lock) {
+    const int held = lock.worker_lock();
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    const auto kept = static_cast<unsigned>(held);
+    ::close_range(3, kept - 1, 0);
+    ::close_range(kept + 1, ~0U, 0);
+    for (;;) ::pause();
+  }
+  ~LockedWorker() { end(); }
+  void end() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+  }
+  [[nodiscard]] process::Identity identity() const {
+    return {pid_, process::start_ticks(pid_).value()};
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+// The child of a supervisor that has just died may not have closed its copy of the lock yet.
+FeedLock take_in_the_end(const std::string& path) {
+  for (;;) {
+    if (Result<FeedLock> taken = FeedLock::take(path, "lc0")) return std::move(*taken);
+  }
+}
+
 TEST_F(Lock, WorkersOfAnotherNamespaceAreKnownToLiveByTheirLock) {
   const std::string path = lock_path(directory_, "lc0");
   LockRecord record{.supervisor = {1, 2}, .workers = {{"pool", {3, 4}}}, .files = {}};
   record.boot = boot_id();
   record.namespaces = own_namespaces().value_or_throw();
   record.namespaces->pid += 1;
-  pid_t worker = 0;
+  std::optional<LockedWorker> worker;
   {
     FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
-    const int held = lock.worker_lock();
+    worker.emplace(lock);
     struct stat info {};
-    ASSERT_EQ(::fstat(held, &info), 0);
+    ASSERT_EQ(::fstat(lock.worker_lock(), &info), 0);
     record.lock_device = info.st_dev;
     record.lock_inode = info.st_ino;
     lock.write(record).or_throw();
-    worker = ::fork();
-    if (worker == 0) {
-      // Not what belongs to the supervisor alone.
-      const auto kept = static_cast<unsigned>(held);
-      ::close_range(3, kept - 1, 0);
-      ::close_range(kept + 1, ~0U, 0);
-      for (;;) ::pause();
+  }
+  FeedLock next = take_in_the_end(path);
+  EXPECT_TRUE(next.is_elsewhere());
+  EXPECT_THAT(next.lives_unseen(), HasSubstr("live in another pid namespace"));
+  EXPECT_THAT(living_workers(next.left_behind()), IsEmpty()) << "its number means nobody here";
+  worker->end();
+  EXPECT_EQ(next.lives_unseen(), "");
+  record.lock_inode += 1;
+  next.write(record).or_throw();
+  { const FeedLock given_up = std::move(next); }
+  EXPECT_THAT(FeedLock::take(path, "lc0").value_or_throw().lives_unseen(), HasSubstr("is gone"));
+}
+
+TEST_F(Lock, WorkersThatNoRecordNamesAreKnownToLiveByTheirLock) {
+  const std::string path = lock_path(directory_, "lc0");
+  std::optional<LockedWorker> worker;
+  {
+    FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+    worker.emplace(lock);
+  }
+  LockRecord record{.boot = boot_id(), .namespaces = own_namespaces().value_or_throw()};
+  for (const bool recorded : {false, true}) {
+    FeedLock next = take_in_the_end(path);
+    if (recorded) {
+      // A number that is nobody's, as that of one whom /proc does not show.
+      record.workers = {{"pool", {worker->identity().pid, 1}}};
+      next.write(record).or_throw();
+      { const FeedLock given_up = std::move(next); }
+      next = FeedLock::take(path, "lc0").value_or_throw();
+    }
+    EXPECT_THAT(next.lives_unseen(), AllOf(HasSubstr("cannot be seen from here"), HasSubstr(path)));
+    EXPECT_THAT(next.unseen_remedy(), HasSubstr("fuser"));
+    EXPECT_FALSE(next.is_elsewhere());
+    EXPECT_TRUE(next.keeps()) << "the file that shows that they live stays";
+    next.remove();
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  {
+    record.workers = {{"pool", worker->identity()}};
+    FeedLock next = take_in_the_end(path);
+    next.write(record).or_throw();
+  }
+  EXPECT_EQ(take_in_the_end(path).lives_unseen(), "") << "one of them is seen to live";
+  worker->end();
+  EXPECT_EQ(take_in_the_end(path).lives_unseen(), "");
+}
+
+TEST_F(Lock, NothingIsRemovedWhileAnotherWorkerLivesThanThoseThatWereEnded) {
+  const std::string path = lock_path(directory_, "lc0");
+  const std::string file = directory_ + "/segment";
+  std::ofstream(file) << "x";
+  std::optional<LockedWorker> named;
+  std::optional<LockedWorker> unnamed;
+  {
+    FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+    named.emplace(lock);
+    unnamed.emplace(lock);
+    lock.write({.workers = {{"pool", named->identity()}}, .files = {file}, .boot = boot_id()})
+        .or_throw();
+  }
+  const FeedLock next = take_in_the_end(path);
+  EXPECT_EQ(next.lives_unseen(), "");
+  try {
+    static_cast<void>(clear_remains(next.left_behind(), &next));
+    FAIL() << "the files of a living worker were removed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBusy);
+    EXPECT_THAT(error.message(), HasSubstr("cannot be ended from here"));
+  }
+  EXPECT_TRUE(std::filesystem::exists(file));
+  unnamed->end();
+  EXPECT_EQ(clear_remains(next.left_behind(), &next).size(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST_F(Lock, WorkersOfAnotherFeedUnderTheNameAreSeenWithoutARecord) {
+  const std::string path = lock_path(directory_, "lc0");
+  FeedLock lock = FeedLock::take(path, "lc0").value_or_throw();
+  std::optional<LockedWorker> own(std::in_place, lock);
+  std::filesystem::rename(path, path + ".away");
+  std::optional<LockedWorker> worker;
+  {
+    FeedLock other = FeedLock::take(path, "lc0").value_or_throw();
+    worker.emplace(other);
+  }
+  Status refused;
+  do {
+    refused = lock.take_again("lc0", "this");
+  } while (!refused && refused.error().message().find("already run") != std::string::npos);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(), HasSubstr("another feed 'lc0'"));
+  worker->end();
+  EXPECT_TRUE(lock.take_again("lc0", "this").ok());
+  std::filesystem::rename(path + ".away", path);
+  EXPECT_TRUE(lock.take_again("lc0", "this").ok()) << "its own workers keep that lock";
+}
+
+TEST_F(Lock, AnUnknownBootIsNoOtherOne) {
+  ASSERT_FALSE(boot_id().empty());
+  EXPECT_FALSE(was_another_boot({.boot = boot_id()}));
+  EXPECT_TRUE(was_this_boot({.boot = boot_id()}));
+  EXPECT_TRUE(was_another_boot({.boot = "another"}));
+  EXPECT_FALSE(was_this_boot({.boot = "another"}));
+  EXPECT_FALSE(was_another_boot({}));
+  EXPECT_FALSE(was_this_boot({}));
+}
+
+// What somebody else may have put in the place of the lock or the record.
+const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> kPlanted{
+    {"a FIFO", [](const std::string& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }},
+    {"a directory", [](const std::string& path) { ASSERT_EQ(::mkdir(path.c_str(), 0700), 0); }},
+    {"a symbolic link",
+     [](const std::string& path) {
+       std::ofstream(path + ".target") << "record 2\nend\n";
+       ASSERT_EQ(::symlink((path + ".target").c_str(), path.c_str()), 0);
+     }},
+};
+
+TEST_F(Lock, OnlyRegularFilesAreTakenForLockAndRecord) {
+  const std::string lock = lock_path(directory_, "lc0");
+  for (const std::string& path : {lock, directory_ + "/lc0.state"}) {
+    for (const auto& [what, plant] : kPlanted) {
+      plant(path);
+      const Result<FeedLock> refused = FeedLock::take(lock, "lc0");
+      ASSERT_FALSE(refused.ok()) << path << what;
+      EXPECT_EQ(refused.error().code(), ErrorCode::kIo);
+      EXPECT_THAT(refused.error().message(),
+                  AllOf(HasSubstr(path + " is " + what), HasSubstr("not a regular file")));
+      EXPECT_EQ(find_orphan(lock).ok(), path == lock);
+      std::filesystem::remove(path);
     }
   }
-  const auto says = [&](const FeedLock& lock) { return lock.lives_elsewhere(); };
-  // The child may not have closed its copy of the lock yet.
-  std::optional<FeedLock> next;
-  while (!next) {
-    if (Result<FeedLock> taken = FeedLock::take(path, "lc0")) next.emplace(std::move(*taken));
+  EXPECT_TRUE(FeedLock::take(lock, "lc0").ok());
+}
+
+TEST_F(Lock, FilesOfAnotherUserAreNotBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const std::string lock = lock_path(directory_, "lc0");
+  for (const std::string& path : {lock, directory_ + "/lc0.state"}) {
+    std::ofstream(path) << LockRecord{.workers = {{"pool", {::getppid(), 1}}}}.text();
+    ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+    const Result<FeedLock> refused = FeedLock::take(lock, "lc0");
+    ASSERT_FALSE(refused.ok()) << path;
+    EXPECT_THAT(refused.error().message(),
+                AllOf(HasSubstr(path + " is of user 65534"), HasSubstr("control.directory")));
+    EXPECT_EQ(find_orphan(lock).ok(), path == lock);
+    std::filesystem::remove(path);
   }
-  EXPECT_THAT(says(*next), HasSubstr("live in another pid namespace"));
-  EXPECT_THAT(living_workers(next->left_behind()), IsEmpty()) << "its number means nobody here";
-  ::kill(worker, SIGKILL);
-  ASSERT_EQ(::waitpid(worker, nullptr, 0), worker);
-  EXPECT_EQ(says(*next), "");
-  record.lock_inode += 1;
-  next->write(record).or_throw();
-  next.reset();
-  EXPECT_THAT(says(FeedLock::take(path, "lc0").value_or_throw()), HasSubstr("is gone"));
+}
+
+TEST_F(Lock, WhatHasTheNameOfAHalfWrittenRecordIsNotWrittenTo) {
+  FeedLock lock = FeedLock::take(lock_path(directory_, "lc0"), "lc0").value_or_throw();
+  const std::string partial = directory_ + "/lc0.state.partial";
+  for (const auto& [what, plant] : kPlanted) {
+    plant(partial);
+    const Status written = lock.write({.feed_id = "0123456789abcdef"});
+    if (what == "a directory") {
+      ASSERT_FALSE(written.ok());
+      EXPECT_THAT(written.error().message(), HasSubstr("a directory is in the way"));
+      EXPECT_TRUE(std::filesystem::is_directory(partial));
+      std::filesystem::remove(partial);
+    } else {
+      EXPECT_TRUE(written.ok()) << what;
+    }
+  }
+  EXPECT_EQ(std::filesystem::file_size(partial + ".target"), 13U) << "a link is not followed";
 }
 
 TEST_F(Lock, OrphansAreEndedOnlyIfTheyAreWhoTheyWere) {
