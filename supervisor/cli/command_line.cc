@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -55,7 +57,7 @@ std::string verb_mistake(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
   if (std::find(verbs.begin(), verbs.end(), argv[1]) != verbs.end()) return {};
-  return fmt::format("there is no verb '{}'{}", argv[1],
+  return fmt::format("there is no verb '{}'{}", escaped(argv[1]),
                      config::did_you_mean(argv[1], verbs, "there are"));
 }
 
@@ -95,10 +97,11 @@ int main_with(int argc, char** argv) {
   add_directory(*run_verb, directory);
   run_verb->add_flag("--fresh", options.fresh,
                      "start anew, also where a feed of this name could be taken over");
-  run_verb
-      ->add_option("--resume", options.resume,
-                   "go on from this snapshot; CONFIG may be left out then")
-      ->type_name("DIR");
+  CLI::Option* const resume =
+      run_verb
+          ->add_option("--resume", options.resume,
+                       "go on from this snapshot; CONFIG may be left out then")
+          ->type_name("DIR");
   run_verb
       ->add_option("--owner-fd", options.owner,
                    "for programs: an open pidfd. The feed is that process's own: it stops when the "
@@ -112,6 +115,10 @@ int main_with(int argc, char** argv) {
       "Relative paths in a configuration count from the directory in which this is started.\n"
       "Example: ringfeed run lc0.textproto --set stages.pool.chunk_pool_size=20000");
   run_verb->callback([&] {
+    // The variable of a script that is not set, say: nothing begins anew for that.
+    if (resume->count() != 0 && options.resume.empty()) {
+      throw CLI::ValidationError("--resume", "DIR is empty: give the path of a snapshot");
+    }
     if (options.resume.empty() && run_config->count() == 0) {
       throw CLI::RequiredError("CONFIG (or --resume DIR)");
     }
@@ -368,7 +375,17 @@ int main_with(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
+    std::ostringstream out;
+    std::ostringstream wrong;
+    const int code = app.exit(error, out, wrong);
+    fmt::print("{}", out.str());
+    fmt::print(stderr, "{}", escaped_lines(wrong.str()));
+    return code == 0 ? kOk : kUsage;
+  } catch (const std::filesystem::filesystem_error& error) {
+    say_error(fmt::format("{}{}{}", escaped(error.path1().string()),
+                          error.path1().empty() ? "the current directory: " : ": ",
+                          error.code().message()));
+    return kFailure;
   } catch (const std::exception& error) {
     say_error(error.what());
     return kFailure;

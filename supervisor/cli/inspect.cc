@@ -5,9 +5,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <string>
+#include <string_view>
 
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/verbs.h"
 #include "supervisor/process/spawn.h"
@@ -17,9 +18,11 @@ namespace {
 
 bool is_parquet(const std::string& path) {
   if (path.ends_with(".parquet")) return true;
-  std::string magic(4, '\0');
-  std::ifstream(path, std::ios::binary).read(magic.data(), 4);
-  return magic == "PAR1";
+  // A FIFO would have its first bytes taken, or be waited for.
+  const Result<shm::Fd> file = shm::open_regular(path);
+  char magic[4] = {};
+  return file && ::read(file->get(), magic, sizeof magic) == sizeof magic &&
+         std::string_view(magic, sizeof magic) == "PAR1";
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 
 namespace ringfeed::metrics {
@@ -48,8 +49,21 @@ std::uint64_t lines_in(std::string_view text) {
   return static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-shm::Fd open_log(const std::string& file) {
-  return shm::Fd(::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+// Never waits for anybody; what is written to it later may. Errors: kIo, the reason alone.
+Result<shm::Fd> open_log(const std::string& file) {
+  // Not blocking: a FIFO would be opened when somebody reads it.
+  shm::Fd fd(::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
+                    0644));
+  if (!fd && errno == ENXIO) {
+    return Error{ErrorCode::kIo,
+                 "it is a FIFO that nobody reads (start its reader first), or a "
+                 "socket"};
+  }
+  // The description is this process's own, so nobody else is told to wait.
+  if (!fd || ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK) != 0) {
+    return Error{ErrorCode::kIo, std::strerror(errno)};
+  }
+  return fd;
 }
 
 }  // namespace
@@ -178,19 +192,18 @@ void LogWriter::State::run() {
     if (!queue.empty() && queue.front().reopens) {
       queue.pop_front();
       lock.unlock();
-      shm::Fd fresh = open_log(file);
-      const int error = errno;
+      Result<shm::Fd> fresh = open_log(file);
       lock.lock();
       try {
         reopen_failed =
             fresh ? std::string()
                   : fmt::format("log file {} cannot be opened anew: {}: the one before goes on",
-                                file, std::strerror(error));
+                                file, fresh.error().message());
       } catch (const std::exception&) {
         reopen_failed = "no memory";
       }
       if (fresh) {
-        own = std::move(fresh);
+        own = std::move(*fresh);
         fd = own.get();
         line_open = false;
       }
@@ -209,12 +222,13 @@ LogWriter::LogWriter(LossLine loss_line) : state_(std::make_shared<State>()) {
 
 LogWriter::LogWriter(const std::string& file, LossLine loss_line)
     : state_(std::make_shared<State>()) {
-  state_->own = open_log(file);
-  if (!state_->own) {
+  Result<shm::Fd> opened = open_log(file);
+  if (!opened) {
     throw Error(ErrorCode::kIo,
                 fmt::format("log file {} cannot be opened: {}: set log.file to a file of yours",
-                            file, std::strerror(errno)));
+                            escaped(file), opened.error().message()));
   }
+  state_->own = std::move(*opened);
   state_->file = file;
   state_->fd = state_->own.get();
   state_->loss_line = std::move(loss_line);

@@ -33,7 +33,8 @@ class LogWriter {
 
   // Standard error, which stays open. On a terminal a line of progress stays below the others.
   explicit LogWriter(LossLine loss_line);
-  // A file, appended to. Throws Error (kIo) if it cannot be opened.
+  // A file, appended to, or a FIFO that is being read. Throws Error (kIo) if it cannot be opened,
+  // at once.
   LogWriter(const std::string& file, LossLine loss_line);
   // Waits for at most kFlushMs.
   ~LogWriter();

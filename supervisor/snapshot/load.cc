@@ -1,6 +1,5 @@
 #include "supervisor/snapshot/load.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/layout.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/control/hex.h"
 #include "supervisor/snapshot/pages.h"
 #include "supervisor/snapshot/store.h"
@@ -31,17 +31,23 @@ std::string checksum(std::string_view text) {
 }
 
 Error damaged(const std::string& directory, const std::string& what) {
-  return {ErrorCode::kDamaged, fmt::format("snapshot {} is damaged: {}", directory, what)};
+  return {ErrorCode::kDamaged, fmt::format("snapshot {} is damaged: {}", escaped(directory), what)};
 }
 
 // The file's bytes are put behind the segment's header, page by page; a page of zeros needs no
 // store. Returns the hashes of all pages as they were saved.
 Result<std::vector<std::uint64_t>> fill(const std::string& path, const SnapshotSegment& saved,
                                         const shm::Mapping& into) {
-  const shm::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return Error{ErrorCode::kIo, fmt::format("{}: {}", path, std::strerror(errno))};
+  const Result<shm::Fd> opened = shm::open_regular(path);
+  if (!opened) {
+    return Error{opened.error().code(),
+                 fmt::format("{}: {}", escaped(path), opened.error().message())};
+  }
+  const shm::Fd& file = *opened;
   struct stat info {};
-  ::fstat(file.get(), &info);
+  if (::fstat(file.get(), &info) != 0) {
+    return Error{ErrorCode::kIo, fmt::format("{}: {}", escaped(path), std::strerror(errno))};
+  }
   const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
   if (file_bytes > saved.bytes() || file_bytes % shm::kPageBytes != 0) {
     return Error{ErrorCode::kDamaged, fmt::format("{} has {} bytes and should have {} at most",
@@ -61,8 +67,8 @@ Result<std::vector<std::uint64_t>> fill(const std::string& path, const SnapshotS
           ::pread(file.get(), buffer.data() + got, count - got, static_cast<off_t>(at + got));
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) {
-        return Error{ErrorCode::kIo,
-                     fmt::format("{}: {}", path, n < 0 ? std::strerror(errno) : "ends too early")};
+        return Error{ErrorCode::kIo, fmt::format("{}: {}", escaped(path),
+                                                 n < 0 ? std::strerror(errno) : "ends too early")};
       }
       got += static_cast<std::size_t>(n);
     }
@@ -127,10 +133,12 @@ std::string manifest_text(const SnapshotManifest& manifest) {
 
 Status read_manifest(const std::string& directory, SnapshotManifest& manifest) {
   const std::string path = directory + "/" + kManifestFile;
-  const Result<std::string> file = shm::read_file(path);
+  const Result<std::string> file = shm::read_regular_file(path);
   if (!file) {
-    return Error{ErrorCode::kNotFound,
-                 fmt::format("{} is no snapshot: {}", directory, file.error().message())};
+    const bool gone = file.error().code() == ErrorCode::kNotFound;
+    return Error{file.error().code(), fmt::format("{} {}: {}", escaped(directory),
+                                                  gone ? "is no snapshot" : "cannot be read",
+                                                  escaped(file.error().message()))};
   }
   const std::string& text = *file;
   const std::size_t line = text.find('\n');
@@ -142,14 +150,14 @@ Status read_manifest(const std::string& directory, SnapshotManifest& manifest) {
       manifest.format() != kFormat) {
     return Error{ErrorCode::kIncompatible,
                  fmt::format("snapshot {} has a format that this version ({}) does not know",
-                             directory, RINGFEED_VERSION)};
+                             escaped(directory), RINGFEED_VERSION)};
   }
   if (manifest.abi_major() != shm::kAbiMajor || manifest.layout_hash() != shm::kLayoutHash) {
     return Error{
         ErrorCode::kIncompatible,
         fmt::format("snapshot {} was taken by ringfeed {} with ABI {}.{} and memory layout "
                     "{:#018x}, this is {} with {}.{} and {:#018x}: use that version",
-                    directory, manifest.ringfeed_version(), manifest.abi_major(),
+                    escaped(directory), manifest.ringfeed_version(), manifest.abi_major(),
                     manifest.abi_minor(), manifest.layout_hash(), RINGFEED_VERSION, shm::kAbiMajor,
                     shm::kAbiMinor, shm::kLayoutHash)};
   }
@@ -181,7 +189,7 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
   if (static_cast<std::size_t>(manifest.segments_size()) != layout.segments.size()) {
     return Error{ErrorCode::kIncompatible,
                  fmt::format("snapshot {} has {} segments, and this configuration makes {}",
-                             directory, manifest.segments_size(), layout.segments.size())};
+                             escaped(directory), manifest.segments_size(), layout.segments.size())};
   }
   const auto give_up = [&](Error error) -> Result<layout::FoundMemory> {
     for (const std::string& file : found.files) ::unlink(file.c_str());
@@ -200,7 +208,7 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
           {ErrorCode::kIncompatible,
            fmt::format("snapshot {}: its segment {} of {} bytes is not what this configuration or "
                        "version makes there ({} of {} bytes)",
-                       directory, saved.name(), saved.bytes(), spec.name, planned)});
+                       escaped(directory), saved.name(), saved.bytes(), spec.name, planned)});
     }
     spec.bytes = saved.bytes();
     const bool named = !storage.directory.empty() && !layout::stays_in_memory(spec.kind);
@@ -215,6 +223,10 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
     if (!mapping) return give_up(mapping.error());
     Result<std::vector<std::uint64_t>> hashes =
         fill(directory + "/" + saved.file(), saved, *mapping);
+    if (!hashes && hashes.error().code() == ErrorCode::kNoMemory) {
+      return give_up({ErrorCode::kNoMemory, fmt::format("{} cannot be read: {}", escaped(directory),
+                                                        hashes.error().message())});
+    }
     if (!hashes) return give_up(damaged(directory, hashes.error().message()));
     if (digest_of(*hashes) != saved.digest()) {
       return give_up(damaged(directory, fmt::format("{} (segment {}) fails its checksum",

@@ -23,6 +23,7 @@
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"
 
@@ -49,7 +50,7 @@ bool is_segment_file(std::string_view name) {
 Error not_ours(const std::string& directory, const std::string& what) {
   return {ErrorCode::kInvalidArgument,
           fmt::format("{} is there already and {}: nothing was touched; give another path",
-                      directory, what)};
+                      escaped(directory), what)};
 }
 
 // May a snapshot take the place of what is there? Nothing, an empty directory, and a snapshot of
@@ -59,7 +60,7 @@ Status check_replaceable(const std::string& directory) {
   const fs::file_status status = fs::symlink_status(directory, failed);
   if (status.type() == fs::file_type::not_found) return {};
   if (failed) {
-    return Error{ErrorCode::kIo, fmt::format("{}: {}", directory, failed.message())};
+    return Error{ErrorCode::kIo, fmt::format("{}: {}", escaped(directory), failed.message())};
   }
   if (!fs::is_directory(status)) return not_ours(directory, "is no directory");
   const Result<std::vector<std::string>> names = shm::names_in(directory);
@@ -67,6 +68,7 @@ Status check_replaceable(const std::string& directory) {
   if (names->empty()) return {};
   SnapshotManifest manifest;
   const Status readable = read_manifest(directory, manifest);
+  if (!readable && readable.error().code() == ErrorCode::kNoMemory) return readable.error();
   // Of another version: whole, and ringfeed's.
   if (!readable && readable.error().code() != ErrorCode::kIncompatible) {
     return not_ours(directory, fmt::format("is no snapshot ({})", readable.error().message()));
@@ -76,8 +78,8 @@ Status check_replaceable(const std::string& directory) {
   for (const std::string& name : *names) {
     if (name == kManifestFile) continue;
     if (is_segment_file(name) && (listed.empty() || listed.contains(name))) continue;
-    return not_ours(directory,
-                    fmt::format("holds '{}', which is no part of the snapshot in it", name));
+    return not_ours(directory, fmt::format("holds '{}', which is no part of the snapshot in it",
+                                           escaped(name)));
   }
   return {};
 }
@@ -100,15 +102,24 @@ void remove_files(const std::string& directory) noexcept {
 }  // namespace
 
 void Store::fail(const std::string& what, int error) const {
-  std::string room;
+  const std::string parent = fs::path(directory_).parent_path().string();
+  std::string more;
   struct statvfs info {};
   const bool full = error == ENOSPC || error == EDQUOT;
-  if (full && ::statvfs(fs::path(directory_).parent_path().c_str(), &info) == 0) {
-    room = fmt::format(" ({} bytes are free, the feed has {})", info.f_bavail * info.f_frsize,
+  if (full && ::statvfs(parent.c_str(), &info) == 0) {
+    more = fmt::format(" ({} bytes are free, the feed has {})", info.f_bavail * info.f_frsize,
                        bytes());
+  } else if (error == ENOENT || error == ENOTDIR) {
+    const std::string gone = ::access(parent.c_str(), F_OK) != 0 ? parent : partial_;
+    if (::access(gone.c_str(), F_OK) != 0) {
+      more =
+          fmt::format(" ({} is not there{})", escaped(gone),
+                      lock_ ? ": somebody has moved or removed it meanwhile" : ": make it first");
+    }
   }
   throw Error(full ? ErrorCode::kNoMemory : ErrorCode::kIo,
-              fmt::format("snapshot {}: {}: {}{}", directory_, what, std::strerror(error), room));
+              fmt::format("snapshot {}: {}: {}{}", escaped(directory_), escaped(what),
+                          std::strerror(error), more));
 }
 
 Store::Store(std::string directory) : directory_(std::move(directory)) {
@@ -118,7 +129,7 @@ Store::Store(std::string directory) : directory_(std::move(directory)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' is no place for a snapshot: give the path of a directory that "
                             "is to be made",
-                            directory_));
+                            escaped(directory_)));
   }
   check_replaceable(directory_).or_throw();
   partial_ = (place.parent_path() / fmt::format(".{}.partial", place.filename().string())).string();
@@ -130,13 +141,14 @@ Store::Store(std::string directory) : directory_(std::move(directory)) {
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     lock_.reset();
     throw Error(ErrorCode::kBusy,
-                fmt::format("another snapshot is being written to {}", directory_));
+                fmt::format("another snapshot is being written to {}", escaped(directory_)));
   }
   // What a death has left, and nothing else: somebody's own directory may have that name.
   for (const std::string& name : shm::names_in(partial_).value_or_throw()) {
     if (name == kManifestFile || is_segment_file(name)) continue;
     lock_.reset();
-    throw not_ours(partial_, fmt::format("holds '{}', which no snapshot has left there", name));
+    throw not_ours(partial_,
+                   fmt::format("holds '{}', which no snapshot has left there", escaped(name)));
   }
   remove_files(partial_);
 }
@@ -306,7 +318,8 @@ std::uint64_t Store::copy_all(unsigned threads, const std::atomic<bool>& cancell
         if (pages >= kPartPages) {
           pages = 0;
           if (cancelled.load(std::memory_order_relaxed)) {
-            throw Error(ErrorCode::kClosed, fmt::format("snapshot {}: given up", directory_));
+            throw Error(ErrorCode::kClosed,
+                        fmt::format("snapshot {}: given up", escaped(directory_)));
           }
         }
         const Part& part = parts[first];

@@ -75,6 +75,30 @@ TEST_F(Log, LinesAreAppendedToWhatIsThere) {
   EXPECT_EQ(contents(path_), "before\nnow\n");
 }
 
+TEST_F(Pipe, OneThatNobodyReadsIsRefusedAtOnce) {
+  {
+    const LogWriter writer(path_, loss_line);  // somebody does
+  }
+  reader_.reset();
+  try {
+    const LogWriter writer(path_, loss_line);
+    FAIL() << "a FIFO without a reader was opened";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("a FIFO that nobody reads"));
+  }
+}
+
+TEST_F(Log, AFifoThatNobodyReadsIsNotWaitedForWhenTheFileIsOpenedAnew) {
+  LogWriter writer(path_, loss_line);
+  std::filesystem::rename(path_, path_ + ".1");
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  writer.reopen();
+  writer.write("after\n", true);
+  while (contents(path_ + ".1").empty()) ::usleep(1000);
+  EXPECT_EQ(contents(path_ + ".1"), "after\n");
+  EXPECT_THAT(writer.problem(), HasSubstr("a FIFO that nobody reads"));
+}
+
 TEST_F(Pipe, NobodyWaitsForAReaderAndEveryLineIsThereOrCounted) {
   LogWriter writer(path_, loss_line);
   const std::string filler(200, '.');

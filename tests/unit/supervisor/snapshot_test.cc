@@ -26,6 +26,7 @@ namespace ringfeed::snapshot {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Snapshots : public ::testing::Test {
@@ -450,6 +451,41 @@ TEST_F(Snapshots, ThatAreDamagedAreRefused) {
     std::ofstream(work_ / "flipped" / kManifestFile) << text.substr(0, at);
     EXPECT_THAT(loaded(work_ / "flipped"), HasSubstr("is damaged")) << "cut at " << at;
   }
+}
+
+TEST_F(Snapshots, WhoseFilesAreFifosAreRefusedAtOnce) {
+  const SnapshotManifest saved = save(work_ / "saved");
+  const fs::path segment = work_ / "saved" / saved.segments(0).file();
+  fs::remove(segment);
+  ASSERT_EQ(::mkfifo(segment.c_str(), 0600), 0);
+  EXPECT_THAT(load(work_ / "saved", saved, layout_, {}).error().message(),
+              AllOf(HasSubstr("is damaged"), HasSubstr("it is a FIFO, not a regular file")));
+  const fs::path manifest = work_ / "saved" / kManifestFile;
+  fs::remove(manifest);
+  ASSERT_EQ(::mkfifo(manifest.c_str(), 0600), 0);
+  SnapshotManifest read;
+  EXPECT_THAT(read_manifest(work_ / "saved", read).error().message(),
+              AllOf(HasSubstr("cannot be read"), HasSubstr("it is a FIFO, not a regular file")));
+  EXPECT_THROW(const Store store(work_ / "saved"), Error);
+}
+
+TEST_F(Snapshots, WhosePlaceVanishesSayWhatIsNotThere) {
+  const auto message = [](const fs::path& place, const auto& meanwhile) -> std::string {
+    try {
+      Store store(place);
+      meanwhile();
+      store.add("segment", 0);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "nothing";
+  };
+  const fs::path parent = work_ / "parent\nline";
+  const std::string named = (work_ / "parent\\nline").string();
+  EXPECT_THAT(message(parent / "saved", [] {}), HasSubstr("(" + named + " is not there: make it"));
+  fs::create_directory(parent);
+  EXPECT_THAT(message(parent / "saved", [&] { fs::remove_all(parent); }),
+              HasSubstr("(" + named + " is not there: somebody has moved or removed it"));
 }
 
 TEST_F(Snapshots, OfAnotherLayoutAreRefusedByTheSegmentThatDiffers) {
