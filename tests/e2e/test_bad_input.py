@@ -287,3 +287,111 @@ def test_a_failed_feed_tells_its_trainers(make_run: MakeRun, tmp_path: Path) -> 
     assert trainer.process.wait(30) != 0
     assert "FeedFailed" in trainer.log.read_text()
     assert group in trainer.log.read_text(), "the reason names the group"
+
+
+@pytest.mark.parametrize("ending", ["lock", "state"])
+@pytest.mark.parametrize("what", ["fifo", "directory", "link", "another user's"])
+def test_what_somebody_has_put_in_the_place_of_lock_or_record_is_refused(
+    make_run: MakeRun, tmp_path: Path, ending: str, what: str
+) -> None:
+    run = make_run()
+    run.sockets.mkdir(exist_ok=True)
+    place = run.sockets / f"{run.feed}.{ending}"
+    if what == "fifo":
+        os.mkfifo(place)
+    elif what == "directory":
+        place.mkdir()
+    elif what == "link":
+        (tmp_path / "target").write_text("kept")
+        place.symlink_to(tmp_path / "target")
+    else:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        place.write_text("record 2\nend\n")
+        os.chown(place, 65534, 65534)
+    before = place.lstat()
+    for words in ([], ["--fresh"]):
+        done = run.command("run", str(run.config), *words)
+        assert done.returncode == 1
+        assert str(place) in done.stderr and ("regular file" in done.stderr or "is of user 65534" in done.stderr)
+    assert "cleaned" not in run.command("clean", "--force").stdout
+    assert run.command("status").returncode == 4
+    after = place.lstat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+
+
+@pytest.mark.parametrize("what", ["fifo", "link"])
+def test_the_name_of_a_half_written_record_holds_up_nobody(make_run: MakeRun, tmp_path: Path, what: str) -> None:
+    run = make_run()
+    run.sockets.mkdir(exist_ok=True)
+    partial = run.sockets / f"{run.feed}.state.partial"
+    if what == "fifo":
+        os.mkfifo(partial)
+    else:
+        (tmp_path / "target").write_text("kept")
+        partial.symlink_to(tmp_path / "target")
+    run.start()
+    run.trainer().result()
+    assert run.wait() == 0, run.text()
+    if what == "link":
+        assert (tmp_path / "target").read_text() == "kept"
+
+
+def test_a_directory_in_the_way_of_the_record_is_a_problem_and_no_end(make_run: MakeRun) -> None:
+    run = make_run(epochs=0)
+    run.sockets.mkdir(exist_ok=True)
+    partial = run.sockets / f"{run.feed}.state.partial"
+    partial.mkdir()
+    run.start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    assert "a directory is in the way" in run.text()
+    partial.rmdir()
+    wait_until(lambda: "problem_over feed=lc0 of=record" in run.text(), "the record")
+    assert run.stop() == 0
+
+
+def test_a_log_that_is_a_fifo_without_a_reader_is_refused_at_once(make_run: MakeRun, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    os.mkfifo(log)
+    run = make_run(extra=f'log {{ file: "{log}" }}')
+    done = run.command("run", str(run.config))
+    assert done.returncode == 1
+    assert "a FIFO that nobody reads" in done.stderr and "log.file" in done.stderr
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    run.start()
+    run.trainer().result()
+    assert run.wait() == 0
+    assert b"feed_started" in os.read(reader, 1 << 16)
+    os.close(reader)
+
+
+def test_what_is_no_regular_file_is_inspected_by_nobody(make_run: MakeRun, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    done = make_run().command("inspect", str(tmp_path / "fifo"))
+    assert done.returncode == 1 and done.stderr
+
+
+def test_empty_and_foreign_words_of_commands(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(epochs=0).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    for words in (["snapshot", "lc0", ""], ["run", str(run.config), "--resume", ""]):
+        done = run.command(*words)
+        assert done.returncode == 2 and "DIR is empty" in done.stderr
+    strange = tmp_path / "two\nlines\x1b[31m"
+    saved = run.command("snapshot", "lc0", str(strange))
+    assert saved.returncode == 0 and "two\\nlines\\x1b[31m: " in saved.stdout and saved.stdout.count("\n") == 1
+    assert (strange / "manifest.textproto").exists()
+    for words in (
+        ["snapshot", "lc0", str(strange / "no" / "place")],
+        ["snapshot", "lc0", str(strange / "manifest.textproto")],
+        ["scale", "lc0", "a\nb\x1b[31m", "2"],
+        ["restart", "lc0", "a\x1b[31m"],
+        ["stop", "a\nb\x1b[31m"],
+        ["--socket-dir", "a\x1b[31m"],
+        ["a\nb\x1b[31m"],
+    ):
+        done = run.command(*words)
+        assert done.returncode != 0 and "\x1b" not in done.stderr + done.stdout
+        if "\n" in words[-1] + words[min(2, len(words) - 1)] and len(words) > 1:
+            assert done.stderr.count("\n") == 1, done.stderr
+    assert run.stop() == 0

@@ -295,6 +295,13 @@ def test_a_damaged_or_foreign_snapshot_is_refused_with_what_is_wrong(
     (edited / "manifest.textproto").write_text(manifest.replace("seed: 7", "seed: 8"))
     assert "manifest.textproto fails its checksum" in refused(other, edited)
 
+    for name, says in (("manifest.textproto", "cannot be read"), (file, "is damaged")):
+        fifo = copy(f"fifo {name}")
+        (fifo / name).unlink()
+        os.mkfifo(fifo / name)
+        text = refused(other, fifo)
+        assert says in text and "it is a FIFO, not a regular file" in text
+
     another = make_run(**{**TWO_GROUPS, "reservoir": 3000})
     text = refused(another, good)
     assert "another configuration" in text and "reservoir_size_per_thread" in text

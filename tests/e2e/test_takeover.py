@@ -283,6 +283,119 @@ def test_a_record_that_cannot_be_read_is_no_new_beginning(
     assert run.stop() == 0
 
 
+def with_proc(options: str, *then: str) -> tuple[str, ...]:
+    """A command's first words, which give it a /proc of its own."""
+    return ("unshare", "-m", "sh", "-c", f'mount -t proc -o {options} proc /proc && exec "$@"', "sh", *then)
+
+
+# There is no boot id.
+PROCESSES_ONLY = with_proc("subset=pid")
+# And not to trace others is not to see them.
+HIDES_OTHERS = with_proc(
+    "hidepid=ptraceable", "setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"
+)
+
+
+def needs(before: tuple[str, ...], shows: str, wanted: bool) -> None:
+    probe = subprocess.run([*before, "test", "-e", shows], capture_output=True, text=True)
+    if probe.stderr or (probe.returncode == 0) != wanted:
+        pytest.skip(f"no /proc of its own is to be had here: {probe.stderr}")
+
+
+def command_in(before: tuple[str, ...], run: FeedRun, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*before, str(run.program), *words], env=run.environment, capture_output=True, text=True, timeout=60
+    )
+
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def test_an_unknown_boot_is_no_other_one(
+    make_run: MakeRun, games: lc0_data.Manifest, undisturbed: np.ndarray  # noqa: F811
+) -> None:
+    needs(PROCESSES_ONLY, BOOT_ID, False)
+    run = make_run(epochs=2, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=10)
+    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    assert "cleaned" not in command_in(PROCESSES_ONLY, run, "clean").stdout
+    # The second finds a record without a boot.
+    for before in (PROCESSES_ONLY, PROCESSES_ONLY, ()):
+        attempt = Attempt(run, before=before)
+        assert attempt.outcome() == "adopted"
+        is_untouched(run, workers, attempt)
+    run.start()
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
+
+
+def test_files_of_an_unknown_boot_are_left_as_they_are(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    needs(PROCESSES_ONLY, BOOT_ID, False)
+    storage = tmp_path / "storage"
+    run = in_files(make_run, storage).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    kill_everything(run)
+    files = {path: path.stat().st_ino for path in storage.iterdir()}
+    attempt = Attempt(run, before=PROCESSES_ONLY)
+    assert attempt.outcome() == "refused"
+    assert "boot_id" in attempt.text() and "--resume" in attempt.text() and "--fresh" in attempt.text()
+    assert "cleaned" not in command_in(PROCESSES_ONLY, run, "clean").stdout
+    assert {path: path.stat().st_ino for path in storage.iterdir()} == files
+    run.start()
+    result = run.trainer(group="g").result()
+    assert run.wait() == 0, run.text()
+    assert np.array_equal(result["digests"], undisturbed), "and nothing was begun anew"
+
+
+@pytest.mark.parametrize("how", ["hidden", "no record", "no workers in the record"])
+def test_workers_that_cannot_be_seen_are_neither_ended_nor_replaced(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+    how: str,
+) -> None:
+    before: tuple[str, ...] = ()
+    if how == "hidden":
+        before = HIDES_OTHERS
+        needs(before, f"/proc/{os.getpid()}", False)
+    run = make_run(epochs=2, extra=GROUPS).start()
+    trainer = run.trainer(pause_ms=10)
+    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    workers = run.all_workers()
+    kill_supervisor(run)
+    state = run.sockets / f"{run.feed}.state"
+    lock = run.sockets / f"{run.feed}.lock"
+    record = state.read_text()
+    if how == "no record":
+        state.unlink()
+    elif how != "hidden":
+        state.write_text("".join(line for line in record.splitlines(True) if not line.startswith("worker ")))
+    inode = lock.stat().st_ino
+    for words in ((), ("--fresh",), ("--resume", "nothing")):
+        attempt = Attempt(run, *words, before=before)
+        assert attempt.outcome() == "refused"
+        assert "feed_started" not in attempt.text() and "remains_cleared" not in attempt.text()
+        if "--resume" not in words:
+            assert "cannot be seen from here" in attempt.text() and "fuser" in attempt.text()
+    for words in ((), ("--force",)):
+        cleaned = command_in(before, run, "clean", *words)
+        assert "left as it is" in cleaned.stderr and not cleaned.stdout, cleaned
+        assert "cannot be seen from here" in cleaned.stderr
+    assert all(runs(pid) for pid in workers.values())
+    assert lock.stat().st_ino == inode
+    state.write_text(record)
+    run.start()
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
+
+
 PID_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 TIME_NAMESPACE = ("unshare", "--time", "--boottime", "100000", "--fork", "--kill-child")
 
