@@ -63,7 +63,7 @@ def test_signals_that_warn_end_no_process(
 def test_a_directory_that_is_removed_and_covered_ends_nothing(
     make_run: MakeRun, undisturbed: np.ndarray  # noqa: F811
 ) -> None:
-    run, trainer = started(make_run, trainer_pause_ms=30)
+    run, trainer = started(make_run, trainer_pause_ms=100)  # the feed outlives what is done to it
     shutil.rmtree(run.sockets)
     kill_stage(run)
     kill_stage(run, "pool")
