@@ -68,9 +68,11 @@ def test_a_directory_that_comes_back_brings_its_chunks_back(
                 wait_until(lambda pid=pid: run.workers().get("pool") not in (None, pid), "the pool")
         before = trainer.batches()
         wait_until(lambda before=before: trainer.batches() > before + 150, "batches again")  # more than were on their way
+    # The provider looks for itself, every second or so.
+    said = ("no such directory", "waiting for")
+    wait_until(lambda: not any(word in str(run.status()) for word in said), "no word of it")
     status = run.status()
     assert status is not None
-    assert "no such directory" not in str(status) and "waiting for" not in str(status), status
     counters = {
         counter["name"]: counter["value"]
         for stage in status["stages"]
