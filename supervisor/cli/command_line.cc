@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -69,6 +71,30 @@ void open_standard_streams() {
   }
 }
 
+// A shell's `ulimit -s` may leave less stack than a start takes, and a fault says nothing. The
+// limit counts when the stack grows, so a higher one is in force at once, here and in stages.
+// False: the hard one is too low as well, which has been said.
+bool have_stack() {
+  constexpr rlim_t kLeastBytes = 256 << 10;
+  constexpr rlim_t kWantedBytes = 8 << 20;  // the system's usual one
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastBytes) return true;
+  limit.rlim_cur = std::min(kWantedBytes, limit.rlim_max);
+  if (limit.rlim_cur < kLeastBytes || ::setrlimit(RLIMIT_STACK, &limit) != 0) {
+    constexpr std::string_view kText =
+        "ringfeed: the stack is limited to less than 256 KiB: raise the limit (ulimit -s 8192)\n";
+    static_cast<void>(!::write(STDERR_FILENO, kText.data(), kText.size()));
+    return false;
+  }
+  // Threads get what the limit was when the program was loaded.
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, limit.rlim_cur);
+  ::pthread_setattr_default_np(&attributes);
+  ::pthread_attr_destroy(&attributes);
+  return true;
+}
+
 // Nobody may read it, and the program is to end nevertheless.
 void say_error(std::string_view text) {
   constexpr int kPatienceMs = 2'000;
@@ -79,10 +105,8 @@ void say_error(std::string_view text) {
   static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
 }
 
-}  // namespace
-
-int main_with(int argc, char** argv) {
-  open_standard_streams();
+// In a frame of its own, as it takes a good deal of stack.
+[[gnu::noinline]] int run_verb_of(int argc, char** argv) {
   CLI::App app{"ringfeed feeds training data to the processes that train.", "ringfeed"};
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text());
@@ -391,6 +415,13 @@ int main_with(int argc, char** argv) {
     return kFailure;
   }
   return result;
+}
+
+}  // namespace
+
+int main_with(int argc, char** argv) {
+  open_standard_streams();
+  return have_stack() ? run_verb_of(argc, argv) : kFailure;
 }
 
 }  // namespace ringfeed::cli

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lc0_data
+import pytest
 from conftest import BIN, FeedRun, runs, wait_until
 from test_adoption import kill_supervisor
 
@@ -110,3 +111,17 @@ def test_relative_paths_count_from_where_run_is_started(
     assert f"directory {tmp_path}/games does not exist" in checked.stderr
     checked = run.command("check", str(run.config), cwd=tmp_path / "here")
     assert checked.returncode == 0 and checked.stderr == ""
+
+
+@pytest.mark.parametrize("kib", [40, 64, 100])
+def test_a_small_stack_is_made_larger_or_refused_in_a_sentence(make_run: MakeRun, kib: int) -> None:
+    run = make_run()
+    soft = ["bash", "-c", f'ulimit -S -s {kib}; exec "$@"', "bash"]
+    both = ["bash", "-c", f'ulimit -s {kib}; exec "$@"', "bash"]
+    words = [str(run.program), "check", str(run.config)]
+    done = subprocess.run([*both, *words], capture_output=True, text=True, env=run.environment)
+    assert done.returncode == 1 and "ulimit -s 8192" in done.stderr
+    words = [str(run.program), "run", str(run.config)]
+    with subprocess.Popen([*soft, *words], env=run.environment) as feed:
+        run.trainer().result()
+        assert feed.wait(60) == 0
