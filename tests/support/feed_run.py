@@ -183,8 +183,8 @@ class FeedRun:
             trainer.process.kill()
             trainer.process.wait()
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.send_signal(signal.SIGTERM)
+            # Not SIGTERM twice: of two that come at once the second is lost, and a drain may take longer.
+            self.process.send_signal(signal.SIGQUIT)
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
