@@ -651,7 +651,8 @@ def main() -> int:
                 storm.rage(arguments.kills)
             raged_s = time.monotonic() - began
             storm.raged = True
-            while not all(member.done for member in storm.members):
+            # The last blow may have been the supervisor's: somebody has to end the feed.
+            while storm.supervisor_due_s or not all(member.done for member in storm.members):
                 storm.look_after()
                 if storm.over() and not any(member.lives() for member in storm.members):
                     break
