@@ -19,6 +19,14 @@ std::optional<std::string> reason_to_linger(const control::ConsumerGroups& group
     if (facts.batches == 0 && facts.now_ms - facts.ended_ms >= kEmptyFeedMs) return std::nullopt;
     return fmt::format("the run is over, {} batches wait for the first trainer", facts.batches);
   }
+  // Declared groups are there from the start; a trainer of theirs may just be starting.
+  bool any_came = facts.draining || facts.keep_newest;
+  for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+    any_came = any_came || (groups.state(g) != GroupState::kUnused && groups.had_member(g));
+  }
+  if (!any_came && facts.empty && facts.now_ms - facts.ended_ms < kEmptyFeedMs) {
+    return std::string("the run is over without a batch, and no trainer has heard of it");
+  }
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     const std::string& name = groups.terms(g).name;
     const GroupState state = groups.state(g);

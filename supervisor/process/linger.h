@@ -21,8 +21,9 @@ struct LingerFacts {
   bool draining = false;  // somebody has asked for the end
   std::uint64_t now_ms = 0;
   std::uint64_t ended_ms = 0;  // when the last lane finished
-  std::uint64_t batches = 0;   // published in all
+  std::uint64_t batches = 0;   // published in all, to this output
   bool keep_newest = false;    // the output waits for nobody who is not there
+  bool empty = false;          // no output has a batch
 };
 
 // What it waits for, as a person reads it; nullopt: everybody has had what he is entitled to.
@@ -30,6 +31,7 @@ struct LingerFacts {
 //   a group with batches left    waits while a member lives, or may come back (rejoin_ms), or, if
 //                                the group is declared and nobody has come yet, for its first
 //                                member
+//   an empty feed                waits kEmptyFeedMs for a first member, unless draining
 // An output that keeps the newest waits only for members that live.
 [[nodiscard]] std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
                                                           const LingerFacts& facts);

@@ -135,59 +135,64 @@ bool SnapshotTask::await(Word word) {
   return to_thread_ == word;
 }
 
+// The last word is said in any case: with it the next snapshot may begin.
 void SnapshotTask::work() noexcept {
   try {
-    snapshot::Store store(directory_);
-    for (const layout::SegmentPlan& segment : memory_.layout().segments) {
-      store.add(segment.spec.name, memory_.fd(segment.id));
-    }
-    snapshot::Changes changes(memory_);
-    const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    std::exception_ptr early;
-    // Everything once, giving way to lanes and trainers.
-    std::thread polite([&] {
-      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
-      try {
-        store.make_room(kRoomBytesMin);
-        changes.order(given_up_);
-        store.copy(1, given_up_, changes.look());
-      } catch (...) {
-        early = std::current_exception();
-      }
-    });
-    polite.join();
-    if (early) std::rethrow_exception(early);
-    // In earnest from here on: what is done more slowly than lanes change it has no end.
-    std::uint64_t before = ~std::uint64_t{0};
-    for (int pass = 1; pass < kPassesMax; ++pass) {
-      changes.order(given_up_);
-      const std::uint64_t changed = store.copy(cores, given_up_, changes.look());
-      if (changed < kRestBytes || changed > before - before / 8) break;
-      // Before the next pass: what that takes would lengthen the time until lanes stand still.
-      store.make_room(std::min(changed, kRoomBytesMax));
-      before = changed;
-    }
-    say(Word::kCopied);
-    if (!await(Word::kRest)) return;
-    snapshot::Look look = changes.look();
-    for (std::size_t i = 0; i < small_.size(); ++i) {
-      if (!small_[i].empty()) look[i].emplace();  // no page of it
-    }
-    store.copy_to_room(cores, given_up_, look);
-    facts_.bytes = store.bytes();
-    RF_FAILPOINT("supervisor.snapshot.copied");
-    say(Word::kRestCopied);
-    if (!await(Word::kPublish)) return;
-    store.write_kept();
-    for (std::size_t i = 0; i < small_.size(); ++i) {
-      if (!small_[i].empty()) store.put(i, std::move(small_[i]));
-    }
-    RF_FAILPOINT("supervisor.snapshot.publishing");
-    store.publish(*manifest_);
+    write();
   } catch (...) {
     failure_.emplace(failure());
   }
   say(Word::kDone);
+}
+
+void SnapshotTask::write() {
+  snapshot::Store store(directory_);
+  for (const layout::SegmentPlan& segment : memory_.layout().segments) {
+    store.add(segment.spec.name, memory_.fd(segment.id));
+  }
+  snapshot::Changes changes(memory_);
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  std::exception_ptr early;
+  // Everything once, giving way to lanes and trainers.
+  std::thread polite([&] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+    try {
+      store.make_room(kRoomBytesMin);
+      changes.order(given_up_);
+      store.copy(1, given_up_, changes.look());
+    } catch (...) {
+      early = std::current_exception();
+    }
+  });
+  polite.join();
+  if (early) std::rethrow_exception(early);
+  // In earnest from here on: what is done more slowly than lanes change it has no end.
+  std::uint64_t before = ~std::uint64_t{0};
+  for (int pass = 1; pass < kPassesMax; ++pass) {
+    changes.order(given_up_);
+    const std::uint64_t changed = store.copy(cores, given_up_, changes.look());
+    if (changed < kRestBytes || changed > before - before / 8) break;
+    // Before the next pass: what that takes would lengthen the time until lanes stand still.
+    store.make_room(std::min(changed, kRoomBytesMax));
+    before = changed;
+  }
+  say(Word::kCopied);
+  if (!await(Word::kRest)) return;
+  snapshot::Look look = changes.look();
+  for (std::size_t i = 0; i < small_.size(); ++i) {
+    if (!small_[i].empty()) look[i].emplace();  // no page of it
+  }
+  store.copy_to_room(cores, given_up_, look);
+  facts_.bytes = store.bytes();
+  RF_FAILPOINT("supervisor.snapshot.copied");
+  say(Word::kRestCopied);
+  if (!await(Word::kPublish)) return;
+  store.write_kept();
+  for (std::size_t i = 0; i < small_.size(); ++i) {
+    if (!small_[i].empty()) store.put(i, std::move(small_[i]));
+  }
+  RF_FAILPOINT("supervisor.snapshot.publishing");
+  store.publish(*manifest_);
 }
 
 // ---- the loop

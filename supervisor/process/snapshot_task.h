@@ -74,6 +74,7 @@ class SnapshotTask {
   enum class Word { kNothing, kCopied, kRest, kRestCopied, kPublish, kDone };
 
   void work() noexcept;
+  void write();
   [[nodiscard]] Error failure() const noexcept;
   void guarded(const std::function<void()>& part);
   void say(Word word);

@@ -590,7 +590,7 @@ bool Supervisor::still_needed() {
   for (const std::unique_ptr<Output>& output : outputs_) {
     const std::optional<std::string> reason = reason_to_linger(
         output->groups, {draining_, now_ms(), ended_ms_, output->memory.batches_published(),
-                         output->memory.layout().keep_newest});
+                         output->memory.layout().keep_newest, memory_.batches_published() == 0});
     if (!reason) continue;
     if (!lingers_for_.empty()) lingers_for_ += "; ";
     if (!output->memory.layout().alias.empty()) {

@@ -349,3 +349,21 @@ def test_a_snapshot_that_cannot_be_written_changes_nothing(
     assert done.returncode == 1 and "No such file or directory" in done.stderr
     assert np.array_equal(trainer.result()["digests"], undisturbed)
     assert run.wait() == 0, run.text()
+
+
+def test_one_that_was_given_up_leaves_the_next_one_its_place(make_run: MakeRun, tmp_path: Path) -> None:
+    """A lane that does not come to the end of its step: that one is refused, and no other."""
+    run = make_run(epochs=0, groups='groups { name: "default" }').start()
+    trainer = run.trainer(positions=0, pause_ms=20)
+    wait_until(lambda: trainer.batches() >= 2, "batches")
+    pid = run.workers()[sorted(run.workers())[0]]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        late = run.command("snapshot", run.feed, str(tmp_path / "late"))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert late.returncode != 0 and "has not come to the end of its step" in late.stderr, late.stderr
+    assert not list(tmp_path.glob("late*"))
+    # What the first one has copied is put away before.
+    wait_until(lambda: run.command("snapshot", run.feed, str(tmp_path / "saved")).returncode == 0, "another one")
+    run.stop(signal.SIGQUIT)

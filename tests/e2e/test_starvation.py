@@ -248,10 +248,14 @@ def test_each_call_of_each_request_may_fail(make_run: Callable[..., FeedRun], tm
     # Nobody was left behind, and all of it can be done again.
     wait_until(lambda: "group=guest" not in str(run.status()), "the guests to be gone")
     for name in ("metrics", "control", "scale", "snapshot", "restart", "new program"):
-        done: Any = wait_until(
-            lambda what=actions[name]: [d for d in [what()] if getattr(d, "returncode", 0) == 0], name
-        )
-        assert done, name
+        answers: list[str] = []
+
+        def works(what: Callable[[], Any] = actions[name], answers: list[str] = answers) -> bool:
+            done = what()
+            answers.append(done.stderr)
+            return done.returncode == 0
+
+        wait_until(works, f"{name}: {answers}")
     visit(run)
     before = taker.batches()
     wait_until(lambda: taker.batches() > before + 5, "batches after all that")

@@ -753,8 +753,12 @@ TEST_F(Groups, WhoeverAsksForAnotherWorldIsToldTheGroups) {
 class Linger : public Groups {
  protected:
   std::optional<std::string> why(bool draining = false) {
-    return process::reason_to_linger(
-        groups_, {draining, now_, ended_, memory_->output().batches_published()});
+    return process::reason_to_linger(groups_,
+                                     {.draining = draining,
+                                      .now_ms = now_,
+                                      .ended_ms = ended_,
+                                      .batches = memory_->output().batches_published(),
+                                      .empty = memory_->output().batches_published() == 0});
   }
   std::uint64_t ended_ = 1000;
 };
@@ -771,6 +775,18 @@ TEST_F(Linger, BatchesWaitForTheFirstTrainerUnlessSomebodyAskedForTheEnd) {
 TEST_F(Linger, AFeedWithoutBatchesDoesNotWaitForEver) {
   lanes_[0]->finish();
   EXPECT_TRUE(why().has_value());
+  now_ += process::kEmptyFeedMs;
+  EXPECT_EQ(why(), std::nullopt);
+}
+
+TEST_F(Linger, AFeedWithoutBatchesWaitsAMomentForADeclaredGroupsFirstMember) {
+  ASSERT_TRUE(groups_.declare({.name = "train"}).ok());
+  lanes_[0]->finish();
+  EXPECT_TRUE(why().has_value()) << "one that is being started meets the end, not a missing feed";
+  EXPECT_EQ(why(true), std::nullopt);
+  const MemberPlace place = must_enter({.name = "train"});
+  groups_.leave(place, now_);
+  EXPECT_EQ(why(), std::nullopt) << "it has met it";
   now_ += process::kEmptyFeedMs;
   EXPECT_EQ(why(), std::nullopt);
 }
