@@ -46,3 +46,25 @@ function(ringfeed_test name)
     DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
+
+# ringfeed_domain(NAME STAGES chunk_unpacker ... SOURCES lc0_record ... LINK x y): a folder of workers/ as the library ringfeed_NAME,
+# alias ringfeed::NAME. A stage is a source of its own name.
+function(ringfeed_domain name)
+  cmake_parse_arguments(arg "" "" "STAGES;SOURCES;LINK" ${ARGN})
+  list(TRANSFORM arg_STAGES APPEND .cc)
+  list(TRANSFORM arg_SOURCES APPEND .cc)
+  ringfeed_library(${name} SOURCES ${arg_STAGES} ${arg_SOURCES} LINK ringfeed::kit ringfeed::io ${arg_LINK})
+  target_link_libraries(ringfeed_${name} PUBLIC fmt::fmt)
+endfunction()
+
+# ringfeed_mirror(NAME SOURCES a_test ... LINK x y [LABELS l]): the test program NAME of all files *_test.cc in this folder,
+# which is that of the sources below tests/unit. A new test is found by its name.
+function(ringfeed_mirror name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "LEAVE_OUT;LINK;LABELS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
+  list(TRANSFORM arg_LEAVE_OUT PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  if(arg_LEAVE_OUT)
+    list(REMOVE_ITEM sources ${arg_LEAVE_OUT})
+  endif()
+  ringfeed_test(${name} SOURCES ${sources} LINK ${arg_LINK} LABELS ${arg_LABELS})
+endfunction()

@@ -26,7 +26,7 @@ _SNAPSHOT = 10
 _SNAPSHOT_REPLY = 13
 _METRICS = 12
 _METRICS_REPLY = 16
-# A reply that is too long for a packet comes as a descriptor (supervisor/control/packet.h).
+# A reply that is too long for a packet comes as a descriptor (supervisor/os/packet.h).
 _IN_DESCRIPTOR = b"\x78\x01"
 
 

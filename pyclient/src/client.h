@@ -93,7 +93,7 @@ size_t encode_metrics(bool as_json, uint64_t id, uint8_t* out, size_t room);
 // The MetricsReply in a Reply, or the JSON in that; false if the bytes are none.
 bool find_metrics(const uint8_t* bytes, size_t count, bool as_json, const uint8_t** found,
                   size_t* found_bytes);
-// Is the message beside these bytes, in a descriptor (supervisor/control/packet.h)?
+// Is the message beside these bytes, in a descriptor (supervisor/os/packet.h)?
 bool is_in_descriptor(const uint8_t* bytes, size_t count);
 // Calls `answer` for each answer in a Reply; false, perhaps after some, if the bytes are none.
 bool for_each_answer(const uint8_t* bytes, size_t count, rf_answer answer, void* user);

@@ -12,8 +12,8 @@
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/room.h"
 #include "supervisor/config/paths.h"
-#include "supervisor/process/plan_question.h"
-#include "supervisor/process/spawn.h"
+#include "supervisor/group/plan_question.h"
+#include "supervisor/group/spawn.h"
 
 namespace ringfeed::cli {
 

@@ -11,7 +11,7 @@
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/verbs.h"
-#include "supervisor/process/spawn.h"
+#include "supervisor/group/spawn.h"
 
 namespace ringfeed::cli {
 namespace {

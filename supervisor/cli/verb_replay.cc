@@ -19,9 +19,9 @@
 #include "supervisor/config/paths.h"
 #include "supervisor/config/read.h"
 #include "supervisor/control/place.h"
+#include "supervisor/feed/replay.h"
+#include "supervisor/group/plan_question.h"
 #include "supervisor/layout/memory.h"
-#include "supervisor/process/plan_question.h"
-#include "supervisor/process/replay.h"
 
 namespace ringfeed::cli {
 namespace {

@@ -1,4 +1,6 @@
 // What can be typed.
+#include "supervisor/cli/verbs.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -18,7 +20,6 @@
 #include "ringfeed/shm/layout.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
-#include "supervisor/cli/verbs.h"
 #include "supervisor/config/names.h"
 
 namespace ringfeed::cli {

@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "proto/control.pb.h"
-#include "supervisor/control/packet.h"
 #include "supervisor/control/place.h"
-#include "supervisor/process/event_loop.h"
+#include "supervisor/os/event_loop.h"
+#include "supervisor/os/packet.h"
 
 namespace ringfeed::control {
 namespace {

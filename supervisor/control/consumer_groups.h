@@ -34,7 +34,7 @@
 
 #include "ringfeed/shm/result.h"
 #include "supervisor/layout/feed_memory.h"
-#include "supervisor/process/identity.h"
+#include "supervisor/os/identity.h"
 
 namespace ringfeed::control {
 

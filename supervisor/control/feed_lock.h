@@ -38,7 +38,7 @@
 
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/segment.h"
-#include "supervisor/process/identity.h"
+#include "supervisor/os/identity.h"
 
 namespace ringfeed::control {
 

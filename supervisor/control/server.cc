@@ -15,8 +15,8 @@
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/starvation.h"
-#include "supervisor/control/packet.h"
-#include "supervisor/process/identity.h"
+#include "supervisor/os/identity.h"
+#include "supervisor/os/packet.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77  // Linux 6.5; older headers lack it

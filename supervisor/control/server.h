@@ -27,8 +27,8 @@
 #include <span>
 #include <string>
 
-#include "supervisor/process/event_loop.h"
-#include "supervisor/process/reserve.h"
+#include "supervisor/os/event_loop.h"
+#include "supervisor/os/reserve.h"
 
 namespace ringfeed {
 class Reply;

@@ -1,4 +1,4 @@
-#include "supervisor/process/supervisor.h"
+#include "supervisor/feed/feed.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,9 +20,9 @@
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
+#include "supervisor/feed/linger.h"
 #include "supervisor/metrics/status.h"
-#include "supervisor/process/linger.h"
-#include "supervisor/process/signals.h"
+#include "supervisor/os/signals.h"
 
 namespace ringfeed::process {
 namespace {

@@ -25,13 +25,13 @@
 
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/trainers.h"
+#include "supervisor/feed/scale_task.h"
+#include "supervisor/feed/snapshot_task.h"
+#include "supervisor/group/group_process.h"
 #include "supervisor/metrics/bottleneck.h"
 #include "supervisor/metrics/history.h"
 #include "supervisor/metrics/talk.h"
-#include "supervisor/process/reserve.h"
-#include "supervisor/process/scale_task.h"
-#include "supervisor/process/snapshot_task.h"
-#include "supervisor/process/worker.h"
+#include "supervisor/os/reserve.h"
 
 namespace ringfeed {
 class AttachRequest;

@@ -6,9 +6,9 @@
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
+#include "supervisor/feed/feed.h"
 #include "supervisor/metrics/show.h"
 #include "supervisor/metrics/status.h"
-#include "supervisor/process/supervisor.h"
 
 namespace ringfeed::process {
 namespace {

@@ -8,7 +8,7 @@
 #include "proto/config.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/control/place.h"
-#include "supervisor/process/supervisor.h"
+#include "supervisor/feed/feed.h"
 
 namespace ringfeed::process {
 namespace {

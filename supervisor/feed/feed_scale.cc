@@ -8,7 +8,7 @@
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "ringfeed/shm/quote.h"
-#include "supervisor/process/supervisor.h"
+#include "supervisor/feed/feed.h"
 
 namespace ringfeed::process {
 namespace {

@@ -1,4 +1,4 @@
-#include "supervisor/process/linger.h"
+#include "supervisor/feed/linger.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

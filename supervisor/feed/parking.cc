@@ -1,4 +1,4 @@
-#include "supervisor/process/parking.h"
+#include "supervisor/feed/parking.h"
 
 #include <fmt/format.h>
 #include <time.h>

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "supervisor/layout/feed_memory.h"
-#include "supervisor/process/event_loop.h"
+#include "supervisor/os/event_loop.h"
 
 namespace ringfeed::process {
 

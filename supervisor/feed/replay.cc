@@ -1,4 +1,4 @@
-#include "supervisor/process/replay.h"
+#include "supervisor/feed/replay.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -19,11 +19,11 @@
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/journal.h"
-#include "supervisor/control/packet.h"
+#include "supervisor/group/group_process.h"
+#include "supervisor/group/log_tail.h"
 #include "supervisor/layout/feed_memory.h"
-#include "supervisor/process/event_loop.h"
-#include "supervisor/process/log_tail.h"
-#include "supervisor/process/worker.h"
+#include "supervisor/os/event_loop.h"
+#include "supervisor/os/packet.h"
 
 namespace ringfeed::process {
 namespace {

@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "ringfeed/shm/ring.h"
+#include "supervisor/group/spawn.h"
 #include "supervisor/layout/feed_layout.h"
 #include "supervisor/layout/worker_setup.h"
-#include "supervisor/process/spawn.h"
 
 namespace ringfeed::process {
 

@@ -1,4 +1,4 @@
-#include "supervisor/process/scale_task.h"
+#include "supervisor/feed/scale_task.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "supervisor/process/snapshot_task.h"
+#include "supervisor/feed/snapshot_task.h"
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>

@@ -23,9 +23,9 @@
 #include <thread>
 #include <vector>
 
+#include "supervisor/feed/parking.h"
 #include "supervisor/layout/feed_memory.h"
-#include "supervisor/process/event_loop.h"
-#include "supervisor/process/parking.h"
+#include "supervisor/os/event_loop.h"
 
 namespace ringfeed {
 class SnapshotManifest;

@@ -1,4 +1,4 @@
-#include "supervisor/process/child.h"
+#include "supervisor/group/child.h"
 
 #include <array>
 #include <cstddef>

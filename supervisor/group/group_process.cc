@@ -1,4 +1,4 @@
-#include "supervisor/process/worker.h"
+#include "supervisor/group/group_process.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +16,7 @@
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
-#include "supervisor/control/packet.h"
+#include "supervisor/os/packet.h"
 
 namespace ringfeed::process {
 namespace {

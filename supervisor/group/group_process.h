@@ -20,14 +20,14 @@
 #include <optional>
 #include <string>
 
+#include "supervisor/group/child.h"
+#include "supervisor/group/log_tail.h"
+#include "supervisor/group/restart_budget.h"
+#include "supervisor/group/spawn.h"
+#include "supervisor/group/suspects.h"
 #include "supervisor/layout/worker_setup.h"
-#include "supervisor/process/child.h"
-#include "supervisor/process/event_loop.h"
-#include "supervisor/process/log_tail.h"
-#include "supervisor/process/reserve.h"
-#include "supervisor/process/restart_budget.h"
-#include "supervisor/process/spawn.h"
-#include "supervisor/process/suspects.h"
+#include "supervisor/os/event_loop.h"
+#include "supervisor/os/reserve.h"
 
 namespace ringfeed {
 class FromWorker;

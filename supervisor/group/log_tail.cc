@@ -1,4 +1,4 @@
-#include "supervisor/process/log_tail.h"
+#include "supervisor/group/log_tail.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "supervisor/process/plan_question.h"
+#include "supervisor/group/plan_question.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/starvation.h"
-#include "supervisor/process/spawn.h"
+#include "supervisor/group/spawn.h"
 
 namespace ringfeed::process {
 namespace {

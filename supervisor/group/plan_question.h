@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ringfeed/shm/result.h"
-#include "supervisor/process/event_loop.h"
+#include "supervisor/os/event_loop.h"
 
 namespace ringfeed {
 class DataLoaderConfig;

@@ -1,4 +1,4 @@
-#include "supervisor/process/restart_budget.h"
+#include "supervisor/group/restart_budget.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "supervisor/process/spawn.h"
+#include "supervisor/group/spawn.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/starvation.h"
-#include "supervisor/process/signals.h"
+#include "supervisor/os/signals.h"
 
 namespace ringfeed::process {
 namespace {

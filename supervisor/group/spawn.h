@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ringfeed/shm/segment.h"
-#include "supervisor/process/identity.h"
+#include "supervisor/os/identity.h"
 
 namespace ringfeed::process {
 

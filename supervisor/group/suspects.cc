@@ -1,4 +1,4 @@
-#include "supervisor/process/suspects.h"
+#include "supervisor/group/suspects.h"
 
 namespace ringfeed::process {
 

@@ -17,7 +17,7 @@
 #include "ringfeed/shm/bell.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
-#include "supervisor/process/identity.h"
+#include "supervisor/os/identity.h"
 
 namespace ringfeed::layout {
 namespace {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "supervisor/metrics/sample.h"
+#include "supervisor/metrics/looks.h"
 
 namespace ringfeed::metrics {
 

@@ -1,4 +1,4 @@
-#include "supervisor/metrics/sample.h"
+#include "supervisor/metrics/looks.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "supervisor/process/event_loop.h"
+#include "supervisor/os/event_loop.h"
 
 #include <poll.h>
 #include <sys/epoll.h>

@@ -1,4 +1,4 @@
-#include "supervisor/control/hex.h"
+#include "supervisor/os/hex.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "supervisor/process/identity.h"
+#include "supervisor/os/identity.h"
 
 #include <fmt/format.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "supervisor/control/packet.h"
+#include "supervisor/os/packet.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

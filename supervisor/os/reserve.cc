@@ -1,4 +1,4 @@
-#include "supervisor/process/reserve.h"
+#include "supervisor/os/reserve.h"
 
 #include <execinfo.h>
 #include <fcntl.h>

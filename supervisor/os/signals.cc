@@ -1,4 +1,4 @@
-#include "supervisor/process/signals.h"
+#include "supervisor/os/signals.h"
 
 #include <fmt/format.h>
 

@@ -20,11 +20,11 @@
 #include "proto/snapshot.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/quote.h"
-#include "supervisor/control/hex.h"
+#include "supervisor/feed/feed.h"
+#include "supervisor/group/plan_question.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/metrics/status.h"
-#include "supervisor/process/plan_question.h"
-#include "supervisor/process/supervisor.h"
+#include "supervisor/os/hex.h"
 
 namespace ringfeed::process {
 namespace {

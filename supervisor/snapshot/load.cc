@@ -16,7 +16,7 @@
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/layout.h"
 #include "ringfeed/shm/quote.h"
-#include "supervisor/control/hex.h"
+#include "supervisor/os/hex.h"
 #include "supervisor/snapshot/pages.h"
 #include "supervisor/snapshot/store.h"
 

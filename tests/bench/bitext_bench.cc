@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/bitext_maker.h"
-#include "workers/formats/bitext_collate.h"
+#include "tests/support/makers/bitext_maker.h"
+#include "workers/bitext/bitext_collate.h"
 
 namespace ringfeed::formats {
 namespace {

@@ -12,11 +12,11 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/support/lc0_sample.h"
-#include "workers/formats/kernel.h"
-#include "workers/formats/lc0_record.h"
-#include "workers/formats/lc0_tensors.h"
-#include "workers/formats/packed_frame.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "workers/io/kernel.h"
+#include "workers/lc0/lc0_record.h"
+#include "workers/lc0/lc0_tensors.h"
+#include "workers/lc0/packed_frame.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

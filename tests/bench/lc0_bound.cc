@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "ringfeed/shm/abi.h"
-#include "workers/formats/chunk_index.h"
-#include "workers/formats/gzip.h"
-#include "workers/formats/lc0_tensors.h"
-#include "workers/formats/packed_frame.h"
-#include "workers/runtime/random.h"
+#include "ringfeed/worker/random.h"
+#include "workers/io/gzip.h"
+#include "workers/lc0/chunk_index.h"
+#include "workers/lc0/lc0_tensors.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace {
 

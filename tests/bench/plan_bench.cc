@@ -18,8 +18,8 @@
 
 #include "proto/bitext.pb.h"
 #include "ringfeed/shm/result.h"
-#include "workers/formats/token_file.h"
-#include "workers/stages/plan_maker.h"
+#include "workers/bitext/plan_maker.h"
+#include "workers/io/token_file.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include "ringfeed/shm/lane_page.h"
 #include "ringfeed/shm/result.h"
-#include "workers/runtime/random.h"
+#include "ringfeed/worker/random.h"
 
 namespace ringfeed::crash {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/support/lane_rig.h"
+#include "tests/support/rig/lane_rig.h"
 
 namespace ringfeed::crash {
 

@@ -15,7 +15,7 @@
 #include <unordered_set>
 
 #include "tests/crash/trace.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed::crash {
 namespace {

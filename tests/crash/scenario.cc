@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "tests/support/tar_maker.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/makers/tar_maker.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed::crash {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/crash/trainer.h"
-#include "tests/support/lane_rig.h"
+#include "tests/support/rig/lane_rig.h"
 
 namespace ringfeed::crash {
 

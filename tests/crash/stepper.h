@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tests/crash/memory.h"
-#include "tests/support/lane_rig.h"
+#include "tests/support/rig/lane_rig.h"
 
 namespace ringfeed::crash {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ringfeed/shm/feed.h"
-#include "tests/support/lane_rig.h"
+#include "tests/support/rig/lane_rig.h"
 
 namespace ringfeed::crash {
 

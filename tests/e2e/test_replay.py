@@ -124,7 +124,7 @@ def letters(
     shutil.rmtree(work, ignore_errors=True)
 
 
-CHUNK_HEAD = 32  # bytes before the frames of a whole chunk (workers/stages/records.h)
+CHUNK_HEAD = 32  # bytes before the frames of a whole chunk (workers/lc0/records.h)
 
 
 def frames_of(record: Path) -> int:

@@ -25,7 +25,7 @@ from conftest import BIN, FeedRun, Trainer, wait_until
 ROUNDS = int(os.environ.get("RINGFEED_STARVE_ROUNDS", "24"))
 SEED = int(os.environ.get("RINGFEED_STARVE_SEED", "1"))
 CALLS = int(os.environ.get("RINGFEED_STARVE_CALLS", "5"))
-# As tests/support/starve.c numbers them, with what the system says when it refuses.
+# As tests/support/fakes/starve.c numbers them, with what the system says when it refuses.
 KINDS = {
     "mmap": (1, errno.ENOMEM),
     "open": (2, errno.EMFILE),

@@ -1,4 +1,4 @@
-#include "workers/formats/batch_plan.h"
+#include "workers/bitext/batch_plan.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "workers/stages/bitext_catalogue.h"
+#include "workers/bitext/bitext_catalogue.h"
 
 #include <algorithm>
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "workers/formats/batch_plan.h"
-#include "workers/formats/bitext_sampling.h"
+#include "workers/bitext/batch_plan.h"
+#include "workers/bitext/bitext_sampling.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/bitext_collate.h"
+#include "workers/bitext/bitext_collate.h"
 
 #include <algorithm>
 #include <bit>

@@ -18,10 +18,10 @@
 #include <span>
 #include <vector>
 
-#include "workers/formats/batch_plan.h"
-#include "workers/formats/kernel.h"
-#include "workers/formats/large_vector.h"
-#include "workers/formats/token_file.h"
+#include "workers/bitext/batch_plan.h"
+#include "workers/io/kernel.h"
+#include "workers/io/large_vector.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed::formats {
 

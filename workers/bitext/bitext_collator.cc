@@ -1,11 +1,11 @@
-#include "workers/stages/bitext_collator.h"
+#include "workers/bitext/bitext_collator.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "workers/stages/neighbours.h"
-#include "workers/stages/shared_token_files.h"
+#include "workers/bitext/shared_token_files.h"
+#include "workers/kit/neighbours.h"
 
 namespace ringfeed {
 namespace {

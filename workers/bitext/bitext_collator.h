@@ -25,11 +25,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "workers/formats/bitext_collate.h"
-#include "workers/formats/token_file.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/batch_schema.h"
-#include "workers/stages/common.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/bitext/bitext_collate.h"
+#include "workers/io/token_file.h"
+#include "workers/kit/batch_schema.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 

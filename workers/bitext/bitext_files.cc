@@ -1,4 +1,4 @@
-#include "workers/stages/bitext_files.h"
+#include "workers/bitext/bitext_files.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,9 +18,9 @@
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/segment.h"
-#include "workers/formats/dictionary.h"
-#include "workers/formats/token_file.h"
-#include "workers/stages/common.h"
+#include "workers/bitext/dictionary.h"
+#include "workers/io/token_file.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 namespace {

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "proto/config.pb.h"
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/bitext_plan.h"
+#include "workers/bitext/bitext_plan.h"
 
 #include <algorithm>
 #include <array>

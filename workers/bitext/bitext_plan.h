@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
-#include "workers/formats/bitext_sampling.h"
-#include "workers/formats/large_vector.h"
-#include "workers/runtime/mersenne_twister.h"
+#include "workers/bitext/bitext_sampling.h"
+#include "workers/io/large_vector.h"
+#include "workers/kit/numpy_random.h"
 
 namespace ringfeed::formats {
 

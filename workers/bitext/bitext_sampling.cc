@@ -1,4 +1,4 @@
-#include "workers/formats/bitext_sampling.h"
+#include "workers/bitext/bitext_sampling.h"
 
 #include <algorithm>
 #include <array>

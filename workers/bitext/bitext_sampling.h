@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "workers/runtime/mersenne_twister.h"
+#include "workers/kit/numpy_random.h"
 
 namespace ringfeed::formats {
 

@@ -1,11 +1,11 @@
-#include "workers/stages/bitext_source.h"
+#include "workers/bitext/bitext_source.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "proto/bitext.pb.h"
-#include "workers/formats/batch_plan.h"
-#include "workers/formats/token_file.h"
+#include "workers/bitext/batch_plan.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed {
 namespace {

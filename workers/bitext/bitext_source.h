@@ -25,9 +25,9 @@
 #include <string>
 #include <vector>
 
-#include "workers/runtime/stage.h"
-#include "workers/stages/bitext_files.h"
-#include "workers/stages/common.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/bitext/bitext_files.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 

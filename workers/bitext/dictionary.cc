@@ -1,4 +1,4 @@
-#include "workers/formats/dictionary.h"
+#include "workers/bitext/dictionary.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

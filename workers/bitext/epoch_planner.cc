@@ -1,4 +1,4 @@
-#include "workers/stages/epoch_planner.h"
+#include "workers/bitext/epoch_planner.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +12,8 @@
 #include "proto/bitext.pb.h"
 #include "proto/control.pb.h"
 #include "ringfeed/shm/lane_page.h"
-#include "workers/stages/common.h"
-#include "workers/stages/neighbours.h"
+#include "workers/kit/neighbours.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 namespace {

@@ -1,7 +1,7 @@
 // Decides which sentences of parallel text make an epoch, and hands out its batches.
 //
 //   input    bitext        what bitext_source has found, then its end
-//   output   batch_plans   formats/batch_plan.h, each a unit: one for each batch of the feed; tag:
+//   output   batch_plans   bitext/batch_plan.h, each a unit: one for each batch of the feed; tag:
 //                          epoch and batch
 //   arena    where it is; what has been found; weights; the plan of the epoch at hand and, once it
 //            is made, that of the next one: 4 (or 8) bytes a sentence
@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "proto/config.pb.h"
-#include "workers/formats/batch_plan.h"
-#include "workers/runtime/control_box.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/bitext_catalogue.h"
-#include "workers/stages/plan_maker.h"
+#include "ringfeed/worker/control.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/bitext/batch_plan.h"
+#include "workers/bitext/bitext_catalogue.h"
+#include "workers/bitext/plan_maker.h"
 
 namespace ringfeed {
 

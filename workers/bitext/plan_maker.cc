@@ -1,4 +1,4 @@
-#include "workers/stages/plan_maker.h"
+#include "workers/bitext/plan_maker.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "workers/formats/token_file.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed {
 namespace {

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "workers/formats/bitext_plan.h"
-#include "workers/stages/bitext_catalogue.h"
+#include "workers/bitext/bitext_catalogue.h"
+#include "workers/bitext/bitext_plan.h"
 
 namespace ringfeed {
 

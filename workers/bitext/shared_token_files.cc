@@ -1,4 +1,4 @@
-#include "workers/stages/shared_token_files.h"
+#include "workers/bitext/shared_token_files.h"
 
 #include <mutex>
 #include <unordered_map>

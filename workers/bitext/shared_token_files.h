@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/token_file.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed {
 

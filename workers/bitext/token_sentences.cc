@@ -1,4 +1,4 @@
-#include "workers/inspect/token_sentences.h"
+#include "workers/bitext/token_sentences.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/dictionary.h"
-#include "workers/formats/token_file.h"
+#include "workers/bitext/dictionary.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed::inspect {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/formats/chess_fen.h"
+#include "workers/chess/chess_fen.h"
 
 #include <algorithm>
 

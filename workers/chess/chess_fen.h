@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-#include "workers/formats/chess_vocabulary.h"
+#include "workers/chess/chess_vocabulary.h"
 
 namespace ringfeed::formats {
 

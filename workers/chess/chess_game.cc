@@ -1,4 +1,4 @@
-#include "workers/formats/chess_game.h"
+#include "workers/chess/chess_game.h"
 
 #include <algorithm>
 #include <array>

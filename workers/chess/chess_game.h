@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "workers/formats/chess_fen.h"
-#include "workers/formats/token_sequence.h"
+#include "workers/chess/chess_fen.h"
+#include "workers/chess/token_sequence.h"
 
 namespace ringfeed::formats {
 

@@ -1,14 +1,14 @@
-#include "workers/stages/chess_games.h"
+#include "workers/chess/chess_games.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "workers/runtime/random.h"
-#include "workers/stages/exact_reader.h"
-#include "workers/stages/row_records.h"
-#include "workers/stages/sequence_pool.h"
-#include "workers/stages/wanted_columns.h"
+#include "ringfeed/worker/random.h"
+#include "workers/chess/exact_reader.h"
+#include "workers/chess/sequence_pool.h"
+#include "workers/rows/row_records.h"
+#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {

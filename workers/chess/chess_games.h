@@ -5,7 +5,7 @@
 //     output   games       inside the stage: what a window needs of a game, GameRecord
 //     arena    all rows of the file under way (it is complete only at its end), how many of its
 //              games have been dealt out
-//   tokens   lanes that make a sequence of each (formats/chess_game.h)
+//   tokens   lanes that make a sequence of each (chess/chess_game.h)
 //     skips    a game with a fault in its window, by reason
 //   pool     mixes them: one lane (sequence_pool.h)
 //     output   sequences   of the stage
@@ -18,12 +18,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "workers/formats/chess_game.h"
-#include "workers/formats/row_batch.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
-#include "workers/stages/file_rows.h"
-#include "workers/stages/place_pool.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/chess/chess_game.h"
+#include "workers/io/row_batch.h"
+#include "workers/kit/place_pool.h"
+#include "workers/kit/stage_help.h"
+#include "workers/rows/file_rows.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/chess_variation.h"
+#include "workers/chess/chess_variation.h"
 
 #include <algorithm>
 #include <array>

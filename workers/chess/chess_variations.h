@@ -1,7 +1,7 @@
 // Makes token sequences of positions with the lines that a search has looked at. With `order:
 // BETTER` of two parts:
 //
-//   ""       lanes that make sequences of rows (formats/chess_variation.h)
+//   ""       lanes that make sequences of rows (chess/chess_variation.h)
 //     input      rows        of Parquet files (row_records.h)
 //     sequences  sequences   inside the stage
 //     arena      rows of the record under way that are done (8 bytes)
@@ -18,10 +18,10 @@
 #include <optional>
 #include <vector>
 
-#include "workers/formats/chess_variation.h"
-#include "workers/formats/row_batch.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/chess/chess_variation.h"
+#include "workers/io/row_batch.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/chess_vocabulary.h"
+#include "workers/chess/chess_vocabulary.h"
 
 #include <algorithm>
 #include <cstdlib>

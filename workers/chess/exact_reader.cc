@@ -1,12 +1,12 @@
-#include "workers/stages/exact_reader.h"
+#include "workers/chess/exact_reader.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
 #include "proto/feed_output.h"
-#include "workers/stages/neighbours.h"
-#include "workers/stages/wanted_columns.h"
+#include "workers/kit/neighbours.h"
+#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {

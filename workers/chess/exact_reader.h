@@ -25,15 +25,15 @@
 #include <vector>
 
 #include "proto/feed_output.h"
-#include "workers/formats/chess_variation.h"
-#include "workers/formats/row_batch.h"
-#include "workers/runtime/mersenne_twister.h"
-#include "workers/stages/chess_games.h"
-#include "workers/stages/exact_turns.h"
-#include "workers/stages/file_rows.h"
-#include "workers/stages/neighbours.h"
-#include "workers/stages/row_records.h"
-#include "workers/stages/sequence_pool.h"
+#include "workers/chess/chess_games.h"
+#include "workers/chess/chess_variation.h"
+#include "workers/chess/exact_turns.h"
+#include "workers/chess/sequence_pool.h"
+#include "workers/io/row_batch.h"
+#include "workers/kit/neighbours.h"
+#include "workers/kit/numpy_random.h"
+#include "workers/rows/file_rows.h"
+#include "workers/rows/row_records.h"
 
 namespace ringfeed {
 

@@ -1,8 +1,8 @@
-#include "workers/stages/exact_turns.h"
+#include "workers/chess/exact_turns.h"
 
 #include <algorithm>
 
-#include "workers/stages/row_records.h"
+#include "workers/rows/row_records.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/inspect/parquet_rows.h"
+#include "workers/chess/parquet_rows.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "proto/config.pb.h"
-#include "workers/formats/chess_fen.h"
-#include "workers/formats/chess_game.h"
-#include "workers/formats/chess_variation.h"
-#include "workers/stages/file_rows.h"
-#include "workers/stages/wanted_columns.h"
+#include "workers/chess/chess_fen.h"
+#include "workers/chess/chess_game.h"
+#include "workers/chess/chess_variation.h"
+#include "workers/rows/file_rows.h"
+#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed::inspect {
 namespace {

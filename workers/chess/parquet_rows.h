@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "workers/formats/row_file.h"
+#include "workers/io/row_file.h"
 
 namespace ringfeed::inspect {
 

@@ -1,14 +1,14 @@
-#include "workers/stages/sample_mixer.h"
+#include "workers/chess/sample_mixer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "workers/formats/token_sequence.h"
-#include "workers/stages/common.h"
-#include "workers/stages/neighbours.h"
-#include "workers/stages/row_records.h"
-#include "workers/stages/sequence_pool.h"
+#include "workers/chess/sequence_pool.h"
+#include "workers/chess/token_sequence.h"
+#include "workers/kit/neighbours.h"
+#include "workers/kit/stage_help.h"
+#include "workers/rows/row_records.h"
 
 namespace ringfeed {
 namespace {

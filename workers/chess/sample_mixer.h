@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "workers/runtime/stage.h"
-#include "workers/stages/exact_reader.h"
-#include "workers/stages/exact_turns.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/chess/exact_reader.h"
+#include "workers/chess/exact_turns.h"
 
 namespace ringfeed {
 

@@ -1,13 +1,13 @@
-#include "workers/stages/sequence_batcher.h"
+#include "workers/chess/sequence_batcher.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "proto/feed_output.h"
-#include "workers/runtime/random.h"
-#include "workers/stages/batch_schema.h"
-#include "workers/stages/neighbours.h"
-#include "workers/stages/row_records.h"
+#include "ringfeed/worker/random.h"
+#include "workers/kit/batch_schema.h"
+#include "workers/kit/neighbours.h"
+#include "workers/rows/row_records.h"
 
 namespace ringfeed {
 namespace {

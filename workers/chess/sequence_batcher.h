@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "workers/formats/token_arrays.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/chess/token_arrays.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 

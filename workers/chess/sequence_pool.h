@@ -1,6 +1,6 @@
 // Mixes samples: the part of chess_games and chess_variations that is named "pool".
 //
-//   input    sequences   packed token sequences (formats/token_sequence.h), ends of epochs
+//   input    sequences   packed token sequences (chess/token_sequence.h), ends of epochs
 //   output   sequences   the same, in another order; ends of epochs for a sample_mixer alone, since
 //                        lanes take samples in turn; tag: file and game, start and epoch of
 //                        variations (the 16 bytes of lineage)
@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "workers/runtime/stage.h"
-#include "workers/stages/neighbours.h"
-#include "workers/stages/place_pool.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/neighbours.h"
+#include "workers/kit/place_pool.h"
 
 namespace ringfeed {
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/token_sequence.h"
+#include "workers/chess/token_sequence.h"
 
 namespace ringfeed::formats {
 

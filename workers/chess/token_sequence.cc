@@ -1,4 +1,4 @@
-#include "workers/formats/token_sequence.h"
+#include "workers/chess/token_sequence.h"
 
 #include <algorithm>
 #include <cstring>

@@ -24,7 +24,7 @@
 #include <span>
 #include <vector>
 
-#include "workers/formats/chess_vocabulary.h"
+#include "workers/chess/chess_vocabulary.h"
 
 namespace ringfeed::formats {
 

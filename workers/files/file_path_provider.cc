@@ -1,4 +1,4 @@
-#include "workers/stages/file_path_provider.h"
+#include "workers/files/file_path_provider.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,8 +14,8 @@
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/starvation.h"
-#include "workers/stages/common.h"
-#include "workers/stages/records.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 namespace {

@@ -31,8 +31,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "workers/formats/row_file.h"
+#include "workers/io/row_file.h"
 
 namespace ringfeed::inspect {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "workers/bitext/token_sentences.h"
+#include "workers/chess/parquet_rows.h"
 #include "workers/inspect/inspect.h"
-#include "workers/inspect/parquet_rows.h"
-#include "workers/inspect/token_sentences.h"
 
 namespace ringfeed::inspect {
 namespace {

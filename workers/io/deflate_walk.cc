@@ -1,4 +1,4 @@
-#include "workers/formats/deflate_walk.h"
+#include "workers/io/deflate_walk.h"
 
 #include <array>
 #include <cstdint>

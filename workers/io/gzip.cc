@@ -1,4 +1,4 @@
-#include "workers/formats/gzip.h"
+#include "workers/io/gzip.h"
 
 #include <fmt/format.h>
 #include <isa-l/crc.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "workers/formats/deflate_walk.h"
+#include "workers/io/deflate_walk.h"
 
 namespace ringfeed::formats {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/kernel.h"
+#include "workers/io/kernel.h"
 
 namespace ringfeed::formats {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/parquet_file.h"
+#include "workers/io/parquet_file.h"
 
 #include <arrow/io/file.h>
 #include <arrow/memory_pool.h>

@@ -14,7 +14,7 @@
 //   not       decimals, intervals, and whatever is nested: lists, maps, structs
 #pragma once
 
-#include "workers/formats/row_file.h"
+#include "workers/io/row_file.h"
 
 namespace ringfeed::formats {
 

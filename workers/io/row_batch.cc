@@ -1,4 +1,4 @@
-#include "workers/formats/row_batch.h"
+#include "workers/io/row_batch.h"
 
 #include "ringfeed/shm/result.h"
 

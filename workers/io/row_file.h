@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/row_batch.h"
+#include "workers/io/row_batch.h"
 
 namespace ringfeed::formats {
 

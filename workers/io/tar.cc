@@ -1,4 +1,4 @@
-#include "workers/formats/tar.h"
+#include "workers/io/tar.h"
 
 #include <errno.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "workers/formats/token_file.h"
+#include "workers/io/token_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "workers/stages/neighbours.h"
+#include "workers/kit/neighbours.h"
 
 #include <algorithm>
 #include <array>

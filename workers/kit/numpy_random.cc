@@ -1,4 +1,4 @@
-#include "workers/runtime/mersenne_twister.h"
+#include "workers/kit/numpy_random.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "workers/stages/place_pool.h"
+#include "workers/kit/place_pool.h"
 
 #include <algorithm>
 #include <array>

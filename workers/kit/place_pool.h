@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "workers/runtime/random.h"
+#include "ringfeed/worker/random.h"
 
 namespace ringfeed {
 

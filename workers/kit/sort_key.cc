@@ -1,4 +1,4 @@
-#include "workers/stages/sort_key.h"
+#include "workers/kit/sort_key.h"
 
 #include <cstddef>
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "proto/config.pb.h"
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/stages/stream_shuffler.h"
+#include "workers/kit/stream_shuffler.h"
 
 #include <algorithm>
 #include <cstring>

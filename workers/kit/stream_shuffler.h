@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 

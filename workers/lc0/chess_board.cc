@@ -1,4 +1,4 @@
-#include "workers/formats/chess_board.h"
+#include "workers/lc0/chess_board.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "workers/stages/chunk_files.h"
+#include "workers/lc0/chunk_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -17,11 +17,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "workers/formats/gzip.h"
-#include "workers/formats/lc0_record.h"
-#include "workers/stages/common.h"
-#include "workers/stages/records.h"
-#include "workers/store/chunk_store.h"
+#include "workers/io/gzip.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/chunk_store.h"
+#include "workers/lc0/lc0_record.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/stages/chunk_frames.h"
+#include "workers/lc0/chunk_frames.h"
 
 #include <cstring>
 

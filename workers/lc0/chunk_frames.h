@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "workers/formats/packed_frame.h"
-#include "workers/stages/common.h"
-#include "workers/stages/records.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/packed_frame.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/chunk_index.h"
+#include "workers/lc0/chunk_index.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <cstring>
 #include <memory>
 
-#include "workers/formats/gzip.h"
+#include "workers/io/gzip.h"
 
 namespace ringfeed::formats {
 

@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/tar.h"
+#include "workers/io/tar.h"
 
 namespace ringfeed::formats {
 

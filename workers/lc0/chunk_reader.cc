@@ -1,11 +1,11 @@
-#include "workers/stages/chunk_reader.h"
+#include "workers/lc0/chunk_reader.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "workers/formats/lc0_record.h"
-#include "workers/formats/packed_frame.h"
+#include "workers/lc0/lc0_record.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed {
 OutputSpec chunk_tasks_output() {

@@ -8,7 +8,7 @@
 //   rejects  to the window lane: a chunk that cannot be used
 //   skips    those of chunk_files.h; skipped_too_large (for the ring)
 //
-// With a store (store/chunk_store.h) a chunk is inflated once and kept, and later only the
+// With a store (lc0/chunk_store.h) a chunk is inflated once and kept, and later only the
 // positions that are wanted are read. The file is looked at every time: what has vanished or was
 // replaced is found out as without a store.
 #pragma once
@@ -20,13 +20,13 @@
 #include <string>
 #include <vector>
 
-#include "workers/formats/packed_game.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/chunk_files.h"
-#include "workers/stages/common.h"
-#include "workers/stages/position_choice.h"
-#include "workers/stages/records.h"
-#include "workers/store/chunk_store.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/chunk_files.h"
+#include "workers/lc0/chunk_store.h"
+#include "workers/lc0/packed_game.h"
+#include "workers/lc0/position_choice.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

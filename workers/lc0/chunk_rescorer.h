@@ -1,4 +1,4 @@
-// Gives games new targets (formats/lc0_rescore.h): policy temperature and offset, plies_left,
+// Gives games new targets (lc0/lc0_rescore.h): policy temperature and offset, plies_left,
 // results where a blunder decided them, what version 7 has more.
 //
 //   input, output  chunks   whole games; what was version 5 or 6 goes out as version 7, other
@@ -14,10 +14,10 @@
 
 #include <vector>
 
-#include "workers/formats/lc0_rescore.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
-#include "workers/stages/records.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/lc0_rescore.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/stages/chunk_source_loader.h"
+#include "workers/lc0/chunk_source_loader.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -10,8 +10,8 @@
 #include <filesystem>
 
 #include "ringfeed/shm/file.h"
-#include "workers/formats/gzip.h"
-#include "workers/formats/lc0_record.h"
+#include "workers/io/gzip.h"
+#include "workers/lc0/lc0_record.h"
 
 namespace ringfeed {
 namespace {

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "workers/formats/chunk_index.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
-#include "workers/stages/records.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/chunk_index.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

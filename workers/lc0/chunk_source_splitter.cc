@@ -1,4 +1,4 @@
-#include "workers/stages/chunk_source_splitter.h"
+#include "workers/lc0/chunk_source_splitter.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <numeric>
 #include <set>
 
-#include "workers/runtime/random.h"
-#include "workers/stages/common.h"
-#include "workers/stages/records.h"
-#include "workers/stages/sort_key.h"
+#include "ringfeed/worker/random.h"
+#include "workers/kit/sort_key.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 namespace {

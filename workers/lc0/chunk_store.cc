@@ -1,4 +1,4 @@
-#include "workers/store/chunk_store.h"
+#include "workers/lc0/chunk_store.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@
 // until somebody asks for them anew are not.
 //
 // A file of the directory, "NNNNNNNN.games": entries at multiples of 64, each a header (64 bytes:
-// magic, key, bytes, checksum) and a game (formats/packed_game.h). The header is written last. One
+// magic, key, bytes, checksum) and a game (lc0/packed_game.h). The header is written last. One
 // process uses a directory (flock on the file `lock` in it); the next waits for nobody and does
 // without.
 //
@@ -31,7 +31,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "workers/formats/packed_game.h"
+#include "workers/lc0/packed_game.h"
 
 namespace ringfeed {
 

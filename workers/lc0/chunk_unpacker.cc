@@ -1,9 +1,9 @@
-#include "workers/stages/chunk_unpacker.h"
+#include "workers/lc0/chunk_unpacker.h"
 
 #include <cstring>
 
-#include "workers/formats/packed_frame.h"
-#include "workers/stages/common.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed {
 

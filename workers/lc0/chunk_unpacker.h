@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "workers/runtime/stage.h"
-#include "workers/stages/position_choice.h"
-#include "workers/stages/records.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/lc0/position_choice.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

@@ -1,9 +1,9 @@
-#include "workers/stages/chunk_validator.h"
+#include "workers/lc0/chunk_validator.h"
 
 #include <bit>
 #include <cstring>
 
-#include "workers/stages/chunk_frames.h"
+#include "workers/lc0/chunk_frames.h"
 
 namespace ringfeed {
 namespace {

@@ -2,7 +2,7 @@
 //
 //   input, output  chunks   whole games
 //   arena    none
-//   rejects  a chunk with a flaw (formats/lc0_validate.h): rejected_empty, rejected_input_format,
+//   rejects  a chunk with a flaw (lc0/lc0_validate.h): rejected_empty, rejected_input_format,
 //   ...;
 //            the first flaw that is found counts
 //   skips    a chunk record that contradicts itself (chunks_damaged), one that does not fit the
@@ -12,10 +12,10 @@
 
 #include <vector>
 
-#include "workers/formats/lc0_validate.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
-#include "workers/stages/records.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/lc0_validate.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

@@ -1,9 +1,9 @@
-#include "workers/stages/chunk_weigher.h"
+#include "workers/lc0/chunk_weigher.h"
 
 #include <algorithm>
 
-#include "workers/formats/packed_frame.h"
-#include "workers/stages/position_choice.h"
+#include "workers/lc0/packed_frame.h"
+#include "workers/lc0/position_choice.h"
 
 namespace ringfeed {
 

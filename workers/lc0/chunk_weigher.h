@@ -13,9 +13,9 @@
 #include <optional>
 #include <vector>
 
-#include "workers/formats/packed_game.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/chunk_files.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/lc0/chunk_files.h"
+#include "workers/lc0/packed_game.h"
 
 namespace ringfeed {
 

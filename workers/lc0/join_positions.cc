@@ -1,9 +1,9 @@
-#include "workers/stages/join_positions.h"
+#include "workers/lc0/join_positions.h"
 
 #include <fmt/format.h>
 
 #include "proto/feed_output.h"
-#include "workers/stages/common.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 namespace {

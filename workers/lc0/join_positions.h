@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/lc0_moves.h"
+#include "workers/lc0/lc0_moves.h"
 
 #include <cstdlib>
 #include <cstring>

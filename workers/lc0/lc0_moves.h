@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "workers/formats/chess_board.h"
-#include "workers/formats/packed_frame.h"
+#include "workers/lc0/chess_board.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed::formats {
 

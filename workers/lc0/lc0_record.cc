@@ -1,4 +1,4 @@
-#include "workers/formats/lc0_record.h"
+#include "workers/lc0/lc0_record.h"
 
 #include <fmt/format.h>
 

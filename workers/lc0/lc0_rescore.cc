@@ -1,4 +1,4 @@
-#include "workers/formats/lc0_rescore.h"
+#include "workers/lc0/lc0_rescore.h"
 
 #include <algorithm>
 #include <bit>

@@ -33,7 +33,7 @@
 #include <optional>
 #include <span>
 
-#include "workers/formats/packed_frame.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed::formats {
 

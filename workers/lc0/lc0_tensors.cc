@@ -1,4 +1,4 @@
-#include "workers/formats/lc0_tensors.h"
+#include "workers/lc0/lc0_tensors.h"
 
 #include <algorithm>
 #include <bit>

@@ -48,10 +48,10 @@
 #include <span>
 #include <vector>
 
-#include "workers/formats/kernel.h"
-#include "workers/formats/lc0_record.h"
-#include "workers/formats/packed_frame.h"
-#include "workers/formats/plane_expansion.h"
+#include "workers/io/kernel.h"
+#include "workers/lc0/lc0_record.h"
+#include "workers/lc0/packed_frame.h"
+#include "workers/lc0/plane_expansion.h"
 
 namespace ringfeed::formats {
 

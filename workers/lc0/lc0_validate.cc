@@ -1,4 +1,4 @@
-#include "workers/formats/lc0_validate.h"
+#include "workers/lc0/lc0_validate.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "workers/formats/lc0_moves.h"
+#include "workers/lc0/lc0_moves.h"
 
 namespace ringfeed::formats {
 

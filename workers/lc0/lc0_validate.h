@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "workers/formats/packed_frame.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed::formats {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/packed_frame.h"
+#include "workers/lc0/packed_frame.h"
 
 #include <algorithm>
 #include <bit>

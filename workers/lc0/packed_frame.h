@@ -29,8 +29,8 @@
 #include <optional>
 #include <span>
 
-#include "workers/formats/kernel.h"
-#include "workers/formats/lc0_record.h"
+#include "workers/io/kernel.h"
+#include "workers/lc0/lc0_record.h"
 
 namespace ringfeed::formats {
 

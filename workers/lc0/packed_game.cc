@@ -1,4 +1,4 @@
-#include "workers/formats/packed_game.h"
+#include "workers/lc0/packed_game.h"
 
 #include <algorithm>
 #include <cstring>

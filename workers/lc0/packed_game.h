@@ -35,7 +35,7 @@
 #include <span>
 #include <vector>
 
-#include "workers/formats/packed_frame.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed::formats {
 

@@ -1,4 +1,4 @@
-#include "workers/formats/plane_expansion.h"
+#include "workers/lc0/plane_expansion.h"
 
 #include <algorithm>
 #include <array>

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "workers/formats/kernel.h"
-#include "workers/formats/lc0_record.h"
+#include "workers/io/kernel.h"
+#include "workers/lc0/lc0_record.h"
 
 namespace ringfeed::formats {
 

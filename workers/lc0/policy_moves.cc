@@ -1,4 +1,4 @@
-#include "workers/inspect/policy_moves.h"
+#include "workers/lc0/policy_moves.h"
 
 #include <cstdlib>
 

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-#include "workers/formats/lc0_record.h"
+#include "workers/lc0/lc0_record.h"
 
 namespace ringfeed::inspect {
 

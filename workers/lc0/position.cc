@@ -1,4 +1,4 @@
-#include "workers/inspect/position.h"
+#include "workers/lc0/position.h"
 
 #include <fmt/format.h>
 
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "workers/formats/lc0_record.h"
-#include "workers/inspect/policy_moves.h"
+#include "workers/lc0/lc0_record.h"
+#include "workers/lc0/policy_moves.h"
 
 namespace ringfeed::inspect {
 namespace {

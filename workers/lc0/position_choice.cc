@@ -1,13 +1,13 @@
-#include "workers/stages/position_choice.h"
+#include "workers/lc0/position_choice.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
-#include "workers/formats/lc0_record.h"
-#include "workers/runtime/random.h"
-#include "workers/stages/shuffle.h"
+#include "ringfeed/worker/random.h"
+#include "workers/kit/shuffle.h"
+#include "workers/lc0/lc0_record.h"
 
 namespace ringfeed {
 

@@ -5,7 +5,7 @@
 //   empty tasks    TaskRecord, the path (inside the pool: which chunk a reading lane shall read)
 //   rejects  RejectRecord (inside the pool: a chunk that cannot be used)
 //   weights  WeightRecord (inside the pool: what a chunk weighs)
-//   chunks   ChunkRecord, then the packed frames (formats/packed_frame.h) one after the other; or,
+//   chunks   ChunkRecord, then the packed frames (lc0/packed_frame.h) one after the other; or,
 //            with kChunkListed, the numbers of those that are there (u32 each, up to a multiple of
 //            16), then these
 //   frames   one packed frame; tag = identity of the chunk, index of the frame in it

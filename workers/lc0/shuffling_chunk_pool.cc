@@ -1,4 +1,4 @@
-#include "workers/stages/shuffling_chunk_pool.h"
+#include "workers/lc0/shuffling_chunk_pool.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "proto/control.pb.h"
-#include "workers/runtime/random.h"
-#include "workers/stages/chunk_reader.h"
-#include "workers/stages/chunk_weigher.h"
-#include "workers/stages/sort_key.h"
+#include "ringfeed/worker/random.h"
+#include "workers/kit/sort_key.h"
+#include "workers/lc0/chunk_reader.h"
+#include "workers/lc0/chunk_weigher.h"
 
 namespace ringfeed {
 namespace {

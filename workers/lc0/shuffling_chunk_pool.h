@@ -48,11 +48,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "workers/runtime/control_box.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/records.h"
-#include "workers/stages/sort_key.h"
-#include "workers/stages/stream_shuffler.h"
+#include "ringfeed/worker/control.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/sort_key.h"
+#include "workers/kit/stream_shuffler.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 

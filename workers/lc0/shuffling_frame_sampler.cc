@@ -1,11 +1,11 @@
-#include "workers/stages/shuffling_frame_sampler.h"
+#include "workers/lc0/shuffling_frame_sampler.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
-#include "workers/formats/packed_frame.h"
-#include "workers/stages/common.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed {
 namespace {

@@ -14,8 +14,8 @@
 #include <array>
 #include <cstdint>
 
-#include "workers/runtime/stage.h"
-#include "workers/stages/place_pool.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/place_pool.h"
 
 namespace ringfeed {
 

@@ -1,13 +1,13 @@
-#include "workers/stages/simple_chunk_extractor.h"
+#include "workers/lc0/simple_chunk_extractor.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "workers/runtime/random.h"
-#include "workers/stages/chunk_reader.h"
-#include "workers/stages/common.h"
-#include "workers/stages/shuffle.h"
-#include "workers/stages/sort_key.h"
+#include "ringfeed/worker/random.h"
+#include "workers/kit/shuffle.h"
+#include "workers/kit/sort_key.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/chunk_reader.h"
 
 namespace ringfeed {
 

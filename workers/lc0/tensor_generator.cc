@@ -1,8 +1,8 @@
-#include "workers/stages/tensor_generator.h"
+#include "workers/lc0/tensor_generator.h"
 
 #include "proto/feed_output.h"
-#include "workers/runtime/random.h"
-#include "workers/stages/batch_schema.h"
+#include "ringfeed/worker/random.h"
+#include "workers/kit/batch_schema.h"
 
 namespace ringfeed {
 namespace {

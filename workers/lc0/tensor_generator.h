@@ -2,7 +2,7 @@
 //
 //   input    frames   packed frames
 //   output   batches  planes float32 [B,112,8,8], policy float32 [B,1858], values float32 [B,6,3],
-//   or what else is configured (formats/lc0_tensors.h)
+//   or what else is configured (lc0/lc0_tensors.h)
 //   arena    rows written of the batch under way (8 bytes), its lineage (8)
 //   at end   the last batch is published with the rows it has, unless drop_remainder (rows then in
 //   rows_dropped) skips    a frame that cannot be expanded (frames_skipped), logged with the reason
@@ -11,9 +11,9 @@
 // a whole batch.
 #pragma once
 
-#include "workers/formats/lc0_tensors.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/kit/stage_help.h"
+#include "workers/lc0/lc0_tensors.h"
 
 namespace ringfeed {
 

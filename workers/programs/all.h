@@ -1,7 +1,7 @@
 // All kinds of stages that ringfeed comes with. A new stage is one line in all.cc.
 #pragma once
 
-#include "workers/formats/row_file.h"
+#include "workers/io/row_file.h"
 #include "workers/runtime/registry.h"
 
 namespace ringfeed {

@@ -1,5 +1,7 @@
 // ringfeed-worker: runs the lanes of one stage group, tells what the stages of a configuration
 // need, or says what a file is. ringfeed-worker-parquet: the same, and reads Parquet files.
+#include "workers/runtime/worker.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -7,10 +9,9 @@
 
 #include "ringfeed/shm/result.h"
 #include "workers/inspect/inspect.h"
-#include "workers/runtime/worker.h"
-#include "workers/stages/all.h"
+#include "workers/programs/all.h"
 #ifdef RINGFEED_PARQUET
-#include "workers/formats/parquet_file.h"
+#include "workers/io/parquet_file.h"
 #endif
 
 int main(int argc, char** argv) {

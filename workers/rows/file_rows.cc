@@ -1,11 +1,11 @@
-#include "workers/stages/file_rows.h"
+#include "workers/rows/file_rows.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
 
-#include "workers/stages/wanted_columns.h"
+#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {

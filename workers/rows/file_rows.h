@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "workers/formats/row_batch.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/place_pool.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/io/row_batch.h"
+#include "workers/kit/place_pool.h"
 
 namespace ringfeed {
 

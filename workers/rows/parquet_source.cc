@@ -1,4 +1,4 @@
-#include "workers/stages/parquet_source.h"
+#include "workers/rows/parquet_source.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,9 +10,9 @@
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/starvation.h"
-#include "workers/runtime/random.h"
-#include "workers/stages/row_records.h"
-#include "workers/stages/wanted_columns.h"
+#include "ringfeed/worker/random.h"
+#include "workers/rows/row_records.h"
+#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {

@@ -14,7 +14,7 @@
 // stay. The order of an epoch follows from the numbers and the key, and where a record ends from
 // the rows alone: after a death the next process decodes again and goes on with the same records.
 //
-// What reads the format is handed in (formats/row_file.h): only ringfeed-worker-parquet has it. Any
+// What reads the format is handed in (io/row_file.h): only ringfeed-worker-parquet has it. Any
 // other worker can tell what the stage needs, and no more.
 #pragma once
 
@@ -23,9 +23,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "workers/formats/row_file.h"
-#include "workers/runtime/stage.h"
-#include "workers/stages/common.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/io/row_file.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 

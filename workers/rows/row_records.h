@@ -1,17 +1,17 @@
 // What travels between the stages of token pipelines, by the record's `user`. Little-endian.
 //
-//   rows      RowBatch (formats/row_batch.h); in all but kRowsRecord and kFilesRecord one without
+//   rows      RowBatch (io/row_batch.h); in all but kRowsRecord and kFilesRecord one without
 //             rows and columns, which names file and epoch
 //   requests  FileRequest: what a parquet_source shall read next (EXACT)
-//   sequences a packed TokenSequence (formats/token_sequence.h); or one of the words below
+//   sequences a packed TokenSequence (chess/token_sequence.h); or one of the words below
 //   turns     TurnRecord: who asked for a sample next (EXACT)
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "workers/formats/token_sequence.h"
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/chess/token_sequence.h"
 
 namespace ringfeed {
 

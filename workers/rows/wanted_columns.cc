@@ -1,7 +1,7 @@
-#include "workers/stages/wanted_columns.h"
+#include "workers/rows/wanted_columns.h"
 
 #include "proto/config.pb.h"
-#include "workers/stages/neighbours.h"
+#include "workers/kit/neighbours.h"
 
 namespace ringfeed {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "workers/formats/row_file.h"
+#include "workers/io/row_file.h"
 
 namespace ringfeed {
 

@@ -18,7 +18,7 @@ constexpr bool kSanitized = false;
 #endif
 constexpr std::array kFaults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr std::size_t kStackBytes = 64 * 1024;
-constexpr int kFramesMax = 16;  // fit into the log's tail (supervisor/process/log_tail.h)
+constexpr int kFramesMax = 16;  // fit into the log's tail (supervisor/group/log_tail.h)
 
 thread_local shm::LanePage* lane_of_thread = nullptr;
 

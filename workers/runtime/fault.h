@@ -2,7 +2,7 @@
 // backtrace goes to the log. Then the process dies of the signal as it would have.
 //
 // And what it answers when it is asked where a lane is: SIGUSR2 to the thread of a lane
-// (supervisor/process/replay.cc) has it write its backtrace to the log and go on. Whoever asks does
+// (supervisor/feed/replay.cc) has it write its backtrace to the log and go on. Whoever asks does
 // so before he kills a lane that hangs: a backtrace may wait for a lock that the thread holds.
 #pragma once
 

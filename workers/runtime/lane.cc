@@ -9,7 +9,7 @@
 #include "proto/control.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
-#include "workers/runtime/control_box.h"
+#include "ringfeed/worker/control.h"
 
 namespace ringfeed {
 namespace {

@@ -23,9 +23,9 @@
 #include "ringfeed/shm/arena.h"
 #include "ringfeed/shm/feed_producer.h"
 #include "ringfeed/shm/journal.h"
+#include "ringfeed/worker/random.h"
+#include "ringfeed/worker/stage.h"
 #include "workers/runtime/ports.h"
-#include "workers/runtime/random.h"
-#include "workers/runtime/stage.h"
 
 namespace ringfeed {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 

@@ -1,4 +1,4 @@
-#include "fake_feed.h"
+#include "tests/support/fakes/fake_feed.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ using shm::MemberState;
 constexpr std::uint32_t kColumns = 3;
 constexpr std::uint32_t kJournalEntries = 128;
 constexpr std::size_t kPacketBytesMax = 128 * 1024;
-// What is sent beside a message that lies in a descriptor (supervisor/control/packet.h).
+// What is sent beside a message that lies in a descriptor (supervisor/os/packet.h).
 constexpr std::string_view kBodyInDescriptor{"\x78\x01", 2};
 
 std::uint64_t id_offset(std::uint32_t rows) { return shm::align_up(rows * kColumns * 4, 64); }

@@ -36,7 +36,7 @@
 #include <utility>
 #include <vector>
 
-#include "fake_feed.h"
+#include "tests/support/fakes/fake_feed.h"
 
 namespace {
 

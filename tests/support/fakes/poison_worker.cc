@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "proto/config.pb.h"
-#include "tests/support/test_worker.h"
-#include "workers/stages/records.h"
+#include "tests/support/rig/test_worker.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed {
 namespace {

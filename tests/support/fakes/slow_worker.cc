@@ -9,7 +9,7 @@
 #include <string>
 
 #include "proto/config.pb.h"
-#include "tests/support/test_worker.h"
+#include "tests/support/rig/test_worker.h"
 
 namespace ringfeed {
 namespace {

@@ -21,7 +21,7 @@
 #include "ringfeed/shm/bell.h"
 #include "ringfeed/shm/ring_layout.h"
 #include "ringfeed/shm/segment.h"
-#include "supervisor/control/packet.h"
+#include "supervisor/os/packet.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/batch_plan.h"
-#include "workers/formats/token_file.h"
+#include "workers/bitext/batch_plan.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed::testing {
 

@@ -1,4 +1,4 @@
-#include "tests/support/parquet_maker.h"
+#include "tests/support/makers/parquet_maker.h"
 
 #include <arrow/api.h>
 #include <arrow/io/file.h>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ringfeed/shm/result.h"
-#include "workers/formats/token_file.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed::testing {
 

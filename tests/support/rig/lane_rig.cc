@@ -1,4 +1,4 @@
-#include "tests/support/lane_rig.h"
+#include "tests/support/rig/lane_rig.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
@@ -17,7 +17,7 @@
 #include "proto/feed_output.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/layout.h"
-#include "workers/stages/all.h"
+#include "workers/programs/all.h"
 
 namespace ringfeed::testing {
 namespace {

@@ -36,7 +36,7 @@
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/segment.h"
-#include "workers/formats/row_file.h"
+#include "workers/io/row_file.h"
 #include "workers/runtime/lane.h"
 #include "workers/runtime/registry.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "workers/formats/gzip.h"
-#include "workers/formats/lc0_record.h"
+#include "workers/io/gzip.h"
+#include "workers/lc0/lc0_record.h"
 
 namespace ringfeed::testing {
 

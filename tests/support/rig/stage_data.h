@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "ringfeed/shm/file.h"
-#include "tests/support/lane_rig.h"
-#include "workers/formats/lc0_record.h"
-#include "workers/formats/packed_frame.h"
-#include "workers/stages/records.h"
-#include "workers/stages/tensor_generator.h"
+#include "tests/support/rig/lane_rig.h"
+#include "workers/lc0/lc0_record.h"
+#include "workers/lc0/packed_frame.h"
+#include "workers/lc0/records.h"
+#include "workers/lc0/tensor_generator.h"
 
 namespace ringfeed::testing {
 

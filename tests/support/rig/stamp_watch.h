@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/lane_rig.h"
+#include "tests/support/rig/lane_rig.h"
 
 namespace ringfeed::testing {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "ringfeed/shm/result.h"
+#include "workers/programs/all.h"
 #include "workers/runtime/registry.h"
 #include "workers/runtime/worker.h"
-#include "workers/stages/all.h"
 
 namespace ringfeed::testing {
 

@@ -1,7 +1,7 @@
 """The Python client: what a trainer sees of a feed.
 
 The feed is real shared memory with real producing lanes, in a process of its own
-(tests/support/fake_feed.cc): batch s holds x = 1000 s + place, id = s, flags = s.
+(tests/support/fakes/fake_feed.cc): batch s holds x = 1000 s + place, id = s, flags = s.
 """
 
 # flake8: noqa: F811

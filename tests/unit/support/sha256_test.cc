@@ -1,5 +1,5 @@
 // The digests of the other tests rest on this one.
-#include "tests/support/sha256.h"
+#include "tests/support/rig/sha256.h"
 
 #include <gtest/gtest.h>
 

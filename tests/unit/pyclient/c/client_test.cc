@@ -1,7 +1,7 @@
 // The specification of ringfeed.h: what a member of a consumer group may rely on.
 //
 // The feed is real: segments, producing lanes and a control socket, all in this process
-// (tests/support/fake_feed.h).
+// (tests/support/fakes/fake_feed.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "fake_feed.h"
 #include "ringfeed.h"
+#include "tests/support/fakes/fake_feed.h"
 
 namespace ringfeed::testing {
 namespace {

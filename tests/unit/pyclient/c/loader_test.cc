@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "fake_feed.h"
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
 #include "ringfeed.hpp"
+#include "tests/support/fakes/fake_feed.h"
 
 namespace ringfeed::testing {
 namespace {

@@ -14,7 +14,7 @@
 #include "ringfeed/shm/result.h"
 #include "supervisor/config/fields.h"
 #include "supervisor/config/paths.h"
-#include "tests/unit/config/plan_maker.h"
+#include "tests/unit/supervisor/config/plan_maker.h"
 
 namespace ringfeed::config {
 namespace {

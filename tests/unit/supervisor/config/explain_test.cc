@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/config/plan_maker.h"
+#include "tests/unit/supervisor/config/plan_maker.h"
 
 namespace ringfeed::config {
 namespace {

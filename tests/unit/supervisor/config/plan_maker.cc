@@ -1,4 +1,4 @@
-#include "tests/unit/config/plan_maker.h"
+#include "tests/unit/supervisor/config/plan_maker.h"
 
 #include <gtest/gtest.h>
 

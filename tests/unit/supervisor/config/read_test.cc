@@ -13,7 +13,7 @@
 
 #include "proto/config.pb.h"
 #include "ringfeed/shm/result.h"
-#include "tests/unit/config/plan_maker.h"
+#include "tests/unit/supervisor/config/plan_maker.h"
 
 namespace ringfeed::config {
 namespace {

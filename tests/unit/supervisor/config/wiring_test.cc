@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ringfeed/shm/result.h"
-#include "tests/unit/config/plan_maker.h"
+#include "tests/unit/supervisor/config/plan_maker.h"
 
 namespace ringfeed::config {
 namespace {

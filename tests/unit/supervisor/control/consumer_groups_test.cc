@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "supervisor/process/linger.h"
+#include "supervisor/feed/linger.h"
 #include "tests/unit/supervisor/feed_maker.h"
 
 namespace ringfeed::control {

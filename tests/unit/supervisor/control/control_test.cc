@@ -20,9 +20,9 @@
 #include "proto/control.pb.h"
 #include "supervisor/control/client.h"
 #include "supervisor/control/feed_lock.h"
-#include "supervisor/control/packet.h"
 #include "supervisor/control/place.h"
 #include "supervisor/control/server.h"
+#include "supervisor/os/packet.h"
 
 namespace ringfeed::control {
 namespace {

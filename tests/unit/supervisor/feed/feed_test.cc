@@ -1,6 +1,6 @@
-// Specification of supervisor/process/supervisor.h and worker.h, with real processes whose stages
+// Specification of supervisor/feed/feed.h and worker.h, with real processes whose stages
 // are a fake: starts, deaths, ends, and what clients are told.
-#include "supervisor/process/supervisor.h"
+#include "supervisor/feed/feed.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,9 +18,9 @@
 #include "proto/control.pb.h"
 #include "ringfeed/shm/layout.h"
 #include "supervisor/control/client.h"
-#include "supervisor/control/packet.h"
 #include "supervisor/control/place.h"
 #include "supervisor/metrics/show.h"
+#include "supervisor/os/packet.h"
 #include "tests/unit/supervisor/feed_maker.h"
 
 namespace ringfeed::process {

@@ -1,7 +1,7 @@
-// Specification of supervisor/process/replay.h, with real processes whose stage is a fake: what is
+// Specification of supervisor/feed/replay.h, with real processes whose stage is a fake: what is
 // told of a worker that takes the record, leaves it, hangs, or is never ready for it.
 // tests/e2e/test_replay.py has real stages.
-#include "supervisor/process/replay.h"
+#include "supervisor/feed/replay.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>

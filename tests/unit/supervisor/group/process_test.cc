@@ -5,14 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "supervisor/process/child.h"
-#include "supervisor/process/event_loop.h"
-#include "supervisor/process/identity.h"
-#include "supervisor/process/log_tail.h"
-#include "supervisor/process/plan_question.h"
-#include "supervisor/process/restart_budget.h"
-#include "supervisor/process/spawn.h"
-#include "supervisor/process/suspects.h"
+#include "supervisor/group/child.h"
+#include "supervisor/group/log_tail.h"
+#include "supervisor/group/plan_question.h"
+#include "supervisor/group/restart_budget.h"
+#include "supervisor/group/spawn.h"
+#include "supervisor/group/suspects.h"
+#include "supervisor/os/event_loop.h"
+#include "supervisor/os/identity.h"
 
 namespace ringfeed::process {
 namespace {

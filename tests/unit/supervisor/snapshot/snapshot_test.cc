@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "proto/snapshot.pb.h"
-#include "supervisor/control/hex.h"
+#include "supervisor/os/hex.h"
 #include "supervisor/snapshot/changes.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"

@@ -1,6 +1,6 @@
 // The specification of bitext_collate.h: random batches beside a slow and obvious collation of the
 // same sentences, and the few that can be checked by eye.
-#include "workers/formats/bitext_collate.h"
+#include "workers/bitext/bitext_collate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include <optional>
 #include <random>
 
-#include "tests/support/bitext_maker.h"
-#include "tests/support/sha256.h"
+#include "tests/support/makers/bitext_maker.h"
+#include "tests/support/rig/sha256.h"
 
 namespace ringfeed::formats {
 namespace {

@@ -1,7 +1,7 @@
 // The specification of bitext_collator.h: each plan becomes one batch at its place, whatever
 // becomes of the lanes, the files and the plans. What the arrays of a batch are is
-// tests/unit/formats/bitext_collate_test.cc's business.
-#include "workers/stages/bitext_collator.h"
+// tests/unit/workers/bitext/bitext_collate_test.cc's business.
+#include "workers/bitext/bitext_collator.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
@@ -13,8 +13,8 @@
 #include <random>
 
 #include "ringfeed/shm/lane_page.h"
-#include "tests/support/bitext_maker.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/makers/bitext_maker.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -1,6 +1,6 @@
-// The specification of workers/formats/bitext_sampling.h and bitext_plan.h;
+// The specification of workers/bitext/bitext_sampling.h and bitext_plan.h;
 // tests/data/fairseq/outputs has vectors that NumPy and fairseq gave.
-#include "workers/formats/bitext_plan.h"
+#include "workers/bitext/bitext_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

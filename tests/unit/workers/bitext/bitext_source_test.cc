@@ -1,5 +1,5 @@
-// The specification of workers/stages/bitext_source.h and workers/stages/bitext_files.h.
-#include "workers/stages/bitext_source.h"
+// The specification of workers/bitext/bitext_source.h and workers/stages/bitext_files.h.
+#include "workers/bitext/bitext_source.h"
 
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -10,9 +10,9 @@
 #include <random>
 
 #include "proto/bitext.pb.h"
-#include "tests/support/lane_rig.h"
-#include "tests/support/token_maker.h"
-#include "workers/stages/bitext_files.h"
+#include "tests/support/makers/token_maker.h"
+#include "tests/support/rig/lane_rig.h"
+#include "workers/bitext/bitext_files.h"
 
 namespace ringfeed {
 namespace {

@@ -1,5 +1,5 @@
 // The specification of workers/formats/dictionary.h.
-#include "workers/formats/dictionary.h"
+#include "workers/bitext/dictionary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <array>
 #include <random>
 
-#include "tests/support/token_maker.h"
+#include "tests/support/makers/token_maker.h"
 
 namespace ringfeed::formats {
 namespace {

@@ -1,6 +1,6 @@
-// The specification of workers/stages/epoch_planner.h: which batches an epoch has, in which order,
+// The specification of workers/bitext/epoch_planner.h: which batches an epoch has, in which order,
 // for which rank, whoever dies meanwhile. tests/data/fairseq has what fairseq made of real files.
-#include "workers/stages/epoch_planner.h"
+#include "workers/bitext/epoch_planner.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
@@ -14,9 +14,9 @@
 
 #include "proto/bitext.pb.h"
 #include "proto/control.pb.h"
-#include "tests/unit/stages/stage_data.h"
-#include "workers/formats/batch_plan.h"
-#include "workers/formats/token_file.h"
+#include "tests/support/rig/stage_data.h"
+#include "workers/bitext/batch_plan.h"
+#include "workers/io/token_file.h"
 
 namespace ringfeed {
 namespace {

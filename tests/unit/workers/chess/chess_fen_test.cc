@@ -1,6 +1,6 @@
-// The specification of workers/formats/chess_fen.h; tests/data/chess/fen_tokens.json has worked
+// The specification of workers/chess/chess_fen.h; tests/data/chess/fen_tokens.json has worked
 // examples.
-#include "workers/formats/chess_fen.h"
+#include "workers/chess/chess_fen.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// The specification of workers/formats/chess_game.h and token_arrays.h;
+// The specification of workers/chess/chess_game.h and token_arrays.h;
 // tests/data/chess/pretrain_examples.json has worked examples, of pretrain_games.json.
-#include "workers/formats/chess_game.h"
+#include "workers/chess/chess_game.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "workers/formats/token_arrays.h"
+#include "workers/chess/token_arrays.h"
 
 namespace ringfeed::formats {
 namespace {

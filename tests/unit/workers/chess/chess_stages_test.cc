@@ -11,12 +11,12 @@
 #include <random>
 #include <set>
 
-#include "tests/unit/stages/stage_data.h"
-#include "workers/formats/row_batch.h"
-#include "workers/formats/token_sequence.h"
-#include "workers/stages/row_records.h"
-#include "workers/stages/sample_mixer.h"
-#include "workers/stages/wanted_columns.h"
+#include "tests/support/rig/stage_data.h"
+#include "workers/chess/sample_mixer.h"
+#include "workers/chess/token_sequence.h"
+#include "workers/io/row_batch.h"
+#include "workers/rows/row_records.h"
+#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {

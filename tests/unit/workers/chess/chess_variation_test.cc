@@ -1,6 +1,6 @@
-// The specification of workers/formats/chess_variation.h; tests/data/chess/finetune_examples.json
+// The specification of workers/chess/chess_variation.h; tests/data/chess/finetune_examples.json
 // has worked examples, of finetune_rows.json, with the draws that made them.
-#include "workers/formats/chess_variation.h"
+#include "workers/chess/chess_variation.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-#include "workers/formats/token_arrays.h"
+#include "workers/chess/token_arrays.h"
 
 namespace ringfeed::formats {
 namespace {

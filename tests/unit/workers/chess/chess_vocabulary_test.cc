@@ -1,6 +1,6 @@
-// The specification of workers/formats/chess_vocabulary.h; tests/data/chess/vocabulary.txt has all
+// The specification of workers/chess/chess_vocabulary.h; tests/data/chess/vocabulary.txt has all
 // tokens, one a line.
-#include "workers/formats/chess_vocabulary.h"
+#include "workers/chess/chess_vocabulary.h"
 
 #include <gtest/gtest.h>
 

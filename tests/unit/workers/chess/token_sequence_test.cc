@@ -1,6 +1,6 @@
-// The specification of workers/formats/token_sequence.h; what becomes of it in arrays is in
+// The specification of workers/chess/token_sequence.h; what becomes of it in arrays is in
 // chess_game_test.cc and chess_variation_test.cc.
-#include "workers/formats/token_sequence.h"
+#include "workers/chess/token_sequence.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The specification of workers/stages/file_path_provider.h, on real directories.
-#include "workers/stages/file_path_provider.h"
+// The specification of workers/files/file_path_provider.h, on real directories.
+#include "workers/files/file_path_provider.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

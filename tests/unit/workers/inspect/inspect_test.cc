@@ -14,11 +14,11 @@
 #include <string>
 
 #include "ringfeed/shm/result.h"
-#include "tests/support/lc0_sample.h"
-#include "tests/support/token_maker.h"
-#include "workers/formats/chunk_index.h"
-#include "workers/formats/packed_frame.h"
-#include "workers/stages/records.h"
+#include "tests/support/makers/token_maker.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "workers/lc0/chunk_index.h"
+#include "workers/lc0/packed_frame.h"
+#include "workers/lc0/records.h"
 
 namespace ringfeed::inspect {
 namespace {

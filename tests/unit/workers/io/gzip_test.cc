@@ -1,4 +1,4 @@
-#include "workers/formats/gzip.h"
+#include "workers/io/gzip.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <random>
 #include <string>
 
-#include "tests/support/lc0_sample.h"
-#include "workers/formats/deflate_walk.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "workers/io/deflate_walk.h"
 
 namespace ringfeed::formats {
 namespace {

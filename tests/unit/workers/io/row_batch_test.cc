@@ -1,5 +1,5 @@
 // The specification of workers/formats/row_batch.h.
-#include "workers/formats/row_batch.h"
+#include "workers/io/row_batch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

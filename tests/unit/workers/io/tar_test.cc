@@ -1,4 +1,4 @@
-#include "workers/formats/tar.h"
+#include "workers/io/tar.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -8,10 +8,10 @@
 
 #include <random>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/support/tar_maker.h"
-#include "workers/formats/gzip.h"
-#include "workers/formats/lc0_record.h"
+#include "tests/support/makers/tar_maker.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "workers/io/gzip.h"
+#include "workers/lc0/lc0_record.h"
 
 namespace ringfeed::formats {
 namespace {

@@ -1,5 +1,5 @@
 // The specification of workers/formats/token_file.h.
-#include "workers/formats/token_file.h"
+#include "workers/io/token_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include <random>
 
 #include "ringfeed/shm/segment.h"
-#include "tests/support/token_maker.h"
+#include "tests/support/makers/token_maker.h"
 
 namespace ringfeed::formats {
 namespace {

@@ -1,6 +1,6 @@
-// The specification of workers/runtime/mersenne_twister.h; tests/data/chess/rng_vectors.json was
+// The specification of workers/kit/numpy_random.h; tests/data/chess/rng_vectors.json was
 // drawn by CPython and NumPy.
-#include "workers/runtime/mersenne_twister.h"
+#include "workers/kit/numpy_random.h"
 
 #include <gtest/gtest.h>
 

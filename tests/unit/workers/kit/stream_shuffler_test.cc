@@ -1,5 +1,5 @@
 // The specification of workers/stages/stream_shuffler.h.
-#include "workers/stages/stream_shuffler.h"
+#include "workers/kit/stream_shuffler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <numeric>
 #include <set>
 
-#include "tests/unit/runtime/test_stages.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
+#include "tests/unit/workers/runtime/test_stages.h"
 
 namespace ringfeed {
 namespace {

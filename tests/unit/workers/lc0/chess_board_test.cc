@@ -1,12 +1,12 @@
 // The specification of workers/formats/chess_board.h.
-#include "workers/formats/chess_board.h"
+#include "workers/lc0/chess_board.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "tests/unit/formats/fen.h"
+#include "tests/unit/workers/lc0/fen.h"
 
 namespace ringfeed::formats {
 namespace {

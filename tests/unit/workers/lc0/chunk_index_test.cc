@@ -1,4 +1,4 @@
-#include "workers/formats/chunk_index.h"
+#include "workers/lc0/chunk_index.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/support/tar_maker.h"
+#include "tests/support/makers/tar_maker.h"
+#include "tests/support/rig/lc0_sample.h"
 
 namespace ringfeed::formats {
 namespace {

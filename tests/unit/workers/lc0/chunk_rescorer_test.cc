@@ -1,14 +1,14 @@
-// The specification of workers/stages/chunk_rescorer.h; what the numbers become:
-// tests/unit/formats/lc0_rescore_test.cc, and tests/e2e/test_rescoring.py by another program.
-#include "workers/stages/chunk_rescorer.h"
+// The specification of workers/lc0/chunk_rescorer.h; what the numbers become:
+// tests/unit/workers/lc0/lc0_rescore_test.cc, and tests/e2e/test_rescoring.py by another program.
+#include "workers/lc0/chunk_rescorer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -1,5 +1,5 @@
 // The specification of workers/stages/chunk_source_loader.h.
-#include "workers/stages/chunk_source_loader.h"
+#include "workers/lc0/chunk_source_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <random>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/support/tar_maker.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/makers/tar_maker.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

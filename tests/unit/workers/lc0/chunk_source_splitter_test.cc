@@ -1,5 +1,5 @@
 // The specification of workers/stages/chunk_source_splitter.h.
-#include "workers/stages/chunk_source_splitter.h"
+#include "workers/lc0/chunk_source_splitter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -1,5 +1,5 @@
 // The specification of workers/store/chunk_store.h.
-#include "workers/store/chunk_store.h"
+#include "workers/lc0/chunk_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

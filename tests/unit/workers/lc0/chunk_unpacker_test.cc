@@ -1,5 +1,5 @@
 // The specification of workers/stages/chunk_unpacker.h.
-#include "workers/stages/chunk_unpacker.h"
+#include "workers/lc0/chunk_unpacker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -1,14 +1,14 @@
-// The specification of workers/stages/chunk_validator.h; what each check finds:
+// The specification of workers/lc0/chunk_validator.h; what each check finds:
 // tests/unit/formats/lc0_validate_test.cc.
-#include "workers/stages/chunk_validator.h"
+#include "workers/lc0/chunk_validator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

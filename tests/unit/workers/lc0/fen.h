@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "workers/formats/chess_board.h"
+#include "workers/lc0/chess_board.h"
 
 namespace ringfeed::formats::test_games {
 

@@ -9,11 +9,11 @@
 #include <span>
 #include <vector>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/unit/formats/fen.h"
-#include "workers/formats/lc0_moves.h"
-#include "workers/formats/lc0_record.h"
-#include "workers/formats/packed_frame.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/unit/workers/lc0/fen.h"
+#include "workers/lc0/lc0_moves.h"
+#include "workers/lc0/lc0_record.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed::formats::test_games {
 

@@ -1,12 +1,12 @@
 // The specification of workers/stages/join_positions.h.
-#include "workers/stages/join_positions.h"
+#include "workers/lc0/join_positions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -1,5 +1,5 @@
 // The specification of workers/formats/lc0_moves.h.
-#include "workers/formats/lc0_moves.h"
+#include "workers/lc0/lc0_moves.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "tests/unit/formats/game_maker.h"
+#include "tests/unit/workers/lc0/game_maker.h"
 
 namespace ringfeed::formats {
 namespace {

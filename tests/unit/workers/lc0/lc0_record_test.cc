@@ -1,11 +1,11 @@
-#include "workers/formats/lc0_record.h"
+#include "workers/lc0/lc0_record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "tests/support/lc0_sample.h"
+#include "tests/support/rig/lc0_sample.h"
 
 namespace ringfeed::formats {
 namespace {

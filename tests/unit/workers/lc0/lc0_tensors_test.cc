@@ -1,4 +1,4 @@
-#include "workers/formats/lc0_tensors.h"
+#include "workers/lc0/lc0_tensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <random>
 
 #include "ringfeed/shm/result.h"
-#include "tests/support/lc0_sample.h"
-#include "tests/support/sha256.h"
-#include "workers/formats/packed_frame.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/support/rig/sha256.h"
+#include "workers/lc0/packed_frame.h"
 
 namespace ringfeed::formats {
 namespace {

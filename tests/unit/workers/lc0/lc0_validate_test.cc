@@ -1,5 +1,5 @@
 // The specification of workers/formats/lc0_validate.h.
-#include "workers/formats/lc0_validate.h"
+#include "workers/lc0/lc0_validate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/unit/formats/game_maker.h"
+#include "tests/unit/workers/lc0/game_maker.h"
 
 namespace ringfeed::formats {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/formats/packed_frame.h"
+#include "workers/lc0/packed_frame.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <random>
 
-#include "tests/support/lc0_sample.h"
+#include "tests/support/rig/lc0_sample.h"
 
 namespace ringfeed::formats {
 namespace {

@@ -1,5 +1,5 @@
 // The specification of workers/formats/packed_game.h.
-#include "workers/formats/packed_game.h"
+#include "workers/lc0/packed_game.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <random>
 
 #include "ringfeed/shm/result.h"
-#include "tests/support/lc0_sample.h"
+#include "tests/support/rig/lc0_sample.h"
 
 namespace ringfeed::formats {
 namespace {

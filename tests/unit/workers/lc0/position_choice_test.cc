@@ -1,6 +1,6 @@
-// The specification of workers/stages/position_choice.h; what is chosen by rate and by count is in
+// The specification of workers/lc0/position_choice.h; what is chosen by rate and by count is in
 // chunk_unpacker_test.cc.
-#include "workers/stages/position_choice.h"
+#include "workers/lc0/position_choice.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
@@ -10,8 +10,8 @@
 #include <cstring>
 #include <map>
 
-#include "tests/unit/stages/stage_data.h"
-#include "workers/runtime/random.h"
+#include "ringfeed/worker/random.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/inspect/position.h"
+#include "workers/lc0/position.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "tests/support/lc0_sample.h"
-#include "workers/inspect/policy_moves.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "workers/lc0/policy_moves.h"
 
 namespace ringfeed::inspect {
 namespace {

@@ -1,5 +1,5 @@
 // The specification of workers/stages/shuffling_chunk_pool.h.
-#include "workers/stages/shuffling_chunk_pool.h"
+#include "workers/lc0/shuffling_chunk_pool.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
@@ -12,8 +12,8 @@
 #include <set>
 
 #include "proto/control.pb.h"
-#include "tests/unit/stages/stage_data.h"
-#include "workers/stages/sort_key.h"
+#include "tests/support/rig/stage_data.h"
+#include "workers/kit/sort_key.h"
 
 namespace ringfeed {
 namespace {

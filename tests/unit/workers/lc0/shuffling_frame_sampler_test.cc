@@ -1,5 +1,5 @@
 // The specification of workers/stages/shuffling_frame_sampler.h.
-#include "workers/stages/shuffling_frame_sampler.h"
+#include "workers/lc0/shuffling_frame_sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -1,14 +1,14 @@
 // The specification of workers/stages/tensor_generator.h.
-#include "workers/stages/tensor_generator.h"
+#include "workers/lc0/tensor_generator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/support/sha256.h"
-#include "tests/unit/stages/stage_data.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/support/rig/sha256.h"
+#include "tests/support/rig/stage_data.h"
 
 namespace ringfeed {
 namespace {

@@ -10,9 +10,9 @@
 #include <set>
 
 #include "proto/control.pb.h"
-#include "tests/unit/stages/stage_data.h"
-#include "workers/runtime/control_box.h"
-#include "workers/stages/all.h"
+#include "ringfeed/worker/control.h"
+#include "tests/support/rig/stage_data.h"
+#include "workers/programs/all.h"
 
 namespace ringfeed {
 namespace {

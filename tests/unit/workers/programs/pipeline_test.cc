@@ -5,11 +5,11 @@
 #include <map>
 #include <random>
 
-#include "tests/support/lc0_sample.h"
-#include "tests/support/stamp_watch.h"
-#include "tests/support/tar_maker.h"
-#include "tests/unit/stages/stage_data.h"
-#include "workers/stages/tensor_generator.h"
+#include "tests/support/makers/tar_maker.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/support/rig/stage_data.h"
+#include "tests/support/rig/stamp_watch.h"
+#include "workers/lc0/tensor_generator.h"
 
 namespace ringfeed {
 namespace {

@@ -9,11 +9,11 @@
 #include <string>
 
 #include "ringfeed/shm/failpoint.h"
-#include "tests/support/lc0_sample.h"
-#include "tests/support/tar_maker.h"
-#include "tests/unit/stages/stage_data.h"
-#include "workers/stages/bitext_collator.h"
-#include "workers/stages/tensor_generator.h"
+#include "tests/support/makers/tar_maker.h"
+#include "tests/support/rig/lc0_sample.h"
+#include "tests/support/rig/stage_data.h"
+#include "workers/bitext/bitext_collator.h"
+#include "workers/lc0/tensor_generator.h"
 
 namespace ringfeed {
 namespace {

@@ -1,6 +1,6 @@
-// The specification of workers/stages/parquet_source.h and workers/formats/parquet_file.h, on files
+// The specification of workers/rows/parquet_source.h and workers/io/parquet_file.h, on files
 // that Arrow writes.
-#include "workers/stages/parquet_source.h"
+#include "workers/rows/parquet_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,11 +12,11 @@
 #include <iterator>
 #include <random>
 
-#include "tests/support/parquet_maker.h"
-#include "tests/unit/stages/stage_data.h"
-#include "workers/formats/parquet_file.h"
-#include "workers/stages/row_records.h"
-#include "workers/stages/wanted_columns.h"
+#include "tests/support/makers/parquet_maker.h"
+#include "tests/support/rig/stage_data.h"
+#include "workers/io/parquet_file.h"
+#include "workers/rows/row_records.h"
+#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {

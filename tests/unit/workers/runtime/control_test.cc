@@ -1,13 +1,14 @@
 // Messages to stages: each takes effect between two steps, exactly once, whatever dies.
+#include "ringfeed/worker/control.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "proto/control.pb.h"
-#include "tests/support/lane_rig.h"
-#include "tests/unit/runtime/test_stages.h"
-#include "workers/runtime/control_box.h"
+#include "tests/support/rig/lane_rig.h"
+#include "tests/unit/workers/runtime/test_stages.h"
 
 namespace ringfeed {
 namespace {

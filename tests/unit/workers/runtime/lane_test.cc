@@ -1,5 +1,5 @@
-// The specification of workers/runtime/lane.h and of what workers/runtime/stage.h promises to a
-// stage: a call of step() happens whole or not at all.
+// The specification of workers/runtime/lane.h and of what workers/include/ringfeed/worker/stage.h
+// promises to a stage: a call of step() happens whole or not at all.
 #include "workers/runtime/lane.h"
 
 #include <gmock/gmock.h>
@@ -13,8 +13,8 @@
 #include <map>
 #include <set>
 
-#include "tests/support/lane_rig.h"
-#include "tests/unit/runtime/test_stages.h"
+#include "tests/support/rig/lane_rig.h"
+#include "tests/unit/workers/runtime/test_stages.h"
 
 namespace ringfeed {
 namespace {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <random>
 
-#include "tests/support/lane_rig.h"
-#include "tests/unit/runtime/test_stages.h"
+#include "tests/support/rig/lane_rig.h"
+#include "tests/unit/workers/runtime/test_stages.h"
 #include "workers/runtime/dead_letter.h"
 
 namespace ringfeed {

@@ -8,9 +8,9 @@
 #include <array>
 #include <random>
 
-#include "tests/support/lane_rig.h"
-#include "tests/support/stamp_watch.h"
-#include "tests/unit/runtime/test_stages.h"
+#include "tests/support/rig/lane_rig.h"
+#include "tests/support/rig/stamp_watch.h"
+#include "tests/unit/workers/runtime/test_stages.h"
 
 namespace ringfeed {
 namespace {

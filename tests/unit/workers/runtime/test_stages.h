@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "proto/config.pb.h"
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed::testing {
 

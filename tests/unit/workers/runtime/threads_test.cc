@@ -5,8 +5,8 @@
 
 #include <thread>
 
-#include "tests/support/lane_rig.h"
-#include "tests/unit/runtime/test_stages.h"
+#include "tests/support/rig/lane_rig.h"
+#include "tests/unit/workers/runtime/test_stages.h"
 
 namespace ringfeed {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "workers/runtime/stage.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 

@@ -1,5 +1,5 @@
 // The specification of workers/runtime/random.h.
-#include "workers/runtime/random.h"
+#include "ringfeed/worker/random.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
