@@ -8,7 +8,6 @@
 namespace ringfeed::shm {
 
 // ---- producer
-// -------------------------------------------------------------------------------------------------------
 
 RingProducer::RingProducer(TailLine& line, std::byte* data, const HeadLine& head,
                            RingGeometry geometry, std::uint8_t where) noexcept
@@ -181,7 +180,6 @@ bool RingProducer::worth_taking() const noexcept {
 }
 
 // ---- consumer
-// -------------------------------------------------------------------------------------------------------
 
 RingConsumer::RingConsumer(const TailLine& peer, const std::byte* data, HeadLine& line,
                            RingGeometry geometry, std::uint64_t line_offset) noexcept
@@ -335,7 +333,6 @@ bool RingConsumer::worth_refilling() const noexcept {
 }
 
 // ---- views
-// ----------------------------------------------------------------------------------------------------------
 
 QueueView view_queue(const TailLine& tail, const HeadLine& head,
                      const RingGeometry& geometry) noexcept {

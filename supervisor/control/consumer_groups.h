@@ -11,6 +11,7 @@
 // A group that is put back to an earlier batch (GroupWish::position) is admitted anew, on another
 // page, while the old page still holds its batches; with the new page's ACTIVE the old one drains.
 // So no word ever goes back.
+//
 // Nothing here waits: advance() looks and moves on what can be moved. A death of the supervisor
 // leaves a group in one of these states, and each can be taken up from the account.
 //
@@ -18,10 +19,10 @@
 //
 // Members may write to their group's page, so nothing that concerns anybody else is read back from
 // it: state, terms, members and start are kept here and in the account (feed.h), which is there for
-// the next supervisor; the page is a copy for others. advance()
-// compares; a group whose page says what nobody who keeps to the rules can have written is barred:
-// lanes no longer respect it, its members find it DRAINING, and when they are gone it is UNUSED,
-// or, if it was declared, made anew.
+// the next supervisor; the page is a copy for others. advance() compares the two. A group whose
+// page says what nobody who keeps to the rules can have written is barred: lanes no longer respect
+// it, its members find it DRAINING, and when they are gone it is UNUSED, or, if it was declared,
+// made anew.
 #pragma once
 
 #include <array>

@@ -1,11 +1,22 @@
 // A feed from its first process to its last: starts the workers, answers clients, lets the feed
 // end.
 //
-//   starting --all workers ready--> running --SIGTERM, SIGINT, stop request--> draining
-//   running, draining --all lanes finished--> lingering --every group has had its batches--> end
-//   (0)
-//   any --second of these, SIGQUIT, drain_timeout_s, stop now--> stopping --workers gone--> end (0)
-//   any --a worker died for good--> failing --workers gone--> end (1); trainers get the reason
+//   state                        event                                       next state
+//   starting                     all workers are ready                       running
+//   starting, running            SIGTERM, SIGINT, a request to stop          draining
+//   starting, running, draining  all lanes have finished                     lingering
+//   lingering                    every group has had its batches             end (0)
+//   any but failing              a second of these orders, SIGQUIT,          stopping
+//                                stop now, drain_timeout_s is over,
+//                                the owner has ended
+//   draining                     no trainer is there for what is on its way  stopping
+//   stopping                     all workers are gone                        end (0)
+//   any                          a worker died for good, or a finite run     failing
+//                                is over without a single batch
+//   failing                      all workers are gone                        end (1)
+//
+// The number is the exit status. Trainers of a feed that is failing get the reason. A feed that
+// lingers and is told to stop ends at once.
 //
 // While it lingers, published batches stay readable and those of dead trainers go to others
 // (linger.h). One thread, one event loop (a snapshot is copied by another thread); the data path

@@ -1,16 +1,21 @@
 // The life of a worker process as a table: state x event -> state and what to do.
 //
-//              ready      finished     died_again  died_later  died_for_good  time        stop
-//              replace
-//   starting   running    done         starting*   waiting     lost           -           stopping
-//   - running    -          done         starting*   waiting     lost           - stopping
-//   replacing waiting    -          -            -           -           -              starting*
-//   gone         - stopping   -          gone         gone        gone        gone           - - -
-//   replacing  -          done         starting*   starting*   starting*      -           stopping
-//   - done, gone, lost      nothing happens any more
+//                  state
+//   event          starting   running    waiting    stopping  replacing
+//   ready          running    -          -          -         -
+//   finished       done       done       -          gone      done
+//   died_again     starting*  starting*  -          gone      starting*
+//   died_later     waiting    waiting    -          gone      starting*
+//   died_for_good  lost       lost       -          gone      starting*
+//   time           -          -          starting*  -         -
+//   stop           stopping   stopping   gone       -         stopping
+//   replace        -          replacing  -          -         -
 //
-// * a process is started. `finished` is exit status 0 with all lanes at their end, or after an
-// order to stop; every other end is a death, and the restart budget says which one (again at once,
+//   -  nothing changes; in done, gone and lost nothing ever does
+//   *  a process is started
+//
+// `finished` is exit status 0 with all lanes at their end, or after an order to stop. Every other
+// end is a death, and the restart budget says which one: started again at once, later, or not.
 // later, or for good).
 #pragma once
 

@@ -3,8 +3,10 @@
 //   SIGTERM, SIGINT   drain; the second one stops now
 //   SIGQUIT           stops now
 //   SIGHUP            the log file is opened anew
-//   all others that would end a process, are sent by hand, by schedulers as a warning or by a limit
-//   (SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, real-time signals, ...): logged
+//   all others        logged: those that would end a process and are sent by hand, by schedulers as
+//                     a warning or by a limit (SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, real-time
+//                     signals, ...)
+//
 //
 // None of them depends on what the process has inherited: whoever starts it with signals blocked or
 // ignored (nohup) gets the same. Faults (SIGSEGV and its like) and SIGKILL are as ever.

@@ -6,10 +6,10 @@
 //
 // Shards of a direction:
 //   NLLB, MAIN  as many as there are directories with an index of the direction in any subset
-//   (MAIN: in
-//               one whose name begins with the subset's), or if none has one, of the reversed
-//               direction; they are in the first so many directories, whatever is in these
+//               (MAIN: in one whose name begins with the subset's), or if none has one, of the
+//               reversed direction; they are in the first so many directories, whatever is in these
 //   NONE        those directories, in their order, that have files for it
+//
 // Files of a direction in a directory, subset by subset: those of SRC-TGT; else those of TGT-SRC,
 // sides changed, unless (not MAIN) "bt" is one of the parts of the subset's name between
 // underscores; else none. A pair is there with .idx and .bin of its source side (NLLB, MAIN), or

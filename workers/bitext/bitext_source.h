@@ -2,15 +2,12 @@
 // shards, how many sentences they have, and which tokens stand before them.
 //
 //   output   bitext    BitextDirection, one for each direction and shard: all directions of shard
-//   0,
-//            then those that have a shard 1, and so on
+//                      0, then those that have a shard 1, and so on
 //   arena    whether directories have been looked into (8 bytes), records put out so far (8); of
-//   each
-//            direction its shards and the ids of its tokens (24)
+//            each direction its shards and the ids of its tokens (24)
 //   at end   after the last record, whatever `epochs` says; on drain at once
 //   waits    for directories and dictionaries that are not there yet, in an endless run; a finite
-//   one
-//            ends without them
+//            one ends without them
 //   skips    a direction in a shard whose files cannot be opened (skipped_unreadable), are none or
 //            contradict themselves (skipped_damaged), or are of different length (skipped_unequal):
 //            its record has no parts then, so that shards keep their numbers; directions and shards

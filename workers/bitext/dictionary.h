@@ -1,8 +1,7 @@
 // The symbols of a vocabulary and their ids, as fairseq's dict.txt lists them.
 //
 //   ids   0 "<s>", 1 "<pad>", 2 "</s>", 3 "<unk>", which are in no file; then the file's lines,
-//   from 4
-//         on; then what add_symbol() adds
+//         from 4 on; then what add_symbol() adds
 //   line  "SYMBOL COUNT" in UTF-8, ended by LF, CR or CR LF. The last space is what separates, so
 //         symbols may have spaces. The count is an integer, and of no effect.
 //         "SYMBOL COUNT #fairseq:overwrite": a symbol that is there already gets a new id, and the

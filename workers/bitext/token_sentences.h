@@ -26,8 +26,7 @@ struct TokenWish {
 //   length_min, length_max, length_mean; lengths: from, to, sentences; empty ones left out
 //   dictionary      its path, symbols; null: there is none
 //   first           index, ids, text (null without a dictionary), or why it cannot be shown; those
-//   that
-//                   were asked for
+//                   that were asked for
 // Damage is added to `problems`; then there may be nothing. Throws Error: the file or the
 // dictionary that was given cannot be opened, or there is no such sentence.
 [[nodiscard]] nlohmann::ordered_json describe_tokens(const std::string& prefix,

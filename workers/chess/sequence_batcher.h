@@ -1,7 +1,8 @@
 // Writes token sequences as batches straight into the slots of the feed.
 //
 //   input    sequences   packed token sequences, ends of epochs (passed over) and of batches
-//   (EXACT) output   batches     input_ids int64 [B, L] and what else docs/pipelines/chess.md lists
+//                        (EXACT)
+//   output   batches     input_ids int64 [B, L] and what else docs/pipelines/chess.md lists
 //   arena    rows written of the batch under way (8 bytes), its lineage (8), samples seen (8)
 //   at end   the last batch is published with the rows it has, unless drop_remainder (rows_dropped)
 //   skips    a record that is no sequence, or is longer than a row (sequences_skipped)

@@ -73,8 +73,8 @@ class GzipInflater {
                                     std::span<const std::byte>* inflated) noexcept;
 
   // For files named .gz: the same, but bytes that are no gzip file at all are handed back as they
-  // are (kOk, no members,
-  // `*bytes` is `input`); so tools that store plain records under that name are served.
+  // are (kOk, no members, `*bytes` is `input`); so tools that store plain records under that name
+  // are served.
   [[nodiscard]] GzipOutcome inflate_or_verbatim(std::span<const std::byte> input,
                                                 std::span<const std::byte>* bytes) noexcept;
 

@@ -7,8 +7,7 @@
 //
 //   text      strings, enumerations, JSON; bytes without a logical type where anything fits
 //   numbers   integers and booleans as kInteger (unsigned ones beyond 2^63 as kNumber), floats of
-//   16,
-//             32 and 64 bits as kNumber
+//             16, 32 and 64 bits as kNumber
 //   others    dates, times and time stamps as kInteger in their own unit, where anything fits
 //   null      a column that is nothing but null fits everything
 //   not       decimals, intervals, and whatever is nested: lists, maps, structs

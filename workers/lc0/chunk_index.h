@@ -11,7 +11,7 @@
 // Layout of a cache file, version 2 (little-endian):
 //   offset  size  field            meaning
 //        0     8  magic            "rfchunks"
-//        8     4  version          1
+//        8     4  version          2
 //       12     4  checksum         CRC-32 of everything from byte 16 to the end
 //       16     8  tar_bytes        size of the tar
 //       24     8  mtime_ns         modification time of the tar, nanoseconds since 1970

@@ -68,7 +68,6 @@ void ChunkReader::forget(Step& step, const Record& record) noexcept {
 }
 
 // ---- the record that goes out
-// ----------------------------------------------------------------------
 
 void ChunkReader::choose(const ChunkTask& task, std::uint32_t frame_count) noexcept {
   choice_->choose(task.words.identity, frame_count, task.words.uses, weights_, chosen_);
@@ -109,7 +108,6 @@ void ChunkReader::finish(Step& step, const ChunkTask& task, const Output& output
 }
 
 // ---- where chunks come from
-// ------------------------------------------------------------------------
 
 StepStatus ChunkReader::from_store(Step& step, const ChunkTask& task, const StoreKey& key,
                                    ChunkStore::Lease& lease, bool* damaged) noexcept {

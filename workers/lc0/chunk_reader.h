@@ -3,8 +3,7 @@
 //
 //   tasks    from the window lane (records.h)
 //   output   chunks   in the order of the tasks; only the positions that the unpacker behind it
-//   will
-//            take, if that is what reads the output (position_choice.h)
+//                     will take, if that is what reads the output (position_choice.h)
 //   rejects  to the window lane: a chunk that cannot be used
 //   skips    those of chunk_files.h; skipped_too_large (for the ring)
 //

@@ -2,12 +2,10 @@
 // results where a blunder decided them, what version 7 has more.
 //
 //   input, output  chunks   whole games; what was version 5 or 6 goes out as version 7, other
-//   versions
-//                  as they are
+//                           versions as they are
 //   arena    none
 //   skips    a chunk record that contradicts itself (chunks_damaged), one that does not fit the
-//   output
-//            (skipped_too_large)
+//            output (skipped_too_large)
 //
 // Identity, use and the number of positions stay, and so does the choice that an unpacker makes.
 #pragma once

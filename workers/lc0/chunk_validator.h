@@ -3,11 +3,9 @@
 //   input, output  chunks   whole games
 //   arena    none
 //   rejects  a chunk with a flaw (lc0/lc0_validate.h): rejected_empty, rejected_input_format,
-//   ...;
-//            the first flaw that is found counts
+//            ...; the first flaw that is found counts
 //   skips    a chunk record that contradicts itself (chunks_damaged), one that does not fit the
-//   output
-//            (skipped_too_large)
+//            output (skipped_too_large)
 #pragma once
 
 #include <vector>

@@ -18,11 +18,10 @@
 //                blunders, and a game whose last record has none is left alone: its played_* mean
 //                nothing.
 //   version 7    of what was version 5 or 6. Q and D are root_q and root_d of the last record, as
-//   the
-//                first mover sees them; before it theta Q + (1 - theta) root_q, and so D: q_st (in
-//                the mover's view) and d_st (at least 0). opp_played_idx and next_played_idx are
-//                played_idx of one and two records later, 65535 where there is none or it has no
-//                visits.
+//                the first mover sees them; before it theta Q + (1 - theta) root_q, and so D: q_st
+//                (in the mover's view) and d_st (at least 0). opp_played_idx and next_played_idx
+//                are played_idx of one and two records later, 65535 where there is none or it has
+//                no visits.
 //
 // What was version 7 keeps its short-term fields; versions 3 and 4 know too little to become it.
 #pragma once

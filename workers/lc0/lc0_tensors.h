@@ -2,20 +2,24 @@
 // place.
 //
 //   tensor   row shape  content of the row
-//   planes   112 x 8x8  ranks 1..8 of the mover's view, files a..h
-//                         0..103  bit planes as 0 or 1
-//                         104..107  castling us_ooo, us_oo, them_ooo, them_oo; 108 side to move:
-//                         the
-//                           byte everywhere; 109 rule50 / 99; 110 0; 111 1: input_format 1. The
-//                           others differ, see below
+//   planes   112 x 8x8  ranks 1..8 of the mover's view, files a..h; of input_format 1, the others
+//                       differ (see below):
+//                         0..103    bit planes as 0 or 1
+//                         104..107  castling us_ooo, us_oo, them_ooo, them_oo: the byte everywhere
+//                         108       side to move: the byte everywhere
+//                         109       rule50 / 99
+//                         110       0
+//                         111       1
 //   policy   1858       the probabilities bit for bit, -1 for illegal moves kept
-//   values   6 x 3      rows result, best, played, orig, root, st; columns q, d, m; bit for bit. st
-//   is
-//                         (q_st, d_st, NaN 0x7fc00000), d_st 0 where version 6 has none
+//   values   6 x 3      rows result, best, played, orig, root, st; columns q, d, m; bit for bit.
+//                       st is (q_st, d_st, NaN 0x7fc00000), d_st 0 where version 6 has none
 //
 // Layout kFive gives, in place of values, what a trainer compares with:
-//   winner        3     win, draw, loss of the game's result:  w = (1 + q - d) / 2, d, (1 - q - d)
-//   / 2 best_q        3     the same of the best move's value plies_left    -     a single number
+//   tensor      row shape  content of the row
+//   winner      3          of the game's result: win (1 + q - d) / 2, draw d, loss (1 - q - d) / 2
+//   best_q      3          the same of the best move's value
+//   plies_left  -          a single number
+//
 // q is first limited to -1..1 and d to 0..1 - |q|, so that no share is negative; and policy is
 // called probabilities.
 //
@@ -25,17 +29,25 @@
 //   108        2: side to move everywhere; higher: 1 on rank 8 where a pawn may be taken en passant
 //   109        rule50 / 99 for 2 and 3, rule50 / 100 for higher ones
 //   110        132, 133: 1 if the mover is black (invariance_info from 128 on); otherwise 0
+//
 // With Lc0Options::classical_planes they are made as those of input_format 1 instead.
 //
-// Types: planes as float32, float16, bfloat16 (a square is 0, 1 or the nearest value), as uint8
-// (planes 104..108 the byte, 109 the count of plies, not divided), or as 112 uint64 of bits:
-//   0..103 as in the record: rank r is byte r, file a its highest bit; 104..108 and 110, 111 the
-//   same way (all bits where the byte is not 0); 109: the float32 of the plane in the lower half.
-// policy as float32, as float16 (nearest, ties to even) or sparse: the entries that are not the
-// filler
-// (-1; +0 in what was version 3, which does not tell illegal moves) as policy_indices int16 [K],
-// policy_values float32 [K], policy_lengths int32 and policy_filler float32 (single numbers);
-// behind the last entry indices are 1858, one past the last move, and values the filler.
+// Types of planes:
+//   float32, float16, bfloat16  a square is 0, 1 or the nearest value
+//   uint8                       planes 104..108 the byte, 109 the count of plies, not divided
+//   112 uint64 of bits          0..103 as in the record: rank r is byte r, file a its highest bit;
+//                               104..108 and 110, 111 the same way (all bits where the byte is
+//                               not 0); 109 the float32 of the plane in the lower half
+//
+// Types of policy:
+//   float32
+//   float16                     nearest, ties to even
+//   sparse                      the entries that are not the filler (-1; +0 in what was version 3,
+//                               which does not tell illegal moves), as
+//                                 policy_indices  int16 [K]    behind the last entry 1858
+//                                 policy_values   float32 [K]  behind the last entry the filler
+//                                 policy_lengths  int32        a single number
+//                                 policy_filler   float32      a single number
 //
 // Values that a record does not know are given as they stand in it, as NaN, or as 0: UnknownValues.
 //

@@ -21,8 +21,9 @@ struct RecordPlace {
 //   side_to_move   "white", "black"; null where the record does not say
 //   board          8 strings of 8, the top rank first, in the view of the side to move: its pieces
 //                  are capitals, '.' is empty, '?' are two pieces on one square
-//   fen            null where it cannot be derived, then fen_missing says why; history_steps,
-//   repetition fields         name -> number; NaN is null. Only those that the version has
+//   fen            null where it cannot be derived, then fen_missing says why
+//   history_steps, repetition
+//   fields         name -> number; NaN is null. Only those that the version has
 //   invariance     names of the bits that are set in invariance_info
 //   policy         legal (null for version 3, which does not tell), sum, and top: index, move (in
 //                  the real view if the side to move is known), probability, castling (the usual

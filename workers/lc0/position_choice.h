@@ -36,8 +36,10 @@ void sample_by_weight(std::uint64_t key, std::span<const float> weights, std::ui
 
 // Weight of a position from the tail of its record (record bytes from 8272 on): how far the search
 // has come away from what the network thought,
-//   min((alpha (q_weight |best_q - orig_q| + policy_kld) / (q_weight + pol_scale) + beta)^gamma,
-//   tau)
+//
+//   min(x^gamma, tau)
+//   x = alpha (q_weight |best_q - orig_q| + policy_kld) / (q_weight + pol_scale) + beta
+//
 // or default_weight where orig_q is NaN, or neither q_weight nor pol_scale is set.
 [[nodiscard]] float position_weight(const PositionSamplingConfig& config,
                                     const std::byte* tail) noexcept;

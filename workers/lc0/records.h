@@ -2,7 +2,8 @@
 //
 //   files    bytes: a path. user: kFileRecord or kScanCompleteRecord (no path)
 //   sources  SourceRecord, its ChunkPlaces, the path. user: kFileRecord; or kScanCompleteRecord,
-//   empty tasks    TaskRecord, the path (inside the pool: which chunk a reading lane shall read)
+//            empty
+//   tasks    TaskRecord, the path (inside the pool: which chunk a reading lane shall read)
 //   rejects  RejectRecord (inside the pool: a chunk that cannot be used)
 //   weights  WeightRecord (inside the pool: what a chunk weighs)
 //   chunks   ChunkRecord, then the packed frames (lc0/packed_frame.h) one after the other; or,

@@ -53,7 +53,6 @@ std::string ChunkWindow::entry_path(const std::byte* at, const Entry& entry) {
 }
 
 // ---- the window
-// -----------------------------------------------------------------------------------------------------
 
 ChunkWindow::ChunkWindow(const StageContext& context)
     : context_(context),

@@ -3,9 +3,10 @@
 //   input    frames   packed frames
 //   output   frames   the same, in another order; with their tags
 //   arena    list of places (16 bytes each: place and tag), the places themselves; grows if frames
-//   are larger than usual at end   the reservoir goes out in random order, then the output closes;
-//   on drain it does not (it is state) skips    a frame larger than any packed frame can be
-//   (frames_skipped)
+//            are larger than usual
+//   at end   the reservoir goes out in random order, then the output closes; on drain it does not
+//            (it is state)
+//   skips    a frame larger than any packed frame can be (frames_skipped)
 //
 // Several lanes keep the order of games among them (the last unit of each is what its reservoir
 // held at the end); their number is part of what a seed means.

@@ -2,10 +2,11 @@
 //
 //   input    frames   packed frames
 //   output   batches  planes float32 [B,112,8,8], policy float32 [B,1858], values float32 [B,6,3],
-//   or what else is configured (lc0/lc0_tensors.h)
+//                     or what else is configured (lc0/lc0_tensors.h)
 //   arena    rows written of the batch under way (8 bytes), its lineage (8)
 //   at end   the last batch is published with the rows it has, unless drop_remainder (rows then in
-//   rows_dropped) skips    a frame that cannot be expanded (frames_skipped), logged with the reason
+//            rows_dropped)
+//   skips    a frame that cannot be expanded (frames_skipped), logged with the reason
 //
 // Rows are committed as they are written, with the input consumed: the ring before it need not hold
 // a whole batch.

@@ -169,7 +169,6 @@ bool LaneRuntime::finished() const noexcept {
 }
 
 // ---- attempts and commits
-// -------------------------------------------------------------------------------------------
 
 template <typename Ring>
 void LaneRuntime::touch(Ring& ring) noexcept {
@@ -292,7 +291,6 @@ void LaneRuntime::abandon() noexcept {
 }
 
 // ---- waking and sleeping
-// --------------------------------------------------------------------------------------------
 
 // Late: a switch costs microseconds, so a sleeper is woken when enough has gathered, or time has
 // passed, or this lane is about to sleep itself (settle_debts). Modelled in tests/model/wakeup.pml.
@@ -357,7 +355,6 @@ void LaneRuntime::sleep(int timeout_ms, std::uint32_t desired) noexcept {
 }
 
 // ---- the loop
-// -------------------------------------------------------------------------------------------------------
 
 // Ends the unit under way on every output that follows the input; false: no room.
 bool LaneRuntime::end_followers() noexcept {
@@ -642,7 +639,6 @@ bool LaneRuntime::run(const LaneOrders& orders) {
 }
 
 // ---- what a stage sees
-// ----------------------------------------------------------------------------------------------
 
 std::optional<Record> Step::peek(InPort port) noexcept {
   InputPort& input = lane_.parts_.inputs[port.index];

@@ -10,7 +10,6 @@ void PortLanes::load() noexcept {
 }
 
 // ---- input
-// ----------------------------------------------------------------------------------------------------------
 
 void InputPort::start(std::uint64_t stored) noexcept {
   follow_lanes();
@@ -119,7 +118,6 @@ bool InputPort::moved() noexcept {
 }
 
 // ---- output
-// ---------------------------------------------------------------------------------------------------------
 
 void OutputPort::start(std::uint64_t stored) noexcept {
   follow_lanes();

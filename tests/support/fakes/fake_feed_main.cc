@@ -6,24 +6,22 @@
 // SHAPE is numbers with commas. With tensors of its own it publishes only what `batch` gives it.
 //
 // Prints "ready" and then one line of answer for each line of input:
-//   publish N [ROWS]   "ok": a thread publishes N more batches, each as soon as there is room
+//   publish N [ROWS]        "ok": a thread publishes N more batches, each as soon as there is room
 //   batch ROWS RAGGED FILE  "ok": so it does with one of these rows, lengths (with commas; - if
-//   there
-//                      are none) and bytes
-//   close              "ok": the lanes close once all of these are published
-//   fail REASON        "ok": the feed fails once all of these are published
-//   stop REASON        "ok": the feed is stopped
-//   newest             the number of the newest batch
-//   members            how many clients are attached
-//   recover G M        "ok": member M of group G is taken for dead
-//   drain G            "ok": group G leaves
-//   event              "ok": an event is sent to every client
-//   answer [STAGE HEX]...  "ok": the next message to stages gets these responses of these stages
-//                      (- for an empty one)
-//   calls              messages to stages until now: STAGE KEY TEXT of each, the stage - if for
-//   all,
-//                      between them tabs
-//   refuse CODE TEXT   "ok": attaching is answered with this error
+//                           there are none) and bytes
+//   close                   "ok": the lanes close once all of these are published
+//   fail REASON             "ok": the feed fails once all of these are published
+//   stop REASON             "ok": the feed is stopped
+//   newest                  the number of the newest batch
+//   members                 how many clients are attached
+//   recover G M             "ok": member M of group G is taken for dead
+//   drain G                 "ok": group G leaves
+//   event                   "ok": an event is sent to every client
+//   answer [STAGE HEX]...   "ok": the next message to stages gets these responses of these stages
+//                           (- for an empty one)
+//   calls                   messages to stages until now: STAGE KEY TEXT of each, the stage - if
+//                           for all, between them tabs
+//   refuse CODE TEXT        "ok": attaching is answered with this error
 // Ends when its standard input does.
 #include <condition_variable>
 #include <cstring>

@@ -8,12 +8,14 @@
 // that is private to a lane and attaches a new one to the same memory.
 //
 //   LaneRig rig("epochs: 1");
-//   rig.add_source("frames", 2);                                             // two lanes
+//   rig.add_source("frames", 2);                                           // two lanes
 //   rig.add_stage("name: 's' shuffling_frame_sampler { input: 'frames' }");
 //   rig.add_sink("out", "s");
 //   rig.build();
-//   rig.feed("frames", {.bytes = "a"});                                      // a unit of one
-//   record rig.finish("frames"); rig.run(); EXPECT_THAT(rig.got("out"), SizeIs(1));
+//   rig.feed("frames", {.bytes = "a"});                                    // a unit of one record
+//   rig.finish("frames");
+//   rig.run();
+//   EXPECT_THAT(rig.got("out"), SizeIs(1));
 //
 // The output of a stage that makes batches is the feed: one consumer group stands ready, and the
 // rig takes, copies and gives back what is published (batches()).

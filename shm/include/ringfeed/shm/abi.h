@@ -11,19 +11,25 @@
 //        8     4  abi_major          must be equal
 //       12     4  abi_minor          of the writer; a reader needs at least abi_min_reader
 //       16     8  layout_hash        FNV-1a 64 over "struct:field:offset:size;" of all shared
-//       structs (layout.h) 24     4  header_bytes       256 28     4  kind SegmentKind 32     8
-//       total_bytes        size at creation; a growing arena may be larger than this later 40    16
-//       feed_id            random, one per feed 56     8  config_hash        of the configuration
-//       that the feed was laid out from 64     4  endian             0x01020304 68     4 page_bytes
-//       of the machine that built it 72     8  features_required  a reader that does not know one
-//       of these bits leaves 80     8  features_optional 88     8  created_ns CLOCK_REALTIME 96 8
-//       boot_id_lo         low half of the kernel's boot id
+//                                    structs (layout.h)
+//       24     4  header_bytes       256
+//       28     4  kind               SegmentKind
+//       32     8  total_bytes        size at creation; a growing arena may be larger later
+//       40    16  feed_id            random, one per feed
+//       56     8  config_hash        of the configuration that the feed was laid out from
+//       64     4  endian             0x01020304
+//       68     4  page_bytes         of the machine that built it
+//       72     8  features_required  a reader that does not know one of these bits leaves
+//       80     8  features_optional
+//       88     8  created_ns         CLOCK_REALTIME
+//       96     8  boot_id_lo         low half of the kernel's boot id
 //      104     4  abi_min_reader
 //      108     4  reserved
-//      112    64  geometry           16 counts and strides, by kind (layout.h)
+//      112    64  geometry           16 counts and strides, which each kind of segment says itself
 //      176     4  crc32c             of bytes 0..175
 //      180     4  state              building 0, ready 1 (the builder's last store, release),
-//      condemned 2 184    72  reserved
+//                                    condemned 2
+//      184    72  reserved
 #pragma once
 
 #include <atomic>

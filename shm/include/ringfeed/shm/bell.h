@@ -1,9 +1,11 @@
 // Sleeping and waking: one bell per lane, rung only when somebody sleeps, and never lost.
 //
 //   sleeper                                   waker
-//     bells read                                cursor.store(seq_cst)          (the step's
-//     carry-out) waiting.store(1, seq_cst)                 waiting.load(seq_cst): 1? ring looks at
-//     the cursors again (seq_cst) futex wait on the bells' values read
+//     1. reads the bells' values                1. cursor.store(seq_cst), in the step's carry-out
+//     2. waiting.store(1, seq_cst)              2. waiting.load(seq_cst): rings if it is 1
+//     3. looks at the cursors again (seq_cst)
+//     4. futex wait on the values of 1.
+//
 // In the one total order either the sleeper sees the cursor or the waker sees `waiting`; a ring
 // between the last look and the kernel's compare changes the value, and the wait fails. Every wait
 // ends after kSleepMsMax at the latest: the last resort, should a waker die between its store and

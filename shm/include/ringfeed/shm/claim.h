@@ -1,13 +1,15 @@
 // A claim word says who has one batch for one consumer group; one compare-and-swap changes hands.
 //
-//   word.seq < s, or AVAIL(s)      may be taken (published, s >= start; in a ranked group s mod
-//   world = rank)
-//        |  member, acq_rel
+//   word.seq < s, or AVAIL(s)       may be taken, once s is published and s >= start;
+//        |                          in a ranked group (s - 1) mod world = rank
+//        |  member m, acq_rel
+//        v
 //   TAKEN(s, m) --member m, release--> DONE(s)
-//        |  whoever has proof of m's death
-//        +--> AVAIL(s, tries + 1)  (redeliver, tries < max_tries)    +--> SKIPPED(s) (at_most_once,
-//        or too many tries)
-//   may be taken --producing lane--> SKIPPED(s)                      (policy skip, group draining)
+//        |  whoever has proof of m's death, acq_rel
+//        +--> AVAIL(s, tries + 1)   redeliver, and tries < max_tries
+//        +--> SKIPPED(s)            at_most_once, or too many tries
+//
+//   may be taken --producing lane, acq_rel--> SKIPPED(s)   policy skip, or the group is draining
 //
 // Word, from the lowest bit: state 8, tries 8, member 8, seq 40. Every transition is a
 // compare-and-swap from the exact old value and seq never decreases, so there is no ABA, and a

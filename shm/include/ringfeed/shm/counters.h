@@ -10,8 +10,8 @@
 //       32     8   sleeps        how often it slept
 //       40     8   wakes         bells it rang
 //      128  48x48  named         name (40 bytes, NUL-terminated, written at attach) and value
-//     2432   640   note          version (4), bytes (4) and text: what the lane wants a person to
-//     know
+//     2432   640   note          version (4), bytes (4) and text: what the lane wants a person
+//                                to know
 //
 // Time and sleep counts are plain stores after the step and may lack the last step of a lane that
 // died. Named counters are changed by the step's journal, so they count exactly what happened.

@@ -6,13 +6,13 @@
 // slots return in any order. A batch is published iff descriptor.seq == s.
 //
 // Feed control segment, ABI 2 (read-only for trainers):
-//   offset      size     field        written by      meaning
-//        0       256     header       supervisor      geometry: lanes, slots, descriptors, slot
-//        bytes (low, high),
-//                                                     ordered (1) or relaxed (0)
-//     2048       128     bell         producing lanes  rung after every publishing step; trainers
-//     sleep on it 4096   128 * L     lanes        its lane        newest batch published, closed
-//      ...   128 * D     descriptors  its lane        Descriptor
+//   offset     size  field        written by       meaning
+//        0      256  header       supervisor       geometry: lanes, slots, descriptors, slot bytes
+//                                                  (low, high), ordered (1) or relaxed (0)
+//     2048      128  bell         producing lanes  rung after every publishing step; trainers sleep
+//                                                  on it
+//     4096  128 * L  lanes        its lane         newest batch published, closed
+//      ...  128 * D  descriptors  its lane         Descriptor
 //
 // Payload segment: slot i at 4096 + i * slot_bytes, written by the lane that owns it (i mod L). Its
 // page 0 is the header and, from byte 2048 on, a word for each slot: the batch in it that its lane
@@ -21,11 +21,11 @@
 // finished.
 //
 // Group page, ABI 2 (4096 bytes of a group segment; the header stands on the page before it):
-//   offset  size   field      written by
-//   0x000     80   GroupHead  supervisor, members by compare-and-swap only where said
-//   0x080     16   low, bell  members
-//   0x100  16x64   members    the member, the supervisor on its death
-//   0x800  256x8   words      compare-and-swap (claim.h)
+//   offset   size  field      written by
+//    0x000    128  head       supervisor; state also a producing lane (ACTIVE -> DRAINING)
+//    0x080     12  low, bell  members
+//    0x100  16x64  members    the member; the supervisor when it enters and after its death
+//    0x800  256x8  words      compare-and-swap (claim.h)
 //
 // Admission: the supervisor writes the head, epoch + 1, JOINING. Each producing lane answers the
 // epoch; from its answer on it holds back every batch from `from` on. When all have answered, the

@@ -3,15 +3,14 @@
 //
 // Lane l of L (from 0) writes the batches s with (s - 1) mod L = l, into slots i with i mod L = l.
 // It publishes s in this order:
-//   1. every consumer group that it respects is finished with s - D, whose descriptor s will take
-//   2. a slot of its own whose last batch every such group has finished; without any group, only
-//   one never used: the
-//      first batches wait for the first trainer
-//   3. the slot's word of the payload's first page = its last batch, retire.store(1 + newest batch
-//      given up, release), both before the first byte is written
-//   4. the stage fills the slot, over several steps if need be; the slot's number is a word of the
-//   arena
-//   5. the step that stores descriptor and descriptor.seq = s
+//   1. Every consumer group that it respects is finished with s - D, whose descriptor s will take.
+//   2. It takes a slot of its own whose last batch every such group has finished. Without any group
+//      it takes only one that was never used: the first batches wait for the first trainer.
+//   3. It stores the slot's last batch in the slot's word of the payload's first page, and
+//      retire.store(1 + newest batch given up, release): both before the first byte is written.
+//   4. The stage fills the slot, over several steps if need be. The slot's number is a word of the
+//      arena.
+//   5. The step is committed that stores the descriptor, with descriptor.seq = s.
 // What a slot last held follows from the descriptors, so a restarted lane knows the same.
 //
 // A member that does not let go (it is stopped, say) may not stop the others when its group gives

@@ -2,10 +2,9 @@
 // of them happen.
 //
 // Two areas of entries take turns by the parity of commit (step s uses area s & 1):
-//   1. the step's entries are written to area (s + 1) & 1, their number to entry_counts[(s + 1) &
-//   1]
-//   2. commit.store(s + 1, release)                                            <- the step happens
-//   here
+//   1. the step's entries are written to area (s + 1) & 1, and their number to
+//      entry_counts[(s + 1) & 1]
+//   2. commit.store(s + 1, release)                             <- the step happens here
 //   3. each entry is stored to its word
 //   4. neighbours that sleep are woken
 // A lane that died between 1 and 2 has done nothing; after 2, its next incarnation stores the whole

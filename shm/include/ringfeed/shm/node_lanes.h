@@ -4,9 +4,8 @@
 // Control segment, page 0, from 0x800 on: two words per node, written by the supervisor, at the
 // feed's beginning and while all lanes stand still (lane_page.h, Parking):
 //   offset  size  field   meaning
-//   0x0        8  shares  from the lowest bit: lanes before (8 bits), lanes now (8), first unit of
-//                         now (48)
-//   0x8        8  floor   the first unit of the change before: every unit below it is done
+//      0x0     8  shares  from the lowest bit: `before` (8 bits), `now` (8), `from` (48)
+//      0x8     8  floor   the `from` of the change before: every unit below it is done
 //
 // A unit belongs to one lane, by its number and these words alone: units below `from` are shared by
 // `before` lanes, the others by `now`. So a change needs no lane to be drained: what was given out

@@ -5,7 +5,7 @@
 //   expected (empty, full, end)          a value: std::optional or an enum
 //   refused (ENOSPC, a damaged tar)      Result<T>, which must be looked at
 //   a bug, or memory against its header  RF_CHECK: prints the values and aborts; the supervisor
-//   restarts the worker
+//                                        restarts the worker
 #pragma once
 
 #include <exception>

@@ -365,8 +365,7 @@ TEST(CheckPlan, FieldsOfTheDocumentsHaveTheirNumbersAndTypes) {
   }
 }
 
-// ------------------------------------------------------------------------------------- stage
-// groups
+// ------------------------------------------------------------------------------------ stage groups
 
 const char* const kTwoGroups =
     "stage_groups { name: \"in\" stages: [\"provider\", \"loader\", \"pool\"] }\n"

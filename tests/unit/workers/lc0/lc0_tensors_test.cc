@@ -317,7 +317,6 @@ TEST_P(Lc0TensorsOf, AreTheSameBitsFromEveryKernel) {
 }
 
 // ---- other input formats
-// --------------------------------------------------------------------------
 
 struct FormatCase {
   std::uint32_t format;
@@ -387,7 +386,6 @@ TEST_P(Lc0TensorsOf, MakeTheLastPlanesOfEveryFormatAsOfTheFirstWhenAsked) {
 }
 
 // ---- other types and layouts
-// ----------------------------------------------------------------------
 
 // Tensors as any options lay them out, one row more than asked behind each.
 class AnyBatch {

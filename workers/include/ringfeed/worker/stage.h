@@ -13,8 +13,11 @@
 //   StepStatus Doubler::step(Step& step) noexcept {
 //     const std::optional<Record> record = step.peek(in_);
 //     if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
-//     if (!step.put(out_, record->bytes) || !step.put(out_, record->bytes)) return
-//     StepStatus::kNoRoom; step.store(seen_, step.load(seen_) + 1); return step.consume(*record);
+//     if (!step.put(out_, record->bytes) || !step.put(out_, record->bytes)) {
+//       return StepStatus::kNoRoom;
+//     }
+//     step.store(seen_, step.load(seen_) + 1);
+//     return step.consume(*record);
 //   }
 //
 // A step that returns anything but kDone leaves no trace, whatever it did before it noticed.
