@@ -561,7 +561,7 @@ class Inspector {
     return {};
   }
 
-  // What a stage of this kind takes, see workers/stages/records.h.
+  // What a stage of this kind takes, see workers/lc0/records.h.
   void letter_content(std::span<const std::byte> bytes, const std::string& kind,
                       const std::string& node) {
     const bool frames =

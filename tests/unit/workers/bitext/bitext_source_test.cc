@@ -1,4 +1,4 @@
-// The specification of workers/bitext/bitext_source.h and workers/stages/bitext_files.h.
+// The specification of workers/bitext/bitext_source.h and workers/bitext/bitext_files.h.
 #include "workers/bitext/bitext_source.h"
 
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-// The specification of workers/formats/dictionary.h.
+// The specification of workers/bitext/dictionary.h.
 #include "workers/bitext/dictionary.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/formats/row_batch.h.
+// The specification of workers/io/row_batch.h.
 #include "workers/io/row_batch.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/formats/token_file.h.
+// The specification of workers/io/token_file.h.
 #include "workers/io/token_file.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/stages/stream_shuffler.h.
+// The specification of workers/kit/stream_shuffler.h.
 #include "workers/kit/stream_shuffler.h"
 
 #include <gmock/gmock.h>

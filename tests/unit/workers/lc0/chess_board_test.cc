@@ -1,4 +1,4 @@
-// The specification of workers/formats/chess_board.h.
+// The specification of workers/lc0/chess_board.h.
 #include "workers/lc0/chess_board.h"
 
 #include <gmock/gmock.h>

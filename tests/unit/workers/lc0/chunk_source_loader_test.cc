@@ -1,4 +1,4 @@
-// The specification of workers/stages/chunk_source_loader.h.
+// The specification of workers/lc0/chunk_source_loader.h.
 #include "workers/lc0/chunk_source_loader.h"
 
 #include <gmock/gmock.h>

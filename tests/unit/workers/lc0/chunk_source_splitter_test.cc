@@ -1,4 +1,4 @@
-// The specification of workers/stages/chunk_source_splitter.h.
+// The specification of workers/lc0/chunk_source_splitter.h.
 #include "workers/lc0/chunk_source_splitter.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/store/chunk_store.h.
+// The specification of workers/lc0/chunk_store.h.
 #include "workers/lc0/chunk_store.h"
 
 #include <gmock/gmock.h>

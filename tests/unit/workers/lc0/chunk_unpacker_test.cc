@@ -1,4 +1,4 @@
-// The specification of workers/stages/chunk_unpacker.h.
+// The specification of workers/lc0/chunk_unpacker.h.
 #include "workers/lc0/chunk_unpacker.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // The specification of workers/lc0/chunk_validator.h; what each check finds:
-// tests/unit/formats/lc0_validate_test.cc.
+// tests/unit/workers/lc0/lc0_validate_test.cc.
 #include "workers/lc0/chunk_validator.h"
 
 #include <gmock/gmock.h>

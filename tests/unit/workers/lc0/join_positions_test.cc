@@ -1,4 +1,4 @@
-// The specification of workers/stages/join_positions.h.
+// The specification of workers/lc0/join_positions.h.
 #include "workers/lc0/join_positions.h"
 
 #include <gmock/gmock.h>

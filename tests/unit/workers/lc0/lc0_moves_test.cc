@@ -1,4 +1,4 @@
-// The specification of workers/formats/lc0_moves.h.
+// The specification of workers/lc0/lc0_moves.h.
 #include "workers/lc0/lc0_moves.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/formats/lc0_rescore.h.
+// The specification of workers/lc0/lc0_rescore.h.
 #include "workers/lc0/lc0_rescore.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/formats/lc0_validate.h.
+// The specification of workers/lc0/lc0_validate.h.
 #include "workers/lc0/lc0_validate.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/formats/packed_game.h.
+// The specification of workers/lc0/packed_game.h.
 #include "workers/lc0/packed_game.h"
 
 #include <gmock/gmock.h>

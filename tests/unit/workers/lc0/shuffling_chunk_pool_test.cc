@@ -1,4 +1,4 @@
-// The specification of workers/stages/shuffling_chunk_pool.h.
+// The specification of workers/lc0/shuffling_chunk_pool.h.
 #include "workers/lc0/shuffling_chunk_pool.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/stages/shuffling_frame_sampler.h.
+// The specification of workers/lc0/shuffling_frame_sampler.h.
 #include "workers/lc0/shuffling_frame_sampler.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The specification of workers/stages/simple_chunk_extractor.h.
+// The specification of workers/lc0/simple_chunk_extractor.h.
 #include "workers/lc0/simple_chunk_extractor.h"
 
 #include <gmock/gmock.h>

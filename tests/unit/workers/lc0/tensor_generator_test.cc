@@ -1,4 +1,4 @@
-// The specification of workers/stages/tensor_generator.h.
+// The specification of workers/lc0/tensor_generator.h.
 #include "workers/lc0/tensor_generator.h"
 
 #include <gmock/gmock.h>

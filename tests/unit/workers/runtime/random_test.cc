@@ -1,4 +1,4 @@
-// The specification of workers/runtime/random.h.
+// The specification of workers/include/ringfeed/worker/random.h.
 #include "ringfeed/worker/random.h"
 
 #include <gmock/gmock.h>
