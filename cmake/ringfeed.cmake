@@ -47,13 +47,27 @@ function(ringfeed_test name)
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
 
-# ringfeed_domain(NAME STAGES chunk_unpacker ... SOURCES lc0_record ... LINK x y): a folder of workers/ as the library ringfeed_NAME,
-# alias ringfeed::NAME. A stage is a source of its own name.
+# ringfeed_domain(NAME STAGES chunk_unpacker ... SOURCES lc0_record ... LINK x y): a folder of workers/ as the library
+# ringfeed_NAME, alias ringfeed::NAME. The stage chunk_unpacker is in chunk_unpacker.cc, which defines
+# StageType chunk_unpacker_type(); add_NAME() of the folder's domain.h, which is written here, registers them all.
 function(ringfeed_domain name)
   cmake_parse_arguments(arg "" "" "STAGES;SOURCES;LINK" ${ARGN})
+  set(types "")
+  set(adds "")
+  foreach(stage IN LISTS arg_STAGES)
+    string(APPEND types "StageType ${stage}_type();\n")
+    string(APPEND adds "  registry.add(${stage}_type());\n")
+  endforeach()
+  set(table ${CMAKE_BINARY_DIR}/generated/workers/${name}_stages.cc)
+  file(
+    CONFIGURE
+    OUTPUT ${table}
+    CONTENT
+      "#include \"workers/${name}/domain.h\"\n#include \"workers/runtime/registry.h\"\n\nnamespace ringfeed {\n${types}\nvoid add_${name}(Registry& registry) {\n${adds}}\n}  // namespace ringfeed\n"
+    @ONLY)
   list(TRANSFORM arg_STAGES APPEND .cc)
   list(TRANSFORM arg_SOURCES APPEND .cc)
-  ringfeed_library(${name} SOURCES ${arg_STAGES} ${arg_SOURCES} LINK ringfeed::kit ringfeed::io ${arg_LINK})
+  ringfeed_library(${name} SOURCES ${arg_STAGES} ${arg_SOURCES} ${table} LINK ringfeed::kit ringfeed::io ${arg_LINK})
   target_link_libraries(ringfeed_${name} PUBLIC fmt::fmt)
 endfunction()
 

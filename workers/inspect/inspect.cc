@@ -780,9 +780,9 @@ ordered_json with_plain_names(ordered_json found) {
 
 ordered_json inspect_path(const Options& options) { return Inspector(options).look(); }
 
-int run(int count, char** words, formats::OpenRowFile open_rows) {
+int run(int count, char** words) {
   Options options;
-  options.open_rows = std::move(open_rows);
+  options.open_rows = formats::parquet_opener();
   for (int i = 0; i < count; ++i) {
     const std::string_view word(words[i]);
     std::size_t number = 0;

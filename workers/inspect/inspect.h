@@ -44,6 +44,6 @@ struct Options {
 
 // Takes the words behind --inspect, prints, returns the exit status: 0; 1 if something is damaged
 // or unknown, 2 if the words are wrong.
-int run(int count, char** words, formats::OpenRowFile open_rows = {});
+int run(int count, char** words);
 
 }  // namespace ringfeed::inspect

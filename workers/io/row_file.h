@@ -98,4 +98,9 @@ class RowFile {
 using OpenRowFile = std::function<Result<std::unique_ptr<RowFile>>(
     const std::string& path, const std::vector<ColumnWish>& wishes, std::uint32_t threads)>;
 
+// What opens Parquet files in this program; empty: nothing does, and it can only plan for them.
+// main() says it once, before stages are registered.
+void set_parquet_opener(OpenRowFile open);
+[[nodiscard]] const OpenRowFile& parquet_opener() noexcept;
+
 }  // namespace ringfeed::formats

@@ -1,12 +1,10 @@
-// All kinds of stages that ringfeed comes with. A new stage is one line in all.cc.
+// The stages of all domains that this build has (RINGFEED_DOMAINS).
 #pragma once
-
-#include "workers/io/row_file.h"
-#include "workers/runtime/registry.h"
 
 namespace ringfeed {
 
-// `open_parquet`: of a program that reads Parquet files; the others can plan for it all the same.
-void register_all_stages(Registry& registry, formats::OpenRowFile open_parquet = {});
+class Registry;
+
+void register_all_stages(Registry& registry);
 
 }  // namespace ringfeed

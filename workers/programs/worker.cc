@@ -17,15 +17,13 @@
 int main(int argc, char** argv) {
   try {
 #ifdef RINGFEED_PARQUET
-    const ringfeed::formats::OpenRowFile open_rows = &ringfeed::formats::open_parquet_file;
-#else
-    const ringfeed::formats::OpenRowFile open_rows;
+    ringfeed::formats::set_parquet_opener(&ringfeed::formats::open_parquet_file);
 #endif
     if (argc >= 3 && std::string_view(argv[1]) == "--inspect") {
-      return ringfeed::inspect::run(argc - 2, argv + 2, open_rows);
+      return ringfeed::inspect::run(argc - 2, argv + 2);
     }
     ringfeed::Registry registry;
-    ringfeed::register_all_stages(registry, open_rows);
+    ringfeed::register_all_stages(registry);
     if (argc == 2 && std::string_view(argv[1]) == "--plan") return ringfeed::print_plan(registry);
     if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
       return ringfeed::run_worker(std::atoi(argv[2]), registry);

@@ -574,7 +574,7 @@ StepStatus ParquetSource::step_file(Step& step, const Task& task, bool& over) no
 
 // ---- the kind of stage
 
-StageType parquet_source_type(formats::OpenRowFile open) {
+StageType parquet_source_type() {
   StageType type;
   type.kind = "parquet_source";
   type.outputs = {{"output", "rows"}};
@@ -612,7 +612,8 @@ StageType parquet_source_type(formats::OpenRowFile open) {
     }
     return problems;
   };
-  type.nodes = [open = std::move(open)](const StageConfig& config, const DataLoaderConfig& feed) {
+  type.nodes = [open = formats::parquet_opener()](const StageConfig& config,
+                                                  const DataLoaderConfig& feed) {
     NodeSpec node;
     StateLayout layout;
     (void)ParquetSource::State(layout);

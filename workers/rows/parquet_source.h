@@ -31,8 +31,7 @@ namespace ringfeed {
 
 inline constexpr char kParquetProgram[] = "ringfeed-worker-parquet";
 
-// `open`: empty where files cannot be read.
-StageType parquet_source_type(formats::OpenRowFile open);
+StageType parquet_source_type();
 
 class ParquetSource final : public Stage {
  public:

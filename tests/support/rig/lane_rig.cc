@@ -176,7 +176,8 @@ LaneRig::LaneRig(const std::string& feed_text, formats::OpenRowFile open_parquet
   if (!google::protobuf::TextFormat::ParseFromString(feed_text, &config_)) {
     throw Error(ErrorCode::kConfiguration, "the rig's feed cannot be read: " + feed_text);
   }
-  register_all_stages(registry_, std::move(open_parquet));
+  formats::set_parquet_opener(std::move(open_parquet));
+  register_all_stages(registry_);
 }
 
 LaneRig::~LaneRig() = default;

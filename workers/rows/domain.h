@@ -1,0 +1,11 @@
+// Tables read row by row: what a program takes of this folder.
+#pragma once
+
+namespace ringfeed {
+
+class Registry;
+
+// Registers the stages that this folder's CMakeLists.txt names.
+void add_rows(Registry& registry);
+
+}  // namespace ringfeed
