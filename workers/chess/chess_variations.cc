@@ -6,6 +6,7 @@
 #include "ringfeed/worker/random.h"
 #include "workers/chess/exact_reader.h"
 #include "workers/chess/sequence_pool.h"
+#include "workers/chess/sequence_records.h"
 #include "workers/rows/row_records.h"
 #include "workers/rows/wanted_columns.h"
 

@@ -29,6 +29,7 @@
 #include "workers/chess/chess_variation.h"
 #include "workers/chess/exact_turns.h"
 #include "workers/chess/sequence_pool.h"
+#include "workers/chess/sequence_records.h"
 #include "workers/io/row_batch.h"
 #include "workers/kit/neighbours.h"
 #include "workers/kit/numpy_random.h"

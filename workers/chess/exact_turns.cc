@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "workers/rows/row_records.h"
+#include "workers/chess/sequence_records.h"
 
 namespace ringfeed {
 

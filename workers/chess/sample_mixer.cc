@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "workers/chess/sequence_pool.h"
+#include "workers/chess/sequence_records.h"
 #include "workers/chess/token_sequence.h"
 #include "workers/kit/neighbours.h"
 #include "workers/kit/stage_help.h"
-#include "workers/rows/row_records.h"
 
 namespace ringfeed {
 namespace {

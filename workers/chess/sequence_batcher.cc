@@ -5,9 +5,9 @@
 
 #include "proto/feed_output.h"
 #include "ringfeed/worker/random.h"
+#include "workers/chess/sequence_records.h"
 #include "workers/kit/batch_schema.h"
 #include "workers/kit/neighbours.h"
-#include "workers/rows/row_records.h"
 
 namespace ringfeed {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "workers/chess/sequence_records.h"
 #include "workers/chess/token_sequence.h"
 #include "workers/kit/neighbours.h"
 #include "workers/kit/stage_help.h"
-#include "workers/rows/row_records.h"
 
 namespace ringfeed {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/starvation.h"
+#include "workers/files/file_records.h"
 #include "workers/kit/stage_help.h"
-#include "workers/lc0/records.h"
 
 namespace ringfeed {
 namespace {

@@ -1,6 +1,5 @@
 // What travels between the Lc0 stages. All little-endian; strings are not terminated.
 //
-//   files    bytes: a path. user: kFileRecord or kScanCompleteRecord (no path)
 //   sources  SourceRecord, its ChunkPlaces, the path. user: kFileRecord; or kScanCompleteRecord,
 //            empty
 //   tasks    TaskRecord, the path (inside the pool: which chunk a reading lane shall read)
@@ -14,10 +13,9 @@
 
 #include <cstdint>
 
-namespace ringfeed {
+#include "workers/files/file_records.h"
 
-inline constexpr std::uint64_t kFileRecord = 0;
-inline constexpr std::uint64_t kScanCompleteRecord = 1;
+namespace ringfeed {
 
 // One chunk of a source, as the pool keeps it.
 struct ChunkPlace {

@@ -13,6 +13,7 @@
 
 #include "tests/support/rig/stage_data.h"
 #include "workers/chess/sample_mixer.h"
+#include "workers/chess/sequence_records.h"
 #include "workers/chess/token_sequence.h"
 #include "workers/io/row_batch.h"
 #include "workers/rows/row_records.h"

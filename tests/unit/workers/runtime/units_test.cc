@@ -1,4 +1,5 @@
-// The specification of dispatch: workers/runtime/ports.h, and "Order" in workers/include/ringfeed/worker/stage.h.
+// The specification of dispatch: workers/runtime/ports.h, and "Order" in
+// workers/include/ringfeed/worker/stage.h.
 //
 // Units and lanes. Unit u comes from producing lane u mod P and goes to consuming lane
 // (u / block) mod C:
