@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "proto/bitext.pb.h"
+#include "proto/stages/bitext.pb.h"
 #include "ringfeed/shm/result.h"
 #include "workers/bitext/plan_maker.h"
 #include "workers/io/token_file.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "proto/bitext.pb.h"
+#include "proto/stages/bitext.pb.h"
 
 namespace ringfeed {
 namespace {

@@ -1,5 +1,5 @@
 // All directions of a corpus of parallel text, as bitext_source has found them
-// (proto/bitext.proto).
+// (proto/stages/bitext.proto).
 #pragma once
 
 #include <cstdint>

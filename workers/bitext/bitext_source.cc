@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "proto/bitext.pb.h"
+#include "proto/stages/bitext.pb.h"
 #include "workers/bitext/batch_plan.h"
 #include "workers/io/token_file.h"
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "proto/bitext.pb.h"
+#include "proto/stages/bitext.pb.h"
 #include "proto/control.pb.h"
 #include "ringfeed/shm/lane_page.h"
 #include "workers/kit/neighbours.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <random>
 
-#include "proto/bitext.pb.h"
+#include "proto/stages/bitext.pb.h"
 #include "tests/support/makers/token_maker.h"
 #include "tests/support/rig/lane_rig.h"
 #include "workers/bitext/bitext_files.h"

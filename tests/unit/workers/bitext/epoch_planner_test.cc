@@ -12,7 +12,7 @@
 #include <random>
 #include <set>
 
-#include "proto/bitext.pb.h"
+#include "proto/stages/bitext.pb.h"
 #include "proto/control.pb.h"
 #include "tests/support/rig/stage_data.h"
 #include "workers/bitext/batch_plan.h"
