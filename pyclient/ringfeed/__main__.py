@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from . import _programs
+from ._core import programs
 from .errors import RingfeedError
 
 
 def main() -> int:
     """Becomes the program: same process, same arguments, its exit status."""
     try:
-        program = _programs.find("ringfeed")
+        program = programs.find("ringfeed")
     except RingfeedError as error:
         print(f"ringfeed: {error}", file=sys.stderr)
         return 1

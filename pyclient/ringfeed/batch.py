@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _native
-from ._transfers import Transfers
+from ._core import native
+from ._core.transfers import Transfers
 from .errors import BatchReleased, FeedDamaged
 from .schema import Schema, Tensor
 
@@ -23,7 +23,7 @@ class _Memory:
 
     __slots__ = ("_lease", "__array_interface__")
 
-    def __init__(self, lease: _native.Lease, tensor: Tensor, writable: bool) -> None:
+    def __init__(self, lease: native.Lease, tensor: Tensor, writable: bool) -> None:
         self._lease = lease
         self.__array_interface__ = {
             "data": (lease.data + tensor.offset, not writable),
@@ -67,12 +67,12 @@ class Batch(Mapping[str, np.ndarray]):
 
     def __init__(
         self,
-        lease: _native.Lease,
+        lease: native.Lease,
         schema: Schema,
         view: str = "readonly",
         transfers: Transfers | None = None,
     ) -> None:
-        self._lease: _native.Lease | None = lease
+        self._lease: native.Lease | None = lease
         self._schema = schema
         self._transfers = Transfers() if transfers is None else transfers
         self._released = False
@@ -198,7 +198,7 @@ class Batch(Mapping[str, np.ndarray]):
             BatchReleased: The batch was released before.
             ImportError: PyTorch is not installed.
         """
-        from . import torch as bridge
+        from ._core import torch_bridge as bridge
 
         return bridge.tensors(self, copy)
 
@@ -218,7 +218,7 @@ class Batch(Mapping[str, np.ndarray]):
             BatchReleased: The batch was released before.
             ImportError: PyTorch is not installed.
         """
-        from . import torch as bridge
+        from ._core import torch_bridge as bridge
 
         return bridge.to_device(self, device, non_blocking, self._transfers)
 

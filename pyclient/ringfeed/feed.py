@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import _control, _native, _states
-from ._transfers import Transfers
+from ._core import control, native, states
+from ._core.transfers import Transfers
 from .batch import Batch
 from .errors import FeedEnd, FeedIOError, FeedTimeout, InvalidRequest, RingfeedError
 from .schema import Schema
@@ -151,13 +151,13 @@ class Feed:
 
     def __init__(
         self,
-        handle: _native.Handle,
+        handle: native.Handle,
         name: str,
         group: str,
         timeout_s: float | None = None,
         on_wait: Callable[[], None] | None = None,
         view: str = "readonly",
-        attach_at: Callable[[int], _native.Handle] | None = None,
+        attach_at: Callable[[int], native.Handle] | None = None,
         socket_path: Path | None = None,
     ) -> None:
         self._handle = handle
@@ -248,7 +248,7 @@ class Feed:
                     batch.release()
                     continue
                 return batch, weakref.ref(lease)
-            if status == _native.TIMEOUT:
+            if status == native.TIMEOUT:
                 if _left_ms(deadline) == 0:
                     # A poll is not worth a question.
                     waits = self._waits_for() if (limit_s or 0.0) >= _ASK_S else ""
@@ -257,21 +257,21 @@ class Feed:
                     )
                 if self._on_wait is not None:
                     self._on_wait()
-            elif status == _native.END:
+            elif status == native.END:
                 if self.end_reason is None:
                     self._keep_totals()
                 self.end_reason = text
                 raise FeedEnd(
                     f"feed {self.name}: closed, group {self.group} has had every batch: {text}"
                 )
-            elif status == _native.SLOTS_EXHAUSTED and self._transfers.wait_for_oldest():
+            elif status == native.SLOTS_EXHAUSTED and self._transfers.wait_for_oldest():
                 pass  # a slot that only the device still read from may have gone back
-            elif status == _native.SLOTS_EXHAUSTED and not collected:
+            elif status == native.SLOTS_EXHAUSTED and not collected:
                 # Arrays that only a reference cycle keeps alive are no one's any more.
                 collected = True
                 gc.collect()
-            elif status != _native.INTERRUPTED:
-                raise _native.error_for(status, text)
+            elif status != native.INTERRUPTED:
+                raise native.error_for(status, text)
 
     def _note(self, seq: int, lease: weakref.ref[Any]) -> None:
         self._last = seq
@@ -281,7 +281,7 @@ class Feed:
     def _waits_for(self) -> str:
         """What the supervisor says that the feed waits for; "" if it says nothing."""
         try:
-            return _control.waits_for(self.stats().socket)
+            return control.waits_for(self.stats().socket)
         except RingfeedError:
             return ""
 
@@ -317,7 +317,7 @@ class Feed:
         path = Path(directory).absolute()
         if self._socket_path is None:
             raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
-        facts = _control.snapshot(self._socket_path, str(path), timeout_s)
+        facts = control.snapshot(self._socket_path, str(path), timeout_s)
         return Snapshot(
             directory=path,
             bytes=facts.get(2, 0),
@@ -341,7 +341,7 @@ class Feed:
         """
         if self._socket_path is None:
             raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
-        return _control.pass_on(self._socket_path, message, stage)
+        return control.pass_on(self._socket_path, message, stage)
 
     def metrics(self) -> dict[str, Any]:
         """Numbers of the whole feed: totals, and what came over the last 1, 10 and 60 seconds.
@@ -357,10 +357,10 @@ class Feed:
         if self._socket_path is None:
             raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
         if self._totals is None:
-            return _control.metrics(self._socket_path)
+            return control.metrics(self._socket_path)
         if not self._is_over():  # another output may go on
             try:
-                self._totals = _control.metrics(self._socket_path)
+                self._totals = control.metrics(self._socket_path)
             except FeedIOError:
                 pass
         return copy.deepcopy(self._totals)
@@ -378,7 +378,7 @@ class Feed:
         if self._socket_path is None:
             return
         try:
-            self._totals = _control.metrics(self._socket_path, _TOTALS_S)
+            self._totals = control.metrics(self._socket_path, _TOTALS_S)
         except RingfeedError:
             pass  # it is gone already: metrics() says so
 
@@ -393,9 +393,9 @@ class Feed:
     def state_dict(self) -> dict[str, Any]:
         """Where this member is, to be saved with the model: plain numbers, strings and lists."""
         stats = self.stats()
-        return _states.sealed(
+        return states.sealed(
             {
-                "version": _states.VERSION,
+                "version": states.VERSION,
                 **_place(stats),
                 "last": self._last,
                 "next": self._next_batch(stats),
@@ -432,7 +432,7 @@ class Feed:
         """
         stats = self.stats()
         where = f"feed {stats.feed}, group {stats.group}"
-        saved = _states.read(state, _place(stats), where, _ELSEWHERE)
+        saved = states.read(state, _place(stats), where, _ELSEWHERE)
         if saved.next > stats.published + stats.world and not saved.is_whole:
             raise InvalidRequest(
                 f"{where}: the state's next batch is {saved.next}, the newest one of the feed is "
@@ -503,7 +503,7 @@ class Feed:
         if lease is not None:
             batch = Batch(lease, self._schema, self.view, self._transfers)
             self._ahead.append((batch, weakref.ref(lease)))
-        elif status == _native.DETACHED and self._attach_at is not None:
+        elif status == native.DETACHED and self._attach_at is not None:
             handle = self._attach_at(stats.next)
             self._let_devices_go()
             old, self._handle = self._handle, handle
@@ -533,7 +533,7 @@ class Feed:
             ImportError: PyTorch is not installed.
         """
         if self._unpin is None:
-            from . import torch as bridge
+            from ._core import torch_bridge as bridge
 
             self._unpin = bridge.pin(self, self._handle, self._transfers)
 
@@ -754,18 +754,18 @@ def _attach(
         raise InvalidRequest(
             f"attach: rank {rank} of world {world}: world is 1 to 16, rank is 0 to world - 1"
         )
-    choice("start", start, _native.STARTS)
-    choice("policy", policy, _native.POLICIES)
-    choice("view", view, _native.VIEWS)
+    choice("start", start, native.STARTS)
+    choice("policy", policy, native.POLICIES)
+    choice("view", view, native.VIEWS)
 
-    def attach_at(position: int) -> _native.Handle:
+    def attach_at(position: int) -> native.Handle:
         deadline = None if attach_timeout_s is None else time.monotonic() + attach_timeout_s
         while True:
             # The wait for a missing feed comes in slices; that for an answer is one, which a signal
             # ends: a supervisor that is slow to answer is not asked over and over again.
             left_ms = _left_ms(deadline)
             wait_ms = min(_SLICE_MS, left_ms) if left_ms >= 0 else _SLICE_MS
-            status, text, handle = _native.Handle.attach(
+            status, text, handle = native.Handle.attach(
                 feed=feed,
                 group=group,
                 timeout_ms=wait_ms,
@@ -789,13 +789,13 @@ def _attach(
             )
             if handle is not None:
                 return handle
-            error = _native.error_for(status, text)
-            if status == _native.INTERRUPTED:
+            error = native.error_for(status, text)
+            if status == native.INTERRUPTED:
                 continue
-            if status != _native.NO_SUCH_FEED or _left_ms(deadline) == 0:
+            if status != native.NO_SUCH_FEED or _left_ms(deadline) == 0:
                 raise error
             if on_wait is not None:
                 on_wait()
 
-    control = Path(socket_path) if socket_path else _control.find_socket(feed, socket_dir)
-    return Feed(attach_at(0), feed, group, timeout_s, on_wait, view, attach_at, control)
+    place = Path(socket_path) if socket_path else control.find_socket(feed, socket_dir)
+    return Feed(attach_at(0), feed, group, timeout_s, on_wait, view, attach_at, place)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _control, _native, _programs
+from ._core import control, native, programs
 from .errors import (
     FeedDamaged,
     FeedDetached,
@@ -47,7 +47,7 @@ class _Supervisor:
     """
 
     def __init__(self, config: bytes, suffix: str) -> None:
-        program = _programs.find("ringfeed")
+        program = programs.find("ringfeed")
         self._pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-"))
         self.socket_path = self.directory / f"{_FEED}.sock"
@@ -130,7 +130,7 @@ class _Supervisor:
             return
         if self.exit_status is None:
             try:
-                _control.stop(self.socket_path, now=True)
+                control.stop(self.socket_path, now=True)
             except RingfeedError:
                 self._child.terminate()
         deadline = time.monotonic() + timeout_s
@@ -170,7 +170,7 @@ class DataLoader:
             timeout_s: Longest wait of get_next(); None: no limit.
             view: "readonly", "private" or "copy" arrays, as for attach().
         """
-        choice("view", view, _native.VIEWS)
+        choice("view", view, native.VIEWS)
         self._pieces: list[tuple[bool, Any]] = []
         self._timeout_s = timeout_s
         self._view = view
@@ -406,7 +406,7 @@ class DataLoader:
         supervisor = self._supervisor
         if supervisor is None:
             raise FeedDetached("the loader is not running: call start() first")
-        return _control.pass_on(supervisor.socket_path, message, stage)
+        return control.pass_on(supervisor.socket_path, message, stage)
 
     def metrics(self) -> dict[str, Any]:
         """Numbers of the whole feed, as Feed.metrics(): totals, and those of the last seconds.
@@ -432,7 +432,7 @@ class DataLoader:
         if supervisor is None:
             raise FeedDetached("the loader is not running: call start() first")
         run = subprocess.run(
-            [str(_programs.find("ringfeed")), "status", _FEED, "--json"],
+            [str(programs.find("ringfeed")), "status", _FEED, "--json"],
             env=dict(os.environ, RINGFEED_SOCKET_DIR=str(supervisor.directory)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -509,7 +509,7 @@ def _kind(config: Any) -> str:
 def _check_whole(stage: bool, config: bytes) -> None:
     # Pieces are put one behind the other: one that is cut short would swallow bytes of the next.
     try:
-        for _ in _control.fields(config):
+        for _ in control.fields(config):
             pass
     except FeedDamaged as error:
         name = "StageConfig" if stage else "DataLoaderConfig"
@@ -521,7 +521,7 @@ def _check_whole(stage: bool, config: bytes) -> None:
 def _as_bytes(stage: bool, config: Any) -> bytes:
     data: bytes = config if isinstance(config, bytes) else config.SerializeToString()
     # Serialized messages one after the other are one merged message; `stages` is field 1.
-    return _control.bytes_field(1, data) if stage else data
+    return control.bytes_field(1, data) if stage else data
 
 
 def _as_text(stage: bool, config: Any) -> str:

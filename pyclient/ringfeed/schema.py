@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import _native
+from ._core import native
 from .errors import IncompatibleFeed, InvalidRequest
 
 # Lengths that may vary from batch to batch: those of batch.ragged.
@@ -95,7 +95,7 @@ class Schema(Mapping[str, Tensor]):
         self.varies = any(tensor.varies for tensor in tensors)
 
     @classmethod
-    def of(cls, handle: _native.Handle) -> Schema:
+    def of(cls, handle: native.Handle) -> Schema:
         """The schema of an attached feed.
 
         Raises:

@@ -53,7 +53,7 @@ from raw_member import PAGE, SKIP, RawMember, ask, attach_request, connect, vers
 from scribble import spoil_bytes, spoil_words  # noqa: E402
 from storm import read_lines, undisturbed  # noqa: E402
 
-from ringfeed import _control  # noqa: E402
+from ringfeed._core import control  # noqa: E402
 
 HONEST = {"alone": 1, "ranks": 3}
 GROUPS = (
@@ -212,7 +212,7 @@ class Hostile:
 
     def request(self) -> bytes:
         """A request that could be right, or is in the name of somebody else."""
-        number, text = _control.number_field, _control.bytes_field
+        number, text = control.number_field, control.bytes_field
         body, message = self.dice.choice(
             [
                 (2, attach_request(self.dice.randrange(4), 7, self.name())),
@@ -220,7 +220,7 @@ class Hostile:
                 (3, number(1, self.dice.randrange(4))),
                 (4, b""),
                 (8, text(1, self.feed_id()) + number(2, self.dice.randrange(20)) + number(3, 0)
-                    + _control.fixed64_field(4, self.dice.randrange(4))),
+                    + control.fixed64_field(4, self.dice.randrange(4))),
                 (8, number(6, 2**32 - 1) + number(2, 2**32 - 1)),
                 (9, text(1, self.feed_id()) + text(2, self.dice.choice([b"out", b"mix", b"?"]))),
                 (12, b""),

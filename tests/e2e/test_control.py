@@ -19,7 +19,7 @@ import pytest
 from conftest import BIN, FeedRun, wait_until
 
 import ringfeed
-from ringfeed import _control, _native
+from ringfeed._core import control, native
 
 MakeRun = Callable[..., FeedRun]
 RESET = "chunk_pool_request { reset_chunk_anchor: true }"
@@ -98,10 +98,10 @@ def test_what_cannot_be_sent_is_refused(make_run: MakeRun) -> None:
 
 def test_from_python(make_run: MakeRun) -> None:
     run = ready(make_run(epochs=0))
-    request = _control.bytes_field(1, _control.number_field(1, 1))  # reset_chunk_anchor
+    request = control.bytes_field(1, control.number_field(1, 1))  # reset_chunk_anchor
     with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
         with pytest.raises(ringfeed.FeedRefused, match="does not know, and no stage of feed 'lc0'"):
-            feed.control(_control.bytes_field(99, b""))
+            feed.control(control.bytes_field(99, b""))
         ((stage, answer),) = feed.control(request, stage="pool")
         assert stage == "pool" and answer
         with pytest.raises(ringfeed.FeedRefused, match="which stage 'sampler' is not"):
@@ -113,7 +113,7 @@ def test_from_python(make_run: MakeRun) -> None:
 
 def test_from_c(make_run: MakeRun) -> None:
     run = ready(make_run(epochs=0))
-    library = _native._library
+    library = native._library
     kind = ctypes.CFUNCTYPE(
         None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64
     )
@@ -127,14 +127,14 @@ def test_from_c(make_run: MakeRun) -> None:
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int64, kind,
         ctypes.c_void_p,
     ]  # fmt: skip
-    reset = _control.bytes_field(1, _control.number_field(1, 1))
+    reset = control.bytes_field(1, control.number_field(1, 1))
     with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
         raw = feed._handle.raw
         assert library.rf_control(raw, None, reset, len(reset), 30_000, note, None) == 0
         ((stage, response),) = answers
         assert stage == b"pool"
-        ((number, answer),) = _control.fields(response)
-        assert number == 1 and (2, 125) in list(_control.fields(answer))
+        ((number, answer),) = control.fields(response)
+        assert number == 1 and (2, 125) in list(control.fields(answer))
         assert library.rf_control(raw, b"sampler", reset, len(reset), 30_000, note, None) == -4
         assert b"which stage 'sampler' is not" in library.rf_last_error(raw)
         assert len(answers) == 1

@@ -20,7 +20,9 @@ import pytest
 from conftest import ROOT, wait_until
 from test_import_lc0 import DATA, small
 
-from ringfeed import _control, lc0_compat
+from ringfeed import lc0_compat
+from ringfeed.lc0 import compat
+from ringfeed._core import control
 from ringfeed.lc0_compat import DataLoader, make_dataloader
 
 Arrays = tuple[np.ndarray, ...]
@@ -42,7 +44,7 @@ def config(text: str, tmp_path: Path) -> Path:
 def none_left() -> Iterator[None]:
     yield
     gc.collect()
-    for loader in list(lc0_compat._running):
+    for loader in list(compat._running):
         loader.stop()
 
 
@@ -239,8 +241,8 @@ def test_anchors_before_and_after_the_start(config: Path, games: lc0_data.Manife
     reset = request(chunk_pool_request={"reset_chunk_anchor": True}).SerializeToString()
     ((_, data),) = loader.send_control_message(reset)
     assert isinstance(data, bytes)
-    ((_, pool),) = list(_control.fields(data))
-    assert dict(_control.fields(pool)) == {1: files[-1].encode(), 2: 1}  # type: ignore[arg-type]
+    ((_, pool),) = list(control.fields(data))
+    assert dict(control.fields(pool)) == {1: files[-1].encode(), 2: 1}  # type: ignore[arg-type]
     loader.stop()
     with pytest.raises(RuntimeError, match="stopped"):
         loader.send_control_message(query)
@@ -421,7 +423,7 @@ def test_metrics_in_their_messages(two: Path, games: lc0_data.Manifest) -> None:
     assert loader.get_bucket_metrics(-128, False) == (b"", 0.0)
     supervisor = loader._supervisor
     assert supervisor is not None
-    _control.stop(supervisor.socket_path, now=True)
+    control.stop(supervisor.socket_path, now=True)
     wait_until(lambda: supervisor.exit_status is not None, "its end")
     with pytest.raises(RuntimeError, match="the supervisor ended with"):
         loader.get_bucket_metrics(0, False)

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, wait_until
 from test_import_lc0 import DATA, small
 
-from ringfeed import _programs
+from ringfeed._core import programs
 
 CONFIG = """
 epochs: 0
@@ -170,7 +170,7 @@ def test_only_a_process_can_own_a_feed(
     config = tmp_path / "config.textproto"
     config.write_text(CONFIG.format(directory=games.directory))
     run = subprocess.run(
-        [str(_programs.find("ringfeed")), "run", str(config), "--owner-fd", descriptor],
+        [str(programs.find("ringfeed")), "run", str(config), "--owner-fd", descriptor],
         env=dict(os.environ, RINGFEED_SOCKET_DIR=str(tmp_path / "sockets")),
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -13,7 +13,7 @@ import numpy as np
 
 from fake_feed import FakeFeed, Layout
 
-from ringfeed import _control
+from ringfeed._core import control
 
 ROWS, WIDTH = 8, 8
 
@@ -130,11 +130,11 @@ def planner_says(
     epoch_batches: int | None = None,
 ) -> bytes:
     """A StageControlResponse of a planner."""
-    body = _control.bytes_field(1, error.encode()) if error else b""
+    body = control.bytes_field(1, error.encode()) if error else b""
     for field, number in enumerate(
         (epoch, batch, batches, generation, world, from_batch, sentences_left), 2
     ):
-        body += _control.number_field(field, number)
+        body += control.number_field(field, number)
     if epoch_batches is not None:
-        body += _control.number_field(11, epoch_batches)
-    return _control.bytes_field(30, body)
+        body += control.number_field(11, epoch_batches)
+    return control.bytes_field(30, body)

@@ -10,7 +10,7 @@ import socket
 import struct
 from pathlib import Path
 
-from ringfeed import _control
+from ringfeed._core import control
 
 PAGE = 4096  # a group's page stands behind the header of its segment
 NAMES = ("control", "feed_control", "group", "payload")  # the descriptors, in their order
@@ -28,22 +28,22 @@ def connect(path: Path) -> socket.socket:
 
 def ask(connection: socket.socket, body: int, message: bytes) -> tuple[bytes, list[int]]:
     """One request and its reply, with the descriptors that came."""
-    connection.send(_control.number_field(1, 1) + _control.bytes_field(body, message))
+    connection.send(control.number_field(1, 1) + control.bytes_field(body, message))
     reply, fds, _, _ = socket.recv_fds(connection, 1 << 16, 8)
     return reply, fds
 
 
 def attach_request(abi: int, layout: int, group: str, **numbers: int) -> bytes:
     request = (
-        _control.number_field(1, abi)
-        + _control.fixed64_field(3, layout)
-        + _control.number_field(4, os.getpid())
-        + _control.bytes_field(5, b"raw")
-        + _control.bytes_field(GROUP, group.encode())
+        control.number_field(1, abi)
+        + control.fixed64_field(3, layout)
+        + control.number_field(4, os.getpid())
+        + control.bytes_field(5, b"raw")
+        + control.bytes_field(GROUP, group.encode())
     )
     fields = {"policy": POLICY, "max_hold": MAX_HOLD, "rejoin_ms": REJOIN_MS}
     for name, value in numbers.items():
-        request += _control.number_field(fields[name], value)
+        request += control.number_field(fields[name], value)
     return request
 
 
@@ -65,9 +65,9 @@ class RawMember:
             self.connection, 2, attach_request(*versions(self.connection), group, **numbers)
         )
         assert len(fds) == len(NAMES), reply
-        attached = next(value for field, value in _control.fields(reply) if field == 4)
+        attached = next(value for field, value in control.fields(reply) if field == 4)
         assert isinstance(attached, bytes)
-        self.place = dict(_control.fields(attached))
+        self.place = dict(control.fields(attached))
         self.fds = dict(zip(NAMES, fds))
         self.memory = mmap.mmap(self.fds["group"], 2 * PAGE)
         self.epoch = self.get(16, "<Q")
@@ -86,10 +86,10 @@ class RawMember:
         feed_id, group, member = (self.place[field] for field in (4, 6, 7))
         assert isinstance(feed_id, bytes) and isinstance(group, int) and isinstance(member, int)
         request = (
-            _control.bytes_field(1, feed_id)
-            + _control.number_field(2, group)
-            + _control.number_field(3, member)
-            + _control.fixed64_field(4, self.epoch)
+            control.bytes_field(1, feed_id)
+            + control.number_field(2, group)
+            + control.number_field(3, member)
+            + control.fixed64_field(4, self.epoch)
         )
         ask(self.connection, 8, request)
 

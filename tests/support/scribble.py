@@ -19,7 +19,7 @@ import struct
 import sys
 
 import ringfeed
-from ringfeed import _control
+from ringfeed._core import control
 
 PAGE = 4096  # the page of the group stands behind the segment's header
 WORDS = 0x800  # claim words: state, tries, member (8 bits each), number of the batch
@@ -33,16 +33,16 @@ def group_page(feed: ringfeed.Feed, socket_path: str, group: str) -> mmap.mmap:
     abi = ctypes.c_uint32.from_address(header + ABI_OFFSET).value
     layout = ctypes.c_uint64.from_address(header + LAYOUT_OFFSET).value
     request = (
-        _control.number_field(1, abi)
+        control.number_field(1, abi)
         + bytes([3 << 3 | 1])
         + layout.to_bytes(8, "little")
-        + _control.number_field(4, os.getpid())
-        + _control.bytes_field(5, b"scribble")
-        + _control.bytes_field(6, group.encode())
+        + control.number_field(4, os.getpid())
+        + control.bytes_field(5, b"scribble")
+        + control.bytes_field(6, group.encode())
     )
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(socket_path)
-    connection.send(_control.number_field(1, 1) + _control.bytes_field(2, request))
+    connection.send(control.number_field(1, 1) + control.bytes_field(2, request))
     reply, fds, _, _ = socket.recv_fds(connection, 1 << 16, 8)
     if len(fds) != 4:
         raise SystemExit(f"no descriptors came: {reply!r}")

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ringfeed
-from ringfeed import _control
+from ringfeed._core import control
 
 ABI_OFFSET, LAYOUT_OFFSET = 8, 16  # of a segment's header
 
@@ -41,16 +41,16 @@ def descriptors(socket_path: str, header: int) -> dict[str, int]:
     abi = ctypes.c_uint32.from_address(header + ABI_OFFSET).value
     layout = ctypes.c_uint64.from_address(header + LAYOUT_OFFSET).value
     request = (
-        _control.number_field(1, abi)
+        control.number_field(1, abi)
         + bytes([3 << 3 | 1])
         + layout.to_bytes(8, "little")
-        + _control.number_field(4, os.getpid())
-        + _control.bytes_field(5, b"try_to_write")
-        + _control.bytes_field(6, b"harm")
+        + control.number_field(4, os.getpid())
+        + control.bytes_field(5, b"try_to_write")
+        + control.bytes_field(6, b"harm")
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(socket_path)
-        connection.send(_control.number_field(1, 1) + _control.bytes_field(2, request))
+        connection.send(control.number_field(1, 1) + control.bytes_field(2, request))
         reply, fds, _, _ = socket.recv_fds(connection, 1 << 16, 8)
     if len(fds) != 4:
         raise SystemExit(f"no descriptors came: {reply!r}")

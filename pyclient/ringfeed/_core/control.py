@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .errors import FeedDamaged, FeedIOError, FeedRefused
+from ..errors import FeedDamaged, FeedIOError, FeedRefused
 
 _STATUS = 4
 _STOP = 5

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import errors
+from .. import errors
 
 OK = 0
 TIMEOUT = 1
@@ -155,7 +155,7 @@ class _Stats(ctypes.Structure):
 def library_path() -> Path:
     """The shared library: $RINGFEED_LIBRARY, else the one in the package."""
     given = os.environ.get("RINGFEED_LIBRARY")
-    return Path(given) if given else Path(__file__).parent / "lib" / "libringfeed.so"
+    return Path(given) if given else Path(__file__).parents[1] / "lib" / "libringfeed.so"
 
 
 def _load() -> ctypes.CDLL:

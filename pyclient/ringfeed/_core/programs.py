@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .errors import RingfeedError
+from ..errors import RingfeedError
 
 
 def _is_binary(program: Path) -> bool:
@@ -25,7 +25,7 @@ def find(name: str) -> Path:
     """
     given = os.environ.get("RINGFEED_BIN_DIR")
     places = [Path(given)] if given else []
-    places.append(Path(__file__).parent / "bin")
+    places.append(Path(__file__).parents[1] / "bin")
     for place in places:
         program = place / name
         if os.access(program, os.X_OK):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import InvalidRequest
+from ..errors import InvalidRequest
 
 VERSION = 1
 # Claims have 40 bits for the number of a batch (shm/include/ringfeed/shm/claim.h).

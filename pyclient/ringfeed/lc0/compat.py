@@ -40,8 +40,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _control, _lc0_metrics, _native, _programs
-from .errors import (
+from .._core import control, native, programs
+from ..errors import (
     FeedDetached,
     FeedEnd,
     FeedRefused,
@@ -50,8 +50,9 @@ from .errors import (
     InvalidConfiguration,
     RingfeedError,
 )
-from .feed import Feed, _attach, choice
-from .loader import _FEED, _Supervisor
+from ..feed import Feed, _attach, choice
+from ..loader import _FEED, _Supervisor
+from . import metrics as lc0_metrics
 
 __all__ = ["DataLoader", "TensorBase", "install", "make_dataloader"]
 
@@ -98,7 +99,7 @@ class DataLoader:
         Raises:
             RuntimeError: The configuration is wrong; the text is all that is.
         """
-        choice("view", view, _native.VIEWS)
+        choice("view", view, native.VIEWS)
         self._view = view
         self._raw_planes = _raw_planes if as_lczero_training is None else as_lczero_training
         self._given: list[Any] = []
@@ -297,7 +298,7 @@ class DataLoader:
             raise RuntimeError("the loader has been stopped")
         message = request if hasattr(request, "DESCRIPTOR") else _serialized(request)
         try:
-            return _control.pass_on(supervisor.socket_path, message, None)
+            return control.pass_on(supervisor.socket_path, message, None)
         except FeedRefused as error:
             if "is for a stage of kind" in str(error) or "message is empty" in str(error):
                 return []  # for no stage that the feed has: there nobody answers then
@@ -355,7 +356,7 @@ class DataLoader:
         if supervisor is None:  # nobody answers yet, or any more
             return b"", 0.0
         try:
-            return _lc0_metrics.of_last(seconds, _control.metrics(supervisor.socket_path))
+            return lc0_metrics.of_last(seconds, control.metrics(supervisor.socket_path))
         except RingfeedError as error:
             if self._supervisor is None:
                 return b"", 0.0
@@ -364,8 +365,8 @@ class DataLoader:
 
     def _answer_before_start(self, request: Any) -> list[tuple[str, Any]]:
         found = [
-            dict(_control.fields(value))
-            for number, value in _control.fields(_serialized(request))
+            dict(control.fields(value))
+            for number, value in control.fields(_serialized(request))
             if number == _POOL_REQUEST and isinstance(value, bytes)
         ]
         if not found:
@@ -375,11 +376,11 @@ class DataLoader:
         anchor = asked.get(_SET_ANCHOR)
         if not asked.get(_RESET_ANCHOR) and isinstance(anchor, bytes):
             self._anchor = anchor.decode()
-        answer = _control.bytes_field(_ANCHOR, (self._anchor or "").encode())
-        answer += _control.number_field(_SINCE_ANCHOR, 0)
-        response = _control.bytes_field(_POOL_RESPONSE, answer)
+        answer = control.bytes_field(_ANCHOR, (self._anchor or "").encode())
+        answer += control.number_field(_SINCE_ANCHOR, 0)
+        response = control.bytes_field(_POOL_RESPONSE, answer)
         made = (
-            _control._response_to(request, response) if hasattr(request, "DESCRIPTOR") else response
+            control._response_to(request, response) if hasattr(request, "DESCRIPTOR") else response
         )
         return [(name, made) for name in _pools(self.config)]
 
@@ -430,7 +431,7 @@ def install(*names: str) -> None:
     Raises:
         ImportError: A name has been imported already, and is another module.
     """
-    own = sys.modules["ringfeed.lc0_compat"]
+    own = importlib.import_module("ringfeed.lc0_compat")
     for name in names:
         there = sys.modules.get(name, own)
         if there is not own:
@@ -503,7 +504,7 @@ def _convert(given: list[Any]) -> tuple[str, list[str]]:
             file = Path(directory, f"config{number}.binpb")
             file.write_bytes(_serialized(config))
             files.append(str(file))
-        words = [str(_programs.find("ringfeed")), "import-lc0", files[0]]
+        words = [str(programs.find("ringfeed")), "import-lc0", files[0]]
         for added in files[1:]:
             words += ["--add", added]
         run = subprocess.run(
@@ -592,8 +593,3 @@ def _main(arguments: Sequence[str]) -> None:
     else:
         sys.path[0] = str(Path(command[0]).resolve().parent)
         runpy.run_path(command[0], run_name="__main__")
-
-
-if __name__ == "__main__":
-    # Of the module by its own name: this one is another, whose loaders nobody would know.
-    importlib.import_module("ringfeed.lc0_compat")._main(sys.argv[1:])

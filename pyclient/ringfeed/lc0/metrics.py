@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _control
+from .._core import control
 
 # Fields that are declared `gauge` in proto/metrics.proto, each with the one that has its capacity.
 GAUGES = {
@@ -88,7 +88,7 @@ def _metrics(metrics: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
     out, before = b"", None
     both = zip(metrics.get("stage_metrics", ()), total.get("stage_metrics", ()), strict=True)
     for stage, ever in both:
-        out += _control.bytes_field(1, _stage(stage, ever, before))
+        out += control.bytes_field(1, _stage(stage, ever, before))
         before = stage
     return out
 
@@ -100,11 +100,11 @@ def _stage(
     kind, own = _own(stage)
     out = _text(_NAME, stage["name"])
     for load in own["loads"]:
-        out += _control.bytes_field(_LOAD, _load(load, kind))
+        out += control.bytes_field(_LOAD, _load(load, kind))
     for queue in stage["output_queue_metrics"]:
         # Others lie inside the stage.
         if kind == "chunk_source_splitter" or queue["name"] == "output":
-            out += _control.bytes_field(_QUEUE, _queue(queue))
+            out += control.bytes_field(_QUEUE, _queue(queue))
     ever, counts = _counts(total), _counts(stage)
     if kind == "shuffling_chunk_pool":
         counts.update(dict.fromkeys(_OF_EVERY_POOL, 0))
@@ -113,9 +113,9 @@ def _stage(
         counts[_FAILED] = _refused(stage) + _refused(before if _validates(before) else None)
     for name, count in counts.items():
         if not name.startswith(_WEIGHT) and (ever[name] or name in always):
-            out += _named(_COUNT, name, _control.number_field(2, count))
+            out += _named(_COUNT, name, control.number_field(2, count))
     if counts[_WEIGHT_SAMPLES]:
-        out += _control.bytes_field(_STATISTICS, _weight(own))
+        out += control.bytes_field(_STATISTICS, _weight(own))
     if "anchor" in own:
         out += _text(_ANCHOR, own["anchor"])
     for name, capacity_name in GAUGES.items():
@@ -123,12 +123,12 @@ def _stage(
         if not shown or name.startswith(_WEIGHT):
             continue
         if own.get(name) or (name in own and name in _ALWAYS):
-            value = _control.number_field(2, own[name])
+            value = control.number_field(2, own[name])
             if capacity_name in own:
                 capacity = own[capacity_name]
                 if capacity_name.endswith("_per_thread"):
                     capacity *= own["loads"][0]["lanes"]
-                value += _control.number_field(3, capacity)
+                value += control.number_field(3, capacity)
             out += _named(_GAUGE, shown, value)
     return out
 
@@ -151,10 +151,10 @@ def _weight(own: Mapping[str, Any]) -> bytes:
         value: int = own[f"{_WEIGHT}_{which}{_MILLIONTHS}"]
         return value / 1e6
 
-    out = _text(1, _WEIGHT) + _control.double_field(2, weight("min"))
-    out += _control.double_field(3, weight("max")) + _control.double_field(4, weight("sum"))
-    out += _control.number_field(5, own[_WEIGHT_SAMPLES])
-    return out + _control.double_field(6, weight("latest"))
+    out = _text(1, _WEIGHT) + control.double_field(2, weight("min"))
+    out += control.double_field(3, weight("max")) + control.double_field(4, weight("sum"))
+    out += control.number_field(5, own[_WEIGHT_SAMPLES])
+    return out + control.double_field(6, weight("latest"))
 
 
 def _own(stage: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -183,26 +183,26 @@ def _load(load: Mapping[str, Any], kind: str) -> bytes:
     name = load["name"]
     if kind == "shuffling_chunk_pool":
         name = _LOADS_OF_POOLS.get(name, name)
-    seconds = _control.double_field(2, busy) + _control.double_field(3, busy + asleep)
+    seconds = control.double_field(2, busy) + control.double_field(3, busy + asleep)
     return _text(1, name) + seconds
 
 
 def _queue(queue: Mapping[str, Any]) -> bytes:
     out = _text(1, queue["name"])
     for field, name in enumerate(("put_count", "get_count", "drop_count"), 2):
-        out += _control.number_field(field, queue[name])
+        out += control.number_field(field, queue[name])
     seen = queue["fullness"]
     if seen["count"]:
         sum_ = round(seen["mean"] * seen["count"])
         numbers = (seen["min"], seen["max"], sum_, seen["count"], seen["latest"])
-        fullness = (_control.number_field(field, value) for field, value in enumerate(numbers, 1))
-        out += _control.bytes_field(5, b"".join(fullness))
-    return out + _control.number_field(6, queue["capacity"])
+        fullness = (control.number_field(field, value) for field, value in enumerate(numbers, 1))
+        out += control.bytes_field(5, b"".join(fullness))
+    return out + control.number_field(6, queue["capacity"])
 
 
 def _named(field: int, name: str, rest: bytes) -> bytes:
-    return _control.bytes_field(field, _text(1, name) + rest)
+    return control.bytes_field(field, _text(1, name) + rest)
 
 
 def _text(field: int, text: str) -> bytes:
-    return _control.bytes_field(field, text.encode())
+    return control.bytes_field(field, text.encode())

@@ -1,310 +1,20 @@
-"""A feed for PyTorch: a loader for training loops, a dataset for DataLoader, tensors over a batch.
-
-    from ringfeed.torch import FeedLoader
-
-    with FeedLoader("lc0", group="run-a", device="cuda", pin=True) as loader:
-        for batch in loader:                 # name -> tensor on the device
-            step(batch["planes"], batch["policy"], batch["values"])
-
-Under torchrun (or any launcher that sets RANK and WORLD_SIZE) each process attaches to a ranked
-group by itself and gets its own share of the batches.
-"""
+"""A loader for training loops and a dataset for PyTorch's DataLoader."""
 
 from __future__ import annotations
 
 import os
-import warnings
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
-import numpy as np
+import torch
+import torch.utils.data
 
-try:
-    import torch
-    import torch.distributed
-    import torch.utils.data
-    from torch.utils.dlpack import from_dlpack
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise ImportError(
-        "ringfeed.torch needs PyTorch, which is not installed here: `pip install torch` (see "
-        "https://pytorch.org/get-started for builds with CUDA); NumPy arrays need nothing more"
-    ) from error
-
-from . import _native, _states
-from ._transfers import Event, Transfers
-from .batch import Batch
-from .errors import FeedEnd, FeedIOError, InvalidRequest
-from .feed import Feed, attach
-
-__all__ = [
-    "FeedDataset",
-    "FeedLoader",
-    "expand_planes",
-    "expand_policy",
-    "rank_and_world",
-    "widen_tokens",
-]
-
-Tensors = dict[str, torch.Tensor]
-
-# cudaHostRegisterReadOnly: without it memory that is mapped read-only cannot be registered on most
-# systems.
-_READ_ONLY = 8
-
-
-# ---- tensors over one batch ----
-
-
-def tensors(batch: Batch, copy: bool | None) -> Tensors:
-    """See Batch.torch()."""
-    if copy is None:
-        copy = batch.view == "readonly"
-    if not copy and batch.view == "readonly":
-        raise InvalidRequest(
-            f"batch {batch.seq} is read-only memory, PyTorch has no read-only tensors, and an "
-            'operation in place would end this process: attach with view="private" to share '
-            "memory that may be written, or let torch() copy"
-        )
-    return {
-        name: _typed(torch.from_numpy(array.copy() if copy else array), element)
-        for name, array, element in _arrays(batch)
-    }
-
-
-def _arrays(batch: Batch) -> Iterator[tuple[str, np.ndarray, str]]:
-    """Name, array and type of the elements; the bits of what PyTorch does not take from NumPy."""
-    for name in batch:
-        array = batch[name]
-        element = batch._schema[name].element
-        yield name, array.view(np.int16) if element == "bfloat16" else array, element
-
-
-def _typed(tensor: torch.Tensor, element: str) -> torch.Tensor:
-    return tensor.view(torch.bfloat16) if element == "bfloat16" else tensor
-
-
-def to_device(
-    batch: Batch, device: str | int | torch.device, non_blocking: bool, transfers: Transfers
-) -> Tensors:
-    """See Batch.to()."""
-    place = torch.device(device)
-    # Of other devices it is not known when they have read.
-    asynchronous = non_blocking and place.type == "cuda"
-    # Tensors that look writable and are not: they do not leave this function.
-    sources = {
-        name: _typed(from_dlpack(array), element) for name, array, element in _arrays(batch)
-    }
-    try:
-        return {name: _copied(source, place, asynchronous) for name, source in sources.items()}
-    finally:
-        # Also when one of them fails: those before it are under way.
-        if asynchronous:
-            transfers.add(_reached(place), tuple(sources.values()))
-
-
-def _copied(source: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
-    return source.to(device, non_blocking=non_blocking, copy=True)
-
-
-def _reached(device: torch.device) -> Event:
-    """An event that comes when the device has done what it has been asked for until now."""
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event
-
-
-# ---- compact tensors of the Lc0 pipeline, on the device ----
-
-
-def expand_planes(bits: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Input planes from their bits (``planes: PLANES_BITS``), on the device of ``bits``.
-
-    The same numbers as the feed's own planes have, of float32 rounded to ``dtype``.
-
-    Args:
-        bits: uint64 (or int64) [rows, 112], as the feed gives them.
-        dtype: Of the planes.
-    Returns:
-        [rows, 112, 8, 8]: rank 1 to 8 of the mover's view, file a to h.
-    Raises:
-        ValueError: Another shape or dtype.
-    """
-    if bits.ndim != 2 or bits.shape[1] != 112 or bits.dtype not in (torch.uint64, torch.int64):
-        raise ValueError(
-            f"expand_planes takes uint64 [rows, 112], not {bits.dtype} {list(bits.shape)}"
-        )
-    words = bits.contiguous().view(torch.int64)
-    ranks = words.view(torch.uint8).reshape(len(bits), 112, 8, 1)
-    # File a is the highest bit of a rank.
-    files = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
-    planes = ((ranks >> files) & 1).to(dtype)
-    # The plane of the 50-move rule: a float32 in the lower half of its word.
-    rule50 = words[:, 109].contiguous().view(torch.float32)[::2]
-    planes[:, 109] = rule50.to(dtype)[:, None, None]
-    return planes
-
-
-def expand_policy(
-    indices: torch.Tensor, values: torch.Tensor, filler: torch.Tensor
-) -> torch.Tensor:
-    """The policy from its entries (``policy: POLICY_SPARSE``), on the device of ``values``.
-
-    Args:
-        indices: int16 [rows, entries]: moves 0 to 1857, 1858 behind the last one.
-        values: float32 [rows, entries].
-        filler: float32 [rows]: what a move has that is not listed.
-    Returns:
-        [rows, 1858], the dtype of ``values``: bit for bit what the feed's float32 policy has.
-    """
-    dense = filler.to(values.dtype)[:, None].repeat(1, 1859)
-    return dense.scatter_(1, indices.long(), values)[:, :1858]
-
-
-# What `compact: true` makes of the arrays that are int64 without it.
-_COMPACT = {
-    "input_ids": torch.int16,
-    "board_target_ids": torch.int8,
-    "move_target_ids": torch.int16,
-    "block_id": torch.int16,
-    "variation_epoch": torch.int32,
-}
-
-
-def widen_tokens(batch: Mapping[str, torch.Tensor]) -> Tensors:
-    """A batch of tokens (``compact: true``) with the types that it has without ``compact``, on its
-    device.
-
-    The same numbers as the feed's own int64 arrays have.
-
-    Args:
-        batch: Name to tensor, L places a row, as the feed gives them:
-            input_ids         int16  [rows, L]
-            board_target_ids  int8   [rows, L]  -100: no target
-            move_target_ids   int16  [rows, L]  -100: no target
-            block_id          int16  [rows, L]
-            variation_epoch   int32  [rows]     of feeds with variations
-            and any others. One that is int64 already stays the same tensor.
-    Returns:
-        A new dictionary in the order of ``batch``: these as int64, in memory of their own, the
-        others (masks, values, lineage) the same tensors.
-    Raises:
-        ValueError: There is no input_ids, or one of these has another dtype.
-    """
-    if "input_ids" not in batch:
-        raise ValueError(f"widen_tokens takes a batch of tokens; this one has {list(batch)}")
-    wide = {}
-    for name, tensor in batch.items():
-        compact = _COMPACT.get(name, tensor.dtype)
-        if tensor.dtype not in (compact, torch.int64):
-            raise ValueError(f"widen_tokens takes {name} as {compact}, not {tensor.dtype}")
-        wide[name] = tensor.long() if name in _COMPACT else tensor
-    return wide
-
-
-# ---- pinned memory ----
-
-
-def pin(feed: Feed, handle: _native.Handle, transfers: Transfers) -> Callable[[], object]:
-    """See Feed.pin(); returns what undoes it. It is also undone when the feed object is gone."""
-    if feed.view != "readonly":
-        raise InvalidRequest(
-            f"feed {feed.name}: pin() needs view='readonly', not {feed.view!r}: "
-            + (
-                "registered pages of a private view are copies that do not change with the feed"
-                if feed.view == "private"
-                else "copies do not lie in the feed's memory"
-            )
-        )
-    address, size = handle.payload()
-    if not torch.cuda.is_available():
-        raise InvalidRequest(
-            f"feed {feed.name}: pin() needs a CUDA device, and PyTorch sees none: leave pin() out "
-            "on this machine"
-        )
-    runtime = torch.cuda.cudart()
-    refused = int(runtime.cudaHostRegister(address, size, _READ_ONLY))
-    if refused:
-        _forget_last_cuda_error()
-        status = int(runtime.cudaHostRegister(address, size, 0))
-        if status:
-            _forget_last_cuda_error()
-            raise FeedIOError(
-                f"feed {feed.name}: CUDA does not register its {size} bytes: error {refused} as "
-                f"read-only memory, error {status} without that: go on without pin(), copies then "
-                "go through memory of the driver"
-            )
-        warnings.warn(
-            f"feed {feed.name}: CUDA refuses to register memory as read-only (error {refused}); "
-            "it is registered without that",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    # The handle is kept by this until it has run: the memory stays mapped as long as it is
-    # registered. CUDA would take whatever is mapped there next for registered memory.
-    return weakref.finalize(feed, _unpin, runtime, address, handle, transfers, os.getpid())
-
-
-def _unpin(
-    runtime: Any, address: int, handle: _native.Handle, transfers: Transfers, pid: int
-) -> None:
-    if os.getpid() != pid:
-        return  # a forked child has no part in its parent's device
-    transfers.wait()
-    status = int(runtime.cudaHostUnregister(address))
-    if status:
-        warnings.warn(f"CUDA does not unregister a feed's memory: error {status}", RuntimeWarning)
-
-
-def _forget_last_cuda_error() -> None:
-    """A refused call leaves its error where PyTorch's next kernel finds it: let one find it now."""
-    try:
-        torch.zeros(1, device="cuda")
-    except RuntimeError:
-        pass
-
-
-# ---- ranks ----
-
-
-def rank_and_world() -> tuple[int, int] | None:
-    """Rank of this process and number of ranks; None outside of distributed training.
-
-    From torch.distributed if a process group has been made, else from RANK and WORLD_SIZE, which
-    launchers set.
-    Raises:
-        InvalidRequest: Only one of them is set, or they are no numbers.
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-    if not any(given.values()):
-        return None
-    try:
-        rank, world = (int(given[name] or "") for name in ("RANK", "WORLD_SIZE"))
-    except ValueError:
-        said = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise InvalidRequest(
-            f"the launcher's environment has {said}: set both to numbers or none, or give rank "
-            "and world, or ranked=False for a shared group"
-        ) from None
-    return rank, world
-
-
-def told_by_rank_0(text: str) -> str | None:
-    """What rank 0 of the process group gives to this call, which every process makes.
-
-    None: there is no process group.
-    """
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return None
-    box: list[str] = [text]
-    torch.distributed.broadcast_object_list(box, src=0)
-    return box[0]
+from .._core import states
+from .._core.torch_bridge import Tensors, rank_and_world
+from ..errors import FeedEnd, InvalidRequest
+from ..feed import Feed, attach
 
 
 def _attached(feed: str | Feed, group: str, ranked: bool | None, options: dict[str, Any]) -> Feed:
@@ -346,9 +56,6 @@ def _current(device: torch.device | None) -> AbstractContextManager[Any]:
     if device is None or device.index is None:
         return nullcontext()
     return torch.cuda.device(device)
-
-
-# ---- what training loops take ----
 
 
 class FeedDataset(torch.utils.data.IterableDataset[Tensors]):
@@ -541,7 +248,7 @@ class FeedLoader:
                 f"{type(state).__name__}"
             )
         where = f"feed {self.feed.name}, group {self.feed.group}"
-        at, epoch = (_states.number(state, key, where) for key in ("at", "epoch"))
+        at, epoch = (states.number(state, key, where) for key in ("at", "epoch"))
         self.feed.load_state_dict(state)
         self._at = at
         self._resumed = True

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[3]
 DATA = TESTS / "data" / "chess"
 sys.path.insert(0, str(TESTS / "support"))
 

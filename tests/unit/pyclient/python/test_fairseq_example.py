@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[3]
 EXAMPLE = TESTS.parent / "docs" / "examples" / "fairseq_train.py"
 sys.path.insert(0, str(EXAMPLE.parent))
 

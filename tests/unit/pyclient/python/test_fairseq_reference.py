@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(TESTS / "support"))
 
 import fairseq_data  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
 
 from fake_bitext import Plan, epoch, layout, planner_says, publish  # noqa: E402
 from fake_feed import FakeFeed, MakeFeed, make_feed  # noqa: E402, F401
@@ -25,8 +25,11 @@ PLAIN = layout()
 @pytest.fixture(autouse=True)
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "ringfeed.torch", raising=False)
+    for name in [name for name in sys.modules if name.startswith("ringfeed.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "ringfeed._core.torch_bridge", raising=False)
     monkeypatch.delattr(ringfeed, "torch", raising=False)
+    monkeypatch.delattr(ringfeed._core, "torch_bridge", raising=False)
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_a_place_beyond_the_epoch_is_refused(fake: FakeFeed, iterations: int) ->
 def test_a_plan_is_not_waited_for_for_ever(
     fake: FakeFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fairseq, "_PLAN_S", 0.0)
+    monkeypatch.setattr(fairseq.state, "_PLAN_S", 0.0)
     state = {"version": 2, "epoch": 1, "iterations_in_epoch": 2, "shuffle": True}
     for _ in range(2):
         fake.answer(("plan", planner_says()))

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringfeed import _control, _lc0_metrics, lc0_compat
+from ringfeed import lc0_compat
+from ringfeed._core import control
+from ringfeed.lc0 import compat, metrics
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 CONFIG = """feed: "x"
 
@@ -57,7 +59,7 @@ feed_output {
 
 def answer_bytes(anchor: bytes) -> bytes:
     """A pool's answer before there are chunks."""
-    return _control.bytes_field(1, anchor) + _control.number_field(2, 0)
+    return control.bytes_field(1, anchor) + control.number_field(2, 0)
 
 
 class Message:
@@ -73,7 +75,7 @@ class Message:
 @pytest.fixture
 def make_loader(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(text: str, **options: bool) -> lc0_compat.DataLoader:
-        monkeypatch.setattr(lc0_compat, "_convert", lambda given: (text, ["a note"]))
+        monkeypatch.setattr(compat, "_convert", lambda given: (text, ["a note"]))
         return lc0_compat.DataLoader(b"", **options)
 
     return make
@@ -89,18 +91,18 @@ def test_outputs_by_alias(make_loader: Any) -> None:
 
 def test_an_anchor_goes_into_every_pool(make_loader: Any) -> None:
     loader = make_loader(CONFIG)
-    pool_request = _control.bytes_field(2, 'file "1".tar'.encode())
-    answers = loader.send_control_message(Message(_control.bytes_field(1, pool_request)))
+    pool_request = control.bytes_field(2, 'file "1".tar'.encode())
+    answers = loader.send_control_message(Message(control.bytes_field(1, pool_request)))
     assert [name for name, _ in answers] == ["a-pool", "b"]
-    ((number, answer),) = _control.fields(answers[0][1])
+    ((number, answer),) = control.fields(answers[0][1])
     assert isinstance(answer, bytes)
-    assert number == 1 and dict(_control.fields(answer)) == {1: b'file "1".tar', 2: 0}
-    text = lc0_compat._with_anchor(loader.config, 'file "1".tar')
+    assert number == 1 and dict(control.fields(answer)) == {1: b'file "1".tar', 2: 0}
+    text = compat._with_anchor(loader.config, 'file "1".tar')
     assert text.count('  shuffling_chunk_pool {\n    chunk_anchor: "file \\"1\\".tar"\n') == 2
     # A reset before there is a file that it could take leaves it, as does a query.
-    for request in (_control.number_field(1, 1), b""):
-        answers = loader.send_control_message(_control.bytes_field(1, request))
-        assert answers[1] == ("b", _control.bytes_field(1, answer_bytes(b'file "1".tar')))
+    for request in (control.number_field(1, 1), b""):
+        answers = loader.send_control_message(control.bytes_field(1, request))
+        assert answers[1] == ("b", control.bytes_field(1, answer_bytes(b'file "1".tar')))
 
 
 def test_a_tensor_says_what_it_is() -> None:
@@ -179,7 +181,7 @@ def test_planes_as_there_are_asked_for_in_every_tensor_generator(
     line = "  tensor_generator {\n    as_lczero_training: true\n"
     assert line not in make_loader(CONFIG).config
     assert make_loader(CONFIG, as_lczero_training=True).config.count(line) == 1
-    monkeypatch.setattr(lc0_compat, "_raw_planes", True)
+    monkeypatch.setattr(compat, "_raw_planes", True)
     assert line in make_loader(CONFIG).config
     assert line not in make_loader(CONFIG, as_lczero_training=False).config
 
@@ -241,13 +243,13 @@ def reply(total: dict[str, Any], recent: dict[str, Any]) -> dict[str, Any]:
 
 def message(data: int | bytes) -> dict[int, Any]:
     assert isinstance(data, bytes)
-    return dict(_control.fields(data))
+    return dict(control.fields(data))
 
 
 def named(metrics: bytes, field: int) -> dict[str, dict[int, Any]]:
     """Metrics of one kind of the only stage, by their names."""
     stage_of = message(metrics)[1]
-    found = [message(value) for number, value in _control.fields(stage_of) if number == field]
+    found = [message(value) for number, value in control.fields(stage_of) if number == field]
     return {entry.pop(1).decode(): entry for entry in found}
 
 
@@ -257,7 +259,7 @@ def double(bits: int) -> float:
 
 def test_metrics_have_their_fields_and_names() -> None:
     rejected = {"hanse_rejected": 3, "weighted_rejected": 4, "store_hits": 1}
-    data, seconds = _lc0_metrics.of_last(math.inf, reply(stage(80, **rejected), stage(8)))
+    data, seconds = metrics.of_last(math.inf, reply(stage(80, **rejected), stage(8)))
     assert seconds == 33.5
     stage_of = message(message(data)[1])
     assert (stage_of[1], stage_of[9]) == (b"a-pool", b"b.tar")
@@ -278,12 +280,12 @@ def test_metrics_have_their_fields_and_names() -> None:
 def test_what_they_show_is_there_at_0_too() -> None:
     zero = dict.fromkeys(("hanse_rejected", "weights_known", "chunks_weighed", "reshuffles"), 0)
     store = {"store_hits": 0, "store_misses": 0}
-    data, _ = _lc0_metrics.of_last(math.inf, reply(stage(8, **zero, **store), stage(8)))
+    data, _ = metrics.of_last(math.inf, reply(stage(8, **zero, **store), stage(8)))
     shown = {"hanse_rejected", "hanse_cache_hits", "hanse_cache_misses", "reshuffles", "dropped"}
     shown |= {"draws", "new"}
     assert set(named(data, 5)) == shown
     with_store = stage(8, **zero, **store, store_capacity_bytes=1 << 24)
-    data, _ = _lc0_metrics.of_last(math.inf, reply(with_store, stage(8)))
+    data, _ = metrics.of_last(math.inf, reply(with_store, stage(8)))
     assert set(named(data, 5)) == shown | {"cache_hits", "cache_misses"}
     # A rescorer of theirs is a validator and a rescorer here.
     base = {key: stage(8)[key] for key in ("output_queue_metrics",)}
@@ -301,10 +303,10 @@ def test_what_they_show_is_there_at_0_too() -> None:
     }
     for stages, failed in (((validator, rescorer), 7), ((rescorer,), 4)):
         both = {"stage_metrics": list(stages)}
-        data, _ = _lc0_metrics.of_last(math.inf, {**reply(rescorer, rescorer), "total": both})
-        *_, (_, last) = _control.fields(data)
+        data, _ = metrics.of_last(math.inf, {**reply(rescorer, rescorer), "total": both})
+        *_, (_, last) = control.fields(data)
         assert isinstance(last, bytes)
-        assert named(_control.bytes_field(1, last), 5)["failed_rescores"] == {2: failed}
+        assert named(control.bytes_field(1, last), 5)["failed_rescores"] == {2: failed}
 
 
 def test_weights_of_chunks_are_statistics() -> None:
@@ -314,20 +316,20 @@ def test_weights_of_chunks_are_statistics() -> None:
         **{"chunk_weight_sum_millionths": 10_500_000, "chunk_weight_min_millionths": 250_000},
         **{"chunk_weight_max_millionths": 6_000_000, "chunk_weight_latest_millionths": 1_000_000},
     }
-    data, _ = _lc0_metrics.of_last(math.inf, reply(stage(80, **weights), stage(8)))
+    data, _ = metrics.of_last(math.inf, reply(stage(80, **weights), stage(8)))
     weight = named(data, 12)["chunk_weight"]
     assert weight.pop(5) == 4
     assert [double(weight[field]) for field in (2, 3, 4, 6)] == [0.25, 6.0, 10.5, 1.0]
     assert named(data, 5)["hanse_cache_hits"] == {2: 3}
     assert not any("weight" in name for name in (*named(data, 5), *named(data, 11)))
-    data, _ = _lc0_metrics.of_last(math.inf, reply(stage(80, chunk_weights=0), stage(8)))
+    data, _ = metrics.of_last(math.inf, reply(stage(80, chunk_weights=0), stage(8)))
     assert named(data, 12) == {}, "none has been weighed"
 
 
 def test_metrics_of_a_time_are_the_smallest_window_that_covers_it() -> None:
     recent = reply(stage(80, reshuffles=1), stage(8, reshuffles=0))
     for asked, seconds in ((0.25, 1.02), (1, 1.02), (2, 10.1), (16, 33.0), (64, 33.0), (128, 33.5)):
-        data, covered = _lc0_metrics.of_last(asked, recent)
+        data, covered = metrics.of_last(asked, recent)
         assert covered == seconds
         counts = {name: entry[2] for name, entry in named(data, 5).items()}
         # What was counted once is there, also if it was not of late.
@@ -336,7 +338,7 @@ def test_metrics_of_a_time_are_the_smallest_window_that_covers_it() -> None:
         ever = {**always, "draws": 80, "reshuffles": 1, "new": 40}
         assert counts == (ever if asked == 128 else late), asked
     # Before the supervisor's first look.
-    assert _lc0_metrics.of_last(1, {"uptime_ms": 20, "windows": []}) == (b"", 0.02)
+    assert metrics.of_last(1, {"uptime_ms": 20, "windows": []}) == (b"", 0.02)
 
 
 def test_gauges_are_those_that_are_declared() -> None:
@@ -350,7 +352,7 @@ def test_gauges_are_those_that_are_declared() -> None:
     assert len(messages) == text.count("\nmessage ") + 1 - len(others)
     fields = re.findall(r"optional uint64 (\w+) = \d+([^;]*);", "".join(messages))
     declared = {name for name, options in fields if "gauge: true" in options}
-    assert declared == set(_lc0_metrics.GAUGES) | _lc0_metrics.CAPACITIES
+    assert declared == set(metrics.GAUGES) | metrics.CAPACITIES
 
 
 def test_there_are_no_metrics_before_the_start(make_loader: Any) -> None:

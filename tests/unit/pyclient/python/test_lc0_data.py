@@ -19,7 +19,7 @@ import chess
 import numpy as np
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(TESTS / "support"))
 
 import lc0_data  # noqa: E402

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(TESTS / "support"))
 
 import lc0_reference as reference  # noqa: E402

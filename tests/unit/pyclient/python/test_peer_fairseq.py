@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(TESTS / "support"))
 sys.path.insert(0, str(TESTS / "bench"))
 

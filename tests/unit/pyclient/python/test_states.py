@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
 
 from fake_feed import MakeFeed, make_feed, rows_of  # noqa: E402, F401
 

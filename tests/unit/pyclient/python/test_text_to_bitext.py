@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(TESTS.parent / "scripts"))
 
 import text_to_bitext  # noqa: E402

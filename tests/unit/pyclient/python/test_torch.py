@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
 
 from compact_tokens import compact_batch, wide_batch  # noqa: E402
 from fake_feed import (  # noqa: E402, F401
@@ -46,7 +46,8 @@ import torch.utils.data  # noqa: E402
 
 import ringfeed  # noqa: E402
 import ringfeed.torch as bridge  # noqa: E402
-from ringfeed import _states  # noqa: E402
+from ringfeed._core import torch_bridge  # noqa: E402
+from ringfeed._core import states  # noqa: E402
 from ringfeed.torch import FeedDataset, FeedLoader  # noqa: E402
 
 # As PATIENCE_S, for programs that import PyTorch, which takes a while on a busy machine.
@@ -232,8 +233,8 @@ class Gpu:
         self.events: list[Event] = []
         self.copies: list[tuple[torch.device, bool]] = []
         self.full_after: int | None = None
-        monkeypatch.setattr(bridge, "_copied", self.copied)
-        monkeypatch.setattr(bridge, "_reached", self.reached)
+        monkeypatch.setattr(torch_bridge, "_copied", self.copied)
+        monkeypatch.setattr(torch_bridge, "_reached", self.reached)
 
     def copied(self, source: Any, device: Any, non_blocking: bool) -> Any:
         if self.full_after is not None and len(self.copies) == self.full_after:
@@ -398,7 +399,7 @@ def make_runtime(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> MakeRuntime:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
         monkeypatch.setattr(
-            bridge, "_forget_last_cuda_error", lambda: gpu.log.append("forget the error")
+            torch_bridge, "_forget_last_cuda_error", lambda: gpu.log.append("forget the error")
         )
         return runtime
 
@@ -760,7 +761,7 @@ def test_of_several_devices_a_rank_takes_its_own(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     if local is not None:
         monkeypatch.setenv("LOCAL_RANK", local)
-    assert bridge._own_device(asked) == (None if got is None else torch.device(got))
+    assert bridge.loader._own_device(asked) == (None if got is None else torch.device(got))
 
 
 # ---- positions ----
@@ -891,7 +892,7 @@ def test_what_comes_before_a_position_ahead_of_the_group_is_passed_over(
     with loader_of(fake) as loader:
         state = loader.state_dict()
         # Of a trainer that had come further, before the feed was resumed from an earlier snapshot.
-        loader.load_state_dict(_states.sealed({**state, "last": 7, "next": 8}))
+        loader.load_state_dict(states.sealed({**state, "last": 7, "next": 8}))
         assert ids(loader) == [8, 9, 10]
 
 

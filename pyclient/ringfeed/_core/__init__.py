@@ -1,0 +1,1 @@
+"""What the public modules rest on; nothing in here is for users."""

@@ -1,0 +1,30 @@
+"""A feed of translation batches for fairseq's trainer: epochs, samples, states, weights.
+
+    feed = ringfeed.attach("mt", group="run-a", rank=rank, world=world, view="private")
+    epochs = EpochIterator(feed)
+    while epochs.next_epoch_idx <= max_epoch:
+        updates = GroupedIterator(epochs.next_epoch_itr(), update_freq)
+        for samples in updates:              # fairseq's samples: dictionaries of torch tensors
+            trainer.train_step(samples)
+    epochs.state_dict()                      # as fairseq saves it, and what it forgets
+
+The feed is one whose batches a ``bitext_collator`` makes out of the plans of an ``epoch_planner``.
+Each rank is a member of a ranked group of as many members as the planner's ``world_size`` says.
+Samples need PyTorch; states, weights and questions to the planner do not.
+"""
+
+from .iterators import BatchIterator, EpochIterator, GroupedIterator
+from .samples import Sample, sample
+from .state import PlannerState, load_state, planner_state, set_weights
+
+__all__ = [
+    "BatchIterator",
+    "EpochIterator",
+    "GroupedIterator",
+    "PlannerState",
+    "Sample",
+    "load_state",
+    "planner_state",
+    "sample",
+    "set_weights",
+]

@@ -1,0 +1,514 @@
+"""Where the planner of a feed is, its weights, and how it goes on where a state was saved."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .._core import control
+from ..batch import Batch
+from ..errors import FeedRefused, FeedTimeout, InvalidRequest
+from ..feed import Feed, FeedStats
+from .samples import (
+    _FIRST_STAND_IN,
+    _STAND_IN,
+    _position,
+)
+
+_ANSWER_S = 30.0
+# Between two questions whether a planner knows its directions, in seconds: at first, and at most.
+_AGAIN_S = 0.05
+_AGAIN_MOST_S = 1.0
+# The same for the plan of an epoch, and how long it is waited for unless somebody says.
+_PLAN_AGAIN_S = 0.005
+_PLAN_S = 600.0
+# StageControlRequest and StageControlResponse: what is a planner's in them.
+_PLANNER = 30
+# EpochPlannerControlRequest, its Seek, and SamplingWeight.
+_SEEK, _WEIGHTS, _FROM_BATCH = 1, 2, 3
+_SEEK_EPOCH, _SEEK_BATCH, _SEEK_WORLD, _SEEK_FORGETFUL, _SEEK_WEIGHTS = 1, 2, 3, 4, 5
+_SEEK_CHAIN_EPOCH, _SEEK_CHAIN_PASS, _SEEK_CONFIGURED_WEIGHTS = 6, 7, 8
+_SEEK_COMING_WEIGHTS, _SEEK_COMING_EPOCH, _SEEK_COMING_FROM_BATCH = 9, 10, 11
+_SEEK_UPDATES_FROM, _SEEK_ONLY_LOOK = 12, 13
+_WEIGHT_KEY, _WEIGHT = 1, 2
+# EpochPlannerControlResponse.
+_ERROR, _EPOCH_BATCHES = 1, 11
+
+
+@dataclass(frozen=True)
+class PlannerState:
+    """Where an ``epoch_planner`` is. It is ahead of the trainers by what the feed holds ready.
+
+    Attributes:
+        stage: Its name.
+        epoch: At hand, or, after a state was loaded, the one to come; from 1.
+        batch: Of the epoch, over all ranks, from 0: the next one.
+        batches: Of the epoch, over all ranks, without stand-ins; 0: its plan is being made.
+        generation: Of the next batch; grows with every state that is loaded.
+        world_size: Ranks.
+        from_batch: After weights were set: the batch before which the epoch ends.
+        sentences_left: After weights were set: sentences of the epoch that are not read.
+    """
+
+    stage: str
+    epoch: int
+    batch: int
+    batches: int
+    generation: int
+    world_size: int
+    from_batch: int
+    sentences_left: int
+
+
+def planner_state(
+    feed: Feed, *, stage: str | None = None, timeout_s: float | None = None
+) -> PlannerState:
+    """Ask the planner of a feed where it is.
+
+    Args:
+        feed: The feed.
+        stage: Name of the planner; None: the only one.
+        timeout_s: Longest wait for the answer in seconds; None: 30.
+    Raises:
+        InvalidRequest: There is none, or there are several; the text lists them.
+        FeedRefused, FeedIOError: As Feed.control().
+    """
+    return _ask(feed, feed.stats(), b"", stage, secrets.token_hex(16), timeout_s)
+
+
+def load_state(
+    feed: Feed,
+    state: Mapping[str, Any],
+    world_size: int | None = None,
+    exact: bool | None = None,
+    timeout_s: float | None = None,
+    *,
+    attempt: int | str | None = None,
+    stage: str | None = None,
+) -> PlannerState:
+    """Have a feed go on where a state was saved; batches that come before that are passed over.
+
+    The planner puts out the batch of the state next, and from there on goes on as if it had come
+    there by itself; nothing is read to get there. What it had put out before still comes, and this
+    feed object passes over it. Every rank calls this with the same state, and it takes effect once.
+
+    Args:
+        feed: A member of the group that is to read on.
+        state: As fairseq saves it (``extra_state["train_iterator"]``: version 2, epoch,
+            iterations_in_epoch, shuffle), where iterations are batches of one rank; or of
+            EpochIterator.state_dict(), which says more. The order is the feed's own: ``shuffle`` is
+            not looked at.
+        world_size: Ranks from now on; None: as many as the feed's group has, if it is ranked, else
+            as many as the planner has now.
+        exact: True: go on as if the run had not been interrupted. With a state of an EpochIterator
+            that is the batch at which it was, whatever the number of ranks now. False: as fairseq
+            does it, which keeps the position of each rank, so that another number of ranks skips
+            or repeats batches, and plans the epoch without what came before. None: True for a
+            state of an EpochIterator, False for fairseq's.
+        timeout_s: Longest wait for each of the planner's answers in seconds; None: 30. Also for the
+            plan of the state's epoch, of which it is known only then whether it has such a batch;
+            None: 600.
+        attempt: A number or text that all ranks give alike and that was not given before with this
+            state and this run of the feed. None: one rank alone, or torch.distributed, in which
+            then every process must call this: rank 0 draws one for all.
+        stage: Name of the planner; None: the only one.
+    Returns:
+        Where the planner is: its ``generation`` is that of the batches to come.
+    Raises:
+        InvalidRequest: No state of version 2; a feed of other batches; several ranks without an
+            attempt. Nothing has changed. And from then on from the feed, if the first batch that
+            is not passed over is not that of the state: this attempt was used before, or somebody
+            else has moved the feed on.
+        FeedRefused: The planner cannot go there; the text is its reason: the epoch has no such
+            batch, as with fairseq, for example. Nothing has changed.
+        FeedTimeout: The planner does not know its directions, or has not made the plan of the
+            epoch yet. Nothing has changed.
+        FeedIOError: The supervisor does not answer; whether it has taken effect is not known.
+            Calling again with the same attempt is safe.
+    """
+    saved = _Saved.of(state)
+    stats = feed.stats()
+    _check_arrays(feed, ("position",))
+    number = _common_number(feed, stats, attempt)
+    # With a number of its own too: a planner remembers few answers, and there may be many ranks.
+    planner = _ask(feed, stats, b"", stage, number, timeout_s)
+    own = saved.own
+    if own is not None and (own.weights or own.coming) or stats.kind != "ranked":
+        planner = _wait_for_directions(feed, stats, planner, number, timeout_s)
+    if world_size is None:
+        world_size = stats.world if stats.kind == "ranked" else planner.world_size
+    if exact is None:
+        exact = saved.own is not None
+    start = _start(saved, world_size, exact)
+    weights = saved.own.weights if saved.own is not None else None
+    body = control.number_field(_SEEK_EPOCH, saved.epoch)
+    body += control.number_field(_SEEK_BATCH, start.batch)
+    body += control.number_field(_SEEK_WORLD, world_size)
+    body += control.number_field(_SEEK_FORGETFUL, int(not exact))
+    if saved.own is not None and exact:
+        body += control.number_field(_SEEK_CHAIN_EPOCH, saved.own.chain[0])
+        body += control.number_field(_SEEK_CHAIN_PASS, saved.own.chain[1])
+        body += control.number_field(_SEEK_CONFIGURED_WEIGHTS, int(weights is None))
+        if saved.own.updates_from is not None:
+            body += control.number_field(_SEEK_UPDATES_FROM, saved.own.updates_from)
+    body += _weights(_SEEK_WEIGHTS, weights or {})
+    coming = own.coming if own is not None else ()
+    if coming:
+        body += _weights(_SEEK_COMING_WEIGHTS, coming[0].weights)
+        body += control.number_field(_SEEK_COMING_EPOCH, coming[0].epoch)
+        body += control.number_field(_SEEK_COMING_FROM_BATCH, coming[0].from_batch)
+    if start.batch > 0 and not weights:
+        batches = _batches_of_epoch(feed, stats, body, planner.stage, number, timeout_s)
+        # Where all ranks together had their last batches they had stand-ins too.
+        end = batches if own is not None and exact else -(-batches // world_size) * world_size
+        if start.batch >= end:
+            raise FeedRefused(
+                f"feed {feed.name}, stage {planner.stage}: the state goes on with batch "
+                f"{start.batch} of epoch {saved.epoch}, which has {batches}: it is of other data, "
+                "other settings, or another number of ranks; load none to begin anew"
+            )
+    for later in coming[1:]:
+        warnings.warn(
+            f"feed {feed.name}: the state has weights that come into effect at batch "
+            f"{later.from_batch} of epoch {later.epoch}, after others that do before: call "
+            "set_weights() again when that epoch is at hand",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    seek = control.bytes_field(_SEEK, body)
+    there = _ask(feed, stats, seek, planner.stage, number, timeout_s)
+    feed._passes = _Arrival(feed.name, there.generation, saved.epoch, start.batch, stats)
+    if feed._ahead and feed._passes(feed._ahead[0][0]):
+        feed._ahead.clear()
+    return there
+
+
+def set_weights(
+    feed: Feed,
+    weights: Mapping[str, float],
+    from_batch: int | None = None,
+    timeout_s: float | None = None,
+    *,
+    attempt: int | str | None = None,
+    stage: str | None = None,
+) -> PlannerState:
+    """Give the directions other weights, from a batch on: there the epoch ends and the next begins.
+
+    What was not read of the epoch is not read. Only planners with ``compat: NONE`` do it. One rank
+    alone calls this, or every rank with the same arguments. With an EpochIterator use its own
+    set_weights(), so that it knows the epoch's end beforehand.
+
+    Args:
+        feed: A member of the group.
+        weights: Of all directions: key ("main:eng_Latn-tur_Latn"; without a category "main" is
+            meant) to weight, from 0 on. Only their ratios count.
+        from_batch: Of the epoch that the planner has at hand, over all ranks, from 0. None, and
+            where it has been put out already: the first that has not.
+        timeout_s, attempt, stage: As for load_state().
+    Returns:
+        Where the planner is; ``from_batch`` and ``sentences_left`` say what becomes of the epoch.
+    Raises:
+        InvalidRequest: No weights, or one below 0; several ranks without an attempt.
+        FeedRefused: The planner does not take them; the text is its reason. Nothing has changed.
+        FeedIOError: As load_state().
+    """
+    if not weights:
+        raise InvalidRequest("set_weights: no weights are given: name all directions")
+    for key, weight in weights.items():
+        if not (weight >= 0 and math.isfinite(weight)):
+            raise InvalidRequest(f"set_weights: the weight of {key} is {weight}: from 0 on")
+    stats = feed.stats()
+    number = _common_number(feed, stats, attempt)
+    planner = _ask(feed, stats, b"", stage, number, timeout_s)
+    stage = _wait_for_directions(feed, stats, planner, number, timeout_s).stage
+    message = _weights(_WEIGHTS, weights)
+    if from_batch is not None:
+        message += control.number_field(_FROM_BATCH, from_batch)
+    return _ask(feed, stats, message, stage, number, timeout_s)
+
+
+def _wait_for_directions(
+    feed: Feed, stats: FeedStats, planner: PlannerState, number: str, timeout_s: float | None
+) -> PlannerState:
+    """The planner's answer once it knows its directions: no weights can be told of before.
+
+    Questions are numbered, so that a rank that asks later gets the same answers, and comes to the
+    same end, whatever the planner does by then.
+    """
+    deadline = time.monotonic() + (_ANSWER_S if timeout_s is None else timeout_s)
+    pause_s = _AGAIN_S
+    for question in itertools.count(1):
+        if planner.world_size != 0:
+            break
+        if time.monotonic() > deadline:
+            raise FeedTimeout(f"feed {feed.name}: the planner does not know its directions yet")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _AGAIN_MOST_S)
+        planner = _ask(feed, stats, b"", planner.stage, f"{number} {question}", timeout_s)
+    return planner
+
+
+def _batches_of_epoch(
+    feed: Feed, stats: FeedStats, seek: bytes, stage: str, number: str, timeout_s: float | None
+) -> int:
+    """Batches of the epoch that a seek goes to, once its plan has been made; nothing is moved.
+
+    Questions are numbered as in _wait_for_directions().
+    """
+    request = control.bytes_field(_SEEK, seek + control.number_field(_SEEK_ONLY_LOOK, 1))
+    deadline = time.monotonic() + (_PLAN_S if timeout_s is None else timeout_s)
+    pause_s = _PLAN_AGAIN_S
+    for question in itertools.count(1):
+        told = f"{number} plan {question}"
+        _, answer = _answer_of(feed, stats, request, stage, told, timeout_s)
+        batches = answer.get(_EPOCH_BATCHES)
+        if isinstance(batches, int):
+            return batches
+        if time.monotonic() > deadline:
+            break
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _AGAIN_MOST_S)
+    raise FeedTimeout(
+        f"feed {feed.name}, stage {stage}: the plan of the epoch that the state is of has not been "
+        "made yet; nothing has changed: try again, with a larger timeout_s"
+    )
+
+
+def _ask(
+    feed: Feed,
+    stats: FeedStats,
+    request: bytes,
+    stage: str | None,
+    number: str,
+    timeout_s: float | None,
+) -> PlannerState:
+    """Where the planner is, by its answer to a request."""
+    return _planner_state(*_answer_of(feed, stats, request, stage, number, timeout_s))
+
+
+def _answer_of(
+    feed: Feed,
+    stats: FeedStats,
+    request: bytes,
+    stage: str | None,
+    number: str,
+    timeout_s: float | None,
+) -> tuple[str, dict[int, int | bytes]]:
+    """The planner's name and answer. A request takes effect once, whoever sends it with this number."""
+    if feed._socket_path is None:
+        raise InvalidRequest(f"feed {feed.name}: its supervisor cannot be asked")
+    told = "\n".join((stats.feed_id.hex(), stage or "", number, "")).encode() + request
+    key = int.from_bytes(hashlib.sha256(told).digest()[:8], "little") | 1
+    message = control.bytes_field(_PLANNER, request)
+    patience_s = _ANSWER_S if timeout_s is None else timeout_s
+    answers = control.stage_control(feed._socket_path, message, stage, patience_s, key)
+    found = []
+    for name, response in answers:
+        for field, body in control.fields(response):
+            if field == _PLANNER and isinstance(body, bytes):
+                found.append((name, dict(control.fields(body))))
+    if not found:
+        where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
+        raise InvalidRequest(
+            f"{where}: no epoch_planner answers: there is none, or it has nothing more to plan (all "
+            "its epochs are planned, or none gives a batch: then the log says so); with `epochs: 0` "
+            "(trainers stop when they like) it can be asked at any time, and a feed can be started "
+            "at a place (start_epoch, start_batch)"
+        )
+    if len(found) > 1:
+        names = ", ".join(name for name, _ in found)
+        raise InvalidRequest(
+            f"feed {feed.name} has several planners: name one with stage=: {names}"
+        )
+    name, answer = found[0]
+    error = answer.get(_ERROR)
+    if isinstance(error, bytes) and error:
+        raise FeedRefused(f"feed {feed.name}, stage {name}: {error.decode(errors='replace')}")
+    return name, answer
+
+
+def _planner_state(stage: str, answer: Mapping[int, int | bytes]) -> PlannerState:
+    def number(field: int) -> int:
+        value = answer.get(field, 0)
+        return value if isinstance(value, int) else 0
+
+    return PlannerState(
+        stage=stage,
+        epoch=number(2),
+        batch=number(3),
+        batches=number(4),
+        generation=number(5),
+        world_size=number(6),
+        from_batch=number(7),
+        sentences_left=number(8),
+    )
+
+
+def _weights(field: int, weights: Mapping[str, float]) -> bytes:
+    out = b""
+    for key, weight in weights.items():
+        body = control.bytes_field(_WEIGHT_KEY, key.encode())
+        out += control.bytes_field(field, body + control.double_field(_WEIGHT, weight))
+    return out
+
+
+def _common_number(feed: Feed, stats: FeedStats, attempt: int | str | None) -> str:
+    """The same for all ranks that make a call together, and another one for the next call."""
+    if attempt is not None:
+        return json.dumps(attempt)
+    if max(stats.world, stats.members) <= 1:
+        return secrets.token_hex(16)
+    told = None
+    if "torch" in sys.modules:  # as it is where a process group has been made
+        from .._core import torch_bridge as bridge
+
+        told = bridge.told_by_rank_0(secrets.token_hex(16))
+    if told is None:
+        raise InvalidRequest(
+            f"feed {feed.name}, group {feed.group}: there are several ranks and no "
+            "torch.distributed: give attempt=, a number that all ranks give alike and that is "
+            "another one each time"
+        )
+    return told
+
+
+def _check_arrays(feed: Feed, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if name not in feed.schema]
+    if missing:
+        raise InvalidRequest(
+            f"feed {feed.name} has no {', '.join(missing)} in its batches "
+            f"({', '.join(feed.schema)}): this is for feeds whose last stage is a bitext_collator"
+        )
+
+
+@dataclass(frozen=True)
+class _Coming:
+    """Weights that have been set and are not in effect before the end of an epoch, which they end."""
+
+    weights: dict[str, float]
+    epoch: int
+    from_batch: int
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What a state of an EpochIterator says besides."""
+
+    batch: int  # of the epoch, over all ranks: the next one
+    chain: tuple[int, int]  # epoch and pass with which the chain of epochs began
+    weights: dict[str, float] | None
+    coming: tuple[_Coming, ...]  # by their epochs
+    updates_from: int | None  # batch from which fairseq counts updates, after a state of its own
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A state, read."""
+
+    epoch: int
+    iterations: int
+    shuffle: bool
+    own: _Own | None
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> _Saved:
+        if state.get("version") != 2:
+            raise InvalidRequest(
+                f"the state is of version {state.get('version')}, this ringfeed reads 2, as "
+                "fairseq writes it (extra_state['train_iterator'])"
+            )
+        try:
+            own = None
+            if (told := state.get("ringfeed")) is not None:
+                if told["version"] != 1:
+                    raise InvalidRequest(
+                        f"the state is of another ringfeed (version {told['version']}, this one "
+                        "reads 1)"
+                    )
+                coming = tuple(_Coming(**one) for one in told["coming"])
+                chain_epoch, chain_pass = map(int, told["chain"])
+                own = _Own(
+                    int(told["batch"]),
+                    (chain_epoch, chain_pass),
+                    told["weights"],
+                    coming,
+                    told["updates_from"],
+                )
+            saved = cls(
+                int(state["epoch"]),
+                int(state.get("iterations_in_epoch", 0)),
+                bool(state.get("shuffle", True)),
+                own,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InvalidRequest):
+                raise
+            raise InvalidRequest(f"this is no state of an epoch iterator: {error!r}") from error
+        if saved.epoch < 1 or saved.iterations < 0:
+            raise InvalidRequest(
+                f"the state is of epoch {saved.epoch}, iteration {saved.iterations}: epochs count "
+                "from 1, iterations from 0"
+            )
+        return saved
+
+
+class _Start(NamedTuple):
+    """Where an epoch is gone on with."""
+
+    iterations: int  # of each rank, done
+    batch: int  # over all ranks, the next one
+
+
+def _start(saved: _Saved, world: int, exact: bool) -> _Start:
+    if saved.own is not None and exact:
+        return _Start(-(-saved.own.batch // world), saved.own.batch)
+    return _Start(saved.iterations, saved.iterations * world)
+
+
+class _Arrival:
+    """Passes over the batches before those of a state, and looks at the first of these."""
+
+    def __init__(self, name: str, generation: int, epoch: int, batch: int, stats: FeedStats):
+        self._name = name
+        self._generation = generation
+        self._epoch = epoch
+        self._batch = batch
+        self._stats = stats
+        self._arrived = False
+
+    def __call__(self, batch: Batch) -> bool:
+        position = _position(batch)
+        if position.generation < self._generation:
+            return True
+        if self._arrived or position.kind == _FIRST_STAND_IN:
+            return False
+        here = position.generation == self._generation and position.epoch == self._epoch
+        own = self._batch + self._stats.rank
+        if position.epoch > self._epoch and position.generation == self._generation:
+            # Nothing was left of the epoch: fairseq drops more at its end where there are more
+            # ranks, and whole epochs that have less than a batch for each.
+            here = position.batch == (self._stats.rank if self._stats.kind == "ranked" else 0)
+        elif position.kind == _STAND_IN:
+            here = here and own >= position.batches
+        elif self._stats.kind == "ranked":
+            here = here and position.batch == own
+        else:
+            here = here and position.batch >= own
+        if not here:
+            raise InvalidRequest(
+                f"feed {self._name}: the state goes on with batch {own} of epoch {self._epoch}, "
+                f"and the feed with batch {position.batch} of epoch {position.epoch}: this attempt "
+                "was made before, or another trainer has moved the feed on; load the state again, "
+                "with another attempt if you give one"
+            )
+        self._arrived = True
+        return False
