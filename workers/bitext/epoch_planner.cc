@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "proto/stages/bitext.pb.h"
 #include "proto/control.pb.h"
+#include "proto/stages/bitext.pb.h"
 #include "ringfeed/shm/lane_page.h"
 #include "workers/kit/neighbours.h"
 #include "workers/kit/stage_help.h"

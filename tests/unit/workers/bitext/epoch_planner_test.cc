@@ -12,8 +12,8 @@
 #include <random>
 #include <set>
 
-#include "proto/stages/bitext.pb.h"
 #include "proto/control.pb.h"
+#include "proto/stages/bitext.pb.h"
 #include "tests/support/rig/stage_data.h"
 #include "workers/bitext/batch_plan.h"
 #include "workers/io/token_file.h"
