@@ -5,7 +5,7 @@ goes to, by the function that was running.
 
     python tests/bench/chess_bench.py --bin build/bench/bin --data DIR [--rounds 3] [--seconds 6] [--json FILE]
 
-DIR has `games` and `variations` (tests/support/chess_data.py).
+DIR has `games` and `variations` (tests/support/makers/chess_data.py).
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ PARTS = [
     ("Parquet", r"arrow|parquet|snappy|[Pp]arquet|RowFile|formats::.*Column::|ByteArray"),
     ("transport", r"ringfeed::shm|LaneRuntime|ringfeed::Step|InputPort|OutputPort|futex|bell"),
     ("batches", r"write_tokens|SequenceBatcher"),
-    ("tokens", r"read_fen|find_token|GameTokens|GameSequences|board_id|read_variations|VariationRows|nlohmann|Variation"),
+    (
+        "tokens",
+        r"read_fen|find_token|GameTokens|GameSequences|board_id|read_variations|VariationRows|nlohmann|Variation",
+    ),
     ("games", r"ChessGames|GameIndex|FileRows|RowBatch|game_row|philox|Random"),
     ("pool", r"SequencePool|PlacePool"),
     ("copying", r"mem(move|cpy|set)"),
@@ -144,7 +147,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results = {}
-    print(f"{'':12}{'samples/s':>12}{'per CPU s':>12}{'peer':>8}{'ratio':>8}{'goal':>6}{'memory':>10}{'2 trainers':>12}{'peer':>8}")
+    print(
+        f"{'':12}{'samples/s':>12}{'per CPU s':>12}{'peer':>8}{'ratio':>8}{'goal':>6}{'memory':>10}{'2 trainers':>12}{'peer':>8}"
+    )
     for mode in MODES:
         rounds = [
             {

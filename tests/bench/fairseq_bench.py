@@ -34,10 +34,10 @@ from typing import Any
 
 from feed_bench import ROOT, TICKS_PER_S, Feed, cpu_s, median, tree
 
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT))
 
-from fairseq_data import LargeCorpus, large_corpus  # noqa: E402
-from fairseq_reference import Config, to_textproto  # noqa: E402
+from tests.support.makers.fairseq_data import LargeCorpus, large_corpus  # noqa: E402
+from tests.support.oracles.fairseq_reference import Config, to_textproto  # noqa: E402
 
 MAX_TOKENS = 4096
 POSITIONS = 512
@@ -170,7 +170,9 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
         results[name] = {**result, "ratios": ratios, "bytes_per_corpus_sentence": of_corpus}
         # Without waits for a busy machine.
         results[name]["cpu_ratios"] = [row["ours"]["cpu_s"] / row["peer"]["cpu_s"] for row in rows]
-        print(f"{'  CPU time of both':24}{'':29}{statistics.median(results[name]['cpu_ratios']):8.3f}")
+        print(
+            f"{'  CPU time of both':24}{'':29}{statistics.median(results[name]['cpu_ratios']):8.3f}"
+        )
         results[name]["rounds"] = rows
     return results
 
@@ -339,7 +341,9 @@ def collate(arguments: argparse.Namespace) -> dict[str, Any]:
         ratio = statistics.median(ratios[name])
         print(f"{name:32}{result['feed'][what]:12,.0f}{ratio:7.0f}x{goal}")
     print(f"{'peer':32}{result['peer']['sentences_per_cpu_s']:12,.0f}", flush=True)
-    print(f"sentences/s {result['feed']['sentences_per_s']:,.0f}, peer {result['peer']['sentences_per_s']:,.0f}")
+    print(
+        f"sentences/s {result['feed']['sentences_per_s']:,.0f}, peer {result['peer']['sentences_per_s']:,.0f}"
+    )
     alone = beside_memcpy(arguments)
     print(f"{'collation alone':32}{'sentences/s':>12}{'x memcpy':>10}{'goal':>6}{'x reads':>9}")
     for name, row in sorted(alone.items()):
@@ -470,9 +474,13 @@ def ranks(arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="where the corpora are, or are made")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="where the corpora are, or are made"
+    )
     parser.add_argument("--sentences", type=int, default=40_000_000, help="of plan and start")
-    parser.add_argument("--text-sentences", type=int, default=3_000_000, help="of collate and ranks")
+    parser.add_argument(
+        "--text-sentences", type=int, default=3_000_000, help="of collate and ranks"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--json", type=Path)

@@ -5,7 +5,7 @@
 
 This is how such a loader is usually written: an IterableDataset reads a file with pandas, groups it
 by game, goes through the rows of a game, has python-chess read each position, and makes the tensors
-of one sample; the DataLoader collates. Its samples are those of tests/support/chess_reference.py
+of one sample; the DataLoader collates. Its samples are those of tests/support/oracles/chess_reference.py
 for the same seed. It is neither slowed down nor tuned: only the columns that it needs are read, and
 a game is written out as a whole before a sample is cut out of it.
 
@@ -30,9 +30,9 @@ import pandas as pd
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from chess_reference import BOARD_ID_OF, ID_OF, TOKENS  # noqa: E402
+from tests.support.oracles.chess_reference import BOARD_ID_OF, ID_OF, TOKENS  # noqa: E402
 
 Sample = dict[str, torch.Tensor]
 

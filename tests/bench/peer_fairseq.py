@@ -3,7 +3,7 @@
     python tests/bench/peer_fairseq.py plan DIR --temperature 1.5
     python tests/bench/peer_fairseq.py batches DIR --batches 1000
 
-DIR is a corpus as tests/support/fairseq_data.py makes them: one shard, one fold, mapped token files.
+DIR is a corpus as tests/support/makers/fairseq_data.py makes them: one shard, one fold, mapped token files.
 
 This is how such a loader is usually written. The plan is made by NumPy on whole arrays: draws and
 permutation by RandomState, lengths by fancy indexing, two stable sorts, a mask for the limits. The
@@ -11,7 +11,7 @@ loop that cuts an order into batches is not counted: in Python it would take mos
 nobody would leave it there. Batches come from a Dataset that finds a sentence in a memory-mapped
 file and makes tensors of it, a collate function that copies row after row, and a DataLoader that
 calls both in this process; which sentences are in which batch they are told. A test compares plans
-and batches with those of tests/support/fairseq_reference.py.
+and batches with those of tests/support/oracles/fairseq_reference.py.
 
 Prints one JSON object: see measure_plan() and measure_batches().
 """
@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fairseq_reference import batch_lengths  # noqa: E402
+from tests.support.oracles.fairseq_reference import batch_lengths  # noqa: E402
 
 PAD = 1
 EOS = 2
@@ -118,9 +118,7 @@ class Plan:
         numbers = np.asarray(virtual)
         directions = np.searchsorted(self.ends, numbers, side="right")
         begins = np.concatenate(([0], self.ends))
-        return [
-            (int(d), int(self.indices[d][x - begins[d]])) for d, x in zip(directions, numbers)
-        ]
+        return [(int(d), int(self.indices[d][x - begins[d]])) for d, x in zip(directions, numbers)]
 
 
 def draw(sizes: Sequence[int], temperature: float | None, epoch: int) -> list[np.ndarray]:

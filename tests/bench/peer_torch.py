@@ -24,9 +24,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lc0_reference import NaiveLoader, game_files  # noqa: E402
+from tests.support.oracles.lc0_reference import NaiveLoader, game_files  # noqa: E402
 
 
 def make_loader(
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not files:
         print(
             f"peer_torch: {options.data_dir} holds no .tar and no .gz: make data with "
-            "tests/support/lc0_data.py",
+            "tests/support/makers/lc0_data.py",
             file=sys.stderr,
         )
         return 1

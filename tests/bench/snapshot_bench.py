@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
-from feed_run import FeedRun, wait_until  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 import ringfeed  # noqa: E402
+
+from tests.support.feeds.feed_run import FeedRun, wait_until  # noqa: E402
 
 CHUNK = 16 << 20
 
@@ -66,7 +66,9 @@ def take(run: FeedRun, step_ms: float) -> subprocess.Popen[bytes]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--room", type=Path, required=True, help="directory on the disk to write to")
+    parser.add_argument(
+        "--room", type=Path, required=True, help="directory on the disk to write to"
+    )
     parser.add_argument("--reservoir", type=int, default=1_700_000)
     parser.add_argument("--rounds", type=int, default=3, help="for each trainer")
     parser.add_argument("--steps-ms", type=float, nargs="+", default=[0, 100])

@@ -31,12 +31,12 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # trainers are forked, without NumPy's threads
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
-import lc0_data  # noqa: E402
-from feed_run import FeedRun, wait_until  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import ringfeed  # noqa: E402
+
+from tests.support.feeds.feed_run import FeedRun, wait_until  # noqa: E402
+from tests.support.makers import lc0_data  # noqa: E402
 
 PAUSE_S = 0.005
 WINDOW_S = 1.0

@@ -44,16 +44,24 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # clients are forked, without NumPy's threads
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import lc0_data  # noqa: E402
-from feed_run import FeedRun, remains, runs, wait_until  # noqa: E402
 from members import Crowd, Place  # noqa: E402
-from raw_member import PAGE, SKIP, RawMember, ask, attach_request, connect, versions  # noqa: E402
-from scribble import spoil_bytes, spoil_words  # noqa: E402
+from ringfeed._core import control  # noqa: E402
 from storm import read_lines, undisturbed  # noqa: E402
 
-from ringfeed._core import control  # noqa: E402
+from tests.support.fakes.raw_member import (  # noqa: E402
+    PAGE,
+    SKIP,
+    RawMember,
+    ask,
+    attach_request,
+    connect,
+    versions,
+)
+from tests.support.fakes.scribble import spoil_bytes, spoil_words  # noqa: E402
+from tests.support.feeds.feed_run import FeedRun, remains, runs, wait_until  # noqa: E402
+from tests.support.makers import lc0_data  # noqa: E402
 
 HONEST = {"alone": 1, "ranks": 3}
 GROUPS = (
@@ -219,8 +227,13 @@ class Hostile:
                 (2, text(6, self.name().encode()) + number(8, 2**31) + number(9, 2**32 - 1)),
                 (3, number(1, self.dice.randrange(4))),
                 (4, b""),
-                (8, text(1, self.feed_id()) + number(2, self.dice.randrange(20)) + number(3, 0)
-                    + control.fixed64_field(4, self.dice.randrange(4))),
+                (
+                    8,
+                    text(1, self.feed_id())
+                    + number(2, self.dice.randrange(20))
+                    + number(3, 0)
+                    + control.fixed64_field(4, self.dice.randrange(4)),
+                ),
                 (8, number(6, 2**32 - 1) + number(2, 2**32 - 1)),
                 (9, text(1, self.feed_id()) + text(2, self.dice.choice([b"out", b"mix", b"?"]))),
                 (12, b""),
@@ -414,9 +427,7 @@ class Attack:
 def audit(attack: Attack, expected: dict[int, tuple[int, int]]) -> dict[str, int]:
     found = {"lost": 0, "repeated": 0, "torn": 0, "disorder": 0, "died": 0}
     for group in HONEST:
-        lines = [
-            read_lines(place.out) for place in attack.crowd.places if place.group == group
-        ]
+        lines = [read_lines(place.out) for place in attack.crowd.places if place.group == group]
         numbers = [line.number for member in lines for line in member]
         found["lost"] += len(expected.keys() - set(numbers))
         found["repeated"] += len(numbers) - len(set(numbers))

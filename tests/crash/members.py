@@ -34,14 +34,14 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # members are forked, without NumPy's threads
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import lc0_data  # noqa: E402
 import numpy as np  # noqa: E402
-from feed_run import FeedRun, wait_until  # noqa: E402
+import ringfeed  # noqa: E402
 from storm import Line, read_lines, undisturbed  # noqa: E402
 
-import ringfeed  # noqa: E402
+from tests.support.feeds.feed_run import FeedRun, wait_until  # noqa: E402
+from tests.support.makers import lc0_data  # noqa: E402
 
 HOLD = 2  # batches that a member has in hand at most: the last one and the next
 # A batch whose members are killed again and again is delivered again and again.
@@ -116,9 +116,7 @@ def train(run: FeedRun, place: Place, pause_ms: float) -> None:
                 checksum = zlib.crc32(np.ascontiguousarray(batch[name]).data, checksum)
             if pause_ms:
                 time.sleep(pause_ms / 1000)
-            out.write(
-                f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n"
-            )
+            out.write(f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n")
 
 
 @dataclass

@@ -55,12 +55,20 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # trainers are forked, without NumPy's threads
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import lc0_data  # noqa: E402
 import storm_trainer  # noqa: E402
-from feed_run import ROOT, FeedRun, processes_of, remains, runs, wait_until  # noqa: E402
-from feed_watch import LaneWatch, spread  # noqa: E402
+
+from tests.support.feeds.feed_run import (  # noqa: E402
+    ROOT,
+    FeedRun,
+    processes_of,
+    remains,
+    runs,
+    wait_until,
+)
+from tests.support.feeds.feed_watch import LaneWatch, spread  # noqa: E402
+from tests.support.makers import lc0_data  # noqa: E402
 
 STALL_MS = 400
 HANG_S = 60.0  # a feed that is not whole, or gives no batch, for so long does not go on by itself

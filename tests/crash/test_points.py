@@ -30,12 +30,20 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import lc0_data  # noqa: E402
-from feed_run import BIN, ROOT, FeedRun, processes_of, remains, wait_until  # noqa: E402
 from storm import Line, read_lines  # noqa: E402
+
+from tests.support.feeds.feed_run import (  # noqa: E402
+    BIN,
+    ROOT,
+    FeedRun,
+    processes_of,
+    remains,
+    wait_until,
+)
+from tests.support.makers import lc0_data  # noqa: E402
 
 # Runs wait a good deal (for stall_ms, for processes to start), so several are under way at a time.
 AT_ONCE = 6
@@ -345,8 +353,16 @@ def results(
 
 def test_the_binaries_have_places_in_every_part() -> None:
     parts = {name.rpartition(".")[0] for name in PLACES}
-    for part in ("shm.journal", "shm.feed", "shm.arena", "runtime.lane", "runtime.worker",
-                 "supervisor.worker", "supervisor.adoption", "client.next"):
+    for part in (
+        "shm.journal",
+        "shm.feed",
+        "shm.arena",
+        "runtime.lane",
+        "runtime.worker",
+        "supervisor.worker",
+        "supervisor.adoption",
+        "client.next",
+    ):
         assert part in parts, f"no failpoint {part}.*: build preset debug, set RINGFEED_LIBRARY"
 
 

@@ -6,13 +6,17 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import lc0_data  # noqa: E402
-from feed_run import BIN, ROOT, FeedRun, Trainer, runs, wait_until  # noqa: E402
+import numpy as np  # noqa: E402
+
+from tests.support.feeds.feed_run import BIN, ROOT, FeedRun, Trainer, runs, wait_until  # noqa: E402
+from tests.support.feeds.scenes import GROUPS  # noqa: E402
+from tests.support.makers import lc0_data  # noqa: E402
 
 __all__ = ["BIN", "ROOT", "FeedRun", "Trainer", "runs", "wait_until"]
 
@@ -26,9 +30,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lc0_data.Manifes
 
 
 @pytest.fixture
-def make_run(
-    tmp_path: Path, games: lc0_data.Manifest
-) -> Iterator[Callable[..., FeedRun]]:
+def make_run(tmp_path: Path, games: lc0_data.Manifest) -> Iterator[Callable[..., FeedRun]]:
     runs: list[FeedRun] = []
 
     def make(directory: Path | None = None, **settings: Any) -> FeedRun:
@@ -40,4 +42,18 @@ def make_run(
 
     yield make
     for run in runs:
+        run.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, games: lc0_data.Manifest) -> np.ndarray:
+    """The digests of the batches of GROUPS over the games twice, when nobody dies."""
+    run = FeedRun(
+        tmp_path_factory.mktemp("undisturbed"), Path(games.directory), epochs=2, extra=GROUPS
+    )
+    try:
+        result = run.start().trainer(positions=0).result()
+        assert run.wait() == 0, run.text()
+        return result["digests"]
+    finally:
         run.close()

@@ -17,23 +17,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import fairseq_data
-import fairseq_feeds as feeds
-import fairseq_reference as reference
 import numpy as np
 import pytest
-from conftest import BIN, FeedRun, wait_until
-from fairseq_examples import EXAMPLES, example, flat, load
-from fairseq_feeds import Arrays, Own, all_of, all_of_processes, assert_batches, given
-from fairseq_reference import Config, Reference, Refused
-
 import ringfeed
+from conftest import BIN, FeedRun, wait_until
 from ringfeed.fairseq import (
     EpochIterator,
     GroupedIterator,
     load_state,
     set_weights,
 )
+
+from tests.support.feeds import fairseq_feeds as feeds
+from tests.support.feeds.fairseq_feeds import (
+    Arrays,
+    Own,
+    all_of,
+    all_of_processes,
+    assert_batches,
+    given,
+)
+from tests.support.makers import fairseq_data
+from tests.support.makers.fairseq_examples import EXAMPLES, example, flat, load
+from tests.support.oracles import fairseq_reference as reference
+from tests.support.oracles.fairseq_reference import Config, Reference, Refused
 
 MakeFeed = Callable[..., FeedRun]
 
@@ -249,9 +256,7 @@ def test_a_random_corpus_as_the_reference_reads_it(
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_random_corpus_without_compat(
-    make_feed: MakeFeed, tmp_path: Path, number: int
-) -> None:
+def test_a_random_corpus_without_compat(make_feed: MakeFeed, tmp_path: Path, number: int) -> None:
     config, want = random_case(tmp_path, number, "NONE")
     got = all_of(make_feed(config, epochs=EPOCHS), config.world_size)
     assert_batches(got, want, config)
@@ -1052,7 +1057,9 @@ def test_updates_go_on_behind_a_state(
             got_of = list(itertools.islice(turns(updates), draw.randrange(len(there.groups))))
             if attempt % 4 < 2:
                 # What is gone on with is saved and gone on with in turn, exactly.
-                for iterator, own in zip(iterators, [i.state_dict() for i in iterators], strict=True):
+                for iterator, own in zip(
+                    iterators, [i.state_dict() for i in iterators], strict=True
+                ):
                     iterator.load_state_dict(own, attempt=f"{attempt} again")
                 of_epoch = by_all(iterators, EpochIterator.next_epoch_itr)
                 updates = [GroupedIterator(iterator, every) for iterator in of_epoch]
@@ -1243,7 +1250,10 @@ def test_a_stage_that_is_warned_of_can_have_another_program(
 def test_stages_of_different_compat_are_refused(make_feed: MakeFeed, tmp_path: Path) -> None:
     run = make_feed(small(tmp_path), planner="compat: NLLB")
     assert run.start().wait() == 3
-    assert "stage 'plans': compat is NLLB, and that of stage bitext NONE; give both the same" in run.text()
+    assert (
+        "stage 'plans': compat is NLLB, and that of stage bitext NONE; give both the same"
+        in run.text()
+    )
 
 
 def counter(run: FeedRun, stage: str, name: str) -> int:

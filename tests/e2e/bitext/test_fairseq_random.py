@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fairseq_random
 import pytest
+
+from tests.support.oracles import fairseq_random
 
 # Of each kind of case some, among them (see fairseq_random.draw_config): validation of one direction
 # and of several, batches that are cut once, rows that are sorted once, states beyond an epoch.

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import chess_data
-import chess_draws
-import chess_reference as reference
 import numpy as np
 import pyarrow as pa
 import pytest
-from chess_feeds import batches_of, chess_run, stacked
+import ringfeed
 from conftest import ROOT, FeedRun, wait_until
 
-import ringfeed
+from tests.support.feeds.chess_feeds import batches_of, chess_run, stacked
+from tests.support.makers import chess_data
+from tests.support.oracles import chess_draws
+from tests.support.oracles import chess_reference as reference
 
 MakeFeed = Callable[..., FeedRun]
 Batches = list[dict[str, np.ndarray]]
@@ -474,9 +474,7 @@ def random_data(tmp_path_factory: pytest.TempPathFactory) -> RandomData:
     for directory in (data.games, data.searched, data.few_games, data.few_searched):
         directory.mkdir()
     for number in range(20):
-        rows = chess_data.random_games(
-            100, 3, plies=20, first=100 * number, faults=number % 3 == 0
-        )
+        rows = chess_data.random_games(100, 3, plies=20, first=100 * number, faults=number % 3 == 0)
         if number % 5 == 0:
             # What belongs to no game, a game of which nothing is known but its name, and plies
             # without a number.
@@ -501,7 +499,7 @@ def random_data(tmp_path_factory: pytest.TempPathFactory) -> RandomData:
         chess_data.write_parquet(part, data.few_games / f"{number}.parquet", row_group_size=50)
     for number in range(3):
         path = data.few_searched / f"{number}.parquet"
-        chess_data.write_parquet(searched[number : 90 : 3], path, row_group_size=8)
+        chess_data.write_parquet(searched[number:90:3], path, row_group_size=8)
     return data
 
 
@@ -695,7 +693,9 @@ def test_small_types_hold_the_same(make_feed: MakeFeed, random_data: RandomData)
         **{"wl_targets": "float32", "d_targets": "float32", "block_id": "int16"},
         **{"variation_epoch": "int32", "lineage": "int32"},
     }
-    assert_equal_rows(wide, {name: array.astype(wide[name].dtype) for name, array in compact.items()})
+    assert_equal_rows(
+        wide, {name: array.astype(wide[name].dtype) for name, array in compact.items()}
+    )
 
 
 def test_machines_share_the_samples_of_one_seed(

@@ -8,25 +8,15 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 import pytest
 from conftest import FeedRun, runs, wait_until
-from feed_watch import segments_of
-from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
-from test_epoch import assert_exact
+
+from tests.support.feeds.feed_watch import segments_of
+from tests.support.feeds.scenes import GROUPS, all_links_are_back, assert_exact, kill_supervisor
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
-
-
-def kill_supervisor(run: FeedRun) -> None:
-    assert run.process is not None
-    run.process.kill()
-    run.process.wait()
-
-
-def all_links_are_back(run: FeedRun, takeovers: int) -> bool:
-    return run.text().count("feed_adopted") == takeovers and run.status() is not None
 
 
 def test_nobody_notices_when_the_supervisor_is_killed_and_started_again(
@@ -121,9 +111,7 @@ def test_any_processes_killed_at_random_change_no_batch(
 
 def waiting_at_its_end(make_run: MakeRun, batches: int) -> FeedRun:
     """A feed whose lanes have all finished; its batches wait for group g, one of them in a dead trainer's hand."""
-    run = make_run(
-        epochs=2, extra=GROUPS, slots=batches + 1, groups='groups { name: "g" }'
-    ).start()
+    run = make_run(epochs=2, extra=GROUPS, slots=batches + 1, groups='groups { name: "g" }').start()
     first = run.trainer(group="g", batches=1, pause_ms=600_000)
     wait_until(lambda: "lanes_finished" in run.text(), "the last lane's end")
     wait_until(lambda: holds_a_batch(run), "a batch in its hand")
@@ -198,7 +186,9 @@ def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(
     storage = tmp_path / "storage"
     storage.mkdir()
     run = make_run(
-        epochs=2, extra=GROUPS + f'storage {{ directory: "{storage}" }}', groups='groups { name: "g" }'
+        epochs=2,
+        extra=GROUPS + f'storage {{ directory: "{storage}" }}',
+        groups='groups { name: "g" }',
     ).start()
     first = run.trainer(group="g", pause_ms=10)
     wait_until(lambda: first.batches() >= 10, "batch 10")
@@ -229,10 +219,14 @@ def test_another_configuration_is_refused_by_name_and_fresh_starts_anew(
     workers = run.all_workers()
     kill_supervisor(run)
     config = run.config.read_text()
-    run.config.write_text(config.replace("reservoir_size_per_thread: 2000", "reservoir_size_per_thread: 300"))
+    run.config.write_text(
+        config.replace("reservoir_size_per_thread: 2000", "reservoir_size_per_thread: 300")
+    )
     refused = run.command("run", str(run.config))
     assert refused.returncode == 3
-    assert "reservoir_size_per_thread: 2000 -> 300" in refused.stderr and "--fresh" in refused.stderr
+    assert (
+        "reservoir_size_per_thread: 2000 -> 300" in refused.stderr and "--fresh" in refused.stderr
+    )
     assert all(runs(pid) for pid in workers.values()), "nothing was ended"
     # What only the supervisor follows may change.
     run.config.write_text(config + "restart { max_restarts: 77 }")

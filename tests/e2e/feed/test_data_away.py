@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import lc0_data
 import pytest
 from conftest import FeedRun, wait_until
+
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
@@ -32,7 +33,9 @@ def renamed(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def covered(directory: Path) -> Iterator[None]:
-    done = subprocess.run(["mount", "-t", "tmpfs", "none", str(directory)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "none", str(directory)], capture_output=True, text=True
+    )
     if done.returncode != 0:
         pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
     yield
@@ -60,14 +63,19 @@ def test_a_directory_that_comes_back_brings_its_chunks_back(
     wait_until(lambda: trainer.batches() >= 5, "batches")
     for times in (1, 2):
         with away(data):
-            wait_until(lambda times=times: run.text().count(" window_unusable ") == times, "nothing to be left")
+            wait_until(
+                lambda times=times: run.text().count(" window_unusable ") == times,
+                "nothing to be left",
+            )
             # A stage that dies meanwhile knows it as well.
             if times == 2:
                 pid = run.workers()["pool"]
                 os.kill(pid, signal.SIGKILL)
                 wait_until(lambda pid=pid: run.workers().get("pool") not in (None, pid), "the pool")
         before = trainer.batches()
-        wait_until(lambda before=before: trainer.batches() > before + 150, "batches again")  # more than were on their way
+        wait_until(
+            lambda before=before: trainer.batches() > before + 150, "batches again"
+        )  # more than were on their way
     # The provider looks for itself, every second or so.
     said = ("no such directory", "waiting for")
     wait_until(lambda: not any(word in str(run.status()) for word in said), "no word of it")
@@ -79,5 +87,7 @@ def test_a_directory_that_comes_back_brings_its_chunks_back(
         for counter in stage["counters"]
         if stage["name"] == "pool"
     }
-    assert counters.get("chunks_dropped", 0) == 0 and counters.get("gives_nothing", 0) == 0, counters
+    assert (
+        counters.get("chunks_dropped", 0) == 0 and counters.get("gives_nothing", 0) == 0
+    ), counters
     run.stop(signal.SIGQUIT)

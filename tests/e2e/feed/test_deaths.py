@@ -5,39 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 import pytest
 from conftest import BIN, FeedRun, wait_until
-from test_epoch import assert_exact
+
+from tests.support.feeds.scenes import GROUPS, assert_exact, counter
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
-
-GROUPS = (
-    'stage_groups { name: "files" stages: "provider" stages: "loader" }'
-    'stage_groups { name: "pool" stages: "pool" }'
-    'stage_groups { name: "mix" stages: "unpacker" stages: "sampler" }'
-    'stage_groups { name: "out" stages: "tensors" }'
-)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, games: lc0_data.Manifest
-) -> np.ndarray:
-    work = tmp_path_factory.mktemp("undisturbed")
-    run = FeedRun(work, Path(games.directory), epochs=2, extra=GROUPS)
-    try:
-        result = run.start().trainer(positions=0).result()
-        assert run.wait() == 0, run.text()
-        return result["digests"]
-    finally:
-        run.close()
 
 
 @pytest.mark.parametrize("group", ["pool", "mix", "out"])
@@ -66,17 +46,6 @@ def test_a_killed_group_comes_back_and_nothing_is_lost(
     assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nobody had died"
     record_property("gap_ms_max", round(1000 * float(np.max(np.diff(result["times"]))), 1))
     assert run.wait() == 0, run.text()
-
-
-def counter(run: FeedRun, stage: str, name: str) -> int:
-    """One counter of a stage, 0 while it is not there."""
-    status = run.status() or {}
-    for entry in status.get("stages", []):
-        if entry["name"] == stage:
-            for found in entry.get("counters", []):
-                if found["name"] == name:
-                    return int(found["value"])
-    return 0
 
 
 def test_a_file_that_came_while_the_provider_was_dead_is_found_once(
@@ -120,7 +89,9 @@ def test_a_killed_trainer_leaves_its_batches_to_the_other(
 def test_a_worker_that_dies_at_once_for_ever_stops_the_feed_with_the_reason(
     make_run: MakeRun,
 ) -> None:
-    run = make_run(extra="restart { max_restarts: 3 within_s: 60 backoff_ms_min: 1 backoff_ms_max: 10 }")
+    run = make_run(
+        extra="restart { max_restarts: 3 within_s: 60 backoff_ms_min: 1 backoff_ms_max: 10 }"
+    )
     programs = run.work / "bin"
     programs.mkdir()
     shutil.copy2(BIN / "ringfeed", programs / "ringfeed")

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lc0_data
 import pytest
+import ringfeed
 from conftest import FeedRun, wait_until
 
-import ringfeed
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
@@ -30,7 +30,9 @@ def test_a_feed_that_is_cut_off_is_no_end_for_its_trainers(make_run: MakeRun, ho
     with attach(run) as feed:
         held = feed.next()
         if how == "stop --now":
-            subprocess.Popen([str(run.program), "stop", "lc0", "--now"], env=run.environment).wait(60)
+            subprocess.Popen([str(run.program), "stop", "lc0", "--now"], env=run.environment).wait(
+                60
+            )
         else:
             assert run.process is not None
             run.process.terminate()
@@ -173,7 +175,11 @@ with ringfeed.attach("lc0", timeout_s=60, attach_timeout_s=60) as feed:
 def test_an_exception_inside_with_is_no_death_and_its_batch_comes_again(make_run: MakeRun) -> None:
     run = make_run(epochs=1).start()
     done = subprocess.run(
-        [sys.executable, "-c", FAILING], env=run.environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FAILING],
+        env=run.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 1 and "the model diverged" in done.stderr
     wait_until(lambda: "trainer_left" in run.text(), "the log to say that it has left")

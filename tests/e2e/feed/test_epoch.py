@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import lc0_data
-import lc0_reference
 import numpy as np
 import pytest
 from conftest import FeedRun
 
+from tests.support.feeds.scenes import assert_exact
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
+
 MakeRun = Callable[..., FeedRun]
-
-
-def assert_exact(hashes: np.ndarray, games: lc0_data.Manifest, times: int = 1) -> None:
-    audit = lc0_reference.audit(hashes, games.record_hashes, times=times)
-    assert audit.exact, str(audit)
 
 
 def test_one_trainer_gets_each_position_once(make_run: MakeRun, games: lc0_data.Manifest) -> None:
@@ -63,7 +60,9 @@ def test_two_epochs_use_each_position_twice(make_run: MakeRun, games: lc0_data.M
     assert run.wait() == 0, run.text()
 
 
-def test_drop_remainder_drops_less_than_a_batch(make_run: MakeRun, games: lc0_data.Manifest) -> None:
+def test_drop_remainder_drops_less_than_a_batch(
+    make_run: MakeRun, games: lc0_data.Manifest
+) -> None:
     run = make_run(extra="drop_remainder: true").start()
     result = run.trainer().result()
     assert all(result["rows"] == 256)
@@ -75,7 +74,9 @@ def test_drop_remainder_drops_less_than_a_batch(make_run: MakeRun, games: lc0_da
 
 def test_a_rate_below_one_takes_its_share(make_run: MakeRun, games: lc0_data.Manifest) -> None:
     run = make_run(rate=0.25, epochs=4).start()
-    assert_exact(run.trainer().result()["hashes"], games)  # four uses of a quarter: each position once
+    assert_exact(
+        run.trainer().result()["hashes"], games
+    )  # four uses of a quarter: each position once
     assert run.wait() == 0, run.text()
 
 

@@ -18,9 +18,8 @@ from conftest import ROOT, FeedRun, wait_until
 
 sys.path.insert(0, str(ROOT / "tests" / "crash"))
 
-from storm import Line, Member, read_lines  # noqa: E402
-
 import ringfeed  # noqa: E402
+from storm import Line, Member, read_lines  # noqa: E402
 
 MakeRun = Callable[..., FeedRun]
 MakeMember = Callable[..., Member]
@@ -126,9 +125,7 @@ def test_a_ranks_batches_wait_for_it_and_come_in_order(
     run = make_run(
         batch=64, slots=12, groups='groups { name: "ranks" kind: RANKED world: 4 }'
     ).start()
-    ranks = [
-        make_member(run, f"rank-{i}", "ranks", rank=i, world=4, pause_ms=5) for i in range(4)
-    ]
+    ranks = [make_member(run, f"rank-{i}", "ranks", rank=i, world=4, pause_ms=5) for i in range(4)]
     wait_until(lambda: all(len(numbers(rank)) > 3 for rank in ranks), "all four")
     send(ranks[2], signal.SIGKILL)
     before = numbers(ranks[2])
@@ -322,7 +319,7 @@ def test_a_member_that_spoils_its_groups_page_harms_nobody_else(
     scribbler = subprocess.Popen(
         [
             sys.executable,
-            str(ROOT / "tests" / "support" / "scribble.py"),
+            str(ROOT / "tests" / "support" / "fakes" / "scribble.py"),
             run.feed,
             str(run.sockets / f"{run.feed}.sock"),
             "spoiled",

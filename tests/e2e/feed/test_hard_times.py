@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 from conftest import FeedRun, wait_until
-from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
+
+from tests.support.feeds.scenes import GROUPS
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
@@ -52,7 +53,8 @@ def test_signals_that_warn_end_no_process(
             os.kill(pid, number)
         run.process.send_signal(number)
         wait_until(
-            lambda: f"signal_ignored feed=lc0 signal={int(number)} " in run.text(), f"a line of {number}"
+            lambda: f"signal_ignored feed=lc0 signal={int(number)} " in run.text(),
+            f"a line of {number}",
         )
     for pid in workers.values():
         os.kill(pid, signal.SIGQUIT)
@@ -233,5 +235,3 @@ def test_a_feed_whose_standard_streams_are_closed_writes_into_nothing_of_its_own
     wait_until(lambda: trainer.batches() >= 2, "batch 2")
     kill_stage(run)
     assert_undisturbed(run, trainer, undisturbed)
-
-

@@ -14,16 +14,19 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 import pytest
-from conftest import ROOT, FeedRun, Trainer, wait_until
-from raw_member import PAGE, SKIP, RawMember
-from test_adoption import all_links_are_back, kill_supervisor
-from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
-from test_takeover import kill_everything
-
 import ringfeed
+from conftest import ROOT, FeedRun, Trainer, wait_until
+
+from tests.support.fakes.raw_member import PAGE, SKIP, RawMember
+from tests.support.feeds.scenes import (
+    GROUPS,
+    all_links_are_back,
+    kill_supervisor,
+    kill_supervisor_and_workers,
+)
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
@@ -113,10 +116,7 @@ def test_the_header_before_a_groups_page_is_nobodys_source(
         fallocate = libc.fallocate
         fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
         assert (
-            fallocate(
-                member.fds["group"], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE
-            )
-            == 0
+            fallocate(member.fds["group"], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE) == 0
         )
     replaced(run, "out")
     taken_over(run, member)
@@ -238,7 +238,7 @@ def test_a_trainer_outlives_the_death_of_all_others_with_its_page(
     ).start()
     trainer = run.trainer(group="honest", pause_ms=20, positions=0)
     wait_until(lambda: trainer.batches() >= 3, "batch 3")
-    kill_everything(run)
+    kill_supervisor_and_workers(run)
     run.start()
     assert_exact_to_the_end(run, trainer, undisturbed)
     assert not list(storage.iterdir())

@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import lc0_data
 import pytest
 from conftest import FeedRun, wait_until
-from test_deaths import GROUPS, counter
-from test_epoch import assert_exact
+
+from tests.support.feeds.scenes import GROUPS, assert_exact, counter
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
@@ -54,12 +54,16 @@ def bytes_at_start(run: FeedRun) -> int:
 def test_a_stage_whose_memory_cannot_grow_waits_and_goes_on_when_there_is_room(
     make_run: MakeRun, games: lc0_data.Manifest, room: SmallRoom
 ) -> None:
-    run = make_run(extra=GROUPS + f'storage {{ directory: "{room.path}" }} restart {{ stall_ms: 400 }}')
+    run = make_run(
+        extra=GROUPS + f'storage {{ directory: "{room.path}" }} restart {{ stall_ms: 400 }}'
+    )
     size = bytes_at_start(run)
     room.resize(size + (256 << 10))  # the pool's window grows by at least 1 MiB
     run.start()
     trainer = run.trainer()
-    wait_until(lambda: counter(run, "pool", "growths_refused") > 20, "the pool to be refused memory")
+    wait_until(
+        lambda: counter(run, "pool", "growths_refused") > 20, "the pool to be refused memory"
+    )
     assert run.text().count("no_memory lane=pool") == 1, "said once, however often it was refused"
     notes = str(run.status())
     assert "waits for memory" in notes, notes
@@ -73,5 +77,7 @@ def test_a_stage_whose_memory_cannot_grow_waits_and_goes_on_when_there_is_room(
     assert run.wait() == 0, run.text()
     log = run.text()
     assert "memory_found lane=pool" in log
-    assert log.count("worker_died") == 1 and "worker_stalled" not in log, "nobody died of it (no SIGBUS)"
+    assert (
+        log.count("worker_died") == 1 and "worker_stalled" not in log
+    ), "nobody died of it (no SIGBUS)"
     assert not list(room.path.iterdir())

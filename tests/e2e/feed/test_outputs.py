@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lc0_data
-import lc0_reference
 import numpy as np
 import pytest
+import ringfeed
 from conftest import FeedRun, wait_until
 
-import ringfeed
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
 
 MakeRun = Callable[..., FeedRun]
 
@@ -88,7 +88,9 @@ def test_who_comes_late_gets_the_newest_and_stops_nobody(make_run: MakeRun) -> N
         pipeline=TWO, tensors="overflow_behavior: KEEP_NEWEST", batch=64, slots=6, epochs=0
     ).start()
     train = run.trainer(batches=200, positions=0)
-    with ringfeed.attach(run.feed, output="validation", socket_dir=run.sockets, timeout_s=30) as late:
+    with ringfeed.attach(
+        run.feed, output="validation", socket_dir=run.sockets, timeout_s=30
+    ) as late:
         assert late.stats().output == "validation"
         status = wait_until(run.status, "the feed")
         aliases = [output.get("alias", "") for output in status["outputs"]]
@@ -105,7 +107,9 @@ def test_who_comes_late_gets_the_newest_and_stops_nobody(make_run: MakeRun) -> N
             ringfeed.attach(
                 run.feed, "b", output="validation", policy="block", socket_dir=run.sockets
             )
-    with pytest.raises(ringfeed.InvalidRequest, match="has no output 'test'; it has '', 'validation'"):
+    with pytest.raises(
+        ringfeed.InvalidRequest, match="has no output 'test'; it has '', 'validation'"
+    ):
         ringfeed.attach(run.feed, output="test", socket_dir=run.sockets)
 
 

@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import lc0_data
 import pytest
 from conftest import ROOT, wait_until
-from test_import_lc0 import DATA, small
-
 from ringfeed._core import programs
+
+from tests.support.feeds.scenes import LCZERO, small
+from tests.support.makers import lc0_data
 
 CONFIG = """
 epochs: 0
@@ -124,7 +124,7 @@ def trainer(
 ) -> Iterator[Trainer]:
     text = CONFIG.format(directory=games.directory)
     if request.param == "lc0_compat":
-        text = small((DATA / "supervised.textproto").read_text(), str(games.directory))
+        text = small((LCZERO / "supervised.textproto").read_text(), str(games.directory))
     config = tmp_path / "config.textproto"
     config.write_text(text)
     # Not below tmp_path: sockets lie in it, and their paths may have 107 bytes.

@@ -6,11 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
-import lc0_data
-import lc0_reference
 import numpy as np
 import pytest
 from conftest import BIN, FeedRun
+
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
 
 EVERY = 12
 
@@ -50,7 +51,12 @@ def test_a_data_set_is_delivered_complete_but_for_its_poisoned_records(
         about = json.loads(record.with_suffix(".json").read_text())
         assert about["stage"] == "unpacker" and about["bytes"] == record.stat().st_size
         assert about["deaths"] >= 2
-        expected = {"crash": "signal 11", "abort": "signal 6", "exit": "status 9", "hang": "stalled"}
+        expected = {
+            "crash": "signal 11",
+            "abort": "signal 6",
+            "exit": "status 9",
+            "hang": "stalled",
+        }
         assert expected[how] in about["cause"]
         if how == "crash":
             assert "backtrace" in about["cause"] and "poison_worker" not in about["feed"]

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lc0_data
-import lc0_reference
 import numpy as np
 import pytest
 from conftest import BIN, FeedRun, runs, wait_until
+
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
 
 EVERY = 30
 NOT_TAKEN = 6
@@ -164,7 +165,6 @@ def test_a_record_of_a_lane_that_its_stage_was_scaled_to_is_replayed_there(
     config = about["config"].replace("threads: 2", "threads: 2 max_threads: 4")
     report = letters.report(letters.changed(tmp_path, lane=3, config=config))
     assert report["outcome"] == "taken" and report["ports"][0]["records"] > 0
-
 
 
 def test_once_the_stage_is_mended_the_same_command_shows_what_comes_out(letters: Letters) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from conftest import BIN, FeedRun, wait_until
-from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
+
+from tests.support.feeds.scenes import GROUPS
 
 MakeRun = Callable[..., FeedRun]
 
@@ -111,7 +112,9 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
 
     # It plans like the old one, and then does not start: the old program goes on.
     real = BIN / "ringfeed-worker"
-    broken = script(tmp_path / "broken", f'[ "$1" = --plan ] && exec {real} "$@"\necho woe >&2\nexit 3')
+    broken = script(
+        tmp_path / "broken", f'[ "$1" = --plan ] && exec {real} "$@"\necho woe >&2\nexit 3'
+    )
     text = refused(broken)
     assert "ended with exit status 3 before it was ready: woe" in text
     wait_until(lambda: runs_program(run, "out", real), "the old program")

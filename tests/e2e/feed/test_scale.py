@@ -8,13 +8,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 import pytest
 from conftest import FeedRun, wait_until
-from test_adoption import kill_supervisor
-from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
-from test_snapshot import kill_everything, next_batches
+
+from tests.support.feeds.scenes import GROUPS, kill_everything, kill_supervisor, next_batches
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
@@ -115,6 +114,7 @@ def test_a_change_waits_for_the_one_before_and_says_so_when_that_takes_long(
     make_run: MakeRun,
 ) -> None:
     run = make_run(epochs=0, extra=GROUPS, groups='groups { name: "default" }').start(*ROOM)
+
     def used() -> int:
         (output,) = (run.status() or {}).get("outputs", [{}])
         return int(output.get("slots_used", 0))
@@ -138,7 +138,9 @@ def test_another_lane_count_in_the_configuration_is_taken_over(
     wait_until(lambda: trainer.batches() >= 3, "some batches")
     kill_supervisor(run)
     run.start(*ROOM, "--set", "stages.unpacker.threads=3", "--set", "restart.max_restarts=7")
-    wait_until(lambda: "stage_scaled feed=lc0 stage=unpacker lanes=3 before=1" in run.text(), "that")
+    wait_until(
+        lambda: "stage_scaled feed=lc0 stage=unpacker lanes=3 before=1" in run.text(), "that"
+    )
     kill_supervisor(run)
     # What is laid out cannot change.
     more = run.command("run", str(run.config), *ROOM, "--set", "stages.unpacker.max_threads=8")

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lc0_data
 import numpy as np
-import pytest
 from conftest import FeedRun, wait_until
-from test_adoption import kill_supervisor
-from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
+
+from tests.support.feeds.scenes import GROUPS, kill_everything, kill_supervisor, next_batches
 
 MakeRun = Callable[..., FeedRun]
 TWO_GROUPS: dict[str, Any] = {
@@ -52,27 +50,6 @@ def bytes_in(directory: Path) -> int:
         return sum(file.stat().st_blocks * 512 for file in directory.iterdir())
     except FileNotFoundError:
         return 0
-
-
-def kill_everything(run: FeedRun) -> None:
-    workers = run.all_workers()
-    kill_supervisor(run)
-    for trainer in run.trainers:
-        trainer.process.kill()
-        trainer.process.wait()
-    for pid in workers.values():
-        with contextlib.suppress(ProcessLookupError):  # it had done its work
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not run.all_workers(), "everybody's end")
-
-
-def next_batches(directory: Path) -> dict[str, int]:
-    """The next batch of each group, as the manifest says it."""
-    text = (directory / "manifest.textproto").read_text()
-    return {
-        name: int(batch)
-        for name, batch in re.findall(r'groups \{\s*name: "(\w+)"\s*next_batch: (\d+)', text)
-    }
 
 
 def follow(run: FeedRun, undisturbed: np.ndarray, expected: dict[str, int]) -> None:  # noqa: F811
@@ -351,7 +328,9 @@ def test_a_snapshot_that_cannot_be_written_changes_nothing(
     assert run.wait() == 0, run.text()
 
 
-def test_one_that_was_given_up_leaves_the_next_one_its_place(make_run: MakeRun, tmp_path: Path) -> None:
+def test_one_that_was_given_up_leaves_the_next_one_its_place(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     """A lane that does not come to the end of its step: that one is refused, and no other."""
     run = make_run(epochs=0, groups='groups { name: "default" }').start()
     trainer = run.trainer(positions=0, pause_ms=20)
@@ -362,8 +341,13 @@ def test_one_that_was_given_up_leaves_the_next_one_its_place(make_run: MakeRun, 
         late = run.command("snapshot", run.feed, str(tmp_path / "late"))
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert late.returncode != 0 and "has not come to the end of its step" in late.stderr, late.stderr
+    assert (
+        late.returncode != 0 and "has not come to the end of its step" in late.stderr
+    ), late.stderr
     assert not list(tmp_path.glob("late*"))
     # What the first one has copied is put away before.
-    wait_until(lambda: run.command("snapshot", run.feed, str(tmp_path / "saved")).returncode == 0, "another one")
+    wait_until(
+        lambda: run.command("snapshot", run.feed, str(tmp_path / "saved")).returncode == 0,
+        "another one",
+    )
     run.stop(signal.SIGQUIT)

@@ -10,12 +10,17 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 import pytest
 from conftest import FeedRun, runs, wait_until
-from test_adoption import all_links_are_back, kill_supervisor
-from test_deaths import GROUPS, undisturbed  # noqa: F401  (a fixture)
+
+from tests.support.feeds.scenes import (
+    GROUPS,
+    all_links_are_back,
+    kill_supervisor,
+    kill_supervisor_and_workers,
+)
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
@@ -51,7 +56,7 @@ class Attempt:
         return self.log.read_text(errors="replace")
 
     def outcome(self, adopted: str = "feed_adopted") -> str:
-        """"adopted" (and killed then), or "refused"."""
+        """ "adopted" (and killed then), or "refused"."""
         wait_until(
             lambda: self.process.poll() is not None
             or adopted in self.text()
@@ -71,15 +76,6 @@ def is_untouched(run: FeedRun, workers: dict[str, int], attempt: Attempt) -> Non
     assert "remains_cleared" not in attempt.text(), attempt.text()
     assert all(runs(pid) for pid in workers.values()), attempt.text()
     assert run.all_workers() == workers, attempt.text()
-
-
-def kill_everything(run: FeedRun) -> None:
-    workers = run.all_workers()
-    kill_supervisor(run)
-    for pid in workers.values():
-        os.kill(pid, signal.SIGKILL)
-    for pid in workers.values():
-        wait_until(lambda: not runs(pid), "its end")
 
 
 # Where a takeover opens, maps and watches what is left, and which passing of it is refused.
@@ -158,7 +154,11 @@ def test_a_socket_that_cannot_be_bound_leaves_the_feed_as_it_is(
 
 def in_files(make_run: MakeRun, storage: Path) -> FeedRun:
     storage.mkdir()
-    return make_run(epochs=2, extra=GROUPS + f'storage {{ directory: "{storage}" }}', groups='groups { name: "g" }')
+    return make_run(
+        epochs=2,
+        extra=GROUPS + f'storage {{ directory: "{storage}" }}',
+        groups='groups { name: "g" }',
+    )
 
 
 def test_files_outlive_attempts_that_cannot_open_them(
@@ -173,7 +173,7 @@ def test_files_outlive_attempts_that_cannot_open_them(
     wait_until(lambda: first.batches() >= 4, "batch 4")
     first.process.kill()
     first.process.wait()
-    kill_everything(run)
+    kill_supervisor_and_workers(run)
     files = {path: path.stat().st_ino for path in storage.iterdir()}
     for count in (6, 12, 20, 30, 44):
         attempt = Attempt(run, limit=(resource.RLIMIT_NOFILE, count))
@@ -218,7 +218,7 @@ def test_a_damaged_snapshot_takes_nothing_from_what_is_left(
     assert run.command("snapshot", run.feed, str(saved)).returncode == 0
     first.process.kill()
     first.process.wait()
-    kill_everything(run)
+    kill_supervisor_and_workers(run)
     files = {path: path.stat().st_ino for path in storage.iterdir()}
     record = run.record()
     damaged = max(saved.glob("*.segment"), key=lambda path: path.stat().st_size)
@@ -250,11 +250,15 @@ def test_a_recorded_snapshot_that_is_not_there_is_no_new_beginning(
     assert run.command("snapshot", run.feed, str(saved)).returncode == 0
     trainer.process.kill()
     trainer.process.wait()
-    kill_everything(run)
+    kill_supervisor_and_workers(run)
     saved.rename(tmp_path / "moved")
     attempt = Attempt(run)
     assert attempt.outcome("feed_started") == "refused"
-    assert "--fresh" in attempt.text() and "--resume" in attempt.text() and "and there" in attempt.text()
+    assert (
+        "--fresh" in attempt.text()
+        and "--resume" in attempt.text()
+        and "and there" in attempt.text()
+    )
     (tmp_path / "moved").rename(saved)
     run.start()
     wait_until(lambda: "feed_resumed" in run.text(), "the feed to go on from its snapshot")
@@ -285,7 +289,15 @@ def test_a_record_that_cannot_be_read_is_no_new_beginning(
 
 def with_proc(options: str, *then: str) -> tuple[str, ...]:
     """A command's first words, which give it a /proc of its own."""
-    return ("unshare", "-m", "sh", "-c", f'mount -t proc -o {options} proc /proc && exec "$@"', "sh", *then)
+    return (
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t proc -o {options} proc /proc && exec "$@"',
+        "sh",
+        *then,
+    )
 
 
 # There is no boot id.
@@ -302,9 +314,15 @@ def needs(before: tuple[str, ...], shows: str, wanted: bool) -> None:
         pytest.skip(f"no /proc of its own is to be had here: {probe.stderr}")
 
 
-def command_in(before: tuple[str, ...], run: FeedRun, *words: str) -> subprocess.CompletedProcess[str]:
+def command_in(
+    before: tuple[str, ...], run: FeedRun, *words: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*before, str(run.program), *words], env=run.environment, capture_output=True, text=True, timeout=60
+        [*before, str(run.program), *words],
+        env=run.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -341,11 +359,13 @@ def test_files_of_an_unknown_boot_are_left_as_they_are(
     storage = tmp_path / "storage"
     run = in_files(make_run, storage).start()
     wait_until(lambda: "first_batch" in run.text(), "the first batch")
-    kill_everything(run)
+    kill_supervisor_and_workers(run)
     files = {path: path.stat().st_ino for path in storage.iterdir()}
     attempt = Attempt(run, before=PROCESSES_ONLY)
     assert attempt.outcome() == "refused"
-    assert "boot_id" in attempt.text() and "--resume" in attempt.text() and "--fresh" in attempt.text()
+    assert (
+        "boot_id" in attempt.text() and "--resume" in attempt.text() and "--fresh" in attempt.text()
+    )
     assert "cleaned" not in command_in(PROCESSES_ONLY, run, "clean").stdout
     assert {path: path.stat().st_ino for path in storage.iterdir()} == files
     run.start()
@@ -376,7 +396,9 @@ def test_workers_that_cannot_be_seen_are_neither_ended_nor_replaced(
     if how == "no record":
         state.unlink()
     elif how != "hidden":
-        state.write_text("".join(line for line in record.splitlines(True) if not line.startswith("worker ")))
+        state.write_text(
+            "".join(line for line in record.splitlines(True) if not line.startswith("worker "))
+        )
     inode = lock.stat().st_ino
     for words in ((), ("--fresh",), ("--resume", "nothing")):
         attempt = Attempt(run, *words, before=before)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 from conftest import ROOT, FeedRun
 
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
-import try_to_write  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 import ringfeed  # noqa: E402
+
+from tests.support.fakes import try_to_write  # noqa: E402
 
 MakeRun = Callable[..., FeedRun]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 import pytest
-from conftest import BIN, ROOT
-
 import ringfeed
+from conftest import BIN
 
-DATA = ROOT / "tests" / "data" / "lczero"
+from tests.support.feeds.scenes import LCZERO, small
+from tests.support.makers import lc0_data
 
 
 def ringfeed_command(
@@ -27,23 +26,9 @@ def ringfeed_command(
     )
 
 
-def small(text: str, directory: str) -> str:
-    """A configuration of the size of a test."""
-    for old, new in (
-        ("/data/lc0", directory),
-        ("chunk_pool_size: 50000", "chunk_pool_size: 100"),
-        ("reservoir_size_per_thread: 1000000", "reservoir_size_per_thread: 1000"),
-        ("position_sampling_rate: 0.03", "position_sampling_rate: 0.25"),
-        ("batch_size: 128", "batch_size: 32"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    return text
-
-
 def test_supervised_training_runs(games: lc0_data.Manifest, tmp_path: Path) -> None:
     theirs = tmp_path / "train.textproto"
-    theirs.write_text(small((DATA / "supervised.textproto").read_text(), str(games.directory)))
+    theirs.write_text(small((LCZERO / "supervised.textproto").read_text(), str(games.directory)))
     ours = tmp_path / "ours.textproto"
     done = ringfeed_command("import-lc0", theirs, "-o", ours)
     assert done.returncode == 0 and done.stdout == ""
@@ -62,7 +47,7 @@ def test_supervised_training_runs(games: lc0_data.Manifest, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["reinforcement", "supervised", "validation"])
 def test_what_is_converted_passes_check(name: str, tmp_path: Path) -> None:
-    converted = ringfeed_command("import-lc0", DATA / f"{name}.textproto")
+    converted = ringfeed_command("import-lc0", LCZERO / f"{name}.textproto")
     assert converted.returncode == 0
     checked = ringfeed_command("check", "-", "--set", 'feed="x"', given=converted.stdout)
     assert checked.returncode == 0, checked.stderr
@@ -71,7 +56,7 @@ def test_what_is_converted_passes_check(name: str, tmp_path: Path) -> None:
 
 
 def test_standard_input_and_mistakes(tmp_path: Path) -> None:
-    text = (DATA / "supervised.textproto").read_text()
+    text = (LCZERO / "supervised.textproto").read_text()
     from_stdin = ringfeed_command("import-lc0", "-", given=text)
     assert from_stdin.returncode == 0 and 'feed: "lc0-sl"' in from_stdin.stdout
     wrong = ringfeed_command("import-lc0", "-", given=text.replace("threads: 2", "treads: 2"))
@@ -117,7 +102,7 @@ JOIN = 'stage { name: "join" input: "unpacker" join_positions { output { queue_c
     ],
 )
 def test_what_has_no_equal_is_changed_and_said(old: str, new: str, said: str) -> None:
-    text = (DATA / "validation.textproto").read_text()
+    text = (LCZERO / "validation.textproto").read_text()
     assert old in text
     text = text.replace(old, new)
     converted = ringfeed_command("import-lc0", "-", given=text)
@@ -135,7 +120,7 @@ def test_validation_that_nobody_reads_does_not_keep_training_waiting(tmp_path: P
     games = lc0_data.make_dataset(
         tmp_path / "data", games=0, tars=1, seed=3, loose=320, variants=80, hashes=False
     )
-    text = (DATA / "validation.textproto").read_text()
+    text = (LCZERO / "validation.textproto").read_text()
     for old, new in (
         ("/data/lc0", str(games.directory)),
         ("weight: [9, 1]", "weight: [1, 4]"),

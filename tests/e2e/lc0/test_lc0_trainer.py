@@ -13,24 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lc0_data
-import lc0_reference
 import numpy as np
 import pytest
 from conftest import ROOT, wait_until
-from test_import_lc0 import DATA, small
-
-from ringfeed import lc0_compat
-from ringfeed.lc0 import compat
 from ringfeed._core import control
+from ringfeed.lc0 import compat
 from ringfeed.lc0_compat import DataLoader, make_dataloader
+
+from tests.support.feeds.scenes import LCZERO, small
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
 
 Arrays = tuple[np.ndarray, ...]
 
 
 @pytest.fixture
 def text(games: lc0_data.Manifest) -> str:
-    return small((DATA / "supervised.textproto").read_text(), str(games.directory))
+    return small((LCZERO / "supervised.textproto").read_text(), str(games.directory))
 
 
 @pytest.fixture
@@ -330,7 +329,7 @@ def test_a_supervisor_that_dies_ends_the_wait(
 @pytest.fixture
 def two(games: lc0_data.Manifest, tmp_path: Path) -> Path:
     """Training, and validation out of a fifth of the games, each read once."""
-    text = (DATA / "validation.textproto").read_text()
+    text = (LCZERO / "validation.textproto").read_text()
     for old, new in (
         ("/data/lc0", str(games.directory)),
         ("weight: [9, 1]", "weight: [4, 1]"),

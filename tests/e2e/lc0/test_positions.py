@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FeedRun, wait_until
-from test_snapshot import kill_everything
-
 import ringfeed
+from conftest import FeedRun, wait_until
+
+from tests.support.feeds.scenes import kill_everything
 
 MakeRun = Callable[..., FeedRun]
 

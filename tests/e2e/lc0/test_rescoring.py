@@ -9,14 +9,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
-import lc0_reference
 import numpy as np
 import pytest
+import ringfeed
 from conftest import ROOT, FeedRun, wait_until
 from numpy.typing import NDArray
 
-import ringfeed
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
 
 MakeRun = Callable[..., FeedRun]
 Floats = NDArray[np.float64]

@@ -7,10 +7,11 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
 import numpy as np
 import pytest
 from conftest import FeedRun, wait_until
+
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 CHOICES = {

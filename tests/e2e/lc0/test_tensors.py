@@ -10,16 +10,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_reference
-import lc0_versions
 import numpy as np
 import pytest
+import ringfeed
 from conftest import FeedRun
 
-import ringfeed
+from tests.support.makers import lc0_versions
+from tests.support.oracles import lc0_reference
 
 MakeRun = Callable[..., FeedRun]
-KINDS = [(v, f) for v in lc0_versions.VERSIONS for f in lc0_versions.INPUT_FORMATS if v >= 5 or f == 1]
+KINDS = [
+    (v, f) for v in lc0_versions.VERSIONS for f in lc0_versions.INPUT_FORMATS if v >= 5 or f == 1
+]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,11 @@ def test_every_version_and_input_format_in_one_feed(
 
 
 def same(left: np.ndarray, right: np.ndarray) -> bool:
-    return left.shape == right.shape and left.dtype == right.dtype and left.tobytes() == right.tobytes()
+    return (
+        left.shape == right.shape
+        and left.dtype == right.dtype
+        and left.tobytes() == right.tobytes()
+    )
 
 
 def test_the_same_rows_in_every_type(make_run: MakeRun, mixed: tuple[Path, np.ndarray]) -> None:
@@ -87,7 +93,9 @@ def test_the_same_rows_in_every_type(make_run: MakeRun, mixed: tuple[Path, np.nd
 
     compact = rows(make_run, directory, "planes: PLANES_BITS policy: POLICY_SPARSE")
     assert compact["planes"].shape[1:] == (112,) and compact["policy_indices"].shape[1:] == (224,)
-    bits, sparse = compact["planes"], [compact["policy_" + n] for n in ("indices", "values", "filler")]
+    bits, sparse = compact["planes"], [
+        compact["policy_" + n] for n in ("indices", "values", "filler")
+    ]
     assert (compact["policy_lengths"] == (sparse[0] < 1858).sum(axis=1)).all()
     torch = pytest.importorskip("torch")
     bridge = pytest.importorskip("ringfeed.torch")

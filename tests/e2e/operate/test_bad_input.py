@@ -13,12 +13,12 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
-import lc0_reference
 import pytest
 from conftest import BIN, ROOT, FeedRun, wait_until
-from test_deaths import counter
-from test_epoch import assert_exact
+
+from tests.support.feeds.scenes import assert_exact
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
 
 MakeRun = Callable[..., FeedRun]
 
@@ -52,7 +52,11 @@ def test_damaged_files_are_skipped_by_reason_and_the_rest_is_delivered(
     (data / "no-records.gz").write_bytes(gzip.compress(b""))
     (data / "wrong-size.gz").write_bytes(gzip.compress(records[:-5]))
     (data / "wrong-version.gz").write_bytes(
-        gzip.compress(b"".join(struct.pack("<I", 9) + records[i * 8356 + 4 : (i + 1) * 8356] for i in range(3)))
+        gzip.compress(
+            b"".join(
+                struct.pack("<I", 9) + records[i * 8356 + 4 : (i + 1) * 8356] for i in range(3)
+            )
+        )
     )
     flipped = bytearray(game)
     flipped[len(flipped) // 2] ^= 0xFF
@@ -119,7 +123,9 @@ def test_five_mistakes_give_five_messages_with_places(tmp_path: Path) -> None:
     config = tmp_path / "broken.textproto"
     config.write_text(FIVE_MISTAKES)
     for verb in ("check", "run"):
-        done = subprocess.run([str(BIN / "ringfeed"), verb, str(config)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [str(BIN / "ringfeed"), verb, str(config)], capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 3, done.stderr
         lines = [line for line in done.stderr.splitlines() if line.startswith(f"{config}:")]
         text = "\n".join(lines)
@@ -130,7 +136,9 @@ def test_five_mistakes_give_five_messages_with_places(tmp_path: Path) -> None:
             (7, "frames"),
             (8, "batch_size"),
         ]:
-            assert any(line.startswith(f"{config}:{line_number}:") and words in line for line in lines), text
+            assert any(
+                line.startswith(f"{config}:{line_number}:") and words in line for line in lines
+            ), text
 
 
 def test_a_feed_name_in_use_is_refused_with_the_pid(make_run: MakeRun) -> None:
@@ -211,7 +219,9 @@ def test_a_finite_run_without_a_single_batch_fails_with_what_was_counted(
     assert "FeedFailed" in trainer.log.read_text() or "NoSuchFeed" in trainer.log.read_text()
 
 
-def test_check_warns_of_data_that_is_not_there_and_of_restarts(make_run: MakeRun, tmp_path: Path) -> None:
+def test_check_warns_of_data_that_is_not_there_and_of_restarts(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     run = make_run(tmp_path / "later", epochs=0, extra="restart { max_restarts: 2 }")
     done = run.command("check", str(run.config))
     assert done.returncode == 0, "warnings are no mistakes"
@@ -220,7 +230,9 @@ def test_check_warns_of_data_that_is_not_there_and_of_restarts(make_run: MakeRun
     assert "restart.max_attempts (3) is above restart.max_restarts (2)" in done.stderr
 
 
-def test_an_empty_directory_is_waited_on_in_an_endless_run(make_run: MakeRun, tmp_path: Path) -> None:
+def test_an_empty_directory_is_waited_on_in_an_endless_run(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     empty = tmp_path / "later"
     empty.mkdir()
     run = make_run(empty, epochs=0, batch=64).start()
@@ -275,7 +287,9 @@ def test_a_second_signal_stops_at_once(make_run: MakeRun) -> None:
 
 
 def test_a_failed_feed_tells_its_trainers(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run(epochs=0, extra="restart { max_restarts: 2 within_s: 600 backoff_ms_min: 1 }").start()
+    run = make_run(
+        epochs=0, extra="restart { max_restarts: 2 within_s: 600 backoff_ms_min: 1 }"
+    ).start()
     trainer = run.trainer(positions=0, pause_ms=5)
     wait_until(lambda: trainer.batches() > 2, "batches")
     group = sorted(run.workers())[0]
@@ -313,7 +327,9 @@ def test_what_somebody_has_put_in_the_place_of_lock_or_record_is_refused(
     for words in ([], ["--fresh"]):
         done = run.command("run", str(run.config), *words)
         assert done.returncode == 1
-        assert str(place) in done.stderr and ("regular file" in done.stderr or "is of user 65534" in done.stderr)
+        assert str(place) in done.stderr and (
+            "regular file" in done.stderr or "is of user 65534" in done.stderr
+        )
     assert "cleaned" not in run.command("clean", "--force").stdout
     assert run.command("status").returncode == 4
     after = place.lstat()
@@ -321,7 +337,9 @@ def test_what_somebody_has_put_in_the_place_of_lock_or_record_is_refused(
 
 
 @pytest.mark.parametrize("what", ["fifo", "link"])
-def test_the_name_of_a_half_written_record_holds_up_nobody(make_run: MakeRun, tmp_path: Path, what: str) -> None:
+def test_the_name_of_a_half_written_record_holds_up_nobody(
+    make_run: MakeRun, tmp_path: Path, what: str
+) -> None:
     run = make_run()
     run.sockets.mkdir(exist_ok=True)
     partial = run.sockets / f"{run.feed}.state.partial"
@@ -350,7 +368,9 @@ def test_a_directory_in_the_way_of_the_record_is_a_problem_and_no_end(make_run: 
     assert run.stop() == 0
 
 
-def test_a_log_that_is_a_fifo_without_a_reader_is_refused_at_once(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_log_that_is_a_fifo_without_a_reader_is_refused_at_once(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     os.mkfifo(log)
     run = make_run(extra=f'log {{ file: "{log}" }}')
@@ -379,7 +399,11 @@ def test_empty_and_foreign_words_of_commands(make_run: MakeRun, tmp_path: Path) 
         assert done.returncode == 2 and "DIR is empty" in done.stderr
     strange = tmp_path / "two\nlines\x1b[31m"
     saved = run.command("snapshot", "lc0", str(strange))
-    assert saved.returncode == 0 and "two\\nlines\\x1b[31m: " in saved.stdout and saved.stdout.count("\n") == 1
+    assert (
+        saved.returncode == 0
+        and "two\\nlines\\x1b[31m: " in saved.stdout
+        and saved.stdout.count("\n") == 1
+    )
     assert (strange / "manifest.textproto").exists()
     for words in (
         ["snapshot", "lc0", str(strange / "no" / "place")],

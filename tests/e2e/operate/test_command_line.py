@@ -9,16 +9,19 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
 import pytest
 from conftest import BIN, FeedRun, runs, wait_until
-from test_adoption import kill_supervisor
+
+from tests.support.feeds.scenes import kill_supervisor
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 
 
 def ringfeed(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(BIN / "ringfeed"), *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [str(BIN / "ringfeed"), *words], capture_output=True, text=True, timeout=60
+    )
 
 
 def orphan(make_run: MakeRun) -> tuple[FeedRun, list[int]]:
@@ -92,7 +95,9 @@ def test_version_is_a_verb_and_an_option() -> None:
     assert ringfeed("--version").returncode == 0
 
 
-def test_run_takes_a_socket_directory_like_the_other_verbs(make_run: MakeRun, tmp_path: Path) -> None:
+def test_run_takes_a_socket_directory_like_the_other_verbs(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     run = make_run(epochs=0).start("--socket-dir", str(elsewhere))
     wait_until((elsewhere / "lc0.sock").exists, "the socket")

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import lc0_data
-import lc0_reference
 import pytest
-from conftest import BIN, FeedRun, wait_until
-
 import ringfeed
+from conftest import BIN, FeedRun, wait_until
 from ringfeed._core import control, native
+
+from tests.support.makers import lc0_data
+from tests.support.oracles import lc0_reference
 
 MakeRun = Callable[..., FeedRun]
 RESET = "chunk_pool_request { reset_chunk_anchor: true }"
@@ -214,7 +214,9 @@ def is_asked(binary: str) -> bool:
     return pid.exists() and pid.read_text().endswith("\n")
 
 
-def test_a_program_that_does_not_answer_holds_up_nobody_else(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_program_that_does_not_answer_holds_up_nobody_else(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     run = ready(make_run(epochs=0))
     workers = run.workers()
     mute = [program(tmp_path / f"mute{i}", "exec sleep 1000") for i in range(4)]
@@ -229,7 +231,10 @@ def test_a_program_that_does_not_answer_holds_up_nobody_else(make_run: MakeRun, 
     assert refused.returncode != 0 and "4 programs are asked for their plans" in refused.stderr
     # A stage is replaced, and everybody gets an answer, before the first of them does.
     os.kill(workers["pool"], signal.SIGKILL)
-    wait_until(lambda: run.workers().get("pool", workers["pool"]) != workers["pool"], "the pool's successor")
+    wait_until(
+        lambda: run.workers().get("pool", workers["pool"]) != workers["pool"],
+        "the pool's successor",
+    )
     assert all(process.poll() is None for process in asking)
     for process, binary in zip(asking, mute, strict=True):
         _, said = process.communicate(timeout=60)
@@ -251,7 +256,9 @@ def test_a_program_that_hangs_after_its_plan_is_given_up(make_run: MakeRun, tmp_
     run = ready(make_run(epochs=0))
     pid = run.workers()["pool"]
     worker = BIN / "ringfeed-worker"
-    hangs = program(tmp_path / "hangs", f'[ "$1" = --plan ] && exec {worker} --plan\nexec sleep 1000')
+    hangs = program(
+        tmp_path / "hangs", f'[ "$1" = --plan ] && exec {worker} --plan\nexec sleep 1000'
+    )
     refused = run.command("restart", run.feed, "pool", "--binary", hangs)
     assert refused.returncode != 0 and "before it was ready" in refused.stderr, refused.stderr
     assert "runs stage group 'pool' again" in refused.stderr
@@ -261,7 +268,9 @@ def test_a_program_that_hangs_after_its_plan_is_given_up(make_run: MakeRun, tmp_
     assert run.command("restart", run.feed, "pool").returncode == 0
 
 
-def test_a_feed_that_is_stopped_does_not_wait_for_a_program(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_feed_that_is_stopped_does_not_wait_for_a_program(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     run = ready(make_run(epochs=0))
     mute = program(tmp_path / "mute", "exec sleep 1000")
     words = [str(run.program), "restart", run.feed, "pool", "--binary", mute]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import chess
-import chess_data
-import lc0_data
-import lc0_reference
 import numpy as np
 import pytest
 from conftest import BIN, ROOT, FeedRun, wait_until
-from lc0_versions import as_version
+
+from tests.support.makers import chess_data, lc0_data
+from tests.support.makers.lc0_versions import as_version
+from tests.support.oracles import lc0_reference
 
 SAMPLE = ROOT / "tests" / "data" / "lc0" / "lc0-data-sample.tar"
 
@@ -157,7 +157,9 @@ def test_a_file_of_games_is_described(tmp_path: Path) -> None:
     assert "\n".join(" ".join(line) for line in games["first"]["board"]) == str(board)
     assert found["rows"]["missing"] == {"chess_variations": ["variations", "mcts_action"]}
     text = inspect(path).stdout
-    assert "for chess_games: 40 games" in text and "may be skipped for fen: 1, first at row 7" in text
+    assert (
+        "for chess_games: 40 games" in text and "may be skipped for fen: 1, first at row 7" in text
+    )
 
 
 def test_a_file_of_searched_positions_is_described(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import lc0_data
-from conftest import FeedRun, wait_until
-from test_adoption import kill_supervisor
-from test_deaths import GROUPS
-
 import ringfeed
+from conftest import FeedRun, wait_until
+
+from tests.support.feeds.scenes import GROUPS, kill_supervisor
+from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
 

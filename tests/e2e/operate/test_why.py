@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lc0_data
 import pytest
+import ringfeed
 from conftest import BIN, FeedRun, wait_until
 
-import ringfeed
+from tests.support.makers import lc0_data
 
 RIGHT_MIN = 19
 # Looked at for at least so long; warming up does not count.

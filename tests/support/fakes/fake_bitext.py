@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-
-from fake_feed import FakeFeed, Layout
-
 from ringfeed._core import control
+
+from tests.support.fakes.fake_feed import FakeFeed, Layout
 
 ROWS, WIDTH = 8, 8
 

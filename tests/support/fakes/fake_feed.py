@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("RINGFEED_BUILD_DIR", ROOT / "build" / "release"))
 os.environ.setdefault("RINGFEED_LIBRARY", str(BUILD / "lib" / "libringfeed.so"))
 sys.path.insert(0, str(ROOT / "pyclient"))

@@ -115,7 +115,7 @@ def mprotect(address: int) -> None:
 
 def assert_all_refused(name: str, socket_path: Path) -> None:
     """For tests: runs this program against a feed and checks every answer."""
-    package = Path(__file__).resolve().parents[2] / "pyclient"
+    package = Path(__file__).resolve().parents[3] / "pyclient"
     run = subprocess.run(
         [sys.executable, __file__, name, str(socket_path)],
         env=dict(os.environ, PYTHONPATH=str(package)),

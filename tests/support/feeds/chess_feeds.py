@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from feed_run import FeedRun
-
 import ringfeed
+
+from tests.support.feeds.feed_run import FeedRun
 
 GAMES = """
 feed: "chess"

@@ -1,7 +1,7 @@
 """Feeds of translation batches for tests: their configurations, what their ranks read, and what
 ``compat: NONE`` gives, in plain Python.
 
-    python tests/support/fairseq_feeds.py FEED RANK WORLD OUT    # a rank as a process of its own
+    python tests/support/feeds/fairseq_feeds.py FEED RANK WORLD OUT    # a rank as a process of its own
 
 It attaches as a member of the group "ranks", reads to the end of the feed, and leaves a pickle of
 its batches.
@@ -15,13 +15,16 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fairseq_reference import (
+import ringfeed
+
+from tests.support.feeds.feed_run import FeedRun
+from tests.support.oracles.fairseq_reference import (
     BATCH,
     FIRST_STAND_IN,
     STAND_IN,
@@ -31,7 +34,6 @@ from fairseq_reference import (
     Direction,
     Epoch,
     LegacyRandom,
-    Reference,
     Row,
     cut_batches,
     pairwise_sum,
@@ -40,9 +42,6 @@ from fairseq_reference import (
     to_textproto,
     virtual_size,
 )
-from feed_run import FeedRun
-
-import ringfeed
 
 Arrays = dict[str, np.ndarray]
 
@@ -96,7 +95,9 @@ def bitext_run(
 # --- Reading ------------------------------------------------------------------------------------
 
 
-def member(run: FeedRun, rank: int | None, world: int | None, group: str = "ranks") -> ringfeed.Feed:
+def member(
+    run: FeedRun, rank: int | None, world: int | None, group: str = "ranks"
+) -> ringfeed.Feed:
     """A member of a group of a feed that has been started."""
     return ringfeed.attach(
         run.feed,
@@ -408,9 +409,7 @@ class Own:
             self._known[key] = self._make(number, chain, weights)
         return self._known[key]
 
-    def _make(
-        self, number: int, chain: tuple[int, int], weights: Sequence[float] | None
-    ) -> Epoch:
+    def _make(self, number: int, chain: tuple[int, int], weights: Sequence[float] | None) -> Epoch:
         config = self.config
         if config.validation:
             shape = self.shape(1, (1, 0), None)

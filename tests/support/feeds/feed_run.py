@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(os.environ.get("RINGFEED_BIN_DIR", ROOT / "build" / "release" / "bin"))
 WAIT_S = 60.0  # longest wait for anything; a test that needs it has failed
 
@@ -237,7 +237,7 @@ class Trainer:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    str(ROOT / "tests" / "e2e" / "trainer.py"),
+                    str(ROOT / "tests" / "support" / "feeds" / "trainer.py"),
                     f"--feed={run.feed}",
                     f"--out={self.out}",
                     f"--progress={self.progress}",

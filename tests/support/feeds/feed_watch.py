@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from feed_run import FeedRun, runs
+from tests.support.feeds.feed_run import FeedRun, runs
 
 # Of shm/include/ringfeed/shm/abi.h and lane_page.h, whose assertions hold them.
 PAGE = 4096

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
-import lc0_reference  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import ringfeed  # noqa: E402
+
+from tests.support.oracles import lc0_reference  # noqa: E402
 
 
 def main() -> int:
@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--world", type=int)
     parser.add_argument("--start", default="oldest")
-    parser.add_argument("--batches", type=int, default=0, help="end after so many; 0: with the feed")
+    parser.add_argument(
+        "--batches", type=int, default=0, help="end after so many; 0: with the feed"
+    )
     parser.add_argument("--positions", type=int, default=1, help="hash every position")
     parser.add_argument("--pause-ms", type=float, default=0.0, help="work that each batch takes")
     parser.add_argument("--output", help="alias of the output")

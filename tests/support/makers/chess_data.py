@@ -1,6 +1,6 @@
 """Makes chess training data in Parquet: random legal games, and positions with searched variations.
 
-    python tests/support/chess_data.py OUT_DIR --games 2000 --files 4 --variations 500 --seed 1
+    python tests/support/makers/chess_data.py OUT_DIR --games 2000 --files 4 --variations 500 --seed 1
 
     OUT_DIR/games/part-000.parquet, ...        --games, dealt evenly to --files
     OUT_DIR/variations/part-000.parquet, ...   --variations, dealt in the same way
@@ -25,6 +25,10 @@ from typing import Any
 import chess
 import pyarrow as pa
 import pyarrow.parquet
+
+# Run as a program it has its own folder as the first place of modules.
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
 
 Row = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """Makes data for the translation pipeline: token files of all kinds, dictionaries, random corpora.
 
-    python tests/support/fairseq_data.py OUT_DIR --seed 1 --directions 6 --shards 3 --sentences 80
+    python tests/support/makers/fairseq_data.py OUT_DIR --seed 1 --directions 6 --shards 3 --sentences 80
 
     OUT_DIR/shard000/dict.eng.txt, train.eng-tur.eng.bin, train.eng-tur.eng.idx, ...
 
@@ -20,6 +20,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+# Run as a program it has its own folder as the first place of modules.
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
 
 EOS = 2
 FIRST_WORD = 4  # ids below are those of <s>, <pad>, </s>, <unk>

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_reference import Config
+from tests.support.oracles.fairseq_reference import Config
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "fairseq"
+DATA = Path(__file__).resolve().parents[2] / "data" / "fairseq"
 EXAMPLES = ("a_concat", "b_nllb", "d_virtual_epochs", "f_weights")
 
 

@@ -12,8 +12,9 @@ import struct
 from typing import Any
 
 import numpy as np
-from lc0_reference import POLICY_SIZE, RECORD_V6, Records
 from numpy.typing import NDArray
+
+from tests.support.oracles.lc0_reference import POLICY_SIZE, RECORD_V6, Records
 
 INPUT_FORMATS = (1, 2, 3, 4, 5, 132, 133)
 VERSIONS = (3, 4, 5, 6, 7)

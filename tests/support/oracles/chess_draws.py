@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import chess_reference as reference
 import numpy as np
+
+from tests.support.oracles import chess_reference as reference
 
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 
@@ -126,9 +127,7 @@ def game_choice(
     moved: Sequence[bool], draws: Random, skip: float = 0.0, first_ply: bool = False
 ) -> Choice:
     """Draw for a game, given which of its rows have a move."""
-    included = [
-        number == 0 or skip == 0 or draws.unit() >= skip for number in range(len(moved))
-    ]
+    included = [number == 0 or skip == 0 or draws.unit() >= skip for number in range(len(moved))]
     starts = _places(moved, included)[2]
     return Choice(included, starts[0 if first_ply else draws.below(len(starts))])
 

@@ -1,6 +1,6 @@
 """Random configurations, corpora and interruptions: real feeds beside the reference, bit for bit.
 
-    python tests/support/fairseq_random.py --first 1 --count 300 --work DIR [--jobs 2]
+    python tests/support/oracles/fairseq_random.py --first 1 --count 300 --work DIR [--jobs 2]
 
 Each number is a case of its own: what is drawn depends on the number alone. A case is one of
     run        a feed from its start to its end, by all of its ranks
@@ -31,17 +31,29 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-import fairseq_data  # noqa: E402
-import fairseq_feeds as feeds  # noqa: E402
-import fairseq_reference as reference  # noqa: E402
-from fairseq_feeds import Arrays, Own, assert_batch, assert_batches, given  # noqa: E402
-from fairseq_reference import Batch, Config, Epoch, Reference, Refused  # noqa: E402
-from feed_run import FeedRun, wait_until  # noqa: E402
+sys.path[:0] = [str(Path(__file__).resolve().parents[3])]
 
 import ringfeed  # noqa: E402
 from ringfeed.fairseq import load_state  # noqa: E402
+
+from tests.support.feeds import fairseq_feeds as feeds  # noqa: E402
+from tests.support.feeds.fairseq_feeds import (  # noqa: E402
+    Arrays,
+    Own,
+    assert_batch,
+    assert_batches,
+    given,
+)
+from tests.support.feeds.feed_run import FeedRun, wait_until  # noqa: E402
+from tests.support.makers import fairseq_data  # noqa: E402
+from tests.support.oracles import fairseq_reference as reference  # noqa: E402
+from tests.support.oracles.fairseq_reference import (  # noqa: E402
+    Batch,
+    Config,
+    Epoch,
+    Reference,
+    Refused,
+)
 
 FOLDS = ["train", "train_mining", "train_mmt_bt", "train_smt_bt"]
 KINDS = ("run", "killed", "states", "snapshot")

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-import chess_data  # noqa: E402
-import chess_reference as reference  # noqa: E402
+from tests.support.makers import chess_data  # noqa: E402
+from tests.support.oracles import chess_reference as reference  # noqa: E402
 
 Rows = list[dict[str, Any]]
 

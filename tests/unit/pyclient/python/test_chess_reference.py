@@ -19,10 +19,10 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[3]
 DATA = TESTS / "data" / "chess"
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(TESTS.parent))
 
-import chess_reference as reference  # noqa: E402
-from chess_reference import Draws, Part, Search  # noqa: E402
+from tests.support.oracles import chess_reference as reference  # noqa: E402
+from tests.support.oracles.chess_reference import Draws, Part, Search  # noqa: E402
 
 
 def load(name: str) -> Any:

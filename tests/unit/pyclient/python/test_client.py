@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from fake_feed import (  # noqa: E402, F401
+import ringfeed  # noqa: E402
+
+from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     BUILD,
     PATIENCE_S,
     ROOT,
@@ -31,9 +33,7 @@ from fake_feed import (  # noqa: E402, F401
     rows_of,
     run_python,
 )
-
-import ringfeed  # noqa: E402
-from feed_run import runs  # noqa: E402
+from tests.support.feeds.feed_run import runs  # noqa: E402
 
 # ---- batches ----
 
@@ -825,7 +825,9 @@ def test_serialized_stages_become_field_1_of_the_whole(program_dir: Path) -> Non
 def test_serialized_pieces_that_are_cut_short_are_refused_where_they_are_added() -> None:
     loader = ringfeed.DataLoader(b"\x58\x07")
     # A stage's field that claims two bytes more: it would take them from the stage behind it.
-    with pytest.raises(ringfeed.InvalidConfiguration, match="9 bytes are no serialized DataLoaderConfig"):
+    with pytest.raises(
+        ringfeed.InvalidConfiguration, match="9 bytes are no serialized DataLoaderConfig"
+    ):
         loader.add_stages(b"\x58\x07\x0a\x07\x0a\x03abc")
     with pytest.raises(ringfeed.InvalidConfiguration, match="no serialized StageConfig"):
         loader.add_stage(b"\x0a\x05abc")

@@ -1,7 +1,7 @@
 """What fairseq's trainer sees of a feed: epochs, samples, states, weights.
 
-The feed is real shared memory (tests/support/fake_feed.py) with batches that the test makes
-(tests/support/fake_bitext.py); the planner's answers are those that the test has laid ready.
+The feed is real shared memory (tests/support/fakes/fake_feed.py) with batches that the test makes
+(tests/support/fakes/fake_bitext.py); the planner's answers are those that the test has laid ready.
 """
 
 # flake8: noqa: F811
@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from fake_bitext import Plan, epoch, layout, planner_says, publish  # noqa: E402
-from fake_feed import (  # noqa: E402, F401
+from tests.support.fakes.fake_bitext import Plan, epoch, layout, planner_says, publish  # noqa: E402
+from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     PATIENCE_S,
     ROOT,
     FakeFeed,
@@ -406,7 +406,14 @@ def test_a_state_is_fairseqs_with_what_it_forgets(fake: FakeFeed, ranks: Ranks) 
     for feed in ranks(3):
         epochs = EpochIterator(feed)
         itr = epochs.next_epoch_itr()
-        own = {"version": 1, "chain": [1, 0], "world_size": 3, "weights": None, "coming": [], "updates_from": None}
+        own = {
+            "version": 1,
+            "chain": [1, 0],
+            "world_size": 3,
+            "weights": None,
+            "coming": [],
+            "updates_from": None,
+        }
         plain = {"version": 2, "epoch": 1, "shuffle": True}
         state = {**plain, "iterations_in_epoch": 0, "ringfeed": {**own, "batch": 0}}
         assert epochs.state_dict() == state
@@ -453,7 +460,14 @@ def test_a_state_of_its_own_is_gone_on_with_by_another_number_of_ranks(
     state = {
         **{"version": 2, "epoch": 1, "iterations_in_epoch": 2, "shuffle": True},
         "ringfeed": {
-            **{"version": 1, "batch": 6, "chain": [1, 0], "world_size": 3, "coming": [], "updates_from": None},
+            **{
+                "version": 1,
+                "batch": 6,
+                "chain": [1, 0],
+                "world_size": 3,
+                "coming": [],
+                "updates_from": None,
+            },
             "weights": {"main:a-b": 0.5, "c-d": 2.0},
         },
     }

@@ -23,12 +23,17 @@ import numpy as np
 import pytest
 
 TESTS = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(TESTS.parent))
 
-import fairseq_data  # noqa: E402
-import fairseq_reference as reference  # noqa: E402
-from fairseq_examples import DATA, EXAMPLES, example, flat, load  # noqa: E402
-from fairseq_reference import Config, LegacyRandom, Reference, Refused  # noqa: E402
+from tests.support.makers import fairseq_data  # noqa: E402
+from tests.support.makers.fairseq_examples import DATA, EXAMPLES, example, flat, load  # noqa: E402
+from tests.support.oracles import fairseq_reference as reference  # noqa: E402
+from tests.support.oracles.fairseq_reference import (  # noqa: E402
+    Config,
+    LegacyRandom,
+    Reference,
+    Refused,
+)
 
 
 def assert_is(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
-
-from fake_bitext import Plan, epoch, layout, planner_says, publish  # noqa: E402
-from fake_feed import FakeFeed, MakeFeed, make_feed  # noqa: E402, F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 import ringfeed  # noqa: E402
 from ringfeed import fairseq  # noqa: E402
 from ringfeed.fairseq import EpochIterator, load_state  # noqa: E402
+
+from tests.support.fakes.fake_bitext import Plan, epoch, layout, planner_says, publish  # noqa: E402
+from tests.support.fakes.fake_feed import FakeFeed, MakeFeed, make_feed  # noqa: E402, F401
 
 PLAIN = layout()
 
@@ -90,9 +90,7 @@ def test_a_place_beyond_the_epoch_is_refused(fake: FakeFeed, iterations: int) ->
         assert feed.next()["position"][1] == 0
 
 
-def test_a_plan_is_not_waited_for_for_ever(
-    fake: FakeFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_not_waited_for_for_ever(fake: FakeFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fairseq.state, "_PLAN_S", 0.0)
     state = {"version": 2, "epoch": 1, "iterations_in_epoch": 2, "shuffle": True}
     for _ in range(2):

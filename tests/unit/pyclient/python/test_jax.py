@@ -1,6 +1,6 @@
 """A feed for JAX: arrays that share the slot where JAX can, and hold it while they live.
 
-The feed is real shared memory (tests/support/fake_feed.py). JAX runs on the CPU here, where it makes
+The feed is real shared memory (tests/support/fakes/fake_feed.py). JAX runs on the CPU here, where it makes
 arrays over host memory without copying: the case in which a slot could be rewritten under an array.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from fake_feed import (  # noqa: E402, F401
+from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     PATIENCE_S,
     ROOT,
     MakeFeed,
@@ -33,11 +33,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax = pytest.importorskip("jax", reason="no JAX: scripts/test --with-frameworks has it")
 
 import jax.numpy as jnp  # noqa: E402
-
 import ringfeed  # noqa: E402
-from compact_tokens import compact_batch, wide_batch  # noqa: E402
-
 from ringfeed.jax import expand_planes, expand_policy, iterate, widen_tokens  # noqa: E402
+
+from tests.support.makers.compact_tokens import compact_batch, wide_batch  # noqa: E402
 
 # As PATIENCE_S, for programs that import JAX, which takes a while on a busy machine.
 PROGRAM_S = 10 * PATIENCE_S

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 TESTS = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(TESTS.parent))
 
-import lc0_data  # noqa: E402
-import lc0_reference as reference  # noqa: E402
+from tests.support.makers import lc0_data  # noqa: E402
+from tests.support.oracles import lc0_reference as reference  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -370,7 +370,11 @@ def test_counts_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict) -> N
 
 
 def test_the_command_line_makes_the_same_and_prints_the_manifest(tmp_path: Path) -> None:
-    command = [sys.executable, str(TESTS / "support" / "lc0_data.py"), str(tmp_path / "a")]
+    command = [
+        sys.executable,
+        str(TESTS / "support" / "makers" / "lc0_data.py"),
+        str(tmp_path / "a"),
+    ]
     command += "--games 2 --tars 1 --seed 8 --loose 1 --plies-median 30".split()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{tmp_path / 'a' / 'manifest.json'}\n"

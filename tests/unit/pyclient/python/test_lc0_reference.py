@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 TESTS = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(TESTS.parent))
 
-import lc0_reference as reference  # noqa: E402
+from tests.support.oracles import lc0_reference as reference  # noqa: E402
 
 DIGESTS = {
     "planes": "aab7e3bed1f637b781c3b257dc92a030119409bc952a73a7b58ca13a19066e98",

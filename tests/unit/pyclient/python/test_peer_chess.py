@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 TESTS = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(TESTS.parent))
 sys.path.insert(0, str(TESTS / "bench"))
 
 pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
-import chess_data  # noqa: E402
-import chess_reference as reference  # noqa: E402
 import peer_chess  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
+
+from tests.support.makers import chess_data  # noqa: E402
+from tests.support.oracles import chess_reference as reference  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(TESTS.parent))
 sys.path.insert(0, str(TESTS / "bench"))
 
 pytest.importorskip("numpy", reason="no NumPy")
 pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
-import fairseq_data  # noqa: E402
-import fairseq_reference as reference  # noqa: E402
 import peer_fairseq as peer  # noqa: E402
+
+from tests.support.makers import fairseq_data  # noqa: E402
+from tests.support.oracles import fairseq_reference as reference  # noqa: E402
 
 MAX_TOKENS = 200
 POSITIONS = 20  # of the longest sentences are longer
@@ -103,7 +104,9 @@ def test_a_large_corpus_has_what_it_says(tmp_path: Path) -> None:
             assert all(4 <= token < 504 for i in range(len(file)) for token in file[i][:-1])
             assert reference.TokenFile(corpus.numbered / f"{number}.{side}").sizes == file.sizes
             sparse = reference.TokenFile(empty.directory / f"train.{pair}.{language}")
-            assert sparse.sizes == file.sizes and sum(map(sum, map(sparse.__getitem__, range(9)))) == 0
+            assert (
+                sparse.sizes == file.sizes and sum(map(sum, map(sparse.__getitem__, range(9)))) == 0
+            )
             total += len(file)
     assert total == 2 * corpus.sentences
     tokens = sum(sum(file.sizes) for file in [reference.TokenFile(corpus.numbered / "0.src")])

@@ -12,11 +12,12 @@ import chess
 import pytest
 
 TESTS = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(TESTS.parent))
 sys.path.insert(0, str(TESTS.parent / "scripts"))
 
-import chess_reference as reference  # noqa: E402
 import pgn_to_parquet  # noqa: E402
+
+from tests.support.oracles import chess_reference as reference  # noqa: E402
 
 CASTLING = """[Event "both sides castle"]
 [Result "1-0"]

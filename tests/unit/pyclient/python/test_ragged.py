@@ -18,9 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from fake_feed import (  # noqa: E402, F401
+import ringfeed  # noqa: E402
+from ringfeed import Tensor  # noqa: E402
+
+from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     PATIENCE_S,
     FakeFeed,
     Layout,
@@ -28,9 +31,6 @@ from fake_feed import (  # noqa: E402, F401
     make_feed,
     run_python,
 )
-
-import ringfeed  # noqa: E402
-from ringfeed import Tensor  # noqa: E402
 
 LAYOUT = Layout(
     tokens=("int32", (-1, -3), 24),

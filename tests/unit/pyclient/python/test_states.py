@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
-
-from fake_feed import MakeFeed, make_feed, rows_of  # noqa: E402, F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 import ringfeed  # noqa: E402
+
+from tests.support.fakes.fake_feed import MakeFeed, make_feed, rows_of  # noqa: E402, F401
 
 MUTATIONS = 3000
 ODD: tuple[Any, ...] = (
@@ -89,9 +89,7 @@ def test_a_mutated_state_is_refused_or_is_a_place_that_the_feed_has_reached(
 
 
 @pytest.mark.parametrize("seq", [5, 1000, 2**40 - 1, 2**40, 2**63, 2**64])
-def test_a_position_that_the_feed_has_not_reached_is_refused(
-    make_feed: MakeFeed, seq: int
-) -> None:
+def test_a_position_that_the_feed_has_not_reached_is_refused(make_feed: MakeFeed, seq: int) -> None:
     fake = make_feed()
     fake.tell("publish 3")
     fake.wait_until_published(3)

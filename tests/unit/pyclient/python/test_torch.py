@@ -1,6 +1,6 @@
 """A feed for PyTorch: tensors, devices, pinned memory, datasets, loaders, ranks.
 
-The feed is real shared memory (tests/support/fake_feed.py). What needs a CUDA device is tested with
+The feed is real shared memory (tests/support/fakes/fake_feed.py). What needs a CUDA device is tested with
 doubles of the few calls that reach one, and says so; nothing here has seen a GPU.
 """
 
@@ -26,10 +26,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from compact_tokens import compact_batch, wide_batch  # noqa: E402
-from fake_feed import (  # noqa: E402, F401
+from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     PATIENCE_S,
     ROOT,
     FakeFeed,
@@ -38,16 +37,16 @@ from fake_feed import (  # noqa: E402, F401
     rows_of,
     run_python,
 )
+from tests.support.makers.compact_tokens import compact_batch, wide_batch  # noqa: E402
 
 torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
-import torch.distributed  # noqa: E402
-import torch.utils.data  # noqa: E402
-
 import ringfeed  # noqa: E402
 import ringfeed.torch as bridge  # noqa: E402
-from ringfeed._core import torch_bridge  # noqa: E402
+import torch.distributed  # noqa: E402
+import torch.utils.data  # noqa: E402
 from ringfeed._core import states  # noqa: E402
+from ringfeed._core import torch_bridge  # noqa: E402
 from ringfeed.torch import FeedDataset, FeedLoader  # noqa: E402
 
 # As PATIENCE_S, for programs that import PyTorch, which takes a while on a busy machine.

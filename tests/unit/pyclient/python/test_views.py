@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from fake_feed import (  # noqa: E402, F401
+import ringfeed  # noqa: E402
+
+from tests.support.fakes import try_to_write  # noqa: E402
+from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     PATIENCE_S,
     ROOT,
     FakeFeed,
@@ -24,10 +27,6 @@ from fake_feed import (  # noqa: E402, F401
     rows_of,
     run_python,
 )
-
-import try_to_write  # noqa: E402
-
-import ringfeed  # noqa: E402
 
 # Rows that fill several pages, so that some of a slot's pages are written and some are not.
 WIDE = 2000

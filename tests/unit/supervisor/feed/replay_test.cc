@@ -1,6 +1,6 @@
 // Specification of supervisor/feed/replay.h, with real processes whose stage is a fake: what is
 // told of a worker that takes the record, leaves it, hangs, or is never ready for it.
-// tests/e2e/test_replay.py has real stages.
+// tests/e2e/feed/test_replay.py has real stages.
 #include "supervisor/feed/replay.h"
 
 #include <gmock/gmock.h>

@@ -1,7 +1,7 @@
 // The specification of the chess stages (chess_games.h, chess_variations.h, exact_reader.h,
 // sequence_pool.h, sample_mixer.h, sequence_batcher.h): what happens to rows and samples on their
 // way, deaths included. Which tokens a row gives is tests/unit/formats' business, and that it is
-// the original's is tests/e2e/test_chess.py's.
+// the original's is tests/e2e/chess/test_chess.py's.
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
