@@ -116,8 +116,11 @@ ChunkFiles::Records ChunkFiles::read(const ChunkTask& task, int fd) {
       return failed;
     }
     if (got == 0) {
-      return refused(damaged_,
-                     fmt::format("the file ends after {} of {} bytes", have, words.bytes));
+      // The end of a file that is being copied back is to come.
+      Records failed =
+          refused(damaged_, fmt::format("the file ends after {} of {} bytes", have, words.bytes));
+      failed.refusal.away = true;
+      return failed;
     }
     have += static_cast<std::uint64_t>(got);
   }

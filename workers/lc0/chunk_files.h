@@ -37,7 +37,7 @@ struct ChunkTask {
 struct ChunkRefusal {
   SkipReason* reason = nullptr;  // none: no descriptor is to be had now; it is to be tried again
   std::string text = {};
-  bool away = false;  // the file cannot be opened or read now, which may pass
+  bool away = false;  // the file cannot be opened or read so far now, which may pass
 };
 
 class ChunkFiles {

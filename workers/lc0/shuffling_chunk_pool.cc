@@ -1,6 +1,6 @@
 #include "workers/lc0/shuffling_chunk_pool.h"
 
-#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "proto/control.pb.h"
+#include "ringfeed/shm/file.h"
 #include "ringfeed/worker/random.h"
 #include "workers/kit/sort_key.h"
 #include "workers/lc0/chunk_reader.h"
@@ -568,22 +569,32 @@ void ChunkWindow::set_aside(Step& step, const Source& source, std::uint64_t numb
   file->second.wait(now);
 }
 
-// Can the file of this chunk, which was away, be opened again? Then the chunk is as it was.
+// Is the file of this chunk, which was away, there again as far as the chunk's end? Then the chunk
+// is as it was. A file that is being copied back grows.
 bool ChunkWindow::is_back(Step& step, const Source& source, std::uint64_t number) noexcept {
-  const std::byte* at = step.bytes(state_.banks.offset + step.load(state_.bank)) + source.offset;
+  const std::byte* bank = step.bytes(state_.banks.offset + step.load(state_.bank));
+  const std::byte* at = bank + source.offset;
   Entry entry{};
   std::memcpy(&entry, at, sizeof entry);
+  const ChunkPlace place = place_at(bank, source, number - source.start);
+  const std::uint64_t end = place.offset + place.bytes;
   const auto known = away_.try_emplace(entry_path(at, entry)).first;
   AwayFile& file = known->second;
-  if (!file.back) {
+  if (!file.back || file.bytes < end) {
     const Clock::time_point now = Clock::now();
     if (now < file.look_at) return false;
-    if (::faccessat(AT_FDCWD, known->first.c_str(), R_OK, AT_EACCESS) != 0) {
+    const bool was_back = std::exchange(file.back, false);
+    struct stat info {};
+    const Result<shm::Fd> opened = shm::open_regular(known->first);
+    if (opened && ::fstat(opened->get(), &info) == 0) {
+      file.back = true;
+      file.bytes = static_cast<std::uint64_t>(info.st_size);
+      if (!was_back) file.since = now;
+    }
+    if (!file.back || file.bytes < end) {
       file.wait(now);
       return false;
     }
-    file.back = true;
-    file.since = now;
   }
   const Word word = chunk_word(step, source, number - source.start);
   step.store(word, step.load(word) & ~(std::uint64_t{kChunkAway} << 48));

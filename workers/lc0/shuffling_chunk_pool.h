@@ -180,6 +180,7 @@ class ChunkWindow final : public Stage {
   using Clock = std::chrono::steady_clock;
   struct AwayFile {
     bool back = false;
+    std::uint64_t bytes = 0;         // it had when it was looked at
     Clock::time_point look_at = {};  // while it is away
     Clock::time_point since = {};    // it is back
     Clock::duration pause = std::chrono::milliseconds(500);

@@ -51,6 +51,20 @@ def removed(directory: Path) -> Iterator[None]:
     copy.rename(directory)
 
 
+def assert_nothing_is_given_up(run: FeedRun) -> None:
+    status = run.status()
+    assert status is not None
+    counters = {
+        counter["name"]: counter["value"]
+        for stage in status["stages"]
+        for counter in stage["counters"]
+        if stage["name"] == "pool"
+    }
+    assert (
+        counters.get("chunks_dropped", 0) == 0 and counters.get("gives_nothing", 0) == 0
+    ), counters
+
+
 @pytest.mark.parametrize("pool", ["", WEIGHTED], ids=["uniform", "weighted"])
 @pytest.mark.parametrize("away", [renamed, covered, removed], ids=lambda away: away.__name__)
 def test_a_directory_that_comes_back_brings_its_chunks_back(
@@ -79,15 +93,36 @@ def test_a_directory_that_comes_back_brings_its_chunks_back(
     # The provider looks for itself, every second or so.
     said = ("no such directory", "waiting for")
     wait_until(lambda: not any(word in str(run.status()) for word in said), "no word of it")
-    status = run.status()
-    assert status is not None
-    counters = {
-        counter["name"]: counter["value"]
-        for stage in status["stages"]
-        for counter in stage["counters"]
-        if stage["name"] == "pool"
-    }
-    assert (
-        counters.get("chunks_dropped", 0) == 0 and counters.get("gives_nothing", 0) == 0
-    ), counters
+    assert_nothing_is_given_up(run)
+    run.stop(signal.SIGQUIT)
+
+
+def test_a_tar_that_is_copied_back_brings_its_chunks_back_as_it_grows(
+    make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path
+) -> None:
+    """As `cp -p` does it: the time is that of the original before the last byte is there."""
+    data = tmp_path / "data"
+    data.mkdir()
+    name = sorted(Path(games.directory).glob("*.tar"))[0].name
+    shutil.copy2(Path(games.directory) / name, data / name)
+    stored = (data / name).read_bytes()
+    times = (data / name).stat()
+    run = make_run(data, **SMALL).start()
+    trainer = run.trainer(positions=0)
+    wait_until(lambda: trainer.batches() >= 5, "batches")
+    (data / name).unlink()
+    wait_until(lambda: " window_unusable " in run.text(), "nothing to be left")
+    descriptor = os.open(data / name, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, stored[: len(stored) // 2])
+        os.utime(descriptor, ns=(times.st_atime_ns, times.st_mtime_ns))
+        before = trainer.batches()
+        wait_until(lambda: trainer.batches() > before + 50, "batches of its first half")
+        os.write(descriptor, stored[len(stored) // 2 :])
+        os.utime(descriptor, ns=(times.st_atime_ns, times.st_mtime_ns))
+    finally:
+        os.close(descriptor)
+    before = trainer.batches()
+    wait_until(lambda: trainer.batches() > before + 150, "batches again")
+    assert_nothing_is_given_up(run)
     run.stop(signal.SIGQUIT)
