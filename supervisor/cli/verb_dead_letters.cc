@@ -10,7 +10,7 @@
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/letter.h"
-#include "supervisor/cli/verbs.h"
+#include "supervisor/cli/verb.h"
 #include "supervisor/control/place.h"
 
 namespace ringfeed::cli {
@@ -18,8 +18,6 @@ namespace {
 
 // The first line: how the stage ended; the worker's last words follow.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-}  // namespace
 
 int dead_letters(const std::string& feed, const std::string& directory, bool json) {
   const std::filesystem::path place =
@@ -58,6 +56,59 @@ int dead_letters(const std::string& feed, const std::string& directory, bool jso
   }
   if (files.empty()) fmt::print(stderr, "no dead letters in {}\n", place.string());
   return kOk;
+}
+
+}  // namespace
+
+void add_dead_letters(CLI::App& verb, int& result) {
+  struct Given {
+    std::string feed;
+    std::string directory;
+    ReplayOptions replay;
+    bool json = false;
+  };
+  const auto given = std::make_shared<Given>();
+  verb.add_option("FEED", given->feed, "name of the feed; may be left out with --replay");
+  verb.add_option("--directory", given->directory,
+                  "where they are kept; default: $XDG_STATE_HOME/ringfeed/FEED/dead-letters")
+      ->type_name("DIR");
+  verb.add_flag("--json", given->json, "for programs: one JSON object a record, all that is known");
+  CLI::Option* const replays =
+      verb.add_option("--replay", given->replay.file,
+                      "give this record to its stage once more, alone, in a process of its own "
+                      "and with memory of its own: no feed is touched")
+          ->type_name("FILE");
+  verb.add_option("--binary", given->replay.binary, "the ringfeed-worker to replay with")
+      ->type_name("PATH")
+      ->check(CLI::ExistingFile)
+      ->needs(replays);
+  verb.add_option("--config", given->replay.config,
+                  "a configuration in place of the one that was kept with the record")
+      ->type_name("CONFIG")
+      ->check(CLI::ExistingFile)
+      ->needs(replays);
+  verb.add_option("--timeout", given->replay.timeout_s,
+                  "seconds after which the stage is given up; default: restart.stall_ms of the "
+                  "configuration, else 10")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.001, 1e6))
+      ->needs(replays);
+  verb.add_flag("--wait", given->replay.wait,
+                "stop before the record, for a debugger, until Enter is pressed; no time limit "
+                "unless --timeout is given")
+      ->needs(replays);
+  verb.footer(
+      "A replay ends with 0 if the stage took the record, with 6 if it died, hung or left it.\n"
+      "Examples: ringfeed dead-letters lc0\n"
+      "          ringfeed dead-letters --replay .../unpacker-input-0.0-17.record");
+  verb.callback([=, &result] {
+    if (replays->count() != 0) {
+      result = replay_letter(given->feed, given->directory, given->replay, given->json);
+      return;
+    }
+    if (given->feed.empty()) throw CLI::RequiredError("FEED (or --replay FILE)");
+    result = dead_letters(given->feed, given->directory, given->json);
+  });
 }
 
 }  // namespace ringfeed::cli

@@ -7,12 +7,18 @@
 #include <filesystem>
 
 #include "ringfeed/shm/result.h"
-#include "supervisor/cli/verbs.h"
+#include "supervisor/cli/verb.h"
 #include "supervisor/config/read.h"
 #include "supervisor/import/lczero_config.h"
 
 namespace ringfeed::cli {
 namespace {
+
+struct ImportOptions {
+  std::string file = {};                // a configuration of lczero-training; - is standard input
+  std::vector<std::string> added = {};  // files whose stages are added
+  std::string out = {};                 // empty: standard output
+};
 
 imports::LczeroSource read_source(const std::string& file) {
   imports::LczeroSource source{
@@ -33,8 +39,6 @@ void write_whole(const std::string& path, const std::string& text) {
   if (std::fclose(file) != 0) throw refused(errno);
   if (!written) throw refused(error);
 }
-
-}  // namespace
 
 int import_lc0(const ImportOptions& options) {
   std::vector<imports::LczeroSource> sources{read_source(options.file)};
@@ -60,6 +64,31 @@ int import_lc0(const ImportOptions& options) {
     write_whole(options.out, imported.text);
   }
   return kOk;
+}
+
+}  // namespace
+
+void add_import_lc0(CLI::App& verb, int& result) {
+  struct Given {
+    ImportOptions options;
+  };
+  const auto given = std::make_shared<Given>();
+  verb.add_option("FILE", given->options.file,
+                  "a RootConfig with a data_loader, or a DataLoaderConfig: .textproto, .json or "
+                  ".binpb; - is standard input")
+      ->required();
+  verb.add_option("--add", given->options.added,
+                  "add the stages of this one, but not its outputs; may be given several times")
+      ->type_name("FILE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  verb.add_option("-o,--out", given->options.out, "file to write; default: standard output")
+      ->type_name("OUT");
+  verb.footer(
+      "What has no equivalent is said on standard error, and in comments where it was.\n"
+      "Example: ringfeed import-lc0 train.textproto -o lc0.textproto");
+  verb.callback([=, &result] { result = import_lc0(given->options); });
 }
 
 }  // namespace ringfeed::cli

@@ -10,11 +10,21 @@
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
-#include "supervisor/cli/verbs.h"
+#include "supervisor/cli/verb.h"
 #include "supervisor/group/spawn.h"
 
 namespace ringfeed::cli {
 namespace {
+
+struct InspectOptions {
+  std::string path = {};
+  std::optional<std::uint64_t> record = {};  // index in the game or token file; empty: the first
+  std::string chunk = {};                    // name or index of a tar's member
+  std::string dictionary = {};               // of a token file; empty: the one beside it
+  std::uint32_t top = 8;                     // moves of the policy to show
+  bool all = false;                          // all records, members, chunks
+  bool json = false;
+};
 
 bool is_parquet(const std::string& path) {
   if (path.ends_with(".parquet")) return true;
@@ -24,8 +34,6 @@ bool is_parquet(const std::string& path) {
   return file && ::read(file->get(), magic, sizeof magic) == sizeof magic &&
          std::string_view(magic, sizeof magic) == "PAR1";
 }
-
-}  // namespace
 
 int inspect(const InspectOptions& options) {
   std::string binary = process::find_worker_binary();
@@ -47,6 +55,49 @@ int inspect(const InspectOptions& options) {
   ::execv(binary.c_str(), argv.data());
   throw Error(ErrorCode::kIo,
               fmt::format("worker binary {} cannot be started: {}", binary, std::strerror(errno)));
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& verb, int& result) {
+  struct Given {
+    InspectOptions options;
+    std::uint64_t record = 0;
+  };
+  const auto given = std::make_shared<Given>();
+  verb.add_option("PATH", given->options.path,
+                  "a .gz of one game, a tar of games, records as they are, an index of a tar, a "
+                  "token file (PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter, a "
+                  "configuration")
+      ->required();
+  CLI::Option* const record_option =
+      verb.add_option("--record", given->record,
+                      "this record of the game, or sentence, counted from 0")
+          ->type_name("N")
+          ->check(CLI::NonNegativeNumber);
+  verb.add_option("--chunk", given->options.chunk,
+                  "this game of a tar: its name, or its index, from 0")
+      ->type_name("NAME_OR_INDEX");
+  verb.add_flag("--all", given->options.all,
+                "all records of the game; of a tar, all members in the list; all sentences")
+      ->excludes(record_option);
+  verb.add_option("--dictionary", given->options.dictionary,
+                  "symbols of a token file's ids; default: dict.LANG.txt beside it")
+      ->type_name("FILE");
+  verb.add_option("--top", given->options.top, "so many moves of the policy; default 8")
+      ->type_name("K")
+      ->check(CLI::Range(0, 1858));
+  verb.add_flag("--json", given->options.json, "for programs: one JSON object");
+  verb.footer(
+      "What is damaged is said on standard error; the exit status is 1 then, and for a file that "
+      "is none of these.\n"
+      "Examples: ringfeed inspect training.123.gz --record 40 --top 5\n"
+      "          ringfeed inspect games-0017.tar --chunk 3 --all\n"
+      "          ringfeed inspect data_bin/train.eng_Latn-tur_Latn.eng_Latn");
+  verb.callback([=, &result] {
+    if (record_option->count() != 0) given->options.record = given->record;
+    result = inspect(given->options);
+  });
 }
 
 }  // namespace ringfeed::cli

@@ -13,7 +13,7 @@
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/letter.h"
-#include "supervisor/cli/verbs.h"
+#include "supervisor/cli/verb.h"
 #include "supervisor/config/check.h"
 #include "supervisor/config/grouping.h"
 #include "supervisor/config/paths.h"

@@ -18,6 +18,7 @@
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/earlier.h"
+#include "supervisor/cli/verb.h"
 #include "supervisor/config/explain.h"
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
@@ -31,6 +32,14 @@
 
 namespace ringfeed::cli {
 namespace {
+
+struct RunOptions {
+  std::string directory = {};  // of the control socket; empty: as the configuration says, else by
+                               // the rule of control/place.h
+  bool fresh = false;          // does not take over what an earlier run has left, but ends it
+  std::string resume = {};     // a snapshot to go on from; then the configuration may be left out
+  int owner = -1;              // a pidfd: the feed is this process's own, and ends with it
+};
 
 std::uint64_t drawn_seed() {
   std::uint64_t seed = 0;
@@ -90,8 +99,6 @@ class Owner {
   shm::Fd pidfd_;
   std::filesystem::path config_file_;
 };
-
-}  // namespace
 
 int check(const ConfigArguments& arguments) {
   const std::optional<Prepared> prepared = prepare(arguments);
@@ -274,6 +281,62 @@ int run(const ConfigArguments& given, const RunOptions& options) {
   }
   lock.remove();
   return status;
+}
+
+}  // namespace
+
+void add_run(CLI::App& verb, int& result) {
+  struct Given {
+    ConfigArguments config;
+    RunOptions options;
+    std::string directory;
+  };
+  const auto given = std::make_shared<Given>();
+  CLI::Option* const run_config = add_config(verb, given->config);
+  add_directory(verb, given->directory);
+  verb.add_flag("--fresh", given->options.fresh,
+                "start anew, also where a feed of this name could be taken over");
+  CLI::Option* const resume =
+      verb.add_option("--resume", given->options.resume,
+                      "go on from this snapshot; CONFIG may be left out then")
+          ->type_name("DIR");
+  verb.add_option("--owner-fd", given->options.owner,
+                  "for programs: an open pidfd. The feed is that process's own: it stops when the "
+                  "process has ended, and CONFIG goes with it")
+      ->type_name("FD")
+      ->check(CLI::NonNegativeNumber);
+  verb.footer(
+      "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\n"
+      "A feed whose supervisor was killed is taken over: stages and trainers go on where they "
+      "are.\n"
+      "Relative paths in a configuration count from the directory in which this is started.\n"
+      "Example: ringfeed run lc0.textproto --set stages.pool.chunk_pool_size=20000");
+  verb.callback([=, &result] {
+    // The variable of a script that is not set, say: nothing begins anew for that.
+    if (resume->count() != 0 && given->options.resume.empty()) {
+      throw CLI::ValidationError("--resume", "DIR is empty: give the path of a snapshot");
+    }
+    if (given->options.resume.empty() && run_config->count() == 0) {
+      throw CLI::RequiredError("CONFIG (or --resume DIR)");
+    }
+    given->options.directory = given->directory;
+    result = run(given->config, given->options);
+  });
+}
+
+void add_check(CLI::App& verb, int& result) {
+  struct Given {
+    ConfigArguments config;
+    bool part = false;
+  };
+  const auto given = std::make_shared<Given>();
+  add_config(verb, given->config)->required();
+  verb.add_flag("--part", given->part,
+                "for programs: CONFIG is a part whose other stages follow, and is printed "
+                "in text format");
+  verb.footer("Example: ringfeed check lc0.textproto");
+  verb.callback(
+      [=, &result] { result = given->part ? check_part(given->config) : check(given->config); });
 }
 
 }  // namespace ringfeed::cli

@@ -1,0 +1,104 @@
+// ringfeed restart and scale: other processes, and other lanes, for a stage.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "proto/control.pb.h"
+#include "ringfeed/shm/quote.h"
+#include "supervisor/cli/orphans.h"
+#include "supervisor/cli/verb.h"
+#include "supervisor/control/client.h"
+
+namespace ringfeed::cli {
+namespace {
+
+// The end of a step is waited for, then a start.
+constexpr int kRestartMs = 60 * 1000;
+// What an earlier change has left is worked off first.
+constexpr int kScaleMs = 60 * 1000;
+
+int restart(const std::string& directory, const std::string& feed, const std::string& group,
+            const std::string& binary) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) return no_such_feed(directories, feed);
+  Request request;
+  request.set_id(1);
+  request.mutable_restart()->set_group(group);
+  if (!binary.empty()) {
+    request.mutable_restart()->set_binary(std::filesystem::canonical(binary).string());
+  }
+  const Reply reply = client->call(request, kRestartMs);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  fmt::print("stage group '{}' is run by process {}\n", escaped(group), reply.restart().pid());
+  return kOk;
+}
+
+int scale(const std::string& directory, const std::string& feed, const std::string& stage,
+          std::uint32_t lanes) {
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) return no_such_feed(directories, feed);
+  Request request;
+  request.set_id(1);
+  request.mutable_scale()->set_stage(stage);
+  request.mutable_scale()->set_lanes(lanes);
+  const Reply reply = client->call(request, kScaleMs);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, escaped(reply.text()));
+  const ScaleReply& done = reply.scale();
+  const std::string count = fmt::format("{} lane{}", done.lanes(), done.lanes() == 1 ? "" : "s");
+  if (done.before() == done.lanes()) {
+    fmt::print("stage '{}' has {} already\n", escaped(stage), count);
+  } else {
+    fmt::print("stage '{}' has {}, before {}; the feed stood still for {:.1f} ms\n", escaped(stage),
+               count, done.before(), static_cast<double>(done.pause_us()) / 1000);
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_restart(CLI::App& verb, int& result) {
+  struct Given {
+    std::string directory;
+    std::string feed;
+    std::string group;
+    std::string binary;
+  };
+  const auto given = std::make_shared<Given>();
+  add_feed(verb, given->feed);
+  verb.add_option("GROUP", given->group, "name of the stage group, see ringfeed status")
+      ->required();
+  verb.add_option("--binary", given->binary,
+                  "another ringfeed-worker, for this group from now on; refused if it lays out the "
+                  "stages' memory in another way")
+      ->type_name("PATH")
+      ->check(CLI::ExistingFile);
+  verb.footer("Nothing is lost or repeated.\nExample: ringfeed restart lc0 sampler");
+  add_directory(verb, given->directory);
+  verb.callback([=, &result] {
+    result = restart(given->directory, given->feed, given->group, given->binary);
+  });
+}
+
+void add_scale(CLI::App& verb, int& result) {
+  struct Given {
+    std::string directory;
+    std::string feed;
+    std::string stage;
+    std::uint32_t lanes = 0;
+  };
+  const auto given = std::make_shared<Given>();
+  add_feed(verb, given->feed);
+  verb.add_option("STAGE", given->stage, "name of the stage, see ringfeed status")->required();
+  verb.add_option("LANES", given->lanes, "1 to max_threads of the stage")->required();
+  verb.footer(
+      "Nothing is lost or repeated, and the order of the batches stays as it is.\n"
+      "The next `ringfeed run` that takes the feed over goes by its configuration again.\n"
+      "Example: ringfeed scale lc0 unpacker 4");
+  add_directory(verb, given->directory);
+  verb.callback(
+      [=, &result] { result = scale(given->directory, given->feed, given->stage, given->lanes); });
+}
+
+}  // namespace ringfeed::cli

@@ -1,0 +1,83 @@
+// ringfeed snapshot: a running feed saved to a directory.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "proto/control.pb.h"
+#include "ringfeed/shm/quote.h"
+#include "supervisor/cli/orphans.h"
+#include "supervisor/cli/verb.h"
+#include "supervisor/control/client.h"
+
+namespace ringfeed::cli {
+namespace {
+
+// Disks may be slow, and a feed large; whoever is impatient may interrupt it.
+constexpr int kSnapshotMs = 24 * 3600 * 1000;
+
+int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
+                  bool json) {
+  if (target.empty()) {
+    fmt::print(
+        stderr,
+        "ringfeed snapshot: DIR is empty: give the path of a directory that is to be made\n");
+    return kUsage;
+  }
+  std::error_code failed;
+  const std::string place = std::filesystem::absolute(target, failed).lexically_normal().string();
+  if (failed) {
+    throw Error(ErrorCode::kIo, fmt::format("{} is no place for a snapshot: the current directory "
+                                            "cannot be found out: {}: give an absolute path",
+                                            in_quotes(target), failed.message()));
+  }
+  const std::vector<std::string> directories = look_in(directory);
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (!client) return no_such_feed(directories, feed);
+  Request request;
+  request.set_id(1);
+  request.mutable_snapshot()->set_directory(place);
+  const Reply reply = client->call(request, kSnapshotMs);
+  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, escaped(reply.text()));
+  const SnapshotReply& taken = reply.snapshot();
+  if (json) {
+    fmt::print(
+        "{{\"directory\": {}, \"bytes\": {}, \"newest_batch\": {}, \"pause_us\": {}, "
+        "\"total_ms\": {}}}\n",
+        json_text(taken.directory(), -1), taken.bytes(), taken.newest_batch(), taken.pause_us(),
+        taken.total_ms());
+  } else {
+    fmt::print(
+        "{}: {:.1f} MiB, up to batch {}; the lanes stood still for {:.1f} ms, it took {} ms\n",
+        escaped(taken.directory()), static_cast<double>(taken.bytes()) / (1 << 20),
+        taken.newest_batch(), static_cast<double>(taken.pause_us()) / 1000, taken.total_ms());
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_snapshot(CLI::App& verb, int& result) {
+  struct Given {
+    std::string directory;
+    std::string feed;
+    std::string target;
+    bool json = false;
+  };
+  const auto given = std::make_shared<Given>();
+  add_feed(verb, given->feed);
+  verb.add_option("DIR", given->target,
+                  "directory to be made; a snapshot that is there is replaced")
+      ->required();
+  verb.add_flag("--json", given->json, "for programs: one JSON object");
+  verb.footer(
+      "The feed stands still for a moment only. Later: ringfeed run --resume DIR\n"
+      "Example: ringfeed snapshot lc0 /data/checkpoints/lc0-feed");
+  add_directory(verb, given->directory);
+  verb.callback([=, &result] {
+    result = take_snapshot(given->directory, given->feed, given->target, given->json);
+  });
+}
+
+}  // namespace ringfeed::cli
