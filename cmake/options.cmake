@@ -9,11 +9,15 @@ target_compile_options(
             -Wshadow
             -Wconversion
             $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+            # To GCC it is no part of -Wconversion in C++, and the house goes by GCC.
+            $<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>
+            # A table of crc32c.cc takes more steps than Clang allows by itself.
+            $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fconstexpr-steps=16777216>
             $<$<BOOL:${RINGFEED_WERROR}>:-Werror>)
 # Where several sources are compiled as one, none of them is the main file, and what is in an unnamed namespace looks to
 # GCC as if it were in a header.
 if(CMAKE_UNITY_BUILD)
-  target_compile_options(ringfeed_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  target_compile_options(ringfeed_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 if(RINGFEED_FAILPOINTS)
   target_compile_definitions(ringfeed_options INTERFACE RINGFEED_FAILPOINTS=1)
@@ -32,4 +36,11 @@ if(RINGFEED_SANITIZE)
     # every object that is new to it passes for one of another type.
     add_compile_options(-fno-sanitize=vptr)
   endif()
+endif()
+# What a fuzz target reaches tells it where to look next. Its own main() comes when it is linked.
+if(RINGFEED_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+    message(FATAL_ERROR "RINGFEED_FUZZ needs Clang: cmake --preset fuzz")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
