@@ -51,6 +51,12 @@ inline bool is_printable(std::string_view text) {
   });
 }
 
+// The text with the first `word` replaced: for numbers that seeds cannot know.
+inline std::string with(std::string text, std::string_view word, std::string_view number) {
+  const std::size_t at = text.find(word);
+  return at == std::string::npos ? text : text.replace(at, word.size(), number);
+}
+
 // A nameless file in memory with other bytes each time.
 class MemoryFile {
  public:

@@ -1,7 +1,8 @@
 // GzipInflater: a whole gzip file or tar member in, its bytes or the reason why not out.
 //
 // Several gzip members one after the other are one stream, their contents joined. Header, CRC-32
-// and length of every member are verified. What follows the last member is passed over and counted
+// and length of every member are verified; a checksum of the header itself, which hardly anybody
+// writes, is passed over. What follows the last member is passed over and counted
 // (trailing_bytes): padding with zeros is common, and a reader of gzip files ignores the rest too.
 // Once its buffer has grown to the largest chunk, nothing is allocated.
 #pragma once
