@@ -240,7 +240,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
       found = load_snapshot(snapshot, saved, *prepared, storage).value_or_throw();
       seed = saved.seed();
       talk.say(fmt::format("feed {} goes on from the snapshot of {}, with batch {}", feed,
-                           saved.taken_at(), saved.newest_batch() + 1));
+                           escaped(saved.taken_at()), saved.newest_batch() + 1));
     } else if (!adopts) {
       layout::check_memory(prepared->layout, memory_limits(*prepared)).or_throw();
     }

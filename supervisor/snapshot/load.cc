@@ -50,8 +50,9 @@ Result<std::vector<std::uint64_t>> fill(const std::string& path, const SnapshotS
   }
   const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
   if (file_bytes > saved.bytes() || file_bytes % shm::kPageBytes != 0) {
-    return Error{ErrorCode::kDamaged, fmt::format("{} has {} bytes and should have {} at most",
-                                                  saved.file(), file_bytes, saved.bytes())};
+    return Error{ErrorCode::kDamaged,
+                 fmt::format("{} has {} bytes and should have {} at most", escaped(saved.file()),
+                             file_bytes, saved.bytes())};
   }
   std::vector<std::uint64_t> hashes(saved.bytes() / shm::kPageBytes, zero_page_hash());
   std::vector<std::byte> buffer(256 * shm::kPageBytes);
@@ -157,7 +158,7 @@ Status read_manifest(const std::string& directory, SnapshotManifest& manifest) {
         ErrorCode::kIncompatible,
         fmt::format("snapshot {} was taken by ringfeed {} with ABI {}.{} and memory layout "
                     "{:#018x}, this is {} with {}.{} and {:#018x}: use that version",
-                    escaped(directory), manifest.ringfeed_version(), manifest.abi_major(),
+                    escaped(directory), escaped(manifest.ringfeed_version()), manifest.abi_major(),
                     manifest.abi_minor(), manifest.layout_hash(), RINGFEED_VERSION, shm::kAbiMajor,
                     shm::kAbiMinor, shm::kLayoutHash)};
   }
@@ -208,7 +209,8 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
           {ErrorCode::kIncompatible,
            fmt::format("snapshot {}: its segment {} of {} bytes is not what this configuration or "
                        "version makes there ({} of {} bytes)",
-                       escaped(directory), saved.name(), saved.bytes(), spec.name, planned)});
+                       escaped(directory), escaped(saved.name()), saved.bytes(), spec.name,
+                       planned)});
     }
     spec.bytes = saved.bytes();
     const bool named = !storage.directory.empty() && !layout::stays_in_memory(spec.kind);
@@ -230,7 +232,7 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
     if (!hashes) return give_up(damaged(directory, hashes.error().message()));
     if (digest_of(*hashes) != saved.digest()) {
       return give_up(damaged(directory, fmt::format("{} (segment {}) fails its checksum",
-                                                    saved.file(), saved.name())));
+                                                    escaped(saved.file()), escaped(saved.name()))));
     }
     forget_processes(layout, segment.id, *mapping);
     found.fds.push_back(std::move(*fd));

@@ -503,6 +503,28 @@ TEST_F(Snapshots, OfAnotherLayoutAreRefusedByTheSegmentThatDiffers) {
   EXPECT_THAT(status.error().message(), HasSubstr("use that version"));
 }
 
+// A manifest is a file like any other: what it says may hold line ends, and sequences that a
+// terminal obeys.
+TEST_F(Snapshots, AreNamedInMessagesOnOneLine) {
+  SnapshotManifest saved = save(work_ / "saved");
+  const auto load_message = [&] {
+    return load(work_ / "saved", saved, layout_, {}).error().message();
+  };
+  SnapshotManifest other = saved;
+  saved.mutable_segments(0)->set_digest("another");
+  saved.mutable_segments(0)->set_file("x\x1b[2J\n");
+  fs::copy(work_ / "saved" / other.segments(0).file(), work_ / "saved" / "x\x1b[2J\n");
+  EXPECT_THAT(load_message(), HasSubstr("x\\x1b[2J\\n (segment test/control) fails its checksum"));
+  saved.mutable_segments(0)->set_name("y\x1b");
+  EXPECT_THAT(load_message(), HasSubstr("its segment y\\x1b of"));
+  other.set_layout_hash(other.layout_hash() + 1);
+  other.set_ringfeed_version("\x1b]0;title\a");
+  std::ofstream(work_ / "saved" / kManifestFile) << manifest_text(other);
+  SnapshotManifest read;
+  EXPECT_THAT(read_manifest(work_ / "saved", read).error().message(),
+              HasSubstr("taken by ringfeed \\x1b]0;title\\x07 with ABI"));
+}
+
 TEST_F(Snapshots, LeaveNoFilesBehindWhereTheyCannotBeLoaded) {
   const SnapshotManifest saved = save(work_ / "saved");
   fs::remove(work_ / "saved" / saved.segments(saved.segments_size() - 1).file());
