@@ -1,5 +1,6 @@
 // The specification of workers/lc0/chunk_rescorer.h; what the numbers become:
-// tests/unit/workers/lc0/lc0_rescore_test.cc, and tests/e2e/lc0/test_rescoring.py by another program.
+// tests/unit/workers/lc0/lc0_rescore_test.cc, and tests/e2e/lc0/test_rescoring.py by another
+// program.
 #include "workers/lc0/chunk_rescorer.h"
 
 #include <gmock/gmock.h>
