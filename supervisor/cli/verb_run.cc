@@ -268,8 +268,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
             },
         .owner = owner.pidfd(),
     };
-    process::Supervisor supervisor(feed_run, std::move(prepared->layout), lock, talk,
-                                   std::move(found));
+    process::Feed supervisor(feed_run, std::move(prepared->layout), lock, talk, std::move(found));
     status = supervisor.run();
     lock.keep(false);
     // Here already: the name is free, also if a disk that hangs holds this process.

@@ -59,8 +59,8 @@ metrics::Level level_of(std::string_view level) { return metrics::level_named(le
 
 }  // namespace
 
-Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
-                       metrics::Talk& talk, std::optional<layout::FoundMemory> found)
+Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
+           metrics::Talk& talk, std::optional<layout::FoundMemory> found)
     : run_(run),
       lock_(lock),
       talk_(talk),
@@ -70,7 +70,7 @@ Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::F
                                      shm::Storage{run.config.storage().directory(), run.file_mark},
                                      identity_of(run.config))),
       workers_before_(control::living_workers(lock.left_behind())),
-      sampler_(memory_),
+      looker_(memory_),
       cores_(metrics::usable_cores()),
       adopts_(found.has_value()),
       lives_(found && !found->is_copy),
@@ -85,17 +85,16 @@ Supervisor::Supervisor(const FeedRun& run, layout::FeedLayout layout, control::F
   }
 }
 
-Supervisor::~Supervisor() = default;
+Feed::~Feed() = default;
 
-void Supervisor::event(metrics::Level level, std::string_view name,
-                       const std::string& values) const {
+void Feed::event(metrics::Level level, std::string_view name, const std::string& values) const {
   talk_.event(level, name,
               fmt::format("feed={}{}{}", run_.config.feed(), values.empty() ? "" : " ", values));
 }
 
 // For want of memory or the like a callback was not carried out: it will be called again. Said the
 // first time, then at each power of two.
-void Supervisor::survive(const std::exception& error) noexcept {
+void Feed::survive(const std::exception& error) noexcept {
   if (!std::has_single_bit(++failures_)) return;
   try {
     event(metrics::Level::kWarn, "callback_failed",
@@ -105,7 +104,7 @@ void Supervisor::survive(const std::exception& error) noexcept {
   }
 }
 
-void Supervisor::watch_signals() {
+void Feed::watch_signals() {
   const sigset_t handled = take_signals();
   signals_ = shm::Fd(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) {
@@ -119,7 +118,7 @@ void Supervisor::watch_signals() {
   });
 }
 
-void Supervisor::watch_owner() {
+void Feed::watch_owner() {
   if (run_.owner < 0) return;
   loop_.watch(run_.owner, [this] {
     loop_.unwatch(run_.owner);
@@ -127,7 +126,7 @@ void Supervisor::watch_owner() {
   });
 }
 
-void Supervisor::on_signal(int signal, pid_t from) {
+void Feed::on_signal(int signal, pid_t from) {
   if (signal == SIGTERM || signal == SIGINT || signal == SIGQUIT) {
     const std::string why = fmt::format("stopped by {}", signal_text(signal));
     return order_end(draining_ || signal == SIGQUIT, why);
@@ -137,7 +136,7 @@ void Supervisor::on_signal(int signal, pid_t from) {
         fmt::format("signal={} text={} pid={}", signal, in_quotes(signal_text(signal)), from));
 }
 
-void Supervisor::declare_groups(Output& output) {
+void Feed::declare_groups(Output& output) {
   const bool keep_newest = output.memory.layout().keep_newest;
   const auto& groups = output_settings(run_.config, output.memory.layout().settings).groups();
   const bool any_yields =
@@ -170,7 +169,7 @@ void Supervisor::declare_groups(Output& output) {
   output.groups.declare(terms).or_throw();
 }
 
-void Supervisor::make_workers() {
+void Feed::make_workers() {
   const RestartConfig& restart = run_.config.restart();
   WorkerRules rules;
   rules.restarts = {.max_restarts = restart.max_restarts(),
@@ -187,7 +186,7 @@ void Supervisor::make_workers() {
   facts.socket = run_.socket;
   facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
   for (std::uint32_t g = 0; g < memory_.layout().groups.size(); ++g) {
-    Worker::Hooks hooks;
+    GroupProcess::Hooks hooks;
     hooks.on_started = [this] { record_workers(); };
     hooks.on_ready = [this, g] {
       worker_ready();
@@ -213,12 +212,13 @@ void Supervisor::make_workers() {
     };
     rules.lock = lock_.worker_lock();
     rules.binary = program_for(run_.worker_binary, memory_.layout().groups[g].program);
-    workers_.push_back(std::make_unique<Worker>(loop_, memory_, g, facts, rules, std::move(hooks)));
+    workers_.push_back(
+        std::make_unique<GroupProcess>(loop_, memory_, g, facts, rules, std::move(hooks)));
   }
 }
 
 // For whoever has to clean up after this process.
-void Supervisor::record_workers() {
+void Feed::record_workers() {
   control::LockRecord record;
   record.supervisor = self_;
   record.files = memory_.files();
@@ -241,7 +241,7 @@ void Supervisor::record_workers() {
   const DescriptorReserve::Loan loan(reserve_, kReserveForClients);
   record.workers = workers_before_;
   std::erase_if(record.workers, [](const auto& worker) { return !is_alive(worker.second); });
-  for (const std::unique_ptr<Worker>& worker : workers_) {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     if (worker->identity().pid == 0) continue;
     std::erase_if(record.workers,
                   [&](const auto& left) { return left.second.pid == worker->identity().pid; });
@@ -256,13 +256,13 @@ void Supervisor::record_workers() {
   if (written && run_.on_recorded) std::exchange(run_.on_recorded, {})();
 }
 
-int Supervisor::run() {
+int Feed::run() {
   try {
     serve();
   } catch (...) {
     if (lives_) {
       memory_.remove_files(false);
-      for (const std::unique_ptr<Worker>& worker : workers_) worker->leave();
+      for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->leave();
     }
     lock_.keep(lock_.keeps() || lives_);
     throw;
@@ -276,7 +276,7 @@ int Supervisor::run() {
   return status_;
 }
 
-void Supervisor::serve() {
+void Feed::serve() {
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
@@ -296,7 +296,7 @@ void Supervisor::serve() {
     make_workers();
     record_workers();
     RF_FAILPOINT("supervisor.feed.recorded");
-    for (const std::unique_ptr<Worker>& worker : workers_) worker->start();
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->start();
   }
   server_ = std::make_unique<control::ControlServer>(
       loop_, run_.socket,
@@ -348,7 +348,7 @@ void Supervisor::serve() {
 }
 
 // The feed of a supervisor that has died: lanes and trainers may have gone on without one, or not.
-void Supervisor::take_over() {
+void Feed::take_over() {
   // acquire, pairs with the release of the dead supervisor's set_phase().
   const auto phase =
       static_cast<shm::FeedPhase>(memory_.state().phase.load(std::memory_order_acquire));
@@ -360,8 +360,8 @@ void Supervisor::take_over() {
   RF_FAILPOINT("supervisor.adoption.begun");
   for (const std::unique_ptr<Output>& output : outputs_) output->trainers.adopt();
   RF_FAILPOINT("supervisor.adoption.trainers");
-  if (phase == shm::FeedPhase::kRunning) stage_ = Stage::kRunning;
-  std::vector<Worker*> dead;
+  if (phase == shm::FeedPhase::kRunning) phase_ = Phase::kRunning;
+  std::vector<GroupProcess*> dead;
   for (std::uint32_t g = 0; g < workers_.size(); ++g) {
     const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
     // The kernel knows who holds the lanes, also of a process that was started just before the
@@ -380,7 +380,7 @@ void Supervisor::take_over() {
   // Who lives is written down before anybody else is started.
   record_workers();
   RF_FAILPOINT("supervisor.adoption.living");
-  for (Worker* worker : dead) {
+  for (GroupProcess* worker : dead) {
     if (!is_over(worker->state())) {
       worker->start_late();
     } else if (memory_.files().empty()) {
@@ -396,26 +396,26 @@ void Supervisor::take_over() {
   worker_over();
 }
 
-bool Supervisor::all_over() const {
+bool Feed::all_over() const {
   return std::all_of(workers_.begin(), workers_.end(),
                      [](const auto& worker) { return is_over(worker->state()); });
 }
 
-void Supervisor::worker_ready() {
-  for (const std::unique_ptr<Worker>& worker : workers_) {
+void Feed::worker_ready() {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     if (worker->state() != ChildState::kRunning) continue;
     answer_restarts(worker->name(), "", worker->identity().pid);
   }
   const bool all = std::all_of(workers_.begin(), workers_.end(),
                                [](const auto& worker) { return worker->ready(); });
-  if (stage_ != Stage::kStarting || !all) return;
-  stage_ = Stage::kRunning;
+  if (phase_ != Phase::kStarting || !all) return;
+  phase_ = Phase::kRunning;
   memory_.set_phase(shm::FeedPhase::kRunning, "");
   event(metrics::Level::kInfo, "feed_running",
         fmt::format("workers={} after_ms={}", workers_.size(), now_ms() - started_ms_));
 }
 
-void Supervisor::answer_restarts(const std::string& group, const std::string& refusal, pid_t pid) {
+void Feed::answer_restarts(const std::string& group, const std::string& refusal, pid_t pid) {
   const auto [first, last] = restarts_.equal_range(group);
   for (auto waiting = first; waiting != last; ++waiting) {
     Reply reply;
@@ -431,28 +431,28 @@ void Supervisor::answer_restarts(const std::string& group, const std::string& re
   restarts_.erase(first, last);
 }
 
-void Supervisor::worker_over() {
+void Feed::worker_over() {
   if (!all_over()) return;
-  switch (stage_) {
-    case Stage::kStarting:
-    case Stage::kRunning:
-    case Stage::kDraining:
+  switch (phase_) {
+    case Phase::kStarting:
+    case Phase::kRunning:
+    case Phase::kDraining:
       return linger();
-    case Stage::kStopping:
+    case Phase::kStopping:
       // Not kEnded: what was under way is lost, and trainers are to know that this is no end.
       memory_.set_phase(shm::FeedPhase::kStopped, reason_);
       tell_trainers();
       return finish(0);
-    case Stage::kFailing:
+    case Phase::kFailing:
       if (!tells_reason_) finish(1);
       return;
-    case Stage::kLingering:
+    case Phase::kLingering:
       return;
   }
 }
 
 // Ordered once, and done although there may be no memory for it at this moment.
-void Supervisor::order_end(bool now, const std::string& why) {
+void Feed::order_end(bool now, const std::string& why) {
   try {
     now ? stop(why) : drain(why);
   } catch (const std::bad_alloc&) {
@@ -461,8 +461,8 @@ void Supervisor::order_end(bool now, const std::string& why) {
   }
 }
 
-void Supervisor::drain(const std::string& why) {
-  if (stage_ == Stage::kFailing) return stop(why);
+void Feed::drain(const std::string& why) {
+  if (phase_ == Phase::kFailing) return stop(why);
   if (draining_) return;
   const std::uint64_t timeout_ms = std::uint64_t{run_.config.shutdown().drain_timeout_s()} * 1000;
   reason_ = why;
@@ -470,46 +470,46 @@ void Supervisor::drain(const std::string& why) {
     stop(fmt::format("{}; the drain took longer than {} s", reason_, timeout_ms / 1000));
   });
   draining_ = true;
-  if (stage_ == Stage::kStarting || stage_ == Stage::kRunning) {
-    stage_ = Stage::kDraining;
+  if (phase_ == Phase::kStarting || phase_ == Phase::kRunning) {
+    phase_ = Phase::kDraining;
     memory_.set_phase(shm::FeedPhase::kDraining, why);
-    for (const std::unique_ptr<Worker>& worker : workers_) worker->drain();
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->drain();
     tell_trainers();
   }
   event(metrics::Level::kInfo, "feed_draining",
         fmt::format("timeout_s={} reason={}", timeout_ms / 1000, in_quotes(why)));
 }
 
-void Supervisor::stop(const std::string& why) {
-  if (stage_ == Stage::kFailing && tells_reason_) return finish(1);
-  if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) return;
+void Feed::stop(const std::string& why) {
+  if (phase_ == Phase::kFailing && tells_reason_) return finish(1);
+  if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) return;
   reason_ = why;
   draining_ = true;
-  if (stage_ == Stage::kLingering) return finish(0);
-  stage_ = Stage::kStopping;
+  if (phase_ == Phase::kLingering) return finish(0);
+  phase_ = Phase::kStopping;
   give_up_snapshot(why);
   give_up_scale(why);
   event(metrics::Level::kInfo, "feed_stopping", "reason=" + in_quotes(why));
-  for (const std::unique_ptr<Worker>& worker : workers_) worker->stop();
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->stop();
   worker_over();
 }
 
-void Supervisor::fail(const std::string& reason) {
-  if (stage_ == Stage::kFailing) return;
+void Feed::fail(const std::string& reason) {
+  if (phase_ == Phase::kFailing) return;
   reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
-  stage_ = Stage::kFailing;
+  phase_ = Phase::kFailing;
   memory_.set_phase(shm::FeedPhase::kFailed, reason_);
   give_up_snapshot(reason);
   give_up_scale(reason);
   tell_trainers();
   talk_.end_progress();
   talk_.say(reason_);
-  for (const std::unique_ptr<Worker>& worker : workers_) worker->stop();
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->stop();
   worker_over();
 }
 
 // What the stages have counted: "provider: files_found=3; loader: skipped_extension=3".
-std::string Supervisor::counts_text() const {
+std::string Feed::counts_text() const {
   StatusReply status;
   metrics::fill_stages(memory_, run_.plan, std::vector<metrics::GroupFacts>(workers_.size()),
                        status);
@@ -529,7 +529,7 @@ std::string Supervisor::counts_text() const {
 
 // What the feed came to, for the person who started it: a line for itself and one for each stage
 // that has counted anything.
-std::string Supervisor::totals_text() const {
+std::string Feed::totals_text() const {
   StatusReply status;
   metrics::fill_stages(memory_, run_.plan,
                        std::vector<metrics::GroupFacts>(memory_.layout().groups.size()), status);
@@ -550,7 +550,7 @@ std::string Supervisor::totals_text() const {
 
 // Everybody has had everything. A trainer that has just been told of the end asks for the totals,
 // and gets them; one that does not is not waited for long.
-bool Supervisor::totals_awaited() {
+bool Feed::totals_awaited() {
   if (!any_trainer()) return false;
   if (needless_ms_ == 0) needless_ms_ = now_ms();
   lingers_for_ = "trainers are told of the end";
@@ -558,7 +558,7 @@ bool Supervisor::totals_awaited() {
 }
 
 // Every lane is at its end: what is published stays, until everyone has had it.
-void Supervisor::linger() {
+void Feed::linger() {
   if (run_.config.epochs() > 0 && !draining_ && memory_.batches_published() == 0) {
     // Not at once: a feed that has just been taken over has no loop yet that could be ended.
     loop_.after(0, [this] {
@@ -569,7 +569,7 @@ void Supervisor::linger() {
     });
     return;
   }
-  stage_ = Stage::kLingering;
+  phase_ = Phase::kLingering;
   ended_ms_ = now_ms();
   if (reason_.empty()) reason_ = "the run is over";
   RF_FAILPOINT("supervisor.feed.ending");
@@ -585,7 +585,7 @@ void Supervisor::linger() {
   tick_ = loop_.after(0, [this] { tick(); });
 }
 
-bool Supervisor::still_needed() {
+bool Feed::still_needed() {
   lingers_for_.clear();
   for (const std::unique_ptr<Output>& output : outputs_) {
     const std::optional<std::string> reason = reason_to_linger(
@@ -601,12 +601,12 @@ bool Supervisor::still_needed() {
   return !lingers_for_.empty();
 }
 
-bool Supervisor::ever_joined() const {
+bool Feed::ever_joined() const {
   return std::all_of(outputs_.begin(), outputs_.end(),
                      [](const auto& output) { return output->groups.ever_joined(); });
 }
 
-bool Supervisor::nobody_takes() const {
+bool Feed::nobody_takes() const {
   bool any_waits = false;
   for (const std::unique_ptr<Output>& output : outputs_) {
     if (output->memory.layout().keep_newest) continue;
@@ -616,19 +616,19 @@ bool Supervisor::nobody_takes() const {
   return any_waits;
 }
 
-bool Supervisor::any_trainer() const {
+bool Feed::any_trainer() const {
   return std::any_of(outputs_.begin(), outputs_.end(),
                      [](const auto& output) { return output->groups.live_members() != 0; });
 }
 
-void Supervisor::finish(int status) {
+void Feed::finish(int status) {
   give_up_snapshot(reason_);
   give_up_scale(reason_);
   status_ = status;
   loop_.stop();
 }
 
-void Supervisor::advance_groups(Output& output) {
+void Feed::advance_groups(Output& output) {
   const control::ConsumerGroups& groups = output.groups;
   const std::string& alias = output.memory.layout().alias;
   const std::string of = alias.empty() ? std::string() : fmt::format("output={} ", alias);
@@ -655,7 +655,7 @@ void Supervisor::advance_groups(Output& output) {
   }
 }
 
-void Supervisor::advance_groups() {
+void Feed::advance_groups() {
   bool in_motion = false;
   for (const std::unique_ptr<Output>& output : outputs_) {
     advance_groups(*output);
@@ -670,12 +670,12 @@ void Supervisor::advance_groups() {
 }
 
 // What files do not hold: if all processes die now, the groups go on from here.
-void Supervisor::note_groups() {
+void Feed::note_groups() {
   for (const std::unique_ptr<Output>& output : outputs_) output->groups.note_words();
   loop_.after(kNoteMs, [this] { note_groups(); });
 }
 
-void Supervisor::tick() {
+void Feed::tick() {
   reserve_.refill();
   look_after_workers();
   advance_groups();
@@ -683,23 +683,23 @@ void Supervisor::tick() {
   look_for_trials();
   look_for_stalls();
   follow_configuration();
-  if (stage_ == Stage::kLingering && !takes_snapshot() && !still_needed() && !totals_awaited()) {
+  if (phase_ == Phase::kLingering && !takes_snapshot() && !still_needed() && !totals_awaited()) {
     return finish(0);
   }
-  if (stage_ == Stage::kDraining && nobody_takes()) {
+  if (phase_ == Phase::kDraining && nobody_takes()) {
     stop(reason_ + "; no trainer is there to take what is on its way");
   }
   log_drain();
   show_progress();
   loop_.cancel(tick_);
-  tick_ = loop_.after(stage_ == Stage::kLingering ? kLingerTickMs : kTickMs, [this] { tick(); });
+  tick_ = loop_.after(phase_ == Phase::kLingering ? kLingerTickMs : kTickMs, [this] { tick(); });
 }
 
 // A stage may end before those that feed it: a mixer ends with one of its inputs. Once the last
 // stages are at their end nobody will read what the others put out, and these would wait for room
 // for ever.
-void Supervisor::end_unread() {
-  if (stage_ != Stage::kRunning && stage_ != Stage::kDraining) return;
+void Feed::end_unread() {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
   if (takes_snapshot() || scale_) return;  // they count on lanes that park
   const auto finished = [this](std::uint32_t lane) { return memory_.lane_finished(lane); };
   for (const layout::OutputLayout& output : memory_.layout().outputs) {
@@ -718,19 +718,19 @@ void Supervisor::end_unread() {
 
 // What an event asked for and there was no memory for when it came: each of these is done by what
 // it finds, so it may be done again.
-void Supervisor::look_after_workers() {
-  for (const std::unique_ptr<Worker>& worker : workers_) {
+void Feed::look_after_workers() {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     worker->look_after();
     if (worker->state() == ChildState::kLost) {
       fail(fmt::format("stage group '{}' cannot go on", worker->name()));
     }
-    const bool ending = stage_ == Stage::kStopping || stage_ == Stage::kFailing;
+    const bool ending = phase_ == Phase::kStopping || phase_ == Phase::kFailing;
     if (ending && !is_over(worker->state()) && worker->state() != ChildState::kStopping) {
       worker->stop();
     }
   }
   worker_ready();
-  if (stage_ != Stage::kLingering) worker_over();
+  if (phase_ != Phase::kLingering) worker_over();
   if (!end_due_) return;
   const bool now = *end_due_;
   order_end(now, "stopped by an order that had to wait for memory");
@@ -738,8 +738,8 @@ void Supervisor::look_after_workers() {
 }
 
 // Whoever asked for a new program gets an answer, and the feed its old one back.
-void Supervisor::look_for_trials() {
-  for (const std::unique_ptr<Worker>& worker : workers_) {
+void Feed::look_for_trials() {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     if (!worker->on_trial() || now_ms() < worker->started_ms() + kStartMsMax) continue;
     event(metrics::Level::kWarn, "worker_stalled",
           fmt::format("group={} starting_for_ms={}", worker->name(),
@@ -752,10 +752,10 @@ void Supervisor::look_for_trials() {
 // does every kSleepMsMax, whether or not it is woken). One that has done neither hangs, or its
 // process is stopped: it is replaced. So is a process whose lanes are all at their end, and which
 // does not end: nobody waits for another one of its kind.
-void Supervisor::look_for_stalls() {
+void Feed::look_for_stalls() {
   const std::uint64_t stall_ms = run_.config.restart().stall_ms();
-  if (stall_ms == 0 || stage_ == Stage::kLingering || stage_ == Stage::kStopping ||
-      stage_ == Stage::kFailing) {
+  if (stall_ms == 0 || phase_ == Phase::kLingering || phase_ == Phase::kStopping ||
+      phase_ == Phase::kFailing) {
     return;
   }
   const std::uint64_t now = now_ms();
@@ -763,7 +763,7 @@ void Supervisor::look_for_stalls() {
   if (now > std::exchange(ticked_ms_, now) + kTickMs + kLateMs) patient_until_ms_ = now + stall_ms;
   if (now < patient_until_ms_) return;
   for (std::size_t g = 0; g < workers_.size(); ++g) {
-    Worker& worker = *workers_[g];
+    GroupProcess& worker = *workers_[g];
     if (worker.state() == ChildState::kStarting) {
       if (worker.on_trial() || now < worker.started_ms() + std::max(stall_ms, kStartMsMax))
         continue;
@@ -799,9 +799,9 @@ void Supervisor::look_for_stalls() {
   }
 }
 
-std::string Supervisor::waiting_text() const {
-  if (stage_ == Stage::kLingering) return lingers_for_;
-  if (stage_ == Stage::kFailing || stage_ == Stage::kStopping) return {};
+std::string Feed::waiting_text() const {
+  if (phase_ == Phase::kLingering) return lingers_for_;
+  if (phase_ == Phase::kFailing || phase_ == Phase::kStopping) return {};
   std::vector<std::string> waits;
   for (const std::unique_ptr<Output>& output : outputs_) {
     const std::uint64_t batches = output->memory.batches_published();
@@ -815,18 +815,18 @@ std::string Supervisor::waiting_text() const {
     }
   }
   if (!waits.empty()) return fmt::format("{}", fmt::join(waits, "; "));
-  if (stage_ != Stage::kDraining) return {};
+  if (phase_ != Phase::kDraining) return {};
   std::vector<std::string> busy;
-  for (const std::unique_ptr<Worker>& worker : workers_) {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     if (!is_over(worker->state())) busy.push_back(worker->name());
   }
   return fmt::format("the feed waits for stage group {}, which works on what is under way",
                      fmt::join(busy, ", "));
 }
 
-std::string Supervisor::progress_text() const {
-  if (stage_ == Stage::kDraining) return "draining: " + waiting_text();
-  if (stage_ == Stage::kStarting || stage_ == Stage::kRunning) {
+std::string Feed::progress_text() const {
+  if (phase_ == Phase::kDraining) return "draining: " + waiting_text();
+  if (phase_ == Phase::kStarting || phase_ == Phase::kRunning) {
     if (memory_.batches_published() == 0) {
       const std::vector<std::string> notes = metrics::progress_notes(memory_);
       return notes.empty() ? std::string("starting") : fmt::format("{}", fmt::join(notes, " | "));
@@ -838,15 +838,15 @@ std::string Supervisor::progress_text() const {
 }
 
 // For whom an end that was ordered has to wait, once for each of them.
-void Supervisor::log_drain() {
-  if (!draining_ || (stage_ != Stage::kDraining && stage_ != Stage::kLingering)) return;
+void Feed::log_drain() {
+  if (!draining_ || (phase_ != Phase::kDraining && phase_ != Phase::kLingering)) return;
   std::vector<std::string> waits;
   for (const std::unique_ptr<Output>& output : outputs_) {
     const control::ConsumerGroups& groups = output->groups;
     const auto add = [&](std::uint32_t g) {
       waits.push_back(fmt::format("{}.{}", output->memory.layout().alias, groups.terms(g).name));
     };
-    if (stage_ == Stage::kLingering) {
+    if (phase_ == Phase::kLingering) {
       for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
         if (groups.state(g) != shm::GroupState::kUnused && groups.unfinished(g, true) != 0) add(g);
       }
@@ -862,7 +862,7 @@ void Supervisor::log_drain() {
   event(metrics::Level::kInfo, "drain_waits", "for=" + in_quotes(text));
 }
 
-void Supervisor::show_progress() {
+void Feed::show_progress() {
   const std::string text = progress_text();
   if (!first_batch_ && memory_.batches_published() > 0) {
     first_batch_ = true;

@@ -78,15 +78,15 @@ struct FeedRun {
   int owner = -1;  // a pidfd: the feed stops when this process has ended
 };
 
-class Supervisor {
+class Feed {
  public:
   // Creates the segments. Throws Error (kNoMemory, kIo); nothing is left behind then.
   // `found`: the memory of a feed to take over, whose supervisor has died.
-  Supervisor(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
-             metrics::Talk& talk, std::optional<layout::FoundMemory> found = {});
-  ~Supervisor();
-  Supervisor(const Supervisor&) = delete;
-  Supervisor& operator=(const Supervisor&) = delete;
+  Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock, metrics::Talk& talk,
+       std::optional<layout::FoundMemory> found = {});
+  ~Feed();
+  Feed(const Feed&) = delete;
+  Feed& operator=(const Feed&) = delete;
 
   // Until the feed has ended. Returns the exit status: 0 ended or stopped, 1 failed. Throws Error
   // if the feed cannot be started, and leaves nothing behind then; or if this process cannot go on:
@@ -95,7 +95,7 @@ class Supervisor {
 
  private:
   struct Output;
-  enum class Stage { kStarting, kRunning, kDraining, kLingering, kStopping, kFailing };
+  enum class Phase { kStarting, kRunning, kDraining, kLingering, kStopping, kFailing };
 
   void watch_signals();
   void watch_owner();
@@ -106,7 +106,7 @@ class Supervisor {
   void record_workers();
   void serve();
 
-  // Lifecycle (supervisor.cc).
+  // Lifecycle (feed.cc).
   void worker_ready();
   void worker_over();
   void drain(const std::string& why);
@@ -141,7 +141,7 @@ class Supervisor {
   void event(metrics::Level level, std::string_view event, const std::string& values) const;
   void survive(const std::exception& error) noexcept;  // says what a callback has thrown
 
-  // Requests (supervisor_requests.cc).
+  // Requests (requests/requests.cc).
   void answer(control::ConnectionId connection, const Request& request);
   // What a part of an answer throws is the answer.
   template <typename Part>
@@ -191,7 +191,7 @@ class Supervisor {
   void tell_trainers();
   [[nodiscard]] int shown_state() const;  // StatusReply::State
 
-  // Numbers (supervisor_metrics.cc).
+  // Numbers (feed_metrics.cc).
   void look_around(bool regular);
   void keep_looking();
   void on_metrics(const Request& request, Reply& reply);
@@ -199,7 +199,7 @@ class Supervisor {
   void note_anchors(const StageControlReply& answer);
   void note_configured_anchors();
 
-  // Lanes (supervisor_scale.cc).
+  // Lanes (feed_scale.cc).
   void scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms);
   void scale_done(const Result<ScaleTask::Facts>& result) noexcept;
   void report_scale(std::uint32_t node, const Result<ScaleTask::Facts>& result, bool asked);
@@ -207,7 +207,7 @@ class Supervisor {
   void follow_configuration();
   [[nodiscard]] std::string stage_name(std::uint32_t stage) const;
 
-  // What is wrong with the surroundings (supervisor_place.cc).
+  // What is wrong with the surroundings (feed_place.cc).
   void keep_place();
   [[nodiscard]] Status restore_place();
   void note_problem(const std::string& what, const std::string& text);
@@ -241,7 +241,7 @@ class Supervisor {
     std::uint64_t times = 0;
   };
   std::map<std::string, Problem> problems_;  // by what is troubled
-  metrics::Sampler sampler_;
+  metrics::Looker looker_;
   metrics::History history_;
   metrics::Anchors anchors_;
   std::uint64_t failures_ = 0;  // of callbacks
@@ -249,9 +249,9 @@ class Supervisor {
   std::uint64_t looking_ns_ = 0;  // CPU time
   double cores_ = 1;
   std::unique_ptr<control::ControlServer> server_;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<GroupProcess>> workers_;
   shm::Fd signals_;
-  Stage stage_ = Stage::kStarting;
+  Phase phase_ = Phase::kStarting;
   bool adopts_ = false;
   bool lives_ = false;     // the feed can do without this process
   bool draining_ = false;  // ordered; stays set while the feed lingers

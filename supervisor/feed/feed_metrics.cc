@@ -27,30 +27,29 @@ std::uint64_t clock_ns(clockid_t clock) {
 
 }  // namespace
 
-void Supervisor::look_around(bool regular) {
+void Feed::look_around(bool regular) {
   const std::uint64_t before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
   std::vector<pid_t> pids;
-  for (const std::unique_ptr<Worker>& worker : workers_) pids.push_back(worker->identity().pid);
+  for (const std::unique_ptr<GroupProcess>& worker : workers_)
+    pids.push_back(worker->identity().pid);
   std::vector<const control::ConsumerGroups*> groups;
   for (const std::unique_ptr<Output>& output : outputs_) groups.push_back(&output->groups);
   history_.add(
-      [&](metrics::Sample& sample) {
-        sampler_.look(groups, pids, clock_ns(CLOCK_MONOTONIC), sample);
-      },
+      [&](metrics::Look& sample) { looker_.look(groups, pids, clock_ns(CLOCK_MONOTONIC), sample); },
       regular);
   ++looks_;
   looking_ns_ += clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
 }
 
-void Supervisor::keep_looking() {
+void Feed::keep_looking() {
   look_around(true);
   loop_.after(metrics::kLookNs / 1'000'000, [this] { keep_looking(); });
 }
 
-void Supervisor::on_metrics(const Request& request, Reply& reply) {
+void Feed::on_metrics(const Request& request, Reply& reply) {
   look_around(false);
-  const metrics::FeedFacts facts{run_.config, run_.plan, memory_.layout(), sampler_.shape(),
-                                 sampler_.counters()};
+  const metrics::FeedFacts facts{run_.config, run_.plan, memory_.layout(), looker_.shape(),
+                                 looker_.counters()};
   MetricsReply& out = *reply.mutable_metrics();
   out.set_feed(run_.config.feed());
   out.set_uptime_ms(now_ms() - started_ms_);
@@ -64,12 +63,12 @@ void Supervisor::on_metrics(const Request& request, Reply& reply) {
   out.set_json(json);
 }
 
-void Supervisor::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const {
+void Feed::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const {
   const std::size_t asked = history_.begin_of(kBottleneckNs);
   std::size_t begin = history_.steady_since(asked, facts.shape);
-  const metrics::Sample& end = history_.newest();
+  const metrics::Look& end = history_.newest();
   if (end.time_ns - history_.at(begin).time_ns < kSteadyNsMin) begin = asked;
-  const metrics::Sample& since = history_.at(begin);
+  const metrics::Look& since = history_.at(begin);
   const double window_s = static_cast<double>(end.time_ns - since.time_ns) / 1e9;
   std::vector<metrics::NodeLoad> nodes = metrics::node_loads(facts, since, end);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -99,7 +98,7 @@ void Supervisor::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply&
 }
 
 // Every answer of a pool passes through here.
-void Supervisor::note_anchors(const StageControlReply& answer) {
+void Feed::note_anchors(const StageControlReply& answer) {
   for (const StageControlAnswer& one : answer.answers()) {
     if (!one.response().has_chunk_pool_response()) continue;
     anchors_[one.stage()] = one.response().chunk_pool_response().chunk_anchor();
@@ -107,7 +106,7 @@ void Supervisor::note_anchors(const StageControlReply& answer) {
 }
 
 // A feed that was taken over may have got another one since.
-void Supervisor::note_configured_anchors() {
+void Feed::note_configured_anchors() {
   if (adopts_) return;
   for (const StageConfig& stage : run_.config.stages()) {
     if (stage.has_shuffling_chunk_pool()) {

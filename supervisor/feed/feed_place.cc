@@ -18,7 +18,7 @@ constexpr std::uint64_t kPlaceMs = 500;
 
 }  // namespace
 
-void Supervisor::keep_place() {
+void Feed::keep_place() {
   const Status there = restore_place();
   note_problem("place", there ? std::string()
                               : fmt::format("new trainers do not find the feed at {}: {}",
@@ -29,7 +29,7 @@ void Supervisor::keep_place() {
 
 // Who takes over this feed is decided by the lock on its memory, so that two supervisors that have
 // both found their name free, in two directories of it, never run the same one.
-Status Supervisor::restore_place() {
+Status Feed::restore_place() {
   if (lock_.in_place() && server_->in_place()) return {};
   const std::string& feed = run_.config.feed();
   try {
@@ -49,7 +49,7 @@ Status Supervisor::restore_place() {
 }
 
 // Said when it begins, at powers of two, and when it is over.
-void Supervisor::note_problem(const std::string& what, const std::string& text) {
+void Feed::note_problem(const std::string& what, const std::string& text) {
   const auto known = problems_.find(what);
   if (text.empty()) {
     if (known == problems_.end()) return;
@@ -65,10 +65,10 @@ void Supervisor::note_problem(const std::string& what, const std::string& text) 
         fmt::format("of={} times={} what={}", what, problem.times, in_quotes(text)));
 }
 
-std::vector<std::string> Supervisor::problems() const {
+std::vector<std::string> Feed::problems() const {
   std::vector<std::string> found = talk_.problems();
   for (const auto& [what, problem] : problems_) found.push_back(problem.text);
-  for (const std::unique_ptr<Worker>& worker : workers_) {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     const std::string starved = worker->starvation();
     if (!starved.empty()) found.push_back(starved);
   }

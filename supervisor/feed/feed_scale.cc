@@ -18,11 +18,11 @@ constexpr std::uint64_t kPatienceMs = 10'000;
 
 }  // namespace
 
-std::string Supervisor::stage_name(std::uint32_t stage) const {
+std::string Feed::stage_name(std::uint32_t stage) const {
   return run_.config.stages(static_cast<int>(stage)).name();
 }
 
-void Supervisor::on_scale(control::ConnectionId connection, const Request& request, Reply& reply) {
+void Feed::on_scale(control::ConnectionId connection, const Request& request, Reply& reply) {
   const ScaleRequest& asked = request.scale();
   const auto refuse = [&](Reply::ErrorCode code, std::string text) {
     reply.set_error(code);
@@ -41,7 +41,7 @@ void Supervisor::on_scale(control::ConnectionId connection, const Request& reque
   if (!wrong.empty()) {
     return refuse(Reply::BAD_REQUEST, fmt::format("stage '{}': {}", asked.stage(), wrong));
   }
-  if (stage_ != Stage::kStarting && stage_ != Stage::kRunning) {
+  if (phase_ != Phase::kStarting && phase_ != Phase::kRunning) {
     return refuse(Reply::FEED_ENDING, fmt::format("feed '{}' is ending", run_.config.feed()));
   }
   if (takes_snapshot() || scale_) {
@@ -60,16 +60,16 @@ void Supervisor::on_scale(control::ConnectionId connection, const Request& reque
   scale_asker_ = {connection, request.id()};
 }
 
-void Supervisor::scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms) {
+void Feed::scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms) {
   ScaleTask::Hooks hooks;
   hooks.park = [this](std::uint64_t ticket) {
-    for (const std::unique_ptr<Worker>& worker : workers_) worker->park(ticket);
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->park(ticket);
   };
   hooks.done = [this](const Result<ScaleTask::Facts>& result) { scale_done(result); };
   scale_ = std::make_unique<ScaleTask>(loop_, memory_, node, lanes, patience_ms, std::move(hooks));
 }
 
-void Supervisor::scale_done(const Result<ScaleTask::Facts>& result) noexcept {
+void Feed::scale_done(const Result<ScaleTask::Facts>& result) noexcept {
   // It is over, whatever can be said about it.
   const std::unique_ptr<ScaleTask> task = std::move(scale_);
   const auto asker = std::exchange(scale_asker_, {});
@@ -97,8 +97,7 @@ void Supervisor::scale_done(const Result<ScaleTask::Facts>& result) noexcept {
   }
 }
 
-void Supervisor::report_scale(std::uint32_t node, const Result<ScaleTask::Facts>& result,
-                              bool asked) {
+void Feed::report_scale(std::uint32_t node, const Result<ScaleTask::Facts>& result, bool asked) {
   const std::string stage = stage_name(memory_.layout().nodes[node].stage);
   if (result) {
     event(metrics::Level::kInfo, "stage_scaled",
@@ -112,13 +111,13 @@ void Supervisor::report_scale(std::uint32_t node, const Result<ScaleTask::Facts>
   }
 }
 
-void Supervisor::give_up_scale(const std::string& why) {
+void Feed::give_up_scale(const std::string& why) {
   if (scale_) scale_done(Error(ErrorCode::kClosed, why));
 }
 
 // What was taken over has the lanes that it had; the configuration says how many there should be.
-void Supervisor::follow_configuration() {
-  if (stage_ != Stage::kRunning || takes_snapshot() || scale_) return;
+void Feed::follow_configuration() {
+  if (phase_ != Phase::kRunning || takes_snapshot() || scale_) return;
   while (!to_scale_.empty()) {
     const std::uint32_t node = to_scale_.back();
     to_scale_.pop_back();

@@ -58,8 +58,8 @@ void send_setup(int socket, const WorkerSetup& setup, const layout::GroupSetup& 
   }
 }
 
-Worker::Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
-               const layout::SetupFacts& facts, const WorkerRules& rules, Hooks hooks)
+GroupProcess::GroupProcess(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
+                           const layout::SetupFacts& facts, const WorkerRules& rules, Hooks hooks)
     : loop_(loop),
       memory_(memory),
       group_(group),
@@ -69,7 +69,7 @@ Worker::Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t 
       budget_(rules.restarts),
       suspects_(rules.max_attempts) {}
 
-Worker::~Worker() {
+GroupProcess::~GroupProcess() {
   if (timer_) loop_.cancel(*timer_);
   if (process_.pidfd) {
     // Idle, or on the way out of a start that failed: everyone else has been stopped before.
@@ -79,30 +79,30 @@ Worker::~Worker() {
   }
 }
 
-const std::string& Worker::name() const { return memory_.layout().groups[group_].name; }
+const std::string& GroupProcess::name() const { return memory_.layout().groups[group_].name; }
 
-bool Worker::ready() const { return state_ == ChildState::kRunning || is_over(state_); }
+bool GroupProcess::ready() const { return state_ == ChildState::kRunning || is_over(state_); }
 
-bool Worker::lanes_finished() const {
+bool GroupProcess::lanes_finished() const {
   const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
   return std::all_of(lanes.begin(), lanes.end(),
                      [this](std::uint32_t lane) { return memory_.lane_finished(lane); });
 }
 
-void Worker::start() {
+void GroupProcess::start() {
   // What an earlier supervisor has left there is not meant for this process.
   set_desires(desire_);
   spawn();
   state_ = ChildState::kStarting;
 }
 
-void Worker::start_late() {
+void GroupProcess::start_late() {
   set_desires(desire_);
   state_ = ChildState::kStarting;
   spawn_or_count();
 }
 
-void Worker::spawn() {
+void GroupProcess::spawn() {
   tail_.clear();
   stalled_.reset();
   failure_.clear();
@@ -126,12 +126,12 @@ void Worker::spawn() {
       fmt::format("group={} pid={} incarnation={}", name(), process_.identity.pid, starts_));
 }
 
-void Worker::watch_links() {
+void GroupProcess::watch_links() {
   loop_.watch(process_.socket.get(), [this] { read_messages(); });
   loop_.watch(process_.log.get(), [this] { read_log(); });
 }
 
-bool Worker::adopt(const Identity& process) {
+bool GroupProcess::adopt(const Identity& process) {
   shm::Fd pidfd = open_living(process).value_or_throw();
   if (!pidfd) return false;
   process_.identity = process;
@@ -145,7 +145,7 @@ bool Worker::adopt(const Identity& process) {
   return true;
 }
 
-std::optional<WorkerLinks> Worker::relink(pid_t peer) {
+std::optional<WorkerLinks> GroupProcess::relink(pid_t peer) {
   if (!process_.pidfd || process_.identity.pid != peer) return std::nullopt;
   WorkerLinks links = make_worker_links();
   // A worker that lost the answer asks again.
@@ -157,7 +157,7 @@ std::optional<WorkerLinks> Worker::relink(pid_t peer) {
   return links;
 }
 
-void Worker::send_setup() {
+void GroupProcess::send_setup() {
   WorkerSetup setup;
   const layout::GroupSetup group = layout::fill_setup(memory_, group_, facts_, setup);
   setup.set_incarnation(starts_);
@@ -171,7 +171,7 @@ void Worker::send_setup() {
   process::send_setup(process_.socket.get(), setup, group, memory_);
 }
 
-void Worker::read_messages() {
+void GroupProcess::read_messages() {
   if (!process_.socket) return;
   // A message leaves the queue when it has been heeded: what throws before is met again.
   while (process_.socket) {
@@ -185,7 +185,7 @@ void Worker::read_messages() {
   }
 }
 
-void Worker::on_message(const FromWorker& message) {
+void GroupProcess::on_message(const FromWorker& message) {
   if (message.has_ready()) {
     if (ready_ms_ == 0) ready_ms_ = now_ms();
     if (starved_ != 0) {
@@ -212,7 +212,7 @@ void Worker::on_message(const FromWorker& message) {
   }
 }
 
-void Worker::read_log() {
+void GroupProcess::read_log() {
   if (!process_.log) return;
   std::array<char, 65536> bytes;
   // Not to the end: a process that never ceases to talk would keep the others from their turn.
@@ -228,14 +228,14 @@ void Worker::read_log() {
   }
 }
 
-void Worker::forget_process() {
+void GroupProcess::forget_process() {
   loop_.unwatch(process_.pidfd.get());
   if (process_.socket) loop_.unwatch(process_.socket.get());
   if (process_.log) loop_.unwatch(process_.log.get());
   process_ = {};
 }
 
-void Worker::process_ended() {
+void GroupProcess::process_ended() {
   if (!has_ended(process_.pidfd.get())) return;
   read_log();
   tail_.finish(hooks_.on_line);
@@ -252,7 +252,7 @@ void Worker::process_ended() {
 
 // What follows the end of a process. Without memory for it nothing has followed: it is counted and
 // decided once, when there is some.
-void Worker::settle() {
+void GroupProcess::settle() {
   const Ending ending = *ending_;
   RestartBudget budget = budget_;
   Suspects suspects = suspects_;
@@ -280,7 +280,7 @@ void Worker::settle() {
 }
 
 // Without memory for a timer look_after() comes instead.
-void Worker::when(std::uint64_t delay_ms, void (Worker::*then)()) noexcept {
+void GroupProcess::when(std::uint64_t delay_ms, void (GroupProcess::*then)()) noexcept {
   if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
   try {
     timer_ = loop_.after(delay_ms, [this, then] {
@@ -291,16 +291,16 @@ void Worker::when(std::uint64_t delay_ms, void (Worker::*then)()) noexcept {
   }
 }
 
-void Worker::next_try() {
+void GroupProcess::next_try() {
   if (state_ == ChildState::kWaiting) apply(ChildEvent::kTime);
 }
 
-void Worker::next_holder() {
+void GroupProcess::next_holder() {
   holder_due_ = false;
   if (!ended_ && state_ == ChildState::kDone && !process_.pidfd) spawn_or_count();
 }
 
-void Worker::end_patience() {
+void GroupProcess::end_patience() {
   if (!process_.pidfd || (state_ != ChildState::kStopping && state_ != ChildState::kReplacing)) {
     return;
   }
@@ -311,7 +311,7 @@ void Worker::end_patience() {
       fmt::format("group={} pid={} waited_ms={}", name(), process_.identity.pid, rules_.stop_ms));
 }
 
-void Worker::look_after() {
+void GroupProcess::look_after() {
   if (ending_) settle();
   if (timer_ || ending_) return;
   if (process_.pidfd) {
@@ -323,7 +323,7 @@ void Worker::look_after() {
   if (holder_due_) next_holder();
 }
 
-Worker::DeathCount Worker::count_death(const Ending& ending) {
+GroupProcess::DeathCount GroupProcess::count_death(const Ending& ending) {
   DeathCount count;
   struct Candidate {
     std::uint32_t lane;
@@ -381,7 +381,7 @@ Worker::DeathCount Worker::count_death(const Ending& ending) {
   return count;
 }
 
-std::uint64_t Worker::group_steps() const {
+std::uint64_t GroupProcess::group_steps() const {
   std::uint64_t steps = 0;
   for (const std::uint32_t lane : memory_.layout().groups[group_].lanes) {
     // relaxed: a number.
@@ -391,7 +391,7 @@ std::uint64_t Worker::group_steps() const {
 }
 
 // Has a lane of the process that has just ended committed a step?
-bool Worker::has_worked() const {
+bool GroupProcess::has_worked() const {
   const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
   return ready_ms_ != 0 && std::any_of(lanes.begin(), lanes.end(), [this](std::uint32_t lane) {
            // relaxed: it is dead.
@@ -401,7 +401,7 @@ bool Worker::has_worked() const {
 }
 
 // Its lanes have nothing more to do; the process stays.
-void Worker::finished() {
+void GroupProcess::finished() {
   if (is_over(state_) || !lanes_finished()) return;
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
@@ -411,7 +411,7 @@ void Worker::finished() {
 
 // A process that was idle has died, or its successor: nothing has to be done again, but the memory
 // has lost a holder.
-void Worker::keep_memory(const Ending& ending) {
+void GroupProcess::keep_memory(const Ending& ending) {
   if (state_ != ChildState::kDone || ended_) return;
   if (starving_) return wait_out(failure_);
   const RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_, false);
@@ -423,10 +423,10 @@ void Worker::keep_memory(const Ending& ending) {
                                   : fmt::format(" restart_in_ms={}", verdict.delay_ms)));
   if (verdict.give_up) return;
   holder_due_ = true;
-  when(verdict.delay_ms, &Worker::next_holder);
+  when(verdict.delay_ms, &GroupProcess::next_holder);
 }
 
-void Worker::after_end(const Ending& ending) {
+void GroupProcess::after_end(const Ending& ending) {
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
   if (is_over(state_)) return keep_memory(ending);
@@ -492,13 +492,13 @@ void Worker::after_end(const Ending& ending) {
                                       : ChildEvent::kDiedLater);
 }
 
-void Worker::abandon_start() {
+void GroupProcess::abandon_start() {
   kill();
   if (process_.pidfd) static_cast<void>(reap(process_.pidfd));
   forget_process();
 }
 
-void Worker::spawn_with_reserve() {
+void GroupProcess::spawn_with_reserve() {
   try {
     return spawn();
   } catch (const Error& error) {
@@ -511,7 +511,7 @@ void Worker::spawn_with_reserve() {
   }
 }
 
-void Worker::wait_out(std::string why) noexcept {
+void GroupProcess::wait_out(std::string why) noexcept {
   --starts_;
   ++starved_;
   starved_why_ = std::move(why);
@@ -528,10 +528,10 @@ void Worker::wait_out(std::string why) noexcept {
   delay_ms_ = starved_ms_;
   if (state_ != ChildState::kDone) return apply(ChildEvent::kDiedLater);
   holder_due_ = true;
-  when(delay_ms_, &Worker::next_holder);
+  when(delay_ms_, &GroupProcess::next_holder);
 }
 
-std::string Worker::starvation() const {
+std::string GroupProcess::starvation() const {
   if (starved_ == 0) return {};
   return fmt::format(
       "stage group '{}' has no process, {} starts have failed for want of resources: {}: raise the "
@@ -539,7 +539,7 @@ std::string Worker::starvation() const {
       name(), starved_, starved_why_, kStarvedMsMax);
 }
 
-void Worker::spawn_or_count() {
+void GroupProcess::spawn_or_count() {
   try {
     spawn_with_reserve();
   } catch (const Error& error) {
@@ -558,7 +558,7 @@ void Worker::spawn_or_count() {
   }
 }
 
-void Worker::apply(ChildEvent event) {
+void GroupProcess::apply(ChildEvent event) {
   const ChildStep step = next_step(state_, event);
   state_ = step.state;
   switch (step.action) {
@@ -568,7 +568,7 @@ void Worker::apply(ChildEvent event) {
       set_desires(desire_);
       return spawn_or_count();
     case ChildAction::kStartLater:
-      return when(delay_ms_, &Worker::next_try);
+      return when(delay_ms_, &GroupProcess::next_try);
     case ChildAction::kOrderEnd:
       return order_end();
     case ChildAction::kReportEnd:
@@ -578,14 +578,14 @@ void Worker::apply(ChildEvent event) {
   }
 }
 
-void Worker::order_end() {
+void GroupProcess::order_end() {
   ordered_ms_ = now_ms();
   patient_until_ms_ = ordered_ms_ + rules_.stop_ms;
   set_desires(shm::LaneDesire::kStop);
-  when(rules_.stop_ms, &Worker::end_patience);
+  when(rules_.stop_ms, &GroupProcess::end_patience);
 }
 
-void Worker::set_desires(shm::LaneDesire desire) {
+void GroupProcess::set_desires(shm::LaneDesire desire) {
   for (const std::uint32_t lane : memory_.layout().groups[group_].lanes) {
     if (park_ticket_ != 0 && desire != shm::LaneDesire::kStop) {
       memory_.order_park(lane, park_ticket_);
@@ -595,12 +595,12 @@ void Worker::set_desires(shm::LaneDesire desire) {
   }
 }
 
-void Worker::park(std::uint64_t ticket) {
+void GroupProcess::park(std::uint64_t ticket) {
   park_ticket_ = ticket;
   if (state_ != ChildState::kStopping && state_ != ChildState::kReplacing) set_desires(desire_);
 }
 
-void Worker::drain() {
+void GroupProcess::drain() {
   desire_ = shm::LaneDesire::kDrain;
   if (state_ == ChildState::kStarting || state_ == ChildState::kRunning ||
       state_ == ChildState::kWaiting) {
@@ -608,7 +608,7 @@ void Worker::drain() {
   }
 }
 
-void Worker::stop() {
+void GroupProcess::stop() {
   ended_ = true;
   holder_due_ = false;
   if (timer_ && state_ != ChildState::kStopping) {
@@ -618,18 +618,18 @@ void Worker::stop() {
   apply(ChildEvent::kStop);
 }
 
-void Worker::kill() {
+void GroupProcess::kill() {
   if (process_.pidfd) {
     ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
   }
 }
 
-void Worker::kill_stalled(std::uint32_t lane) {
+void GroupProcess::kill_stalled(std::uint32_t lane) {
   stalled_ = lane;
   kill();
 }
 
-bool Worker::replace(const std::string& binary) {
+bool GroupProcess::replace(const std::string& binary) {
   if (state_ != ChildState::kRunning) return false;
   if (!binary.empty()) {
     if (!binary_before_) binary_before_ = rules_.binary;
@@ -639,13 +639,13 @@ bool Worker::replace(const std::string& binary) {
   return true;
 }
 
-void Worker::leave() {
+void GroupProcess::leave() {
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
   if (process_.pidfd) forget_process();
 }
 
-bool Worker::send(const ToWorker& message) {
+bool GroupProcess::send(const ToWorker& message) {
   return process_.socket &&
          control::send_packet(process_.socket.get(), message.SerializeAsString()).ok();
 }

@@ -58,7 +58,7 @@ struct Condemned {
 void send_setup(int socket, const WorkerSetup& setup, const layout::GroupSetup& group,
                 const layout::FeedMemory& memory);
 
-class Worker {
+class GroupProcess {
  public:
   struct Hooks {
     std::function<void()> on_started;  // another process runs the group
@@ -73,11 +73,11 @@ class Worker {
     std::function<void(const std::string& reason)> on_refused;
   };
 
-  Worker(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
-         const layout::SetupFacts& facts, const WorkerRules& rules, Hooks hooks);
-  ~Worker();
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
+  GroupProcess(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t group,
+               const layout::SetupFacts& facts, const WorkerRules& rules, Hooks hooks);
+  ~GroupProcess();
+  GroupProcess(const GroupProcess&) = delete;
+  GroupProcess& operator=(const GroupProcess&) = delete;
 
   static constexpr std::uint64_t kStarvedMsMin = 10;
   static constexpr std::uint64_t kStarvedMsMax = 1'000;
@@ -147,7 +147,7 @@ class Worker {
   void forget_process();
   void settle();
   void after_end(const Ending& ending);
-  void when(std::uint64_t delay_ms, void (Worker::*then)()) noexcept;
+  void when(std::uint64_t delay_ms, void (GroupProcess::*then)()) noexcept;
   void next_try();
   void next_holder();
   void end_patience();

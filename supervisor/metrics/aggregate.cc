@@ -23,13 +23,13 @@ double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 // Two looks, the first of which may be the feed's beginning.
 class Between {
  public:
-  Between(const Sample* begin, const Sample& end) : begin_(begin), end_(end) {}
+  Between(const Look* begin, const Look& end) : begin_(begin), end_(end) {}
 
   [[nodiscard]] bool is_window() const { return begin_ != nullptr; }
   [[nodiscard]] double covered() const {
     return begin_ == nullptr ? 0 : seconds(end_.time_ns - begin_->time_ns);
   }
-  [[nodiscard]] const Sample& end() const { return end_; }
+  [[nodiscard]] const Look& end() const { return end_; }
   [[nodiscard]] std::uint64_t lane(std::size_t lane, std::uint64_t LaneSample::*what) const {
     return end_.lanes[lane].*what - (begin_ == nullptr ? 0 : begin_->lanes[lane].*what);
   }
@@ -47,8 +47,8 @@ class Between {
   }
 
  private:
-  const Sample* begin_;
-  const Sample& end_;
+  const Look* begin_;
+  const Look& end_;
 };
 
 // A number of the stage's configuration; nothing if it is not given and has no default.

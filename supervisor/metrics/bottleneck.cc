@@ -287,7 +287,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
   say_stage(nodes, needed, limit, machine, output, found);
 }
 
-std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Sample& begin, const Sample& end) {
+std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, const Look& end) {
   std::vector<NodeLoad> loads;
   const auto window = static_cast<double>(end.time_ns - begin.time_ns);
   for (const layout::NodeLayout& node : facts.layout.nodes) {
@@ -341,7 +341,7 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Sample& begin, co
   return loads;
 }
 
-MachineLoad machine_load(const Sample& begin, const Sample& end, double cores) {
+MachineLoad machine_load(const Look& begin, const Look& end, double cores) {
   MachineLoad machine;
   machine.cores = cores;
   const double window = static_cast<double>(end.time_ns - begin.time_ns) / 1e9;

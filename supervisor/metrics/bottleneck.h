@@ -63,8 +63,8 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
                      const OutputLoad& output, BottleneckProto& found);
 
 // Of a feed that runs, between two looks at it.
-[[nodiscard]] std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Sample& begin,
-                                               const Sample& end);
-[[nodiscard]] MachineLoad machine_load(const Sample& begin, const Sample& end, double cores);
+[[nodiscard]] std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin,
+                                               const Look& end);
+[[nodiscard]] MachineLoad machine_load(const Look& begin, const Look& end, double cores);
 
 }  // namespace ringfeed::metrics

@@ -10,7 +10,7 @@ constexpr std::size_t kLooksMax = kSpanNs / kLookNs + 3;
 
 void not_less(std::uint64_t& value, std::uint64_t before) { value = std::max(value, before); }
 
-void keep_growing(Sample& sample, const Sample& before) {
+void keep_growing(Look& sample, const Look& before) {
   for (std::size_t i = 0; i < std::min(sample.lanes.size(), before.lanes.size()); ++i) {
     LaneSample& lane = sample.lanes[i];
     const LaneSample& was = before.lanes[i];
@@ -32,14 +32,14 @@ void keep_growing(Sample& sample, const Sample& before) {
   }
 }
 
-bool flows(const Sample& sample, const FeedShape& shape) {
+bool flows(const Look& sample, const FeedShape& shape) {
   for (std::size_t i = 0; i < shape.ports.size(); ++i) {
     if (shape.ports[i].output && sample.ports[i].put != 0) return true;
   }
   return false;
 }
 
-bool alike(const Sample& a, const Sample& b, const FeedShape& shape) {
+bool alike(const Look& a, const Look& b, const FeedShape& shape) {
   if (flows(a, shape) != flows(b, shape)) return false;
   for (std::size_t i = 0; i < a.ports.size(); ++i) {
     if (a.ports[i].members != b.ports[i].members) return false;
@@ -60,7 +60,7 @@ void Fullness::add(std::uint64_t value) {
   mean += (static_cast<double>(value) - mean) / static_cast<double>(count);
 }
 
-void History::add(const std::function<void(Sample&)>& look, bool regular) {
+void History::add(const std::function<void(Look&)>& look, bool regular) {
   if (ring_.empty()) ring_.resize(kLooksMax);
   look(next_);
   if (count_ != 0) keep_growing(next_, newest());

@@ -30,10 +30,10 @@ class History {
   // Takes a look; `look` fills the sample, whose time is later than the last one's. What only grows
   // is never less than in the look before: words of one lane are read one after the other. A look
   // that was taken between the regular ones, because somebody asked, gives way to the next.
-  void add(const std::function<void(Sample&)>& look, bool regular = true);
+  void add(const std::function<void(Look&)>& look, bool regular = true);
 
   [[nodiscard]] bool empty() const { return count_ == 0; }
-  [[nodiscard]] const Sample& newest() const { return at(count_ - 1); }
+  [[nodiscard]] const Look& newest() const { return at(count_ - 1); }
   // The look from which a window of so many nanoseconds up to the newest begins: the last one that
   // is old enough, to half a look; the oldest if there is none.
   [[nodiscard]] std::size_t begin_of(std::uint64_t window_ns) const;
@@ -41,7 +41,7 @@ class History {
   // work, the same number of trainers, and a first batch or none.
   [[nodiscard]] std::size_t steady_since(std::size_t begin, const FeedShape& shape) const;
   // 0: the oldest one held.
-  [[nodiscard]] const Sample& at(std::size_t i) const { return ring_[(first_ + i) % ring_.size()]; }
+  [[nodiscard]] const Look& at(std::size_t i) const { return ring_[(first_ + i) % ring_.size()]; }
   [[nodiscard]] std::size_t size() const { return count_; }
   // How full the port's queue was in the looks from `begin` to the newest.
   [[nodiscard]] Fullness fullness(std::size_t port, std::size_t begin) const;
@@ -49,8 +49,8 @@ class History {
   [[nodiscard]] const Fullness& fullness_ever(std::size_t port) const { return ever_[port]; }
 
  private:
-  std::vector<Sample> ring_;
-  Sample next_;  // room for the look that is being taken
+  std::vector<Look> ring_;
+  Look next_;  // room for the look that is being taken
   bool newest_regular_ = true;
   std::size_t first_ = 0;
   std::size_t count_ = 0;

@@ -153,15 +153,15 @@ void ThreadClocks::look(const std::vector<pid_t>& pids, std::vector<LaneSample>&
   }
 }
 
-Sampler::Sampler(const layout::FeedMemory& memory)
+Looker::Looker(const layout::FeedMemory& memory)
     : memory_(memory),
       shape_(memory.layout()),
       known_(memory.layout().lanes.size()),
       clocks_(memory.layout()),
       uptime_(open_to_read("/proc/uptime")) {}
 
-void Sampler::look(const std::vector<const control::ConsumerGroups*>& groups,
-                   const std::vector<pid_t>& pids, std::uint64_t now_ns, Sample& sample) {
+void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
+                  const std::vector<pid_t>& pids, std::uint64_t now_ns, Look& sample) {
   const layout::FeedLayout& layout = memory_.layout();
   sample.time_ns = now_ns;
   sample.lanes.assign(layout.lanes.size(), {});

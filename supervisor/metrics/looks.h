@@ -43,7 +43,7 @@ struct PortSample {
   std::uint64_t members = 0;   // of an output of the feed: live trainers
 };
 
-struct Sample {
+struct Look {
   std::uint64_t time_ns = 0;      // CLOCK_MONOTONIC
   std::vector<LaneSample> lanes;  // as in the layout
   std::vector<PortSample> ports;  // as in FeedShape
@@ -103,12 +103,12 @@ class ThreadClocks {
   std::vector<pid_t> pids_;    // by group
 };
 
-class Sampler {
+class Looker {
  public:
-  explicit Sampler(const layout::FeedMemory& memory);
+  explicit Looker(const layout::FeedMemory& memory);
   // `groups`: of each output.
   void look(const std::vector<const control::ConsumerGroups*>& groups,
-            const std::vector<pid_t>& pids, std::uint64_t now_ns, Sample& sample);
+            const std::vector<pid_t>& pids, std::uint64_t now_ns, Look& sample);
   [[nodiscard]] const FeedShape& shape() const { return shape_; }
   [[nodiscard]] const CounterTable& counters() const { return counters_; }
 

@@ -80,29 +80,29 @@ std::string message_for_nobody(const StageControlCall& asked, const DataLoaderCo
 
 }  // namespace
 
-int Supervisor::shown_state() const {
-  switch (stage_) {
-    case Stage::kStarting:
+int Feed::shown_state() const {
+  switch (phase_) {
+    case Phase::kStarting:
       return StatusReply::STARTING;
-    case Stage::kRunning:
+    case Phase::kRunning:
       return memory_.batches_published() == 0 ? StatusReply::WARMING : StatusReply::RUNNING;
-    case Stage::kDraining:
-    case Stage::kStopping:
+    case Phase::kDraining:
+    case Phase::kStopping:
       return StatusReply::DRAINING;
-    case Stage::kLingering:
+    case Phase::kLingering:
       return StatusReply::ENDED;
-    case Stage::kFailing:
+    case Phase::kFailing:
       return StatusReply::FAILED;
   }
   return StatusReply::STARTING;
 }
 
-void Supervisor::fill_status(StatusReply& status) const {
+void Feed::fill_status(StatusReply& status) const {
   status.set_feed(run_.config.feed());
   status.set_state(static_cast<StatusReply::State>(shown_state()));
   // Stages that warm up say what they do themselves, see `progress`.
   const std::string waits = waiting_text();
-  status.set_reason(reason_.empty() || (stage_ == Stage::kLingering && !waits.empty()) ? waits
+  status.set_reason(reason_.empty() || (phase_ == Phase::kLingering && !waits.empty()) ? waits
                     : waits.empty()                                                    ? reason_
                                     : fmt::format("{}; {}", reason_, waits));
   status.set_uptime_ms(now_ms() - started_ms_);
@@ -115,7 +115,7 @@ void Supervisor::fill_status(StatusReply& status) const {
   for (const std::string& problem : problems()) status.add_problems(problem);
   for (const std::string& note : metrics::progress_notes(memory_)) status.add_progress(note);
   std::vector<metrics::GroupFacts> facts;
-  for (const std::unique_ptr<Worker>& worker : workers_) {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     facts.push_back({worker->identity().pid, worker->restarts()});
   }
   metrics::fill_stages(memory_, run_.plan, facts, status);
@@ -126,7 +126,7 @@ void Supervisor::fill_status(StatusReply& status) const {
   }
 }
 
-void Supervisor::tell_trainers() {
+void Feed::tell_trainers() {
   if (!server_) return;
   Reply reply;
   reply.set_id(0);
@@ -139,13 +139,13 @@ void Supervisor::tell_trainers() {
   }
 }
 
-void Supervisor::on_worker_rejoin(control::ConnectionId connection, const Request& request,
-                                  Reply& reply) {
+void Feed::on_worker_rejoin(control::ConnectionId connection, const Request& request,
+                            Reply& reply) {
   const shm::FeedId& id = memory_.identity().feed_id;
   std::optional<WorkerLinks> links;
   if (request.worker_rejoin().feed_id() ==
       std::string_view(reinterpret_cast<const char*>(id.data()), id.size())) {
-    for (const std::unique_ptr<Worker>& worker : workers_) {
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) {
       if (worker->name() != request.worker_rejoin().group()) continue;
       links = worker->relink(server_->peer(connection).pid);
     }
@@ -162,12 +162,12 @@ void Supervisor::on_worker_rejoin(control::ConnectionId connection, const Reques
                 std::vector<int>{links->their_socket.get(), links->their_log.get()});
 }
 
-const BatchSchema& Supervisor::schema_of(const Output& output) const {
+const BatchSchema& Feed::schema_of(const Output& output) const {
   return run_.plan.stages(static_cast<int>(output.memory.layout().stage)).batch();
 }
 
-void Supervisor::on_attach(control::ConnectionId connection, const AttachRequest& request,
-                           Reply& reply, std::vector<int>& fds) {
+void Feed::on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
+                     std::vector<int>& fds) {
   const auto refuse = [&](std::string text) {
     reply.set_error(Reply::BAD_REQUEST);
     reply.set_text(std::move(text));
@@ -193,12 +193,12 @@ void Supervisor::on_attach(control::ConnectionId connection, const AttachRequest
 }
 
 // Whatever goes wrong on the way to an answer is the answer. The feed has nothing to do with it.
-void Supervisor::answer(control::ConnectionId connection, const Request& request) {
+void Feed::answer(control::ConnectionId connection, const Request& request) {
   or_refuse(connection, request.id(), [&] { on_request(connection, request); });
 }
 
-void Supervisor::refuse_for(control::ConnectionId connection, std::uint64_t request,
-                            const std::exception& error) noexcept {
+void Feed::refuse_for(control::ConnectionId connection, std::uint64_t request,
+                      const std::exception& error) noexcept {
   if (!server_) return;
   try {
     try {
@@ -218,8 +218,7 @@ void Supervisor::refuse_for(control::ConnectionId connection, std::uint64_t requ
   }
 }
 
-void Supervisor::answer_attach(control::ConnectionId connection, const Request& request,
-                               Reply& reply) {
+void Feed::answer_attach(control::ConnectionId connection, const Request& request, Reply& reply) {
   const auto take_back = [&] {
     for (const std::unique_ptr<Output>& output : outputs_) output->trainers.take_back(connection);
   };
@@ -241,14 +240,14 @@ void Supervisor::answer_attach(control::ConnectionId connection, const Request& 
   advance_groups();
 }
 
-void Supervisor::on_request(control::ConnectionId connection, const Request& request) {
+void Feed::on_request(control::ConnectionId connection, const Request& request) {
   Reply reply;
   reply.set_id(request.id());
   switch (request.body_case()) {
     case Request::kAttach:
-      if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) {
+      if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) {
         reply.set_error(Reply::FEED_ENDING);
-        reply.set_text(stage_ == Stage::kFailing
+        reply.set_text(phase_ == Phase::kFailing
                            ? reason_
                            : fmt::format("feed '{}' is being stopped", run_.config.feed()));
         break;
@@ -315,8 +314,8 @@ void Supervisor::on_request(control::ConnectionId connection, const Request& req
 }
 
 // Why this program cannot take over the lanes of the group as they are; empty: it can.
-std::string Supervisor::other_plan(std::uint32_t group, const std::string& binary,
-                                   const PipelinePlan& now) const {
+std::string Feed::other_plan(std::uint32_t group, const std::string& binary,
+                             const PipelinePlan& now) const {
   if (now.abi() != run_.plan.abi() || now.stages_size() != run_.plan.stages_size()) {
     return fmt::format(
         "{} is for shared memory of ABI {}, the feed has {}: build it with this "
@@ -360,8 +359,7 @@ std::string Supervisor::other_plan(std::uint32_t group, const std::string& binar
   return {};
 }
 
-void Supervisor::on_restart(control::ConnectionId connection, const Request& request,
-                            Reply& reply) {
+void Feed::on_restart(control::ConnectionId connection, const Request& request, Reply& reply) {
   const std::string& group = request.restart().group();
   const auto worker = std::find_if(workers_.begin(), workers_.end(),
                                    [&](const auto& w) { return w->name() == group; });
@@ -390,9 +388,8 @@ void Supervisor::on_restart(control::ConnectionId connection, const Request& req
   ++plans_asked_;
 }
 
-void Supervisor::on_plan(control::ConnectionId connection, std::uint64_t request,
-                         std::uint32_t group, const std::string& binary,
-                         const Result<PipelinePlan>& plan) {
+void Feed::on_plan(control::ConnectionId connection, std::uint64_t request, std::uint32_t group,
+                   const std::string& binary, const Result<PipelinePlan>& plan) {
   Reply reply;
   reply.set_id(request);
   const std::string wrong = plan ? other_plan(group, binary, *plan) : plan.error().message();
@@ -408,9 +405,9 @@ void Supervisor::on_plan(control::ConnectionId connection, std::uint64_t request
 }
 
 // The reply is for a refusal alone: else the answer comes when the new worker is there.
-void Supervisor::replace_worker(control::ConnectionId connection, std::uint32_t group,
-                                const std::string& binary, Reply& reply) {
-  Worker& worker = *workers_[group];
+void Feed::replace_worker(control::ConnectionId connection, std::uint32_t group,
+                          const std::string& binary, Reply& reply) {
+  GroupProcess& worker = *workers_[group];
   const auto waiting = restarts_.emplace(worker.name(), std::pair(connection, reply.id()));
   if (worker.replace(binary)) return;
   restarts_.erase(waiting);
@@ -419,13 +416,12 @@ void Supervisor::replace_worker(control::ConnectionId connection, std::uint32_t 
                              name_of(worker.state())));
 }
 
-void Supervisor::on_snapshot(control::ConnectionId connection, const Request& request,
-                             Reply& reply) {
+void Feed::on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply) {
   const auto refuse = [&](std::string text) {
     reply.set_error(Reply::INTERNAL);
     reply.set_text(std::move(text));
   };
-  if (stage_ == Stage::kStopping || stage_ == Stage::kFailing) {
+  if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) {
     return refuse(fmt::format("feed '{}' is being stopped", run_.config.feed()));
   }
   if (snapshot_ || scale_) {
@@ -436,7 +432,7 @@ void Supervisor::on_snapshot(control::ConnectionId connection, const Request& re
   }
   SnapshotTask::Hooks hooks;
   hooks.park = [this](std::uint64_t ticket) {
-    for (const std::unique_ptr<Worker>& worker : workers_) worker->park(ticket);
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->park(ticket);
   };
   hooks.describe = [this](SnapshotManifest& manifest, const auto& copied) {
     describe_snapshot(manifest, copied);
@@ -448,8 +444,8 @@ void Supervisor::on_snapshot(control::ConnectionId connection, const Request& re
                                              std::move(hooks));
 }
 
-void Supervisor::describe_snapshot(SnapshotManifest& manifest,
-                                   const std::vector<std::vector<std::byte>>& copied) const {
+void Feed::describe_snapshot(SnapshotManifest& manifest,
+                             const std::vector<std::vector<std::byte>>& copied) const {
   const shm::FeedIdentity& identity = memory_.identity();
   manifest.set_feed(run_.config.feed());
   manifest.set_feed_id(control::to_hex(
@@ -474,11 +470,11 @@ void Supervisor::describe_snapshot(SnapshotManifest& manifest,
   manifest.mutable_config()->ParseFromString(run_.recorded_config);
 }
 
-void Supervisor::snapshot_done(const Result<SnapshotTask::Facts>& result) {
+void Feed::snapshot_done(const Result<SnapshotTask::Facts>& result) {
   or_refuse(snapshot_asker_.first, snapshot_asker_.second, [&] { tell_of_snapshot(result); });
 }
 
-void Supervisor::tell_of_snapshot(const Result<SnapshotTask::Facts>& result) {
+void Feed::tell_of_snapshot(const Result<SnapshotTask::Facts>& result) {
   Reply reply;
   reply.set_id(snapshot_asker_.second);
   if (result) {
@@ -503,15 +499,15 @@ void Supervisor::tell_of_snapshot(const Result<SnapshotTask::Facts>& result) {
   server_->send(snapshot_asker_.first, reply);
 }
 
-bool Supervisor::takes_snapshot() const { return snapshot_ && !snapshot_->over(); }
+bool Feed::takes_snapshot() const { return snapshot_ && !snapshot_->over(); }
 
-void Supervisor::give_up_snapshot(const std::string& why) {
+void Feed::give_up_snapshot(const std::string& why) {
   if (!takes_snapshot()) return;
   snapshot_->give_up();
   snapshot_done(Error(ErrorCode::kClosed, fmt::format("the snapshot was given up: {}", why)));
 }
 
-void Supervisor::on_stage_control(control::ConnectionId connection, const Request& request) {
+void Feed::on_stage_control(control::ConnectionId connection, const Request& request) {
   const auto refuse = [&](Reply::ErrorCode code, const std::string& text) {
     Reply reply;
     reply.set_id(request.id());
@@ -553,8 +549,8 @@ void Supervisor::on_stage_control(control::ConnectionId connection, const Reques
   }
 }
 
-void Supervisor::begin_call(std::uint64_t id, control::ConnectionId connection,
-                            const Request& request, std::set<std::size_t> groups) {
+void Feed::begin_call(std::uint64_t id, control::ConnectionId connection, const Request& request,
+                      std::set<std::size_t> groups) {
   const StageControlCall& asked = request.stage_control();
   Call& call = calls_[id];
   call.connection = connection;
@@ -571,7 +567,7 @@ void Supervisor::begin_call(std::uint64_t id, control::ConnectionId connection,
 }
 
 // To a process that is not ready the message goes once it is.
-void Supervisor::send_call(std::uint64_t id, std::size_t group) {
+void Feed::send_call(std::uint64_t id, std::size_t group) {
   ToWorker message;
   message.set_id(id);
   *message.mutable_stage_control() = *calls_.at(id).asked;
@@ -581,7 +577,7 @@ void Supervisor::send_call(std::uint64_t id, std::size_t group) {
 }
 
 // What the process before may not have answered, and what one that has come to its end will not.
-void Supervisor::ask_again(std::size_t group) {
+void Feed::ask_again(std::size_t group) {
   std::vector<std::uint64_t> ids;
   for (const auto& [id, call] : calls_) {
     if (call.awaited.contains(group)) ids.push_back(id);
@@ -592,14 +588,13 @@ void Supervisor::ask_again(std::size_t group) {
   }
 }
 
-std::uint64_t Supervisor::random_number() {
+std::uint64_t Feed::random_number() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
 }
 
 // One more process has answered the call. One that died in between may have done so twice.
-void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
-                                 const StageControlReply& answer) {
+void Feed::on_stage_answer(std::uint64_t id, std::size_t group, const StageControlReply& answer) {
   const auto at = calls_.find(id);
   if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
   Call& call = at->second;
@@ -617,7 +612,7 @@ void Supervisor::on_stage_answer(std::uint64_t id, std::size_t group,
 }
 
 // Everybody has answered.
-void Supervisor::end_call(std::uint64_t id) {
+void Feed::end_call(std::uint64_t id) {
   Call& call = calls_.at(id);
   if (call.reply->stage_control().answers_size() == 0 && has_unknown_parts(call.asked->request())) {
     call.reply->set_error(Reply::BAD_REQUEST);
@@ -631,8 +626,8 @@ void Supervisor::end_call(std::uint64_t id) {
 
 // Adds a stage group's answer, and in place of lanes that have finished meanwhile what they said to
 // the same message.
-void Supervisor::add_answers(std::size_t group, const StageControlCall& asked,
-                             const StageControlReply& answer, StageControlReply& reply) {
+void Feed::add_answers(std::size_t group, const StageControlCall& asked,
+                       const StageControlReply& answer, StageControlReply& reply) {
   reply.MergeFrom(answer);
   std::deque<PastAnswer>& past = past_answers_[group];
   for (const StageControlAnswer& now : answer.answers()) {
@@ -652,7 +647,7 @@ void Supervisor::add_answers(std::size_t group, const StageControlCall& asked,
   }
 }
 
-void Supervisor::give_up_call(std::uint64_t id) {
+void Feed::give_up_call(std::uint64_t id) {
   Call& call = calls_.at(id);
   std::string who;
   for (const std::size_t group : call.awaited) {

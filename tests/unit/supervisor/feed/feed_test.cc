@@ -68,7 +68,7 @@ class RunningFeed : public ::testing::Test {
                         .config_file = "test.textproto",
                         .worker_binary = RINGFEED_BINARY_DIR "/bin/supervisor_fake_worker",
                         .socket = control::socket_path(directory_, "test")};
-      Supervisor supervisor(
+      Feed supervisor(
           run, layout::lay_out(feed_.config, feed_.plan, feed_.wiring, feed_.groups), lock, talk);
       status = supervisor.run();
       lock.remove();

@@ -41,7 +41,7 @@ class Metrics : public ::testing::Test {
     return {feed_.config, feed_.plan, memory_->layout(), sampler_.shape(), sampler_.counters()};
   }
   void look(std::uint64_t time_ns, bool regular = true) {
-    history_.add([&](Sample& sample) { sampler_.look({&groups_}, {}, time_ns, sample); }, regular);
+    history_.add([&](Look& sample) { sampler_.look({&groups_}, {}, time_ns, sample); }, regular);
   }
   // So many seconds of looks, in each of which the lane was busy for 100 of 250 ms.
   void pass(std::uint64_t seconds) {
@@ -85,7 +85,7 @@ class Metrics : public ::testing::Test {
   test::PlannedFeed feed_;
   std::unique_ptr<layout::FeedMemory> memory_;
   control::ConsumerGroups groups_;
-  Sampler sampler_;
+  Looker sampler_;
   History history_;
   Anchors anchors_;
   std::uint64_t now_ = 100 * kSecond;
