@@ -141,7 +141,8 @@ class Feed {
   void event(metrics::Level level, std::string_view event, const std::string& values) const;
   void survive(const std::exception& error) noexcept;  // says what a callback has thrown
 
-  // Requests (requests/requests.cc).
+  // Requests (requests/, a file for each kind). What takes one says whether its reply is to be sent
+  // now; else it has been, or will be.
   void answer(control::ConnectionId connection, const Request& request);
   // What a part of an answer throws is the answer.
   template <typename Part>
@@ -154,29 +155,44 @@ class Feed {
   }
   void refuse_for(control::ConnectionId connection, std::uint64_t request,
                   const std::exception& error) noexcept;
-  void answer_attach(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_request(control::ConnectionId connection, const Request& request);
+  bool on_attach_request(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_detach(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_worker_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_status(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_metrics(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_stop(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_stage_control(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
+  // Of attach.
+  void answer_attach(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
                  std::vector<int>& fds);
   [[nodiscard]] const BatchSchema& schema_of(const Output& output) const;
-  void on_stage_control(control::ConnectionId connection, const Request& request);
-  void on_worker_rejoin(control::ConnectionId connection, const Request& request, Reply& reply);
+  void tell_trainers();
+  // Of restart.
   void answer_restarts(const std::string& group, const std::string& refusal, pid_t pid = 0);
   [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary,
                                        const PipelinePlan& now) const;
   void replace_worker(control::ConnectionId connection, std::uint32_t group,
                       const std::string& binary, Reply& reply);
-  void on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_plan(control::ConnectionId connection, std::uint64_t request, std::uint32_t group,
                const std::string& binary, const Result<PipelinePlan>& plan);
-  void on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
+  // Of snapshot.
   void describe_snapshot(SnapshotManifest& manifest,
                          const std::vector<std::vector<std::byte>>& copied) const;
   [[nodiscard]] bool takes_snapshot() const;
   void give_up_snapshot(const std::string& why);
-  void on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   void snapshot_done(const Result<SnapshotTask::Facts>& result);
   void tell_of_snapshot(const Result<SnapshotTask::Facts>& result);
+  // Of status.
+  void fill_status(StatusReply& status) const;
+  [[nodiscard]] int shown_state() const;  // StatusReply::State
+
+  // Messages to stages (stage_calls.cc).
   void begin_call(std::uint64_t id, control::ConnectionId connection, const Request& request,
                   std::set<std::size_t> groups);
   void send_call(std::uint64_t id, std::size_t group);
@@ -187,14 +203,10 @@ class Feed {
                    const StageControlReply& answer, StageControlReply& reply);
   void give_up_call(std::uint64_t id);
   static std::uint64_t random_number();
-  void fill_status(StatusReply& status) const;
-  void tell_trainers();
-  [[nodiscard]] int shown_state() const;  // StatusReply::State
 
   // Numbers (feed_metrics.cc).
   void look_around(bool regular);
   void keep_looking();
-  void on_metrics(const Request& request, Reply& reply);
   void fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const;
   void note_anchors(const StageControlReply& answer);
   void note_configured_anchors();

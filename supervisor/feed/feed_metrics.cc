@@ -46,7 +46,7 @@ void Feed::keep_looking() {
   loop_.after(metrics::kLookNs / 1'000'000, [this] { keep_looking(); });
 }
 
-void Feed::on_metrics(const Request& request, Reply& reply) {
+bool Feed::on_metrics(control::ConnectionId, const Request& request, Reply& reply) {
   look_around(false);
   const metrics::FeedFacts facts{run_.config, run_.plan, memory_.layout(), looker_.shape(),
                                  looker_.counters()};
@@ -57,10 +57,11 @@ void Feed::on_metrics(const Request& request, Reply& reply) {
   out.set_sampling_us(static_cast<double>(looking_ns_) / 1e3 / static_cast<double>(looks_));
   metrics::fill_metrics(facts, history_, anchors_, out);
   fill_bottlenecks(facts, out);
-  if (!request.metrics().as_json()) return;
+  if (!request.metrics().as_json()) return true;
   const std::string json = metrics::message_json(out);
   out.Clear();
   out.set_json(json);
+  return true;
 }
 
 void Feed::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const {

@@ -22,11 +22,12 @@ std::string Feed::stage_name(std::uint32_t stage) const {
   return run_.config.stages(static_cast<int>(stage)).name();
 }
 
-void Feed::on_scale(control::ConnectionId connection, const Request& request, Reply& reply) {
+bool Feed::on_scale(control::ConnectionId connection, const Request& request, Reply& reply) {
   const ScaleRequest& asked = request.scale();
   const auto refuse = [&](Reply::ErrorCode code, std::string text) {
     reply.set_error(code);
     reply.set_text(std::move(text));
+    return true;
   };
   std::vector<std::string> names;
   for (const StageConfig& stage : run_.config.stages()) names.push_back(stage.name());
@@ -53,11 +54,11 @@ void Feed::on_scale(control::ConnectionId connection, const Request& request, Re
   if (lanes == asked.lanes()) {
     reply.mutable_scale()->set_before(lanes);
     reply.mutable_scale()->set_lanes(lanes);
-    server_->send(connection, reply);
-    return;
+    return true;
   }
   scale(node, asked.lanes(), kPatienceMs);
   scale_asker_ = {connection, request.id()};
+  return false;
 }
 
 void Feed::scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms) {

@@ -1,0 +1,223 @@
+// Messages to stages: passed on to the processes of their groups, and answered once all of them
+// have.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+#include "proto/worker.pb.h"
+#include "supervisor/feed/feed.h"
+
+namespace ringfeed::process {
+namespace {
+
+// Stages answer between two steps; a step that takes longer than this is stuck.
+constexpr std::uint64_t kCallMs = 10'000;
+constexpr std::size_t kCallsMax = 16;        // ControlBox::kAnswers
+constexpr std::size_t kPastAnswersMax = 64;  // of a stage group
+
+// Which kind of stage answers which part of a StageControlRequest.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kAnsweredBy{
+    {{"chunk_pool_request", "shuffling_chunk_pool"}, {"epoch_planner_request", "epoch_planner"}}};
+
+bool is_kind(const StageConfig& stage, std::string_view kind) {
+  const auto* const field = StageConfig::descriptor()->FindFieldByName(std::string(kind));
+  return field != nullptr && stage.GetReflection()->HasField(stage, field);
+}
+
+bool has_unknown_parts(const StageControlRequest& request) {
+  return !request.GetReflection()->GetUnknownFields(request).empty();
+}
+
+// Why nobody in the feed will answer the message; "" if somebody may. What is not known here may be
+// for a stage of another version.
+std::string message_for_nobody(const StageControlCall& asked, const DataLoaderConfig& feed) {
+  const StageControlRequest& request = asked.request();
+  if (request.ByteSizeLong() == 0) return "the message is empty: give a request of some stage";
+  if (has_unknown_parts(request)) return {};
+  std::vector<const google::protobuf::FieldDescriptor*> parts;
+  request.GetReflection()->ListFields(request, &parts);
+  std::vector<std::string> kinds;
+  std::vector<std::string> names;
+  for (const auto* part : parts) {
+    const auto* const known = std::ranges::find(
+        kAnsweredBy, part->name(), [](const auto& entry) { return std::string(entry.first); });
+    if (known == kAnsweredBy.end()) return {};
+    for (const StageConfig& stage : feed.stages()) {
+      const bool is_asked = !asked.has_stage() || stage.name() == asked.stage();
+      if (is_asked && is_kind(stage, known->second)) return {};
+    }
+    names.push_back(part->name());
+    kinds.emplace_back(known->second);
+  }
+  return fmt::format("{} is for a stage of kind {}, which {} not", fmt::join(names, ", "),
+                     fmt::join(kinds, " or "),
+                     asked.has_stage() ? fmt::format("stage '{}' is", asked.stage())
+                                       : fmt::format("feed '{}' has", feed.feed()));
+}
+
+}  // namespace
+
+bool Feed::on_stage_control(control::ConnectionId connection, const Request& request,
+                            Reply& reply) {
+  const auto refuse = [&](Reply::ErrorCode code, const std::string& text) {
+    reply.set_error(code);
+    reply.set_text(text);
+    return true;
+  };
+  // A stage remembers its last answers, and so many may have to be asked for again.
+  if (calls_.size() >= kCallsMax) {
+    return refuse(Reply::INTERNAL, fmt::format("{} messages to stages wait for their answers: try "
+                                               "again later",
+                                               calls_.size()));
+  }
+  const StageControlCall& asked = request.stage_control();
+  std::set<std::size_t> groups;
+  for (std::size_t g = 0; g < workers_.size(); ++g) {
+    const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
+    const bool has = std::any_of(lanes.begin(), lanes.end(), [&](std::uint32_t lane) {
+      return memory_.layout().lanes[lane].stage_name == asked.stage();
+    });
+    if (has || !asked.has_stage()) groups.insert(g);
+  }
+  if (groups.empty()) {
+    return refuse(Reply::BAD_REQUEST,
+                  fmt::format("feed '{}' has no stage '{}'", run_.config.feed(), asked.stage()));
+  }
+  if (const std::string why = message_for_nobody(asked, run_.config); !why.empty()) {
+    return refuse(Reply::BAD_REQUEST, why);
+  }
+  const std::uint64_t id = next_call_++;
+  try {
+    begin_call(id, connection, request, std::move(groups));
+  } catch (const std::exception&) {
+    if (const auto call = calls_.find(id); call != calls_.end()) {
+      loop_.cancel(call->second.timer);
+      calls_.erase(call);
+    }
+    throw;
+  }
+  return false;
+}
+
+void Feed::begin_call(std::uint64_t id, control::ConnectionId connection, const Request& request,
+                      std::set<std::size_t> groups) {
+  const StageControlCall& asked = request.stage_control();
+  Call& call = calls_[id];
+  call.connection = connection;
+  call.awaited = groups;
+  call.asked = std::make_unique<StageControlCall>(asked);
+  if (asked.key() == 0) call.asked->set_key(random_number() | 1);
+  call.reply = std::make_unique<Reply>();
+  call.reply->set_id(request.id());
+  call.reply->mutable_stage_control();
+  call.timer = loop_.after(kCallMs, [this, id] { give_up_call(id); });
+  for (const std::size_t g : groups) {
+    if (calls_.contains(id)) send_call(id, g);
+  }
+}
+
+// To a process that is not ready the message goes once it is.
+void Feed::send_call(std::uint64_t id, std::size_t group) {
+  ToWorker message;
+  message.set_id(id);
+  *message.mutable_stage_control() = *calls_.at(id).asked;
+  // Lanes that have finished answer nothing.
+  if (workers_[group]->state() == ChildState::kDone) return on_stage_answer(id, group, {});
+  if (workers_[group]->ready()) static_cast<void>(workers_[group]->send(message));
+}
+
+// What the process before may not have answered, and what one that has come to its end will not.
+void Feed::ask_again(std::size_t group) {
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, call] : calls_) {
+    if (call.awaited.contains(group)) ids.push_back(id);
+  }
+  // An answer may end a call, and with it its entry.
+  for (const std::uint64_t id : ids) {
+    if (calls_.contains(id)) send_call(id, group);
+  }
+}
+
+std::uint64_t Feed::random_number() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// One more process has answered the call. One that died in between may have done so twice.
+void Feed::on_stage_answer(std::uint64_t id, std::size_t group, const StageControlReply& answer) {
+  const auto at = calls_.find(id);
+  if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
+  Call& call = at->second;
+  const std::pair asker(call.connection, call.reply->id());
+  bool whole = false;
+  or_refuse(asker.first, asker.second, [&] {
+    note_anchors(answer);
+    add_answers(group, *call.asked, answer, *call.reply->mutable_stage_control());
+    whole = true;
+  });
+  if (whole && !call.awaited.empty()) return;
+  if (whole) or_refuse(asker.first, asker.second, [&] { end_call(id); });
+  loop_.cancel(call.timer);
+  calls_.erase(at);
+}
+
+// Everybody has answered.
+void Feed::end_call(std::uint64_t id) {
+  Call& call = calls_.at(id);
+  if (call.reply->stage_control().answers_size() == 0 && has_unknown_parts(call.asked->request())) {
+    call.reply->set_error(Reply::BAD_REQUEST);
+    call.reply->set_text(
+        fmt::format("the message has fields that ringfeed {} does not know, and no stage of feed "
+                    "'{}' has answered it",
+                    RINGFEED_VERSION, run_.config.feed()));
+  }
+  server_->send(call.connection, *call.reply);
+}
+
+// Adds a stage group's answer, and in place of lanes that have finished meanwhile what they said to
+// the same message.
+void Feed::add_answers(std::size_t group, const StageControlCall& asked,
+                       const StageControlReply& answer, StageControlReply& reply) {
+  reply.MergeFrom(answer);
+  std::deque<PastAnswer>& past = past_answers_[group];
+  for (const StageControlAnswer& now : answer.answers()) {
+    const bool known = std::ranges::any_of(past, [&](const PastAnswer& one) {
+      return one.key == asked.key() && one.answer->stage() == now.stage();
+    });
+    if (known) continue;
+    if (past.size() == kPastAnswersMax) past.pop_front();
+    past.push_back({asked.key(), std::make_unique<StageControlAnswer>(now)});
+  }
+  for (const PastAnswer& one : past) {
+    const bool answers = std::ranges::any_of(answer.answers(), [&](const StageControlAnswer& now) {
+      return now.stage() == one.answer->stage();
+    });
+    const bool is_asked = !asked.has_stage() || asked.stage() == one.answer->stage();
+    if (one.key == asked.key() && is_asked && !answers) *reply.add_answers() = *one.answer;
+  }
+}
+
+void Feed::give_up_call(std::uint64_t id) {
+  Call& call = calls_.at(id);
+  std::string who;
+  for (const std::size_t group : call.awaited) {
+    who += (who.empty() ? "" : ", ") + memory_.layout().groups[group].name;
+  }
+  call.reply->set_error(Reply::INTERNAL);
+  call.reply->set_text(
+      fmt::format("stage group {} has not answered within {} ms: see ringfeed "
+                  "status, and ask again with the same key",
+                  who, kCallMs));
+  server_->send(call.connection, *call.reply);
+  calls_.erase(id);
+}
+
+}  // namespace ringfeed::process

@@ -1,0 +1,135 @@
+// A stage group gets a fresh process, or another program.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+#include "proto/plan.pb.h"
+#include "supervisor/feed/feed.h"
+#include "supervisor/group/plan_question.h"
+
+namespace ringfeed::process {
+namespace {
+
+// A program that is to take over says what it needs at once, or is not what it should be.
+constexpr int kPlanMs = 5'000;
+// Programs that may be asked for a plan at a time.
+constexpr int kPlansMax = 4;
+
+}  // namespace
+
+// Why this program cannot take over the lanes of the group as they are; empty: it can.
+std::string Feed::other_plan(std::uint32_t group, const std::string& binary,
+                             const PipelinePlan& now) const {
+  if (now.abi() != run_.plan.abi() || now.stages_size() != run_.plan.stages_size()) {
+    return fmt::format(
+        "{} is for shared memory of ABI {}, the feed has {}: build it with this "
+        "version of ringfeed",
+        binary, now.abi(), run_.plan.abi());
+  }
+  std::set<std::uint32_t> stages;
+  for (const std::uint32_t lane : memory_.layout().groups[group].lanes) {
+    stages.insert(memory_.layout().lanes[lane].stage);
+  }
+  for (const std::uint32_t stage : stages) {
+    StagePlan then = run_.plan.stages(static_cast<int>(stage));
+    StagePlan wanted = now.stages(static_cast<int>(stage));
+    // With nodes they are warnings.
+    if (wanted.problems_size() != 0 && wanted.nodes_size() == 0) {
+      return fmt::format("{} cannot run stage '{}' as it is configured: {}", binary, then.name(),
+                         wanted.problems(0).text());
+    }
+    for (const NodePlan& node : wanted.nodes()) {
+      if (!node.cannot_run()) continue;
+      return fmt::format("{} cannot run stage '{}', a {}: give the program {} that belongs to it",
+                         binary, then.name(), then.kind(), node.program());
+    }
+    for (StagePlan* plan : {&then, &wanted}) {
+      plan->clear_problems();
+      for (NodePlan& node : *plan->mutable_nodes()) {
+        node.clear_weight();
+        node.clear_cannot_run();
+      }
+    }
+    std::string differences;
+    google::protobuf::util::MessageDifferencer differencer;
+    differencer.ReportDifferencesToString(&differences);
+    if (!differencer.Compare(then, wanted)) {
+      return fmt::format(
+          "{} lays out the memory of stage '{}' in another way, so it cannot take it "
+          "over: start the feed anew with it, or go on with the program before\n{}",
+          binary, then.name(), differences);
+    }
+  }
+  return {};
+}
+
+bool Feed::on_restart(control::ConnectionId connection, const Request& request, Reply& reply) {
+  const std::string& group = request.restart().group();
+  const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                   [&](const auto& w) { return w->name() == group; });
+  if (worker == workers_.end()) {
+    std::vector<std::string> names;
+    for (const auto& w : workers_) names.push_back(w->name());
+    reply.set_error(Reply::NO_SUCH_GROUP);
+    reply.set_text(fmt::format("there is no stage group '{}': the groups are {}", group,
+                               fmt::join(names, ", ")));
+    return true;
+  }
+  const std::string& binary = request.restart().binary();
+  const auto g = static_cast<std::uint32_t>(worker - workers_.begin());
+  if (binary.empty()) {
+    replace_worker(connection, g, binary, reply);
+    return reply.has_error();
+  }
+  if (plans_asked_ == kPlansMax) {
+    reply.set_error(Reply::INTERNAL);
+    reply.set_text(
+        fmt::format("{} programs are asked for their plans just now: try again", plans_asked_));
+    return true;
+  }
+  ask_plan(loop_, binary, run_.config, kPlanMs,
+           [this, connection, id = request.id(), g, binary](const Result<PipelinePlan>& plan) {
+             --plans_asked_;
+             or_refuse(connection, id, [&] { on_plan(connection, id, g, binary, plan); });
+           });
+  ++plans_asked_;
+  return false;
+}
+
+void Feed::on_plan(control::ConnectionId connection, std::uint64_t request, std::uint32_t group,
+                   const std::string& binary, const Result<PipelinePlan>& plan) {
+  Reply reply;
+  reply.set_id(request);
+  const std::string wrong = plan ? other_plan(group, binary, *plan) : plan.error().message();
+  if (wrong.empty()) {
+    replace_worker(connection, group, binary, reply);
+    if (!reply.has_error()) return;
+  } else {
+    const bool starved = !plan && plan.error().code() == ErrorCode::kNoMemory;
+    reply.set_error(starved ? Reply::INTERNAL : Reply::INCOMPATIBLE);
+    reply.set_text(wrong);
+  }
+  server_->send(connection, reply);
+}
+
+// The reply is for a refusal alone: else the answer comes when the new worker is there.
+void Feed::replace_worker(control::ConnectionId connection, std::uint32_t group,
+                          const std::string& binary, Reply& reply) {
+  GroupProcess& worker = *workers_[group];
+  const auto waiting = restarts_.emplace(worker.name(), std::pair(connection, reply.id()));
+  if (worker.replace(binary)) return;
+  restarts_.erase(waiting);
+  reply.set_error(Reply::INTERNAL);
+  reply.set_text(fmt::format("stage group '{}' is {} and cannot be replaced now", worker.name(),
+                             name_of(worker.state())));
+}
+
+}  // namespace ringfeed::process
