@@ -106,8 +106,10 @@ def test_the_package_has_a_command() -> None:
 def test_the_command_does_not_find_itself_where_the_programs_are_missing(tmp_path: Path) -> None:
     # A package without its programs, whose command is in PATH.
     code = (
-        "import os, sys; from pathlib import Path; from ringfeed._core import programs, __main__; "
-        "programs.__file__ = str(Path(sys.argv.pop(1)) / 'programs.py'); sys.exit(__main__.main())"
+        "import sys; from pathlib import Path; from ringfeed import __main__; "
+        "from ringfeed._core import programs; "
+        "programs.__file__ = str(Path(sys.argv.pop(1)) / '_core' / 'programs.py'); "
+        "sys.exit(__main__.main())"
     )
     path = f"{Path(sys.prefix) / 'bin'}:/nowhere"
     said = subprocess.run(
