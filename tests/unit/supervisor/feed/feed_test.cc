@@ -68,8 +68,8 @@ class RunningFeed : public ::testing::Test {
                         .config_file = "test.textproto",
                         .worker_binary = RINGFEED_BINARY_DIR "/bin/supervisor_fake_worker",
                         .socket = control::socket_path(directory_, "test")};
-      Feed supervisor(
-          run, layout::lay_out(feed_.config, feed_.plan, feed_.wiring, feed_.groups), lock, talk);
+      Feed supervisor(run, layout::lay_out(feed_.config, feed_.plan, feed_.wiring, feed_.groups),
+                      lock, talk);
       status = supervisor.run();
       lock.remove();
     } catch (const Error& error) {
