@@ -1,6 +1,7 @@
 # Everything comes from Debian's packages; scripts/setup installs them.
 find_package(Threads REQUIRED)
 find_package(Boost 1.74 REQUIRED)
+set(Protobuf_USE_STATIC_LIBS ${RINGFEED_STATIC_DEPS})
 find_package(Protobuf 3.21 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(fmt REQUIRED)
@@ -10,6 +11,14 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(libdeflate REQUIRED IMPORTED_TARGET libdeflate)
 pkg_check_modules(libisal REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+if(RINGFEED_STATIC_DEPS)
+  # Debian has no static fmt, spdlog and libisal.
+  foreach(name deflate xxhash)
+    find_library(RINGFEED_STATIC_${name} lib${name}.a REQUIRED)
+  endforeach()
+  set_target_properties(PkgConfig::libdeflate PROPERTIES INTERFACE_LINK_LIBRARIES ${RINGFEED_STATIC_deflate})
+  set_target_properties(PkgConfig::xxhash PROPERTIES INTERFACE_LINK_LIBRARIES ${RINGFEED_STATIC_xxhash})
+endif()
 # For ringfeed-worker-parquet alone.
 find_package(ArrowParquet MODULE)
 if(NOT ArrowParquet_FOUND)

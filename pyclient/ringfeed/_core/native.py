@@ -155,7 +155,7 @@ class _Stats(ctypes.Structure):
 def library_path() -> Path:
     """The shared library: $RINGFEED_LIBRARY, else the one in the package."""
     given = os.environ.get("RINGFEED_LIBRARY")
-    return Path(given) if given else Path(__file__).parents[1] / "lib" / "libringfeed.so"
+    return Path(given) if given else Path(__file__).parents[1] / "lib" / "libringfeed.so.1"
 
 
 def _load() -> ctypes.CDLL:

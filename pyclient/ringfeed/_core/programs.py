@@ -8,14 +8,6 @@ from pathlib import Path
 from ..errors import RingfeedError
 
 
-def _is_binary(program: Path) -> bool:
-    try:
-        with program.open("rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except OSError:
-        return False
-
-
 def find(name: str) -> Path:
     """Path of "ringfeed" or "ringfeed-worker".
 
@@ -32,8 +24,7 @@ def find(name: str) -> Path:
             return program
     for directory in os.get_exec_path():
         program = Path(directory) / name
-        # The package's own command of that name is a script which asks here.
-        if os.access(program, os.X_OK) and _is_binary(program):
+        if os.access(program, os.X_OK):
             return program
     raise RingfeedError(
         f"the program {name} is neither in {' nor in '.join(str(p) for p in places)} nor in PATH: "
