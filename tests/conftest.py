@@ -1,0 +1,14 @@
+"""What every test finds by itself: tests.support, and the package beside these tests where none is installed."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+sys.path.insert(0, str(ROOT))
+if importlib.util.find_spec("ringfeed") is None:
+    sys.path.insert(0, str(ROOT / "pyclient"))
+    build = Path(os.environ.get("RINGFEED_BUILD_DIR", ROOT / "build" / "release"))
+    os.environ.setdefault("RINGFEED_LIBRARY", str(build / "lib" / "libringfeed.so"))
