@@ -31,40 +31,53 @@ namespace {
 
 constexpr std::string_view kHowToBuild =
     "pip install pyarrow, then build and install ringfeed anew, which then finds it";
+constexpr std::string_view kInstallAnew = "install ringfeed anew";
 #ifdef RINGFEED_PYARROW
 constexpr std::string_view kHowToInstall =
-    "install pyarrow where ringfeed is installed: pip install 'pyarrow==" RINGFEED_PYARROW ".*'";
+    "which come with pyarrow " RINGFEED_PYARROW ": pip install 'pyarrow==" RINGFEED_PYARROW
+    ".*' where ringfeed is installed";
 #else
-constexpr std::string_view kHowToInstall = "install Apache Arrow and its Parquet library";
+constexpr std::string_view kHowToInstall =
+    "which are not there: install Apache Arrow and its Parquet library";
 #endif
 
-// What the stage groups need beside the worker must be there, and start, before the feed does.
-void require_programs(const Prepared& prepared) {
-  for (const layout::GroupPlan& group : prepared.layout.groups) {
-    if (group.program.empty()) continue;
-    std::string fault;
-    std::string_view remedy = kHowToInstall;
-    try {
-      const PipelinePlan plan =
-          process::ask_plan(process::program_for(prepared.worker_binary, group.program),
-                            prepared.configuration.message());
-      if (plan.worker_version() != prepared.plan->worker_version() ||
-          plan.abi() != prepared.plan->abi()) {
-        fault = fmt::format("{} is of version {}, {} of {}", group.program, plan.worker_version(),
-                            prepared.worker_binary, prepared.plan->worker_version());
-      }
-    } catch (const Error& error) {
-      fault = error.message();
-      if (error.code() == ErrorCode::kNotFound) remedy = kHowToBuild;
-    }
-    if (fault.empty()) continue;
+// What a stage group needs beside the worker must be there, and start, before the feed does.
+void require_program(const Prepared& prepared, const layout::GroupPlan& group) {
+  const auto refuse = [&](const std::string& fault, std::string_view remedy) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("stage group '{}' needs the program {}, which cannot be used: {}; {}",
                             group.name, group.program, fault, remedy));
+  };
+  std::string program;
+  try {
+    program = process::program_for(prepared.worker_binary, group.program);
+  } catch (const Error& error) {
+    refuse(error.message(), kHowToBuild);
+  }
+  require_libraries(program, fmt::format("stage group '{}'", group.name));
+  PipelinePlan plan;
+  try {
+    plan = process::ask_plan(program, prepared.configuration.message());
+  } catch (const Error& error) {
+    refuse(error.message(), kInstallAnew);
+  }
+  if (plan.worker_version() != prepared.plan->worker_version() ||
+      plan.abi() != prepared.plan->abi()) {
+    refuse(fmt::format("{} is of version {}, {} of {}", group.program, plan.worker_version(),
+                       prepared.worker_binary, prepared.plan->worker_version()),
+           kInstallAnew);
   }
 }
 
 }  // namespace
+
+void require_libraries(const std::string& binary, std::string_view who) {
+  if (process::libraries_found(binary)) return;
+  const std::size_t slash = binary.rfind('/') + 1;
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{} needs {}, and that needs Arrow's libraries, {}", who,
+                          std::string_view(binary).substr(slash), kHowToInstall));
+}
 
 std::optional<Prepared> prepare(const ConfigArguments& arguments) {
   Prepared prepared(arguments.text.empty()
@@ -89,7 +102,9 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments) {
   prepared.wiring = std::move(checked.wiring);
   prepared.groups = config::stage_groups(message, *prepared.plan, prepared.wiring, usable_cores());
   prepared.layout = layout::lay_out(message, *prepared.plan, prepared.wiring, prepared.groups);
-  require_programs(prepared);
+  for (const layout::GroupPlan& group : prepared.layout.groups) {
+    if (!group.program.empty()) require_program(prepared, group);
+  }
   return prepared;
 }
 

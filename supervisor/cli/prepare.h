@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "supervisor/cli/verbs.h"
 #include "supervisor/config/check.h"
@@ -33,6 +34,10 @@ struct Prepared {
 
 // nullopt: there are problems, and all of them have been said on standard error. So are warnings.
 [[nodiscard]] std::optional<Prepared> prepare(const ConfigArguments& arguments);
+
+// Throws Error (kNotFound) with what to install if `binary`, which is linked with Arrow, lacks its
+// libraries. `who` needs it.
+void require_libraries(const std::string& binary, std::string_view who);
 
 [[nodiscard]] layout::MemoryLimits memory_limits(const Prepared& prepared);
 

@@ -9,7 +9,9 @@
 #include <string_view>
 
 #include "ringfeed/shm/file.h"
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
+#include "supervisor/cli/prepare.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/group/spawn.h"
 
@@ -39,7 +41,10 @@ int inspect(const InspectOptions& options) {
   std::string binary = process::find_worker_binary();
   // Where it is there, what reads Parquet files too; else the other one says what is missing.
   const std::string parquet = binary.substr(0, binary.rfind('/') + 1) + "ringfeed-worker-parquet";
-  if (is_parquet(options.path) && ::access(parquet.c_str(), X_OK) == 0) binary = parquet;
+  if (is_parquet(options.path) && ::access(parquet.c_str(), X_OK) == 0) {
+    require_libraries(parquet, in_quotes(options.path));
+    binary = parquet;
+  }
   std::vector<std::string> words{"ringfeed-worker", "--inspect", options.path};
   if (options.record) words.push_back(fmt::format("--record={}", *options.record));
   if (!options.chunk.empty()) words.push_back("--chunk=" + options.chunk);

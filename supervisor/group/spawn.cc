@@ -141,6 +141,22 @@ std::string program_for(const std::string& worker, const std::string& program) {
                           worker));
 }
 
+bool libraries_found(const std::string& binary) {
+  SpawnSettings settings;
+  const shm::Fd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!nowhere) fail("/dev/null cannot be opened");
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    settings.give(nowhere.get(), fd);
+  // It refuses the word, so it ends at once.
+  const pid_t pid = settings.spawn(binary, {"ringfeed-worker", "--libraries"});
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return true;
+  }
+  constexpr int kNotLoaded = 127;  // of ld.so
+  return !WIFEXITED(status) || WEXITSTATUS(status) != kNotLoaded;
+}
+
 WorkerLinks make_worker_links() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {

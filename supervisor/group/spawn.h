@@ -28,6 +28,11 @@ inline constexpr int kLockFd = 4;
 // (NodePlan.program). Throws Error (kNotFound).
 [[nodiscard]] std::string program_for(const std::string& worker, const std::string& program);
 
+// Whether the libraries are there that `binary` is linked with: true unless it ends like a program
+// whose libraries are not found. It is started for that, with nowhere to say anything. Throws Error
+// if it cannot be started.
+[[nodiscard]] bool libraries_found(const std::string& binary);
+
 struct Spawned {
   Identity identity;
   shm::Fd pidfd;
