@@ -1,11 +1,22 @@
-"""The installed package alone: its binaries, its library, a feed of the four real games. Run by scripts/package-check."""
+"""The installed wheel alone: its files, its command, its programs, feeds. Run by scripts/wheel --check.
+
+RINGFEED_CHECK_WHEEL   the wheel
+RINGFEED_CHECK_DATA    lc0/ and chess/games/
+RINGFEED_CHECK_EXTRA   "" or "[parquet]": whether pyarrow is to be there
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,54 +24,210 @@ import pytest
 
 import ringfeed
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "lc0"
+WHEEL = Path(os.environ["RINGFEED_CHECK_WHEEL"])
+DATA = Path(os.environ["RINGFEED_CHECK_DATA"])
+PYARROW = os.environ["RINGFEED_CHECK_EXTRA"] == "[parquet]"
+VERSION = ringfeed.__version__
+PACKAGE = Path(ringfeed.__file__).parent
+PIPELINES = PACKAGE / "share" / "ringfeed" / "pipelines"
+COMMAND = Path(sys.prefix) / "bin" / "ringfeed"
 POSITIONS = 133 + 89 + 26 + 76
+MB = 1 << 20
 
-CONFIG = f"""
-seed: 1
-epochs: 1
-stages {{ name: "provider" file_path_provider {{ directory: "{DATA}" }} }}
-stages {{ name: "loader" chunk_source_loader {{ input: "provider" }} }}
-stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" chunk_pool_size: 100 }} }}
-stages {{ name: "unpacker" chunk_unpacker {{ input: "pool" position_sampling_rate: 1 }} }}
-stages {{ name: "sampler" shuffling_frame_sampler {{ input: "unpacker" reservoir_size_per_thread: 50 }} }}
-stages {{ name: "tensors" tensor_generator {{ input: "sampler" batch_size: 32 }} }}
+# What is no Python. {version} and hashes as they come.
+FILES = """
+ringfeed/bin/ringfeed
+ringfeed/bin/ringfeed-worker
+ringfeed/bin/ringfeed-worker-parquet
+ringfeed/include/ringfeed.h
+ringfeed/include/ringfeed.hpp
+ringfeed/lib/cmake/ringfeed/ringfeedConfig.cmake
+ringfeed/lib/cmake/ringfeed/ringfeedConfigVersion.cmake
+ringfeed/lib/cmake/ringfeed/ringfeedTargets-relwithdebinfo.cmake
+ringfeed/lib/cmake/ringfeed/ringfeedTargets.cmake
+ringfeed/lib/libringfeed.so.1
+ringfeed/lib/pkgconfig/ringfeed.pc
+ringfeed/py.typed
+ringfeed/share/ringfeed/pipelines/chess_finetune.textproto
+ringfeed/share/ringfeed/pipelines/chess_pretrain.textproto
+ringfeed/share/ringfeed/pipelines/fairseq_nllb.textproto
+ringfeed/share/ringfeed/pipelines/lc0.textproto
+ringfeed/share/ringfeed/proto/config.desc
+ringfeed/share/ringfeed/proto/config.proto
+ringfeed/share/ringfeed/proto/fields.proto
+ringfeed/share/ringfeed/proto/stages.proto
+ringfeed/share/ringfeed/proto/stages/bitext.proto
+ringfeed/share/ringfeed/proto/stages/chess.proto
+ringfeed/share/ringfeed/proto/stages/files.proto
+ringfeed/share/ringfeed/proto/stages/lc0.proto
+ringfeed/share/ringfeed/proto/stages/rows.proto
+ringfeed-{version}.data/scripts/ringfeed
+ringfeed-{version}.dist-info/METADATA
+ringfeed-{version}.dist-info/RECORD
+ringfeed-{version}.dist-info/WHEEL
+ringfeed-{version}.dist-info/entry_points.txt
+ringfeed-{version}.dist-info/sboms/auditwheel.cdx.json
+ringfeed.libs/libfmt.so
+ringfeed.libs/libisal.so
+ringfeed.libs/libspdlog.so
 """
+# Of the system, by the rules for manylinux; the last three for pyarrow.
+SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "linux-vdso.so.1",
+          "libdl.so.2", "libpthread.so.0", "librt.so.1"}  # fmt: skip
+LC0 = ["lc0.textproto", f"stages.provider.directory={DATA}/lc0", "stages.pool.chunk_pool_size=100",
+       "stages.tensors.batch_size=32"]  # fmt: skip
+CHESS = ["chess_pretrain.textproto", f"stages.rows.directory={DATA}/chess/games"]
 
 
-def test_everything_comes_from_the_package() -> None:
-    assert ringfeed.__file__ is not None
-    package = Path(ringfeed.__file__).parent
-    assert str(package).startswith(sys.prefix)
-    for program in ("ringfeed", "ringfeed-worker"):
-        assert os.access(package / "bin" / program, os.X_OK)
+def said(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
 
 
-PARQUET = """
-feed: "rows"
-epochs: 1
-stages { name: "source" parquet_source { directory: "/nowhere" } }
-stages { name: "games" chess_games { input: "source" } }
-stages { name: "batches" sequence_batcher { input: "games" } }
-"""
+def is_elf(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(4) == b"\x7fELF"
 
 
-def test_what_reads_parquet_files_says_what_it_needs(tmp_path: Path) -> None:
-    assert ringfeed.__file__ is not None
-    config = tmp_path / "rows.textproto"
-    config.write_text(PARQUET)
-    check = subprocess.run([sys.executable, "-m", "ringfeed", "check", str(config)], capture_output=True, text=True)
-    # pyarrow is not installed here; the directory that ringfeed was built with may still be.
-    if check.returncode == 0:
-        assert (Path(ringfeed.__file__).parent / "bin" / "ringfeed-worker-parquet").exists()
-        assert "group source" in check.stdout
-    else:
-        assert "needs the program ringfeed-worker-parquet" in check.stderr
-        assert "install pyarrow" in check.stderr
+@contextmanager
+def feed(tmp_path: Path, pipeline: str, *settings: str) -> Iterator[ringfeed.Feed]:
+    """A pipeline of the package, run once over its data by the command."""
+    words = [str(COMMAND), "run", str(PIPELINES / pipeline), "--set", "epochs=1"]
+    for setting in settings:
+        words += ["--set", setting]
+    environment = {**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path)}
+    running = subprocess.Popen(words, env=environment)
+    try:
+        with ringfeed.attach(Path(pipeline).stem, socket_dir=str(tmp_path), attach_timeout_s=30, timeout_s=60) as given:
+            yield given
+        assert running.wait(60) == 0
+    finally:
+        if running.poll() is None:
+            running.send_signal(signal.SIGKILL)
+        running.wait()
 
 
-def test_a_data_loader_delivers_the_real_games() -> None:
-    loader = ringfeed.DataLoader(CONFIG)
+def test_this_is_the_wheel_and_nothing_else() -> None:
+    assert str(PACKAGE).startswith(sys.prefix)
+    assert not [name for name in os.environ if name in ("PYTHONPATH", "LD_LIBRARY_PATH", "RINGFEED_BIN_DIR")]
+    assert not [name for name in ("cc", "gcc", "c++", "g++", "clang", "ld") if shutil.which(name)]
+    assert (importlib.util.find_spec("pyarrow") is not None) == PYARROW
+
+
+def test_the_wheel_has_these_files_and_this_size() -> None:
+    with zipfile.ZipFile(WHEEL) as wheel:
+        names = [re.sub(r"-[0-9a-f]{8}\.so[.0-9]*$", ".so", name) for name in wheel.namelist()]
+    found = {name for name in names if not name.endswith(("/", ".py"))}
+    assert found == set(FILES.format(version=VERSION).split())
+    assert "ringfeed/__init__.py" in names and "ringfeed/_core/native.py" in names
+    print(f"{WHEEL.name}: {WHEEL.stat().st_size / MB:.1f} MB")
+    assert WHEEL.stat().st_size <= 12 * MB
+    assert re.fullmatch(rf"ringfeed-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_x86_64\.whl", WHEEL.name)
+
+
+def test_the_command_is_a_program_and_no_script() -> None:
+    assert is_elf(COMMAND)
+    assert said(COMMAND, "--version").stdout.startswith(f"ringfeed {VERSION}")
+    assert said(COMMAND, "version").stdout == said(sys.executable, "-m", "ringfeed", "version").stdout
+    wrong = said(COMMAND, "chek")
+    assert wrong.returncode == 2 and "did you mean 'check'" in wrong.stderr
+
+
+def test_every_library_is_found() -> None:
+    programs = list((PACKAGE / "bin").iterdir())
+    assert len(programs) == 3 and all(os.access(program, os.X_OK) for program in programs)
+    libraries = [*(PACKAGE / "lib").glob("*.so*"), *(PACKAGE.parent / "ringfeed.libs").iterdir()]
+    for file in [COMMAND, *programs, *libraries]:
+        told = subprocess.run(
+            ["/usr/bin/ldd", str(file)], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True
+        ).stdout
+        missing = re.findall(r"(\S+) => not found", told)
+        if file.name == "ringfeed-worker-parquet" and not PYARROW:
+            assert sorted(name.split(".")[0] for name in missing) == ["libarrow", "libparquet"]
+            continue
+        assert missing == [], told
+        for line in told.splitlines():
+            name, _, place = line.strip().partition(" => ")
+            if place.startswith("/") and Path(name).name not in SYSTEM:
+                assert str(Path(place.split(" (")[0]).resolve()).startswith(str(PACKAGE.parent.resolve())), line
+    # The library itself needs libc alone.
+    (library,) = (PACKAGE / "lib").glob("*.so*")
+    assert library.name == "libringfeed.so.1" and b"libringfeed.so.1\0" in library.read_bytes()
+
+
+@pytest.mark.skipif(not shutil.which("readelf", path="/usr/bin"), reason="no readelf here")
+def test_the_library_has_its_soname() -> None:
+    told = said("/usr/bin/readelf", "-d", PACKAGE / "lib" / "libringfeed.so.1").stdout
+    assert re.findall(r"\(SONAME\).*\[(.*)\]", told) == ["libringfeed.so.1"]
+    assert re.findall(r"\(NEEDED\).*\[(.*)\]", told) == ["libc.so.6"]
+
+
+# A package of another version lies in the same tree, for another Python; a directory's name looks like a pattern.
+def test_the_command_takes_the_package_of_its_version(tmp_path: Path) -> None:
+    prefix = tmp_path / "a [b]*"
+    (prefix / "bin").mkdir(parents=True)
+    command = Path(shutil.copy(COMMAND, prefix / "bin"))
+    none = said(command, "version")
+    assert none.returncode == 1 and "install it anew" in none.stderr
+    for place, version in (
+        ("lib/python3.10/site-packages", "0.0.1"),
+        ("lib/python3.11/site-packages", VERSION),
+        ("lib/python3/dist-packages", "0.0.2"),
+    ):
+        program = prefix / place / "ringfeed" / "bin" / "ringfeed"
+        program.parent.mkdir(parents=True)
+        (prefix / place / f"ringfeed-{version}.dist-info").mkdir()
+        program.write_text(f'#!/bin/sh\necho "{version} $$ $*"\nexit 7\n')
+        program.chmod(0o755)
+    running = subprocess.Popen([command, "status", "a b"], stdout=subprocess.PIPE, text=True)
+    told, _ = running.communicate(timeout=60)
+    assert told == f"{VERSION} {running.pid} status a b\n" and running.returncode == 7
+
+
+def test_the_command_finds_a_package_installed_with_target(tmp_path: Path) -> None:
+    pip = said(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", tmp_path, WHEEL)
+    assert pip.returncode == 0, pip.stderr
+    assert said(tmp_path / "bin" / "ringfeed", "version").stdout == said(COMMAND, "version").stdout
+    shutil.rmtree(tmp_path / "ringfeed")
+    assert "is neither below" in said(tmp_path / "bin" / "ringfeed", "version").stderr
+
+
+def test_the_module_says_where_it_looked_for_its_programs(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from ringfeed import __main__; from ringfeed._core import programs; "
+        "programs.__file__ = str(Path(sys.argv.pop(1)) / 'package' / '_core' / 'programs.py'); sys.exit(__main__.main())"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), "version"],
+        env={"PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.returncode == 1 and "the program ringfeed is neither in" in told.stderr
+
+
+def test_the_lc0_pipeline_delivers_the_real_games(tmp_path: Path) -> None:
+    with feed(tmp_path, *LC0) as given:
+        rows = 0
+        for batch in given:
+            policy = batch["policy"]
+            assert batch["planes"].shape[1:] == (112, 8, 8) and batch["values"].shape[1:] == (6, 3)
+            assert np.allclose(np.where(policy >= 0, policy, 0).sum(axis=1), 1, atol=1e-4)
+            rows += batch.rows
+            del policy
+    assert rows == POSITIONS
+
+
+def test_a_data_loader_delivers_them_too() -> None:
+    text = (PIPELINES / "lc0.textproto").read_text()
+    for old, new in (
+        ("epochs: 0", "epochs: 1"),
+        ("chunk_pool_size: 100000", "chunk_pool_size: 100"),
+        ('directory: "data/lc0"', f'directory: "{DATA}/lc0"'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    loader = ringfeed.DataLoader(text)
     loader.start()
     rows = 0
     while True:
@@ -68,65 +235,32 @@ def test_a_data_loader_delivers_the_real_games() -> None:
             planes, policy, values = loader.get_next()
         except (ringfeed.FeedEnd, StopIteration):
             break
-        assert planes.shape[1:] == (112, 8, 8) and policy.shape[1:] == (1858,) and values.shape[1:] == (6, 3)
-        assert np.allclose(np.where(policy >= 0, policy, 0).sum(axis=1), 1, atol=1e-4)
         rows += len(planes)
         del planes, policy, values
     loader.stop()
     assert rows == POSITIONS
 
 
-def test_the_module_is_the_command_line(tmp_path: Path) -> None:
-    config = tmp_path / "games.textproto"
-    config.write_text(CONFIG)
-    environment = {**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path / "sockets")}
-    check = subprocess.run([sys.executable, "-m", "ringfeed", "check", str(config)], capture_output=True, text=True)
-    assert check.returncode == 0 and "in sum" in check.stdout
-    run = subprocess.Popen([sys.executable, "-m", "ringfeed", "run", str(config)], env=environment)
-    try:
-        os.environ["RINGFEED_SOCKET_DIR"] = str(tmp_path / "sockets")
-        with ringfeed.attach("games", attach_timeout_s=30, timeout_s=30) as feed:
-            assert sum(batch.rows for batch in feed) == POSITIONS
-        assert run.wait(30) == 0
-    finally:
-        del os.environ["RINGFEED_SOCKET_DIR"]
-        if run.poll() is None:
-            run.send_signal(signal.SIGKILL)
-            run.wait()
+@pytest.mark.skipif(not PYARROW, reason="without pyarrow")
+def test_the_chess_pipeline_delivers_games_out_of_parquet_files(tmp_path: Path) -> None:
+    with feed(tmp_path, *CHESS) as given:
+        rows = 0
+        for batch in given:
+            assert batch["input_ids"].shape == (batch.rows, 256) and int(batch["input_ids"].max()) < 1968
+            rows += batch.rows
+    assert rows > 0
+    (first, *_) = sorted((DATA / "chess" / "games").glob("*.parquet"))
+    assert "a Parquet file with" in said(COMMAND, "inspect", first).stdout
 
 
-def test_the_package_has_a_command() -> None:
-    command = Path(sys.prefix) / "bin" / "ringfeed"
-    said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0 and said.stdout.startswith("ringfeed ")
-    wrong = subprocess.run([command, "chek"], capture_output=True, text=True, timeout=60)
-    assert wrong.returncode == 2 and "did you mean 'check'" in wrong.stderr
-
-
-def test_the_command_does_not_find_itself_where_the_programs_are_missing(tmp_path: Path) -> None:
-    # A package without its programs, whose command is in PATH.
-    code = (
-        "import sys; from pathlib import Path; from ringfeed import __main__; "
-        "from ringfeed._core import programs; "
-        "programs.__file__ = str(Path(sys.argv.pop(1)) / '_core' / 'programs.py'); "
-        "sys.exit(__main__.main())"
-    )
-    path = f"{Path(sys.prefix) / 'bin'}:/nowhere"
-    said = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), "version"],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert said.returncode == 1 and "the program ringfeed is neither in" in said.stderr
-
-
-def test_the_c_header_is_beside_the_library() -> None:
-    assert ringfeed.__file__ is not None
-    package = Path(ringfeed.__file__).parent
-    assert (package / "include" / "ringfeed.h").exists()
-    assert list((package / "lib").glob("libringfeed.so*"))
+@pytest.mark.skipif(PYARROW, reason="with pyarrow")
+def test_without_pyarrow_one_sentence_says_what_to_install() -> None:
+    (first, *_) = sorted((DATA / "chess" / "games").glob("*.parquet"))
+    for words in (["check", PIPELINES / CHESS[0], "--set", CHESS[1]], ["inspect", first]):
+        told = said(COMMAND, *words)
+        assert told.returncode == 1 and told.stderr.count("\n") == 1, told.stderr
+        assert "ringfeed-worker-parquet" in told.stderr
+        assert re.search(r"pip install 'pyarrow==\d+\.\*'", told.stderr)
 
 
 if __name__ == "__main__":
