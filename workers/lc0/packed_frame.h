@@ -7,17 +7,17 @@
 // 0xBF800000), or +0.0f in what was version 3: the filler. A packed frame holds only the entries
 // whose bits differ from it. Little-endian; n = policy_entries; x = 40 for version 7, otherwise 0.
 //
-//   offset  size  field           kind packed                             kind raw
-//        0     4  frame_bytes     of the whole frame, a multiple of 16    8368
-//        4     2  policy_entries  n                                       0
-//        6     1  kind            0                                       1
-//        7     1  origin          version that the record had, 3 to 7     the same
-//        8     8  head            record bytes 0..7: version, format      the same
-//       16   832  planes          record bytes 7440..8271                 (16: record bytes 8 to
-//      848  84+x  tail            record bytes 8272 to the end            its end)
-//    932+x    4n  policy values   bits of the entries, in index order
-// 932+x+4n    2n  policy indices  0..1857, strictly ascending
-//             <16 padding         zero                                    zero
+//      offset  size  field           kind packed                             kind raw
+//           0     4  frame_bytes     of the whole frame, a multiple of 16    8368
+//           4     2  policy_entries  n                                       0
+//           6     1  kind            0                                       1
+//           7     1  origin          version that the record had, 3 to 7     the same
+//           8     8  head            record bytes 0..7: version, format      the same
+//          16   832  planes          record bytes 7440..8271                 (16: record bytes 8 to
+//         848  84+x  tail            record bytes 8272 to the end            its end)
+//       932+x    4n  policy values   bits of the entries, in index order
+//    932+x+4n    2n  policy indices  0..1857, strictly ascending
+//                <16 padding         zero                                    zero
 //
 // Frames lie at multiples of 16, as their sizes are: planes can be loaded as vectors. A raw frame
 // is what a record becomes whose packed form would be larger than that (more than 1239 entries that

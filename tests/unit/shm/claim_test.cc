@@ -44,7 +44,7 @@ TEST(ClaimWord, SurvivesEncodingAtEveryLimit) {
   }
 }
 
-// For batch 10:          word of batch 9   10                                   11
+//   For batch 10:        word of batch 9   10                                   11
 //   open                 always            AVAIL                                never
 //   finished             never             DONE, SKIPPED                        always
 TEST(ClaimWord, IsOpenOrFinishedAsItsNumberAndStateSay) {

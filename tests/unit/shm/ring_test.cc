@@ -402,7 +402,7 @@ TEST(RingWrap, ARecordThatEndsExactlyAtTheEndNeedsNoPad) {
   }
 }
 
-// | a.... b.... pad | c....       the pad has a header, the number of c, and is not seen
+//   | a.... b.... pad | c....       the pad has a header, the number of c, and is not seen
 TEST(RingWrap, ARecordThatDoesNotFitBeforeTheEndStandsBehindAPad) {
   RingMemory memory(kOnePage);
   PutLane producer(memory);

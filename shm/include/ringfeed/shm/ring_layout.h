@@ -2,10 +2,10 @@
 //
 // Ring segment, ABI 2 (mapped writable by the producing lane's worker only); geometry[0] = records
 // at most:
-//   offset   size  field    written by  meaning
-//        0    256  header   supervisor
-//     2048    128  tail     producer    TailLine
-//     4096  capacity  data  producer    byte b of the stream lives at data[b mod capacity]
+//   offset      size  field   written by  meaning
+//        0       256  header  supervisor
+//     2048       128  tail    producer    TailLine
+//     4096  capacity  data    producer    byte b of the stream lives at data[b mod capacity]
 //
 // Heads segment of a lane (mapped writable by that lane's worker only): input ring i has its
 // HeadLine at 4096 + 128 * i; stamps follow (stamps.h).

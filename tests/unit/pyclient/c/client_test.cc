@@ -485,7 +485,7 @@ TEST(Next, SleepsUntilABatchComes) {
   producer.join();
 }
 
-// lane 0: 1 . 5     lane 1: . 2 ...     an ordered feed waits for 1 although 2 is there
+//   lane 0: 1 . 5     lane 1: . 2 ...     an ordered feed waits for 1 although 2 is there
 TEST(Next, AnOrderedFeedIsTakenInItsOrder) {
   FakeFeed fake({.lanes = 2});
   Member member(fake);
