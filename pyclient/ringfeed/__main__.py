@@ -1,4 +1,6 @@
-"""``ringfeed ARGS`` and ``python -m ringfeed ARGS``: the program ``ringfeed`` that comes with the package."""
+"""``ringfeed ARGS`` and ``python -m ringfeed ARGS``: the program ``ringfeed`` that comes with the
+package.
+"""
 
 from __future__ import annotations
 

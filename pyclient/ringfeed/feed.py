@@ -333,8 +333,8 @@ class Feed:
             message: A StageControlRequest (proto/control.proto), as a message or serialized.
             stage: Name of the stage; None: every stage.
         Returns:
-            (name of the stage, StageControlResponse) for each answer; the response is a message if a
-            message was given, else bytes.
+            (name of the stage, StageControlResponse) for each answer; the response is a message if
+            a message was given, else bytes.
         Raises:
             FeedRefused: No such stage, or it has not answered.
             FeedIOError: The supervisor does not answer.

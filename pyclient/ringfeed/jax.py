@@ -46,8 +46,8 @@ def iterate(
 ) -> Iterator[dict[str, jax.Array]]:
     """Batches of a feed, name to jax.Array, until the feed ends.
 
-    Dtypes are those of JAX: without ``jax_enable_x64`` int64 becomes int32, and uint64, which stands
-    for bits, uint32 with one dimension more: (lower half, upper half).
+    Dtypes are those of JAX: without ``jax_enable_x64`` int64 becomes int32, and uint64, which
+    stands for bits, uint32 with one dimension more: (lower half, upper half).
 
     On the CPU JAX makes arrays over the slot itself where it can: the slot stays claimed until the
     last of them is gone and the computations that read it are done. For other devices the slot

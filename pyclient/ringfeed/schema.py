@@ -73,12 +73,14 @@ class Tensor:
 
 def _dtype(element: str) -> np.dtype:
     if element != "bfloat16":
-        return np.dtype(element).newbyteorder("<")
+        little: np.dtype = np.dtype(element).newbyteorder("<")
+        return little
     try:
         import ml_dtypes
     except ImportError:
         return np.dtype("<u2")
-    return np.dtype(ml_dtypes.bfloat16)
+    bfloat16: np.dtype = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
 
 
 class Schema(Mapping[str, Tensor]):

@@ -303,7 +303,9 @@ def _answer_of(
     number: str,
     timeout_s: float | None,
 ) -> tuple[str, dict[int, int | bytes]]:
-    """The planner's name and answer. A request takes effect once, whoever sends it with this number."""
+    """The planner's name and answer. A request takes effect once, whoever sends it with this
+    number.
+    """
     if feed._socket_path is None:
         raise InvalidRequest(f"feed {feed.name}: its supervisor cannot be asked")
     told = "\n".join((stats.feed_id.hex(), stage or "", number, "")).encode() + request
@@ -319,10 +321,10 @@ def _answer_of(
     if not found:
         where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
         raise InvalidRequest(
-            f"{where}: no epoch_planner answers: there is none, or it has nothing more to plan (all "
-            "its epochs are planned, or none gives a batch: then the log says so); with `epochs: 0` "
-            "(trainers stop when they like) it can be asked at any time, and a feed can be started "
-            "at a place (start_epoch, start_batch)"
+            f"{where}: no epoch_planner answers: there is none, or it has nothing more to plan "
+            "(all its epochs are planned, or none gives a batch: then the log says so); with "
+            "`epochs: 0` (trainers stop when they like) it can be asked at any time, and a feed can "
+            "be started at a place (start_epoch, start_batch)"
         )
     if len(found) > 1:
         names = ", ".join(name for name, _ in found)
@@ -392,7 +394,9 @@ def _check_arrays(feed: Feed, names: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class _Coming:
-    """Weights that have been set and are not in effect before the end of an epoch, which they end."""
+    """Weights that have been set and are not in effect before the end of an epoch, which they
+    end.
+    """
 
     weights: dict[str, float]
     epoch: int
