@@ -1,4 +1,6 @@
-"""One of the demo's two trainers: takes batches from the feed and says what it sees, until it is told to stop."""
+"""One of the demo's two trainers: takes batches from the feed and says what it sees, until it is
+told to stop.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,20 @@ def main() -> int:
             positions += batch.rows
             if now - said >= 1.0:
                 print(
-                    f"trainer {arguments.group}: batch {batch.seq:5d}, {positions / 1e3:7.0f} thousand positions, "
-                    f"{pieces:.1f} pieces and {legal:.1f} legal moves on average, longest wait {longest_ms:.0f} ms",
+                    f"trainer {arguments.group}: batch {batch.seq:5d}, "
+                    f"{positions / 1e3:7.0f} thousand positions, "
+                    f"{pieces:.1f} pieces and {legal:.1f} legal moves on average, "
+                    f"longest wait {longest_ms:.0f} ms",
                     flush=True,
                 )
                 said, longest_ms = now, 0.0
             last = time.monotonic()
             if stop:
                 break
-    print(f"trainer {arguments.group}: done after {batches} batches, {positions} positions", flush=True)
+    print(
+        f"trainer {arguments.group}: done after {batches} batches, {positions} positions",
+        flush=True,
+    )
     return 0
 
 

@@ -1,4 +1,6 @@
-"""What every test finds by itself: tests.support, and the package beside these tests where none is installed."""
+"""What every test finds by itself: tests.support, and the package beside these tests where none is
+installed.
+"""
 
 import importlib.util
 import os

@@ -1,4 +1,6 @@
-"""A trainer that does nothing but take batches and give them back; prints what it got as JSON at the end."""
+"""A trainer that does nothing but take batches and give them back; prints what it got as JSON at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--feed", required=True)
     parser.add_argument("--group", required=True)
-    parser.add_argument("--count", required=True, help="file to which the positions so far are written")
+    parser.add_argument(
+        "--count", required=True, help="file to which the positions so far are written"
+    )
     parser.add_argument("--step-ms", type=float, default=0, help="for which each batch is held")
     parser.add_argument("--rank", type=int, help="of --world members of a ranked group")
     parser.add_argument("--world", type=int)

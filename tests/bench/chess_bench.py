@@ -1,9 +1,11 @@
-"""Chess pipelines: samples per CPU second of the whole tree, beside a plain pandas and PyTorch loader of the same rules.
+"""Chess pipelines: samples per CPU second of the whole tree, beside a plain pandas and PyTorch
+loader of the same rules.
 
-Rounds of both are interleaved and medians reported; with `perf` on the machine also which part of the feed the time
-goes to, by the function that was running.
+Rounds of both are interleaved and medians reported; with `perf` on the machine also which part of
+the feed the time goes to, by the function that was running.
 
-    python tests/bench/chess_bench.py --bin build/bench/bin --data DIR [--rounds 3] [--seconds 6] [--json FILE]
+    python tests/bench/chess_bench.py --bin build/bench/bin --data DIR [--rounds 3] [--seconds 6]
+    [--json FILE]
 
 DIR has `games` and `variations` (tests/support/makers/chess_data.py).
 """
@@ -108,7 +110,9 @@ def peer(arguments: argparse.Namespace, mode: str) -> dict[str, float]:
 
 
 def profile(arguments: argparse.Namespace, mode: str) -> dict[str, float]:
-    """Shares of the workers' CPU time, by part; of what is copied, by who asked for it where perf can tell."""
+    """Shares of the workers' CPU time, by part; of what is copied, by who asked for it where perf
+    can tell.
+    """
     feed = Feed(arguments, 1, **MODES[mode])
     data = feed.work / "perf.data"
     try:

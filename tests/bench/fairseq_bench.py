@@ -1,20 +1,22 @@
-"""Parallel text: plans, batches, the way to the first batch and eight ranks, beside plain NumPy and PyTorch loaders.
+"""Parallel text: plans, batches, the way to the first batch and eight ranks, beside plain NumPy and
+PyTorch loaders.
 
 Rounds of both are interleaved and medians reported.
 
 plan     order, filter and batch an epoch: plan_bench beside NumPy (peer_fairseq.py plan), to which the cutting of
          batches is given for free; seconds, and bytes per sentence at the peak
 collate  a whole feed beside a Dataset, a collate function and a DataLoader in one process (peer_fairseq.py batches),
-         to which the plan is given for free: sentences per CPU second; and collation alone beside a memcpy of the
-         same bytes, by formats_bench
+         to which the plan is given for free: sentences per CPU second; and collation alone beside a
+         memcpy of the same bytes, by formats_bench
 start    from `ringfeed run` to the first batch in a trainer's hands, files in the page cache, and its parts
 ranks    a trainer that takes all batches, and eight ranks of one feed: memory, and CPU time per batch
 
-    python tests/bench/fairseq_bench.py --bin build/bench/bin --data DIR [plan collate start ranks] [--rounds 3]
+    python tests/bench/fairseq_bench.py --bin build/bench/bin --data DIR [plan collate start ranks]
+    [--rounds 3]
         [--sentences 40000000] [--text-sentences 3000000] [--seconds 6] [--json FILE]
 
-The corpora are made in DIR when they are not there (2.5 GB with the numbers above; indices of 40 million
-sentences, with .bin files that take no room).
+The corpora are made in DIR when they are not there (2.5 GB with the numbers above; indices of 40
+million sentences, with .bin files that take no room).
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ CODES = {"8": "uint16", "9": "uint32"}  # of formats_bench
 SMALL = "200"
 TEMPERATURES = {"concat": None, "temperature 1.5": 1.5}
 
-# What must be reached: of the peer's seconds, bytes per sentence, times the peer's sentences per CPU second of the
-# collator's process, times the seconds of a memcpy.
+# What must be reached: of the peer's seconds, bytes per sentence, times the peer's sentences per
+# CPU second of the collator's process, times the seconds of a memcpy.
 GOALS = {"plan": 1 / 8, "plan_bytes": 16, "collate": 40, "memcpy": 2}
 
 Numbers = dict[str, float]

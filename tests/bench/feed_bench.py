@@ -1,8 +1,11 @@
-"""Whole-feed figures: positions per second and per CPU second, beside the bound and beside private PyTorch DataLoaders.
+"""Whole-feed figures: positions per second and per CPU second, beside the bound and beside private
+PyTorch DataLoaders.
 
-Every figure stands beside its reference from the same run; rounds are interleaved and the median is reported.
+Every figure stands beside its reference from the same run; rounds are interleaved and the median is
+reported.
 
-    python tests/bench/feed_bench.py --bin build/bench/bin --data DIR [--rounds 3] [--seconds 6] [--json FILE]
+    python tests/bench/feed_bench.py --bin build/bench/bin --data DIR [--rounds 3] [--seconds 6]
+    [--json FILE]
 """
 
 from __future__ import annotations
@@ -146,7 +149,9 @@ class Feed:
         hits, misses = (after - before for before, after in zip(*seen))
         return hits > 0 and misses <= hits / 500
 
-    def measure(self, seconds: float, warm_batches: int = 16, warm_store: bool = False) -> dict[str, float]:
+    def measure(
+        self, seconds: float, warm_batches: int = 16, warm_store: bool = False
+    ) -> dict[str, float]:
         end = time.monotonic() + 600
         while min(batches for _, batches in self.counts()) < warm_batches or (
             warm_store and not self.store_is_warm()

@@ -5,9 +5,10 @@
 
 This is how such a loader is usually written: an IterableDataset reads a file with pandas, groups it
 by game, goes through the rows of a game, has python-chess read each position, and makes the tensors
-of one sample; the DataLoader collates. Its samples are those of tests/support/oracles/chess_reference.py
-for the same seed. It is neither slowed down nor tuned: only the columns that it needs are read, and
-a game is written out as a whole before a sample is cut out of it.
+of one sample; the DataLoader collates. Its samples are those of
+tests/support/oracles/chess_reference.py for the same seed. It is neither slowed down nor tuned:
+only the columns that it needs are read, and a game is written out as a whole before a sample is cut
+out of it.
 
 Prints one JSON object: see measure().
 """

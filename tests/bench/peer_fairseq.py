@@ -1,9 +1,11 @@
-"""The peer of the benchmark of parallel text: the same plans from NumPy, the same batches from PyTorch.
+"""The peer of the benchmark of parallel text: the same plans from NumPy, the same batches from
+PyTorch.
 
     python tests/bench/peer_fairseq.py plan DIR --temperature 1.5
     python tests/bench/peer_fairseq.py batches DIR --batches 1000
 
-DIR is a corpus as tests/support/makers/fairseq_data.py makes them: one shard, one fold, mapped token files.
+DIR is a corpus as tests/support/makers/fairseq_data.py makes them: one shard, one fold, mapped
+token files.
 
 This is how such a loader is usually written. The plan is made by NumPy on whole arrays: draws and
 permutation by RandomState, lengths by fancy indexing, two stable sorts, a mask for the limits. The

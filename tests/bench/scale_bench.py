@@ -1,6 +1,8 @@
-"""What a whole Lc0 feed takes: each step beside its limit, two cores against one, the way to the first batch, memory over millions of positions.
+"""What a whole Lc0 feed takes: each step beside its limit, two cores against one, the way to the
+first batch, memory over millions of positions.
 
-    python tests/bench/scale_bench.py --bin build/bench/bin --data DIR [--rounds 3] [--seconds 6] [--json FILE]
+python tests/bench/scale_bench.py --bin build/bench/bin --data DIR [--rounds 3] [--seconds 6]
+[--json FILE]
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def only_cores(count: int) -> Iterator[None]:
 
 def cores(arguments: argparse.Namespace) -> dict[str, float]:
     """Positions per second of wall clock, in turn: on one core, on two, on two with a second
-    reading lane; and what two of lc0_bound do beside each other, which is the machine's own share."""
+    reading lane; and what two of lc0_bound do beside each other, which is the machine's own share.
+    """
     tars = sorted(str(path) for path in arguments.data.glob("*.tar"))
     bound = [str(arguments.bin / "lc0_bound"), "--seconds", "3", *tars]
     rows: dict[str, list[float]] = {}

@@ -4,13 +4,13 @@ its honest groups.
     python tests/crash/hostile.py --hostile 60 [--seed 1] [--files] [--json FILE]
 
 A hostile client is a process of the feed's own user that speaks to the control socket and may
-attach, as a member of a group of its own (a member that keeps its batches in a group that blocks
-is waited for, by the terms of that group, but it does not live long). What it does with what it
-gets is drawn from the seed: random bytes and values that look right over everything that it can map for
-writing; locks of every kind; truncation, holes, seals and leases; claims that are kept;
-descriptors passed by the hundred; halves of messages, false ones, and noise; names that are no
-names; connections that say nothing. Some come in the names of others. It asks for nothing that an
-operator may ask for (stop, restart, scale, snapshot, messages to stages).
+attach, as a member of a group of its own (a member that keeps its batches in a group that blocks is
+waited for, by the terms of that group, but it does not live long). What it does with what it gets
+is drawn from the seed: random bytes and values that look right over everything that it can map for
+writing; locks of every kind; truncation, holes, seals and leases; claims that are kept; descriptors
+passed by the hundred; halves of messages, false ones, and noise; names that are no names;
+connections that say nothing. Some come in the names of others. It asks for nothing that an operator
+may ask for (stop, restart, scale, snapshot, messages to stages).
 
 Beside them two honest groups, one member and three ranks, read the feed from its first batch to
 its last, and honest guests come for some batches. The audit compares with an undisturbed run:
@@ -57,7 +57,6 @@ from tests.support.fakes.raw_member import (  # noqa: E402
     ask,
     attach_request,
     connect,
-    versions,
 )
 from tests.support.fakes.scribble import spoil_bytes, spoil_words  # noqa: E402
 from tests.support.feeds.feed_run import FeedRun, remains, runs, wait_until  # noqa: E402

@@ -1,7 +1,7 @@
 """A trainer that goes back: reads some batches, leaves, comes again at an earlier position, leaves.
 
-Appends a line per batch as storm_trainer.py does. Killed and started again, it goes on with whatever
-of that is left to do.
+Appends a line per batch as storm_trainer.py does. Killed and started again, it goes on with
+whatever of that is left to do.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ import numpy as np
 import ringfeed
 
 
-def main(
-    words: Sequence[str] | None = None, pace: Callable[[], float] | None = None
-) -> int:
+def main(words: Sequence[str] | None = None, pace: Callable[[], float] | None = None) -> int:
     """`pace` gives the work per batch in ms, anew for each one, in place of --pause-ms."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--feed", required=True)
@@ -59,9 +57,7 @@ def main(
             pause_ms = arguments.pause_ms if pace is None else pace()
             if pause_ms:
                 time.sleep(arguments.times * pause_ms / 1000)
-            out.write(
-                f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n"
-            )
+            out.write(f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n")
         out.write("end\n")
     return 0
 

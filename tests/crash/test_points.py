@@ -1,15 +1,16 @@
-"""Whoever dies, hangs or fails at a named place of the source: every batch comes, as if nothing had been.
+"""Whoever dies, hangs or fails at a named place of the source: every batch comes, as if nothing had
+been.
 
-The places (RF_FAILPOINT in shm/include/ringfeed/shm/failpoint.h) are asked of the binaries, so a new
-one is covered the day it is written: it is armed with `kill`, with `stop` and, where it can fail, with
-`error`, in a run of its own. The first process that passes it dies, hangs or is refused there: a
-worker, the supervisor or a trainer. Whoever has died is started again, as people would.
+The places (RF_FAILPOINT in shm/include/ringfeed/shm/failpoint.h) are asked of the binaries, so a
+new one is covered the day it is written: it is armed with `kill`, with `stop` and, where it can
+fail, with `error`, in a run of its own. The first process that passes it dies, hangs or is refused
+there: a worker, the supervisor or a trainer. Whoever has died is started again, as people would.
 
-The run: a small finite feed. A guest reads, leaves, comes again at an earlier position and leaves; a
-snapshot is taken; a trainer that follows everything reads to the end, beside one whose group skips
-what it is too slow for; meanwhile the test kills a worker and the supervisor once, so that restart
-and adoption happen in every run. A place that nobody passes in it, nor with records that kill their
-stage, fails the test: then the run needs another act.
+The run: a small finite feed. A guest reads, leaves, comes again at an earlier position and leaves;
+a snapshot is taken; a trainer that follows everything reads to the end, beside one whose group
+skips what it is too slow for; meanwhile the test kills a worker and the supervisor once, so that
+restart and adoption happen in every run. A place that nobody passes in it, nor with records that
+kill their stage, fails the test: then the run needs another act.
 
 Needs binaries with failpoints (preset debug): RINGFEED_BIN_DIR, RINGFEED_LIBRARY.
 """
@@ -48,7 +49,8 @@ from tests.support.makers import lc0_data  # noqa: E402
 # Runs wait a good deal (for stall_ms, for processes to start), so several are under way at a time.
 AT_ONCE = 6
 RUN_S = 90.0
-# A stopped supervisor or trainer goes on after this long; a worker is for the supervisor to replace.
+# A stopped supervisor or trainer goes on after this long; a worker is for the supervisor to
+# replace.
 STOPPED_S = 0.4
 TAILS = {"slow": "--pause-ms=25", "all": "--pause-ms=6"}
 
@@ -148,7 +150,8 @@ class Scene:
             )
 
     def done(self, name: str) -> bool:
-        # A feed ends when everybody has had everything: one that died as it left would wait in vain.
+        # A feed ends when everybody has had everything: one that died as it left would wait in
+        # vain.
         assert self.run.process is not None
         return self.trainers[name].poll() == 0 or self.run.process.poll() == 0
 
@@ -200,8 +203,9 @@ class Scene:
             time.sleep(0.02)
 
     def has_done(self, *words: str) -> bool:
-        """Asks the feed again until it has done so; does not wait, because it may be for us to wake the
-        supervisor."""
+        """Asks the feed again until it has done so; does not wait, because it may be for us to wake
+        the supervisor.
+        """
         if self.asking is None:
             with (self.run.work / f"{words[0]}.log").open("ab") as log:
                 self.asking = subprocess.Popen(

@@ -1,4 +1,6 @@
-"""A tree that `cmake --install` has made, $RINGFEED_CHECK_PREFIX: found, linked with, run. Run by scripts/package-check."""
+"""A tree that `cmake --install` has made, $RINGFEED_CHECK_PREFIX: found, linked with, run. Run by
+scripts/package-check.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_trainers_of_ones_own_read_a_feed(trainers: list[Path], tmp_path: Path) 
     )  # fmt: skip
     try:
         running = [
-            subprocess.Popen([trainer, "lc0", "values"], env=environment, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [trainer, "lc0", "values"], env=environment, stdout=subprocess.PIPE, text=True
+            )
             for trainer in trainers
         ]
         told = [trainer.communicate(timeout=60)[0] for trainer in running]
@@ -104,7 +108,9 @@ def test_headers_for_stages_stand_alone(tmp_path: Path) -> None:
     headers = sorted((PREFIX / "include" / "ringfeed").glob("*/*.h"))
     assert {"shm", "worker"} == {header.parent.name for header in headers}
     source = tmp_path / "all.cc"
-    source.write_text("".join(f"#include <ringfeed/{header.parent.name}/{header.name}>\n" for header in headers))
+    source.write_text(
+        "".join(f"#include <ringfeed/{header.parent.name}/{header.name}>\n" for header in headers)
+    )
     said("c++", "-std=c++20", "-fsyntax-only", f"-I{PREFIX}/include", source)
 
 

@@ -1,4 +1,5 @@
-"""The installed wheel alone: its files, its command, its programs, feeds. Run by scripts/wheel --check.
+"""The installed wheel alone: its files, its command, its programs, feeds. Run by scripts/wheel
+--check.
 
 RINGFEED_CHECK_WHEEL   the wheel
 RINGFEED_CHECK_DATA    lc0/ and chess/games/
@@ -80,7 +81,9 @@ CHESS = ["chess_pretrain.textproto", f"stages.rows.directory={DATA}/chess/games"
 
 
 def said(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=120
+    )
 
 
 def is_elf(file: Path) -> bool:
@@ -97,7 +100,9 @@ def feed(tmp_path: Path, pipeline: str, *settings: str) -> Iterator[ringfeed.Fee
     environment = {**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path)}
     running = subprocess.Popen(words, env=environment)
     try:
-        with ringfeed.attach(Path(pipeline).stem, socket_dir=str(tmp_path), attach_timeout_s=30, timeout_s=60) as given:
+        with ringfeed.attach(
+            Path(pipeline).stem, socket_dir=str(tmp_path), attach_timeout_s=30, timeout_s=60
+        ) as given:
             yield given
         assert running.wait(60) == 0
     finally:
@@ -108,7 +113,9 @@ def feed(tmp_path: Path, pipeline: str, *settings: str) -> Iterator[ringfeed.Fee
 
 def test_this_is_the_wheel_and_nothing_else() -> None:
     assert str(PACKAGE).startswith(sys.prefix)
-    assert not [name for name in os.environ if name in ("PYTHONPATH", "LD_LIBRARY_PATH", "RINGFEED_BIN_DIR")]
+    assert not [
+        name for name in os.environ if name in ("PYTHONPATH", "LD_LIBRARY_PATH", "RINGFEED_BIN_DIR")
+    ]
     assert not [name for name in ("cc", "gcc", "c++", "g++", "clang", "ld") if shutil.which(name)]
     assert (importlib.util.find_spec("pyarrow") is not None) == PYARROW
 
@@ -121,13 +128,17 @@ def test_the_wheel_has_these_files_and_this_size() -> None:
     assert "ringfeed/__init__.py" in names and "ringfeed/_core/native.py" in names
     print(f"{WHEEL.name}: {WHEEL.stat().st_size / MB:.1f} MB")
     assert WHEEL.stat().st_size <= 12 * MB
-    assert re.fullmatch(rf"ringfeed-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_x86_64\.whl", WHEEL.name)
+    assert re.fullmatch(
+        rf"ringfeed-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_x86_64\.whl", WHEEL.name
+    )
 
 
 def test_the_command_is_a_program_and_no_script() -> None:
     assert is_elf(COMMAND)
     assert said(COMMAND, "--version").stdout.startswith(f"ringfeed {VERSION}")
-    assert said(COMMAND, "version").stdout == said(sys.executable, "-m", "ringfeed", "version").stdout
+    assert (
+        said(COMMAND, "version").stdout == said(sys.executable, "-m", "ringfeed", "version").stdout
+    )
     wrong = said(COMMAND, "chek")
     assert wrong.returncode == 2 and "did you mean 'check'" in wrong.stderr
 
@@ -138,7 +149,11 @@ def test_every_library_is_found() -> None:
     libraries = [*(PACKAGE / "lib").glob("*.so*"), *(PACKAGE.parent / "ringfeed.libs").iterdir()]
     for file in [COMMAND, *programs, *libraries]:
         told = subprocess.run(
-            ["/usr/bin/ldd", str(file)], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True
+            ["/usr/bin/ldd", str(file)],
+            env={"PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         missing = re.findall(r"(\S+) => not found", told)
         if file.name == "ringfeed-worker-parquet" and not PYARROW:
@@ -148,7 +163,9 @@ def test_every_library_is_found() -> None:
         for line in told.splitlines():
             name, _, place = line.strip().partition(" => ")
             if place.startswith("/") and Path(name).name not in SYSTEM:
-                assert str(Path(place.split(" (")[0]).resolve()).startswith(str(PACKAGE.parent.resolve())), line
+                assert str(Path(place.split(" (")[0]).resolve()).startswith(
+                    str(PACKAGE.parent.resolve())
+                ), line
     # The library itself needs libc alone.
     (library,) = (PACKAGE / "lib").glob("*.so*")
     assert library.name == "libringfeed.so.1" and b"libringfeed.so.1\0" in library.read_bytes()
@@ -161,7 +178,8 @@ def test_the_library_has_its_soname() -> None:
     assert re.findall(r"\(NEEDED\).*\[(.*)\]", told) == ["libc.so.6"]
 
 
-# A package of another version lies in the same tree, for another Python; a directory's name looks like a pattern.
+# A package of another version lies in the same tree, for another Python; a directory's name looks
+# like a pattern.
 def test_the_command_takes_the_package_of_its_version(tmp_path: Path) -> None:
     prefix = tmp_path / "a [b]*"
     (prefix / "bin").mkdir(parents=True)
@@ -184,7 +202,18 @@ def test_the_command_takes_the_package_of_its_version(tmp_path: Path) -> None:
 
 
 def test_the_command_finds_a_package_installed_with_target(tmp_path: Path) -> None:
-    pip = said(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", tmp_path, WHEEL)
+    pip = said(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--target",
+        tmp_path,
+        WHEEL,
+    )
     assert pip.returncode == 0, pip.stderr
     assert said(tmp_path / "bin" / "ringfeed", "version").stdout == said(COMMAND, "version").stdout
     shutil.rmtree(tmp_path / "ringfeed")
@@ -246,7 +275,10 @@ def test_the_chess_pipeline_delivers_games_out_of_parquet_files(tmp_path: Path) 
     with feed(tmp_path, *CHESS) as given:
         rows = 0
         for batch in given:
-            assert batch["input_ids"].shape == (batch.rows, 256) and int(batch["input_ids"].max()) < 1968
+            assert (
+                batch["input_ids"].shape == (batch.rows, 256)
+                and int(batch["input_ids"].max()) < 1968
+            )
             rows += batch.rows
     assert rows > 0
     (first, *_) = sorted((DATA / "chess" / "games").glob("*.parquet"))

@@ -1,6 +1,6 @@
 """Seeds of the fuzz targets: small files of each format, cut from tests/data or made here.
 
-    seeds.py DIRECTORY    writes DIRECTORY/TARGET/NAME
+seeds.py DIRECTORY    writes DIRECTORY/TARGET/NAME
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def seed(target: str, name: str, content: bytes) -> None:
 def tars() -> None:
     real = (DATA / "lc0" / "lc0-data-sample.tar").read_bytes()
     seed("tar", "sample-cut", real[:4096])
-    for dialect, form in (("ustar", tarfile.USTAR_FORMAT), ("gnu", tarfile.GNU_FORMAT), ("pax", tarfile.PAX_FORMAT)):
+    for dialect, form in (
+        ("ustar", tarfile.USTAR_FORMAT),
+        ("gnu", tarfile.GNU_FORMAT),
+        ("pax", tarfile.PAX_FORMAT),
+    ):
         for name, members in (
             ("plain", [("a.gz", b"12345678"), ("b/c", b"")]),
             ("long", [("d/" * 70 + "e.gz", b"x" * 600), ("f", b"y")]),
@@ -46,7 +50,9 @@ def tars() -> None:
             content = out.getvalue().rstrip(b"\0")
             seed("tar", f"{dialect}-{name}", content + b"\0" * (-len(content) % 512 + 1024))
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x"}) as tar:
+    with tarfile.open(
+        fileobj=out, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x"}
+    ) as tar:
         info = tarfile.TarInfo("g")
         info.size = 4
         info.pax_headers = {"size": "4", "path": "g/h.gz", "mtime": "1.5"}
@@ -61,7 +67,12 @@ def gzips() -> None:
     seed("gzip", "empty", gzip.compress(b"", mtime=0))
     seed("gzip", "joined-padded", whole + gzip.compress(b"more", mtime=0) + b"\0" * 16)
     # Extra field, name, comment and checksum of the header.
-    head = bytes([0x1F, 0x8B, 8, 4 | 8 | 16 | 2, 0, 0, 0, 0, 0, 3]) + b"\x04\0ab\0\0" + b"name\0" + b"comment\0"
+    head = (
+        bytes([0x1F, 0x8B, 8, 4 | 8 | 16 | 2, 0, 0, 0, 0, 0, 3])
+        + b"\x04\0ab\0\0"
+        + b"name\0"
+        + b"comment\0"
+    )
     seed("gzip", "all-fields", head + struct.pack("<H", zlib.crc32(head) & 0xFFFF) + whole[10:])
     for level in (0, 1, 9):
         packer = zlib.compressobj(level, zlib.DEFLATED, -15)
@@ -80,8 +91,11 @@ def token_files() -> None:
         pair(index.stem, index.read_bytes(), index.with_suffix(".bin").read_bytes())
     mapped = (inputs / "dtypes" / "uint16.idx").read_bytes()
     documents = struct.pack("<QQQ", 0, 1, 2)
-    pair("megatron", mapped[:26] + struct.pack("<Q", 3) + mapped[26:] + documents,
-         (inputs / "dtypes" / "uint16.bin").read_bytes())
+    pair(
+        "megatron",
+        mapped[:26] + struct.pack("<Q", 3) + mapped[26:] + documents,
+        (inputs / "dtypes" / "uint16.bin").read_bytes(),
+    )
 
 
 def records() -> None:
@@ -101,16 +115,26 @@ def records() -> None:
     for kind, flags, content in columns:
         table += struct.pack("<IIQ", kind, flags, at + len(body))
         body += content
-    seed("row_batch", "rows", struct.pack("<Q6I", 7, 3, len(columns), 0, 1, 15, 0) + table + path + body)
+    seed(
+        "row_batch",
+        "rows",
+        struct.pack("<Q6I", 7, 3, len(columns), 0, 1, 15, 0) + table + path + body,
+    )
 
     text = b"/d/a.en/d/a.fr"
     head = struct.pack("<QQQ6I2Q", 1, 0, 4, 0, 1, 0, 2, 1, len(text), 1, 0)
-    part = struct.pack("<QQ8I4H4I", 0, 10, 0, 0, 0xFFFFFFFF, 5, 0, 0, 0, 0, 1, 7, 7, 0, 0, 7, 100, 100)
+    part = struct.pack(
+        "<QQ8I4H4I", 0, 10, 0, 0, 0xFFFFFFFF, 5, 0, 0, 0, 0, 1, 7, 7, 0, 0, 7, 100, 100
+    )
     rows = struct.pack("<QII", 3, 0, 0) + struct.pack("<QII", 13, 0, 0)
     seed("row_batch", "plan", head + part + rows + padded(text))
 
     head = struct.pack("<4I5I3I", 1, 2, 0, 0, 3, 1, 1, 1, 1, 0, 0, 0)
-    value, target, block = struct.pack("<IIff", 1, 3, 0.5, 0.25), struct.pack("<IhbB", 0, 7, 1, 1), struct.pack("<II", 0, 3)
+    value, target, block = (
+        struct.pack("<IIff", 1, 3, 0.5, 0.25),
+        struct.pack("<IhbB", 0, 7, 1, 1),
+        struct.pack("<II", 0, 3),
+    )
     seed("row_batch", "sequence", head + value + target + block + struct.pack("<3H", 1936, 5, 1944))
 
 
@@ -133,7 +157,9 @@ def lc0() -> None:
     def policy(record: bytes) -> tuple[bytes, bytes]:
         entries = [(i, record[8 + 4 * i : 12 + 4 * i]) for i in range(1858)]
         entries = [(i, bits) for i, bits in entries if bits != b"\x00\x00\x80\xbf"]
-        return b"".join(bits for _, bits in entries), b"".join(struct.pack("<H", i) for i, _ in entries)
+        return b"".join(bits for _, bits in entries), b"".join(
+            struct.pack("<H", i) for i, _ in entries
+        )
 
     values, indices = policy(record)
     body = record[:8] + record[7440:8272] + record[8272:8356] + values + indices
@@ -146,11 +172,21 @@ def lc0() -> None:
     boards = record[7440 : 7440 + 104]
     whole = struct.pack("<HH", 0, 2) + frame
     offsets = [32 + 208, 32 + 208 + len(rest), 32 + 208 + len(rest) + len(whole)]
-    seed("lc0_record", "game", struct.pack("<4I3I4x", offsets[-1], 2, 6, 1, *offsets) + boards * 2 + rest + whole)
+    seed(
+        "lc0_record",
+        "game",
+        struct.pack("<4I3I4x", offsets[-1], 2, 6, 1, *offsets) + boards * 2 + rest + whole,
+    )
 
     path = b"/data/a.tar"
-    chunks = struct.pack("<QQQII", 512, 100, 8356, 1, 0) + struct.pack("<QQQII", 1536, 8356, 8356, 0, 0)
-    seed("chunk_index", "two", struct.pack("<8sIIQqQQQQ", b"rfchunks", 2, 0, 10240, 5, 1, 2, len(path), 0) + chunks + path)
+    chunks = struct.pack("<QQQII", 512, 100, 8356, 1, 0) + struct.pack(
+        "<QQQII", 1536, 8356, 8356, 0, 0
+    )
+    seed(
+        "chunk_index",
+        "two",
+        struct.pack("<8sIIQqQQQQ", b"rfchunks", 2, 0, 10240, 5, 1, 2, len(path), 0) + chunks + path,
+    )
 
 
 def chess() -> None:
@@ -162,8 +198,13 @@ def chess() -> None:
     for i, fen in enumerate(fens):
         seed("chess", f"fen-{i}", fen.encode())
     line = {
-        "root_move": "e2e4", "visit_count": 7, "visit_fraction": 0.5,
-        "nodes": [{"fen": fens[0], "move": "e7e5", "wdl": [0.5, 0.25, 0.25]}, {"fen": fens[1], "move": "", "wdl": None}],
+        "root_move": "e2e4",
+        "visit_count": 7,
+        "visit_fraction": 0.5,
+        "nodes": [
+            {"fen": fens[0], "move": "e7e5", "wdl": [0.5, 0.25, 0.25]},
+            {"fen": fens[1], "move": "", "wdl": None},
+        ],
     }
     other = {"root_move": "e1g1", "visit_count": 3, "visit_fraction": 0.25, "nodes": "no list"}
     seed("chess", "variations", json.dumps([line]).encode())
@@ -173,8 +214,19 @@ def chess() -> None:
 
 
 def dictionaries() -> None:
-    seed("dictionary", "real", (DATA / "fairseq/inputs/data_bin/shard000/dict.fra_Latn.txt").read_bytes()[:300].rsplit(b"\n", 1)[0] + b"\n")
-    seed("dictionary", "rules", "a b 1\r\né -2\rc 3\nc 4 #fairseq:overwrite\n</s> 5 #fairseq:overwrite".encode())
+    seed(
+        "dictionary",
+        "real",
+        (DATA / "fairseq/inputs/data_bin/shard000/dict.fra_Latn.txt")
+        .read_bytes()[:300]
+        .rsplit(b"\n", 1)[0]
+        + b"\n",
+    )
+    seed(
+        "dictionary",
+        "rules",
+        "a b 1\r\né -2\rc 3\nc 4 #fairseq:overwrite\n</s> 5 #fairseq:overwrite".encode(),
+    )
 
 
 def encoded(message: str, proto: str, text: str) -> bytes:
@@ -186,16 +238,50 @@ def encoded(message: str, proto: str, text: str) -> bytes:
 def configurations() -> None:
     for path in sorted((ROOT / "workers" / "pipelines").glob("*.textproto")):
         text = path.read_text()
-        seed("config", f"text-{path.stem}", b"\0" + "\n".join(
-            line for line in text.splitlines() if not line.lstrip().startswith("#")).encode())
-        seed("config", f"serialized-{path.stem}", b"\2" + encoded("ringfeed.DataLoaderConfig", "config.proto", text))
-    seed("config", "json", b"\1" + json.dumps({
-        "feed": "f", "seed": "18446744073709551615", "stages": [
-            {"name": "p", "filePathProvider": {"directory": "\u00e9\n", "queue_capacity": 3.0}},
-            {"name": "t", "tensor_generator": {"input": "p", "batch_size": 1e3}}],
-        "feedOutput": [{"dispatch": "RELAXED", "checksum": True, "groups": [{"name": "a"}]}]}).encode())
-    for i, override in enumerate(["seed=7", "stages[1].shuffling_chunk_pool.threads=2", "stages.pool.threads=0x2",
-                                  'storage={directory: "/dev/shm/lc0"}', "feed=a b", "epochs=[1, 2]"]):
+        seed(
+            "config",
+            f"text-{path.stem}",
+            b"\0"
+            + "\n".join(
+                line for line in text.splitlines() if not line.lstrip().startswith("#")
+            ).encode(),
+        )
+        seed(
+            "config",
+            f"serialized-{path.stem}",
+            b"\2" + encoded("ringfeed.DataLoaderConfig", "config.proto", text),
+        )
+    seed(
+        "config",
+        "json",
+        b"\1"
+        + json.dumps(
+            {
+                "feed": "f",
+                "seed": "18446744073709551615",
+                "stages": [
+                    {
+                        "name": "p",
+                        "filePathProvider": {"directory": "\u00e9\n", "queue_capacity": 3.0},
+                    },
+                    {"name": "t", "tensor_generator": {"input": "p", "batch_size": 1e3}},
+                ],
+                "feedOutput": [
+                    {"dispatch": "RELAXED", "checksum": True, "groups": [{"name": "a"}]}
+                ],
+            }
+        ).encode(),
+    )
+    for i, override in enumerate(
+        [
+            "seed=7",
+            "stages[1].shuffling_chunk_pool.threads=2",
+            "stages.pool.threads=0x2",
+            'storage={directory: "/dev/shm/lc0"}',
+            "feed=a b",
+            "epochs=[1, 2]",
+        ]
+    ):
         seed("config", f"override-{i}", b"\3" + override.encode())
     for path in sorted((DATA / "lczero").glob("*.textproto")):
         text = path.read_text()
@@ -205,16 +291,22 @@ def configurations() -> None:
         except subprocess.CalledProcessError:
             continue  # has parts of theirs that are none of the data loader's
         seed("import_lc0", f"serialized-{path.stem}", b"\2" + content)
-    seed("import_lc0", "json", b"\1" + json.dumps({"data_loader": {"stage": [
-        {"name": "file", "file_path_provider": {"directory": "d"}}]}}).encode())
+    seed(
+        "import_lc0",
+        "json",
+        b"\1"
+        + json.dumps(
+            {"data_loader": {"stage": [{"name": "file", "file_path_provider": {"directory": "d"}}]}}
+        ).encode(),
+    )
 
 
 def messages() -> None:
     tensor = 'tensors { name: "planes" dtype: "float32" shape: [-1, 112, 8, 8] offset: 4096 bytes: 29360128 }'
     for name, text in {
         "attach": f'id: 5 attach {{ abi_major: 1 layout_hash: 77 feed_id: "0123456789abcdef" feed: "lc0" group_index: 3 '
-                  f'member_index: 15 lanes: 2 slot_bytes: 1099511627776 rows_max: 1024 supervisor_pid: 42 output: 1 '
-                  f'output_alias: "v" {tensor} {tensor} }}',
+        f"member_index: 15 lanes: 2 slot_bytes: 1099511627776 rows_max: 1024 supervisor_pid: 42 output: 1 "
+        f'output_alias: "v" {tensor} {tensor} }}',
         "error": 'id: 7 error: GROUP_MISMATCH text: "the group is of another kind"',
         "control": 'id: 1 stage_control { answers { stage: "pool" response { chunk_pool_response { chunk_anchor: "a" } } } }',
         "metrics": 'id: 2 metrics { json: "{}" }',
@@ -224,7 +316,9 @@ def messages() -> None:
 
 
 def conversations() -> None:
-    """Packets to a supervisor, each behind its length; manifests. Their targets know the number of the layout."""
+    """Packets to a supervisor, each behind its length; manifests. Their targets know the number of
+    the layout.
+    """
     header = (ROOT / "shm/include/ringfeed/shm/abi.h").read_text()
     major = int(re.search(r"kAbiMajor = (\d+)", header)[1])
     layout = int.from_bytes(b"LAYOUT\0\0", "little")
@@ -239,7 +333,12 @@ def conversations() -> None:
     for name, packets in {
         "join-leave": [oldest, detach, oldest],
         "ranked": [ranked, ranked, detach],
-        "other": [rejoin, "id: 6 status { }", "id: 7 stop { now: true }", 'id: 8 attach { group: "x" }'],
+        "other": [
+            rejoin,
+            "id: 6 status { }",
+            "id: 7 stop { now: true }",
+            'id: 8 attach { group: "x" }',
+        ],
     }.items():
         whole = b""
         for packet in packets:
@@ -252,7 +351,11 @@ def conversations() -> None:
     group = 'groups { name: "a" next_batch: 7 output: "" } '
     config = "config { feed: 'f' stages { name: 'p' file_path_provider { directory: '/d\\n' } } }"
     seed("manifest", "known", (known + segment + group + config).encode())
-    seed("manifest", "other-version", b'format: 1 ringfeed_version: "9.9" abi_major: 77 layout_hash: 5')
+    seed(
+        "manifest",
+        "other-version",
+        b'format: 1 ringfeed_version: "9.9" abi_major: 77 layout_hash: 5',
+    )
 
 
 def parquets() -> None:
@@ -261,27 +364,50 @@ def parquets() -> None:
         import pyarrow.parquet
     except ImportError:
         return  # then there is no such target either
-    table = pyarrow.table({
-        "text": pyarrow.array(["a", None, "cde", ""]),
-        "integer": pyarrow.array([1, None, -3, 4], pyarrow.int32()),
-        "number": pyarrow.array([0.5, None, 1e300, -0.0]),
-        "any": pyarrow.array([True, False, None, True]),
-    })
+    table = pyarrow.table(
+        {
+            "text": pyarrow.array(["a", None, "cde", ""]),
+            "integer": pyarrow.array([1, None, -3, 4], pyarrow.int32()),
+            "number": pyarrow.array([0.5, None, 1e300, -0.0]),
+            "any": pyarrow.array([True, False, None, True]),
+        }
+    )
     for name, options in {
         "snappy": {"compression": "snappy"},
         "plain": {"compression": "none", "use_dictionary": False, "row_group_size": 2},
         "v2-gzip": {"compression": "gzip", "data_page_version": "2.0", "write_page_checksum": True},
-        "delta": {"compression": "zstd", "use_dictionary": False, "column_encoding": {
-            "text": "DELTA_BYTE_ARRAY", "integer": "DELTA_BINARY_PACKED", "number": "BYTE_STREAM_SPLIT", "any": "PLAIN"}},
+        "delta": {
+            "compression": "zstd",
+            "use_dictionary": False,
+            "column_encoding": {
+                "text": "DELTA_BYTE_ARRAY",
+                "integer": "DELTA_BINARY_PACKED",
+                "number": "BYTE_STREAM_SPLIT",
+                "any": "PLAIN",
+            },
+        },
     }.items():
         out = io.BytesIO()
-        pyarrow.parquet.write_table(table, out, store_schema=False, write_statistics=False, **options)
+        pyarrow.parquet.write_table(
+            table, out, store_schema=False, write_statistics=False, **options
+        )
         seed("parquet", name, out.getvalue())
 
 
 def main() -> None:
-    for make in (tars, gzips, token_files, records, lc0, chess, dictionaries, configurations, messages, conversations,
-                 parquets):
+    for make in (
+        tars,
+        gzips,
+        token_files,
+        records,
+        lc0,
+        chess,
+        dictionaries,
+        configurations,
+        messages,
+        conversations,
+        parquets,
+    ):
         make()
     for target, seeds in SEEDS.items():
         directory = pathlib.Path(sys.argv[1]) / target

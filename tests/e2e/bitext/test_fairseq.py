@@ -237,8 +237,8 @@ def random_case(directory: Path, number: int, compat: str) -> tuple[Config, list
 
 
 EPOCHS = 6
-# Then: the first direction has nothing in a shard, and language ids; these with tokens in the places
-# of `</s>`.
+# Then: the first direction has nothing in a shard, and language ids; these with tokens in the
+# places of `</s>`.
 CASES = [
     *(("NLLB", n) for n in range(8)),
     *(("MAIN", n) for n in range(4)),

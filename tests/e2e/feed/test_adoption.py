@@ -95,7 +95,8 @@ def test_any_processes_killed_at_random_change_no_batch(
             run.start()
             supervisors += 1
         else:
-            # One worker is let live: the memory of a feed all of whose processes die at once is gone.
+            # One worker is let live: the memory of a feed all of whose processes die at once is
+            # gone.
             pids = [pid for name, pid in run.all_workers().items() if name != "out"]
             if pids:
                 os.kill(dice.choice(pids), signal.SIGKILL)
@@ -110,7 +111,9 @@ def test_any_processes_killed_at_random_change_no_batch(
 
 
 def waiting_at_its_end(make_run: MakeRun, batches: int) -> FeedRun:
-    """A feed whose lanes have all finished; its batches wait for group g, one of them in a dead trainer's hand."""
+    """A feed whose lanes have all finished; its batches wait for group g, one of them in a dead
+    trainer's hand.
+    """
     run = make_run(epochs=2, extra=GROUPS, slots=batches + 1, groups='groups { name: "g" }').start()
     first = run.trainer(group="g", batches=1, pause_ms=600_000)
     wait_until(lambda: "lanes_finished" in run.text(), "the last lane's end")

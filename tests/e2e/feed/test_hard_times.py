@@ -1,4 +1,6 @@
-"""Surroundings that fail: signals, a log that nobody reads, a directory that goes, no descriptors, a crowd."""
+"""Surroundings that fail: signals, a log that nobody reads, a directory that goes, no descriptors,
+a crowd.
+"""
 
 from __future__ import annotations
 

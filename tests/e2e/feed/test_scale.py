@@ -1,4 +1,6 @@
-"""`ringfeed scale`: stages get more and fewer lanes while they run, and the batches stay the same."""
+"""`ringfeed scale`: stages get more and fewer lanes while they run, and the batches stay the
+same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The supervisor is refused memory, descriptors, threads and processes, call by call, and the feed goes on.
+"""The supervisor is refused memory, descriptors, threads and processes, call by call, and the feed
+goes on.
 
 RINGFEED_STARVE_ROUNDS (default 24) says how many calls are refused; RINGFEED_STARVE_SEED which.
 RINGFEED_STARVE_CALLS (default 5) says how many calls of each kind are refused one by one in each
@@ -43,7 +44,11 @@ KINDS = {
     "hung pwrite": (13, 0),
     "hung posix_spawn": (14, 0),
 }
-SETTINGS = {"epochs": 8 + ROUNDS // 3, "groups": 'groups { name: "default" }', "extra": "restart { max_restarts: 1000 }"}
+SETTINGS = {
+    "epochs": 8 + ROUNDS // 3,
+    "groups": 'groups { name: "default" }',
+    "extra": "restart { max_restarts: 1000 }",
+}
 
 
 class Starver:
@@ -140,12 +145,14 @@ def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
         starver.refuse(kind, random_of.randrange(calls), random_of.choice([1, 1, 3]))
         action()
         refused[kind] += starver.stop()
-        assert run.process.poll() is None, (
-            f"round {number}: {kind} was refused, and the supervisor has ended\n{run.text()[-3000:]}"
-        )
+        assert (
+            run.process.poll() is None
+        ), f"round {number}: {kind} was refused, and the supervisor has ended\n{run.text()[-3000:]}"
         assert run.command("status", run.feed).returncode == 0, run.text()[-3000:]
     assert sum(refused.values()) >= ROUNDS // 2, refused
-    assert run.command("snapshot", run.feed, str(tmp_path / "last")).returncode == 0, run.text()[-3000:]
+    assert run.command("snapshot", run.feed, str(tmp_path / "last")).returncode == 0, run.text()[
+        -3000:
+    ]
     before = trainer.batches()
     wait_until(lambda: trainer.batches() > before, "batches after all that")
     # The rest of the stream is compared as far as it has come.
@@ -176,7 +183,9 @@ def visit(run: FeedRun) -> None:
 def assert_undisturbed(
     make_run: Callable[..., FeedRun], run: FeedRun, trainer: Trainer, settings: dict[str, Any]
 ) -> None:
-    """Ends the feed; every batch that the trainer has had is that of a feed that was refused nothing."""
+    """Ends the feed; every batch that the trainer has had is that of a feed that was refused
+    nothing.
+    """
     assert run.stop() == 0, run.text()[-3000:]
     # The last batch may be what a stopped feed had of it.
     digests = trainer.result()["digests"][:-1]
@@ -188,12 +197,25 @@ def assert_undisturbed(
 
 
 # With what each kind of call is refused in what request.
-REFUSED = ["malloc", "mmap", "open", "eventfd", "pthread_create", "write", "epoll_ctl", "socketpair"]
+REFUSED = [
+    "malloc",
+    "mmap",
+    "open",
+    "eventfd",
+    "pthread_create",
+    "write",
+    "epoll_ctl",
+    "socketpair",
+]
 REFUSED += ["pipe2", "posix_spawn", "accept4", "memfd_create"]
 
 
 def refuse_each_call(
-    run: FeedRun, starver: Starver, name: str, action: Callable[[], object], alive: Callable[[], bool]
+    run: FeedRun,
+    starver: Starver,
+    name: str,
+    action: Callable[[], object],
+    alive: Callable[[], bool],
 ) -> int:
     """Does the action again and again, with another one of its calls refused each time."""
     before = {kind: starver.calls(kind) for kind in REFUSED}
@@ -209,7 +231,9 @@ def refuse_each_call(
     return refused
 
 
-def test_each_call_of_each_request_may_fail(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
+def test_each_call_of_each_request_may_fail(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
     many = "restart { max_restarts: 100000 backoff_ms_min: 1 backoff_ms_max: 1 }"
     settings = {"epochs": 0, "seed": 5, "groups": 'groups { name: "default" }', "extra": many}
     room = ("--set", "stages.unpacker.max_threads=2")
@@ -243,7 +267,9 @@ def test_each_call_of_each_request_may_fail(make_run: Callable[..., FeedRun], tm
         "attach": lambda: visit(run),
         "a death": killed,
     }
-    refused = {name: refuse_each_call(run, starver, name, what, alive) for name, what in actions.items()}
+    refused = {
+        name: refuse_each_call(run, starver, name, what, alive) for name, what in actions.items()
+    }
     assert all(refused.values()), refused
     # Nobody was left behind, and all of it can be done again.
     wait_until(lambda: "group=guest" not in str(run.status()), "the guests to be gone")
@@ -345,14 +371,21 @@ def test_a_program_that_cannot_even_be_started_holds_up_nobody(
     gone.communicate()
     first = run.workers()[group]
     starver.stop()
-    wait_until(lambda: run.workers().get(group) not in (None, first), "what was asked for is done all the same")
+    wait_until(
+        lambda: run.workers().get(group) not in (None, first),
+        "what was asked for is done all the same",
+    )
     replaced(run, group)
-    assert run.command("restart", run.feed, group, "--binary", program).returncode == 0, run.text()[-3000:]
+    assert run.command("restart", run.feed, group, "--binary", program).returncode == 0, run.text()[
+        -3000:
+    ]
     run.stop(signal.SIGQUIT)
     run.wait()
 
 
-def test_a_disk_that_hangs_holds_up_a_snapshot_alone(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
+def test_a_disk_that_hangs_holds_up_a_snapshot_alone(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
     run, starver = starved_feed(make_run, tmp_path, epochs=0)
     trainer = run.trainer(positions=0, pause_ms=20)
     wait_until(lambda: trainer.batches() >= 2, "the feed to run")
@@ -367,7 +400,9 @@ def test_a_disk_that_hangs_holds_up_a_snapshot_alone(make_run: Callable[..., Fee
     run.process.send_signal(signal.SIGQUIT)
     said = asked.communicate(timeout=60)[1]
     assert "the snapshot was given up: " in said, said
-    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the stages' end")
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the stages' end"
+    )
     wait_until(lambda: "snapshot_hangs feed=lc0 " in run.text(), "the word")
     # The feed has ended, and its name is free, though its process cannot end.
     hangs = run.process
@@ -381,7 +416,9 @@ def test_a_disk_that_hangs_holds_up_a_snapshot_alone(make_run: Callable[..., Fee
     assert not list(tmp_path.glob("saved*")), "nothing is left"
 
 
-def test_a_stage_that_gets_no_thread_is_tried_again(make_run: Callable[..., FeedRun], tmp_path: Path) -> None:
+def test_a_stage_that_gets_no_thread_is_tried_again(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
     restarts = "restart { max_restarts: 3 within_s: 600 }"
     run, starver = starved_feed(make_run, tmp_path, "ringfeed-worker", epochs=0, extra=restarts)
     trainer = run.trainer(positions=0, pause_ms=20)
@@ -389,9 +426,13 @@ def test_a_stage_that_gets_no_thread_is_tried_again(make_run: Callable[..., Feed
     group, pid = sorted(run.workers().items())[0]
     starver.refuse("pthread_create", 0, 6)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: f"worker_starved feed=lc0 group={group} times=4 " in run.text(), "four tries")
+    wait_until(
+        lambda: f"worker_starved feed=lc0 group={group} times=4 " in run.text(), "four tries"
+    )
     assert "the system gives no thread for lane " in run.text()
-    wait_until(lambda: f"worker_starved_no_more feed=lc0 group={group}" in run.text(), "its threads")
+    wait_until(
+        lambda: f"worker_starved_no_more feed=lc0 group={group}" in run.text(), "its threads"
+    )
     before = trainer.batches()
     wait_until(lambda: trainer.batches() > before + 5, "batches")
     assert "deaths=2" not in run.text(), "nothing but the one death is counted"

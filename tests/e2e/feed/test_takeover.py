@@ -1,4 +1,6 @@
-"""A takeover that cannot be done is refused: whoever lives goes on living, what is left stays, and a later run goes on."""
+"""A takeover that cannot be done is refused: whoever lives goes on living, what is left stays, and
+a later run goes on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A trainer's checkpoint: its group goes on where the checkpoint was made, or says why it cannot."""
+"""A trainer's checkpoint: its group goes on where the checkpoint was made, or says why it
+cannot.
+"""
 
 from __future__ import annotations
 

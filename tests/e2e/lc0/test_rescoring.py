@@ -1,4 +1,6 @@
-"""Games are validated and rescored between pool and unpacker: what comes out, whoever dies meanwhile."""
+"""Games are validated and rescored between pool and unpacker: what comes out, whoever dies
+meanwhile.
+"""
 
 from __future__ import annotations
 

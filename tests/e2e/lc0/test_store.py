@@ -1,4 +1,6 @@
-"""A pool with a store of inflated games: the same feed, whatever is kept, lost, damaged or in the way."""
+"""A pool with a store of inflated games: the same feed, whatever is kept, lost, damaged or in the
+way.
+"""
 
 from __future__ import annotations
 

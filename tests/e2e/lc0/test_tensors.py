@@ -1,4 +1,6 @@
-"""Records of every version and input_format in one feed, and every type that its tensors can have."""
+"""Records of every version and input_format in one feed, and every type that its tensors can
+have.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What bad input gets: a clear message, or it is skipped and counted; everything around it is delivered."""
+"""What bad input gets: a clear message, or it is skipped and counted; everything around it is
+delivered.
+"""
 
 from __future__ import annotations
 

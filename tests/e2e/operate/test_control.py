@@ -146,7 +146,9 @@ def test_from_c(make_run: MakeRun) -> None:
 def test_each_message_takes_effect_once_whoever_is_killed(
     make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path
 ) -> None:
-    """Each reset answers the count before it: over all of them, every game that came is counted once."""
+    """Each reset answers the count before it: over all of them, every game that came is counted
+    once.
+    """
     directory = tmp_path / "growing"
     directory.mkdir()
     files = [path for path in lc0_reference.game_files(games.directory) if path.suffix == ".gz"]

@@ -373,7 +373,9 @@ class Own:
         return [ratio if size else 0.0 for ratio, size in zip(ratios, local, strict=True)]
 
     def counts(self, shape: Shape) -> list[int]:
-        """Sentences of the directions in a pass: in proportion, the rest to the largest remainders."""
+        """Sentences of the directions in a pass: in proportion, the rest to the largest
+        remainders.
+        """
         assert shape.ratios is not None
         total = pairwise_sum(shape.ratios)
         if total == 0:

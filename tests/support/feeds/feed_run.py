@@ -1,4 +1,6 @@
-"""Real feeds for tests: `ringfeed run` with a directory of its own, and trainers in processes of their own."""
+"""Real feeds for tests: `ringfeed run` with a directory of its own, and trainers in processes of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,8 @@ class FeedRun:
             trainer.process.kill()
             trainer.process.wait()
         if self.process is not None and self.process.poll() is None:
-            # Not SIGTERM twice: of two that come at once the second is lost, and a drain may take longer.
+            # Not SIGTERM twice: of two that come at once the second is lost, and a drain may take
+            # longer.
             self.process.send_signal(signal.SIGQUIT)
             try:
                 self.process.wait(20)
@@ -210,7 +213,9 @@ def processes_of(run: FeedRun) -> dict[int, str]:
 
 
 def remains(run: FeedRun, storage: Path | None = None) -> list[str]:
-    """What a run that is over has left behind: processes (and with them memory), files, work for `clean`."""
+    """What a run that is over has left behind: processes (and with them memory), files, work for
+    `clean`.
+    """
     found = []
     try:
         wait_until(lambda: not processes_of(run), "the processes to end", 10)

@@ -1,4 +1,6 @@
-"""A trainer for tests: attaches, notes number, hash and time of what it gets, until the feed ends."""
+"""A trainer for tests: attaches, notes number, hash and time of what it gets, until the feed
+ends.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Makes chess training data in Parquet: random legal games, and positions with searched variations.
 
-    python tests/support/makers/chess_data.py OUT_DIR --games 2000 --files 4 --variations 500 --seed 1
+    python tests/support/makers/chess_data.py OUT_DIR --games 2000 --files 4 --variations 500 --seed
+    1
 
     OUT_DIR/games/part-000.parquet, ...        --games, dealt evenly to --files
     OUT_DIR/variations/part-000.parquet, ...   --variations, dealt in the same way

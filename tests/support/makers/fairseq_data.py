@@ -1,6 +1,7 @@
 """Makes data for the translation pipeline: token files of all kinds, dictionaries, random corpora.
 
-    python tests/support/makers/fairseq_data.py OUT_DIR --seed 1 --directions 6 --shards 3 --sentences 80
+    python tests/support/makers/fairseq_data.py OUT_DIR --seed 1 --directions 6 --shards 3
+    --sentences 80
 
     OUT_DIR/shard000/dict.eng.txt, train.eng-tur.eng.bin, train.eng-tur.eng.idx, ...
 
@@ -251,7 +252,9 @@ class LargeCorpus:
 
     @property
     def numbered(self) -> Path:
-        """Directory with the same token files as 0.src, 0.tgt, 1.src, ..., in order of lang_pairs."""
+        """Directory with the same token files as 0.src, 0.tgt, 1.src, ..., in order of
+        lang_pairs.
+        """
         return self.directory / "numbered"
 
 

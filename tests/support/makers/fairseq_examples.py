@@ -1,4 +1,6 @@
-"""The worked examples of the translation pipeline (tests/data/fairseq): files, and configurations."""
+"""The worked examples of the translation pipeline (tests/data/fairseq): files, and
+configurations.
+"""
 
 from __future__ import annotations
 

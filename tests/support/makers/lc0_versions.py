@@ -1,4 +1,5 @@
-"""Records of versions 3 to 7 and of every input_format, and the tensors that a feed must make of them.
+"""Records of versions 3 to 7 and of every input_format, and the tensors that a feed must make of
+them.
 
 The second, slow and obvious writer of what workers/formats does in C++; it shares nothing with it.
 

@@ -46,7 +46,6 @@ from tests.support.feeds.fairseq_feeds import (  # noqa: E402
 )
 from tests.support.feeds.feed_run import FeedRun, wait_until  # noqa: E402
 from tests.support.makers import fairseq_data  # noqa: E402
-from tests.support.oracles import fairseq_reference as reference  # noqa: E402
 from tests.support.oracles.fairseq_reference import (  # noqa: E402
     Batch,
     Config,
@@ -380,7 +379,9 @@ def check_states(case: Case, work: Path) -> None:
 def place_of(
     whole: Reference, draw: random.Random, kind: str, number: int, world: int
 ) -> tuple[Reference | None, dict[str, Any], int]:
-    """The run that goes on at an epoch, the state that says so, and the batch; None: there is none."""
+    """The run that goes on at an epoch, the state that says so, and the batch; None: there is
+    none.
+    """
     config = whole.config
     try:
         epoch = whole.epoch(number)

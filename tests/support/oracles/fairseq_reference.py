@@ -461,8 +461,8 @@ def _of(stage: str, default: Any = None, enum: bool = False) -> Any:
 class Config:
     """The fields of BitextSourceConfig, EpochPlannerConfig and BitextCollatorConfig.
 
-    Names, meanings and defaults are theirs (proto/stages/bitext.proto); values of enumerations are text.
-    sampling_weights maps keys to weights. compat is the source's and the planner's.
+    Names, meanings and defaults are theirs (proto/stages/bitext.proto); values of enumerations are
+    text. sampling_weights maps keys to weights. compat is the source's and the planner's.
     """
 
     compat: str = _of("source planner", "NONE", enum=True)

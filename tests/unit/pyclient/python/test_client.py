@@ -162,14 +162,16 @@ def test_the_package_needs_neither_torch_nor_jax(make_feed: MakeFeed) -> None:
 def test_a_module_for_a_framework_that_is_missing_says_what_to_install(
     module: str, package: str
 ) -> None:
-    child = run_python(f"""
+    child = run_python(
+        f"""
         import sys
         sys.modules["{module}"] = None
         try:
             import ringfeed.{module}
         except ImportError as error:
             print(type(error).__name__, error)
-        """)
+        """
+    )
     out, err = child.communicate(timeout=PATIENCE_S)
     assert out.startswith("ImportError ringfeed."), err
     assert f"`pip install {package}`" in out

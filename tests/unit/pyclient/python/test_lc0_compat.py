@@ -343,7 +343,8 @@ def test_metrics_of_a_time_are_the_smallest_window_that_covers_it() -> None:
 
 def test_gauges_are_those_that_are_declared() -> None:
     text = (ROOT / "proto" / "metrics.proto").read_text()
-    # Of the stages that lczero-training has; those of other pipelines say the same words of other things.
+    # Of the stages that lczero-training has; those of other pipelines say the same words of other
+    # things.
     others = (
         *("ParquetSource", "ChessGames", "ChessVariations", "SampleMixer", "SequenceBatcher"),
         *("BitextSource", "EpochPlanner", "BitextCollator"),

@@ -1,4 +1,6 @@
-"""The peer of the benchmark of parallel text gives what the reference gives: else it would measure nothing."""
+"""The peer of the benchmark of parallel text gives what the reference gives: else it would measure
+nothing.
+"""
 
 from __future__ import annotations
 
