@@ -11,7 +11,18 @@ from tests.lint.tree import Problem, Tree
 # Older commits are as they are.
 BASE = "69f349c"
 LENGTH_MAX = 72
-ROOMS = ("shm", "proto", "workers", "supervisor", "pyclient", "tests", "docs", "scripts", "cmake", "tree")
+ROOMS = (
+    "shm",
+    "proto",
+    "workers",
+    "supervisor",
+    "pyclient",
+    "tests",
+    "docs",
+    "scripts",
+    "cmake",
+    "tree",
+)
 _SUBJECT = re.compile(rf"({'|'.join(ROOMS)})(, ({'|'.join(ROOMS)}))*: \S.*[^.\s]")
 
 
@@ -30,20 +41,27 @@ def fault(subject: str) -> str | None:
 
 
 def new_commits(root: Path) -> list[tuple[str, str]]:
-    """Number and subject of what came after BASE. Where BASE is not in the history, a shallow clone's is all newer than it;
-    another one's has been written anew, and then its newest commit alone is looked at."""
+    """Number and subject of what came after BASE. Where BASE is not in the history, a shallow
+    clone's is all newer than it; another one's has been written anew, and then its newest commit
+    alone is looked at.
+    """
     known = git(root, "merge-base", "--is-ancestor", BASE, "HEAD") is not None
     if known:
         span = [f"{BASE}..HEAD"]
     else:
-        span = ["HEAD"] if git(root, "rev-parse", "--is-shallow-repository") == "true" else ["-1", "HEAD"]
+        span = (
+            ["HEAD"]
+            if git(root, "rev-parse", "--is-shallow-repository") == "true"
+            else ["-1", "HEAD"]
+        )
     listed = git(root, "log", "--no-merges", "--format=%h %s", *span) or ""
     return [(line.split(" ", 1)[0], line.partition(" ")[2]) for line in listed.split("\n") if line]
 
 
 def base_of(root: Path) -> str:
-    """Since when files count as changed: since the commit that main of the origin has, where that is another one; else since
-    20 commits ago, or as far as the history goes."""
+    """Since when files count as changed: since the commit that main of the origin has, where that
+    is another one; else since 20 commits ago, or as far as the history goes.
+    """
     head = git(root, "rev-parse", "HEAD")
     for name in ("origin/main", "main"):
         base = git(root, "merge-base", name, "HEAD")

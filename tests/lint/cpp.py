@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _TOKEN = re.compile(
-    r'//[^\n]*(?:\\\n[^\n]*)*'  # a comment to the line's end
+    r"//[^\n]*(?:\\\n[^\n]*)*"  # a comment to the line's end
     r"|/\*.*?\*/"
     r'|R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"'
     r'|"(?:\\.|[^"\\\n])*"'

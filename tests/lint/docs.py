@@ -1,4 +1,5 @@
-"""Pages: links lead somewhere, files that are named exist, a domain's page names its files, no line of prose is too wide.
+"""Pages: links lead somewhere, files that are named exist, a domain's page names its files, no line
+of prose is too wide.
 
 Pages that are generated are compared with what the programs say after the build, not here.
 """
@@ -52,7 +53,9 @@ def anchors(text: str) -> set[str]:
 
 
 def joined(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs as one line each, so that a link may be wrapped; with the number of their first line."""
+    """Paragraphs as one line each, so that a link may be wrapped; with the number of their first
+    line.
+    """
     number, lines = 0, list[str]()
     for at, line in prose(text):
         if line.strip() and lines and not line.startswith(("|", "#")):
@@ -71,7 +74,9 @@ def link_problems(tree: Tree, path: str) -> Iterator[Problem]:
             if re.match(r"[a-z]+:", target):
                 continue
             file, _, anchor = target.partition("#")
-            aim = posixpath.normpath(posixpath.join(posixpath.dirname(path), file)) if file else path
+            aim = (
+                posixpath.normpath(posixpath.join(posixpath.dirname(path), file)) if file else path
+            )
             if aim not in tree.known and aim not in tree.folders:
                 yield Problem(path, number, f"a link to {target}, and there is no {aim}")
             elif anchor and aim.endswith(".md") and anchor not in anchors(tree.text(aim)):
@@ -79,7 +84,9 @@ def link_problems(tree: Tree, path: str) -> Iterator[Problem]:
 
 
 def file_problems(tree: Tree, path: str, tails: set[str]) -> Iterator[Problem]:
-    """Names of files in back quotes are those of files that exist: below the page, below the root, or as somewhere's tail."""
+    """Names of files in back quotes are those of files that exist: below the page, below the root,
+    or as somewhere's tail.
+    """
     for number, line in prose(tree.text(path)):
         for word in _CODE.findall(line):
             if not _FILE.fullmatch(word) or _ANY.search(word):
@@ -115,7 +122,11 @@ def room_problems(tree: Tree, room: str) -> Iterator[Problem]:
 def width_problems(tree: Tree, path: str) -> Iterator[Problem]:
     for number, line in prose(tree.text(path)):
         # What cannot be wrapped: rows of tables, headings, and a single word.
-        if len(line) > WIDTH_MAX and not line.lstrip().startswith(("|", "#")) and " " in line.strip(" -*"):
+        if (
+            len(line) > WIDTH_MAX
+            and not line.lstrip().startswith(("|", "#"))
+            and " " in line.strip(" -*")
+        ):
             yield Problem(path, number, f"{len(line)} columns: prose is wrapped at {WIDTH_MAX}")
 
 
@@ -124,7 +135,9 @@ def check(tree: Tree) -> list[Problem]:
     wide: set[str] = set(rules.get("wide", []))
     pages = [path for path in tree.below(ends=(".md",)) if not path.startswith("tests/data/")]
     tails = {
-        "/".join(parts[at:]) for parts in (path.split("/") for path in tree.files) for at in range(len(parts))
+        "/".join(parts[at:])
+        for parts in (path.split("/") for path in tree.files)
+        for at in range(len(parts))
     } | {path.removesuffix(".proto") + ".pb.h" for path in tree.files if path.endswith(".proto")}
     problems: list[Problem] = []
     for path in pages:

@@ -1,7 +1,8 @@
-"""No kind of stage is named outside its domain: not in a literal, not as has_<kind>(), not by a message of its settings.
+"""No kind of stage is named outside its domain: not in a literal, not as has_<kind>(), not by a
+message of its settings.
 
-Whoever asks for a neighbour's kind has to be changed for every kind that comes. What is left of that is known.toml's list
-[kinds]: it may only shrink.
+Whoever asks for a neighbour's kind has to be changed for every kind that comes. What is left of
+that is known.toml's list [kinds]: it may only shrink.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from tests.lint import cpp
 from tests.lint.tree import CPP, Problem, Tree, shrinking
 
 KNOWN = "tests/lint/known.toml"
-# Where kinds are what it is about: configurations are converted there, and clients of one domain live there.
+# Where kinds are what it is about: configurations are converted there, and clients of one domain
+# live there.
 OF_KINDS = ("supervisor/import/", "pyclient/ringfeed/lc0/", "pyclient/ringfeed/fairseq/")
 _STAGES = re.compile(r"ringfeed_domain\(\s*(\w+)\s+STAGES\s+((?:[a-z0-9_]+\s*)+)")
 _MESSAGE = re.compile(r"^(?:message|enum) (\w+)", re.MULTILINE)
 
 
 def domains(tree: Tree) -> dict[str, str]:
-    """Kind, or message of settings, to its domain: out of the domains' CMakeLists.txt and proto/stages."""
+    """Kind, or message of settings, to its domain: out of the domains' CMakeLists.txt and
+    proto/stages.
+    """
     found: dict[str, str] = {}
     for path in tree.below("workers", ends=("/CMakeLists.txt",)):
         for match in _STAGES.finditer(tree.text(path)):
@@ -34,7 +38,9 @@ def domains(tree: Tree) -> dict[str, str]:
 
 
 def words(tree: Tree, path: str) -> str:
-    """The file's code and literals; for Python without docstrings, which are comments to a reader."""
+    """The file's code and literals; for Python without docstrings, which are comments to a
+    reader.
+    """
     text = tree.text(path)
     if path.endswith(CPP):
         return cpp.code(text, literals=True)
@@ -51,7 +57,9 @@ def hits(tree: Tree) -> Iterator[tuple[str, Problem]]:
     if not domain_of:
         return
     names = "|".join(sorted(domain_of, key=len, reverse=True))
-    pattern = re.compile(rf"(?<![A-Za-z0-9])(?:has_|mutable_|set_)?({names})(?:_type)?(?![A-Za-z0-9_])")
+    pattern = re.compile(
+        rf"(?<![A-Za-z0-9])(?:has_|mutable_|set_)?({names})(?:_type)?(?![A-Za-z0-9_])"
+    )
     for path in tree.below("shm", "workers", "supervisor", "pyclient", ends=(*CPP, ".py")):
         if path.startswith(OF_KINDS):
             continue
@@ -63,7 +71,7 @@ def hits(tree: Tree) -> Iterator[tuple[str, Problem]]:
             domain = domain_of[name]
             if not path.startswith(f"workers/{domain}/"):
                 line = text.count("\n", 0, match.start(1)) + 1
-                says = f"{match.group()} belongs to workers/{domain}: ask for a fact of the port instead"
+                says = f"{match.group()} belongs to workers/{domain}: ask for a fact of the port"
                 yield f"{path} {name}", Problem(path, line, says)
 
 

@@ -1,6 +1,8 @@
-"""No function of product or scripts has more than 100 lines. Known longer ones stand in known.toml with their lines: [lengths].
+"""No function of product or scripts has more than 100 lines. Known longer ones stand in known.toml
+with their lines: [lengths].
 
-A function counts from the first line of its signature to its closing brace, the lambdas in it included.
+A function counts from the first line of its signature to its closing brace, the lambdas in it
+included.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ LINES_MAX = 100
 PRODUCT = ("shm", "workers", "supervisor", "pyclient", "proto")
 
 _TEMPLATE = re.compile(r"\btemplate\s*<")
-_SCOPE = re.compile(r"^(?:\[\[.*?\]\]\s*)?(?:inline\s+)?(?:namespace|class|struct|union|enum|extern\s*\")")
+_SCOPE = re.compile(
+    r"^(?:\[\[.*?\]\]\s*)?(?:inline\s+)?(?:namespace|class|struct|union|enum|extern\s*\")"
+)
 _NAME = re.compile(r"([~\w:]+|operator\s*[^\s(]+)\s*\(")
 _INITIALISERS = re.compile(r"\)\s*(?:const\s*)?(?:noexcept\s*(?:\([^()]*\)\s*)?)?:(?!:)")
 
@@ -56,9 +60,16 @@ def _without_template(head: str) -> str:
 
 
 def cpp_functions(text: str) -> Iterator[Function]:
-    """Functions with a body, in namespaces and classes. `text` is code without comments and literals."""
+    """Functions with a body, in namespaces and classes. `text` is code without comments and
+    literals.
+    """
     # Preprocessor lines have braces of their own kind.
-    text = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.M)
+    text = re.sub(
+        r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*",
+        lambda m: re.sub(r"[^\n]", " ", m.group()),
+        text,
+        flags=re.M,
+    )
     start = at = 0
     stops = re.compile(r"[{};]|\b(?:public|private|protected)\s*:(?!:)")
     while match := stops.search(text, at):
@@ -74,7 +85,9 @@ def cpp_functions(text: str) -> Iterator[Function]:
             continue
         end = _matching(text, match.start())
         called = _NAME.search(bare)
-        is_value = called is None or re.search(r"(?<![=!<>+\-*/%&|^])=(?!=)", bare[: called.start() + 1])
+        is_value = called is None or re.search(
+            r"(?<![=!<>+\-*/%&|^])=(?!=)", bare[: called.start() + 1]
+        )
         before = head.rstrip()[-1:]
         if is_value or (_INITIALISERS.search(bare) and (before.isalnum() or before in "_>")):
             at = end + 1  # an initialiser in braces: the head goes on behind it
@@ -112,7 +125,8 @@ def check(tree: Tree) -> list[Problem]:
             key = f"{path} {function.name}"
             long.add(key)
             if function.lines > known.get(key, 0):
-                text = f"{function.name} has {function.lines} lines: {known.get(key, LINES_MAX)} are allowed"
+                most = known.get(key, LINES_MAX)
+                text = f"{function.name} has {function.lines} lines: {most} are allowed"
                 problems.append(Problem(path, function.first, text))
     for key in sorted(known.keys() - long):
         problems.append(Problem(KNOWN, 0, f'"{key}" is mended: take its line out'))

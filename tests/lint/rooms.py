@@ -1,4 +1,6 @@
-"""Includes and imports point only where rooms.toml allows it; what headers and modules may never take stands there too."""
+"""Includes and imports point only where rooms.toml allows it; what headers and modules may never
+take stands there too.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Import:
 
 
 def room_of(path: str, rooms: Mapping[str, list[str]]) -> str | None:
-    """The room with the longest name that is the file's own, without its ending, or that of a folder above it."""
+    """The room with the longest name that is the file's own, without its ending, or that of a
+    folder above it.
+    """
     pure = PurePosixPath(path)
     for name in (str(pure.with_suffix("")), *(str(folder) for folder in pure.parents)):
         if name in rooms:
@@ -41,7 +45,9 @@ def allowed(source: str, target: str, rooms: Mapping[str, list[str]]) -> bool:
 
 
 def included(tree: Tree, path: str, name: str) -> str | None:
-    """The file of the tree that an include names; a generated header is named by its message file."""
+    """The file of the tree that an include names; a generated header is named by its message
+    file.
+    """
     beside = os.path.normpath(os.path.join(os.path.dirname(path), name))
     for candidate in (beside, *(root + name for root in INCLUDE_ROOTS)):
         if candidate in tree.known:
@@ -50,7 +56,9 @@ def included(tree: Tree, path: str, name: str) -> str | None:
 
 
 def imports(tree: Tree, path: str) -> Iterator[Import]:
-    """What a module of the package imports, in functions too, but for what is for type checkers alone."""
+    """What a module of the package imports, in functions too, but for what is for type checkers
+    alone.
+    """
 
     def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -140,9 +148,11 @@ def check(tree: Tree) -> list[Problem]:
             room = room_of(path, rules["packages"])
             takes = rules["packages"].get(room, []) + rules["packages"]["*"]
             if not one.lazy and package not in sys.stdlib_module_names and package not in takes:
-                text = f"import {package}: here in a function or a try alone; {RULES} [packages] allows "
+                text = f"import {package}: in a function or a try alone; {RULES} [packages] allows "
                 problems.append(Problem(path, one.line, text + ", ".join(takes)))
 
     for key in sorted(exceptions.keys() - needed):
-        problems.append(Problem(RULES, 0, f'exception "{key}" is needed no more: take its line out'))
+        problems.append(
+            Problem(RULES, 0, f'exception "{key}" is needed no more: take its line out')
+        )
     return sorted(set(problems))

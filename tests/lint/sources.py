@@ -1,4 +1,6 @@
-"""Every file has its place: sources are built, tests are run, headers are included, scripts can be run, nothing is left over."""
+"""Every file has its place: sources are built, tests are run, headers are included, scripts can be
+run, nothing is left over.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from tests.lint.rooms import INCLUDE, included
 from tests.lint.tree import CPP, Problem, Tree
 
 TOP = frozenset(
-    ".ci .clang-format .clang-tidy .gitignore CMakeLists.txt CMakePresets.json LICENSE README.md cmake docs proto pyclient"
-    " pytest.ini scripts share shm supervisor tests workers".split()
+    ".ci .clang-format .clang-tidy .gitignore CMakeLists.txt CMakePresets.json LICENSE README.md"
+    " cmake docs proto pyclient pytest.ini scripts share shm supervisor tests workers".split()
 )
 BUILT = ("shm", "workers", "supervisor", "pyclient", "proto", "tests", "docs/examples")
 # What is included by programs of others, or by generated sources.
@@ -36,7 +38,9 @@ def lists_of(tree: Tree) -> dict[str, str]:
 
 
 def built(path: str, lists: dict[str, str]) -> bool:
-    """Whether a list of its folder or of one above names the source, or takes all tests of the folder."""
+    """Whether a list of its folder or of one above names the source, or takes all tests of the
+    folder.
+    """
     pure = PurePosixPath(path)
     if any(f"/{path}" in text for text in lists.values()):
         return True
@@ -48,16 +52,19 @@ def built(path: str, lists: dict[str, str]) -> bool:
         names = {inside}
         if "ringfeed_domain(" in text:
             names.add(inside.removesuffix(".cc"))
-        if any(re.search(rf"(?<![\w.-])(?<![\w.]/){re.escape(name)}(?![\w./-])", text) for name in names):
+        if any(
+            re.search(rf"(?<![\w.-])(?<![\w.]/){re.escape(name)}(?![\w./-])", text)
+            for name in names
+        ):
             return True
         if path.endswith("_test.cc"):
             if folder == pure.parent and "ringfeed_mirror(" in text:
                 return True
             if "GLOB_RECURSE" in text and "_test.cc" in text:
                 return True
-        if path.endswith("_fuzz.cc") and f"ringfeed_fuzz({pure.name.removesuffix('_fuzz.cc')}" in re.sub(
-            r"\(\s+", "(", text
-        ):
+        if path.endswith(
+            "_fuzz.cc"
+        ) and f"ringfeed_fuzz({pure.name.removesuffix('_fuzz.cc')}" in re.sub(r"\(\s+", "(", text):
             return True
     return False
 
@@ -79,7 +86,10 @@ def entered(folder: str, lists: dict[str, str]) -> bool:
 
 def runs(tree: Tree) -> str:
     """All that starts tests: the scripts, and the lists that ctest is made of."""
-    starters = [*tree.below("scripts", ".ci"), *tree.below("tests", ends=("CMakeLists.txt", ".cmake", "/run"))]
+    starters = [
+        *tree.below("scripts", ".ci"),
+        *tree.below("tests", ends=("CMakeLists.txt", ".cmake", "/run")),
+    ]
     return "\n".join(tree.text(path) for path in starters)
 
 
@@ -123,11 +133,15 @@ def check(tree: Tree) -> list[Problem]:
         names = [path]
         if pure.name.startswith("test_"):
             names += [str(folder) for folder in pure.parents if len(folder.parts) > 1]
-        elif pure.name == "conftest.py" or not re.search(r"^def test_", tree.text(path), re.MULTILINE):
+        elif pure.name == "conftest.py" or not re.search(
+            r"^def test_", tree.text(path), re.MULTILINE
+        ):
             continue
         if not any(re.search(rf"(?<![\w-]){re.escape(name)}(?!\w)", starters) for name in names):
             say(path, "no script and no list of ctest runs its tests")
-    for path in tree.below("tests/unit/workers", "tests/unit/supervisor", "tests/unit/shm", ends=("_test.cc",)):
+    for path in tree.below(
+        "tests/unit/workers", "tests/unit/supervisor", "tests/unit/shm", ends=("_test.cc",)
+    ):
         room = str(PurePosixPath(path).parent).removeprefix("tests/unit/")
         if room not in tree.folders:
             say(path, f"unit tests lie where their sources lie, and there is no folder {room}")
@@ -143,11 +157,15 @@ def file_problems(tree: Tree, path: str) -> list[Problem]:
     size = full.stat().st_size
     for part in PurePosixPath(path).parts:
         if not _NAME.fullmatch(part):
-            problems.append(Problem(path, 0, "a name of letters, digits, _ - and . is what every tool takes"))
+            problems.append(
+                Problem(path, 0, "a name of letters, digits, _ - and . is what every tool takes")
+            )
     if path.startswith(FOREIGN):
         return problems
     if size > BYTES_MAX:
-        problems.append(Problem(path, 0, f"{size} bytes: {BYTES_MAX} at most, and data belongs to tests/data"))
+        problems.append(
+            Problem(path, 0, f"{size} bytes: {BYTES_MAX} at most, and data belongs to tests/data")
+        )
         return problems
     text = tree.text(path)
     if "\0" in text or "\ufffd" in text:
@@ -155,7 +173,11 @@ def file_problems(tree: Tree, path: str) -> list[Problem]:
         return problems
     script = text.startswith("#!")
     if script != bool(full.stat().st_mode & stat.S_IXUSR):
-        says = "begins with #! and cannot be executed" if script else "can be executed and does not begin with #!"
+        says = (
+            "begins with #! and cannot be executed"
+            if script
+            else "can be executed and does not begin with #!"
+        )
         problems.append(Problem(path, 0, says))
     if text and not text.endswith("\n"):
         problems.append(Problem(path, 0, "does not end with a line's end"))
@@ -169,6 +191,10 @@ def file_problems(tree: Tree, path: str) -> list[Problem]:
             problems.append(Problem(path, number, "a conflict that was not resolved"))
         if line.endswith((" ", "\t", "\r")) and not patch:
             problems.append(Problem(path, number, "ends with a space"))
-        if (comment := _COMMENT.search(line)) and _TODO.search(comment.group(1)) and '"' not in line:
+        if (
+            (comment := _COMMENT.search(line))
+            and _TODO.search(comment.group(1))
+            and '"' not in line
+        ):
             problems.append(Problem(path, number, "TODO(#12): carries the number of an issue"))
     return problems

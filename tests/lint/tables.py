@@ -1,7 +1,9 @@
-"""Tables, graphs, lists and rulers in comments stand as they were written, and layouts are what the compiler is asserted.
+"""Tables, graphs, lists and rulers in comments stand as they were written, and layouts are what the
+compiler is asserted.
 
-clang-format leaves lines of comments alone that begin with two spaces (CommentPragmas) and runs all others together. So a
-table, a picture or a list is indented by two; a ruler is one line; and the cells of a layout stand below its head.
+clang-format leaves lines of comments alone that begin with two spaces (CommentPragmas) and runs all
+others together. So a table, a picture or a list is indented by two; a ruler is one line; and the
+cells of a layout stand below its head.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections import defaultdict
 from tests.lint.tree import CPP, Problem, Tree
 
 _COMMENT = re.compile(r"^\s*//(.*)$")
-# Three spaces and more between words are columns; what is quoted is text, and "a.  B" the end of a sentence.
+# Three spaces and more between words are columns; what is quoted is text, and "a.  B" the end of a
+# sentence.
 _COLUMNS = re.compile(r"[^\s.:;!?] {3,}\S")
 _ITEM = re.compile(r"(?:[-*+•]|\d{1,2}[.)]) \S")
 _PICTURE = re.compile(r"--+>|<--+|[│├└┌─▼▲]|\+--+")
@@ -46,7 +49,11 @@ def comment_problems(path: str, lines: list[str]) -> list[Problem]:
         else:
             continue
         problems.append(
-            Problem(path, number, f"{what} in a comment is indented by two spaces, or the formatter breaks it")
+            Problem(
+                path,
+                number,
+                f"{what} in a comment is indented by two spaces, or the formatter breaks it",
+            )
         )
     return problems
 
@@ -88,7 +95,8 @@ def layout_problems(path: str, lines: list[str]) -> list[Problem]:
                 problems.append(Problem(path, number, text))
         for structure, value in _SIZE_ASSERTED.findall(line):
             if sizes.get(structure, int(value, 0)) != int(value, 0):
-                text = f"{structure} is asserted to have {value} bytes, the comment above says {sizes[structure]}"
+                said_here = sizes[structure]
+                text = f"{structure} has {value} bytes, the comment above says {said_here}"
                 problems.append(Problem(path, number, text))
     return problems
 

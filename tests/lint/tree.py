@@ -27,7 +27,9 @@ class Problem:
 
 
 class Tree:
-    """A folder with the files named, or with those that git lists: tracked ones, and new ones that it does not ignore."""
+    """A folder with the files named, or with those that git lists: tracked ones, and new ones that
+    it does not ignore.
+    """
 
     def __init__(self, root: Path, files: Iterable[str] | None = None) -> None:
         self.root = root
@@ -42,7 +44,10 @@ class Tree:
         self.files = sorted(set(files))
         self.known = frozenset(self.files)
         self.folders = frozenset(
-            str(folder) for name in self.files for folder in Path(name).parents if str(folder) != "."
+            str(folder)
+            for name in self.files
+            for folder in Path(name).parents
+            if str(folder) != "."
         )
         self._texts: dict[str, str] = {}
 
@@ -69,7 +74,9 @@ class Tree:
 def shrinking(
     found: Mapping[str, list[Problem]], known: Iterable[str], list_name: str
 ) -> list[Problem]:
-    """The problems that the list does not know, and each of its lines that is no problem any more."""
+    """The problems that the list does not know, and each of its lines that is no problem any
+    more.
+    """
     listed = set(known)
     problems = [one for key, ones in found.items() if key not in listed for one in ones]
     for key in sorted(listed - found.keys()):

@@ -1,4 +1,6 @@
-"""Each check of tests/lint finds what it is there to find, and lets pass what is as it should be."""
+"""Each check of tests/lint finds what it is there to find, and lets pass what is as it should
+be.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lint import commits, cpp, docs, kinds, lengths, rooms, sources, tables
+from tests.lint import commits, cpp, docs, kinds, lengths, rooms, sources, style, tables
 from tests.lint.tree import Problem, Tree
 
 MakeTree = Callable[[dict[str, str]], Tree]
@@ -114,7 +116,9 @@ class TestRooms:
             }
         )
         first, second = said(rooms.check(tree))
-        assert first.startswith("workers/new/a.cc: no room of tests/lint/rooms.toml holds this file")
+        assert first.startswith(
+            "workers/new/a.cc: no room of tests/lint/rooms.toml holds this file"
+        )
         assert second == 'workers/new/a.cc:2: "no/such.h": no file of the tree'
 
     def test_imports_are_followed_into_functions_and_not_into_type_checking(
@@ -313,7 +317,11 @@ class TestSources:
 
 class TestDocs:
     def check(self, make_tree: MakeTree, page: str, **more: str) -> list[str]:
-        files = {"docs/page.md": page, "docs/other.md": "# A `name` of it\n", "shm/src/ring.cc": "\n"}
+        files = {
+            "docs/page.md": page,
+            "docs/other.md": "# A `name` of it\n",
+            "shm/src/ring.cc": "\n",
+        }
         return said(docs.check(make_tree({**files, **more})))
 
     def test_links_lead_to_files_and_headings(self, make_tree: MakeTree) -> None:
@@ -335,7 +343,9 @@ class TestDocs:
     def test_prose_is_wrapped_and_tables_need_not_be(self, make_tree: MakeTree) -> None:
         wide = "word " * 30 + "\n"
         assert self.check(make_tree, f"| {wide}\n```\n{wide}```\n{'x' * 130}\n") == []
-        assert self.check(make_tree, wide) == ["docs/page.md:1: 150 columns: prose is wrapped at 120"]
+        assert self.check(make_tree, wide) == [
+            "docs/page.md:1: 150 columns: prose is wrapped at 120"
+        ]
         known = {docs.KNOWN: '[docs]\nwide = ["docs/page.md", "docs/other.md"]\n'}
         assert self.check(make_tree, wide, **known) == [
             'tests/lint/known.toml: "docs/other.md" is wrapped: take its line out'
@@ -366,7 +376,8 @@ class TestCommits:
         assert commits.fault(subject) is None
 
     @pytest.mark.parametrize(
-        "subject", ["Wake it", "kitchen: wake it", "shm:wake it", "shm: wake it.", "shm: " + "x" * 68]
+        "subject",
+        ["Wake it", "kitchen: wake it", "shm:wake it", "shm: wake it.", "shm: " + "x" * 68],
     )
     def test_anything_else_is_refused(self, subject: str) -> None:
         assert commits.fault(subject) is not None
@@ -399,6 +410,26 @@ class TestCommits:
         git("clone", "-q", "--depth", "2", f"file://{tmp_path}", "shallow/clone")
         shallow = commits.new_commits(tmp_path / "shallow/clone")
         assert [subject for _, subject in shallow] == ["Bad", "shm: alpha"]
+
+
+class TestStyle:
+    @pytest.mark.parametrize(
+        ("tool", "path", "good", "bad"),
+        [
+            ("flake8", "tests/a.py", "x = 1\n", "import os\n"),
+            ("black", "tests/a.py", "x = 1\n", "x  =  1\n"),
+            ("mypy", "pyclient/ringfeed/__init__.py", "x: int = 1\n", "x: int = ''\n"),
+        ],
+    )
+    def test_what_a_tool_finds_is_said_until_it_is_mended(
+        self, make_tree: MakeTree, tool: str, path: str, good: str, bad: str
+    ) -> None:
+        settings = {
+            "pyclient/.flake8": "[flake8]\n",
+            "pyclient/pyproject.toml": "[tool.black]\nline-length = 100\n[tool.mypy]\n",
+        }
+        for text, wrong in ((bad, True), (good, False), (good, False), (bad, True)):
+            assert bool(style.check(make_tree({**settings, path: text}), tool)) == wrong
 
 
 def test_the_tree_is_what_git_would_take(tmp_path: Path) -> None:
