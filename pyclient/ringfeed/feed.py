@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ._core import control, native, states
+from ._core import control, messages, native, states
 from ._core.transfers import Transfers
 from .batch import Batch
 from .errors import FeedEnd, FeedIOError, FeedTimeout, InvalidRequest, RingfeedError
@@ -320,10 +320,10 @@ class Feed:
         facts = control.snapshot(self._socket_path, str(path), timeout_s)
         return Snapshot(
             directory=path,
-            bytes=facts.get(2, 0),
-            newest_batch=facts.get(3, 0),
-            pause_s=facts.get(4, 0) / 1e6,
-            total_s=facts.get(5, 0) / 1e3,
+            bytes=facts.get(messages.SnapshotReply.bytes, 0),
+            newest_batch=facts.get(messages.SnapshotReply.newest_batch, 0),
+            pause_s=facts.get(messages.SnapshotReply.pause_us, 0) / 1e6,
+            total_s=facts.get(messages.SnapshotReply.total_ms, 0) / 1e3,
         )
 
     def control(self, message: Any, stage: str | None = None) -> list[tuple[str, Any]]:

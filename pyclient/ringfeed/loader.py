@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ._core import control, native, programs
+from ._core import control, messages, native, programs
 from .errors import (
     FeedDamaged,
     FeedDetached,
@@ -520,8 +520,8 @@ def _check_whole(stage: bool, config: bytes) -> None:
 
 def _as_bytes(stage: bool, config: Any) -> bytes:
     data: bytes = config if isinstance(config, bytes) else config.SerializeToString()
-    # Serialized messages one after the other are one merged message; `stages` is field 1.
-    return control.bytes_field(1, data) if stage else data
+    # Serialized messages one after the other are one merged message.
+    return control.bytes_field(messages.DataLoaderConfig.stages, data) if stage else data
 
 
 def _as_text(stage: bool, config: Any) -> str:

@@ -18,7 +18,10 @@ from tests.lint.tree import CPP, Problem, Tree, shrinking
 KNOWN = "tests/lint/known.toml"
 # Where kinds are what it is about: configurations are converted there, and clients of one domain
 # live there.
-OF_KINDS = ("supervisor/import/", "pyclient/ringfeed/lc0/", "pyclient/ringfeed/fairseq/")
+OF_KINDS = (
+    *("supervisor/import/", "pyclient/ringfeed/lc0/", "pyclient/ringfeed/fairseq/"),
+    "pyclient/ringfeed/_core/messages.py",  # generated
+)
 _STAGES = re.compile(r"ringfeed_domain\(\s*(\w+)\s+STAGES\s+((?:[a-z0-9_]+\s*)+)")
 _MESSAGE = re.compile(r"^(?:message|enum) (\w+)", re.MULTILINE)
 

@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FeedDamaged, FeedIOError, FeedRefused
+from .messages import (
+    MetricsReply,
+    MetricsRequest,
+    Reply,
+    Request,
+    SnapshotRequest,
+    StageControlAnswer,
+    StageControlCall,
+    StageControlReply,
+    StatusReply,
+    StopRequest,
+)
 
-_STATUS = 4
-_STOP = 5
-_STAGE_CONTROL = 6
-_STATUS_REPLY = 6
-_STAGE_CONTROL_REPLY = 8
-_SNAPSHOT = 10
-_SNAPSHOT_REPLY = 13
-_METRICS = 12
-_METRICS_REPLY = 16
 # A reply that is too long for a packet comes as a descriptor (supervisor/os/packet.h).
 _IN_DESCRIPTOR = b"\x78\x01"
 
@@ -116,7 +119,7 @@ def _request(
         FeedIOError: Nobody is there, or no answer came within timeout_s.
         FeedRefused: The supervisor says no.
     """
-    message = number_field(1, 1) + bytes_field(field, body)
+    message = number_field(Request.id, 1) + bytes_field(field, body)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(timeout_s)
@@ -129,9 +132,9 @@ def _request(
         raise FeedIOError(f"the supervisor at {socket_path} closed the connection")
     code, text = 0, ""
     for number, value in fields(reply):
-        if number == 2 and isinstance(value, int):
+        if number == Reply.error and isinstance(value, int):
             code = value
-        if number == 3 and isinstance(value, bytes):
+        if number == Reply.text and isinstance(value, bytes):
             text = value.decode(errors="replace")
     if code != 0:
         raise FeedRefused(text or f"the supervisor refuses the request (error {code})")
@@ -140,22 +143,22 @@ def _request(
 
 def waits_for(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> str:
     """What a feed waits for, in its supervisor's words; "" if for nothing."""
-    reply = _request(socket_path, _STATUS, b"", timeout_s)
+    reply = _request(socket_path, Request.status, b"", timeout_s)
     reason, progress = "", []
     for number, body in fields(reply):
-        if number != _STATUS_REPLY or not isinstance(body, bytes):
+        if number != Reply.status or not isinstance(body, bytes):
             continue
         for inner, value in fields(body):
-            if inner == 3 and isinstance(value, bytes):
+            if inner == StatusReply.reason and isinstance(value, bytes):
                 reason = value.decode(errors="replace")
-            if inner == 13 and isinstance(value, bytes):
+            if inner == StatusReply.progress and isinstance(value, bytes):
                 progress.append(value.decode(errors="replace"))
     return reason or "; ".join(progress)
 
 
 def stop(socket_path: str | os.PathLike[str], *, now: bool, timeout_s: float = 5.0) -> None:
     """Asks a supervisor to drain the feed, or to stop at once."""
-    _request(socket_path, _STOP, number_field(1, int(now)), timeout_s)
+    _request(socket_path, Request.stop, number_field(StopRequest.now, int(now)), timeout_s)
 
 
 def find_socket(feed: str, socket_dir: str | os.PathLike[str] | None) -> Path:
@@ -174,21 +177,23 @@ def snapshot(
     socket_path: str | os.PathLike[str], directory: str, timeout_s: float | None
 ) -> dict[int, int]:
     """Has the feed save itself; the numbers of SnapshotReply by field."""
-    body = bytes_field(1, directory.encode())
-    for number, reply in fields(_request(socket_path, _SNAPSHOT, body, timeout_s)):
-        if number == _SNAPSHOT_REPLY and isinstance(reply, bytes):
+    body = bytes_field(SnapshotRequest.directory, directory.encode())
+    for number, reply in fields(_request(socket_path, Request.snapshot, body, timeout_s)):
+        if number == Reply.snapshot and isinstance(reply, bytes):
             return {field: value for field, value in fields(reply) if isinstance(value, int)}
     raise FeedDamaged("the supervisor's answer to a snapshot is none")
 
 
 def metrics(socket_path: str | os.PathLike[str], timeout_s: float = 5.0) -> dict[str, Any]:
     """The supervisor's MetricsReply (proto/metrics.proto), by the names of its fields."""
-    reply = _request(socket_path, _METRICS, number_field(1, 1), timeout_s)
+    reply = _request(
+        socket_path, Request.metrics, number_field(MetricsRequest.as_json, 1), timeout_s
+    )
     for number, body in fields(reply):
-        if number != _METRICS_REPLY or not isinstance(body, bytes):
+        if number != Reply.metrics or not isinstance(body, bytes):
             continue
         for inner, value in fields(body):
-            if inner == 6 and isinstance(value, bytes):
+            if inner == MetricsReply.json and isinstance(value, bytes):
                 answer: dict[str, Any] = json.loads(value)
                 return answer
     raise FeedDamaged("the supervisor's answer to a question for metrics is none")
@@ -208,13 +213,13 @@ def stage_control(
     to 2**64 - 1: a stage remembers its last 16 answers, and all get the same one. None: a key that
     nobody else has.
     """
-    call = b"" if stage is None else bytes_field(1, stage.encode())
-    call += bytes_field(2, request)
-    call += fixed64_field(3, secrets.randbits(64) | 1 if key is None else key)
+    call = b"" if stage is None else bytes_field(StageControlCall.stage, stage.encode())
+    call += bytes_field(StageControlCall.request, request)
+    call += fixed64_field(StageControlCall.key, secrets.randbits(64) | 1 if key is None else key)
     end = time.monotonic() + timeout_s
     while True:
         try:
-            reply = _request(socket_path, _STAGE_CONTROL, call, end - time.monotonic())
+            reply = _request(socket_path, Request.stage_control, call, end - time.monotonic())
             break
         except FeedIOError:
             if time.monotonic() > end - 0.1:
@@ -222,16 +227,16 @@ def stage_control(
             time.sleep(0.05)
     answers = []
     for number, body in fields(reply):
-        if number != _STAGE_CONTROL_REPLY or not isinstance(body, bytes):
+        if number != Reply.stage_control or not isinstance(body, bytes):
             continue
         for inner, answer in fields(body):
-            if inner != 1 or not isinstance(answer, bytes):
+            if inner != StageControlReply.answers or not isinstance(answer, bytes):
                 continue
             name, response = "", b""
             for part, value in fields(answer):
-                if part == 1 and isinstance(value, bytes):
+                if part == StageControlAnswer.stage and isinstance(value, bytes):
                     name = value.decode(errors="replace")
-                if part == 2 and isinstance(value, bytes):
+                if part == StageControlAnswer.response and isinstance(value, bytes):
                     response = value
             answers.append((name, response))
     return answers

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .._core import control
+from .._core import control, messages
 from ..batch import Batch
 from ..errors import FeedRefused, FeedTimeout, InvalidRequest
 from ..feed import Feed, FeedStats
@@ -31,17 +31,9 @@ _AGAIN_MOST_S = 1.0
 # The same for the plan of an epoch, and how long it is waited for unless somebody says.
 _PLAN_AGAIN_S = 0.005
 _PLAN_S = 600.0
-# StageControlRequest and StageControlResponse: what is a planner's in them.
-_PLANNER = 30
-# EpochPlannerControlRequest, its Seek, and SamplingWeight.
-_SEEK, _WEIGHTS, _FROM_BATCH = 1, 2, 3
-_SEEK_EPOCH, _SEEK_BATCH, _SEEK_WORLD, _SEEK_FORGETFUL, _SEEK_WEIGHTS = 1, 2, 3, 4, 5
-_SEEK_CHAIN_EPOCH, _SEEK_CHAIN_PASS, _SEEK_CONFIGURED_WEIGHTS = 6, 7, 8
-_SEEK_COMING_WEIGHTS, _SEEK_COMING_EPOCH, _SEEK_COMING_FROM_BATCH = 9, 10, 11
-_SEEK_UPDATES_FROM, _SEEK_ONLY_LOOK = 12, 13
-_WEIGHT_KEY, _WEIGHT = 1, 2
-# EpochPlannerControlResponse.
-_ERROR, _EPOCH_BATCHES = 1, 11
+_Request = messages.EpochPlannerControlRequest
+_Seek = messages.EpochPlannerControlRequest.Seek
+_Response = messages.EpochPlannerControlResponse
 
 
 @dataclass(frozen=True)
@@ -150,22 +142,22 @@ def load_state(
         exact = saved.own is not None
     start = _start(saved, world_size, exact)
     weights = saved.own.weights if saved.own is not None else None
-    body = control.number_field(_SEEK_EPOCH, saved.epoch)
-    body += control.number_field(_SEEK_BATCH, start.batch)
-    body += control.number_field(_SEEK_WORLD, world_size)
-    body += control.number_field(_SEEK_FORGETFUL, int(not exact))
+    body = control.number_field(_Seek.epoch, saved.epoch)
+    body += control.number_field(_Seek.batch, start.batch)
+    body += control.number_field(_Seek.world_size, world_size)
+    body += control.number_field(_Seek.forgetful, int(not exact))
     if saved.own is not None and exact:
-        body += control.number_field(_SEEK_CHAIN_EPOCH, saved.own.chain[0])
-        body += control.number_field(_SEEK_CHAIN_PASS, saved.own.chain[1])
-        body += control.number_field(_SEEK_CONFIGURED_WEIGHTS, int(weights is None))
+        body += control.number_field(_Seek.chain_epoch, saved.own.chain[0])
+        body += control.number_field(_Seek.chain_pass, saved.own.chain[1])
+        body += control.number_field(_Seek.configured_weights, int(weights is None))
         if saved.own.updates_from is not None:
-            body += control.number_field(_SEEK_UPDATES_FROM, saved.own.updates_from)
-    body += _weights(_SEEK_WEIGHTS, weights or {})
+            body += control.number_field(_Seek.updates_from_batch, saved.own.updates_from)
+    body += _weights(_Seek.weights, weights or {})
     coming = own.coming if own is not None else ()
     if coming:
-        body += _weights(_SEEK_COMING_WEIGHTS, coming[0].weights)
-        body += control.number_field(_SEEK_COMING_EPOCH, coming[0].epoch)
-        body += control.number_field(_SEEK_COMING_FROM_BATCH, coming[0].from_batch)
+        body += _weights(_Seek.coming_weights, coming[0].weights)
+        body += control.number_field(_Seek.coming_epoch, coming[0].epoch)
+        body += control.number_field(_Seek.coming_from_batch, coming[0].from_batch)
     if start.batch > 0 and not weights:
         batches = _batches_of_epoch(feed, stats, body, planner.stage, number, timeout_s)
         # Where all ranks together had their last batches they had stand-ins too.
@@ -184,7 +176,7 @@ def load_state(
             RuntimeWarning,
             stacklevel=2,
         )
-    seek = control.bytes_field(_SEEK, body)
+    seek = control.bytes_field(_Request.seek, body)
     there = _ask(feed, stats, seek, planner.stage, number, timeout_s)
     feed._passes = _Arrival(feed.name, there.generation, saved.epoch, start.batch, stats)
     if feed._ahead and feed._passes(feed._ahead[0][0]):
@@ -230,9 +222,9 @@ def set_weights(
     number = _common_number(feed, stats, attempt)
     planner = _ask(feed, stats, b"", stage, number, timeout_s)
     stage = _wait_for_directions(feed, stats, planner, number, timeout_s).stage
-    message = _weights(_WEIGHTS, weights)
+    message = _weights(_Request.weights, weights)
     if from_batch is not None:
-        message += control.number_field(_FROM_BATCH, from_batch)
+        message += control.number_field(_Request.from_batch, from_batch)
     return _ask(feed, stats, message, stage, number, timeout_s)
 
 
@@ -264,13 +256,13 @@ def _batches_of_epoch(
 
     Questions are numbered as in _wait_for_directions().
     """
-    request = control.bytes_field(_SEEK, seek + control.number_field(_SEEK_ONLY_LOOK, 1))
+    request = control.bytes_field(_Request.seek, seek + control.number_field(_Seek.only_look, 1))
     deadline = time.monotonic() + (_PLAN_S if timeout_s is None else timeout_s)
     pause_s = _PLAN_AGAIN_S
     for question in itertools.count(1):
         told = f"{number} plan {question}"
         _, answer = _answer_of(feed, stats, request, stage, told, timeout_s)
-        batches = answer.get(_EPOCH_BATCHES)
+        batches = answer.get(_Response.epoch_batches)
         if isinstance(batches, int):
             return batches
         if time.monotonic() > deadline:
@@ -310,13 +302,14 @@ def _answer_of(
         raise InvalidRequest(f"feed {feed.name}: its supervisor cannot be asked")
     told = "\n".join((stats.feed_id.hex(), stage or "", number, "")).encode() + request
     key = int.from_bytes(hashlib.sha256(told).digest()[:8], "little") | 1
-    message = control.bytes_field(_PLANNER, request)
+    message = control.bytes_field(messages.StageControlRequest.epoch_planner_request, request)
     patience_s = _ANSWER_S if timeout_s is None else timeout_s
     answers = control.stage_control(feed._socket_path, message, stage, patience_s, key)
     found = []
     for name, response in answers:
         for field, body in control.fields(response):
-            if field == _PLANNER and isinstance(body, bytes):
+            planner = field == messages.StageControlResponse.epoch_planner_response
+            if planner and isinstance(body, bytes):
                 found.append((name, dict(control.fields(body))))
     if not found:
         where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
@@ -332,7 +325,7 @@ def _answer_of(
             f"feed {feed.name} has several planners: name one with stage=: {names}"
         )
     name, answer = found[0]
-    error = answer.get(_ERROR)
+    error = answer.get(_Response.error)
     if isinstance(error, bytes) and error:
         raise FeedRefused(f"feed {feed.name}, stage {name}: {error.decode(errors='replace')}")
     return name, answer
@@ -345,21 +338,23 @@ def _planner_state(stage: str, answer: Mapping[int, int | bytes]) -> PlannerStat
 
     return PlannerState(
         stage=stage,
-        epoch=number(2),
-        batch=number(3),
-        batches=number(4),
-        generation=number(5),
-        world_size=number(6),
-        from_batch=number(7),
-        sentences_left=number(8),
+        epoch=number(_Response.epoch),
+        batch=number(_Response.batch),
+        batches=number(_Response.batches),
+        generation=number(_Response.generation),
+        world_size=number(_Response.world_size),
+        from_batch=number(_Response.from_batch),
+        sentences_left=number(_Response.sentences_left),
     )
 
 
 def _weights(field: int, weights: Mapping[str, float]) -> bytes:
     out = b""
     for key, weight in weights.items():
-        body = control.bytes_field(_WEIGHT_KEY, key.encode())
-        out += control.bytes_field(field, body + control.double_field(_WEIGHT, weight))
+        body = control.bytes_field(messages.SamplingWeight.key, key.encode())
+        out += control.bytes_field(
+            field, body + control.double_field(messages.SamplingWeight.weight, weight)
+        )
     return out
 
 

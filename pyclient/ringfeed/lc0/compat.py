@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core import control, native, programs
+from .._core import control, messages, native, programs
 from ..errors import (
     FeedDetached,
     FeedEnd,
@@ -63,12 +63,8 @@ _STATUS_INVALID = 3
 _raw_planes = False
 # Longest wait between two looks at the supervisor.
 _LOOK_S = 0.5
-# StageControlRequest, StageControlResponse and what lies in them.
-_POOL_REQUEST = _POOL_RESPONSE = 1
-_RESET_ANCHOR = 1
-_SET_ANCHOR = 2
-_ANCHOR = 1
-_SINCE_ANCHOR = 2
+_PoolRequest = messages.ShufflingChunkPoolControlRequest
+_PoolResponse = messages.ShufflingChunkPoolControlResponse
 # Periods of get_bucket_metrics() that are no powers of two.
 _NO_TIME = -128
 _ALL_TIME = 127
@@ -367,18 +363,19 @@ class DataLoader:
         found = [
             dict(control.fields(value))
             for number, value in control.fields(_serialized(request))
-            if number == _POOL_REQUEST and isinstance(value, bytes)
+            if number == messages.StageControlRequest.chunk_pool_request
+            and isinstance(value, bytes)
         ]
         if not found:
             return []
         asked = found[-1]
         # A reset takes the newest file's name, and there is none yet: the anchor stays.
-        anchor = asked.get(_SET_ANCHOR)
-        if not asked.get(_RESET_ANCHOR) and isinstance(anchor, bytes):
+        anchor = asked.get(_PoolRequest.set_chunk_anchor)
+        if not asked.get(_PoolRequest.reset_chunk_anchor) and isinstance(anchor, bytes):
             self._anchor = anchor.decode()
-        answer = control.bytes_field(_ANCHOR, (self._anchor or "").encode())
-        answer += control.number_field(_SINCE_ANCHOR, 0)
-        response = control.bytes_field(_POOL_RESPONSE, answer)
+        answer = control.bytes_field(_PoolResponse.chunk_anchor, (self._anchor or "").encode())
+        answer += control.number_field(_PoolResponse.chunks_since_anchor, 0)
+        response = control.bytes_field(messages.StageControlResponse.chunk_pool_response, answer)
         made = (
             control._response_to(request, response) if hasattr(request, "DESCRIPTOR") else response
         )
