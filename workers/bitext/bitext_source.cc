@@ -247,6 +247,14 @@ StageType bitext_source_type() {
   StageType type;
   type.kind = "bitext_source";
   type.outputs = {{"output", "bitext"}};
+  type.counters = {
+      {"directions", "Directions put out, one for each direction and shard."},
+      {"sentences", "Sentences of all shards; folds as often as they count."},
+      {"directions_missing", "Directions without files."},
+      {"skipped_unreadable", "Directions in a shard that could not be opened or read."},
+      {"skipped_damaged", "Directions in a shard whose files are no token files, or are damaged."},
+      {"skipped_unequal", "Directions in a shard with source and target of different length."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     return bitext_problems(config.bitext_source());
   };

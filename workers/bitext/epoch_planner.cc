@@ -1080,11 +1080,36 @@ void EpochPlanner::control(Step& step, const StageControlRequest& request,
 
 // ---- the kind of stage
 
+namespace {
+
+std::vector<CounterSpec> planner_counters() {
+  return {
+      {"epochs", "Epochs handed out to their end."},
+      {"batches", "Plans of batches put out, without stand-ins."},
+      {"stand_ins", "Stand-ins put out where a rank has no batch."},
+      {"plans", "Epochs planned."},
+      {"sentences", "Sentences planned, in every epoch anew."},
+      {"sentences_kept", "Planned sentences that are within the limits."},
+      {"skipped_too_long", "Planned sentences that are beyond the limits."},
+      {"skipped_empty", "Planned sentences left out: neither side has a token."},
+      {"batches_dropped", "Batches that were planned and not put out."},
+      {"sentences_dropped", "Sentences of the batches that were not put out."},
+      {"sentences_repeated", "Sentences that were drawn again within an epoch."},
+      {"epoch", "The epoch at hand, from 1.", kGauge},
+      {"epoch_batches", "Batches of the epoch at hand.", kGauge},
+      {"epoch_batch", "Batches of the epoch at hand that were put out.", kGauge},
+      {"plan_percent", "How much of the next plan is made, in percent.", kGauge},
+  };
+}
+
+}  // namespace
+
 StageType epoch_planner_type() {
   StageType type;
   type.kind = "epoch_planner";
   type.inputs = {{"input", "bitext"}};
   type.outputs = {{"output", "batch_plans"}};
+  type.counters = planner_counters();
   type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
     const EpochPlannerConfig& own = config.epoch_planner();
     std::vector<Problem> problems;

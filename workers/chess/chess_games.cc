@@ -325,6 +325,23 @@ StageType chess_games_type() {
   type.inputs = {{"input", "rows"}};
   type.outputs = {{"output", "sequences"}};
   type.more_ports = exact_ports;
+  type.counters = {
+      {"rows", "Rows read."},
+      {"rows_without_game", "Rows that belong to no game."},
+      {"games", "Games gathered from their rows."},
+      {"games_cut", "Games of which damage took rows."},
+      {"sequences", "Sequences made."},
+      {.name = "sequences_held",
+       .help = "Sequences in the shuffle pool.",
+       .kind = kGauge,
+       .capacity = {.setting = "pool_size"}},
+      {"skipped_fen", "Games with a position that cannot be read."},
+      {"skipped_played_move", "Games with a played move that cannot be read."},
+      {"skipped_best_move", "Games with a best move that cannot be read."},
+      {"skipped_too_large", "Games that do not fit a record."},
+      {"files_given_up", "Files whose rest was not used after a fault; with EXACT."},
+      {"rows_damaged", "Rows whose record contradicts itself."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
     return sample_problems(config, config.chess_games(), feed);
   };

@@ -295,6 +295,28 @@ StageType chess_variations_type() {
   type.inputs = {{"input", "rows"}};
   type.outputs = {{"output", "sequences"}};
   type.more_ports = exact_ports;
+  type.counters = {
+      {"rows", "Rows read."},
+      {"rows_without_variations", "Rows that have no variations."},
+      {"sequences", "Sequences made."},
+      {.name = "sequences_held",
+       .help = "Sequences in the shuffle pool.",
+       .kind = kGauge,
+       .capacity = {.setting = "pool_size"}},
+      {"tried_again", "Rows that fitted with fewer or shorter lines only."},
+      {"skipped_json", "Rows whose variations are no JSON that can be read."},
+      {"skipped_fen", "Rows with a position that cannot be read."},
+      {"skipped_visits", "Rows with visits that cannot be used."},
+      {"skipped_root_move", "Rows with a root move that cannot be read."},
+      {"skipped_wdl", "Rows with shares of win, draw and loss that cannot be used."},
+      {"skipped_no_move", "Rows with a variation that has no move."},
+      {"skipped_no_final_move", "Rows without a final move."},
+      {"skipped_too_long", "Rows whose sequence is too long, however few lines it has."},
+      {"skipped_too_large", "Rows that do not fit a record."},
+      {"files_given_up", "Files whose rest was not used after a fault; with EXACT."},
+      {"rows_damaged", "Rows whose record contradicts itself."},
+      {"skipped_nodes", "Rows with a number of nodes that cannot be used."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
     return sample_problems(config, config.chess_variations(), feed);
   };

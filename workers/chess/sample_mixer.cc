@@ -249,6 +249,12 @@ StageType sample_mixer_type() {
   type.kind = "sample_mixer";
   type.inputs = {{"input", "sequences"}, {"variations", "sequences"}};
   type.outputs = {{"output", "sequences"}};
+  type.counters = {
+      {"games", "Sequences of games put out."},
+      {"variations", "Sequences of variations put out."},
+      {"variation_epochs", "Epochs of the variations that came to their end."},
+      {"games_instead", "Games put out where a variation was drawn and there was none."},
+  };
   type.more_ports = [](const StageConfig& config, const DataLoaderConfig&, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {
     if (config.sample_mixer().order() != EXACT) return;

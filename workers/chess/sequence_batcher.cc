@@ -200,6 +200,14 @@ StageType sequence_batcher_type() {
   type.kind = "sequence_batcher";
   type.inputs = {{"input", "sequences"}};
   type.outputs = {{"output", "batches"}};
+  type.counters = {
+      {"rows", "Rows written to batches."},
+      {"batches", "Batches published."},
+      {"rows_dropped", "Rows of the last batch, which drop_remainder left out."},
+      {"tokens", "Tokens written to batches, without padding."},
+      {"sequences_skipped", "Sequences that do not fit the batch."},
+      {"sequences_elsewhere", "Sequences that are for other ranks."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
     const SequenceBatcherConfig& own = config.sequence_batcher();
     const SequenceBatcher::Arrays arrays(config, feed);

@@ -417,6 +417,12 @@ StageType file_path_provider_type() {
   StageType type;
   type.kind = "file_path_provider";
   type.outputs = {{"output", "files"}};
+  type.counters = {
+      {"files_found", "Files found."},
+      {"directories_unreadable", "Directories that could not be read."},
+      {"files_still_open", "Files left out of a finite run: they were still being written."},
+      {"files_unreadable", "Names of files that could not be looked at."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     std::vector<Problem> problems;
     if (config.file_path_provider().directory().empty()) {

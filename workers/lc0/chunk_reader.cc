@@ -18,6 +18,29 @@ OutputSpec chunk_tasks_output() {
           .units = UnitRule::kRecord};
 }
 
+std::vector<CounterSpec> chunk_reader_counters() {
+  return {
+      {"chunks_read", "Chunks read from files."},
+      {"bytes_read", "Bytes read from files."},
+      {"bytes_inflated", "Bytes of chunks after decompression."},
+      {"store_hits", "Uses of chunks that the store had."},
+      {"store_misses", "Uses of chunks that the store did not have."},
+      {"store_evicted", "Games that left the store to make room."},
+      {"store_refused", "Games for which the store had no room."},
+      {.name = "store_bytes",
+       .help = "Bytes of the games in the store.",
+       .kind = kGauge,
+       .capacity = {.setting = "store_bytes", .shown_as = "store_capacity_bytes"}},
+      {"store_games", "Games in the store.", kGauge},
+      {"skipped_vanished", "Chunks whose file is gone."},
+      {"skipped_unreadable", "Chunks whose file could not be opened or read."},
+      {"skipped_damaged", "Chunks that could not be decompressed."},
+      {"skipped_empty", "Chunks without a record."},
+      {"skipped_record", "Chunks with a record that cannot be used."},
+      {"skipped_too_large", "Chunks that do not fit a record of the output."},
+  };
+}
+
 ChunkReader::ChunkReader(const StageContext& context)
     : context_(context),
       in_(context.input("tasks")),

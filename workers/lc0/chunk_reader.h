@@ -39,6 +39,9 @@ template <typename Config>
                                          const std::string& stage, std::uint64_t store_bytes,
                                          const std::string& store_directory);
 
+// What its lanes and those of chunk_weigher.h count.
+[[nodiscard]] std::vector<CounterSpec> chunk_reader_counters();
+
 class ChunkReader final : public Stage {
  public:
   explicit ChunkReader(const StageContext& context);

@@ -104,6 +104,16 @@ StageType chunk_rescorer_type() {
   type.kind = "chunk_rescorer";
   type.inputs = {{"input", "chunks"}};
   type.outputs = {{"output", "chunks"}};
+  type.counters = {
+      {"chunks", "Chunks put out."},
+      {"frames", "Frames of the chunks put out."},
+      {"plies_left_filled", "Frames that got the number of plies left."},
+      {"chunks_deblundered", "Chunks of which a blunder changed targets."},
+      {"blunders", "Moves taken for blunders."},
+      {"policies_kept", "Frames that kept their policy: nothing would have been left of it."},
+      {"chunks_damaged", "Chunks whose record contradicts itself."},
+      {"skipped_too_large", "Chunks that do not fit a record of the output."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     const ChunkRescorerConfig& own = config.chunk_rescorer();
     std::vector<Problem> problems;

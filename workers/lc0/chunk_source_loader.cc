@@ -214,6 +214,21 @@ StageType chunk_source_loader_type() {
   type.kind = "chunk_source_loader";
   type.inputs = {{"input", "files"}};
   type.outputs = {{"output", "sources"}};
+  type.counters = {
+      {.name = "skipped_files",
+       .help = "Files that gave no chunk, for whatever reason.",
+       .sum_of = {"skipped_extension", "skipped_vanished", "skipped_unreadable", "skipped_empty",
+                  "skipped_no_chunks"}},
+      {"skipped_extension", "Files with another extension than those of chunks."},
+      {"skipped_vanished", "Files that were gone before they were read."},
+      {"skipped_unreadable", "Files that could not be opened or read."},
+      {"skipped_empty", "Files without a byte."},
+      {"skipped_no_chunks", "Tar files without a chunk."},
+      {"sources", "Sources put out; a large file is several."},
+      {"chunks", "Chunks in the sources put out."},
+      {"index_cache_hits", "Files whose index was known from an earlier run."},
+      {"tar_problems", "Damaged places in tar files."},
+  };
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     const ChunkSourceLoaderConfig& own = config.chunk_source_loader();
     NodeSpec node;

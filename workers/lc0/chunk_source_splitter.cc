@@ -112,6 +112,13 @@ StageType chunk_source_splitter_type() {
   StageType type;
   type.kind = "chunk_source_splitter";
   type.inputs = {{"input", "sources"}};
+  type.more_counters = [](const StageConfig& config, std::vector<CounterSpec>& counters) {
+    for (const auto& output : config.chunk_source_splitter().outputs()) {
+      counters.push_back({.name = "chunks_" + output.name(),
+                          .help = fmt::format("Chunks given to the output {}.", output.name()),
+                          .listed = true});
+    }
+  };
   type.more_ports = [](const StageConfig& config, const DataLoaderConfig&, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {
     for (const auto& output : config.chunk_source_splitter().outputs()) {

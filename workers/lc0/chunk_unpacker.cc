@@ -99,6 +99,10 @@ StageType chunk_unpacker_type() {
   type.kind = "chunk_unpacker";
   type.inputs = {{"input", "chunks"}};
   type.outputs = {{"output", "frames"}};
+  type.counters = {
+      {"frames", "Frames put out."},
+      {"chunks_damaged", "Chunks whose record contradicts itself."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     const ChunkUnpackerConfig& own = config.chunk_unpacker();
     std::vector<Problem> problems;

@@ -84,6 +84,17 @@ StageType chunk_validator_type() {
   type.kind = "chunk_validator";
   type.inputs = {{"input", "chunks"}};
   type.outputs = {{"output", "chunks"}};
+  type.counters = {
+      {"chunks", "Chunks that passed."},
+      {"frames", "Frames of the chunks that passed."},
+      {"chunks_damaged", "Chunks whose record contradicts itself."},
+      {"skipped_too_large", "Chunks that do not fit a record of the output."},
+  };
+  for (std::size_t flaw = 1; flaw < formats::kFlaws; ++flaw) {
+    const char* const name = formats::flaw_name(static_cast<Flaw>(flaw));
+    type.counters.push_back(
+        {fmt::format("rejected_{}", name), fmt::format("Chunks refused by the check {}.", name)});
+  }
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     return std::vector<NodeSpec>{whole_chunk_node<ChunkValidator>(config.chunk_validator())};
   };

@@ -979,11 +979,59 @@ StepStatus ChunkWindow::step(Step& step) noexcept {
   return step.load(state_.scanned) != 0 ? begin_drawing(step) : StepStatus::kEnd;
 }
 
+namespace {
+
+std::vector<CounterSpec> pool_counters() {
+  std::vector<CounterSpec> counters = {
+      {"sources_kept", "Sources of which chunks are kept.", kGauge, "chunk_sources"},
+      {"gives_nothing", "1: a whole pass refused every chunk, and none has been accepted since.",
+       kGauge},
+      {"chunks_in_window",
+       "Chunks in the window.",
+       kGauge,
+       "chunks_current",
+       {.setting = "chunk_pool_size", .shown_as = "chunks_capacity"}},
+      {"chunks_kept", "Chunks of the sources that are kept, in the window or not.", kGauge},
+      {"chunks_total", "Chunks that were ever in the window.", kGauge},
+      {"chunks_since_anchor", "Chunks that are newer than the anchor.", kGauge},
+      {"chunks_dropped", "Chunks that could not be read.", kCounter, "dropped"},
+      {"draws", "Draws that were accepted."},
+      {"hanse_rejected", "Draws that were refused by the length of the chunk."},
+      {"reshuffles", "Passes over the window that were begun anew."},
+      {"chunks_outside_window", "Chunks that left the window or were never in it."},
+      {"positions_in_window", "Positions of the chunks in the window.", kGauge,
+       "positions_current"},
+      {"bytes_in_window", "Bytes of the chunks in the window.", kGauge, "bytes_current"},
+  };
+  const std::vector<CounterSpec> of_readers = chunk_reader_counters();
+  counters.insert(counters.end(), of_readers.begin(), of_readers.end());
+  const std::initializer_list<CounterSpec> of_weights = {
+      {"weighted_rejected", "Draws that were refused by the weight of the chunk."},
+      {"chunks_weighed", "Chunks that were read for their weight."},
+      {"weights_known", "Draws whose weight needed no read."},
+      {"chunk_weights", "Draws that were decided on by weight."},
+      {"chunk_weight_sum_millionths",
+       "Sum of the weights that draws were decided on, in millionths."},
+      {"chunk_weight_min_millionths", "The smallest of these weights, in millionths.", kGauge},
+      {"chunk_weight_max_millionths", "The largest of these weights, in millionths.", kGauge},
+      {"chunk_weight_latest_millionths", "The latest of these weights, in millionths.", kGauge},
+  };
+  counters.insert(counters.end(), of_weights);
+  return counters;
+}
+
+}  // namespace
+
 StageType shuffling_chunk_pool_type() {
   StageType type;
   type.kind = "shuffling_chunk_pool";
   type.inputs = {{"input", "sources"}};
   type.outputs = {{"output", "chunks"}};
+  type.counters = pool_counters();
+  type.texts = {{.name = "anchor",
+                 .help = "The sort key that chunks_since_anchor counts from.",
+                 .setting = "chunk_anchor",
+                 .answer = "chunk_pool_response.chunk_anchor"}};
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     const ShufflingChunkPoolConfig& own = config.shuffling_chunk_pool();
     std::vector<Problem> problems;
@@ -1033,6 +1081,7 @@ StageType shuffling_chunk_pool_type() {
     }
     window.state_version = 4;
     window.weight = 0.02;
+    window.redraws = true;
     // One: a second call could write a bank that the first one has just left and a dead lane would
     // still need.
     window.steps_per_commit = 1;

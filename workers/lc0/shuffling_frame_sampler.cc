@@ -125,6 +125,13 @@ StageType shuffling_frame_sampler_type() {
   type.kind = "shuffling_frame_sampler";
   type.inputs = {{"input", "frames"}};
   type.outputs = {{"output", "frames"}};
+  type.counters = {
+      {.name = "frames_held",
+       .help = "Frames in the reservoirs.",
+       .kind = kGauge,
+       .capacity = {.setting = "reservoir_size_per_thread", .each_lane = true}},
+      {"frames_skipped", "Frames of another size than the reservoir's places."},
+  };
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     const ShufflingFrameSamplerConfig& own = config.shuffling_frame_sampler();
     NodeSpec node;

@@ -82,6 +82,17 @@ StageType simple_chunk_extractor_type() {
   type.kind = "simple_chunk_extractor";
   type.inputs = {{"input", "sources"}};
   type.outputs = {{"output", "chunks"}};
+  type.counters = {
+      {"chunks_processed", "Chunks handed to the lanes that read."},
+      {"chunks_dropped", "Chunks that could not be read."},
+      {"sources_processed", "Sources gone through to their end."},
+  };
+  for (CounterSpec& counter : chunk_reader_counters()) {
+    // There is no store here: what would count its use says nothing.
+    counter.listed = counter.name.starts_with("store_");
+    counter.capacity = {};
+    type.counters.push_back(std::move(counter));
+  }
   type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
     const SimpleChunkExtractorConfig& own = config.simple_chunk_extractor();
     NodeSpec extract;

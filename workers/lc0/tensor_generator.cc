@@ -143,6 +143,12 @@ StageType tensor_generator_type() {
   type.kind = "tensor_generator";
   type.inputs = {{"input", "frames"}};
   type.outputs = {{"output", "batches"}};
+  type.counters = {
+      {"rows", "Rows written to batches."},
+      {"batches", "Batches published."},
+      {"rows_dropped", "Rows of the last batch, which drop_remainder left out."},
+      {"frames_skipped", "Frames of which no row could be made."},
+  };
   type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
     // Lanes take batch_size units in turn. Only where a unit is one row, and so a lane's turn one
     // batch, do they come round in the order in which batches are numbered.

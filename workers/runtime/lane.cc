@@ -103,7 +103,23 @@ void LaneRuntime::describe(StageContext& context) {
   context.note = [this](std::string_view text) { note(text); };
 }
 
+const std::vector<CounterSpec>& LaneRuntime::own_counters() {
+  static const std::vector<CounterSpec> counters{
+      {.name = "dead_letters",
+       .help = "Records that were set aside because workers died on them.",
+       .listed = true},
+      {.name = "growths_refused",
+       .help = "Times that the lane's memory could not grow.",
+       .listed = true}};
+  return counters;
+}
+
 Counter LaneRuntime::counter(std::string_view name) noexcept {
+  // What is not declared would have no help, no kind and no place in metrics.
+  if (std::ranges::find(parts_.counters, name) == parts_.counters.end()) {
+    detail::check_failed("the counter is declared in StageType::counters", __FILE__, __LINE__,
+                         std::string(name));
+  }
   RF_CHECK(counters_ < shm::kNamedCounters && name.size() < sizeof(shm::NamedCounter::name),
            counters_, name.size());
   shm::NamedCounter& place = parts_.page->counters.named[counters_];

@@ -60,6 +60,7 @@ struct LaneParts {
   std::vector<std::string> input_names;
   std::vector<OutputPort> outputs;
   std::vector<std::string> output_names;
+  std::vector<std::string> counters;        // names that the stage may ask for
   std::unique_ptr<shm::FeedProducer> feed;  // only if an output is the feed
   std::uint64_t random_key = 0;
   std::uint32_t steps_per_commit = 1;
@@ -90,6 +91,8 @@ struct LaneMessage {
 class LaneRuntime {
  public:
   explicit LaneRuntime(LaneParts parts);
+  // Counters that a lane of any stage may have beside those of its stage.
+  [[nodiscard]] static const std::vector<CounterSpec>& own_counters();
 
   // Carries out what the last incarnation committed, takes up its cursors, and tells the
   // neighbours. Before the stage is made: its constructor reads committed state.

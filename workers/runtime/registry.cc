@@ -8,6 +8,7 @@
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/arena.h"
+#include "workers/runtime/lane.h"
 
 namespace ringfeed {
 
@@ -34,6 +35,67 @@ std::string stage_kind(const StageConfig& config) {
   }
   return kind;
 }
+
+std::vector<CounterSpec> counters_of(const StageType& type, const StageConfig& config) {
+  std::vector<CounterSpec> counters = type.counters;
+  if (type.more_counters) type.more_counters(config, counters);
+  return counters;
+}
+
+std::vector<std::string> counter_names(const StageType& type, const StageConfig& config) {
+  std::vector<std::string> names;
+  for (const CounterSpec& counter : counters_of(type, config)) {
+    if (counter.sum_of.empty()) names.push_back(counter.name);
+  }
+  return names;
+}
+
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+// A field of the stage's own configuration.
+const FieldDescriptor* setting_of(const Message& own, const std::string& name,
+                                  FieldDescriptor::CppType type) {
+  const FieldDescriptor* const field = own.GetDescriptor()->FindFieldByName(name);
+  RF_CHECK(field != nullptr && field->cpp_type() == type && !field->is_repeated());
+  return field;
+}
+
+void plan_counters(const StageType& type, const StageConfig& config, StagePlan& out) {
+  const Message& own = config.GetReflection()->GetMessage(
+      config, config.GetDescriptor()->FindFieldByName(type.kind));
+  const auto add = [&](const CounterSpec& counter) {
+    CounterPlan& to = *out.add_counters();
+    to.set_name(counter.name);
+    to.set_help(counter.help);
+    if (counter.kind == kGauge) to.set_gauge(true);
+    if (!counter.shown_as.empty()) to.set_shown_as(counter.shown_as);
+    for (const std::string& part : counter.sum_of) to.add_sum_of(part);
+    if (counter.listed) to.set_listed(true);
+    const CounterCapacity& capacity = counter.capacity;
+    if (capacity.setting.empty()) return;
+    const FieldDescriptor* const field =
+        setting_of(own, capacity.setting, FieldDescriptor::CPPTYPE_UINT64);
+    if (!own.GetReflection()->HasField(own, field) && !field->has_default_value()) return;
+    to.set_capacity(own.GetReflection()->GetUInt64(own, field));
+    to.set_capacity_shown_as(capacity.shown_as.empty() ? capacity.setting : capacity.shown_as);
+    if (capacity.each_lane) to.set_capacity_each_lane(true);
+  };
+  for (const CounterSpec& counter : counters_of(type, config)) add(counter);
+  for (const CounterSpec& counter : LaneRuntime::own_counters()) add(counter);
+  for (const MetricText& text : type.texts) {
+    TextPlan& to = *out.add_texts();
+    to.set_name(text.name);
+    to.set_help(text.help);
+    to.set_answer(text.answer);
+    to.set_configured(own.GetReflection()->GetString(
+        own, setting_of(own, text.setting, FieldDescriptor::CPPTYPE_STRING)));
+  }
+}
+
+}  // namespace
 
 PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry) {
   PipelinePlan plan;
@@ -87,6 +149,7 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
       to.set_arena_bytes_max(node.state_bytes_max);
       to.set_state_version(node.state_version);
       to.set_weight(node.weight);
+      if (node.redraws) to.set_redraws(true);
       to.set_private_bytes(node.private_bytes);
       if (!node.program.empty()) to.set_program(node.program);
       if (!node.create) to.set_cannot_run(true);
@@ -106,6 +169,7 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
         port.set_overflow(static_cast<OverflowBehavior>(output.overflow));
       }
     }
+    plan_counters(*type, stage, out);
     if (type->batch) type->batch(stage, config, *out.mutable_batch());
   }
   return plan;

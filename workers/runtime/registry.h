@@ -25,6 +25,11 @@ class Registry {
 // or more than one.
 std::string stage_kind(const StageConfig& config);
 
+// The counters that a stage may have, those of the runtime not among them.
+std::vector<CounterSpec> counters_of(const StageType& type, const StageConfig& config);
+// The names that its lanes may ask for.
+std::vector<std::string> counter_names(const StageType& type, const StageConfig& config);
+
 // What each stage of the configuration needs, and what is wrong with its own settings. A stage that
 // has problems and nodes runs all the same: its problems are warnings.
 PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry);

@@ -420,6 +420,8 @@ void Worker::make_lane(const LaneSetup& lane) {
     // instead.
     parts.random_key = mix(parts.random_key, mix(mix(lane.node()), lane.number()));
   }
+  // find_node() has found the kind.
+  parts.counters = counter_names(*registry_.find(stage_kind(stage)), stage);
   parts.steps_per_commit = node.steps_per_commit;
   parts.entries_per_step = node.entries_per_step;
   parts.pid = static_cast<std::uint32_t>(::getpid());

@@ -76,6 +76,7 @@ struct LaneRig::Node {
   std::string name;
   std::uint32_t number = 0;
   NodeSpec spec;
+  std::vector<std::string> counters;  // names that its stage may ask for
   StageConfig config;
   std::string stage;              // whose part it is
   std::vector<std::string> from;  // by input: "node.port"
@@ -224,12 +225,13 @@ void LaneRig::add_sink(const std::string& name, const std::string& from, std::ui
   nodes_.back()->sink = std::move(state);
 }
 
-void LaneRig::add_node(const std::string& name, NodeSpec spec) {
+void LaneRig::add_node(const std::string& name, NodeSpec spec, std::vector<std::string> counters) {
   auto made = std::make_unique<Node>();
   made->name = name;
   made->stage = name;
   made->config.set_name(name);
   for (const InputSpec& input : spec.inputs) made->from.push_back(with_port(input.from));
+  made->counters = std::move(counters);
   made->spec = std::move(spec);
   nodes_.push_back(std::move(made));
 }
@@ -261,6 +263,7 @@ void LaneRig::add_stage(const std::string& stage_text) {
     made->name = config.name() + (spec.name.empty() ? "" : "." + spec.name);
     made->stage = config.name();
     made->config = config;
+    made->counters = counter_names(*type, config);
     for (const InputSpec& input : spec.inputs) {
       // Inside a stage ".port" is a port of its unnamed node, "node.port" one of another.
       made->from.push_back(back.contains(input.port)   ? with_port(back[input.port])
@@ -560,6 +563,7 @@ LaneParts LaneRig::make_parts(Lane& lane) {
     dead_letters_.emplace_back(reinterpret_cast<const char*>(letter.record.bytes.data()),
                                letter.record.bytes.size());
   };
+  parts.counters = lane.node->counters;
   parts.steps_per_commit = spec.steps_per_commit;
   parts.entries_per_step = spec.entries_per_step;
   parts.pid = static_cast<std::uint32_t>(::getpid());

@@ -102,8 +102,9 @@ class LaneRig {
   // A StageConfig in text format; its inputs are wired as it says. Throws Error for a kind that is
   // unknown or a setting that the stage refuses.
   void add_stage(const std::string& stage_text);
-  // A node of the test's own making; its inputs' `from` are "node.port".
-  void add_node(const std::string& name, NodeSpec spec);
+  // A node of the test's own making; its inputs' `from` are "node.port". `counters`: names that it
+  // may ask for.
+  void add_node(const std::string& name, NodeSpec spec, std::vector<std::string> counters = {});
   void build();
 
   // ---- feeding

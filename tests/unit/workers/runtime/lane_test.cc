@@ -28,7 +28,7 @@ using ::testing::SizeIs;
 struct OneStage {
   OneStage(const NodeOptions& options, StepMaker maker) {
     if (!options.from.empty()) rig.add_source("in");
-    rig.add_node("stage", function_node(options, std::move(maker)));
+    rig.add_node("stage", function_node(options, std::move(maker)), options.counters);
     rig.add_sink("out", "stage");
     rig.build();
     stage = rig.lanes_of("stage").front();
@@ -46,7 +46,7 @@ TEST_P(StepRefused, LeavesNoTrace) {
   bool refuse = true;
   std::vector<std::uint64_t> draws;
   std::vector<std::uint64_t> words;
-  OneStage one({.state_bytes = 64}, [&](const StageContext& context) {
+  OneStage one({.state_bytes = 64, .counters = {"calls"}}, [&](const StageContext& context) {
     const Counter counter = context.counter("calls");
     return [&, counter, in = context.input("input"), out = context.output("output")](Step& step) {
       const std::optional<Record> record = step.peek(in);
@@ -510,7 +510,7 @@ TEST(LaneIdle, IsCalledAgainAfterItsPoll) {
 // ---- counters and notes
 
 TEST(LaneCounters, CountExactlyWhatHappenedAndSurvive) {
-  OneStage one({}, [](const StageContext& context) {
+  OneStage one({.counters = {"records", "last_bytes"}}, [](const StageContext& context) {
     const Counter records = context.counter("records");
     const Counter last = context.counter("last_bytes");
     return [=, in = context.input("input"), out = context.output("output")](Step& step) {
@@ -530,6 +530,15 @@ TEST(LaneCounters, CountExactlyWhatHappenedAndSurvive) {
   EXPECT_EQ(one.rig.counter("stage", "records"), 10U);
   EXPECT_EQ(one.rig.counter("stage", "last_bytes"), 5U);
   EXPECT_EQ(one.rig.page(one.stage).incarnation.load(), 6U);
+}
+
+TEST(LaneCountersDeathTest, OneThatIsNotDeclaredEndsTheProcess) {
+  EXPECT_DEATH(OneStage({.counters = {"records"}},
+                        [](const StageContext& context) {
+                          (void)context.counter("recods");
+                          return forward(context);
+                        }),
+               "the counter is declared in StageType::counters.*recods");
 }
 
 TEST(LaneNotes, AreCutToTheirRoomAndHaveAnEvenVersionAtRest) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "proto/config.pb.h"
 #include "ringfeed/worker/stage.h"
@@ -37,6 +38,7 @@ struct NodeOptions {
   std::uint32_t steps_per_commit = 16;
   std::uint64_t state_bytes = 0;
   std::uint64_t state_bytes_max = 0;
+  std::vector<std::string> counters = {};  // names that the stage may ask for
 };
 
 // A node with the ports "input" and "output".

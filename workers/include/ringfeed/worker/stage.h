@@ -43,6 +43,7 @@
 
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/ring.h"
+#include "ringfeed/worker/counters.h"
 
 namespace ringfeed {
 
@@ -236,9 +237,10 @@ struct StageContext {
   std::uint64_t state_bytes = 0;
   std::function<InPort(std::string_view)> input = {};  // ports by name
   std::function<OutPort(std::string_view)> output = {};
-  // Registers a named counter of the lane (at most 40 bytes). A stage that has input and gives
-  // nothing of it, by its own rules, sets one named gives_nothing to 1 and says why in its note:
-  // `ringfeed why` then gives that as the reason.
+  // A counter of the lane, by the name under which the kind of stage declares it
+  // (StageType::counters). A stage that has input and gives nothing of it, by its own rules, sets
+  // one named gives_nothing to 1 and says why in its note: `ringfeed why` then gives that as the
+  // reason.
   std::function<Counter(std::string_view)> counter = {};
   std::function<void(std::string_view)> note =
       {};  // what a person should know now; shown by `ringfeed status`
@@ -289,8 +291,11 @@ struct NodeSpec {
   std::uint32_t state_version = 1;
   std::vector<InputSpec> inputs;
   std::vector<OutputSpec> outputs;
-  std::uint64_t private_bytes = 0;      // memory that the process takes beside the feed's, at most
-  double weight = 1;                    // CPU time per record of the feed, relative to other stages
+  std::uint64_t private_bytes = 0;  // memory that the process takes beside the feed's, at most
+  double weight = 1;                // CPU time per record of the feed, relative to other stages
+  // Puts out what it holds again and again: its output does not wait for its input, once it is
+  // full.
+  bool redraws = false;
   std::uint32_t steps_per_commit = 16;  // calls of step() that may share one commit
   std::uint32_t entries_per_step = 32;  // words that one call may store, at most
   // Beside ringfeed-worker, what runs the node, with the whole stage group it is in; "": that does.
@@ -325,6 +330,11 @@ struct StageType {
                      std::vector<PortSpec>& outputs)>
       more_ports;
   std::function<std::vector<NodeSpec>(const StageConfig&, const DataLoaderConfig&)> nodes;
+  // All counters that a lane of it may ask for, in the order in which they are shown.
+  std::vector<CounterSpec> counters;
+  // Adds those that follow from the configuration; may be empty.
+  std::function<void(const StageConfig&, std::vector<CounterSpec>&)> more_counters;
+  std::vector<MetricText> texts;  // shown beside them
   std::function<std::vector<Problem>(const StageConfig&, const DataLoaderConfig&)>
       problems;  // may be empty
   std::function<void(const StageConfig&, const DataLoaderConfig&, BatchSchema&)>
