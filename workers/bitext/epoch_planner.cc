@@ -1204,8 +1204,7 @@ StageType epoch_planner_type() {
     node.outputs = {
         output_spec(own, "batch_plans", plan_queue_bytes(config, feed), UnitRule::kRecord)};
     node.weight = 0.1;
-    // Memory that one step gives up may be written by the next one.
-    node.steps_per_commit = 1;
+    node.steps_per_commit = 1;  // memory that one step gives up may be written by the next one
     node.entries_per_step = 64;
     node.create = [](const StageContext& context) {
       return std::make_unique<EpochPlanner>(context);

@@ -420,7 +420,6 @@ void Worker::make_lane(const LaneSetup& lane) {
     // instead.
     parts.random_key = mix(parts.random_key, mix(mix(lane.node()), lane.number()));
   }
-  // find_node() has found the kind.
   parts.counters = counter_names(*registry_.find(stage_kind(stage)), stage);
   parts.steps_per_commit = node.steps_per_commit;
   parts.entries_per_step = node.entries_per_step;
@@ -452,7 +451,6 @@ void Worker::make_lane(const LaneSetup& lane) {
                     in_quotes(path.error().message()));
     }
   };
-
   parts.warn = [](std::string_view text) { spdlog::warn("{}", text); };
 
   shm::LanePage* const lane_page = parts.page;
