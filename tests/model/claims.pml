@@ -6,7 +6,7 @@
  *   shm/include/ringfeed/shm/claim.h         claim_take(), claim_finish(), claim_recover(), claim_close()
  *   shm/src/feed_producer.cc                 FeedProducer::open(), publish(), attend_groups(),
  *                                            finished_by_all(), respects(), find_slot()
- *   pyclient/src/next.cc                     look(), took(), check_member(), rf_release()
+ *   pyclient/src/take.cc, membership.cc      look_at(), look(), took(), check_member(), rf_release()
  *   supervisor/control/consumer_groups.cc    ConsumerGroups::make(), try_admit(), clear_words(), leave(),
  *                                            advance()
  *   workers/runtime/lane.cc                  LaneRuntime::attach() (of a lane with a feed)

@@ -5,7 +5,7 @@
  * Models
  *   workers/runtime/lane.cc                  LaneRuntime::sleep(), run(), attach()
  *   shm/src/feed_producer.cc                 FeedProducer::attend_groups(), open(), has_room(), announce()
- *   pyclient/src/next.cc                     rf_next(), rf_release()
+ *   pyclient/src/wait.cc, take.cc            rf_next(), rf_release()
  *   supervisor/control/consumer_groups.cc    ConsumerGroups::set_state(), leave()
  *
  * One producing lane with one slot publishes BATCHES batches. Group A (policy block) has two trainers.

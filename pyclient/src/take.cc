@@ -2,21 +2,16 @@
 //
 // A look goes over the claim words from the lowest batch that is not finished: given-back batches
 // lie before new ones, so they are found first, and no private position can be wrong. At most
-// D words are looked at, for only D batches can be unfinished. Modelled in tests/model/claims.pml;
-// the waiting in tests/model/wakeup_feed.pml.
+// D words are looked at, for only D batches can be unfinished. Modelled in tests/model/claims.pml.
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "client.h"
 #include "feed_access.h"
+#include "look.h"
 #include "ringfeed/shm/crc32c.h"
 #include "ringfeed/shm/failpoint.h"
 
@@ -26,27 +21,7 @@ namespace {
 using shm::Claim;
 using shm::ClaimState;
 using shm::FeedPhase;
-using shm::GroupState;
 using shm::MemberState;
-
-// So long nobody may live before waiting is given up: a supervisor may be on its way.
-constexpr uint64_t kAbandonedNs = 5'000'000'000;
-
-enum class Found {
-  kBatch,    // claimed
-  kNothing,  // not yet: sleep on the feed's bell
-  kAgain,    // the hint was behind: look again at once
-  kJoining,  // the group is being admitted; no bell tells its end
-  kEnd,      // nothing will come
-  kError,    // status and sentence are set
-};
-
-struct Look {
-  Found found = Found::kNothing;
-  rf_status status = RF_OK;
-};
-
-Look error(rf_status status) { return {Found::kError, status}; }
 
 // The producing lanes as one moment saw them.
 struct Lanes {
@@ -262,72 +237,130 @@ Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
   return {Found::kBatch, RF_OK};
 }
 
-// Is this process still a member of the group that it joined?
-Look check_member(const rf_feed* feed) {
-  // acquire, pairs with rf_leave.
-  if (feed->left.load(std::memory_order_acquire) != 0) return error(detached(feed));
+// What one look goes by, and what it has seen so far.
+struct Sight {
+  Lanes lanes;
+  uint64_t base;   // lowest batch that may be unfinished
+  uint64_t first;  // this member's: each `world`-th batch from here on
+  uint64_t world;
+  bool may_claim;          // max_hold allows another one
+  uint64_t awaited = 0;    // lowest batch of this member's that may still come
+  bool elsewhere = false;  // a live member has one that may come back
+};
+
+// Where this member's batches begin. kNothing, or kError: the group's page contradicts itself.
+Look find_place(const rf_feed* feed, bool over, Sight* sight) {
+  see_lanes(feed, over, &sight->lanes);
   const shm::GroupPage& group = *feed->group;
-  // acquire, pairs with the supervisor's release: head and members were written before the state.
-  const auto state = static_cast<GroupState>(group.head.state.load(std::memory_order_acquire));
-  // relaxed: ordered by the load of state.
-  const uint64_t epoch = group.head.epoch.load(std::memory_order_relaxed);
-  if ((state != GroupState::kActive && state != GroupState::kJoining) || epoch != feed->epoch) {
-    return error(fail(feed, RF_DETACHED, "feed %s: group %s has left the feed%s: attach again",
-                      feed->name, feed->group_name,
-                      group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kDetach)
-                          ? " because it lagged longer than stall_ms"
-                      : group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kSkip)
-                          ? " because one of its batches was held while all descriptors went round"
-                          : ""));
+  const bool ranked = group.head.kind == static_cast<uint32_t>(shm::GroupKind::kRanked);
+  const uint64_t world = ranked ? group.head.world : 1;
+  const uint64_t rank = ranked ? group.members[feed->member].rank : 0;
+  if (world < 1 || world > shm::kMembersMax || rank >= world) {
+    return error(fail(feed, RF_DAMAGED, "feed %s, group %s: rank %llu of world %llu", feed->name,
+                      feed->group_name, static_cast<unsigned long long>(rank),
+                      static_cast<unsigned long long>(world)));
   }
-  // acquire, pairs with the supervisor's release of the entry.
-  const auto own =
-      static_cast<MemberState>(group.members[feed->member].state.load(std::memory_order_acquire));
-  if (own != MemberState::kLive && own != MemberState::kAtEnd) {
-    return error(fail(feed, RF_DETACHED,
-                      "feed %s, group %s: member %u has been removed by the supervisor: attach "
-                      "again",
-                      feed->name, feed->group_name, feed->member));
-  }
-  return {state == GroupState::kJoining ? Found::kJoining : Found::kNothing, RF_OK};
+  // relaxed: start was stored before the group's state, which was read with acquire; low is a
+  // hint.
+  const uint64_t start = group.head.start.load(std::memory_order_relaxed);
+  const uint64_t low = group.low.load(std::memory_order_relaxed);
+  sight->base = start > low ? start : low;
+  if (sight->base == 0) sight->base = 1;
+  sight->world = world;
+  sight->first = sight->base + (rank + world - (sight->base - 1) % world) % world;
+  // relaxed: this process's own count, changed under the claiming lock or made smaller.
+  const uint32_t max_hold = group.head.max_hold;
+  sight->may_claim = max_hold == 0 || feed->held_count.load(std::memory_order_relaxed) < max_hold;
+  return {};
 }
 
-// The feed's own reason.
-rf_status failed(const rf_feed* feed) {
-  const shm::FeedState& state = feed_state(feed);
-  const uint32_t bytes =
-      state.reason_bytes < sizeof state.reason ? state.reason_bytes : sizeof state.reason;
-  if (bytes == 0) return fail(feed, RF_FEED_FAILED, "feed %s has failed", feed->name);
-  return fail(feed, RF_FEED_FAILED, "%.*s", static_cast<int>(bytes), state.reason);
-}
-
-rf_status stopped(const rf_feed* feed) {
-  const shm::FeedState& state = feed_state(feed);
-  const uint32_t bytes =
-      state.reason_bytes < sizeof state.reason ? state.reason_bytes : sizeof state.reason;
-  return fail(feed, RF_FEED_STOPPED,
-              "feed %s was stopped before its end, batches that were under way are lost: %.*s",
-              feed->name, static_cast<int>(bytes), state.reason);
-}
-
-// Why it has come to its end: the run is over, or it was drained.
-rf_status ended(const rf_feed* feed, FeedPhase phase) {
-  const shm::FeedState& state = feed_state(feed);
-  const uint32_t bytes =
-      state.reason_bytes < sizeof state.reason ? state.reason_bytes : sizeof state.reason;
-  // Lanes close before the supervisor says why; an order to drain it has said before.
-  if (bytes == 0 || phase == FeedPhase::kStarting || phase == FeedPhase::kRunning) {
-    return fail(feed, RF_END, "the run is over");
+// Batch `s`: claimed if it can be (kBatch, kError). kNothing: it is not for this member to take
+// now, and *sight says whether it may come.
+Look look_at(rf_feed* feed, uint64_t s, Sight* sight, rf_batch* batch) {
+  shm::GroupPage& group = *feed->group;
+  std::atomic<uint64_t>& word = group.words[s % feed->descriptors];
+  // acquire, pairs with whoever gave the batch back or closed it.
+  uint64_t seen = word.load(std::memory_order_acquire);
+  for (;;) {
+    const Claim claim = shm::decode_claim(seen);
+    if (!shm::claim_open(claim, s)) {
+      if (claim.seq == s && claim.state == ClaimState::kTaken && claim.member != feed->member) {
+        // acquire, pairs with mark_at_end of the holder.
+        sight->elsewhere = sight->elsewhere || claim.member >= shm::kMembersMax ||
+                           group.members[claim.member].state.load(std::memory_order_acquire) !=
+                               static_cast<uint32_t>(MemberState::kAtEnd);
+      }
+      return {};
+    }
+    // acquire, pairs with the release of seq in the publishing step's carry-out: descriptor and
+    // payload of the batch are complete.
+    const uint64_t published = descriptor(feed, s).seq.load(std::memory_order_acquire);
+    if (published > s) return {};  // gone before this group was entitled to it
+    if (published < s) {
+      const uint64_t lane = (s - 1) % feed->lanes;
+      const bool never = sight->lanes.closed[lane] && s > sight->lanes.newest[lane];
+      if (!never && sight->awaited == 0) sight->awaited = s;
+      return {};
+    }
+    if (!sight->may_claim) {
+      // Another thread may have released one meanwhile: then there is room.
+      if (const rf_status status = check_exhausted(feed, sight->lanes, s, s); status != RF_OK) {
+        return error(status);
+      }
+    }
+    if (shm::claim_take(word, seen, s, feed->member)) {
+      RF_FAILPOINT("client.next.claimed");
+      const uint8_t tries = claim.seq == s ? claim.tries : uint8_t{0};
+      auto at_end = static_cast<uint32_t>(MemberState::kAtEnd);
+      // release: as in mark_at_end; a batch came back after the end.
+      group.members[feed->member].state.compare_exchange_strong(
+          at_end, static_cast<uint32_t>(MemberState::kLive), std::memory_order_release,
+          std::memory_order_relaxed);
+      if (s < feed->position) {
+        // Had been worked on before the position was saved.
+        pass_over(feed, s);
+        return {};
+      }
+      raise_low(feed, sight->base);
+      return took(feed, s, tries, batch);
+    }
+    // Another member was quicker; acquire as above.
+    seen = word.load(std::memory_order_acquire);
   }
-  return fail(feed, RF_END, "%.*s", static_cast<int>(bytes), state.reason);
 }
+
+// What a look means that has taken nothing.
+Look took_nothing(rf_feed* feed, FeedPhase phase, bool over, const Sight& sight) {
+  const uint64_t unfinished = raise_low(feed, sight.base);
+  if (phase == FeedPhase::kFailed) return error(failed(feed));
+  if (phase == FeedPhase::kStopped) return error(stopped(feed));
+  if (sight.lanes.all_closed && sight.awaited == 0) {
+    // A feed without a single batch may have failed by that: its supervisor, if there is one,
+    // says so in a moment, and rings the bell. relaxed: a hint; it is heard again in the next
+    // slice.
+    if (sight.lanes.top == 0 && !over &&
+        feed->supervisor_gone.load(std::memory_order_relaxed) == 0) {
+      return {};
+    }
+    mark_at_end(feed);
+    if (!sight.elsewhere) return {Found::kEnd, ended(feed, phase)};
+    return {};
+  }
+  // Everything in sight was finished, and more may lie behind it.
+  if (sight.awaited == 0 && unfinished > sight.base) return {Found::kAgain, RF_OK};
+  const uint64_t limit = sight.awaited != 0 ? sight.awaited : sight.base + feed->descriptors;
+  if (const rf_status status = check_exhausted(feed, sight.lanes, sight.awaited, limit);
+      status != RF_OK) {
+    return error(status);
+  }
+  return {};
+}
+
+}  // namespace
 
 Look look(rf_feed* feed, rf_batch* batch) {
   const Look membership = check_member(feed);
   if (membership.found == Found::kError) return membership;
-  shm::GroupPage& group = *feed->group;
-  shm::Member& self = group.members[feed->member];
-
   // acquire, pairs with the supervisor's release: what was published before the end, or the reason
   // of the failure, is seen.
   const auto phase = static_cast<FeedPhase>(feed_state(feed).phase.load(std::memory_order_acquire));
@@ -338,251 +371,23 @@ Look look(rf_feed* feed, rf_batch* batch) {
   }
   const bool over =
       phase == FeedPhase::kEnded || phase == FeedPhase::kFailed || phase == FeedPhase::kStopped;
-  Lanes lanes;
-  see_lanes(feed, over, &lanes);
-
-  const bool ranked = group.head.kind == static_cast<uint32_t>(shm::GroupKind::kRanked);
-  const uint64_t world = ranked ? group.head.world : 1;
-  const uint64_t rank = ranked ? self.rank : 0;
-  if (world < 1 || world > shm::kMembersMax || rank >= world) {
-    return error(fail(feed, RF_DAMAGED, "feed %s, group %s: rank %llu of world %llu", feed->name,
-                      feed->group_name, static_cast<unsigned long long>(rank),
-                      static_cast<unsigned long long>(world)));
-  }
-  // relaxed: start was stored before the group's state, which was read with acquire; low is a hint.
-  const uint64_t start = group.head.start.load(std::memory_order_relaxed);
-  const uint64_t low = group.low.load(std::memory_order_relaxed);
-  uint64_t base = start > low ? start : low;
-  if (base == 0) base = 1;
-  // relaxed: this process's own count, changed under the claiming lock or made smaller.
-  const uint32_t max_hold = group.head.max_hold;
-  const bool may_claim =
-      max_hold == 0 || feed->held_count.load(std::memory_order_relaxed) < max_hold;
-
-  uint64_t awaited = 0;    // lowest batch of this member's that may still come
-  bool elsewhere = false;  // a live member has one that may come back
-  for (uint64_t s = base + (rank + world - (base - 1) % world) % world;
-       s < base + feed->descriptors && s <= shm::kBatchSeqMax; s += world) {
-    std::atomic<uint64_t>& word = group.words[s % feed->descriptors];
-    // acquire, pairs with whoever gave the batch back or closed it.
-    uint64_t seen = word.load(std::memory_order_acquire);
-    for (;;) {
-      const Claim claim = shm::decode_claim(seen);
-      if (!shm::claim_open(claim, s)) {
-        if (claim.seq == s && claim.state == ClaimState::kTaken && claim.member != feed->member) {
-          // acquire, pairs with mark_at_end of the holder.
-          elsewhere = elsewhere || claim.member >= shm::kMembersMax ||
-                      group.members[claim.member].state.load(std::memory_order_acquire) !=
-                          static_cast<uint32_t>(MemberState::kAtEnd);
-        }
-        break;
-      }
-      // acquire, pairs with the release of seq in the publishing step's carry-out: descriptor and
-      // payload of the batch are complete.
-      const uint64_t published = descriptor(feed, s).seq.load(std::memory_order_acquire);
-      if (published > s) break;  // gone before this group was entitled to it
-      if (published < s) {
-        const uint64_t lane = (s - 1) % feed->lanes;
-        if (lanes.closed[lane] && s > lanes.newest[lane]) break;  // will never be
-        if (awaited == 0) awaited = s;
-        break;
-      }
-      if (!may_claim) {
-        // Another thread may have released one meanwhile: then there is room.
-        if (const rf_status status = check_exhausted(feed, lanes, s, s); status != RF_OK) {
-          return error(status);
-        }
-      }
-      if (shm::claim_take(word, seen, s, feed->member)) {
-        RF_FAILPOINT("client.next.claimed");
-        const uint8_t tries = claim.seq == s ? claim.tries : uint8_t{0};
-        auto at_end = static_cast<uint32_t>(MemberState::kAtEnd);
-        // release: as in mark_at_end; a batch came back after the end.
-        self.state.compare_exchange_strong(at_end, static_cast<uint32_t>(MemberState::kLive),
-                                           std::memory_order_release, std::memory_order_relaxed);
-        if (s < feed->position) {
-          // Had been worked on before the position was saved.
-          pass_over(feed, s);
-          break;
-        }
-        raise_low(feed, base);
-        return took(feed, s, tries, batch);
-      }
-      // Another member was quicker; acquire as above.
-      seen = word.load(std::memory_order_acquire);
-    }
+  Sight sight;
+  if (const Look place = find_place(feed, over, &sight); place.found == Found::kError) return place;
+  for (uint64_t s = sight.first; s < sight.base + feed->descriptors && s <= shm::kBatchSeqMax;
+       s += sight.world) {
+    const Look seen = look_at(feed, s, &sight, batch);
+    if (seen.found != Found::kNothing) return seen;
     // An ordered feed is taken in its order; of a relaxed one all that is ready, and nothing lies
     // beyond the newest.
-    if (awaited != 0 && (feed->ordered || s > lanes.top)) break;
+    if (sight.awaited != 0 && (feed->ordered || s > sight.lanes.top)) break;
   }
-  const uint64_t unfinished = raise_low(feed, base);
-
-  if (phase == FeedPhase::kFailed) return error(failed(feed));
-  if (phase == FeedPhase::kStopped) return error(stopped(feed));
-  if (lanes.all_closed && awaited == 0) {
-    // A feed without a single batch may have failed by that: its supervisor, if there is one, says
-    // so in a moment, and rings the bell. relaxed: a hint; it is heard again in the next slice.
-    if (lanes.top == 0 && !over && feed->supervisor_gone.load(std::memory_order_relaxed) == 0) {
-      return {Found::kNothing, RF_OK};
-    }
-    mark_at_end(feed);
-    if (!elsewhere) return {Found::kEnd, ended(feed, phase)};
-    return {Found::kNothing, RF_OK};
-  }
-  // Everything in sight was finished, and more may lie behind it.
-  if (awaited == 0 && unfinished > base) return {Found::kAgain, RF_OK};
-  const uint64_t limit = awaited != 0 ? awaited : base + feed->descriptors;
-  if (const rf_status status = check_exhausted(feed, lanes, awaited, limit); status != RF_OK) {
-    return error(status);
-  }
-  return {Found::kNothing, RF_OK};
+  return took_nothing(feed, phase, over, sight);
 }
 
-// A supervisor that does not know this member is that of another feed of the same name.
-void note_answer(rf_feed* feed, const uint8_t* bytes, size_t count) {
-  auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
-  uint64_t id = 0;
-  if (reply != nullptr && decode_reply(bytes, count, &id, reply) && id == kRejoinId &&
-      reply->error != 0) {
-    // relaxed, both: hints; what follows is decided by the look at the processes.
-    feed->replaced.store(1, std::memory_order_relaxed);
-    feed->supervisor_gone.store(1, std::memory_order_relaxed);
-  }
-  free(reply);
-}
-
-// Reads what the supervisor says without being asked; its end is noted for the timeout's sentence.
-void hear_supervisor(rf_feed* feed) {
-  uint8_t event[4096];
-  for (int i = 0; i < 16; ++i) {
-    const ssize_t received = recv(feed->socket, event, sizeof event, MSG_DONTWAIT);
-    if (received > 0) {
-      note_answer(feed, event, static_cast<size_t>(received));
-      continue;
-    }
-    // relaxed: for a message.
-    if (received == 0 || (received < 0 && errno == ECONNRESET)) {
-      feed->supervisor_gone.store(1, std::memory_order_relaxed);
-      if (feed->replaced.load(std::memory_order_relaxed) == 0) find_supervisor(feed, false);
-    }
-    return;
-  }
-}
-
-// Is the process there that this number and start time name? (a zombie is not)
-bool process_lives(uint32_t pid, uint64_t start_ticks) {
-  char path[32];
-  char text[512];
-  snprintf(path, sizeof path, "/proc/%u/stat", pid);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return errno != ENOENT;
-  const ssize_t count = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (count <= 0) return false;
-  text[count] = '\0';
-  // Fields 3 (state) and 22 (start time) behind the name, which may contain anything.
-  const char* at = strrchr(text, ')');
-  if (at == nullptr || at[1] == '\0' || at[2] == 'Z' || at[2] == 'X') return false;
-  for (int field = 2; field < 22 && at != nullptr; ++field) at = strchr(at + 1, ' ');
-  return at != nullptr && strtoull(at, nullptr, 10) == start_ticks;
-}
-
-// Processes whose lanes have finished count too: they hold the memory for the next supervisor, who
-// may have a dead member's batches to give to others.
-bool any_lane_lives(const rf_feed* feed) {
-  const uint32_t lanes = feed->control.header()->geometry[0];
-  for (uint32_t i = 0; i < lanes; ++i) {
-    const auto& page = *feed->control.at<const shm::LanePage>(shm::lane_page_offset(i));
-    // relaxed, all: whoever wrote them is asked for at the kernel.
-    const uint32_t pid = page.pid.load(std::memory_order_relaxed);
-    if (pid != 0 && process_lives(pid, page.start_ticks.load(std::memory_order_relaxed))) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Nobody is left who could publish anything, and nobody to start such processes again.
-bool is_abandoned(rf_feed* feed) {
-  // relaxed, all: decided by the look at the processes; a race only moves the moment.
-  if (!feed->sees_processes || feed->supervisor_gone.load(std::memory_order_relaxed) == 0 ||
-      any_lane_lives(feed)) {
-    feed->abandoned_ns.store(0, std::memory_order_relaxed);
-    return false;
-  }
-  const uint64_t now = now_ns();
-  uint64_t since = 0;
-  if (feed->abandoned_ns.compare_exchange_strong(since, now, std::memory_order_relaxed))
-    return false;
-  return now - since > kAbandonedNs;
-}
-
-// Sleeps until the bell has another value than `seen`, at most `ms`. False if a signal came.
-bool sleep_on_bell(rf_feed* feed, uint32_t seen, int64_t ms) {
-  const timespec timeout{ms / 1000, ms % 1000 * 1'000'000};
-  const uint64_t before = now_ns();
-  // Not FUTEX_PRIVATE: the word is in memory shared with the producing lanes. Waiting only reads
-  // it, so a read-only mapping suffices.
-  const long result = syscall(SYS_futex, &feed_bell(feed), FUTEX_WAIT, seen, &timeout, nullptr, 0);
-  const bool interrupted = result != 0 && errno == EINTR;
-  // relaxed, both: counters for rf_stats.
-  feed->wait_ns.fetch_add(now_ns() - before, std::memory_order_relaxed);
-  feed->waits.fetch_add(1, std::memory_order_relaxed);
-  return !interrupted;
-}
-
-rf_status timed_out(const rf_feed* feed, Found found) {
-  // relaxed, both: for a message.
-  const bool gone = feed->supervisor_gone.load(std::memory_order_relaxed) != 0;
-  const uint32_t phase = feed_state(feed).phase.load(std::memory_order_relaxed);
-  static constexpr const char* kPhases[] = {"starting", "running", "draining",
-                                            "ended",    "failed",  "stopped"};
-  return fail(feed, RF_TIMEOUT, "feed %s, group %s: no batch came in time; the feed is %s%s%s",
-              feed->name, feed->group_name, phase < 6 ? kPhases[phase] : "in an unknown state",
-              found == Found::kJoining ? ", the group is still being admitted" : "",
-              gone ? " and its supervisor has closed the connection" : "");
-}
-
-}  // namespace
 }  // namespace ringfeed::client
 
 using namespace ringfeed;          // NOLINT: this file defines the C functions
 using namespace ringfeed::client;  // NOLINT
-
-extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch) {
-  if (feed == nullptr || batch == nullptr || batch->struct_size < offsetof(rf_batch, token)) {
-    return fail(feed, RF_INVALID,
-                "next: a handle and a batch with struct_size set to sizeof(rf_batch) are needed");
-  }
-  if (feed->pid != getpid()) return forked(feed);
-  const User user(feed);
-  if (!user) return detached(feed);
-  const Deadline deadline = Deadline::after(timeout_ms);
-  for (;;) {
-    // acquire: the value is older than the look below, so a batch published after the look has
-    // changed it and the wait fails.
-    const uint32_t rings = feed_bell(feed).load(std::memory_order_acquire);
-    pthread_mutex_lock(&feed->claiming);
-    const Look seen = look(feed, batch);
-    pthread_mutex_unlock(&feed->claiming);
-    if (seen.found == Found::kBatch || seen.found == Found::kEnd || seen.found == Found::kError) {
-      return seen.status;
-    }
-    if (seen.found == Found::kAgain) continue;
-    hear_supervisor(feed);
-    if (is_abandoned(feed)) {
-      return fail(feed, RF_FEED_FAILED,
-                  "feed %s: its supervisor and all its workers are gone: start it again with "
-                  "`ringfeed run`, and attach again",
-                  feed->name);
-    }
-    const int64_t left = deadline.left_ms(seen.found == Found::kJoining ? 2 : kSliceMs);
-    if (left == 0) return timed_out(feed, seen.found);
-    if (!sleep_on_bell(feed, rings, left)) {
-      return fail(feed, RF_INTERRUPTED, "feed %s: interrupted while waiting", feed->name);
-    }
-  }
-}
 
 extern "C" rf_status rf_pass_over(rf_feed* feed, uint64_t position) {
   if (feed == nullptr) return fail(feed, RF_INVALID, "pass over: a handle is needed");
