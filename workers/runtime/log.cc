@@ -1,0 +1,51 @@
+#include "workers/runtime/log.h"
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+
+#include "proto/config.pb.h"
+#include "ringfeed/shm/quote.h"
+
+namespace ringfeed {
+namespace {
+
+// The text of a log line, which may hold names of files, as one line.
+class EscapedText final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& line) override {
+    const std::string text = escaped({message.payload.data(), message.payload.size()});
+    line.append(text.data(), text.data() + text.size());
+  }
+  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<EscapedText>();
+  }
+};
+
+}  // namespace
+
+void start_log(const std::string& group, const LogConfig& settings) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + group));
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<EscapedText>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n %*");
+  spdlog::set_formatter(std::move(formatter));
+  switch (settings.level()) {
+    case LogConfig::DEBUG:
+      spdlog::set_level(spdlog::level::debug);
+      break;
+    case LogConfig::INFO:
+      spdlog::set_level(spdlog::level::info);
+      break;
+    case LogConfig::WARN:
+      spdlog::set_level(spdlog::level::warn);
+      break;
+    case LogConfig::ERROR:
+      spdlog::set_level(spdlog::level::err);
+      break;
+  }
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,13 @@
+// A worker's log: lines on standard error, which the supervisor gathers.
+#pragma once
+
+#include <string>
+
+namespace ringfeed {
+
+class LogConfig;
+
+// From here on spdlog writes as `worker/GROUP`, one line an event whatever its values hold.
+void start_log(const std::string& group, const LogConfig& settings);
+
+}  // namespace ringfeed
