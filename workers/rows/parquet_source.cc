@@ -469,8 +469,80 @@ StepStatus ParquetSource::damaged(Step& step, const Task& task, const std::strin
   return StepStatus::kDone;
 }
 
+bool ParquetSource::other_at_path(const Task& task) const noexcept {
+  const std::optional<FileVersion> now = version_at(files_[task.file]);
+  return now && *now != FileVersion{} && *now != file_->version();
+}
+
+// kDone without `over`, and a file: file_ is open, as it is now or as it was when it was begun.
+StepStatus ParquetSource::reach_file(Step& step, const Task& task, bool& over) noexcept {
+  if (file_ != nullptr && open_task_.file == task.file && open_task_.epoch == task.epoch &&
+      (step.load(state_.begun) != 0 || !other_at_path(task))) {
+    return StepStatus::kDone;
+  }
+  const StepStatus status = open_file(step, task, over);
+  // Refused, and no room to say so: it is to be refused again.
+  if (status != StepStatus::kDone) file_.reset();
+  if (status != StepStatus::kDone || file_ == nullptr || over) return status;
+  context_.note(fmt::format("epoch {}: {}", task.epoch + 1, files_[task.file]));
+  return StepStatus::kDone;
+}
+
+// Moves the reader to where the next record begins. False: the file has no such row.
+bool ParquetSource::seek(std::uint64_t group, std::uint64_t row) noexcept {
+  const std::vector<std::uint64_t>& groups = file_->row_groups();
+  const bool inside =
+      group == groups.size() ? row == 0 : group < groups.size() && row <= groups[group];
+  if (sought_ && row_group_ == group && row_ == row) return inside;
+  row_group_ = group;
+  row_ = row;
+  if (inside && group < groups.size() && row < groups[group]) {
+    file_->seek(static_cast<std::uint32_t>(group), row);
+  }
+  sought_ = true;
+  return inside;
+}
+
+// The next record begins with this row of row group row_group_.
+void ParquetSource::go_on_from(Step& step, std::uint64_t next) noexcept {
+  const bool complete = next == file_->row_groups()[row_group_];
+  step.store(state_.row_group, row_group_ + (complete ? 1 : 0));
+  step.store(state_.row, complete ? 0 : next);
+  if (complete) step.count(row_groups_);
+}
+
+StepStatus ParquetSource::row_too_large(Step& step, const Task& task, std::uint64_t bytes,
+                                        std::uint64_t bytes_max, bool& over) noexcept {
+  const std::string what = fmt::format(
+      "row group {}, row {}: it takes {} bytes, a record {} at most; raise queue_bytes to {}",
+      row_group_, row_, bytes, bytes_max, std::bit_ceil(2 * bytes + 256));
+  if (exact_) return fail(step, task, false, row_too_large_, what, over);
+  row_too_large_.skip(step, files_[task.file], row_of_file(), what);
+  file_->pass(1);
+  row_ += 1;
+  go_on_from(step, row_);
+  return StepStatus::kDone;
+}
+
+StepStatus ParquetSource::put_rows(Step& step, const Task& task,
+                                   const RowFile::Next& next) noexcept {
+  const std::span<std::byte> room = step.reserve(out_, next.bytes);
+  if (room.empty()) return StepStatus::kNoRoom;
+  formats::RowBatchHead head{};
+  head.first_row = row_of_file();
+  head.file = task.file;
+  head.epoch = task.epoch;
+  file_->write(room.first(next.bytes), head, files_[task.file]);
+  step.put_reserved(out_, next.bytes, {.user = kRowsRecord});
+  file_->pass(next.rows);
+  row_ += next.rows;
+  go_on_from(step, row_);
+  step.count(rows_, next.rows);
+  if (step.load(state_.epoch_rows) == 0) step.store(state_.epoch_rows, 1);
+  return StepStatus::kDone;
+}
+
 StepStatus ParquetSource::step_file(Step& step, const Task& task, bool& over) noexcept {
-  const std::string& path = files_[task.file];
   const FileVersion begun{step.load(state_.begun_bytes), step.load(state_.begun_mtime_ns),
                           step.load(state_.begun_inode)};
   const bool is_begun = step.load(state_.begun) != 0;
@@ -480,33 +552,11 @@ StepStatus ParquetSource::step_file(Step& step, const Task& task, bool& over) no
     over = true;
     return StepStatus::kDone;
   }
-  const auto other_at_path = [&] {
-    const std::optional<FileVersion> now = version_at(path);
-    return now && *now != FileVersion{} && *now != file_->version();
-  };
-  if (file_ == nullptr || open_task_.file != task.file || open_task_.epoch != task.epoch ||
-      (!is_begun && other_at_path())) {
-    const StepStatus status = open_file(step, task, over);
-    // Refused, and no room to say so: it is to be refused again.
-    if (status != StepStatus::kDone) file_.reset();
-    if (status != StepStatus::kDone || file_ == nullptr || over) return status;
-    context_.note(fmt::format("epoch {}: {}", task.epoch + 1, path));
-  }
-  const std::vector<std::uint64_t>& groups = file_->row_groups();
-  const std::uint64_t group = step.load(state_.row_group);
-  const std::uint64_t row = step.load(state_.row);
-  const bool inside =
-      group == groups.size() ? row == 0 : group < groups.size() && row <= groups[group];
+  const StepStatus reached = reach_file(step, task, over);
+  if (reached != StepStatus::kDone || file_ == nullptr || over) return reached;
   // Its place is needed for what is said of the file, also if it is no longer the same.
-  if (!sought_ || row_group_ != group || row_ != row) {
-    row_group_ = group;
-    row_ = row;
-    if (inside && group < groups.size() && row < groups[group]) {
-      file_->seek(static_cast<std::uint32_t>(group), row);
-    }
-    sought_ = true;
-  }
-  if (is_begun && (begun != file_->version() || !inside || other_at_path())) {
+  const bool inside = seek(step.load(state_.row_group), step.load(state_.row));
+  if (is_begun && (begun != file_->version() || !inside || other_at_path(task))) {
     return fail(step, task, true, changed_, "it has been replaced or written to", over);
   }
   if (!is_begun) {
@@ -515,61 +565,34 @@ StepStatus ParquetSource::step_file(Step& step, const Task& task, bool& over) no
     step.store(state_.begun_mtime_ns, file_->version().mtime_ns);
     step.store(state_.begun_inode, file_->version().inode);
   }
-  if (group == groups.size()) {
+  const std::vector<std::uint64_t>& groups = file_->row_groups();
+  if (row_group_ == groups.size()) {
     if (!put_mark(step, task, kFileEndRecord)) return StepStatus::kNoRoom;
     step.count(files_read_);
     leave_file(step);
     over = true;
     return StepStatus::kDone;
   }
-  const auto go_on_from = [&](std::uint64_t next) {
-    const bool complete = next == groups[group];
-    step.store(state_.row_group, group + (complete ? 1 : 0));
-    step.store(state_.row, complete ? 0 : next);
-    if (complete) step.count(row_groups_);
-  };
-  if (row == groups[group]) {
-    go_on_from(row);
+  if (row_ == groups[row_group_]) {
+    go_on_from(step, row_);
     return StepStatus::kDone;
   }
   const std::uint64_t bytes_max = step.record_bytes_max(out_);
   const RowFile::Next next = file_->next(
       {.bytes = std::min(kRecordBytes, bytes_max), .bytes_max = bytes_max, .rows = kRecordRows},
-      path.size());
+      files_[task.file].size());
   switch (next.kind) {
     case RowFile::Kind::kDamaged:
       return damaged(step, task, next.text, over);
-    case RowFile::Kind::kTooLarge: {
-      const std::string what = fmt::format(
-          "row group {}, row {}: it takes {} bytes, a record {} at most; raise queue_bytes to {}",
-          group, row, next.bytes, bytes_max, std::bit_ceil(2 * next.bytes + 256));
-      if (exact_) return fail(step, task, false, row_too_large_, what, over);
-      row_too_large_.skip(step, path, row_of_file(), what);
-      file_->pass(1);
-      row_ += 1;
-      go_on_from(row + 1);
-      return StepStatus::kDone;
-    }
+    case RowFile::Kind::kTooLarge:
+      return row_too_large(step, task, next.bytes, bytes_max, over);
     case RowFile::Kind::kGroupEnd:
-      go_on_from(groups[group]);
+      go_on_from(step, groups[row_group_]);
       return StepStatus::kDone;
     case RowFile::Kind::kRows:
       break;
   }
-  const std::span<std::byte> room = step.reserve(out_, next.bytes);
-  if (room.empty()) return StepStatus::kNoRoom;
-  formats::RowBatchHead head{};
-  head.first_row = row_of_file();
-  head.file = task.file;
-  head.epoch = task.epoch;
-  file_->write(room.first(next.bytes), head, path);
-  step.put_reserved(out_, next.bytes, {.user = kRowsRecord});
-  file_->pass(next.rows);
-  row_ += next.rows;
-  go_on_from(row + next.rows);
-  step.count(rows_, next.rows);
-  if (step.load(state_.epoch_rows) == 0) step.store(state_.epoch_rows, 1);
-  return StepStatus::kDone;
+  return put_rows(step, task, next);
 }
 
 // ---- the kind of stage

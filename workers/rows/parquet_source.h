@@ -103,7 +103,15 @@ class ParquetSource final : public Stage {
 
   // Puts out what comes next of a file; `over`: that was the last of it.
   StepStatus step_file(Step& step, const Task& task, bool& over) noexcept;
+  StepStatus reach_file(Step& step, const Task& task, bool& over) noexcept;
   StepStatus open_file(Step& step, const Task& task, bool& over) noexcept;
+  // Is another file at the path now than the one that is open?
+  [[nodiscard]] bool other_at_path(const Task& task) const noexcept;
+  [[nodiscard]] bool seek(std::uint64_t group, std::uint64_t row) noexcept;
+  void go_on_from(Step& step, std::uint64_t next) noexcept;
+  StepStatus put_rows(Step& step, const Task& task, const formats::RowFile::Next& next) noexcept;
+  StepStatus row_too_large(Step& step, const Task& task, std::uint64_t bytes,
+                           std::uint64_t bytes_max, bool& over) noexcept;
   StepStatus damaged(Step& step, const Task& task, const std::string& text, bool& over) noexcept;
   [[nodiscard]] bool put_mark(Step& step, const Task& task, std::uint64_t user) noexcept;
   // The file is given up: `gap`: after some of it may have been put out.
