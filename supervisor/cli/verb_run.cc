@@ -123,6 +123,200 @@ int check_part(const ConfigArguments& arguments) {
   return kOk;
 }
 
+// What --resume names, read into `saved`: an absolute path, or empty. The configuration is the one
+// that was saved, if no other is given.
+std::string read_resumed(const RunOptions& options, ConfigArguments& arguments,
+                         SnapshotManifest& saved) {
+  if (options.resume.empty()) return {};
+  const std::string snapshot = std::filesystem::absolute(options.resume).lexically_normal();
+  snapshot::read_manifest(snapshot, saved).or_throw();
+  if (arguments.file.empty()) {
+    google::protobuf::TextFormat::PrintToString(saved.config(), &arguments.text);
+    arguments.file = snapshot + "/" + snapshot::kManifestFile;
+  }
+  return snapshot;
+}
+
+// From what earlier runs have left to a feed that runs, step by step. Whatever is left stays until
+// what replaces it stands, unless --fresh ends it.
+class Start {
+ public:
+  // All of them outlive this. `snapshot`: what to go on from, read into `saved`; may be empty.
+  Start(Prepared& prepared, const RunOptions& options, control::FeedLock& lock, metrics::Talk& talk,
+        std::string snapshot, SnapshotManifest& saved)
+      : prepared_(prepared),
+        options_(options),
+        lock_(lock),
+        talk_(talk),
+        left_(lock.left_behind()),
+        message_(prepared.configuration.message()),
+        feed_(message_.feed()),
+        snapshot_(std::move(snapshot)),
+        saved_(saved),
+        seed_(left_.seed),
+        ended_(options.fresh) {}
+
+  // Finds the memory of a feed to take over, or the snapshot to go on from, or neither. False: what
+  // is left has another configuration, which is said on standard error.
+  [[nodiscard]] bool find_left();
+  // Removes what nobody goes on with, and writes down which files will be made.
+  void prepare_place();
+  void find_memory();
+  // Runs the feed to its end; the exit status.
+  int run(const std::string& directory, const std::string& config_file, int owner);
+  // No feed came of it: the record says again what was left.
+  void withdraw() {
+    if (noted_ && lock_.keeps()) static_cast<void>(lock_.write(left_));
+  }
+
+ private:
+  void warn(std::string_view event, std::string_view what) const {
+    talk_.event(metrics::Level::kWarn, event,
+                fmt::format("feed={} what={}", feed_, in_quotes(what)));
+  }
+  // `asks`: whether all have ended; not any more when workers of this feed keep the lock.
+  void clear(bool asks) {
+    for (const std::string& done : control::clear_remains(left_, asks ? &lock_ : nullptr)) {
+      warn("remains_cleared", done);
+    }
+  }
+  [[nodiscard]] bool find_feed();
+  void find_newest_snapshot();
+  [[nodiscard]] bool fits_snapshot() const;
+
+  Prepared& prepared_;
+  const RunOptions& options_;
+  control::FeedLock& lock_;
+  metrics::Talk& talk_;
+  const control::LockRecord& left_;
+  const DataLoaderConfig& message_;
+  const std::string& feed_;
+  std::string snapshot_;
+  SnapshotManifest& saved_;
+  std::optional<layout::FoundMemory> found_;
+  bool adopts_ = false;
+  std::uint64_t seed_;
+  bool ended_;          // what was left has come to its end
+  bool noted_ = false;  // files are being made, and the record says so
+  shm::Storage storage_;
+};
+
+bool Start::find_left() {
+  if (!options_.fresh) lock_.is_whole().or_throw();
+  refuse_unseen(lock_, feed_, options_.fresh);
+  if (!options_.fresh && !options_.resume.empty() && anything_lives(left_)) {
+    throw Error(ErrorCode::kBusy,
+                fmt::format("feed '{}' goes on without a supervisor: take it over with "
+                            "'ringfeed run' without --resume, or end it with --fresh as well",
+                            feed_));
+  }
+  if (!options_.fresh && options_.resume.empty() && !find_feed()) return false;
+  return snapshot_.empty() || fits_snapshot();
+}
+
+// What a feed of this name has left: its memory, or at least its newest snapshot.
+bool Start::find_feed() {
+  const std::string differs = left_unlike(left_, message_);
+  if (!differs.empty()) {
+    fmt::print(stderr,
+               "feed '{}' goes on without a supervisor, and its configuration is another "
+               "one:\n{}give it the configuration that it has, or end it and start anew with "
+               "--fresh\n",
+               feed_, escaped_lines(differs));
+    return false;
+  }
+  Left looked = look_for_feed(left_, prepared_);
+  found_ = std::move(looked.memory);
+  ended_ = looked.ended;
+  if (!found_ && !ended_ && !looked.gone.empty()) warn("feed_gone", looked.gone);
+  if (!found_ && !left_.snapshot.empty()) find_newest_snapshot();
+  return true;
+}
+
+void Start::find_newest_snapshot() {
+  const Status readable = snapshot::read_manifest(left_.snapshot, saved_);
+  if (!readable) {
+    throw Error(readable.error().code(),
+                fmt::format("feed '{}' has died with all its processes, and its newest "
+                            "snapshot cannot be used: {}: put it back, go on from another "
+                            "one with --resume DIR, or start anew with --fresh",
+                            feed_, readable.error().message()));
+  }
+  snapshot_ = left_.snapshot;
+}
+
+bool Start::fits_snapshot() const {
+  const std::string differs = saved_unlike(saved_, message_);
+  if (differs.empty()) return true;
+  fmt::print(stderr,
+             "snapshot {} was taken with another configuration:\n{}give it that one (it is in "
+             "{}), or start anew with --fresh\n",
+             escaped(snapshot_), escaped_lines(differs), snapshot::kManifestFile);
+  return false;
+}
+
+void Start::prepare_place() {
+  control::remove_unfinished(left_);
+  adopts_ = found_.has_value();
+  if (options_.fresh || (!adopts_ && snapshot_.empty())) {
+    if (options_.fresh || ended_) clear(true);
+    lock_.keep(false);
+  }
+  storage_.directory = message_.storage().directory();
+  if (adopts_ || storage_.directory.empty()) return;
+  // Written down first: should this process die meanwhile, the next one knows what to remove.
+  storage_.mark = layout::draw_file_mark();
+  control::LockRecord making = lock_.keeps() ? left_ : control::LockRecord();
+  making.making_mark = storage_.mark;
+  making.making_directory = storage_.directory;
+  lock_.write(making).or_throw();
+  noted_ = true;
+}
+
+void Start::find_memory() {
+  if (!snapshot_.empty()) {
+    found_ = load_snapshot(snapshot_, saved_, prepared_, storage_).value_or_throw();
+    seed_ = saved_.seed();
+    talk_.say(fmt::format("feed {} goes on from the snapshot of {}, with batch {}", feed_,
+                          escaped(saved_.taken_at()), saved_.newest_batch() + 1));
+  } else if (!adopts_) {
+    layout::check_memory(prepared_.layout, memory_limits(prepared_)).or_throw();
+  }
+  talk_.say(fmt::format("feed {} takes\n{}", feed_, layout::memory_table(prepared_.layout)));
+}
+
+int Start::run(const std::string& directory, const std::string& config_file, int owner) {
+  const process::FeedRun feed_run{
+      .config = message_,
+      .plan = *prepared_.plan,
+      .seed = message_.has_seed() ? message_.seed()
+              : found_            ? seed_
+                                  : drawn_seed(),
+      .config_file =
+          config_file == "-" ? config_file : std::filesystem::absolute(config_file).string(),
+      .worker_binary = prepared_.worker_binary,
+      .socket = control::socket_path(directory, feed_),
+      .recorded_groups = formed_groups(prepared_).SerializeAsString(),
+      .recorded_config = message_.SerializeAsString(),
+      .dead_letters = control::dead_letter_directory(message_.restart().dead_letters(), feed_,
+                                                     control::read_environment()),
+      .resumed_from = snapshot_,
+      .file_mark = storage_.mark,
+      .on_recorded =
+          [this] {
+            noted_ = false;
+            if (!adopts_ && !options_.fresh) clear(false);
+          },
+      .owner = owner,
+  };
+  process::Feed supervisor(feed_run, std::move(prepared_.layout), lock_, talk_, std::move(found_));
+  const int status = supervisor.run();
+  lock_.keep(false);
+  // Here already: the name is free, also if a disk that hangs holds this process.
+  lock_.remove();
+  return status;
+}
+
 int run(const ConfigArguments& given, const RunOptions& options) {
   process::hold_warnings();
   process::load_unwinder();
@@ -130,15 +324,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
   const Owner owner(options.owner, given.file);
   ConfigArguments arguments = given;
   SnapshotManifest saved;
-  std::string snapshot;  // where to go on from
-  if (!options.resume.empty()) {
-    snapshot = std::filesystem::absolute(options.resume).lexically_normal().string();
-    snapshot::read_manifest(snapshot, saved).or_throw();
-    if (arguments.file.empty()) {
-      google::protobuf::TextFormat::PrintToString(saved.config(), &arguments.text);
-      arguments.file = snapshot + "/" + snapshot::kManifestFile;
-    }
-  }
+  std::string snapshot = read_resumed(options, arguments, saved);
   std::optional<Prepared> prepared = prepare(arguments);
   if (!prepared) return kInvalidConfiguration;
   const DataLoaderConfig& message = prepared->configuration.message();
@@ -154,127 +340,16 @@ int run(const ConfigArguments& given, const RunOptions& options) {
       control::FeedLock::take(control::lock_path(directory, feed), feed).value_or_throw();
   metrics::Talk talk(metrics::level_named(LogConfig::Level_Name(message.log().level())),
                      message.log().file());
-  const auto warn = [&](std::string_view event, std::string_view what) {
-    talk.event(metrics::Level::kWarn, event, fmt::format("feed={} what={}", feed, in_quotes(what)));
-  };
-  const control::LockRecord& left = lock.left_behind();
-  // `asks`: whether all have ended; not any more when workers of this feed keep the lock.
-  const auto clear = [&](bool asks) {
-    for (const std::string& done : control::clear_remains(left, asks ? &lock : nullptr)) {
-      warn("remains_cleared", done);
-    }
-  };
-  int status = kFailure;
-  bool noted = false;  // files are being made, and the record says so
+  Start start(*prepared, options, lock, talk, std::move(snapshot), saved);
+  int status = kInvalidConfiguration;
   try {
-    // From here on whatever is left stays until what replaces it stands, unless --fresh ends it.
-    std::optional<layout::FoundMemory> found;
-    std::uint64_t seed = left.seed;
-    bool ended = options.fresh;
-    if (!options.fresh) lock.is_whole().or_throw();
-    refuse_unseen(lock, feed, options.fresh);
-    if (!options.fresh) {
-      if (!options.resume.empty() && anything_lives(left)) {
-        throw Error(ErrorCode::kBusy,
-                    fmt::format("feed '{}' goes on without a supervisor: take it over with "
-                                "'ringfeed run' without --resume, or end it with --fresh as well",
-                                feed));
-      }
-      if (options.resume.empty()) {
-        const std::string differs = left_unlike(left, message);
-        if (!differs.empty()) {
-          fmt::print(stderr,
-                     "feed '{}' goes on without a supervisor, and its configuration is another "
-                     "one:\n{}give it the configuration that it has, or end it and start anew with "
-                     "--fresh\n",
-                     feed, escaped_lines(differs));
-          lock.remove();
-          return kInvalidConfiguration;
-        }
-        Left looked = look_for_feed(left, *prepared);
-        found = std::move(looked.memory);
-        ended = looked.ended;
-        if (!found && !ended && !looked.gone.empty()) warn("feed_gone", looked.gone);
-        if (!found && !left.snapshot.empty()) {
-          const Status readable = snapshot::read_manifest(left.snapshot, saved);
-          if (!readable) {
-            throw Error(readable.error().code(),
-                        fmt::format("feed '{}' has died with all its processes, and its newest "
-                                    "snapshot cannot be used: {}: put it back, go on from another "
-                                    "one with --resume DIR, or start anew with --fresh",
-                                    feed, readable.error().message()));
-          }
-          snapshot = left.snapshot;
-        }
-      }
+    if (start.find_left()) {
+      start.prepare_place();
+      start.find_memory();
+      status = start.run(directory, arguments.file, owner.pidfd());
     }
-    if (!snapshot.empty()) {
-      const std::string differs = saved_unlike(saved, message);
-      if (!differs.empty()) {
-        fmt::print(
-            stderr,
-            "snapshot {} was taken with another configuration:\n{}give it that one (it is in "
-            "{}), or start anew with --fresh\n",
-            escaped(snapshot), escaped_lines(differs), snapshot::kManifestFile);
-        lock.remove();
-        return kInvalidConfiguration;
-      }
-    }
-    control::remove_unfinished(left);
-    const bool adopts = found.has_value();
-    if (options.fresh || (!adopts && snapshot.empty())) {
-      if (options.fresh || ended) clear(true);
-      lock.keep(false);
-    }
-    shm::Storage storage{message.storage().directory()};
-    if (!adopts && !storage.directory.empty()) {
-      // Written down first: should this process die meanwhile, the next one knows what to remove.
-      storage.mark = layout::draw_file_mark();
-      control::LockRecord making = lock.keeps() ? left : control::LockRecord();
-      making.making_mark = storage.mark;
-      making.making_directory = storage.directory;
-      lock.write(making).or_throw();
-      noted = true;
-    }
-    if (!snapshot.empty()) {
-      found = load_snapshot(snapshot, saved, *prepared, storage).value_or_throw();
-      seed = saved.seed();
-      talk.say(fmt::format("feed {} goes on from the snapshot of {}, with batch {}", feed,
-                           escaped(saved.taken_at()), saved.newest_batch() + 1));
-    } else if (!adopts) {
-      layout::check_memory(prepared->layout, memory_limits(*prepared)).or_throw();
-    }
-    talk.say(fmt::format("feed {} takes\n{}", feed, layout::memory_table(prepared->layout)));
-    const process::FeedRun feed_run{
-        .config = message,
-        .plan = *prepared->plan,
-        .seed = message.has_seed() ? message.seed()
-                : found            ? seed
-                                   : drawn_seed(),
-        .config_file = arguments.file == "-" ? arguments.file
-                                             : std::filesystem::absolute(arguments.file).string(),
-        .worker_binary = prepared->worker_binary,
-        .socket = control::socket_path(directory, feed),
-        .recorded_groups = formed_groups(*prepared).SerializeAsString(),
-        .recorded_config = message.SerializeAsString(),
-        .dead_letters = control::dead_letter_directory(message.restart().dead_letters(), feed,
-                                                       control::read_environment()),
-        .resumed_from = snapshot,
-        .file_mark = storage.mark,
-        .on_recorded =
-            [&] {
-              noted = false;
-              if (!adopts && !options.fresh) clear(false);
-            },
-        .owner = owner.pidfd(),
-    };
-    process::Feed supervisor(feed_run, std::move(prepared->layout), lock, talk, std::move(found));
-    status = supervisor.run();
-    lock.keep(false);
-    // Here already: the name is free, also if a disk that hangs holds this process.
-    lock.remove();
   } catch (...) {
-    if (noted && lock.keeps()) static_cast<void>(lock.write(left));
+    start.withdraw();
     lock.remove();
     throw;
   }
