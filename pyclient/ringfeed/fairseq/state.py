@@ -141,24 +141,8 @@ def load_state(
     if exact is None:
         exact = saved.own is not None
     start = _start(saved, world_size, exact)
-    weights = saved.own.weights if saved.own is not None else None
-    body = control.number_field(_Seek.epoch, saved.epoch)
-    body += control.number_field(_Seek.batch, start.batch)
-    body += control.number_field(_Seek.world_size, world_size)
-    body += control.number_field(_Seek.forgetful, int(not exact))
-    if saved.own is not None and exact:
-        body += control.number_field(_Seek.chain_epoch, saved.own.chain[0])
-        body += control.number_field(_Seek.chain_pass, saved.own.chain[1])
-        body += control.number_field(_Seek.configured_weights, int(weights is None))
-        if saved.own.updates_from is not None:
-            body += control.number_field(_Seek.updates_from_batch, saved.own.updates_from)
-    body += _weights(_Seek.weights, weights or {})
-    coming = own.coming if own is not None else ()
-    if coming:
-        body += _weights(_Seek.coming_weights, coming[0].weights)
-        body += control.number_field(_Seek.coming_epoch, coming[0].epoch)
-        body += control.number_field(_Seek.coming_from_batch, coming[0].from_batch)
-    if start.batch > 0 and not weights:
+    body = _directions(saved, start.batch, world_size, exact)
+    if start.batch > 0 and not (own is not None and own.weights):
         batches = _batches_of_epoch(feed, stats, body, planner.stage, number, timeout_s)
         # Where all ranks together had their last batches they had stand-ins too.
         end = batches if own is not None and exact else -(-batches // world_size) * world_size
@@ -168,7 +152,7 @@ def load_state(
                 f"{start.batch} of epoch {saved.epoch}, which has {batches}: it is of other data, "
                 "other settings, or another number of ranks; load none to begin anew"
             )
-    for later in coming[1:]:
+    for later in own.coming[1:] if own is not None else ():
         warnings.warn(
             f"feed {feed.name}: the state has weights that come into effect at batch "
             f"{later.from_batch} of epoch {later.epoch}, after others that do before: call "
@@ -182,6 +166,29 @@ def load_state(
     if feed._ahead and feed._passes(feed._ahead[0][0]):
         feed._ahead.clear()
     return there
+
+
+def _directions(saved: _Saved, batch: int, world_size: int, exact: bool) -> bytes:
+    """What a planner is told in order to go on where the state was saved."""
+    own = saved.own
+    body = control.number_field(_Seek.epoch, saved.epoch)
+    body += control.number_field(_Seek.batch, batch)
+    body += control.number_field(_Seek.world_size, world_size)
+    body += control.number_field(_Seek.forgetful, int(not exact))
+    if own is None:
+        return body
+    if exact:
+        body += control.number_field(_Seek.chain_epoch, own.chain[0])
+        body += control.number_field(_Seek.chain_pass, own.chain[1])
+        body += control.number_field(_Seek.configured_weights, int(own.weights is None))
+        if own.updates_from is not None:
+            body += control.number_field(_Seek.updates_from_batch, own.updates_from)
+    body += _weights(_Seek.weights, own.weights or {})
+    if own.coming:
+        body += _weights(_Seek.coming_weights, own.coming[0].weights)
+        body += control.number_field(_Seek.coming_epoch, own.coming[0].epoch)
+        body += control.number_field(_Seek.coming_from_batch, own.coming[0].from_batch)
+    return body
 
 
 def set_weights(
