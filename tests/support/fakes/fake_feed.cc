@@ -371,126 +371,98 @@ shm::Fd FakeFeed::copy_for_sending(const shm::Fd& fd, shm::SegmentKind kind, std
   return copy;
 }
 
+namespace {
+
+std::string refused(Reply& reply, int code, const std::string& text) {
+  reply.set_error(static_cast<Reply::ErrorCode>(code));
+  reply.set_text(text);
+  return reply.SerializeAsString();
+}
+
+}  // namespace
+
+std::string FakeFeed::answer_call(const StageControlCall& call, Reply& reply) {
+  std::string text;
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  printer.PrintToString(call.request(), &text);
+  calls_.push_back({call.stage(), call.key(), text});
+  if (call.key() == 0) return refused(reply, Reply::BAD_REQUEST, "a message without a key");
+  if (!given_.contains(call.key())) {
+    if (ready_.empty()) return refused(reply, Reply::INTERNAL, "the test has no answer ready");
+    given_[call.key()] = ready_.front();
+    ready_.pop_front();
+  }
+  for (const FakeAnswer& given : given_[call.key()]) {
+    StageControlAnswer& answer = *reply.mutable_stage_control()->add_answers();
+    answer.set_stage(given.stage);
+    RF_CHECK(answer.mutable_response()->ParseFromString(given.response), given.response.size());
+  }
+  reply.mutable_stage_control();
+  return reply.SerializeAsString();
+}
+
+std::string FakeFeed::answer_metrics(bool as_json, Reply& reply, std::vector<shm::Fd>& fds) {
+  MetricsReply& metrics = *reply.mutable_metrics();
+  metrics.set_feed(options_.feed);
+  if (as_json && !metrics_.empty()) metrics.set_json(metrics_);
+  std::string whole = reply.SerializeAsString();
+  if (whole.size() <= kPacketBytesMax) return whole;
+  fds.push_back(in_memory(whole));
+  return std::string(kBodyInDescriptor);
+}
+
 // The reply to a request, and the descriptors that go with it.
-std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
-                             std::vector<shm::Fd>& fds) {
+std::string FakeFeed::answer_request(Connection& connection, const std::string& bytes,
+                                     std::vector<shm::Fd>& fds) {
   Request request;
   Reply reply;
   const bool decoded = request.ParseFromString(bytes);
   reply.set_id(request.id());
-  const auto refused = [&](Reply::ErrorCode code, const std::string& text) {
-    reply.set_error(code);
-    reply.set_text(text);
-    return reply.SerializeAsString();
-  };
-  if (!decoded) return refused(Reply::BAD_REQUEST, "the request cannot be decoded");
+  if (!decoded) return refused(reply, Reply::BAD_REQUEST, "the request cannot be decoded");
   if (request.has_detach()) {
     leave(connection);
     reply.mutable_detach();
     return reply.SerializeAsString();
   }
-  if (request.has_stage_control()) {
-    const StageControlCall& call = request.stage_control();
-    std::string text;
-    google::protobuf::TextFormat::Printer printer;
-    printer.SetSingleLineMode(true);
-    printer.PrintToString(call.request(), &text);
-    calls_.push_back({call.stage(), call.key(), text});
-    if (call.key() == 0) return refused(Reply::BAD_REQUEST, "a message without a key");
-    if (!given_.contains(call.key())) {
-      if (ready_.empty()) return refused(Reply::INTERNAL, "the test has no answer ready");
-      given_[call.key()] = ready_.front();
-      ready_.pop_front();
-    }
-    for (const FakeAnswer& given : given_[call.key()]) {
-      StageControlAnswer& answer = *reply.mutable_stage_control()->add_answers();
-      answer.set_stage(given.stage);
-      RF_CHECK(answer.mutable_response()->ParseFromString(given.response), given.response.size());
-    }
-    reply.mutable_stage_control();
-    return reply.SerializeAsString();
-  }
-  if (request.has_metrics()) {
-    MetricsReply& metrics = *reply.mutable_metrics();
-    metrics.set_feed(options_.feed);
-    if (request.metrics().as_json() && !metrics_.empty()) metrics.set_json(metrics_);
-    std::string whole = reply.SerializeAsString();
-    if (whole.size() <= kPacketBytesMax) return whole;
-    fds.push_back(in_memory(whole));
-    return std::string(kBodyInDescriptor);
-  }
-  if (!request.has_attach()) return refused(Reply::BAD_REQUEST, "neither attach nor detach");
-  if (refuse_code_ != 0) return refused(static_cast<Reply::ErrorCode>(refuse_code_), refuse_text_);
-  const AttachRequest& wish = request.attach();
-  if (wish.abi_major() != shm::kAbiMajor || wish.layout_hash() != shm::kLayoutHash ||
-      wish.pid() == 0 || wish.client().empty()) {
-    return refused(Reply::INCOMPATIBLE,
-                   "the client has another ABI, or names neither pid nor name");
-  }
+  if (request.has_stage_control()) return answer_call(request.stage_control(), reply);
+  if (request.has_metrics()) return answer_metrics(request.metrics().as_json(), reply, fds);
+  if (!request.has_attach()) return refused(reply, Reply::BAD_REQUEST, "neither attach nor detach");
+  return attach(connection, request.attach(), reply, fds);
+}
 
-  std::uint32_t g = 0;
-  std::uint32_t unused = shm::kGroupsMax;
-  for (; g < shm::kGroupsMax; ++g) {
-    const auto state = static_cast<GroupState>(group_pages_[g]->head.state.load());
-    if (state == GroupState::kUnused && unused == shm::kGroupsMax) unused = g;
-    if (state == GroupState::kActive && wish.group() == group_pages_[g]->head.name) break;
-  }
+// Sets up a group that no trainer has joined before.
+void FakeFeed::make_group(std::uint32_t g, const AttachRequest& wish) {
   const bool ranked = wish.kind() == ConsumerGroupConfig::RANKED;
-  if (g == shm::kGroupsMax) {
-    if (unused == shm::kGroupsMax) return refused(Reply::FULL, "all groups are in use");
-    g = unused;
-    shm::GroupPage& page = *group_pages_[g];
-    page.head.kind =
-        static_cast<std::uint32_t>(ranked ? shm::GroupKind::kRanked : shm::GroupKind::kShared);
-    page.head.policy = wish.has_policy() ? static_cast<std::uint32_t>(wish.policy()) : 0;
-    page.head.redeliver = wish.has_redeliver() ? wish.redeliver() : options_.redeliver;
-    page.head.max_tries = wish.has_max_tries() ? wish.max_tries() : options_.max_tries;
-    page.head.max_hold = wish.has_max_hold() ? wish.max_hold() : options_.max_hold;
-    page.head.world = ranked ? wish.world() : 1;
-    std::strncpy(page.head.name, wish.group().c_str(), sizeof page.head.name - 1);
-    page.head.epoch.fetch_add(1);
-    page.head.state.store(static_cast<std::uint32_t>(GroupState::kJoining));
-    std::uint64_t from = 1;
-    for (const auto& lane : lanes_) {
-      lane->producer->attend_groups();
-      const auto& own =
-          *reinterpret_cast<shm::LanePage*>(control_.data() + shm::lane_page_offset(lane->index));
-      // A lane at its end answers no more.
-      from = std::max({from, own.answers[g].from.load(), own.retire.load()});
-    }
-    page.head.start.store(wish.start() == AttachRequest::OLDEST ? from : next_);
-    if (options_.admits) page.head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
-  }
   shm::GroupPage& page = *group_pages_[g];
-  const bool page_ranked = page.head.kind == static_cast<std::uint32_t>(shm::GroupKind::kRanked);
-  if (wish.has_kind() && page_ranked != ranked) {
-    return refused(Reply::GROUP_MISMATCH,
-                   fmt::format("group {} is {}: attach with the same kind", wish.group(),
-                               page_ranked ? "ranked" : "shared"));
+  page.head.kind =
+      static_cast<std::uint32_t>(ranked ? shm::GroupKind::kRanked : shm::GroupKind::kShared);
+  page.head.policy = wish.has_policy() ? static_cast<std::uint32_t>(wish.policy()) : 0;
+  page.head.redeliver = wish.has_redeliver() ? wish.redeliver() : options_.redeliver;
+  page.head.max_tries = wish.has_max_tries() ? wish.max_tries() : options_.max_tries;
+  page.head.max_hold = wish.has_max_hold() ? wish.max_hold() : options_.max_hold;
+  page.head.world = ranked ? wish.world() : 1;
+  std::strncpy(page.head.name, wish.group().c_str(), sizeof page.head.name - 1);
+  page.head.epoch.fetch_add(1);
+  page.head.state.store(static_cast<std::uint32_t>(GroupState::kJoining));
+  std::uint64_t from = 1;
+  for (const auto& lane : lanes_) {
+    lane->producer->attend_groups();
+    const auto& own =
+        *reinterpret_cast<shm::LanePage*>(control_.data() + shm::lane_page_offset(lane->index));
+    // A lane at its end answers no more.
+    from = std::max({from, own.answers[g].from.load(), own.retire.load()});
   }
-  std::uint32_t m = page_ranked ? wish.rank() : 0;
-  while (m < shm::kMembersMax &&
-         page.members[m].state.load() != static_cast<std::uint32_t>(MemberState::kFree)) {
-    m = page_ranked ? shm::kMembersMax : m + 1;
-  }
-  if (m >= shm::kMembersMax) return refused(Reply::FULL, "no free member in the group");
-  page.members[m].pid = wish.pid();
-  page.members[m].rank = wish.rank();
-  page.members[m].taken.store(0);
-  page.members[m].done.store(0);
-  page.members[m].state.store(static_cast<std::uint32_t>(MemberState::kLive));
-  connection.attached = true;
-  connection.group = g;
-  connection.member = m;
+  page.head.start.store(wish.start() == AttachRequest::OLDEST ? from : next_);
+  if (options_.admits) page.head.state.store(static_cast<std::uint32_t>(GroupState::kActive));
+}
 
-  AttachReply& body = *reply.mutable_attach();
+void FakeFeed::describe(AttachReply& body) {
   body.set_abi_major(shm::kAbiMajor);
   body.set_abi_minor(shm::kAbiMinor);
   body.set_layout_hash(shm::kLayoutHash);
   body.set_feed_id(identity_.feed_id.data(), identity_.feed_id.size());
   body.set_feed(options_.feed);
-  body.set_group_index(g);
-  body.set_member_index(m);
   body.set_lanes(geometry_.lanes);
   body.set_slots(geometry_.slots);
   body.set_descriptors(geometry_.descriptors);
@@ -515,7 +487,55 @@ std::string FakeFeed::attach(Connection& connection, const std::string& bytes,
     spec.set_offset(tensor.offset);
     spec.set_bytes(tensor.bytes);
   }
+}
 
+std::string FakeFeed::attach(Connection& connection, const AttachRequest& wish, Reply& reply,
+                             std::vector<shm::Fd>& fds) {
+  if (refuse_code_ != 0) return refused(reply, refuse_code_, refuse_text_);
+  if (wish.abi_major() != shm::kAbiMajor || wish.layout_hash() != shm::kLayoutHash ||
+      wish.pid() == 0 || wish.client().empty()) {
+    return refused(reply, Reply::INCOMPATIBLE,
+                   "the client has another ABI, or names neither pid nor name");
+  }
+
+  std::uint32_t g = 0;
+  std::uint32_t unused = shm::kGroupsMax;
+  for (; g < shm::kGroupsMax; ++g) {
+    const auto state = static_cast<GroupState>(group_pages_[g]->head.state.load());
+    if (state == GroupState::kUnused && unused == shm::kGroupsMax) unused = g;
+    if (state == GroupState::kActive && wish.group() == group_pages_[g]->head.name) break;
+  }
+  if (g == shm::kGroupsMax) {
+    if (unused == shm::kGroupsMax) return refused(reply, Reply::FULL, "all groups are in use");
+    g = unused;
+    make_group(g, wish);
+  }
+  shm::GroupPage& page = *group_pages_[g];
+  const bool page_ranked = page.head.kind == static_cast<std::uint32_t>(shm::GroupKind::kRanked);
+  if (wish.has_kind() && page_ranked != (wish.kind() == ConsumerGroupConfig::RANKED)) {
+    return refused(reply, Reply::GROUP_MISMATCH,
+                   fmt::format("group {} is {}: attach with the same kind", wish.group(),
+                               page_ranked ? "ranked" : "shared"));
+  }
+  std::uint32_t m = page_ranked ? wish.rank() : 0;
+  while (m < shm::kMembersMax &&
+         page.members[m].state.load() != static_cast<std::uint32_t>(MemberState::kFree)) {
+    m = page_ranked ? shm::kMembersMax : m + 1;
+  }
+  if (m >= shm::kMembersMax) return refused(reply, Reply::FULL, "no free member in the group");
+  page.members[m].pid = wish.pid();
+  page.members[m].rank = wish.rank();
+  page.members[m].taken.store(0);
+  page.members[m].done.store(0);
+  page.members[m].state.store(static_cast<std::uint32_t>(MemberState::kLive));
+  connection.attached = true;
+  connection.group = g;
+  connection.member = m;
+
+  AttachReply& body = *reply.mutable_attach();
+  describe(body);
+  body.set_group_index(g);
+  body.set_member_index(m);
   fds.push_back(copy_for_sending(control_fd_, shm::SegmentKind::kControl, control_.bytes()));
   fds.push_back(
       copy_for_sending(feed_control_fd_, shm::SegmentKind::kFeedControl, feed_control_.bytes()));
@@ -539,7 +559,7 @@ bool FakeFeed::hear(Connection& connection) {
   const std::lock_guard lock(mutex_);
   if (silent_) return true;
   std::vector<shm::Fd> fds;
-  const std::string reply = attach(connection, bytes, fds);
+  const std::string reply = answer_request(connection, bytes, fds);
   iovec part{const_cast<char*>(reply.data()), reply.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
   msghdr message{};

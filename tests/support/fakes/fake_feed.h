@@ -26,6 +26,13 @@
 #include "ringfeed/shm/feed_producer.h"
 #include "ringfeed/shm/segment.h"
 
+namespace ringfeed {
+class AttachReply;
+class AttachRequest;
+class Reply;
+class StageControlCall;
+}  // namespace ringfeed
+
 namespace ringfeed::testing {
 
 // Longest wait for what must happen; a test that needs it has failed.
@@ -130,7 +137,15 @@ class FakeFeed {
   struct Connection;
   void serve();
   bool hear(Connection& connection);
-  std::string attach(Connection& connection, const std::string& request, std::vector<shm::Fd>& fds);
+  std::string answer_request(Connection& connection, const std::string& bytes,
+                             std::vector<shm::Fd>& fds);
+  // Of a request of each kind: the serialized reply.
+  std::string answer_call(const StageControlCall& call, Reply& reply);
+  std::string answer_metrics(bool as_json, Reply& reply, std::vector<shm::Fd>& fds);
+  std::string attach(Connection& connection, const AttachRequest& wish, Reply& reply,
+                     std::vector<shm::Fd>& fds);
+  void make_group(std::uint32_t g, const AttachRequest& wish);
+  void describe(AttachReply& body);
   void leave(Connection& connection);
   void recover(std::uint32_t group, std::uint32_t member);
   bool publish_on(Lane& lane, std::uint32_t rows);

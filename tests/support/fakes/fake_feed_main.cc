@@ -29,6 +29,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -167,9 +168,8 @@ std::string from_hex(const std::string& text) {
   return bytes;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+// What the command line asks for; nothing if it cannot be understood, which is said.
+std::optional<FakeFeedOptions> options_of(int argc, char** argv) {
   FakeFeedOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
@@ -183,7 +183,7 @@ int main(int argc, char** argv) {
     }
     if (i + 1 == argc) {
       std::cerr << "fake_feed: " << flag << " needs a value\n";
-      return 2;
+      return std::nullopt;
     }
     const std::string value = argv[++i];
     const auto number = [&value] { return static_cast<std::uint32_t>(std::stoul(value)); };
@@ -205,69 +205,83 @@ int main(int argc, char** argv) {
       options.tensors.push_back(tensor_of(value));
     } else {
       std::cerr << "fake_feed: unknown option " << flag << "\n";
-      return 2;
+      return std::nullopt;
     }
   }
-  FakeFeed feed(options);
+  return options;
+}
+
+void show_calls(FakeFeed& feed) {
+  for (const FakeCall& call : feed.calls()) {
+    std::cout << (call.stage.empty() ? "-" : call.stage) << " " << call.key << " " << call.request
+              << "\t";
+  }
+  std::cout << std::endl;
+}
+
+// Does what a line says and answers it.
+void obey(FakeFeed& feed, Publisher& publisher, const std::string& line) {
+  std::istringstream words(line);
+  std::string verb;
+  words >> verb;
+  if (verb == "newest") {
+    std::cout << feed.newest() << std::endl;
+    return;
+  }
+  if (verb == "members") {
+    std::cout << feed.members() << std::endl;
+    return;
+  }
+  if (verb == "calls") return show_calls(feed);
+  if (verb == "publish") {
+    std::uint64_t count = 0;
+    std::uint32_t rows = 0;
+    words >> count >> rows;
+    publisher.publish(count, rows);
+  } else if (verb == "batch") {
+    publisher.publish(batch_of(words));
+  } else if (verb == "close") {
+    publisher.close();
+  } else if (verb == "fail") {
+    publisher.fail(rest_of(words));
+  } else if (verb == "stop") {
+    feed.stop(rest_of(words));
+  } else if (verb == "answer") {
+    std::vector<FakeAnswer> answers;
+    for (std::string stage, response; words >> stage >> response;) {
+      answers.push_back({stage, response == "-" ? "" : from_hex(response)});
+    }
+    feed.answer(std::move(answers));
+  } else if (verb == "recover") {
+    std::uint32_t group = 0;
+    std::uint32_t member = 0;
+    words >> group >> member;
+    feed.recover_member(group, member);
+  } else if (verb == "drain") {
+    std::uint32_t group = 0;
+    words >> group;
+    feed.set_group_state(group, ringfeed::shm::GroupState::kDraining);
+  } else if (verb == "event") {
+    feed.send_event();
+  } else if (verb == "refuse") {
+    int code = 0;
+    words >> code;
+    feed.refuse(code, rest_of(words));
+  } else {
+    std::cout << "unknown: " << line << std::endl;
+    return;
+  }
+  std::cout << "ok" << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::optional<FakeFeedOptions> options = options_of(argc, argv);
+  if (!options) return 2;
+  FakeFeed feed(*options);
   Publisher publisher(feed);
   std::cout << "ready" << std::endl;
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    std::istringstream words(line);
-    std::string verb;
-    words >> verb;
-    if (verb == "publish") {
-      std::uint64_t count = 0;
-      std::uint32_t rows = 0;
-      words >> count >> rows;
-      publisher.publish(count, rows);
-    } else if (verb == "batch") {
-      publisher.publish(batch_of(words));
-    } else if (verb == "close") {
-      publisher.close();
-    } else if (verb == "fail") {
-      publisher.fail(rest_of(words));
-    } else if (verb == "stop") {
-      feed.stop(rest_of(words));
-    } else if (verb == "newest") {
-      std::cout << feed.newest() << std::endl;
-      continue;
-    } else if (verb == "members") {
-      std::cout << feed.members() << std::endl;
-      continue;
-    } else if (verb == "answer") {
-      std::vector<FakeAnswer> answers;
-      for (std::string stage, response; words >> stage >> response;) {
-        answers.push_back({stage, response == "-" ? "" : from_hex(response)});
-      }
-      feed.answer(std::move(answers));
-    } else if (verb == "calls") {
-      for (const FakeCall& call : feed.calls()) {
-        std::cout << (call.stage.empty() ? "-" : call.stage) << " " << call.key << " "
-                  << call.request << "\t";
-      }
-      std::cout << std::endl;
-      continue;
-    } else if (verb == "recover") {
-      std::uint32_t group = 0;
-      std::uint32_t member = 0;
-      words >> group >> member;
-      feed.recover_member(group, member);
-    } else if (verb == "drain") {
-      std::uint32_t group = 0;
-      words >> group;
-      feed.set_group_state(group, ringfeed::shm::GroupState::kDraining);
-    } else if (verb == "event") {
-      feed.send_event();
-    } else if (verb == "refuse") {
-      int code = 0;
-      words >> code;
-      feed.refuse(code, rest_of(words));
-    } else {
-      std::cout << "unknown: " << line << std::endl;
-      continue;
-    }
-    std::cout << "ok" << std::endl;
-  }
+  for (std::string line; std::getline(std::cin, line);) obey(feed, publisher, line);
   return 0;
 }

@@ -571,6 +571,23 @@ def _add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
+def _check_wish(
+    games: int, tars: int, seed: int, loose: int, plies_median: float, variants: int
+) -> None:
+    if games < 0 or loose < 0 or games + loose < 1 or (tars < 1 and games) or variants < 1:
+        raise ValueError(
+            f"make_dataset: games {games}, tars {tars}, loose {loose}, variants {variants}: "
+            "ask for at least one game, one tar for them and one variant"
+        )
+    if seed < 0 or not PLIES_MIN <= plies_median <= PLIES_MAX:
+        raise ValueError(
+            f"make_dataset: seed {seed} must not be negative, plies_median {plies_median} must lie "
+            f"within {PLIES_MIN}..{PLIES_MAX}"
+        )
+    if games and tars > games:
+        raise ValueError(f"make_dataset: {games} games do not fill {tars} tars: ask for fewer tars")
+
+
 def make_dataset(
     out_dir: str | Path,
     games: int,
@@ -605,18 +622,7 @@ def make_dataset(
         ValueError: A count makes no sense.
         FileExistsError: The directory holds a data set already; nothing was written.
     """
-    if games < 0 or loose < 0 or games + loose < 1 or (tars < 1 and games) or variants < 1:
-        raise ValueError(
-            f"make_dataset: games {games}, tars {tars}, loose {loose}, variants {variants}: "
-            "ask for at least one game, one tar for them and one variant"
-        )
-    if seed < 0 or not PLIES_MIN <= plies_median <= PLIES_MAX:
-        raise ValueError(
-            f"make_dataset: seed {seed} must not be negative, plies_median {plies_median} must lie "
-            f"within {PLIES_MIN}..{PLIES_MAX}"
-        )
-    if games and tars > games:
-        raise ValueError(f"make_dataset: {games} games do not fill {tars} tars: ask for fewer tars")
+    _check_wish(games, tars, seed, loose, plies_median, variants)
     directory = Path(out_dir)
     directory.mkdir(parents=True, exist_ok=True)
     if (directory / "manifest.json").exists():
