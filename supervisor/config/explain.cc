@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "proto/config.pb.h"
 #include "proto/feed_output.h"
 #include "proto/plan.pb.h"
 #include "supervisor/config/check.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::config {
 namespace {
@@ -85,18 +85,6 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 }
 
 }  // namespace
-
-std::string shown_bytes(std::uint64_t bytes) {
-  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  // 1023.95 would be rounded to 1024.0 of the smaller unit.
-  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
 
 std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, const Wiring& wiring,
                     std::span<const StageGroup> groups, std::span<const MemoryPart> memory) {

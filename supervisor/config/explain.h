@@ -22,7 +22,4 @@ struct MemoryPart {
                                   const Wiring& wiring, std::span<const StageGroup> groups,
                                   std::span<const MemoryPart> memory);
 
-// "0 B", "512 B", "1.0 KiB", "9.1 GiB".
-[[nodiscard]] std::string shown_bytes(std::uint64_t bytes);
-
 }  // namespace ringfeed::config

@@ -19,7 +19,7 @@
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/starvation.h"
-#include "supervisor/os/hex.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::control {
 namespace {

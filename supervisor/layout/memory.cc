@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "supervisor/os/text.h"
+
 namespace ringfeed::layout {
 namespace {
 
@@ -64,7 +66,7 @@ std::string memory_table(const FeedLayout& layout) {
   for (const config::MemoryPart& part : parts) width = std::max(width, part.part.size());
   std::string text;
   for (const config::MemoryPart& part : parts) {
-    text += fmt::format("  {:<{}}  {:>10}\n", part.part, width, config::shown_bytes(part.bytes));
+    text += fmt::format("  {:<{}}  {:>10}\n", part.part, width, shown_bytes(part.bytes));
   }
   return text;
 }
@@ -91,8 +93,7 @@ Status check_addresses(const FeedLayout& layout, std::uint64_t limit) {
                fmt::format("feed '{}': {} maps {} ({} bytes), most of it room to grow in, and a "
                            "process may have {} ({} bytes) of addresses here: raise the limit "
                            "(ulimit -v, RLIMIT_AS), which takes no memory, or remove it",
-                           layout.feed, who, config::shown_bytes(most), most,
-                           config::shown_bytes(limit), limit)};
+                           layout.feed, who, shown_bytes(most), most, shown_bytes(limit), limit)};
 }
 
 }  // namespace
@@ -114,15 +115,14 @@ Status check_memory(const FeedLayout& layout, const MemoryLimits& limits) {
     ++named;
   }
   const std::string limit =
-      over_budget
-          ? fmt::format("storage.memory_budget_bytes allows {} ({} bytes)",
-                        config::shown_bytes(limits.budget_bytes), limits.budget_bytes)
-          : fmt::format("{} has {} ({} bytes) free", limits.place,
-                        config::shown_bytes(limits.available_bytes), limits.available_bytes);
+      over_budget ? fmt::format("storage.memory_budget_bytes allows {} ({} bytes)",
+                                shown_bytes(limits.budget_bytes), limits.budget_bytes)
+                  : fmt::format("{} has {} ({} bytes) free", limits.place,
+                                shown_bytes(limits.available_bytes), limits.available_bytes);
   return Error{
       ErrorCode::kNoMemory,
       fmt::format("feed '{}' needs {} ({} bytes), {}: lower {}{}\n{}", layout.feed,
-                  config::shown_bytes(sum), sum, limit,
+                  shown_bytes(sum), sum, limit,
                   levers.empty() ? "the sizes in the configuration" : levers,
                   over_budget ? ", or raise the budget" : ", or make room", memory_table(layout))};
 }

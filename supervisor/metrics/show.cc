@@ -12,7 +12,7 @@
 #include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
 #include "ringfeed/shm/quote.h"
-#include "supervisor/config/explain.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::metrics {
 namespace {
@@ -20,7 +20,6 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using Json = nlohmann::ordered_json;
-using config::shown_bytes;
 
 Json to_json(const Message& message);
 

@@ -11,7 +11,7 @@
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/feed/feed.h"
-#include "supervisor/os/hex.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::process {
 
@@ -49,8 +49,8 @@ void Feed::describe_snapshot(SnapshotManifest& manifest,
                              const std::vector<std::vector<std::byte>>& copied) const {
   const shm::FeedIdentity& identity = memory_.identity();
   manifest.set_feed(run_.config.feed());
-  manifest.set_feed_id(control::to_hex(
-      {reinterpret_cast<const char*>(identity.feed_id.data()), identity.feed_id.size()}));
+  manifest.set_feed_id(
+      to_hex({reinterpret_cast<const char*>(identity.feed_id.data()), identity.feed_id.size()}));
   manifest.set_config_hash(identity.config_hash);
   manifest.set_seed(run_.seed);
   manifest.set_taken_at(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));

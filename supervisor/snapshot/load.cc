@@ -16,7 +16,7 @@
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/layout.h"
 #include "ringfeed/shm/quote.h"
-#include "supervisor/os/hex.h"
+#include "supervisor/os/text.h"
 #include "supervisor/snapshot/pages.h"
 #include "supervisor/snapshot/store.h"
 
@@ -183,7 +183,7 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
                                  const layout::FeedLayout& layout, const shm::Storage& storage) {
   layout::FoundMemory found;
   found.is_copy = true;
-  const std::string id = control::from_hex(manifest.feed_id());
+  const std::string id = from_hex(manifest.feed_id());
   if (id.size() != found.identity.feed_id.size()) return damaged(directory, "it names no feed");
   std::copy(id.begin(), id.end(), found.identity.feed_id.begin());
   found.identity.config_hash = manifest.config_hash();

@@ -63,14 +63,5 @@ TEST(Explain, NamesLengthsThatVary) {
               ::testing::HasSubstr("  planes float32 [rows, S1, 2, S0]\n"));
 }
 
-TEST(Explain, BytesHaveTheUnitThatReadsBest) {
-  EXPECT_EQ(shown_bytes(0), "0 B");
-  EXPECT_EQ(shown_bytes(1023), "1023 B");
-  EXPECT_EQ(shown_bytes(1024), "1.0 KiB");
-  EXPECT_EQ(shown_bytes((1 << 20) - 1), "1.0 MiB");
-  EXPECT_EQ(shown_bytes(9771050598), "9.1 GiB");
-  EXPECT_EQ(shown_bytes(~0ULL), "16777216.0 TiB");
-}
-
 }  // namespace
 }  // namespace ringfeed::config

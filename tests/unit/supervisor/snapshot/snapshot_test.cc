@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "proto/snapshot.pb.h"
-#include "supervisor/os/hex.h"
+#include "supervisor/os/text.h"
 #include "supervisor/snapshot/changes.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"
@@ -42,7 +42,7 @@ class Snapshots : public ::testing::Test {
     describe_segments(layout_, out);
     out.set_feed("test");
     const shm::FeedId& id = memory_->identity().feed_id;
-    out.set_feed_id(control::to_hex({reinterpret_cast<const char*>(id.data()), id.size()}));
+    out.set_feed_id(to_hex({reinterpret_cast<const char*>(id.data()), id.size()}));
     out.set_config_hash(1);
     out.set_seed(5);
     return out;

@@ -1,10 +1,23 @@
-#include "supervisor/os/hex.h"
+#include "supervisor/os/text.h"
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 
-namespace ringfeed::control {
+namespace ringfeed {
+
+std::string shown_bytes(std::uint64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  // 1023.95 would be rounded to 1024.0 of the smaller unit.
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
 
 std::string to_hex(std::string_view bytes) {
   std::string out;
@@ -24,4 +37,4 @@ std::string from_hex(std::string_view digits) {
   return bytes;
 }
 
-}  // namespace ringfeed::control
+}  // namespace ringfeed
