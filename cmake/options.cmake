@@ -16,7 +16,7 @@ target_compile_options(
             $<$<BOOL:${RINGFEED_WERROR}>:-Werror>)
 # Where several sources are compiled as one, none of them is the main file, and what is in an unnamed namespace looks to
 # GCC as if it were in a header.
-if(CMAKE_UNITY_BUILD)
+if(CMAKE_UNITY_BUILD OR RINGFEED_UNITY)
   target_compile_options(ringfeed_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 if(RINGFEED_FAILPOINTS)

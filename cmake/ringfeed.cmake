@@ -1,7 +1,14 @@
-# ringfeed_library(NAME SOURCES a.cc b.cc LINK x y): the static library ringfeed_NAME, alias ringfeed::NAME.
+# ringfeed_library(NAME SOURCES a.cc b.cc LINK x y [ALONE a.cc]): the static library ringfeed_NAME, alias ringfeed::NAME.
+# Its sources are compiled sixteen at a time (decision 28), but for those named in ALONE.
 function(ringfeed_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK;ALONE" ${ARGN})
   add_library(ringfeed_${name} STATIC ${arg_SOURCES})
+  if(RINGFEED_UNITY)
+    set_target_properties(ringfeed_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+  endif()
+  if(NOT CMAKE_UNITY_BUILD AND arg_ALONE)
+    set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   add_library(ringfeed::${name} ALIAS ringfeed_${name})
   target_link_libraries(
     ringfeed_${name}
@@ -51,7 +58,7 @@ endfunction()
 # ringfeed_NAME, alias ringfeed::NAME. The stage chunk_unpacker is in chunk_unpacker.cc, which defines
 # StageType chunk_unpacker_type(); add_NAME() of the folder's domain.h, which is written here, registers them all.
 function(ringfeed_domain name)
-  cmake_parse_arguments(arg "" "" "STAGES;SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "" "STAGES;SOURCES;LINK;ALONE" ${ARGN})
   set(types "")
   set(adds "")
   foreach(stage IN LISTS arg_STAGES)
@@ -67,7 +74,12 @@ function(ringfeed_domain name)
     @ONLY)
   list(TRANSFORM arg_STAGES APPEND .cc)
   list(TRANSFORM arg_SOURCES APPEND .cc)
-  ringfeed_library(${name} SOURCES ${arg_STAGES} ${arg_SOURCES} ${table} LINK ringfeed::kit ringfeed::io ${arg_LINK})
+  list(TRANSFORM arg_ALONE APPEND .cc)
+  ringfeed_library(
+    ${name}
+    SOURCES ${arg_STAGES} ${arg_SOURCES} ${table}
+    LINK ringfeed::kit ringfeed::io ${arg_LINK}
+    ALONE ${arg_ALONE})
   target_link_libraries(ringfeed_${name} PUBLIC fmt::fmt)
 endfunction()
 

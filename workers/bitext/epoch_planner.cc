@@ -23,7 +23,6 @@ using formats::BitextRules;
 using formats::SamplingMethod;
 
 // Address space for plans.
-constexpr std::uint64_t kStateBytesMax = std::uint64_t{1} << 40;
 constexpr std::uint64_t kCatalogueGrowth = 256 * kKiB;
 // Of a plan, at a time: about a millisecond.
 constexpr std::uint64_t kSomeBytes = 4 * kMiB;
@@ -1199,7 +1198,7 @@ StageType epoch_planner_type() {
     StateLayout layout;
     (void)EpochPlanner::State(layout);
     node.state_bytes = layout.bytes();
-    node.state_bytes_max = kStateBytesMax;
+    node.state_bytes_max = kGrowsWithData;
     node.inputs = {{.port = "input", .from = ""}};
     node.outputs = {
         output_spec(own, "batch_plans", plan_queue_bytes(config, feed), UnitRule::kRecord)};

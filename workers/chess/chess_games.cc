@@ -8,6 +8,7 @@
 #include "workers/chess/exact_reader.h"
 #include "workers/chess/sequence_pool.h"
 #include "workers/chess/sequence_records.h"
+#include "workers/kit/stage_help.h"
 #include "workers/rows/row_records.h"
 #include "workers/rows/wanted_columns.h"
 
@@ -19,7 +20,6 @@ using formats::RowBatch;
 using formats::RowBatchHead;
 using formats::RowBatchWriter;
 
-constexpr std::uint64_t kStateBytesMax = std::uint64_t{1} << 40;
 constexpr std::uint64_t kStateBytesUsual = 16 * kMiB;
 
 // What a window needs of a game: this, for each row whether it comes with its board (u8, up to a
@@ -352,7 +352,7 @@ StageType chess_games_type() {
     StateLayout layout;
     const ChessGames::State state(layout);
     gather.state_bytes = state.places.head_bytes() + kStateBytesUsual;
-    gather.state_bytes_max = kStateBytesMax;
+    gather.state_bytes_max = kGrowsWithData;
     gather.inputs = {{.port = "input", .from = "", .block = 1}};
     gather.outputs = {{.port = "games",
                        .record_type = "games",

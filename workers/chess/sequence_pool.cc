@@ -12,7 +12,6 @@ namespace {
 
 // What samples usually take, by which memory is taken at the start.
 constexpr std::uint64_t kSampleBytesUsual = 1280;
-constexpr std::uint64_t kStateBytesMax = std::uint64_t{1} << 40;
 
 }  // namespace
 
@@ -101,7 +100,7 @@ NodeSpec sequence_pool_node(std::string from, std::uint64_t pool_size, OutputSpe
   NodeSpec node;
   node.name = "pool";
   node.state_bytes = state.places.head_bytes() + pool_size * kSampleBytesUsual;
-  node.state_bytes_max = std::max(kStateBytesMax, 2 * node.state_bytes);
+  node.state_bytes_max = std::max(kGrowsWithData, 2 * node.state_bytes);
   node.inputs = {{.port = "sequences", .from = std::move(from), .block = 1}};
   output.units = UnitRule::kRecord;
   node.outputs = {std::move(output)};
