@@ -478,7 +478,11 @@ std::vector<RigRecord> run_node(const std::string& planner, std::uint64_t narrow
                      .warn = context.warn};
     return std::make_unique<EpochPlanner>(own, narrow_max);
   };
-  rig.add_node("plan", std::move(node));
+  std::vector<std::string> counters;
+  for (const CounterSpec& counter : epoch_planner_type().counters) {
+    counters.push_back(counter.name);
+  }
+  rig.add_node("plan", std::move(node), std::move(counters));
   rig.add_sink("out", "plan");
   rig.build();
   for (RigRecord& record : catalogue_records(example_corpus(true))) {
