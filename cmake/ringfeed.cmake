@@ -94,3 +94,19 @@ function(ringfeed_mirror name)
   endif()
   ringfeed_test(${name} SOURCES ${sources} LINK ${arg_LINK} LABELS ${arg_LABELS})
 endfunction()
+
+# ringfeed_embed_pipeline(NAME PIPELINE SYMBOL): the text of workers/pipelines/PIPELINE.textproto in the library ringfeed_NAME, as
+# extern const std::string_view ringfeed::pipelines::SYMBOL.
+function(ringfeed_embed_pipeline name pipeline symbol)
+  set(file ${PROJECT_SOURCE_DIR}/workers/pipelines/${pipeline}.textproto)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(READ ${file} text)
+  set(source ${CMAKE_BINARY_DIR}/generated/workers/pipelines/${pipeline}.cc)
+  file(
+    CONFIGURE
+    OUTPUT ${source}
+    CONTENT
+      "#include <string_view>\n\nnamespace ringfeed::pipelines {\nextern const std::string_view ${symbol};\nconst std::string_view ${symbol} = R\"pipeline(${text})pipeline\";\n}  // namespace ringfeed::pipelines\n"
+    @ONLY)
+  target_sources(ringfeed_${name} PRIVATE ${source})
+endfunction()

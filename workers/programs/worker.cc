@@ -1,5 +1,6 @@
 // ringfeed-worker: runs the lanes of one stage group, tells what the stages of a configuration
-// need, or says what a file is. ringfeed-worker-parquet: the same, and reads Parquet files.
+// need, says what a file is, or makes a configuration for a directory. ringfeed-worker-parquet: the
+// same, and reads Parquet files.
 #include "workers/runtime/worker.h"
 
 #include <cstdio>
@@ -9,6 +10,7 @@
 
 #include "ringfeed/shm/result.h"
 #include "workers/inspect/inspect.h"
+#include "workers/inspect/propose.h"
 #include "workers/programs/all.h"
 #ifdef RINGFEED_PARQUET
 #include "workers/io/parquet_file.h"
@@ -21,6 +23,9 @@ int main(int argc, char** argv) {
 #endif
     if (argc >= 3 && std::string_view(argv[1]) == "--inspect") {
       return ringfeed::inspect::run(argc - 2, argv + 2);
+    }
+    if (argc >= 2 && std::string_view(argv[1]) == "--propose") {
+      return ringfeed::inspect::propose_main(argc - 2, argv + 2);
     }
     ringfeed::Registry registry;
     ringfeed::register_all_stages(registry);

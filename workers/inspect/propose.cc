@@ -1,0 +1,145 @@
+#include "workers/inspect/propose.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ringfeed/shm/quote.h"
+#include "ringfeed/shm/result.h"
+#include "workers/bitext/bitext_proposal.h"
+#include "workers/chess/chess_proposal.h"
+#include "workers/lc0/lc0_proposal.h"
+
+namespace ringfeed::inspect {
+namespace {
+
+struct Kind {
+  std::string_view name;
+  std::string_view data;  // what it is, for people
+  Propose propose;
+};
+constexpr std::array kKinds{
+    Kind{"lc0", "games of Leela Chess Zero (.gz, .tar)", &propose_lc0},
+    Kind{"chess", "chess games in Parquet files (.parquet)", &propose_chess},
+    Kind{"fairseq", "parallel text in fairseq's token files (.idx and .bin)", &propose_bitext},
+};
+
+std::vector<std::string_view> names() {
+  std::vector<std::string_view> names;
+  for (const Kind& kind : kKinds) names.push_back(kind.name);
+  return names;
+}
+
+bool is_kind(std::string_view name) {
+  const auto all = names();
+  return std::find(all.begin(), all.end(), name) != all.end();
+}
+
+// What the kind's data is; of all kinds: "".
+std::string readable(std::string_view name) {
+  std::vector<std::string_view> data;
+  for (const Kind& kind : kKinds) {
+    if (name.empty() || kind.name == name) data.push_back(kind.data);
+  }
+  return fmt::format("{}", fmt::join(data, "; "));
+}
+
+}  // namespace
+
+ProposalAnswer propose(const ProposalQuestion& question) {
+  if (!question.kind.empty() && !is_kind(question.kind)) {
+    return {kWrongWords, fmt::format("there is no kind of data '{}': there are {}",
+                                     escaped(question.kind), fmt::join(names(), ", "))};
+  }
+  const DirectoryLook look = look_at(question.directory);
+  const std::string directory = escaped(look.directory);
+  std::vector<std::pair<const Kind*, Proposal>> useful;
+  std::vector<std::pair<const Kind*, Proposal>> others;
+  for (const Kind& kind : kKinds) {
+    if (!question.kind.empty() && question.kind != kind.name) continue;
+    std::optional<Proposal> proposal = kind.propose(look, question.wish);
+    if (proposal)
+      (proposal->text.empty() ? others : useful).emplace_back(&kind, *std::move(proposal));
+  }
+  const auto parquet = std::find_if(others.begin(), others.end(),
+                                    [](const auto& other) { return other.second.needs_parquet; });
+  if (useful.empty() && parquet != others.end()) {
+    return {kNeedsParquet, fmt::format("{}: {}", directory, parquet->second.problem)};
+  }
+  // What needs another program may be of use.
+  if (parquet != others.end()) useful.push_back(*parquet);
+  if (useful.size() > 1) {
+    std::vector<std::string> kinds;
+    std::vector<std::string_view> names;
+    for (const auto& [kind, proposal] : useful) {
+      kinds.emplace_back(kind->data);
+      names.push_back(kind->name);
+    }
+    return {kNoProposal,
+            fmt::format("{} has {}: say which, 'ringfeed init {} {}' say, or give a directory with "
+                        "one kind of data",
+                        directory, fmt::join(kinds, ", and "), names.front(), directory)};
+  }
+  if (useful.size() == 1) {
+    const auto& [kind, proposal] = useful.front();
+    return {kProposed, fmt::format("{}\n{}\n{}\n{}", kind->name, proposal.feed,
+                                   escaped(proposal.found), proposal.text)};
+  }
+  if (!others.empty()) {
+    std::vector<std::string> problems;
+    for (const auto& [kind, proposal] : others) problems.push_back(proposal.problem);
+    return {kNoProposal, fmt::format("{}: {}", directory, fmt::join(problems, "; "))};
+  }
+  const std::size_t files = look.files.size();
+  const std::string none =
+      files == 0 ? "there are no files here"
+                 : fmt::format("none of the files here ({}) is such data", look.count_text(files));
+  return {kNoProposal,
+          fmt::format("{}: {}: ringfeed reads {}", directory, none, readable(question.kind))};
+}
+
+int propose_main(int count, char** words) {
+  ProposalQuestion question;
+  std::vector<std::string> places;
+  for (int i = 0; i < count; ++i) {
+    const std::string_view word(words[i]);
+    if (word.starts_with("--feed=")) {
+      question.wish.feed = word.substr(std::strlen("--feed="));
+    } else if (word.starts_with("--file=")) {
+      question.wish.file = word.substr(std::strlen("--file="));
+    } else {
+      places.emplace_back(word);
+    }
+  }
+  // A word alone is a kind of data, if there is one of that name, or else a directory.
+  const bool kind_alone = places.size() == 1 && is_kind(places.front());
+  if (kind_alone || places.size() == 2) question.kind = places.front();
+  question.directory = kind_alone || places.empty() ? "." : places.back();
+  ProposalAnswer answer;
+  try {
+    answer = propose(question);
+  } catch (const Error& error) {
+    answer.text = error.message();
+    if (error.code() == ErrorCode::kNotFound && question.kind.empty()) {
+      answer.text +=
+          fmt::format(", nor a kind of data of this name ({})", fmt::join(names(), ", "));
+    }
+  }
+  if (answer.status == kNeedsParquet) return answer.status;
+  if (answer.status != kProposed) {
+    std::fprintf(stderr, "ringfeed: %s\n", escaped_lines(answer.text).c_str());
+    return answer.status;
+  }
+  const bool printed =
+      std::fwrite(answer.text.data(), 1, answer.text.size(), stdout) == answer.text.size();
+  return std::fflush(stdout) == 0 && printed ? kProposed : kNoProposal;
+}
+
+}  // namespace ringfeed::inspect
