@@ -41,6 +41,7 @@ struct Verb {
   AddVerb add;
 };
 constexpr Verb kVerbs[] = {
+    {"init", "Write a configuration for the data in a directory", add_init},
     {"run", "Start a feed and serve it until it ends", add_run},
     {"check", "Say what is wrong with a configuration, or what it would make", add_check},
     {"status", "Show a feed: stages, lanes, rings, rates, trainers", add_status},

@@ -230,14 +230,16 @@ Ending reap(const shm::Fd& pidfd) {
   return ending;
 }
 
-Asked spawn_asked(const std::string& binary, int question) {
+Asked spawn_asked(const std::string& binary, int question, const std::vector<std::string>& words) {
   Pipe from = make_pipe();
   set_nonblocking(from.read.get());
   SpawnSettings settings;
   settings.give(question, STDIN_FILENO);
   settings.give(from.write.get(), STDOUT_FILENO);
   Asked asked;
-  asked.pid = settings.spawn(binary, {"ringfeed-worker", "--plan"});
+  std::vector<std::string> arguments{"ringfeed-worker"};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  asked.pid = settings.spawn(binary, arguments);
   asked.pidfd = open_pidfd(asked.pid);
   if (!asked.pidfd) {
     const int error = errno;

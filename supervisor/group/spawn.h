@@ -65,13 +65,14 @@ struct Ending {
 };
 [[nodiscard]] Ending reap(const shm::Fd& pidfd);
 
-// `binary --plan`, with `question`, a file, as its standard input. Throws Error as spawn_worker()
-// does.
+// `binary` with these words, --plan unless others are given, and with `question`, a file, as its
+// standard input. Throws Error as spawn_worker() does.
 struct Asked {
   pid_t pid = 0;
   shm::Fd pidfd;
   shm::Fd answer;  // its standard output; does not block
 };
-[[nodiscard]] Asked spawn_asked(const std::string& binary, int question);
+[[nodiscard]] Asked spawn_asked(const std::string& binary, int question,
+                                const std::vector<std::string>& words = {"--plan"});
 
 }  // namespace ringfeed::process
