@@ -104,14 +104,22 @@ def test_the_descriptor_set_knows_every_field_and_its_comment(tmp_path: Path) ->
     assert made.read_bytes() == (share / "proto" / "config.desc").read_bytes()
 
 
-def test_headers_for_stages_stand_alone(tmp_path: Path) -> None:
-    headers = sorted((PREFIX / "include" / "ringfeed").glob("*/*.h"))
-    assert {"shm", "worker"} == {header.parent.name for header in headers}
-    source = tmp_path / "all.cc"
-    source.write_text(
-        "".join(f"#include <ringfeed/{header.parent.name}/{header.name}>\n" for header in headers)
-    )
-    said("c++", "-std=c++20", "-fsyntax-only", f"-I{PREFIX}/include", source)
+# Whoever includes one needs no other before it, nor anything but the tree.
+def test_every_header_stands_alone(tmp_path: Path) -> None:
+    include = PREFIX / "include"
+    headers = [path.relative_to(include) for path in sorted(include.rglob("*.h*"))]
+    assert {"ringfeed.h", "ringfeed.hpp", "ringfeed/shm/ring.h", "ringfeed/worker/stage.h"} <= {
+        *map(str, headers)
+    }
+    strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{include}"]
+    sources = []
+    for number, header in enumerate(headers):
+        sources.append(tmp_path / f"header{number}.cc")
+        # Twice, so that its guard is there too.
+        sources[-1].write_text(f"#include <{header}>\n" * 2)
+    said("c++", "-std=c++20", *strict, *sources)
+    (tmp_path / "header.c").write_text("#include <ringfeed.h>\n" * 2)
+    said("cc", "-std=c99", *strict, tmp_path / "header.c")
 
 
 if __name__ == "__main__":
