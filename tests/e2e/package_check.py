@@ -285,10 +285,27 @@ def test_the_chess_pipeline_delivers_games_out_of_parquet_files(tmp_path: Path) 
     assert "a Parquet file with" in said(COMMAND, "inspect", first).stdout
 
 
+# The first commands of the README.
+@pytest.mark.parametrize("data, name", [("lc0", "lc0"), ("chess/games", "chess_pretrain")])
+def test_what_init_writes_delivers_batches(data: str, name: str, tmp_path: Path) -> None:
+    if name != "lc0" and not PYARROW:
+        pytest.skip("without pyarrow")
+    config = tmp_path / f"{name}.textproto"
+    told = said(COMMAND, "init", DATA / data, "--output", config)
+    assert told.returncode == 0 and f"ringfeed run {config}" in told.stdout, told.stderr
+    with feed(tmp_path, str(config)) as given:
+        rows = sum(batch.rows for batch in given)
+    assert rows == POSITIONS if name == "lc0" else rows > 0
+
+
 @pytest.mark.skipif(PYARROW, reason="with pyarrow")
 def test_without_pyarrow_one_sentence_says_what_to_install() -> None:
     (first, *_) = sorted((DATA / "chess" / "games").glob("*.parquet"))
-    for words in (["check", PIPELINES / CHESS[0], "--set", CHESS[1]], ["inspect", first]):
+    for words in (
+        ["check", PIPELINES / CHESS[0], "--set", CHESS[1]],
+        ["inspect", first],
+        ["init", first.parent],
+    ):
         told = said(COMMAND, *words)
         assert told.returncode == 1 and told.stderr.count("\n") == 1, told.stderr
         assert "ringfeed-worker-parquet" in told.stderr
