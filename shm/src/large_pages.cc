@@ -21,6 +21,7 @@ void* place_for_large_pages(std::uint64_t bytes) noexcept {
       ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (free == MAP_FAILED) return nullptr;
   ::munmap(free, room);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address is what is asked for
   return reinterpret_cast<void*>(align_up(reinterpret_cast<std::uintptr_t>(free), kLargePageBytes));
 }
 

@@ -110,7 +110,7 @@ class Builder {
                                   node.name(), config_.stages(stage).name()));
         }
         choose_program(layout_.groups[group_of[static_cast<std::size_t>(stage)]], node);
-        numbers_.push_back({&node, static_cast<std::uint32_t>(layout_.nodes.size())});
+        numbers_.emplace_back(&node, static_cast<std::uint32_t>(layout_.nodes.size()));
         NodeLayout laid_out;
         laid_out.stage = static_cast<std::uint32_t>(stage);
         laid_out.name = node.name();

@@ -206,8 +206,11 @@ void FilePathProvider::scan_directory(const std::string& path) {
       }
       type = S_ISDIR(target.st_mode) ? DT_DIR : S_ISREG(target.st_mode) ? DT_REG : DT_UNKNOWN;
     }
-    if (type == DT_REG) files.push_back(std::move(child));
-    if (type == DT_DIR) directories.push_back(std::move(child));
+    if (type == DT_REG) {
+      files.push_back(std::move(child));
+    } else if (type == DT_DIR) {
+      directories.push_back(std::move(child));
+    }
   }
   ::closedir(directory);
   std::sort(files.begin(), files.end());

@@ -13,8 +13,8 @@ PlacePool::PlacePool(StateLayout& layout, Word places_bytes, std::span<const std
       given_up_max_(given_up_max),
       places_bytes_(places_bytes) {
   RF_CHECK(sizes.size() <= alignment, sizes.size(), alignment);
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    RF_CHECK(sizes[i] % alignment == 0, sizes[i], alignment);
+  for (const std::uint64_t size : sizes) {
+    RF_CHECK(size % alignment == 0, size, alignment);
     free_.push_back({layout.word(), layout.word(), layout.word()});
   }
   places_ = layout.place(0, std::max<std::uint64_t>(alignment, 64));

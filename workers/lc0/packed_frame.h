@@ -68,6 +68,7 @@ constexpr std::size_t raw_bytes(std::uint32_t origin) noexcept {
   return packed::round_up(packed::kHead + (origin == 7 ? kV7RecordBytes : kV6RecordBytes));
 }
 // The largest packed frame: a raw one. Room for this many bytes is always enough for pack().
+// NOLINTNEXTLINE(readability-identifier-naming): stands beside packed_bytes() and raw_bytes()
 inline constexpr std::size_t packed_bytes_max = raw_bytes(7);
 static_assert(packed_bytes_max == 8416 && raw_bytes(6) == 8368);
 

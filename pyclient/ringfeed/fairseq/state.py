@@ -323,8 +323,8 @@ def _answer_of(
         raise InvalidRequest(
             f"{where}: no epoch_planner answers: there is none, or it has nothing more to plan "
             "(all its epochs are planned, or none gives a batch: then the log says so); with "
-            "`epochs: 0` (trainers stop when they like) it can be asked at any time, and a feed can "
-            "be started at a place (start_epoch, start_batch)"
+            "`epochs: 0` (trainers stop when they like) it can be asked at any time, and a feed "
+            "can be started at a place (start_epoch, start_batch)"
         )
     if len(found) > 1:
         names = ", ".join(name for name, _ in found)

@@ -4,13 +4,16 @@ be.
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.lint import commits, cpp, docs, kinds, lengths, rooms, sources, style, tables
+from tests.lint import commits, cpp, docs, kinds, lengths, rooms, sources, style, tables, tidy
 from tests.lint.tree import Problem, Tree
 
 MakeTree = Callable[[dict[str, str]], Tree]
@@ -430,6 +433,73 @@ class TestStyle:
         }
         for text, wrong in ((bad, True), (good, False), (good, False), (bad, True)):
             assert bool(style.check(make_tree({**settings, path: text}), tool)) == wrong
+
+
+class TestTidy:
+    # Finds a word; of several sources as one it says that they do not compile where one says so.
+    PROGRAM = """#!/usr/bin/env python3
+import pathlib, re, sys
+file = pathlib.Path(next(word for word in sys.argv if word.endswith(".cc")))
+files = [pathlib.Path(one) for one in re.findall('#include "(/.*)"', file.read_text())] or [file]
+text = "".join(one.read_text() for one in files)
+if len(files) > 1 and "alone" in text:
+    print(f"{file}:1: error: twice [clang-diagnostic-error]")
+for one in files:
+    if "bad" in one.read_text():
+        print(f"{one}:1: error: bad [a-check]")
+"""
+
+    @pytest.fixture
+    def build(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        build = tmp_path / "build/release"
+        unity = build / "unity_0_cxx.cxx"
+        files = {
+            tmp_path / "bin/clang-tidy": self.PROGRAM,
+            tmp_path / "shm/a.cc": "good\n",
+            tmp_path / "shm/b.cc": "bad\n",
+            tmp_path / "shm/b.h": "\n",
+            tmp_path / "shm/inner.h": "\n",
+            tmp_path / "tests/c_test.cc": '#include "shm/inner.h"\n',
+            unity: f'#include "{tmp_path}/tests/c_test.cc"\n',
+        }
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (tmp_path / "bin/clang-tidy").chmod(0o755)
+        flags = "-DA=1 -Wall -Wno-x -include b/cmake_pch.hxx -O2 -o x.o -c"
+        sources = [tmp_path / "shm/a.cc", tmp_path / "shm/b.cc", unity, build / "made.cc"]
+        entries = [{"file": str(one), "command": f"c++ {flags} {one}"} for one in sources]
+        (build / "compile_commands.json").write_text(json.dumps(entries))
+        monkeypatch.setattr(tidy, "ROOT", tmp_path)
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        return build
+
+    def test_sources_have_their_flags_without_what_is_gccs(self, build: Path) -> None:
+        flags = ("-DA=1", "-Wno-x", "-O2")
+        known = tidy.commands(build)
+        assert known == {"shm/a.cc": flags, "shm/b.cc": flags, "tests/c_test.cc": flags}
+        assert tidy.wanted(["shm/b.h", "shm/inner.h", "README.md"], known) == [
+            "shm/b.cc",
+            "tests/c_test.cc",
+        ]
+
+    @pytest.mark.parametrize("more", ["", "alone"])
+    def test_what_is_found_fails(
+        self,
+        build: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        more: str,
+    ) -> None:
+        def run(*words: str) -> tuple[int, str]:
+            monkeypatch.setattr(sys, "argv", ["tidy", "--build", str(build), *words])
+            return tidy.main(), capsys.readouterr().out
+
+        (tidy.ROOT / "shm/a.cc").write_text(more)
+        bad = "shm/b.cc:1: error: bad [a-check]\n"
+        assert run("--all") == (1, f"{bad}tidy: 1 passed, 1 failed\n")
+        assert run("shm") == (1, f"{bad}tidy: 0 passed, 1 failed\n")
+        assert run("shm/a.cc", "tests") == (0, "tidy: 2 passed, 0 failed\n")
 
 
 def test_the_tree_is_what_git_would_take(tmp_path: Path) -> None:
