@@ -22,9 +22,9 @@ struct LookLimits {
 // The files in a directory and below it. Names that begin with a dot are left out, as the stages
 // leave them out.
 struct DirectoryLook {
-  std::string directory;           // absolute
-  std::vector<std::string> files;  // absolute paths, in the order of their bytes
-  bool whole = true;               // false: there are more, or some could not be looked at
+  std::string directory = {};           // absolute
+  std::vector<std::string> files = {};  // absolute paths, in the order of their bytes
+  bool whole = true;                    // false: there are more, or some could not be looked at
 
   [[nodiscard]] std::vector<std::string> ending_in(std::string_view ending) const;
   // "3", or "at least 3" where there are more than were looked at.
