@@ -9,6 +9,7 @@
 #include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/control/client.h"
+#include "supervisor/metrics/json.h"
 #include "supervisor/metrics/show.h"
 
 namespace ringfeed::cli {
@@ -81,8 +82,9 @@ int ask_metrics(const std::string& directory, const std::string& feed, MetricsRe
 int metrics(const std::string& directory, const std::string& feed, bool json) {
   MetricsReply reply;
   if (const int status = ask_metrics(directory, feed, reply); status != kOk) return status;
-  fmt::print("{}", json ? ringfeed::metrics::protobuf_json(reply)
-                        : ringfeed::metrics::show_metrics(reply));
+  fmt::print("{}",
+             json ? ringfeed::metrics::metrics_json(reply, ringfeed::metrics::JsonForm::kProtobuf)
+                  : ringfeed::metrics::show_metrics(reply));
   return kOk;
 }
 

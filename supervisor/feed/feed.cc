@@ -325,7 +325,8 @@ void Feed::serve() {
                         : fmt::format(" snapshot={} next_batch={}", log_value(run_.resumed_from),
                                       memory_.output().newest_batch() + 1)));
   lives_ = true;
-  note_configured_anchors();
+  // A feed that was taken over may have got others since.
+  if (!adopts_) texts_.take_configured(run_.plan);
   tick();
   if (!memory_.files().empty()) note_groups();
   keep_looking();

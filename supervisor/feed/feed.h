@@ -208,8 +208,6 @@ class Feed {
   void look_around(bool regular);
   void keep_looking();
   void fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const;
-  void note_anchors(const StageControlReply& answer);
-  void note_configured_anchors();
 
   // Lanes (feed_scale.cc).
   void scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms);
@@ -255,7 +253,7 @@ class Feed {
   std::map<std::string, Problem> problems_;  // by what is troubled
   metrics::Looker looker_;
   metrics::History history_;
-  metrics::Anchors anchors_;
+  metrics::Texts texts_;
   std::uint64_t failures_ = 0;  // of callbacks
   std::uint64_t looks_ = 0;
   std::uint64_t looking_ns_ = 0;  // CPU time

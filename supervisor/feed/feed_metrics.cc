@@ -7,7 +7,7 @@
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
 #include "supervisor/feed/feed.h"
-#include "supervisor/metrics/show.h"
+#include "supervisor/metrics/json.h"
 #include "supervisor/metrics/status.h"
 
 namespace ringfeed::process {
@@ -48,17 +48,18 @@ void Feed::keep_looking() {
 
 bool Feed::on_metrics(control::ConnectionId, const Request& request, Reply& reply) {
   look_around(false);
-  const metrics::FeedFacts facts{run_.config, run_.plan, memory_.layout(), looker_.shape(),
-                                 looker_.counters()};
+  const metrics::FeedFacts facts{run_.config,     run_.plan,          memory_.layout(),
+                                 looker_.shape(), looker_.counters(), texts_};
   MetricsReply& out = *reply.mutable_metrics();
   out.set_feed(run_.config.feed());
   out.set_uptime_ms(now_ms() - started_ms_);
   out.set_deaths(deaths_);
   out.set_sampling_us(static_cast<double>(looking_ns_) / 1e3 / static_cast<double>(looks_));
-  metrics::fill_metrics(facts, history_, anchors_, out);
+  metrics::fill_metrics(facts, history_, out);
   fill_bottlenecks(facts, out);
   if (!request.metrics().as_json()) return true;
-  const std::string json = metrics::message_json(out);
+  const std::string json =
+      metrics::metrics_json(out, metrics::JsonForm::kPlain, request.metrics().describe());
   out.Clear();
   out.set_json(json);
   return true;
@@ -95,24 +96,6 @@ void Feed::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply
     BottleneckProto& found = *reply.add_bottlenecks();
     found.set_seconds_covered(window_s);
     metrics::find_bottleneck(nodes, machine, output, found);
-  }
-}
-
-// Every answer of a pool passes through here.
-void Feed::note_anchors(const StageControlReply& answer) {
-  for (const StageControlAnswer& one : answer.answers()) {
-    if (!one.response().has_chunk_pool_response()) continue;
-    anchors_[one.stage()] = one.response().chunk_pool_response().chunk_anchor();
-  }
-}
-
-// A feed that was taken over may have got another one since.
-void Feed::note_configured_anchors() {
-  if (adopts_) return;
-  for (const StageConfig& stage : run_.config.stages()) {
-    if (stage.has_shuffling_chunk_pool()) {
-      anchors_[stage.name()] = stage.shuffling_chunk_pool().chunk_anchor();
-    }
   }
 }
 

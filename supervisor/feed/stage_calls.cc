@@ -159,7 +159,7 @@ void Feed::on_stage_answer(std::uint64_t id, std::size_t group, const StageContr
   const std::pair asker(call.connection, call.reply->id());
   bool whole = false;
   or_refuse(asker.first, asker.second, [&] {
-    note_anchors(answer);
+    for (const StageControlAnswer& one : answer.answers()) texts_.take_answer(run_.plan, one);
     add_answers(group, *call.asked, answer, *call.reply->mutable_stage_control());
     whole = true;
   });

@@ -1,9 +1,9 @@
 #include "supervisor/metrics/aggregate.h"
 
-#include <google/protobuf/message.h>
-
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "proto/config.pb.h"
@@ -12,9 +12,6 @@
 
 namespace ringfeed::metrics {
 namespace {
-
-using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
 
 constexpr std::array<std::uint64_t, 3> kWindowSeconds{1, 10, 60};
 
@@ -51,44 +48,42 @@ class Between {
   const Look& end_;
 };
 
-// A number of the stage's configuration; nothing if it is not given and has no default.
-void configured(const Message& stage_config, const std::string& name, Message& metrics,
-                const FieldDescriptor& field) {
-  const FieldDescriptor* const from = stage_config.GetDescriptor()->FindFieldByName(name);
-  if (from == nullptr || from->cpp_type() != FieldDescriptor::CPPTYPE_UINT64) return;
-  const google::protobuf::Reflection& reflection = *stage_config.GetReflection();
-  if (!reflection.HasField(stage_config, from) && !from->has_default_value()) return;
-  metrics.GetReflection()->SetUInt64(&metrics, &field, reflection.GetUInt64(stage_config, from));
-}
-
-// The fields of a stage's message from its counters; the names of those that have one.
-std::set<std::string> fill_counters(const std::map<std::string, std::size_t>& counters,
-                                    const Between& between, const Message* stage_config,
-                                    Message& metrics) {
-  std::set<std::string> used;
-  const google::protobuf::Descriptor& descriptor = *metrics.GetDescriptor();
-  for (int i = 0; i < descriptor.field_count(); ++i) {
-    const FieldDescriptor& field = *descriptor.field(i);
-    if (field.is_repeated() || field.cpp_type() != FieldDescriptor::CPPTYPE_UINT64) continue;
-    const Counted& counted = field.options().GetExtension(ringfeed::counted);
-    if (counted.has_configured()) {
-      if (stage_config != nullptr) configured(*stage_config, counted.configured(), metrics, field);
-      continue;
-    }
-    std::vector<std::string> names(counted.as().begin(), counted.as().end());
-    if (names.empty()) names.push_back(field.name());
-    bool any = false;
-    std::uint64_t sum = 0;
-    for (const std::string& name : names) {
+// What the stage's kind declares, as far as lanes count it or it has a capacity, and then what a
+// worker of another version counts beside that.
+void fill_counters(const StagePlan& plan, const std::map<std::string, std::size_t>& counters,
+                   const Between& between, StageMetricProto& stage) {
+  std::set<std::string> declared;
+  for (const CounterPlan& each : plan.counters()) {
+    std::optional<std::uint64_t> value;
+    const auto add = [&](const std::string& name) {
       const auto at = counters.find(name);
-      if (at == counters.end()) continue;
-      any = true;
-      used.insert(name);
-      sum += counted.gauge() ? between.latest(at->second) : between.added(at->second);
+      if (at == counters.end()) return;
+      value = value.value_or(0) +
+              (each.gauge() ? between.latest(at->second) : between.added(at->second));
+    };
+    if (each.sum_of_size() == 0) {
+      declared.insert(each.name());
+      add(each.name());
     }
-    if (any) metrics.GetReflection()->SetUInt64(&metrics, &field, sum);
+    for (const std::string& part : each.sum_of()) add(part);
+    if (!value && !each.has_capacity()) continue;
+    CounterMetricProto& out = *stage.add_counters();
+    out.set_name(each.has_shown_as() ? each.shown_as() : each.name());
+    if (value) out.set_value(*value);
+    if (each.gauge()) out.set_gauge(true);
+    if (each.listed()) out.set_listed(true);
+    if (!each.has_capacity()) continue;
+    out.set_capacity(each.capacity());
+    out.set_capacity_name(each.capacity_shown_as());
+    if (each.capacity_each_lane()) out.set_capacity_each_lane(true);
   }
-  return used;
+  for (const auto& [name, place] : counters) {
+    if (declared.contains(name)) continue;
+    CounterMetricProto& out = *stage.add_counters();
+    out.set_name(name);
+    out.set_value(between.added(place));
+    out.set_listed(true);
+  }
 }
 
 void fill_load(const layout::NodeLayout& node, const Between& between, LoadMetricProto& load) {
@@ -148,52 +143,20 @@ void fill_queue(const FeedFacts& facts, std::size_t port, const Between& between
   queue.set_get_per_s(static_cast<double>(queue.get_count()) / between.covered());
 }
 
-// The message of the stage's kind, made in `stage`.
-Message& kind_message(const std::string& kind, StageMetricProto& stage) {
-  const FieldDescriptor* const field = stage.GetDescriptor()->FindFieldByName(kind);
-  if (field == nullptr || field->is_repeated() ||
-      field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || kind == "other") {
-    stage.mutable_other()->set_kind(kind);
-    return *stage.mutable_other();
-  }
-  return *stage.GetReflection()->MutableMessage(&stage, field);
-}
-
-const Message* kind_config(const std::string& kind, const StageConfig& stage) {
-  const FieldDescriptor* const field = stage.GetDescriptor()->FindFieldByName(kind);
-  if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) return nullptr;
-  return &stage.GetReflection()->GetMessage(stage, field);
-}
-
 template <typename FullnessOf>
-void fill(const FeedFacts& facts, const Between& between, const Anchors& anchors,
-          const FullnessOf& fullness, DataLoaderMetricsProto& metrics) {
+void fill(const FeedFacts& facts, const Between& between, const FullnessOf& fullness,
+          DataLoaderMetricsProto& metrics) {
   for (int s = 0; s < facts.config.stages_size(); ++s) {
     const auto number = static_cast<std::uint32_t>(s);
-    const StageConfig& config = facts.config.stages(s);
-    const std::string& kind = facts.plan.stages(s).kind();
+    const StagePlan& plan = facts.plan.stages(s);
     StageMetricProto& stage = *metrics.add_stage_metrics();
-    stage.set_name(config.name());
-    Message& own = kind_message(kind, stage);
-    const FieldDescriptor* const loads = own.GetDescriptor()->FindFieldByName("loads");
+    stage.set_name(facts.config.stages(s).name());
+    stage.set_kind(plan.kind());
     for (const layout::NodeLayout& node : facts.layout.nodes) {
-      if (node.stage != number) continue;
-      fill_load(node, between,
-                static_cast<LoadMetricProto&>(*own.GetReflection()->AddMessage(&own, loads)));
+      if (node.stage == number) fill_load(node, between, *stage.add_loads());
     }
-    const std::map<std::string, std::size_t> counters = facts.counters.of_stage(number);
-    const std::set<std::string> used =
-        fill_counters(counters, between, kind_config(kind, config), own);
-    for (const auto& [name, place] : counters) {
-      if (used.contains(name)) continue;
-      CounterMetricProto& counter = *stage.add_other_counters();
-      counter.set_name(name);
-      counter.set_value(between.added(place));
-    }
-    const auto anchor = anchors.find(config.name());
-    if (stage.has_shuffling_chunk_pool() && anchor != anchors.end()) {
-      stage.mutable_shuffling_chunk_pool()->set_anchor(anchor->second);
-    }
+    fill_counters(plan, facts.counters.of_stage(number), between, stage);
+    facts.texts.fill(plan, stage);
     for (std::size_t port = 0; port < facts.shape.ports.size(); ++port) {
       if (facts.shape.ports[port].stage != number) continue;
       fill_queue(facts, port, between, fullness(port), *stage.add_output_queue_metrics());
@@ -203,30 +166,28 @@ void fill(const FeedFacts& facts, const Between& between, const Anchors& anchors
 
 }  // namespace
 
-void fill_total(const FeedFacts& facts, const History& history, const Anchors& anchors,
-                DataLoaderMetricsProto& metrics) {
+void fill_total(const FeedFacts& facts, const History& history, DataLoaderMetricsProto& metrics) {
   fill(
-      facts, Between(nullptr, history.newest()), anchors,
+      facts, Between(nullptr, history.newest()),
       [&](std::size_t port) { return history.fullness_ever(port); }, metrics);
 }
 
-void fill_window(const FeedFacts& facts, const History& history, const Anchors& anchors,
-                 std::size_t begin, DataLoaderMetricsProto& metrics) {
+void fill_window(const FeedFacts& facts, const History& history, std::size_t begin,
+                 DataLoaderMetricsProto& metrics) {
   fill(
-      facts, Between(&history.at(begin), history.newest()), anchors,
+      facts, Between(&history.at(begin), history.newest()),
       [&](std::size_t port) { return history.fullness(port, begin); }, metrics);
 }
 
-void fill_metrics(const FeedFacts& facts, const History& history, const Anchors& anchors,
-                  MetricsReply& reply) {
+void fill_metrics(const FeedFacts& facts, const History& history, MetricsReply& reply) {
   if (history.empty()) return;
-  fill_total(facts, history, anchors, *reply.mutable_total());
+  fill_total(facts, history, *reply.mutable_total());
   for (const std::uint64_t wanted : kWindowSeconds) {
     const std::size_t begin = history.begin_of(wanted * 1'000'000'000);
     WindowMetricsProto& window = *reply.add_windows();
     window.set_seconds_wanted(static_cast<double>(wanted));
     window.set_seconds_covered(seconds(history.newest().time_ns - history.at(begin).time_ns));
-    fill_window(facts, history, anchors, begin, *window.mutable_metrics());
+    fill_window(facts, history, begin, *window.mutable_metrics());
   }
 }
 

@@ -297,7 +297,8 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, cons
     load.stage = config.name();
     load.part = node.name;
     load.lanes_max = node.scales ? node.lanes_max : 0;
-    load.redraws = plan.kind() == "shuffling_chunk_pool" && node.name.empty();
+    const auto planned = std::ranges::find(plan.nodes(), node.name, &NodePlan::name);
+    load.redraws = planned != plan.nodes().end() && planned->redraws();
     const auto* kind = StageConfig::descriptor()->FindFieldByName(plan.kind());
     // A stage of several parts has one lane that owns what the others work on.
     const bool owner = node.name.empty() && plan.nodes_size() > 1;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <google/protobuf/message.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <map>
@@ -12,6 +11,7 @@
 #include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
 #include "ringfeed/shm/quote.h"
+#include "supervisor/metrics/json.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::metrics {
@@ -19,64 +19,6 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-using Json = nlohmann::ordered_json;
-
-Json to_json(const Message& message);
-
-Json value_of(const Message& message, const FieldDescriptor& field, int index) {
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  const bool repeated = index >= 0;
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      return repeated ? reflection.GetRepeatedInt32(message, &field, index)
-                      : reflection.GetInt32(message, &field);
-    case FieldDescriptor::CPPTYPE_INT64:
-      return repeated ? reflection.GetRepeatedInt64(message, &field, index)
-                      : reflection.GetInt64(message, &field);
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return repeated ? reflection.GetRepeatedUInt32(message, &field, index)
-                      : reflection.GetUInt32(message, &field);
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return repeated ? reflection.GetRepeatedUInt64(message, &field, index)
-                      : reflection.GetUInt64(message, &field);
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return repeated ? reflection.GetRepeatedDouble(message, &field, index)
-                      : reflection.GetDouble(message, &field);
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      return repeated ? reflection.GetRepeatedFloat(message, &field, index)
-                      : reflection.GetFloat(message, &field);
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return repeated ? reflection.GetRepeatedBool(message, &field, index)
-                      : reflection.GetBool(message, &field);
-    case FieldDescriptor::CPPTYPE_ENUM:
-      return repeated ? reflection.GetRepeatedEnum(message, &field, index)->name()
-                      : reflection.GetEnum(message, &field)->name();
-    case FieldDescriptor::CPPTYPE_STRING:
-      return repeated ? reflection.GetRepeatedString(message, &field, index)
-                      : reflection.GetString(message, &field);
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      return to_json(repeated ? reflection.GetRepeatedMessage(message, &field, index)
-                              : reflection.GetMessage(message, &field));
-  }
-  return nullptr;
-}
-
-Json to_json(const Message& message) {
-  Json out = Json::object();
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
-    if (field.is_repeated()) {
-      Json& list = out[field.name()] = Json::array();
-      for (int j = 0; j < reflection.FieldSize(message, &field); ++j) {
-        list.push_back(value_of(message, field, j));
-      }
-    } else if (reflection.HasField(message, &field)) {
-      out[field.name()] = value_of(message, field, -1);
-    }
-  }
-  return out;
-}
 
 // Records out (or in, for a lane without rings behind it) of every lane, by name.
 std::map<std::string, std::uint64_t> records(const StatusReply& status) {
@@ -180,46 +122,20 @@ std::string output_text(const StatusReply& status, const FeedStatus& output,
   return text;
 }
 
-// The message of a stage's kind.
-const Message* own_message(const StageMetricProto& stage) {
-  const google::protobuf::Reflection& reflection = *stage.GetReflection();
-  for (int i = 0; i < stage.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor& field = *stage.GetDescriptor()->field(i);
-    if (field.is_repeated() || field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
-    if (reflection.HasField(stage, &field)) return &reflection.GetMessage(stage, &field);
-  }
-  return nullptr;
-}
-
-std::vector<LoadMetricProto> loads_of(const StageMetricProto& stage) {
-  std::vector<LoadMetricProto> loads;
-  const Message* const own = own_message(stage);
-  if (own == nullptr) return loads;
-  const FieldDescriptor* const field = own->GetDescriptor()->FindFieldByName("loads");
-  for (int i = 0; i < own->GetReflection()->FieldSize(*own, field); ++i) {
-    loads.push_back(static_cast<const LoadMetricProto&>(
-        own->GetReflection()->GetRepeatedMessage(*own, field, i)));
-  }
-  return loads;
-}
-
+// What the stage counts, its capacities and texts, then what is not its kind's own.
 std::string counters_text(const StageMetricProto& stage) {
   std::vector<std::string> parts;
-  if (const Message* const own = own_message(stage)) {
-    const google::protobuf::Reflection& reflection = *own->GetReflection();
-    for (int i = 0; i < own->GetDescriptor()->field_count(); ++i) {
-      const FieldDescriptor& field = *own->GetDescriptor()->field(i);
-      if (field.is_repeated() || !reflection.HasField(*own, &field)) continue;
-      if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
-        parts.push_back(fmt::format("{}={}", field.name(), reflection.GetUInt64(*own, &field)));
-      } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && field.name() != "kind") {
-        parts.push_back(fmt::format("{}={}", field.name(), reflection.GetString(*own, &field)));
-      }
-    }
+  std::vector<std::string> listed;
+  for (const CounterMetricProto& counter : stage.counters()) {
+    std::vector<std::string>& to = counter.listed() ? listed : parts;
+    if (counter.has_value()) to.push_back(fmt::format("{}={}", counter.name(), counter.value()));
+    if (!counter.has_capacity()) continue;
+    to.push_back(fmt::format("{}={}", counter.capacity_name(), counter.capacity()));
   }
-  for (const CounterMetricProto& counter : stage.other_counters()) {
-    parts.push_back(fmt::format("{}={}", counter.name(), counter.value()));
+  for (const TextMetricProto& text : stage.texts()) {
+    parts.push_back(fmt::format("{}={}", text.name(), text.text()));
   }
+  parts.insert(parts.end(), listed.begin(), listed.end());
   return fmt::format("{}", fmt::join(parts, " "));
 }
 
@@ -274,9 +190,9 @@ std::string show_metrics(const MetricsReply& given) {
       metrics.feed(), window.seconds_covered(), "lanes", "", "busy/in/out%", "cpu s", "no core s",
       "in", "out");
   for (int s = 0; s < total.stage_metrics_size(); ++s) {
-    const std::vector<LoadMetricProto> ever = loads_of(total.stage_metrics(s));
-    const std::vector<LoadMetricProto> now = loads_of(window.metrics().stage_metrics(s));
-    for (std::size_t i = 0; i < std::min(ever.size(), now.size()); ++i) {
+    const auto& ever = total.stage_metrics(s).loads();
+    const auto& now = window.metrics().stage_metrics(s).loads();
+    for (int i = 0; i < std::min(ever.size(), now.size()); ++i) {
       const std::string& name = total.stage_metrics(s).name();
       text +=
           fmt::format("{:<22} {:>5} {:>12} {:>9.2f} {:>9.2f} {:>12} {:>12}\n",
@@ -345,19 +261,6 @@ std::string show_bottlenecks(const MetricsReply& given) {
   return text;
 }
 
-std::string message_json(const Message& message) {
-  return to_json(message).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::string protobuf_json(const Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.add_whitespace = true;
-  std::string text;
-  static_cast<void>(google::protobuf::util::MessageToJsonString(message, &text, options));
-  return text;
-}
-
 std::string show_status(const StatusReply& given, const StatusReply* before) {
   const StatusReply status = printable(given);
   std::string text =
@@ -394,7 +297,7 @@ std::string show_status(const StatusReply& given, const StatusReply* before) {
 }
 
 std::string status_json(const StatusReply& status, const StatusReply* before) {
-  Json out = to_json(status);
+  Json out = to_json(status, JsonForm::kPlain);
   if (before != nullptr) {
     const std::map<std::string, std::uint64_t> earlier = records(*before);
     const double seconds = seconds_between(*before, status);

@@ -8,25 +8,17 @@ class MetricsReply;
 class StatusReply;
 }  // namespace ringfeed
 
-namespace google::protobuf {
-class Message;
-}
-
 namespace ringfeed::metrics {
 
 // Text for a terminal. `before` is an earlier status of the same feed, for rates; it may be null.
 [[nodiscard]] std::string show_status(const StatusReply& status, const StatusReply* before);
 
-// JSON with the names of control.proto: numbers as numbers, enumerators by name, absent fields left
-// out. With `before`, every lane has records_per_s and the output has batches_per_s.
+// JSON with the names of control.proto (metrics/json.h). With `before`, every lane has
+// records_per_s and the output has batches_per_s.
 [[nodiscard]] std::string status_json(const StatusReply& status, const StatusReply* before);
 
 // Numbers of a feed, and who limits it; rates are over the window of 10 seconds.
 [[nodiscard]] std::string show_metrics(const MetricsReply& metrics);
 [[nodiscard]] std::string show_bottlenecks(const MetricsReply& metrics);
-// Any message as JSON, in one line, by the rules of status_json().
-[[nodiscard]] std::string message_json(const google::protobuf::Message& message);
-// The same by protobuf's own rules: 64-bit numbers are strings.
-[[nodiscard]] std::string protobuf_json(const google::protobuf::Message& message);
 
 }  // namespace ringfeed::metrics

@@ -184,11 +184,17 @@ def snapshot(
     raise FeedDamaged("the supervisor's answer to a snapshot is none")
 
 
-def metrics(socket_path: str | os.PathLike[str], timeout_s: float = 5.0) -> dict[str, Any]:
-    """The supervisor's MetricsReply (proto/metrics.proto), by the names of its fields."""
-    reply = _request(
-        socket_path, Request.metrics, number_field(MetricsRequest.as_json, 1), timeout_s
-    )
+def metrics(
+    socket_path: str | os.PathLike[str], timeout_s: float = 5.0, *, describe: bool = False
+) -> dict[str, Any]:
+    """The supervisor's MetricsReply (proto/metrics.proto), by the names of its fields.
+
+    describe: each stage has its ``counters`` too, with what is a gauge and what its capacity is.
+    """
+    asked = number_field(MetricsRequest.as_json, 1)
+    if describe:
+        asked += number_field(MetricsRequest.describe, 1)
+    reply = _request(socket_path, Request.metrics, asked, timeout_s)
     for number, body in fields(reply):
         if number != Reply.metrics or not isinstance(body, bytes):
             continue

@@ -67,6 +67,7 @@ class MetricsReply:
 
 class MetricsRequest:
     as_json = 1
+    describe = 2
 
 
 class Reply:

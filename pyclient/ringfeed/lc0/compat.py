@@ -327,8 +327,8 @@ class DataLoader:
           are of all time, in millionths, of draws that were decided on.
         - failed_rescores are the chunks that the rescorer, or the validator that comes with it, has
           not passed on.
-        - What only ringfeed counts has its name in proto/metrics.proto, and is there once it is not
-          0. last_chunk_key and the position cache are missing.
+        - What only ringfeed counts has its name in Feed.metrics(), and is there once it is not 0.
+          last_chunk_key and the position cache are missing.
 
         Raises:
             RuntimeError: The feed has failed, or does not answer.
@@ -352,7 +352,8 @@ class DataLoader:
         if supervisor is None:  # nobody answers yet, or any more
             return b"", 0.0
         try:
-            return lc0_metrics.of_last(seconds, control.metrics(supervisor.socket_path))
+            reply = control.metrics(supervisor.socket_path, describe=True)
+            return lc0_metrics.of_last(seconds, reply)
         except RingfeedError as error:
             if self._supervisor is None:
                 return b"", 0.0

@@ -1,8 +1,9 @@
 """What a feed has counted as a DataLoaderMetricsProto of lczero-training, written by hand.
 
 That project has five kinds of metrics, found by their names: loads, queues, counts, gauges and
-statistics. Here each kind of stage has a message with fields of its own (proto/metrics.proto): a
-field that is a gauge there is one there too, all others are counts.
+statistics. Here a stage has counters, and the feed says which of them are gauges, and what their
+capacities are (CounterMetricProto in proto/metrics.proto): a gauge is one there too, all others
+are counts.
 """
 
 from __future__ import annotations
@@ -13,22 +14,6 @@ from typing import Any
 
 from .._core import control
 
-# Fields that are declared `gauge` in proto/metrics.proto, each with the one that has its capacity.
-GAUGES = {
-    "chunk_sources": "",
-    "gives_nothing": "",
-    "chunks_current": "",
-    "chunks_kept": "chunks_capacity",
-    "chunks_total": "",
-    "chunks_since_anchor": "",
-    "positions_current": "",
-    "bytes_current": "",
-    "store_bytes": "store_capacity_bytes",
-    "store_games": "",
-    **dict.fromkeys((f"chunk_weight_{which}_millionths" for which in ("min", "max", "latest")), ""),
-    "frames_held": "reservoir_size_per_thread",
-}
-CAPACITIES = {capacity for capacity in GAUGES.values() if capacity}
 # Counts that have another name there; those of one name are summed.
 _COUNTED_THERE_AS = {
     "weighted_rejected": "hanse_rejected",
@@ -49,6 +34,8 @@ _OF_A_STORE = {"cache_hits", "cache_misses"}
 # Gauges that have another name there. What is ours under that name is left out: their
 # chunks_current are the chunks of all sources that are kept.
 _SHOWN_THERE_AS = {"chunks_kept": "chunks_current", "chunks_current": ""}
+# And a gauge that has the capacity of another one.
+_CAPACITY_OF = {"chunks_kept": "chunks_current"}
 # Together one of their statistics.
 _WEIGHT = "chunk_weight"
 _WEIGHT_SAMPLES = "chunk_weights"
@@ -75,7 +62,7 @@ def of_last(seconds: float, reply: Mapping[str, Any]) -> tuple[bytes, float]:
     """The smallest window that covers so many seconds, or the totals; and what it covers.
 
     Args:
-        reply: Of Feed.metrics().
+        reply: Of control.metrics(), described.
     """
     total = reply.get("total", {})
     for window in reply["windows"]:
@@ -108,7 +95,9 @@ def _stage(
     ever, counts = _counts(total), _counts(stage)
     if kind == "shuffling_chunk_pool":
         counts.update(dict.fromkeys(_OF_EVERY_POOL, 0))
-    always = _ALWAYS | _OF_A_STORE if own.get("store_capacity_bytes") else _ALWAYS
+    counters = {counter["name"]: counter for counter in stage["counters"]}
+    stores = counters.get("store_bytes", {}).get("capacity", 0) != 0
+    always = _ALWAYS | _OF_A_STORE if stores else _ALWAYS
     if kind == "chunk_rescorer":
         counts[_FAILED] = _refused(stage) + _refused(before if _validates(before) else None)
     for name, count in counts.items():
@@ -118,17 +107,16 @@ def _stage(
         out += control.bytes_field(_STATISTICS, _weight(own))
     if "anchor" in own:
         out += _text(_ANCHOR, own["anchor"])
-    for name, capacity_name in GAUGES.items():
+    for name, gauge in counters.items():
         shown = _SHOWN_THERE_AS.get(name, name)
-        if not shown or name.startswith(_WEIGHT):
+        if not gauge.get("gauge") or not shown or name.startswith(_WEIGHT):
             continue
-        if own.get(name) or (name in own and name in _ALWAYS):
-            value = control.number_field(2, own[name])
-            if capacity_name in own:
-                capacity = own[capacity_name]
-                if capacity_name.endswith("_per_thread"):
-                    capacity *= own["loads"][0]["lanes"]
-                value += control.number_field(3, capacity)
+        if gauge.get("value") or ("value" in gauge and name in _ALWAYS):
+            value = control.number_field(2, gauge["value"])
+            limited = counters.get(_CAPACITY_OF.get(name, name), {})
+            if "capacity" in limited:
+                lanes = own["loads"][0]["lanes"] if limited.get("capacity_each_lane") else 1
+                value += control.number_field(3, limited["capacity"] * lanes)
             out += _named(_GAUGE, shown, value)
     return out
 
@@ -171,11 +159,10 @@ def _counts(stage: Mapping[str, Any]) -> Counter[str]:
 
 
 def _numbers(stage: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in _own(stage)[1].items():
-        if isinstance(value, int) and name not in GAUGES and name not in CAPACITIES:
-            yield name, value
-    for counter in stage["other_counters"]:
-        yield counter["name"], counter["value"]
+    """Counters that are no gauges."""
+    for counter in stage["counters"]:
+        if "value" in counter and not counter.get("gauge"):
+            yield counter["name"], counter["value"]
 
 
 def _load(load: Mapping[str, Any], kind: str) -> bytes:

@@ -3,17 +3,21 @@
 //
 //   looks:   |    |    |    |    |    |    |    |         every 250 ms; times are the test's
 //            ^ begin_of(1 s)     ^......newest
+#include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
+#include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
 #include "supervisor/metrics/aggregate.h"
 #include "supervisor/metrics/history.h"
+#include "supervisor/metrics/json.h"
 #include "supervisor/metrics/show.h"
 #include "tests/unit/supervisor/feed_maker.h"
 
@@ -32,13 +36,36 @@ class Metrics : public ::testing::Test {
         memory_(test::feed_memory()),
         groups_(memory_->output()),
         sampler_(*memory_) {
+    StagePlan& pool = *feed_.plan.mutable_stages(1);
+    pool.set_name("mix");
+    declare(pool, "sources_kept").set_gauge(true);
+    CounterPlan& window = declare(pool, "chunks_in_window");
+    window.set_shown_as("chunks_current");
+    window.set_gauge(true);
+    window.set_capacity(1000);
+    window.set_capacity_shown_as("chunks_capacity");
+    declare(pool, "reshuffles");
+    declare(pool, "hanse_rejected");
+    declare(pool, "store_hits");
+    CounterPlan& skipped = declare(pool, "skipped");
+    skipped.add_sum_of("skipped_empty");
+    skipped.add_sum_of("skipped_damaged");
+    declare(pool, "skipped_empty");
+    declare(pool, "skipped_damaged");
+    declare(pool, "chunks_train").set_listed(true);
+    TextPlan& anchor = *pool.add_texts();
+    anchor.set_name("anchor");
+    anchor.set_configured("games-17.tar");
+    anchor.set_answer("chunk_pool_response.chunk_anchor");
+    declare(*feed_.plan.mutable_stages(0), "files_found");
     for (std::uint32_t lane = 0; lane < memory_->layout().lanes.size(); ++lane) {
       memory_->lane(lane).pid.store(7);
     }
   }
 
   FeedFacts facts() const {
-    return {feed_.config, feed_.plan, memory_->layout(), sampler_.shape(), sampler_.counters()};
+    return {feed_.config,     feed_.plan,          memory_->layout(),
+            sampler_.shape(), sampler_.counters(), texts_};
   }
   void look(std::uint64_t time_ns, bool regular = true) {
     history_.add([&](Look& sample) { sampler_.look({&groups_}, {}, time_ns, sample); }, regular);
@@ -75,8 +102,23 @@ class Metrics : public ::testing::Test {
   }
   MetricsReply reply() {
     MetricsReply out;
-    fill_metrics(facts(), history_, anchors_, out);
+    fill_metrics(facts(), history_, out);
     return out;
+  }
+  static CounterPlan& declare(StagePlan& stage, const std::string& name) {
+    CounterPlan& counter = *stage.add_counters();
+    counter.set_name(name);
+    return counter;
+  }
+  static const CounterMetricProto* counter(const StageMetricProto& stage, const std::string& name) {
+    const auto found = std::ranges::find(stage.counters(), name, &CounterMetricProto::name);
+    return found == stage.counters().end() ? nullptr : &*found;
+  }
+  // Its value; nothing: nobody counts it.
+  static std::optional<std::uint64_t> counted(const StageMetricProto& stage,
+                                              const std::string& name) {
+    const CounterMetricProto* const found = counter(stage, name);
+    return found != nullptr && found->has_value() ? std::optional(found->value()) : std::nullopt;
   }
   static const StageMetricProto& stage(const DataLoaderMetricsProto& metrics, int number) {
     return metrics.stage_metrics(number);
@@ -87,7 +129,7 @@ class Metrics : public ::testing::Test {
   control::ConsumerGroups groups_;
   Looker sampler_;
   History history_;
-  Anchors anchors_;
+  Texts texts_;
   std::uint64_t now_ = 100 * kSecond;
 };
 
@@ -101,14 +143,13 @@ TEST_F(Metrics, EachWindowHasWhatWasAddedInItAndTheTotalHasAll) {
   for (int w = 0; w < 3; ++w) {
     EXPECT_THAT(out.windows(w).seconds_wanted(), DoubleEq(wanted[w]));
     EXPECT_NEAR(out.windows(w).seconds_covered(), wanted[w], 1e-6);
-    const LoadMetricProto& load = stage(out.windows(w).metrics(), 0).file_path_provider().loads(0);
+    const LoadMetricProto& load = stage(out.windows(w).metrics(), 0).loads(0);
     EXPECT_NEAR(load.busy_seconds(), 0.4 * wanted[w], 1e-6);
     EXPECT_NEAR(load.busy_share(), 0.4, 1e-6);
     EXPECT_EQ(load.lanes(), 1U);
   }
-  EXPECT_NEAR(stage(out.total(), 0).file_path_provider().loads(0).busy_seconds(), 7 + 70 * 0.4,
-              1e-6);
-  EXPECT_FALSE(stage(out.total(), 0).file_path_provider().loads(0).has_cpu_seconds())
+  EXPECT_NEAR(stage(out.total(), 0).loads(0).busy_seconds(), 7 + 70 * 0.4, 1e-6);
+  EXPECT_FALSE(stage(out.total(), 0).loads(0).has_cpu_seconds())
       << "threads' clocks begin with their supervisor, totals do not";
 }
 
@@ -119,7 +160,7 @@ TEST_F(Metrics, AWindowThatBeganBeforeTheFirstLookSaysWhatItCovers) {
   EXPECT_NEAR(out.windows(0).seconds_covered(), 1, 1e-6);
   EXPECT_NEAR(out.windows(1).seconds_covered(), 3, 1e-6);
   EXPECT_NEAR(out.windows(2).seconds_covered(), 3, 1e-6);
-  const LoadMetricProto& load = stage(out.windows(2).metrics(), 0).file_path_provider().loads(0);
+  const LoadMetricProto& load = stage(out.windows(2).metrics(), 0).loads(0);
   EXPECT_NEAR(load.busy_share(), 0.4, 1e-6) << "of the time that is covered";
 }
 
@@ -131,7 +172,7 @@ TEST_F(Metrics, AMissedLookLengthensTheWindowInsteadOfFalsifyingIt) {
   look(now_);
   const MetricsReply out = reply();
   EXPECT_NEAR(out.windows(0).seconds_covered(), 4, 1e-6) << "there is no look one second ago";
-  const LoadMetricProto& load = stage(out.windows(0).metrics(), 0).file_path_provider().loads(0);
+  const LoadMetricProto& load = stage(out.windows(0).metrics(), 0).loads(0);
   EXPECT_NEAR(load.busy_seconds(), 1.6, 1e-6);
   EXPECT_NEAR(load.busy_share(), 0.4, 1e-6);
 }
@@ -154,16 +195,16 @@ TEST_F(Metrics, ARestartedLaneGoesOnCounting) {
   // A new life writes the names again, and a look falls in between.
   std::memset(memory_->lane(0).counters.named[0].name, 0, sizeof(shm::NamedCounter::name));
   pass(1);
-  EXPECT_EQ(stage(reply().total(), 0).file_path_provider().files_found(), 10U);
+  EXPECT_EQ(counted(stage(reply().total(), 0), "files_found"), 10U);
   std::strcpy(memory_->lane(0).counters.named[0].name, "files_f");
   pass(1);
-  EXPECT_EQ(stage(reply().total(), 0).file_path_provider().files_found(), 10U);
+  EXPECT_EQ(counted(stage(reply().total(), 0), "files_found"), 10U);
   count(0, "files_found", 14);
   pass(1);
   const MetricsReply out = reply();
-  EXPECT_EQ(stage(out.total(), 0).file_path_provider().files_found(), 14U);
-  EXPECT_EQ(stage(out.windows(0).metrics(), 0).file_path_provider().files_found(), 4U);
-  EXPECT_EQ(stage(out.total(), 0).other_counters_size(), 0);
+  EXPECT_EQ(counted(stage(out.total(), 0), "files_found"), 14U);
+  EXPECT_EQ(counted(stage(out.windows(0).metrics(), 0), "files_found"), 4U);
+  EXPECT_EQ(stage(out.total(), 0).counters_size(), 1);
 }
 
 TEST_F(Metrics, ALaneThatWasTakenAwayKeepsItsPast) {
@@ -177,7 +218,7 @@ TEST_F(Metrics, ALaneThatWasTakenAwayKeepsItsPast) {
   memory_->set_node_lanes(read, lanes);
   pass(1);
   const MetricsReply out = reply();
-  const LoadMetricProto& load = stage(out.total(), 1).shuffling_chunk_pool().loads(1);
+  const LoadMetricProto& load = stage(out.total(), 1).loads(1);
   EXPECT_EQ(load.name(), "read");
   EXPECT_EQ(load.lanes(), 1U);
   EXPECT_NEAR(load.busy_seconds(), 5, 1e-6);
@@ -232,32 +273,75 @@ TEST_F(Metrics, QueuesInsideAStageAreNamedByTheirPart) {
 TEST_F(Metrics, AGaugeIsItsLatestValueAndACounterWhatWasAdded) {
   count(1, "chunks_in_window", 900, 0);
   count(1, "reshuffles", 3, 1);
-  count(1, "a_new_counter", 5, 2);
   look(now_);
   count(1, "chunks_in_window", 400, 0);
   count(1, "reshuffles", 5, 1);
-  count(1, "a_new_counter", 6, 2);
   count(2, "store_hits", 70);
   count(3, "store_hits", 7);
   pass(1);
-  feed_.config.mutable_stages(1)->mutable_shuffling_chunk_pool()->set_chunk_pool_size(1000);
-  anchors_["mix"] = "games-17.tar";
   const MetricsReply out = reply();
-  const ShufflingChunkPoolMetrics& total = stage(out.total(), 1).shuffling_chunk_pool();
-  EXPECT_EQ(total.chunks_current(), 400U);
-  EXPECT_EQ(total.chunks_capacity(), 1000U);
-  EXPECT_EQ(total.reshuffles(), 5U);
-  EXPECT_EQ(total.store_hits(), 77U) << "over the lanes of the stage";
-  EXPECT_EQ(total.anchor(), "games-17.tar");
-  EXPECT_FALSE(total.has_hanse_rejected()) << "nobody counts it";
-  EXPECT_FALSE(total.has_store_capacity_bytes()) << "there is no store";
+  const StageMetricProto& total = stage(out.total(), 1);
+  EXPECT_EQ(total.kind(), "shuffling_chunk_pool");
+  EXPECT_EQ(counted(total, "chunks_current"), 400U);
+  EXPECT_TRUE(counter(total, "chunks_current")->gauge());
+  EXPECT_EQ(counter(total, "chunks_current")->capacity(), 1000U);
+  EXPECT_EQ(counter(total, "chunks_current")->capacity_name(), "chunks_capacity");
+  EXPECT_EQ(counted(total, "chunks_in_window"), std::nullopt) << "it is shown as chunks_current";
+  EXPECT_EQ(counted(total, "reshuffles"), 5U);
+  EXPECT_FALSE(counter(total, "reshuffles")->gauge());
+  EXPECT_EQ(counted(total, "store_hits"), 77U) << "over the lanes of the stage";
+  EXPECT_EQ(counter(total, "hanse_rejected"), nullptr) << "nobody counts it";
   const StageMetricProto& window = stage(out.windows(0).metrics(), 1);
-  EXPECT_EQ(window.shuffling_chunk_pool().chunks_current(), 400U);
-  EXPECT_EQ(window.shuffling_chunk_pool().reshuffles(), 2U);
-  EXPECT_EQ(window.shuffling_chunk_pool().store_hits(), 77U);
-  ASSERT_EQ(window.other_counters_size(), 1);
-  EXPECT_EQ(window.other_counters(0).name(), "a_new_counter");
-  EXPECT_EQ(window.other_counters(0).value(), 1U);
+  EXPECT_EQ(counted(window, "chunks_current"), 400U);
+  EXPECT_EQ(counted(window, "reshuffles"), 2U);
+  EXPECT_EQ(counted(window, "store_hits"), 77U);
+}
+
+TEST_F(Metrics, ASumIsThereWhenOneOfItsPartsIs) {
+  look(now_);
+  EXPECT_EQ(counted(stage(reply().total(), 1), "skipped"), std::nullopt);
+  count(1, "skipped_empty", 4, 0);
+  count(2, "skipped_damaged", 3, 0);
+  pass(1);
+  const StageMetricProto total = stage(reply().total(), 1);
+  EXPECT_EQ(counted(total, "skipped"), 7U);
+  EXPECT_EQ(counted(total, "skipped_empty"), 4U);
+}
+
+// The process of a stage group may be of another version than the program that made the plan.
+TEST_F(Metrics, ACounterThatNobodyHasDeclaredIsShownAsOneThatOnlyGrows) {
+  count(1, "a_new_counter", 5, 0);
+  count(1, "chunks_train", 2, 1);
+  look(now_);
+  count(1, "a_new_counter", 6, 0);
+  pass(1);
+  count(1, "a_new_counter", 1, 0);  // a gauge, in truth
+  pass(1);
+  const StageMetricProto window = stage(reply().windows(0).metrics(), 1);
+  EXPECT_EQ(counted(window, "a_new_counter"), 0U);
+  EXPECT_TRUE(counter(window, "a_new_counter")->listed());
+  const auto json = nlohmann::json::parse(metrics_json(reply(), JsonForm::kPlain));
+  EXPECT_EQ(json["total"]["stage_metrics"][1]["other_counters"],
+            nlohmann::json::parse(R"([{"name": "chunks_train", "value": 2},
+                                      {"name": "a_new_counter", "value": 1}])"));
+}
+
+TEST_F(Metrics, ATextIsTheConfiguredOneUntilAnAnswerHasAnotherOne) {
+  look(now_);
+  EXPECT_EQ(stage(reply().total(), 1).texts_size(), 0) << "a feed that was taken over";
+  texts_.take_configured(feed_.plan);
+  EXPECT_EQ(stage(reply().total(), 1).texts(0).text(), "games-17.tar");
+  StageControlAnswer answer;
+  answer.set_stage("mix");
+  answer.mutable_response();
+  texts_.take_answer(feed_.plan, answer);
+  EXPECT_EQ(stage(reply().total(), 1).texts(0).text(), "games-17.tar") << "of another kind";
+  answer.mutable_response()->mutable_chunk_pool_response()->set_chunk_anchor("games-21.tar");
+  texts_.take_answer(feed_.plan, answer);
+  const StageMetricProto total = stage(reply().total(), 1);
+  ASSERT_EQ(total.texts_size(), 1);
+  EXPECT_EQ(total.texts(0).name(), "anchor");
+  EXPECT_EQ(total.texts(0).text(), "games-21.tar");
 }
 
 TEST_F(Metrics, TheOutputOfTheFeedIsItsSlots) {
@@ -271,7 +355,7 @@ TEST_F(Metrics, TheOutputOfTheFeedIsItsSlots) {
   EXPECT_EQ(queue.get_count(), 0U);
   EXPECT_EQ(queue.capacity(), 4U);
   EXPECT_EQ(queue.fullness().latest(), 4);
-  EXPECT_EQ(stage(out.total(), 2).tensor_generator().loads(0).records_out(), 4U);
+  EXPECT_EQ(stage(out.total(), 2).loads(0).records_out(), 4U);
 }
 
 TEST_F(Metrics, TheFeedIsAnotherOneAfterItsFirstBatchAndAfterScaling) {
@@ -340,14 +424,74 @@ TEST_F(Metrics, TextAndJsonHaveTheSameNumbers) {
                            "mix.read.feedback", "files_found=10"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  const auto exact = nlohmann::json::parse(protobuf_json(out));
+  const auto exact = nlohmann::json::parse(metrics_json(out, JsonForm::kProtobuf));
   EXPECT_EQ(exact["total"]["stage_metrics"][0]["file_path_provider"]["files_found"], "10");
-  MetricsReply again;
-  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(protobuf_json(out), &again).ok());
-  EXPECT_EQ(again.SerializeAsString(), out.SerializeAsString());
-  const auto numbers = nlohmann::json::parse(message_json(out));
+  const auto numbers = nlohmann::json::parse(metrics_json(out, JsonForm::kPlain));
   EXPECT_EQ(numbers["total"]["stage_metrics"][0]["file_path_provider"]["files_found"], 10);
   EXPECT_EQ(numbers["windows"].size(), 3U);
+}
+
+// What programs read of a stage. The names of members and what is there when are promised.
+TEST_F(Metrics, TheJsonOfAStageHasItsCountersInAnObjectNamedAfterItsKind) {
+  count(1, "chunks_in_window", 400, 0);
+  count(1, "chunks_train", 9, 1);
+  texts_.take_configured(feed_.plan);
+  look(now_);
+  const auto stage_of = [&](JsonForm form, bool described, std::size_t number) {
+    const auto json = nlohmann::json::parse(metrics_json(reply(), form, described));
+    auto stage = json["total"]["stage_metrics"][number];
+    EXPECT_EQ(stage[stage.contains("file_path_provider") ? "file_path_provider"
+                                                         : "shuffling_chunk_pool"]["loads"]
+                  .size(),
+              number == 0 ? 1U : 2U);
+    for (auto& part : stage) {
+      if (part.is_object()) part.erase("loads");
+    }
+    stage.erase("output_queue_metrics");
+    return stage.dump();
+  };
+  EXPECT_EQ(stage_of(JsonForm::kPlain, false, 1),
+            R"({"name":"mix","other_counters":[{"name":"chunks_train","value":9}],)"
+            R"("shuffling_chunk_pool":{"anchor":"games-17.tar","chunks_capacity":1000,)"
+            R"("chunks_current":400}})");
+  EXPECT_EQ(stage_of(JsonForm::kProtobuf, false, 1),
+            R"({"name":"mix","other_counters":[{"name":"chunks_train","value":"9"}],)"
+            R"("shuffling_chunk_pool":{"anchor":"games-17.tar","chunks_capacity":"1000",)"
+            R"("chunks_current":"400"}})");
+  EXPECT_EQ(stage_of(JsonForm::kPlain, false, 0),
+            R"({"file_path_provider":{},"name":"source","other_counters":[]})");
+  EXPECT_EQ(stage_of(JsonForm::kProtobuf, false, 0),
+            R"({"file_path_provider":{},"name":"source"})");
+  EXPECT_EQ(stage_of(JsonForm::kPlain, true, 1),
+            R"({"counters":[{"capacity":1000,"capacity_name":"chunks_capacity","gauge":true,)"
+            R"("name":"chunks_current","value":400},{"listed":true,"name":"chunks_train",)"
+            R"("value":9}],"name":"mix","other_counters":[{"name":"chunks_train","value":9}],)"
+            R"("shuffling_chunk_pool":{"anchor":"games-17.tar","chunks_capacity":1000,)"
+            R"("chunks_current":400}})");
+}
+
+// Beside the stages, the JSON of `ringfeed metrics --json` is what protobuf makes of the message.
+TEST_F(Metrics, TheRestOfTheJsonIsAsProtobufWritesIt) {
+  look(now_);
+  pass(1);
+  MetricsReply out = reply();
+  out.set_feed("lc0");
+  out.set_uptime_ms(~std::uint64_t{0});
+  BottleneckProto& found = *out.add_bottlenecks();
+  found.set_kind(BottleneckProto::TRAINERS);
+  found.set_batches_per_s(0.1);
+  found.add_shares()->set_lanes(3);
+  const auto own = nlohmann::json::parse(metrics_json(out, JsonForm::kProtobuf));
+  const auto theirs = nlohmann::json::parse(protobuf_json(out));
+  for (const char* part : {"feed", "uptime_ms", "bottlenecks"}) EXPECT_EQ(own[part], theirs[part]);
+  EXPECT_EQ(own["windows"][0]["seconds_covered"], theirs["windows"][0]["seconds_covered"]);
+  for (std::size_t s = 0; s < 3; ++s) {
+    const auto& of_own = own["total"]["stage_metrics"][s];
+    const auto& of_theirs = theirs["total"]["stage_metrics"][s];
+    EXPECT_EQ(of_own["output_queue_metrics"], of_theirs["output_queue_metrics"]);
+    EXPECT_EQ(of_own[of_theirs["kind"].get<std::string>()]["loads"], of_theirs["loads"]);
+  }
+  EXPECT_EQ(metrics_json(MetricsReply(), JsonForm::kProtobuf), protobuf_json(MetricsReply()));
 }
 
 }  // namespace
