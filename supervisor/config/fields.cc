@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -31,8 +32,26 @@ std::string whole_numbers(const Range& range) {
 
 }  // namespace
 
+const Range* range_of(const FieldDescriptor& field) {
+  if (field.options().HasExtension(::ringfeed::range)) {
+    return &field.options().GetExtension(::ringfeed::range);
+  }
+  const FieldDescriptor* const common = common_field(field);
+  if (common == nullptr || !common->options().HasExtension(::ringfeed::range)) return nullptr;
+  return &common->options().GetExtension(::ringfeed::range);
+}
+
+const FieldDescriptor* common_field(const FieldDescriptor& field) {
+  const std::vector<const FieldDescriptor*> kinds = kind_fields();
+  const bool of_a_stage = std::ranges::any_of(kinds, [&field](const FieldDescriptor* kind) {
+    return kind->message_type() == field.containing_type();
+  });
+  return of_a_stage ? CommonFields::descriptor()->FindFieldByName(field.name()) : nullptr;
+}
+
 std::string allowed_numbers(const FieldDescriptor& field) {
-  const Range& range = field.options().GetExtension(::ringfeed::range);
+  const Range* const own = range_of(field);
+  const Range range = own == nullptr ? Range() : *own;
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
       return whole_numbers<std::int32_t>(range);
@@ -52,9 +71,23 @@ std::string allowed_numbers(const FieldDescriptor& field) {
   return fmt::format("a number{}{}", conditions.empty() ? "" : " ", fmt::join(conditions, " and "));
 }
 
+std::string shown_range(const FieldDescriptor& field) {
+  const Range* const range = range_of(field);
+  if (range == nullptr) return "";
+  if (range->has_min() && range->has_max()) {
+    return fmt::format("{} to {}", shown_number(range->min()), shown_number(range->max()));
+  }
+  std::vector<std::string> conditions;
+  if (range->has_above()) conditions.push_back("above " + shown_number(range->above()));
+  if (range->has_min()) conditions.push_back("from " + shown_number(range->min()));
+  if (range->has_max()) conditions.push_back("at most " + shown_number(range->max()));
+  return fmt::format("{}", fmt::join(conditions, ", "));
+}
+
 bool in_range(const FieldDescriptor& field, double value) {
-  if (!field.options().HasExtension(::ringfeed::range)) return true;
-  const Range& range = field.options().GetExtension(::ringfeed::range);
+  const Range* const given = range_of(field);
+  if (given == nullptr) return true;
+  const Range& range = *given;
   if (std::isnan(value)) return false;
   return (!range.has_min() || value >= range.min()) && (!range.has_max() || value <= range.max()) &&
          (!range.has_above() || value > range.above());

@@ -13,15 +13,24 @@
 
 namespace ringfeed {
 class DataLoaderConfig;
-}
+class Range;
+}  // namespace ringfeed
 
 namespace ringfeed::config {
 
+// What the field may be: its range option, or that of the common field that it is; nullptr: it has
+// none.
+[[nodiscard]] const Range* range_of(const google::protobuf::FieldDescriptor& field);
+// The field of CommonFields that a field of a stage's configuration is, by its name; nullptr: it is
+// none.
+[[nodiscard]] const google::protobuf::FieldDescriptor* common_field(
+    const google::protobuf::FieldDescriptor& field);
 // "a number from 1 to 64", "a number above 0 and at most 1", "a whole number from 0 to 4294967295":
-// what the field takes, from its type and its range option.
+// what the field takes, from its type and its range.
 [[nodiscard]] std::string allowed_numbers(const google::protobuf::FieldDescriptor& field);
-// Whether the range option of the field, if it has one, allows the value. NaN is never allowed
-// there.
+// The same in short: "1 to 64", "above 0, at most 1", "from 1"; "" without a range.
+[[nodiscard]] std::string shown_range(const google::protobuf::FieldDescriptor& field);
+// Whether the range of the field, if it has one, allows the value. NaN is never allowed there.
 [[nodiscard]] bool in_range(const google::protobuf::FieldDescriptor& field, double value);
 // What a field of type uint32 or uint64 has: `threads` is one or the other.
 [[nodiscard]] std::uint64_t count_in(const google::protobuf::Message& message,

@@ -161,14 +161,15 @@ TEST(CheckStages, HaveDifferentNames) {
 }
 
 TEST(CheckStages, HaveAConfiguration) {
+  std::string kinds;
+  for (const auto* kind : kind_fields()) kinds += (kinds.empty() ? "" : ", ") + kind->name();
+  ASSERT_THAT(kinds, AllOf(StartsWith("file_path_provider, chunk_source_loader, "),
+                           HasSubstr(", tensor_generator, ")));
   EXPECT_THAT(
       messages(lc0_text() + "stages { name: \"empty\" }"),
-      ElementsAre("lc0.textproto:7:1: stage 'empty': it has no configuration; give exactly one of "
-                  "file_path_provider, chunk_source_loader, shuffling_chunk_pool, chunk_unpacker, "
-                  "shuffling_frame_sampler, tensor_generator, chunk_validator, chunk_rescorer, "
-                  "chunk_source_splitter, simple_chunk_extractor, join_positions, parquet_source, "
-                  "chess_games, chess_variations, sample_mixer, sequence_batcher, bitext_source, "
-                  "epoch_planner, bitext_collator"));
+      ElementsAre(
+          "lc0.textproto:7:1: stage 'empty': it has no configuration; give exactly one of " +
+          kinds));
 }
 
 TEST(CheckStages, AnUnknownConfigurationIsOneMistake) {
@@ -203,9 +204,9 @@ TEST(CheckRanges, HoldForEveryFieldOfTheSchema) {
     for (int i = 0; i < descriptor.field_count(); ++i) {
       const google::protobuf::FieldDescriptor& field = *descriptor.field(i);
       if (field.message_type() != nullptr) self(*field.message_type(), self);
-      if (!field.options().HasExtension(::ringfeed::range)) continue;
+      if (range_of(field) == nullptr) continue;
       ++ranges;
-      const Range& range = field.options().GetExtension(::ringfeed::range);
+      const Range& range = *range_of(field);
       EXPECT_TRUE(range.has_min() || range.has_above()) << field.full_name();
       if (range.has_min()) {
         EXPECT_TRUE(in_range(field, range.min())) << field.full_name();
@@ -247,13 +248,50 @@ TEST(CheckRanges, EveryNumberOfTheSchemaHasOneOrNeedsNone) {
       const bool number =
           field.cpp_type() != field.CPPTYPE_MESSAGE && field.cpp_type() != field.CPPTYPE_STRING &&
           field.cpp_type() != field.CPPTYPE_BOOL && field.cpp_type() != field.CPPTYPE_ENUM;
-      if (number && !field.options().HasExtension(::ringfeed::range))
-        without.push_back(field.name());
+      if (number && range_of(field) == nullptr) without.push_back(field.name());
     }
   };
   visit(*DataLoaderConfig::descriptor(), visit);
   // The planner's: any number of epochs, any batch, any seed.
   EXPECT_THAT(without, ElementsAre("key", "seed", "curriculum", "start_batch", "seed"));
+}
+
+// What is said once, of every stage that has the field: number, type and range.
+TEST(CheckCommonFields, AreTheSameInEveryStage) {
+  int common = 0;
+  std::vector<std::string> others;
+  for (const google::protobuf::FieldDescriptor* kind : kind_fields()) {
+    const google::protobuf::Descriptor& stage = *kind->message_type();
+    for (int i = 0; i < stage.field_count(); ++i) {
+      const google::protobuf::FieldDescriptor& field = *stage.field(i);
+      const google::protobuf::FieldDescriptor* const shared = common_field(field);
+      if (shared == nullptr) {
+        const auto* const taken = CommonFields::descriptor()->FindFieldByNumber(field.number());
+        if (taken != nullptr) others.push_back(field.full_name());
+        continue;
+      }
+      ++common;
+      if (field.number() != shared->number() || field.type() != shared->type()) {
+        others.push_back(field.full_name());
+      }
+      if (field.has_default_value() && range_of(field) != nullptr) {
+        const auto value = field.cpp_type() == field.CPPTYPE_UINT32 ? field.default_value_uint32()
+                                                                    : field.default_value_uint64();
+        EXPECT_TRUE(in_range(field, static_cast<double>(value))) << field.full_name();
+      }
+      // The range of the feed's slots is the only one that a stage narrows.
+      if (field.options().HasExtension(::ringfeed::range)) {
+        EXPECT_EQ(field.name(), "queue_capacity") << field.full_name();
+        EXPECT_LE(range_of(field)->max(), range_of(*shared)->max()) << field.full_name();
+      }
+    }
+  }
+  EXPECT_GT(common, 60);
+  // As lczero-training's documents have it; and a stage without threads.
+  EXPECT_THAT(others, ElementsAre("ringfeed.ChunkUnpackerConfig.threads",
+                                  "ringfeed.ChunkUnpackerConfig.queue_capacity",
+                                  "ringfeed.SampleMixerConfig.variation_ratio"));
+  EXPECT_EQ(common_field(*ConsumerGroupConfig::descriptor()->FindFieldByName("name")), nullptr);
 }
 
 TEST(CheckRanges, SayWhatIsAllowed) {
