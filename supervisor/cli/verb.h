@@ -29,6 +29,7 @@ void add_snapshot(CLI::App& verb, int& result);
 void add_clean(CLI::App& verb, int& result);
 void add_dead_letters(CLI::App& verb, int& result);
 void add_init(CLI::App& verb, int& result);
+void add_stages(CLI::App& verb, int& result);
 void add_inspect(CLI::App& verb, int& result);
 void add_import_lc0(CLI::App& verb, int& result);
 void add_version(CLI::App& verb, int& result);

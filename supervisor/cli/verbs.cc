@@ -57,6 +57,7 @@ constexpr Verb kVerbs[] = {
     {"dead-letters",
      "List the records that were set aside because they killed their stage, or try one again",
      add_dead_letters},
+    {"stages", "List the kinds of stages, or all that is known of one", add_stages},
     {"inspect", "Say what a file is, and show the records in it", add_inspect},
     {"import-lc0", "Turn the data loader of a lczero-training configuration into one of ours",
      add_import_lc0},

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "proto/config.pb.h"
+#include "proto/kinds.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/starvation.h"
 #include "supervisor/group/spawn.h"
@@ -32,8 +33,7 @@ Error system_error(const std::string& what) {
 }
 
 // A file of memory, and no pipe: nobody has to wait until it is read.
-shm::Fd question_of(const DataLoaderConfig& config) {
-  const std::string text = config.SerializePartialAsString();
+shm::Fd question_of(const std::string& text) {
   shm::Fd file(::memfd_create("question", MFD_CLOEXEC));
   if (!file) throw system_error("the question for a plan");
   for (std::size_t at = 0; at < text.size();) {
@@ -50,8 +50,8 @@ shm::Fd question_of(const DataLoaderConfig& config) {
 // question.
 class Start {
  public:
-  Start(std::string binary, shm::Fd question)
-      : binary_(std::move(binary)), question_(std::move(question)) {
+  Start(std::string binary, std::string word, shm::Fd question)
+      : binary_(std::move(binary)), word_(std::move(word)), question_(std::move(question)) {
     if (!said_) throw system_error("the question for a plan");
   }
 
@@ -82,7 +82,7 @@ class Start {
     Asked asked;
     std::optional<Error> failure;
     try {
-      asked = spawn_asked(binary_, question_.get());
+      asked = spawn_asked(binary_, question_.get(), {word_});
     } catch (const Error& error) {
       failure.emplace(error.code(), error.message());
     } catch (...) {
@@ -102,6 +102,7 @@ class Start {
   }
 
   const std::string binary_;
+  const std::string word_;
   const shm::Fd question_;
   const shm::Fd said_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::mutex mutex_;
@@ -113,13 +114,15 @@ class Start {
 // Lives as long as the loop watches something of it.
 class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
  public:
-  using Answered = std::function<void(const Result<PipelinePlan>&)>;
+  using Answered = std::function<void(const Result<std::string>&)>;
 
-  PlanQuestion(EventLoop& loop, std::string binary, const DataLoaderConfig& config,
+  // `word`: what it is asked for, "--plan"; `question`: on its standard input.
+  PlanQuestion(EventLoop& loop, std::string binary, std::string word, const std::string& question,
                Answered answered)
       : loop_(loop),
         binary_(std::move(binary)),
-        start_(std::make_shared<Start>(binary_, question_of(config))),
+        word_(std::move(word)),
+        start_(std::make_shared<Start>(binary_, word_, question_of(question))),
         answered_(std::move(answered)) {}
 
   // The loop has gone, or could not watch: nobody hears of it any more.
@@ -182,9 +185,9 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
       text_.append(bytes.data(), static_cast<std::size_t>(n));
       if (text_.size() <= kAnswerBytesMax) return;
       return give_up({ErrorCode::kIncompatible,
-                      fmt::format("{} --plan answers without an end, at least {} bytes: give a "
+                      fmt::format("{} {} answers without an end, at least {} bytes: give a "
                                   "worker of ringfeed's",
-                                  binary_, text_.size())});
+                                  binary_, word_, text_.size())});
     }
     await_end();  // all that it had to say
   }
@@ -204,25 +207,16 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
     const Ending ending = reap(std::exchange(asked_.pidfd, shm::Fd()));
     if (!answered_) return;
     if (!ending.exited || ending.status != 0) {
-      return answer(Error(
-          ErrorCode::kIo,
-          fmt::format("{} --plan ended with {}: see what it said above", binary_, ending.text())));
+      return answer(Error(ErrorCode::kIo, fmt::format("{} {} ended with {}: see what it said above",
+                                                      binary_, word_, ending.text())));
     }
-    PipelinePlan plan;
-    if (!plan.ParseFromString(text_)) {
-      return answer(Error(
-          ErrorCode::kIncompatible,
-          fmt::format("{} --plan answered {} bytes that are not a plan: use the same version of "
-                      "supervisor and worker",
-                      binary_, text_.size())));
-    }
-    answer(std::move(plan));
+    answer(std::move(text_));
   }
 
   void late(int timeout_ms) {
     timer_.reset();
     give_up({ErrorCode::kTimeout,
-             fmt::format("{} --plan has not answered within {} ms", binary_, timeout_ms)});
+             fmt::format("{} {} has not answered within {} ms", binary_, word_, timeout_ms)});
   }
 
   void give_up(Error why) {
@@ -234,15 +228,16 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
     answer(std::move(why));
   }
 
-  void answer(const Result<PipelinePlan>& plan) {
+  void answer(const Result<std::string>& text) {
     if (timer_) loop_.cancel(*timer_);
     timer_.reset();
     const Answered answered = std::exchange(answered_, {});
-    if (answered) answered(plan);
+    if (answered) answered(text);
   }
 
   EventLoop& loop_;
   const std::string binary_;
+  const std::string word_;
   std::shared_ptr<Start> start_;  // empty: over
   Asked asked_;                   // empty: not started, or over
   Answered answered_;             // empty: called
@@ -251,11 +246,30 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
   std::optional<EventLoop::TimerId> timer_;
 };
 
+// The answer as a message.
+template <typename Message>
+Result<Message> parsed(const std::string& binary, std::string_view word,
+                       const Result<std::string>& text) {
+  if (!text) return text.error();
+  Message message;
+  if (!message.ParseFromString(*text)) {
+    return Error(ErrorCode::kIncompatible,
+                 fmt::format("{} {} answered {} bytes that are not a {}: use the same version of "
+                             "supervisor and worker",
+                             binary, word, text->size(), word == "--plan" ? "plan" : "list"));
+  }
+  return message;
+}
+
 }  // namespace
 
 void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig& config,
               int timeout_ms, std::function<void(const Result<PipelinePlan>&)> answered) {
-  std::make_shared<PlanQuestion>(loop, binary, config, std::move(answered))->begin(timeout_ms);
+  const auto hear = [binary, answered = std::move(answered)](const Result<std::string>& text) {
+    answered(parsed<PipelinePlan>(binary, "--plan", text));
+  };
+  std::make_shared<PlanQuestion>(loop, binary, "--plan", config.SerializePartialAsString(), hear)
+      ->begin(timeout_ms);
 }
 
 PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config, int timeout_ms) {
@@ -263,6 +277,16 @@ PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config,
   std::optional<Result<PipelinePlan>> answer;
   ask_plan(loop, binary, config, timeout_ms,
            [&](const Result<PipelinePlan>& plan) { answer.emplace(plan); });
+  while (!answer) loop.run_once(-1);
+  return std::move(*answer).value_or_throw();
+}
+
+KindList ask_kinds(const std::string& binary) {
+  EventLoop loop;
+  std::optional<Result<KindList>> answer;
+  std::make_shared<PlanQuestion>(loop, binary, "--kinds", "", [&](const Result<std::string>& text) {
+    answer.emplace(parsed<KindList>(binary, "--kinds", text));
+  })->begin(-1);
   while (!answer) loop.run_once(-1);
   return std::move(*answer).value_or_throw();
 }

@@ -10,6 +10,7 @@
 
 namespace ringfeed {
 class DataLoaderConfig;
+class KindList;
 class PipelinePlan;
 }  // namespace ringfeed
 
@@ -27,5 +28,8 @@ void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig
 // The same for whoever has nothing else to do: waits, and throws the Error.
 [[nodiscard]] PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config,
                                     int timeout_ms = -1);
+
+// Runs `binary --kinds` and waits: the kinds of stages that it has. Throws the same Errors.
+[[nodiscard]] KindList ask_kinds(const std::string& binary);
 
 }  // namespace ringfeed::process

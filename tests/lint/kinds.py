@@ -23,6 +23,8 @@ OF_KINDS = (
     "pyclient/ringfeed/_core/messages.py",  # generated
 )
 _STAGES = re.compile(r"ringfeed_domain\(\s*(\w+)\s+STAGES\s+((?:[a-z0-9_]+\s*)+)")
+# An example shows what stands before the stage, of whatever domain.
+_EXAMPLE = re.compile(r'R"\(\nstages .*?\)"', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:message|enum) (\w+)", re.MULTILINE)
 
 
@@ -46,7 +48,8 @@ def words(tree: Tree, path: str) -> str:
     """
     text = tree.text(path)
     if path.endswith(CPP):
-        return cpp.code(text, literals=True)
+        without = _EXAMPLE.sub(lambda example: '""' + "\n" * example.group().count("\n"), text)
+        return cpp.code(without, literals=True)
     lines = text.split("\n")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):

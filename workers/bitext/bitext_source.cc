@@ -273,6 +273,18 @@ StageType bitext_source_type() {
     };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages {
+  name: "bitext"
+  bitext_source {
+    directory: "/data/shard000"
+    directory: "/data/shard001"
+    lang_pairs: "eng_Latn-tur_Latn"
+    lang_pairs: "fra_Latn-eng_Latn"
+  }
+}
+)",
+                  .maker = "token_files"};
   return type;
 }
 

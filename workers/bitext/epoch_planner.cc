@@ -221,6 +221,19 @@ std::uint64_t rounded_up(std::uint64_t value, std::uint64_t to) noexcept {
   return (value + to - 1) / to * to;
 }
 
+constexpr const char* kExample = R"(
+stages {
+  name: "bitext"
+  bitext_source {
+    directory: "/data/shard000"
+    directory: "/data/shard001"
+    lang_pairs: "eng_Latn-tur_Latn"
+    lang_pairs: "fra_Latn-eng_Latn"
+  }
+}
+stages { name: "planner" epoch_planner { input: "bitext" max_tokens: 600 } }
+)";
+
 }  // namespace
 
 EpochPlanner::EpochPlanner(const StageContext& context, std::uint64_t narrow_max)
@@ -1101,6 +1114,23 @@ std::vector<CounterSpec> planner_counters() {
   };
 }
 
+NodeSpec planner_node(const StageConfig& config, const DataLoaderConfig& feed) {
+  NodeSpec node;
+  StateLayout layout;
+  (void)EpochPlanner::State(layout);
+  node.state_bytes = layout.bytes();
+  node.state_bytes_max = kGrowsWithData;
+  node.inputs = {{.port = "input", .from = ""}};
+  node.outputs = {output_spec(config.epoch_planner(), "batch_plans", plan_queue_bytes(config, feed),
+                              UnitRule::kRecord)};
+  node.weight = 0.1;
+  // Memory that one step gives up may be written by the next one.
+  node.steps_per_commit = 1;
+  node.entries_per_step = 64;
+  node.create = [](const StageContext& context) { return std::make_unique<EpochPlanner>(context); };
+  return node;
+}
+
 }  // namespace
 
 StageType epoch_planner_type() {
@@ -1193,23 +1223,9 @@ StageType epoch_planner_type() {
     return problems;
   };
   type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const EpochPlannerConfig& own = config.epoch_planner();
-    NodeSpec node;
-    StateLayout layout;
-    (void)EpochPlanner::State(layout);
-    node.state_bytes = layout.bytes();
-    node.state_bytes_max = kGrowsWithData;
-    node.inputs = {{.port = "input", .from = ""}};
-    node.outputs = {
-        output_spec(own, "batch_plans", plan_queue_bytes(config, feed), UnitRule::kRecord)};
-    node.weight = 0.1;
-    node.steps_per_commit = 1;  // memory that one step gives up may be written by the next one
-    node.entries_per_step = 64;
-    node.create = [](const StageContext& context) {
-      return std::make_unique<EpochPlanner>(context);
-    };
-    return std::vector<NodeSpec>{node};
+    return std::vector<NodeSpec>{planner_node(config, feed)};
   };
+  type.example = {.text = kExample, .maker = "token_files"};
   return type;
 }
 

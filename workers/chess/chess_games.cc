@@ -383,6 +383,11 @@ StageType chess_games_type() {
     return std::vector<NodeSpec>{
         gather, tokens, sequence_pool_node("tokens.sequences", own.pool_size(), std::move(output))};
   };
+  type.example = {.text = R"(
+stages { name: "rows" parquet_source { directory: "/data/games" } }
+stages { name: "games" chess_games { input: "rows" pool_size: 2000 } }
+)",
+                  .maker = "chess_tables"};
   return type;
 }
 

@@ -341,6 +341,11 @@ StageType chess_variations_type() {
     return std::vector<NodeSpec>{
         tokens, sequence_pool_node(".sequences", own.pool_size(), std::move(output))};
   };
+  type.example = {.text = R"(
+stages { name: "searched" parquet_source { directory: "/data/variations" } }
+stages { name: "variations" chess_variations { input: "searched" max_variations: 2 } }
+)",
+                  .maker = "chess_tables"};
   return type;
 }
 

@@ -328,6 +328,17 @@ StageType sample_mixer_type() {
     node.create = [](const StageContext& context) { return std::make_unique<ExactMixer>(context); };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages { name: "rows" parquet_source { directory: "/data/games" } }
+stages { name: "games" chess_games { input: "rows" pool_size: 2000 } }
+stages { name: "searched" parquet_source { directory: "/data/variations" repeat: true } }
+stages { name: "variations" chess_variations { input: "searched" max_variations: 2 } }
+stages {
+  name: "mixer"
+  sample_mixer { input: "games" variations: "variations" variation_ratio: 0.3 }
+}
+)",
+                  .maker = "chess_tables"};
   return type;
 }
 

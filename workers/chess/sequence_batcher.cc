@@ -267,6 +267,12 @@ StageType sequence_batcher_type() {
     };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages { name: "rows" parquet_source { directory: "/data/games" } }
+stages { name: "games" chess_games { input: "rows" pool_size: 2000 } }
+stages { name: "batches" sequence_batcher { input: "games" batch_size: 16 } }
+)",
+                  .maker = "chess_tables"};
   return type;
 }
 

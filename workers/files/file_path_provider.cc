@@ -448,6 +448,10 @@ StageType file_path_provider_type() {
     };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

@@ -141,6 +141,13 @@ StageType chunk_rescorer_type() {
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     return std::vector<NodeSpec>{whole_chunk_node<ChunkRescorer>(config.chunk_rescorer())};
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+stages { name: "pool" shuffling_chunk_pool { input: "loader" chunk_pool_size: 20000 } }
+stages { name: "rescorer" chunk_rescorer { input: "pool" policy_temperature: 1.25 } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

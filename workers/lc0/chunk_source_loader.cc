@@ -246,6 +246,11 @@ StageType chunk_source_loader_type() {
     };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

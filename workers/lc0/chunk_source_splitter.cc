@@ -185,6 +185,19 @@ StageType chunk_source_splitter_type() {
     };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+stages {
+  name: "split"
+  chunk_source_splitter {
+    input: "loader"
+    outputs { name: "train" weight: 9 }
+    outputs { name: "validation" weight: 1 }
+  }
+}
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

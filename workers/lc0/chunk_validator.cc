@@ -98,6 +98,13 @@ StageType chunk_validator_type() {
   type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
     return std::vector<NodeSpec>{whole_chunk_node<ChunkValidator>(config.chunk_validator())};
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+stages { name: "pool" shuffling_chunk_pool { input: "loader" chunk_pool_size: 20000 } }
+stages { name: "validator" chunk_validator { input: "pool" check_played_moves: false } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

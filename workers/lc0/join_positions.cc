@@ -90,6 +90,18 @@ StageType join_positions_type() {
     };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages { name: "new" file_path_provider { directory: "/data/new" } }
+stages { name: "old" file_path_provider { directory: "/data/old" } }
+stages { name: "new_files" chunk_source_loader { input: "new" } }
+stages { name: "old_files" chunk_source_loader { input: "old" } }
+stages { name: "new_games" shuffling_chunk_pool { input: "new_files" chunk_pool_size: 20000 } }
+stages { name: "old_games" shuffling_chunk_pool { input: "old_files" chunk_pool_size: 20000 } }
+stages { name: "new_frames" chunk_unpacker { input: "new_games" } }
+stages { name: "old_frames" chunk_unpacker { input: "old_games" } }
+stages { name: "both" join_positions { input: "new_frames" input: "old_frames" } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

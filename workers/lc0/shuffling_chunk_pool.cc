@@ -1096,6 +1096,12 @@ StageType shuffling_chunk_pool_type() {
     if (own.has_position_sampling()) nodes.push_back(chunk_weigher_node(own));
     return nodes;
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+stages { name: "pool" shuffling_chunk_pool { input: "loader" chunk_pool_size: 20000 } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

@@ -108,6 +108,12 @@ StageType simple_chunk_extractor_type() {
     };
     return std::vector<NodeSpec>{extract, chunk_reader_node(own, feed, config.name(), 0, "")};
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+stages { name: "extractor" simple_chunk_extractor { input: "loader" } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

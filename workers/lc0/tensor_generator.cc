@@ -217,6 +217,15 @@ StageType tensor_generator_type() {
     };
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "loader" chunk_source_loader { input: "provider" } }
+stages { name: "pool" shuffling_chunk_pool { input: "loader" chunk_pool_size: 20000 } }
+stages { name: "unpacker" chunk_unpacker { input: "pool" position_count: 4 } }
+stages { name: "sampler" shuffling_frame_sampler { input: "unpacker" reservoir_size_per_thread: 50000 } }
+stages { name: "tensors" tensor_generator { input: "sampler" batch_size: 256 } }
+)",
+                  .maker = "lc0_files"};
   return type;
 }
 

@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
     ringfeed::Registry registry;
     ringfeed::register_all_stages(registry);
     if (argc == 2 && std::string_view(argv[1]) == "--plan") return ringfeed::print_plan(registry);
+    if (argc == 2 && std::string_view(argv[1]) == "--kinds") return ringfeed::print_kinds(registry);
     if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
       return ringfeed::run_worker(std::atoi(argv[2]), registry);
     }

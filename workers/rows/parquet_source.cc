@@ -673,6 +673,13 @@ StageType parquet_source_type() {
     }
     return std::vector<NodeSpec>{node};
   };
+  type.example = {.text = R"(
+stages {
+  name: "rows"
+  parquet_source { directory: "/data/games" columns: "game_id" columns: "ply" }
+}
+)",
+                  .maker = "chess_tables"};
   return type;
 }
 

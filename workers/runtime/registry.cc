@@ -1,10 +1,12 @@
 #include "workers/runtime/registry.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/text_format.h>
 
 #include <algorithm>
 
 #include "proto/config.pb.h"
+#include "proto/kinds.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/arena.h"
@@ -173,6 +175,50 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
     if (type->batch) type->batch(stage, config, *out.mutable_batch());
   }
   return plan;
+}
+
+DataLoaderConfig example_of(const StageType& type) {
+  DataLoaderConfig config;
+  const bool parsed = google::protobuf::TextFormat::ParseFromString(type.example.text, &config);
+  RF_CHECK(parsed && config.stages_size() > 0, type.example.text.size());
+  return config;
+}
+
+KindList list_kinds(const Registry& registry) {
+  KindList list;
+  list.set_worker_version(RINGFEED_VERSION);
+  const auto add_ports = [](const std::vector<PortSpec>& ports, auto& to) {
+    for (const PortSpec& port : ports) {
+      PortPlan& added = *to.Add();
+      added.set_name(port.name);
+      added.set_record_type(port.record_type);
+    }
+  };
+  for (const StageType& type : registry.types()) {
+    StageKind& kind = *list.add_kinds();
+    kind.set_kind(type.kind);
+    add_ports(type.inputs, *kind.mutable_inputs());
+    add_ports(type.outputs, *kind.mutable_outputs());
+    if (type.more_ports) kind.set_more_ports(true);
+    if (type.example.text.empty()) continue;
+    kind.mutable_example()->set_text(type.example.text);
+    kind.mutable_example()->set_maker(type.example.maker);
+    const PipelinePlan plan = plan_pipeline(example_of(type), registry);
+    for (const StagePlan& stage : plan.stages()) {
+      if (stage.kind() != type.kind) continue;
+      for (const CounterPlan& counter : stage.counters()) {
+        const auto of_runtime = [&counter](const CounterSpec& own) {
+          return own.name == counter.name();
+        };
+        if (std::ranges::any_of(LaneRuntime::own_counters(), of_runtime)) continue;
+        *kind.add_counters() = counter;
+      }
+      for (const NodePlan& node : stage.nodes()) {
+        if (node.has_program()) kind.set_program(node.program());
+      }
+    }
+  }
+  return list;
 }
 
 NodeSpec find_node(const StageConfig& config, const DataLoaderConfig& feed,

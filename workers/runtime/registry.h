@@ -9,6 +9,7 @@
 
 namespace ringfeed {
 
+class KindList;
 class PipelinePlan;
 
 class Registry {
@@ -33,6 +34,11 @@ std::vector<std::string> counter_names(const StageType& type, const StageConfig&
 // What each stage of the configuration needs, and what is wrong with its own settings. A stage that
 // has problems and nodes runs all the same: its problems are warnings.
 PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry);
+
+// What can be said of each kind without a configuration, and by its example.
+KindList list_kinds(const Registry& registry);
+// The stages of a kind's example. RF_CHECK: its text is a configuration.
+DataLoaderConfig example_of(const StageType& type);
 
 // One node of a configured stage: which part it is, and its description.
 // Errors: kConfiguration if the registry does not know the kind or the node.

@@ -24,6 +24,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "proto/kinds.pb.h"
 #include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
@@ -399,6 +400,12 @@ int print_plan(const Registry& registry) {
     throw Error(ErrorCode::kInvalidArgument, "standard input is not a serialized DataLoaderConfig");
   }
   plan_pipeline(config, registry).SerializeToOstream(&std::cout);
+  std::cout.flush();
+  return std::cout.good() ? 0 : 1;
+}
+
+int print_kinds(const Registry& registry) {
+  list_kinds(registry).SerializeToOstream(&std::cout);
   std::cout.flush();
   return std::cout.good() ? 0 : 1;
 }

@@ -13,4 +13,7 @@ int run_worker(int setup_fd, const Registry& registry);
 // Reads a DataLoaderConfig from standard input and writes its PipelinePlan to standard output.
 int print_plan(const Registry& registry);
 
+// Writes its KindList to standard output.
+int print_kinds(const Registry& registry);
+
 }  // namespace ringfeed

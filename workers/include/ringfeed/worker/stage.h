@@ -318,6 +318,14 @@ struct Problem {
   bool warning = false;
 };
 
+// Stages as people would write them, for its page of the reference and for tests that are the same
+// for all kinds.
+struct StageExample {
+  // A configuration in text format: the stage and what stands before it. Its data is below /data.
+  std::string text;
+  std::string maker;  // what makes such data: a function of tests/conformance/makers.h
+};
+
 // What a kind of stage registers: the field of StageConfig that configures it, its ports, and how
 // it is built.
 struct StageType {
@@ -339,6 +347,7 @@ struct StageType {
       problems;  // may be empty
   std::function<void(const StageConfig&, const DataLoaderConfig&, BatchSchema&)>
       batch;  // only of a stage that puts out batches
+  StageExample example;
 };
 
 }  // namespace ringfeed
