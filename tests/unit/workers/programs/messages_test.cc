@@ -1,26 +1,19 @@
-// What every kind of stage does with messages: whenever they come and whatever they say, each has
-// an answer, no stage dies of it, and the stage goes on.
+// What stages do with messages: whenever they come and whatever they say, each has an answer, no
+// stage dies of it, and the stage goes on. That each kind answers is tests/conformance' business.
 #include <gmock/gmock.h>
-#include <google/protobuf/descriptor.h>
-#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <random>
-#include <set>
 
 #include "proto/control.pb.h"
 #include "ringfeed/worker/control.h"
+#include "tests/support/makers/message_maker.h"
 #include "tests/support/rig/stage_data.h"
-#include "workers/programs/all.h"
 
 namespace ringfeed {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the tests' own helpers
-using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
-using google::protobuf::Reflection;
 
 // Stages one behind the other, with what feeds them.
 struct Pipeline {
@@ -107,83 +100,6 @@ std::vector<Pipeline> pipelines(const TempDir& directory) {
              "update_freq: 2 update_freq: 3 sampling_method: TEMPERATURE"),
       bitext("epochs of fairseq's main", "compat: MAIN", "virtual_epoch_size: 250"),
   };
-}
-
-// ---- messages
-
-template <typename T>
-T one_of(std::mt19937_64& random, std::initializer_list<T> values) {
-  return *(values.begin() + random() % values.size());
-}
-
-// Sets fields to what nobody means.
-void spoil(Message& message, std::mt19937_64& random) {
-  const Reflection& reflection = *message.GetReflection();
-  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor* field = message.GetDescriptor()->field(i);
-    const std::uint64_t turns = field->is_repeated() ? random() % 4 : random() % 2;
-    for (std::uint64_t turn = 0; turn < turns; ++turn) {
-      const auto give = [&](auto set, auto add, auto value) {
-        if (field->is_repeated()) {
-          (reflection.*add)(&message, field, value);
-        } else {
-          (reflection.*set)(&message, field, value);
-        }
-      };
-      constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
-      const auto whole = one_of<std::uint64_t>(random, {0, 1, 1, 2, 2, 3, 7, 4096, 4097, 10'000'000,
-                                                        10'000'001, kMost / 2, kMost - 1, kMost});
-      switch (field->cpp_type()) {
-        case FieldDescriptor::CPPTYPE_BOOL:
-          give(&Reflection::SetBool, &Reflection::AddBool, random() % 2 == 0);
-          break;
-        case FieldDescriptor::CPPTYPE_UINT64:
-          give(&Reflection::SetUInt64, &Reflection::AddUInt64, whole);
-          break;
-        case FieldDescriptor::CPPTYPE_UINT32:
-          give(&Reflection::SetUInt32, &Reflection::AddUInt32, static_cast<std::uint32_t>(whole));
-          break;
-        case FieldDescriptor::CPPTYPE_INT64:
-          give(&Reflection::SetInt64, &Reflection::AddInt64, static_cast<std::int64_t>(whole));
-          break;
-        case FieldDescriptor::CPPTYPE_INT32:
-          give(&Reflection::SetInt32, &Reflection::AddInt32, static_cast<std::int32_t>(whole));
-          break;
-        case FieldDescriptor::CPPTYPE_DOUBLE:
-          give(&Reflection::SetDouble, &Reflection::AddDouble,
-               one_of<double>(random, {0, 1, 3, -1, 1e12, 1e300, 1e-300,
-                                       std::numeric_limits<double>::infinity(),
-                                       std::numeric_limits<double>::quiet_NaN()}));
-          break;
-        case FieldDescriptor::CPPTYPE_STRING:
-          give(&Reflection::SetString, &Reflection::AddString,
-               one_of<std::string>(
-                   random, {"eng_Latn-tur_Latn", "fra_Latn-eng_Latn", "main:fra_Latn-eng_Latn", "",
-                            "a\nb", std::string(5000, 'k')}));
-          break;
-        case FieldDescriptor::CPPTYPE_MESSAGE:
-          spoil(field->is_repeated() ? *reflection.AddMessage(&message, field)
-                                     : *reflection.MutableMessage(&message, field),
-                random);
-          break;
-        default:
-          FAIL() << field->full_name() << ": of a type that this test does not know";
-      }
-    }
-  }
-}
-
-// Every message there is, empty; for a while those that mean something; then anything.
-StageControlRequest message_number(std::uint64_t number, std::mt19937_64& random) {
-  StageControlRequest request;
-  const auto kinds = static_cast<std::uint64_t>(request.GetDescriptor()->field_count());
-  if (number < kinds) {
-    request.GetReflection()->MutableMessage(
-        &request, request.GetDescriptor()->field(static_cast<int>(number)));
-  } else if (number > kinds) {
-    spoil(request, random);
-  }
-  return request;
 }
 
 class Messages : public ::testing::TestWithParam<int> {
@@ -280,22 +196,6 @@ TEST_P(Messages, OfAnyContentLeaveTheStageAlive) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEveryPipeline, Messages, ::testing::Range(0, 6));
-
-// The tests above look at all kinds of stages that there are.
-TEST(MessagesCover, EveryKind) {
-  TempDir directory;
-  std::string all;
-  for (const Pipeline& pipeline : pipelines(directory)) {
-    for (const std::string& stage : pipeline.stages) all += stage + "\n";
-  }
-  Registry registry;
-  register_all_stages(registry);
-  for (const StageType& type : registry.types()) {
-    // In a program of its own, with Arrow.
-    if (type.kind == "parquet_source") continue;
-    EXPECT_THAT(all, ::testing::HasSubstr("' " + type.kind + " {"));
-  }
-}
 
 }  // namespace
 }  // namespace ringfeed

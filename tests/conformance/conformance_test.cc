@@ -1,0 +1,438 @@
+// What holds for every kind of stage that is registered, tried with the kind's own example
+// (StageType::example). A kind that comes is tried from the day that it is written; nothing here
+// names one.
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "proto/plan.pb.h"
+#include "ringfeed/worker/control.h"
+#include "tests/conformance/makers.h"
+#include "tests/support/makers/message_maker.h"
+#include "tests/support/rig/lane_rig.h"
+#include "workers/programs/all.h"
+#ifdef RINGFEED_PARQUET
+#include "workers/io/parquet_file.h"
+#endif
+
+namespace ringfeed {
+namespace {
+
+using namespace testing;  // NOLINT(google-build-using-namespace): the tests' own helpers
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using ::testing::Contains;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+formats::OpenRowFile open_parquet() {
+#ifdef RINGFEED_PARQUET
+  return &formats::open_parquet_file;
+#else
+  return {};
+#endif
+}
+
+std::vector<StageType> all_types() {
+  Registry registry;
+  register_all_stages(registry);
+  return registry.types();
+}
+
+// The message of a stage's own settings.
+Message& own_settings(StageConfig& stage) {
+  const FieldDescriptor* const kind = stage.GetDescriptor()->FindFieldByName(stage_kind(stage));
+  return *stage.GetReflection()->MutableMessage(&stage, kind);
+}
+
+// All texts of the message and of those in it, each as `change` has it afterwards.
+template <typename Change>
+void each_text(Message& message, const Change& change) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+        if (field->is_repeated()) {
+          reflection.SetRepeatedString(&message, field, i,
+                                       change(reflection.GetRepeatedString(message, field, i)));
+        } else {
+          reflection.SetString(&message, field, change(reflection.GetString(message, field)));
+        }
+      } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        each_text(field->is_repeated() ? *reflection.MutableRepeatedMessage(&message, field, i)
+                                       : *reflection.MutableMessage(&message, field),
+                  change);
+      }
+    }
+  }
+}
+
+// The kind's example on data of its own, run in the test's process.
+class Example {
+ public:
+  Example(const StageType& type, const std::string& data)
+      : kind_(type.kind), config_(example_of(type)) {
+    config_.set_epochs(1);
+    config_.set_seed(3);
+    each_text(config_, [&data](const std::string& text) {
+      return text.starts_with("/data") ? data + text.substr(5) : text;
+    });
+  }
+
+  [[nodiscard]] bool has(const std::string& setting) { return field(setting) != nullptr; }
+  void set(const std::string& setting, std::uint64_t value) {
+    Message& own = own_settings(stage());
+    if (field(setting)->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+      own.GetReflection()->SetUInt32(&own, field(setting), static_cast<std::uint32_t>(value));
+    } else {
+      own.GetReflection()->SetUInt64(&own, field(setting), value);
+    }
+  }
+
+  void build() {
+    std::string text;
+    google::protobuf::TextFormat::PrintToString(config_, &text);
+    rig_ = std::make_unique<LaneRig>(text, open_parquet());
+    std::set<std::string> read;
+    for (StageConfig& stage : *config_.mutable_stages()) {
+      each_text(own_settings(stage), [&read](const std::string& value) {
+        read.insert(value);
+        return value;
+      });
+      std::string stage_text;
+      google::protobuf::TextFormat::PrintToString(stage, &stage_text);
+      rig_->add_stage(stage_text);
+    }
+    Registry registry;
+    register_all_stages(registry);
+    plan_ = plan_pipeline(config_, registry);
+    for (const StagePlan& stage : plan_.stages()) {
+      for (const PortPlan& port : stage.outputs()) {
+        const std::string name = stage.name() + "." + port.name();
+        if (port.record_type() == "batches") {
+          last_.push_back(stage.name());
+          batch_ = stage.batch();
+        } else if (!read.contains(name) &&
+                   !(port.name() == "output" && read.contains(stage.name()))) {
+          rig_->add_sink("sink of " + name, name);
+          sinks_.push_back("sink of " + name);
+          last_.push_back(sinks_.back());
+        }
+      }
+    }
+    rig_->build();
+  }
+
+  // Rounds of all lanes in turn, with `before` before each, until everything has come out. False:
+  // it did not in a minute.
+  [[nodiscard]] bool run(const std::function<void(std::size_t lane)>& before = {}) {
+    return rig_->run_until([&] {
+      for (std::size_t lane = 0; lane < rig_->lane_count(); ++lane) {
+        if (before) before(lane);
+        rig_->round(lane);
+      }
+      return std::ranges::all_of(last_, [this](const std::string& node) {
+        return std::ranges::all_of(rig_->lanes_of(node),
+                                   [this](std::size_t lane) { return rig_->finished(lane); });
+      });
+    });
+  }
+
+  // What came out: records of each output that nobody reads, and batches, array by array.
+  [[nodiscard]] std::vector<std::string> results() {
+    std::vector<std::string> all;
+    for (const std::string& sink : sinks_) {
+      for (const RigRecord& record : rig_->got(sink)) {
+        all.push_back(fmt::format("{} {}: {}", sink, record.user, record.bytes));
+      }
+    }
+    for (const RigBatch& batch : rig_->batches()) {
+      std::string& seen = all.emplace_back(fmt::format("batch of {} rows: ", batch.rows));
+      for (const TensorSpec& tensor : batch_.tensors()) seen += array(batch, tensor);
+    }
+    return all;
+  }
+  LaneRig& rig() { return *rig_; }
+  [[nodiscard]] const PipelinePlan& plan() const { return plan_; }
+
+ private:
+  StageConfig& stage() {
+    return *std::ranges::find_if(*config_.mutable_stages(), [this](const StageConfig& stage) {
+      return stage_kind(stage) == kind_;
+    });
+  }
+  const FieldDescriptor* field(const std::string& setting) {
+    return own_settings(stage()).GetDescriptor()->FindFieldByName(setting);
+  }
+  // The bytes of an array: what lies between arrays is anything.
+  static std::string array(const RigBatch& batch, const TensorSpec& tensor) {
+    static const std::map<std::string, std::uint64_t> kBytes = {
+        {"bool", 1},  {"int8", 1},   {"uint8", 1},   {"int16", 2}, {"float16", 2}, {"bfloat16", 2},
+        {"int32", 4}, {"uint32", 4}, {"float32", 4}, {"int64", 8}, {"uint64", 8},  {"float64", 8}};
+    std::uint64_t bytes = kBytes.at(tensor.dtype());
+    for (const std::int64_t size : tensor.shape()) {
+      bytes *= size == -1 ? batch.rows
+               : size < 0 ? batch.ragged[static_cast<std::size_t>(-2 - size)]
+                          : static_cast<std::uint64_t>(size);
+    }
+    RF_CHECK(tensor.offset() + bytes <= batch.bytes.size(), bytes);
+    return {reinterpret_cast<const char*>(batch.bytes.data()) + tensor.offset(), bytes};
+  }
+
+  std::string kind_;
+  DataLoaderConfig config_;
+  PipelinePlan plan_;
+  BatchSchema batch_;
+  std::unique_ptr<LaneRig> rig_;
+  std::vector<std::string> sinks_;
+  std::vector<std::string> last_;  // nodes that end when everything has come out
+};
+
+// Equal, or which result is the first that is not.
+::testing::AssertionResult same(const std::vector<std::string>& got,
+                                const std::vector<std::string>& expected) {
+  if (got == expected) return ::testing::AssertionSuccess();
+  const auto [at, other] = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
+  static_cast<void>(other);
+  return ::testing::AssertionFailure() << got.size() << " results for " << expected.size()
+                                       << ", the first other one is number " << at - got.begin();
+}
+
+class EveryKind : public ::testing::TestWithParam<std::string> {
+ protected:
+  static const StageType& type() {
+    static const std::vector<StageType> kTypes = all_types();
+    return *std::ranges::find(kTypes, GetParam(), &StageType::kind);
+  }
+  // False: this build cannot make the data.
+  bool make_data() {
+    const Maker maker = maker_named(type().example.maker);
+    if (maker != nullptr) maker(directory_);
+    return maker != nullptr;
+  }
+  Example example() { return {type(), directory_.path()}; }
+  // What an undisturbed run gives.
+  std::vector<std::string> undisturbed() {
+    Example run = example();
+    run.build();
+    EXPECT_TRUE(run.run());
+    const std::vector<std::string> results = run.results();
+    EXPECT_THAT(results, Not(IsEmpty())) << "the example gives nothing of the maker's data";
+    return results;
+  }
+  TempDir directory_;
+};
+
+TEST_P(EveryKind, HasAnExampleThatItsPlanAccepts) {
+  ASSERT_NE(type().example.text, "");
+  DataLoaderConfig config = example_of(type());
+  Registry registry;
+  register_all_stages(registry);
+  std::vector<std::string> kinds;
+  const PipelinePlan plan = plan_pipeline(config, registry);
+  for (const StagePlan& stage : plan.stages()) {
+    kinds.push_back(stage.kind());
+    for (const PlanProblem& problem : stage.problems()) {
+      ADD_FAILURE() << stage.name() << ": " << problem.field() << ": " << problem.text();
+    }
+    EXPECT_GT(stage.nodes_size(), 0) << stage.name();
+  }
+  EXPECT_THAT(kinds, Contains(GetParam()).Times(1));
+  EXPECT_EQ(kinds.back(), GetParam()) << "it is the last, behind what it needs";
+  int paths = 0;
+  each_text(config, [&paths](const std::string& text) {
+    if (text.starts_with('/')) {
+      ++paths;
+      EXPECT_TRUE(text == "/data" || text.starts_with("/data/")) << text;
+    }
+    return text;
+  });
+  EXPECT_GT(paths, 0) << "it reads no data";
+}
+
+TEST_P(EveryKind, HasAPageInTheReference) {
+  const std::string page =
+      fmt::format("{}/docs/reference/stages/{}.md", RINGFEED_SOURCE_DIR, GetParam());
+  EXPECT_TRUE(std::filesystem::exists(page)) << page << ": run scripts/reference";
+}
+
+// With three lanes, too, everything comes out, and once. In which order is the stage's own matter.
+TEST_P(EveryKind, GivesTheSameWithThreeLanes) {
+  if (!make_data()) GTEST_SKIP() << "without Arrow";
+  Example three = example();
+  if (!three.has("threads")) return;  // it always has one
+  three.set("threads", 3);
+  three.build();
+  ASSERT_TRUE(three.run());
+  EXPECT_TRUE(same(sorted(three.results()), sorted(undisturbed())));
+}
+
+// Lanes that are dropped between any two rounds and made anew on the same memory.
+TEST_P(EveryKind, GivesTheSameWhereverItIsRestarted) {
+  if (!make_data()) GTEST_SKIP() << "without Arrow";
+  const std::vector<std::string> expected = undisturbed();
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    Example run = example();
+    run.build();
+    std::mt19937_64 random(seed);
+    std::uint64_t restarts = 0;
+    ASSERT_TRUE(run.run([&](std::size_t lane) {
+      if (restarts > 0 && random() % 2 != 0) return;
+      run.rig().restart(lane);
+      ++restarts;
+    })) << "seed "
+        << seed;
+    EXPECT_GT(restarts, 0U);
+    EXPECT_TRUE(same(run.results(), expected)) << "seed " << seed;
+  }
+}
+
+#ifdef RINGFEED_FAILPOINTS
+// And those that are killed in the middle of a step.
+TEST_P(EveryKind, GivesTheSameWhereverItIsKilled) {
+  if (!make_data()) GTEST_SKIP() << "without Arrow";
+  const std::vector<std::string> expected = undisturbed();
+  for (const char* const failpoint :
+       {"runtime.lane.attach", "runtime.lane.recovered", "shm.journal.before_commit",
+        "shm.journal.after_commit", "shm.journal.carry_out", "shm.journal.carried_out"}) {
+    Example run = example();
+    run.build();
+    std::mt19937_64 random(1);
+    std::uint64_t deaths = 0;
+    ASSERT_TRUE(run.run([&](std::size_t lane) {
+      if (random() % 12 == 0) deaths += run.rig().die(lane, failpoint, 1) ? 1 : 0;
+    })) << failpoint;
+    EXPECT_GT(deaths, 0U) << "nobody died at " << failpoint;
+    EXPECT_TRUE(same(run.results(), expected)) << failpoint;
+  }
+}
+#endif
+
+// Whatever a message says and whenever it comes, it has an answer, and no stage dies of it.
+TEST_P(EveryKind, AnswersEveryMessage) {
+  if (!make_data()) GTEST_SKIP() << "without Arrow";
+  Example run = example();
+  run.build();
+  LaneRig& rig = run.rig();
+  const auto messages =
+      static_cast<std::uint64_t>(StageControlRequest::descriptor()->field_count()) + 3;
+  std::mt19937_64 random(1);
+  std::uint64_t key = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    for (std::size_t lane = 0; lane < rig.lane_count(); ++lane) {
+      for (std::uint64_t i = 0; i < messages && !rig.finished(lane); ++i) {
+        std::optional<std::string> answer;
+        rig.lane(lane).post({.key = ++key,
+                             .request = message_number(i, random).SerializeAsString(),
+                             .answer = [&](const auto& given) { answer = given.value_or(""); }});
+        rig.round(lane);
+        ASSERT_TRUE(answer.has_value()) << rig.node_of(lane);
+        StageControlResponse parsed;
+        EXPECT_TRUE(parsed.ParseFromString(*answer)) << rig.node_of(lane);
+        EXPECT_LE(answer->size(), ControlBox::kAnswerBytesMax) << rig.node_of(lane);
+      }
+      rig.round(lane);
+    }
+  }
+  EXPECT_GT(key, 0U);
+}
+
+// Changes, cuts or lengthens half of the files.
+void damage(const std::string& directory, std::mt19937_64& random) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  for (const std::filesystem::path& path : files) {
+    if (random() % 2 == 0) continue;
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    file.close();
+    for (std::uint64_t i = 1 + random() % 200; i > 0 && !bytes.empty(); --i) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    if (random() % 3 == 0) bytes.resize(random() % (bytes.size() + 1));
+    if (random() % 3 == 0) bytes += std::string(random() % 100, 'x');
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+}
+
+// Damaged data is skipped with a word in the log, and never ends a process. What is whole still
+// comes.
+TEST_P(EveryKind, SurvivesDamagedData) {
+  if (!make_data()) GTEST_SKIP() << "without Arrow";
+  // What is said, without which file and how often.
+  const auto warnings = [](Example& run) {
+    std::set<std::string> said;
+    for (const std::string& line : run.rig().log()) {
+      said.insert(line.substr(0, std::min(line.find(" count="), line.find(" path="))));
+    }
+    return said;
+  };
+  Example whole = example();
+  whole.build();
+  ASSERT_TRUE(whole.run());
+  std::size_t came = 0;
+  std::size_t said = 0;
+  std::size_t refused = 0;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    TempDir directory;
+    maker_named(type().example.maker)(directory);
+    std::mt19937_64 random(seed);
+    damage(directory.path(), random);
+    Example run(type(), directory.path());
+    try {
+      run.build();
+    } catch (const Error& error) {
+      // Some look at their data before the start, and say what is wrong with it.
+      EXPECT_THAT(error.message(), ::testing::HasSubstr(directory.path()));
+      ++said;
+      ++refused;
+      continue;
+    }
+    ASSERT_TRUE(run.run()) << "seed " << seed;
+    came += run.results().size();
+    said += std::ranges::includes(warnings(whole), warnings(run)) ? 0 : 1;
+  }
+  EXPECT_TRUE(came > 0 || refused == 4);
+  // The stage that lists files opens none.
+  if (whole.plan().stages_size() == 1 &&
+      whole.plan().stages(0).outputs(0).record_type() == "files") {
+    return;
+  }
+  EXPECT_GT(said, 0U) << "nothing was said of what is damaged";
+}
+
+std::vector<std::string> all_kinds() {
+  std::vector<std::string> kinds;
+  for (const StageType& type : all_types()) kinds.push_back(type.kind);
+  return kinds;
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, ::testing::ValuesIn(all_kinds()),
+                         [](const auto& param) { return param.param; });
+
+// A maker's name that is misspelt would leave the tests above out.
+TEST(Makers, AreThereForEveryExample) {
+  for (const StageType& type : all_types()) {
+    const std::set<std::string> names = {"lc0_files", "chess_tables", "token_files"};
+    EXPECT_THAT(names, Contains(type.example.maker)) << type.kind;
+#ifdef RINGFEED_PARQUET
+    EXPECT_NE(maker_named(type.example.maker), nullptr) << type.kind;
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace ringfeed
