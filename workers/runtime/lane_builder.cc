@@ -212,8 +212,10 @@ void LaneBuilder::keep_dead_letters(LaneParts& parts, const LaneSetup& lane) con
     facts.cause = condemned.cause();
     facts.deaths = condemned.deaths();
   }
-  parts.keep_dead_letter = [this, facts, name = parts.name](const DeadLetter& letter) mutable {
-    google::protobuf::TextFormat::PrintToString(config_, &facts.config);
+  // The builder does not outlive the lane; its configuration does.
+  parts.keep_dead_letter = [&config = config_, facts,
+                            name = parts.name](const DeadLetter& letter) mutable {
+    google::protobuf::TextFormat::PrintToString(config, &facts.config);
     const Result<std::string> path = write_dead_letter(facts, letter);
     if (path) {
       spdlog::warn("dead_letter lane={} seq={} bytes={} file={}", name, shm::seq_of(letter.key),
