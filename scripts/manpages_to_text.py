@@ -261,7 +261,7 @@ def why_not(english: str, other: str) -> str | None:
         return "without words"
     longer, shorter = sorted((len(english), len(other)), reverse=True)
     if longer > LENGTH_MAX or (longer > 40 and longer > RATIO_MAX * shorter):
-        return "of too different lengths"
+        return "with lengths that differ too much"
     return None
 
 
@@ -283,7 +283,7 @@ def pairs_of(man_dir: Path, directory: str, counts: Counter[str]) -> Iterator[tu
     for path in sorted((man_dir / directory).glob("man*/*.gz")):
         original = man_dir / path.parent.name / path.name
         if not original.is_file():
-            counts["pages without the English one"] += 1
+            counts["pages without an English one"] += 1
             continue
         english, other = read_page(original), read_page(path)
         if english is None or other is None:
@@ -309,8 +309,8 @@ def write_text(man_dir: Path, out_dir: Path, language: str) -> Counter[str]:
     pairs = list(pairs_of(man_dir, LANGUAGES[language][0], counts))
     if not pairs:
         raise TextError(
-            f"{man_dir}: no page in {language} agrees with an English one: are both there, in "
-            f"man1 and {LANGUAGES[language][0]}/man1, say?"
+            f"{man_dir}: no page in {language} agrees with an English one: check that both are "
+            f"there, for example in man1 and {LANGUAGES[language][0]}/man1, say?"
         )
     counts["pairs"] = len(pairs)
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -332,7 +332,9 @@ def download(directory: Path, languages: Sequence[str]) -> Path:
         TextError: apt-get cannot get them.
     """
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise TextError("no apt-get and dpkg-deb here: name a directory of pages with --man-dir")
+        raise TextError(
+            "apt-get and dpkg-deb are missing here: name a directory of pages with --man-dir"
+        )
     wanted = list(ENGLISH_PACKAGES)
     for language in languages:
         package = f"manpages-{LANGUAGES[language][1]}"
@@ -378,10 +380,10 @@ def unpack(package: Path, directory: Path) -> None:
                         path.parent.mkdir(parents=True, exist_ok=True)
                         path.write_bytes(page.read())
         except tarfile.TarError as error:
-            raise TextError(f"{package}: {error}: remove it, and it is downloaded again") from error
+            raise TextError(f"{package}: {error}: remove it to have it downloaded again") from error
     if dpkg.returncode != 0:
         raise TextError(
-            f"{package}: dpkg-deb cannot read it: remove it, and it is downloaded again"
+            f"{package}: dpkg-deb cannot read it: remove it to have it downloaded again"
         )
 
 

@@ -294,7 +294,7 @@ def games_of(path: Path, skipped: Counter[str]) -> Iterator[chess.pgn.Game]:
                 elif game.board().chess960 or type(game.board()) is not chess.Board:
                     skipped["of another variant"] += 1
                 elif not game.board().is_valid():
-                    skipped["from a position that cannot be"] += 1
+                    skipped["from an impossible position"] += 1
                 elif game.next() is None:
                     skipped["without moves"] += 1
                 else:
@@ -393,7 +393,7 @@ def convert(options: argparse.Namespace) -> dict[str, Any]:
     engine = None if options.no_engine else find_engine(options.engine)
     if engine is None:
         if options.variations:
-            raise ConversionError("--variations needs an engine: install stockfish or name one")
+            raise ConversionError("--variations needs an engine: install stockfish or name another")
         if not options.no_engine:
             print(
                 "pgn_to_parquet: no engine found: best_move is the played move, and win, draw and "
@@ -439,7 +439,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("pgn", metavar="PGN", type=Path, nargs="+", help=".pgn or .pgn.gz")
     parser.add_argument("--games-per-file", type=int, default=10_000, help="games (10000)")
     parser.add_argument("--engine", help="UCI engine (stockfish, if it is installed)")
-    parser.add_argument("--no-engine", action="store_true", help="use none, even if installed")
+    parser.add_argument(
+        "--no-engine", action="store_true", help="use no engine, even if one is installed"
+    )
     parser.add_argument(
         "--engine-option",
         metavar="NAME=VALUE",
@@ -456,9 +458,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="chooses these positions (0)")
     options = parser.parse_args(arguments)
     if options.games_per_file < 1 or options.variations < 0 or options.positions_per_game < 1:
-        parser.error("--games-per-file and --positions-per-game are at least 1, --variations 0")
+        parser.error(
+            "--games-per-file and --positions-per-game must be at least 1, --variations at least 0"
+        )
     if any(len(option) != 2 for option in options.engine_option):
-        parser.error("--engine-option is NAME=VALUE")
+        parser.error("--engine-option must be NAME=VALUE")
     if options.nodes is None and options.time_ms is None:
         options.nodes = 20_000
     try:

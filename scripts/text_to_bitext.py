@@ -179,8 +179,8 @@ def train_model(pairs: Sequence[Pair], path: Path, options: argparse.Namespace) 
         )
     except RuntimeError as error:
         raise BitextError(
-            f"SentencePiece cannot make {options.vocab_size} pieces of this text: {error}: "
-            f"ask for another --vocab-size"
+            f"SentencePiece cannot make {options.vocab_size} pieces of this text: {error}: choose "
+            "another --vocab-size"
         ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(model.getvalue())
@@ -195,7 +195,9 @@ def dictionary_of(model: sentencepiece.SentencePieceProcessor) -> str:
         if special or piece in SPECIALS:
             continue
         if "\n" in piece or "\r" in piece:
-            raise BitextError(f"piece {number} of the model, {piece!r}, fits into no dictionary")
+            raise BitextError(
+                f"piece {number} of the model, {piece!r}, does not fit into a dictionary"
+            )
         pieces.append(f"{piece} 1\n")
     return "".join(pieces)
 
@@ -221,7 +223,7 @@ def read_dictionary(text: str, name: str) -> tuple[dict[str, int], int]:
         except ValueError:
             raise BitextError(f"{where}: {line.rstrip()!r} is not SYMBOL COUNT") from None
         if symbol in ids and not overwrite:
-            raise BitextError(f"{where}: {symbol!r} is there already: remove the line")
+            raise BitextError(f"{where}: {symbol!r} already exists: remove the line")
         ids[symbol] = size
         size += 1
     return ids, size
@@ -345,7 +347,7 @@ def write_side(pair: Pair, side: int, out_dir: Path, subset: str, encoder: Encod
                 file.add([one for one, (_, other) in zip(sentences, some) if other == place])
         for place, file in files.items():
             if file.sentence_count != int((pair.places == place).sum()):
-                raise BitextError(f"{pair.files[side]} has changed meanwhile: start again")
+                raise BitextError(f"{pair.files[side]} has changed in the meantime: start again")
         for file in files.values():
             file.close()
     finally:
@@ -362,7 +364,7 @@ def refuse_what_is_there(pairs: Sequence[Pair], options: argparse.Namespace) -> 
         for side in (0, 1):
             for prefix in prefixes_of(pair, side, options.out_dir, options.subset).values():
                 if (path := prefix.with_name(prefix.name + ".idx")).exists():
-                    raise BitextError(f"{path} is there already: name another OUT_DIR or --subset")
+                    raise BitextError(f"{path} already exists: name another OUT_DIR or --subset")
 
 
 def write_dictionaries(pairs: Sequence[Pair], text: str, out_dir: Path) -> None:
@@ -377,7 +379,7 @@ def write_dictionaries(pairs: Sequence[Pair], text: str, out_dir: Path) -> None:
             path = shard_of(out_dir, shard) / f"dict.{language}.txt"
             if path.exists() and path.read_text(encoding="utf-8") != text:
                 raise BitextError(
-                    f"{path} is there already, and is another one: give the model and the "
+                    f"{path} already exists and differs: give the model and the "
                     f"dictionary that it was made with (--model, --dictionary), or another OUT_DIR"
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -405,7 +407,7 @@ def make(options: argparse.Namespace) -> None:
     if model_path is None:
         model_path = options.out_dir / "spm.model"
         if model_path.exists():
-            raise BitextError(f"{model_path} is there already: use it (--model {model_path})")
+            raise BitextError(f"{model_path} already exists: use it (--model {model_path})")
         train_model(pairs, model_path, options)
     model = sentencepiece.SentencePieceProcessor()
     try:
@@ -429,7 +431,7 @@ def make(options: argparse.Namespace) -> None:
     unknown = 100 * encoder.unknown_count / max(1, encoder.token_count)
     print(
         f"text_to_bitext: {encoder.token_count} tokens, {unknown:.2f} % unknown, vocabulary of "
-        f"{size}; left out {not_used} lines that are blank or no UTF-8",
+        f"{size}; left out {not_used} lines that are blank or not UTF-8",
         file=sys.stderr,
     )
 
@@ -480,15 +482,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of shards, validation, model (0)")
     options = parser.parse_args(arguments)
     if not 1 <= options.shards <= 1000 or (options.lines_per_shard or 1) < 1:
-        parser.error("--shards is 1 to 1000, --lines-per-shard at least 1")
+        parser.error("--shards must be 1 to 1000, --lines-per-shard at least 1")
     if not 0 <= options.valid_share < 1 or options.seed < 0:
-        parser.error("--valid-share is from 0 to below 1, --seed at least 0")
+        parser.error("--valid-share must be at least 0 and below 1, --seed at least 0")
     if not options.subset or any(sign in options.subset for sign in "./"):
-        parser.error("--subset has no dot and no slash")
+        parser.error("--subset must not contain a dot or a slash")
     if options.valid_share and options.subset == "valid":
         parser.error("--subset valid with --valid-share: both would have the same names")
     if options.dictionary is not None and options.model is None:
-        parser.error("--dictionary goes with the --model that it was made of")
+        parser.error("--dictionary needs the --model that it was made from")
     try:
         make(options)
     except BitextError as error:

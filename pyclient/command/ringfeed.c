@@ -82,9 +82,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   fprintf(stderr,
-          "ringfeed: the package ringfeed is neither below %s/lib/python3* nor in %s: install it "
-          "anew, or say "
-          "python -m ringfeed\n",
+          "ringfeed: the package ringfeed is neither below %s/lib/python3* nor in %s: reinstall "
+          "it, or run python -m ringfeed\n",
           prefix, prefix);
   return 1;
 }

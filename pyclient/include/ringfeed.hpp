@@ -123,7 +123,7 @@ class Batch {
     if (found.item_bytes != sizeof(T)) {
       throw ClientError(RF_INVALID, "tensor " + std::string(name) + " is " + found.dtype +
                                         ", items of " + std::to_string(found.item_bytes) +
-                                        " bytes: asked for items of " + std::to_string(sizeof(T)));
+                                        " bytes: requested items of " + std::to_string(sizeof(T)));
     }
     const auto* const at = static_cast<const unsigned char*>(raw_.data) + found.offset;
     // rf_next has compared their number with the room that they have.
@@ -160,8 +160,7 @@ class Batch {
   void verify() const {
     const rf_status status = feed_ == nullptr ? RF_INVALID : rf_verify(feed_, &raw_);
     if (status == RF_OK) return;
-    throw ClientError(status,
-                      feed_ == nullptr ? "this batch was given back" : rf_last_error(feed_));
+    throw ClientError(status, feed_ == nullptr ? "this batch was released" : rf_last_error(feed_));
   }
 
   // Gives the batch back now. Harmless when it was already.
@@ -172,7 +171,7 @@ class Batch {
  private:
   friend class Feed;
   [[nodiscard]] const rf_tensor& spec(std::string_view name) const {
-    if (feed_ == nullptr) throw ClientError(RF_INVALID, "this batch was given back");
+    if (feed_ == nullptr) throw ClientError(RF_INVALID, "this batch was released");
     for (uint32_t i = 0; i < schema_->tensor_count; ++i) {
       if (name == schema_->tensors[i].name) return schema_->tensors[i];
     }
@@ -348,7 +347,7 @@ class DataLoader {
   // ClientError: RF_INVALID with everything that is wrong with the configuration, RF_FEED_FAILED
   // with what the supervisor said, RF_NO_SUCH_FEED after timeout_ms.
   void start(int32_t timeout_ms = -1) {
-    if (started_) throw ClientError(RF_INVALID, "the loader has been started: make another one");
+    if (started_) throw ClientError(RF_INVALID, "the loader was already started: make another one");
     if (config_.empty()) {
       throw ClientError(RF_INVALID, "the loader has no stages: call add_stage() before start()");
     }
@@ -496,14 +495,15 @@ class DataLoader {
     if constexpr (requires { message.GetTypeName(); }) {
       if (message.GetTypeName() == wanted) return;
       throw ClientError(RF_INVALID, "a " + std::string(message.GetTypeName()) +
-                                        " is no configuration here: give a " + std::string(wanted));
+                                        " is not a configuration here: give a " +
+                                        std::string(wanted));
     }
   }
 
   // `stage`: one stage, and not a whole configuration.
   void add(bool stage, Form form, std::string_view content) {
     if (started_) {
-      throw ClientError(RF_INVALID, "the loader has been started: add stages before start()");
+      throw ClientError(RF_INVALID, "the loader was already started: add stages before start()");
     }
     constexpr const char* kEndings[] = {".textproto", ".json", ".binpb"};
     const std::string name = std::string(stage ? "stage" : "stages") + kEndings[form];
@@ -576,8 +576,8 @@ class DataLoader {
     if (dir_.empty()) {
       std::string dir = (std::filesystem::temp_directory_path() / "ringfeed-XXXXXX").string();
       if (::mkdtemp(dir.data()) == nullptr) {
-        throw ClientError(
-            RF_IO, "no directory can be made for the loader: " + std::string(std::strerror(errno)));
+        throw ClientError(RF_IO, "no directory can be created for the loader: " +
+                                     std::string(std::strerror(errno)));
       }
       dir_ = dir;
       pid_ = ::getpid();

@@ -122,7 +122,7 @@ class Batch(Mapping[str, np.ndarray]):
         """For ``batch[name] *= 2``, which ends with storing the array that it has changed."""
         if array is not self[name]:
             raise TypeError(
-                f"a batch keeps its arrays: write into one that may be written, "
+                "the arrays of a batch cannot be replaced: write into a writable one, "
                 f"batch[{name!r}][...] = value"
             )
 

@@ -316,7 +316,7 @@ class Feed:
         """
         path = Path(directory).absolute()
         if self._socket_path is None:
-            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
+            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be reached")
         facts = control.snapshot(self._socket_path, str(path), timeout_s)
         return Snapshot(
             directory=path,
@@ -340,7 +340,7 @@ class Feed:
             FeedIOError: The supervisor does not answer.
         """
         if self._socket_path is None:
-            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
+            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be reached")
         return control.pass_on(self._socket_path, message, stage)
 
     def metrics(self) -> dict[str, Any]:
@@ -355,7 +355,7 @@ class Feed:
             FeedIOError: The supervisor does not answer, and has not at the end of the feed.
         """
         if self._socket_path is None:
-            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be asked")
+            raise InvalidRequest(f"feed {self.name}: its supervisor cannot be reached")
         if self._totals is None:
             return control.metrics(self._socket_path)
         if not self._is_over():  # another output may go on
@@ -436,7 +436,8 @@ class Feed:
         if saved.next > stats.published + stats.world and not saved.is_whole:
             raise InvalidRequest(
                 f"{where}: the state's next batch is {saved.next}, the newest one of the feed is "
-                f"{stats.published}, and the state is not as state_dict() made it: {_ELSEWHERE}"
+                f"{stats.published}, and the state differs from what state_dict() made: "
+                f"{_ELSEWHERE}"
             )
         ahead = self._ahead[0][0].seq if self._ahead else 0
         if stats.kind == "shared" and stats.members > 1:
@@ -471,8 +472,8 @@ class Feed:
             )
         if self._attach_at is None:
             raise InvalidRequest(
-                f"{where}: batches from {position} on have been worked on since the state was "
-                f"saved, the next one is {stats.next}: {_ELSEWHERE}"
+                f"{where}: batches from {position} on have been used since the state was saved, "
+                f"the next one is {stats.next}: {_ELSEWHERE}"
             )
         try:
             handle = self._attach_at(position)
@@ -491,8 +492,8 @@ class Feed:
             self.pin()
         if goes_on_with > position:
             raise InvalidRequest(
-                f"{where}: batches from {position} on have been worked on since the state was "
-                f"saved, the next one is {goes_on_with}: {_ELSEWHERE}"
+                f"{where}: batches from {position} on have been used since the state was saved, "
+                f"the next one is {goes_on_with}: {_ELSEWHERE}"
             )
         self._ahead.clear()
 
@@ -617,7 +618,7 @@ def _bottleneck(found: Mapping[str, Any]) -> Bottleneck:
 _MOVED = "the group begins with"
 _ELSEWHERE = (
     "that takes a snapshot of the feed saved together with the model (ringfeed run --resume); "
-    "without load_state_dict() training goes on with the next batch"
+    "without load_state_dict() training continues with the next batch"
 )
 
 
@@ -719,7 +720,7 @@ def _left_ms(deadline: float | None) -> int:
 
 def choice(name: str, value: str | None, known: dict[str, int]) -> None:
     if value is not None and value not in known:
-        raise InvalidRequest(f"attach: {name}={value!r} is none of {', '.join(known)}")
+        raise InvalidRequest(f"attach: {name}={value!r} is not one of {', '.join(known)}")
 
 
 def _attach(
@@ -746,13 +747,13 @@ def _attach(
     if (rank is None) != (world is None):
         given, missing = ("rank", "world") if world is None else ("world", "rank")
         raise InvalidRequest(
-            f"attach: {given}={rank if world is None else world} without {missing}: rank and world "
-            "are given together (world: how many ranks, 1 to 16; rank: 0 to world - 1), or "
-            "neither for a shared group"
+            f"attach: {given}={rank if world is None else world} without {missing}: give both "
+            "rank and world (world: number of ranks, 1 to 16; rank: 0 to world - 1), or neither "
+            "for a shared group"
         )
     if rank is not None and world is not None and not 0 <= rank < world <= 16:
         raise InvalidRequest(
-            f"attach: rank {rank} of world {world}: world is 1 to 16, rank is 0 to world - 1"
+            f"attach: rank {rank} of world {world}: world must be 1 to 16, rank 0 to world - 1"
         )
     choice("start", start, native.STARTS)
     choice("policy", policy, native.POLICIES)

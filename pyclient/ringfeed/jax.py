@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(
         "ringfeed.jax needs JAX, which is not installed here: `pip install jax` (see "
-        "https://docs.jax.dev for builds with accelerators); NumPy arrays need nothing more"
+        "https://docs.jax.dev for builds with accelerators); NumPy arrays work without it"
     ) from error
 
 from .batch import Batch

@@ -204,7 +204,7 @@ class DataLoader:
 
     def _add(self, stage: bool, config: Any) -> None:
         if self._supervisor is not None:
-            raise InvalidConfiguration("the loader has been started: add stages before start()")
+            raise InvalidConfiguration("the loader was already started: add stages before start()")
         if not isinstance(config, (str, bytes)) and not hasattr(config, "SerializeToString"):
             raise InvalidConfiguration(
                 f"a configuration is a protobuf message, text or serialized bytes, not a "
@@ -249,7 +249,7 @@ class DataLoader:
             FeedTimeout, NoSuchFeed: It did not come up in time; it has been stopped again.
         """
         if self._supervisor is not None:
-            raise InvalidConfiguration("the loader has been started: make another one")
+            raise InvalidConfiguration("the loader was already started: make another one")
         if not self._pieces:
             raise InvalidConfiguration("the loader has no stages: call add_stage() before start()")
         config, suffix = self._config_file()
@@ -276,7 +276,7 @@ class DataLoader:
     def _attach_output(self, output: str | None, timeout_s: float | None) -> Feed:
         supervisor = self._supervisor
         if supervisor is None:
-            raise FeedDetached("the loader has been stopped")
+            raise FeedDetached("the loader was stopped")
         me = weakref.ref(self)
 
         def look() -> None:
@@ -330,7 +330,7 @@ class DataLoader:
                 other = self._attach_output(alias, timeout_s)
                 if self._feed is not feed:  # stopped meanwhile
                     other.close()
-                    raise FeedDetached("the loader has been stopped")
+                    raise FeedDetached("the loader was stopped")
                 self._others[alias] = other
             return other
 
@@ -514,7 +514,7 @@ def _check_whole(stage: bool, config: bytes) -> None:
     except FeedDamaged as error:
         name = "StageConfig" if stage else "DataLoaderConfig"
         raise InvalidConfiguration(
-            f"these {len(config)} bytes are no serialized {name}: they are cut short or damaged"
+            f"these {len(config)} bytes are not a serialized {name}: they are truncated or damaged"
         ) from error
 
 
@@ -540,7 +540,7 @@ def _as_json(config: Any) -> dict[str, Any]:
     try:
         value = json.loads(config)
     except json.JSONDecodeError as error:
-        raise InvalidConfiguration(f"the configuration is no JSON: {error}") from error
+        raise InvalidConfiguration(f"the configuration is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidConfiguration("the configuration is JSON, but not an object")
     return value

@@ -53,7 +53,7 @@ class Tensor:
         if any(-2 - size >= len(ragged) for size in self.shape):
             raise InvalidRequest(
                 f"tensor {self.name} of shape {list(self.shape)} has lengths that vary from batch "
-                f"to batch, and {len(ragged)} are given: give batch.ragged"
+                f"to batch, but {len(ragged)} are given: give batch.ragged"
             )
         return tuple(
             size if size >= 0 else rows if size == -1 else ragged[-2 - size] for size in self.shape

@@ -48,12 +48,12 @@ bool valid_name(const char* name) {
 rf_status check_options(const rf_attach_options& options, const char* group) {
   if (!valid_name(options.feed)) {
     return fail(nullptr, RF_INVALID,
-                "attach: '%s' is no feed name: 1 to 64 characters out of A-Z a-z 0-9 _ . -",
+                "attach: '%s' is not a feed name: use 1 to 64 characters from A-Z a-z 0-9 _ . -",
                 options.feed == nullptr ? "" : options.feed);
   }
   if (!valid_name(group)) {
     return fail(nullptr, RF_INVALID,
-                "attach: '%s' is no group name: 1 to 64 characters out of A-Z a-z 0-9 _ . -",
+                "attach: '%s' is not a group name: use 1 to 64 characters from A-Z a-z 0-9 _ . -",
                 group);
   }
   if (options.kind > RF_RANKED || options.start > RF_START_NEWEST ||
@@ -64,9 +64,10 @@ rf_status check_options(const rf_attach_options& options, const char* group) {
                 options.kind, options.start, options.policy, options.redeliver);
   }
   if (options.output != nullptr && options.output[0] != '\0' && !valid_name(options.output)) {
-    return fail(nullptr, RF_INVALID,
-                "attach: '%s' is no alias of an output: 1 to 64 characters out of A-Z a-z 0-9 _ -",
-                options.output);
+    return fail(
+        nullptr, RF_INVALID,
+        "attach: '%s' is not an alias of an output: use 1 to 64 characters from A-Z a-z 0-9 _ -",
+        options.output);
   }
   if (options.view > RF_VIEW_PRIVATE) {
     return fail(nullptr, RF_INVALID, "attach: view %u is neither read-only nor private",
@@ -75,7 +76,7 @@ rf_status check_options(const rf_attach_options& options, const char* group) {
   if (options.kind == RF_RANKED &&
       (options.world < 1 || options.world > shm::kMembersMax || options.rank >= options.world)) {
     return fail(nullptr, RF_INVALID,
-                "attach: rank %u of world %u: world is 1 to %u, rank is 0 to world - 1",
+                "attach: rank %u of world %u: world must be 1 to %u, rank 0 to world - 1",
                 options.rank, options.world, shm::kMembersMax);
   }
   if (options.position > kSeqMax) {
@@ -122,8 +123,8 @@ rf_status connect_or_wait(const rf_attach_options& options, const Deadline& dead
     }
     if (error == ENAMETOOLONG) {
       return fail(nullptr, RF_INVALID,
-                  "feed %s: the socket path %s has %zu bytes, the system allows 107: use a shorter "
-                  "directory",
+                  "feed %s: the socket path %s has %zu bytes, but the system allows 107: use a "
+                  "shorter directory",
                   options.feed, path, strlen(path));
     }
     if (error != ENOENT && error != ECONNREFUSED && error != ENOTDIR && error != EAGAIN) {
@@ -177,7 +178,7 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
   const bool sent = bytes != 0 && send_message(socket, hello->message, bytes);
   const int error = sent ? 0 : errno;
   if (!sent && error != EPIPE && error != ECONNRESET) {
-    return fail(nullptr, RF_IO, "feed %s: its supervisor does not take the request: %s",
+    return fail(nullptr, RF_IO, "feed %s: its supervisor does not accept the request: %s",
                 options.feed, strerror(error));
   }
   for (;;) {
@@ -198,14 +199,15 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
         return fail(nullptr, RF_INTERRUPTED, "feed %s: interrupted while attaching", options.feed);
       }
       return fail(nullptr, RF_IO,
-                  "feed %s: its supervisor closed the connection without an answer%s%s: it has "
-                  "ended, or has no memory to answer: attach again",
+                  "feed %s: its supervisor closed the connection without an answer%s%s: either it "
+                  "has ended, or it has no memory to answer: attach again",
                   options.feed, received == 0 ? "" : ": ", received == 0 ? "" : strerror(errno));
     }
     if (!decode_reply(hello->message, static_cast<size_t>(received), &id, &hello->reply)) {
       close_all(fds, fd_count);
-      return fail(nullptr, RF_DAMAGED, "feed %s: its supervisor's answer of %zd bytes is no reply",
-                  options.feed, received);
+      return fail(nullptr, RF_DAMAGED,
+                  "feed %s: the answer of its supervisor, %zd bytes, is not a reply", options.feed,
+                  received);
     }
     // An event of the feed that came first; but a refusal of the connection has no number either.
     if (id != kAttachId && hello->reply.error == 0) {
@@ -221,20 +223,22 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
     // The answer's own numbers first: a supervisor of another version may send other descriptors.
     if (hello->reply.abi_major != shm::kAbiMajor || hello->reply.layout_hash != shm::kLayoutHash) {
       close_all(fds, fd_count);
-      return fail(nullptr, RF_INCOMPATIBLE,
-                  "feed %s: its ABI is %u.%u with layout %#018llx, this library reads %u.%u with "
-                  "%#018llx: use the same ringfeed version for supervisor and trainers",
-                  options.feed, hello->reply.abi_major, hello->reply.abi_minor,
-                  static_cast<unsigned long long>(hello->reply.layout_hash), shm::kAbiMajor,
-                  shm::kAbiMinor, static_cast<unsigned long long>(shm::kLayoutHash));
+      return fail(
+          nullptr, RF_INCOMPATIBLE,
+          "feed %s: its ABI is %u.%u with layout %#018llx, but this library reads %u.%u with "
+          "%#018llx: use the same ringfeed version for supervisor and trainers",
+          options.feed, hello->reply.abi_major, hello->reply.abi_minor,
+          static_cast<unsigned long long>(hello->reply.layout_hash), shm::kAbiMajor, shm::kAbiMinor,
+          static_cast<unsigned long long>(shm::kLayoutHash));
     }
     if (fd_count != kFds || !hello->reply.has_feed_id || hello->reply.tensor_count == 0 ||
         hello->reply.member_index >= shm::kMembersMax) {
       close_all(fds, fd_count);
-      return fail(nullptr, RF_DAMAGED,
-                  "feed %s: its supervisor's answer has %zu descriptors (4 expected), %u tensors, "
-                  "member %u",
-                  options.feed, fd_count, hello->reply.tensor_count, hello->reply.member_index);
+      return fail(
+          nullptr, RF_DAMAGED,
+          "feed %s: the answer of its supervisor has %zu descriptors (4 expected), %u tensors, "
+          "member %u",
+          options.feed, fd_count, hello->reply.tensor_count, hello->reply.member_index);
     }
     return RF_OK;
   }
@@ -248,14 +252,14 @@ rf_status check_private(const rf_feed* feed) {
       feed->slot_bytes % static_cast<uint64_t>(page) != 0) {
     return fail(nullptr, RF_INVALID,
                 "feed %s: its slots of %llu bytes are not whole pages of this system (%ld bytes), "
-                "so they cannot be private one by one: use read-only batches, and copies of them",
+                "so a private view is impossible: use read-only batches, and copies of them",
                 feed->name, static_cast<unsigned long long>(feed->slot_bytes), page);
   }
   // Now and not with the first batch. It also undoes the copying of everything in a program that
   // has locked its future memory.
   if (!drop_private(feed->payload.data, feed->payload.bytes)) {
     return fail(nullptr, RF_IO,
-                "feed %s: this system does not drop private pages (%s): use read-only batches, and "
+                "feed %s: this system cannot drop private pages (%s): use read-only batches, and "
                 "copies of them",
                 feed->name, strerror(errno));
   }
@@ -287,9 +291,8 @@ rf_status check_shape(rf_feed* feed, const rf_tensor& tensor) {
   }
   if (!fits(tensor, batch)) {
     return fail(nullptr, RF_INCOMPATIBLE,
-                "feed %s: tensor %s does not fit the %llu bytes that it has with %u rows",
-                feed->name, tensor.name, static_cast<unsigned long long>(tensor.bytes),
-                feed->schema.rows_max);
+                "feed %s: tensor %s does not fit its %llu bytes with %u rows", feed->name,
+                tensor.name, static_cast<unsigned long long>(tensor.bytes), feed->schema.rows_max);
   }
   return RF_OK;
 }
@@ -443,15 +446,15 @@ bool wait_admitted(const rf_feed* feed, const Deadline& deadline, bool until_sig
 rf_status check_position(const rf_feed* feed, bool admitted) {
   if (feed->position == 0) return RF_OK;
   if (!admitted) {
-    return fail(nullptr, RF_TIMEOUT, "feed %s: group %s has not been admitted in time", feed->name,
+    return fail(nullptr, RF_TIMEOUT, "feed %s: group %s was not admitted in time", feed->name,
                 feed->group_name);
   }
   // relaxed: ordered by the load of the state
   const uint64_t start = feed->group->head.start.load(std::memory_order_relaxed);
   if (start <= feed->position) return RF_OK;
   return fail(nullptr, RF_REFUSED,
-              "feed %s, group %s: batch %llu is not held any more, the group begins with %llu: "
-              "start the feed from a snapshot of that time (ringfeed run --resume DIR)",
+              "feed %s, group %s: batch %llu is no longer held, the group begins with %llu: start "
+              "the feed from a snapshot of that time (ringfeed run --resume DIR)",
               feed->name, feed->group_name, static_cast<unsigned long long>(feed->position),
               static_cast<unsigned long long>(start));
 }
@@ -618,11 +621,11 @@ extern "C" rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* byte
   // acquire, pairs with rf_leave.
   if (!user || feed->left.load(std::memory_order_acquire) != 0) return detached(feed);
   if (feed->private_view) {
-    return fail(feed, RF_INVALID,
-                "feed %s: attached with a private view, whose pages a device must not read: "
-                "registering copies them, and the copies do not change with the feed; attach "
-                "read-only",
-                feed->name);
+    return fail(
+        feed, RF_INVALID,
+        "feed %s: attached with a private view, whose pages a device must not read: registering "
+        "would copy them, and the copies would not change with the feed; attach read-only",
+        feed->name);
   }
   *data = feed->payload.data;
   *bytes = feed->payload.bytes;

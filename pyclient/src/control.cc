@@ -98,7 +98,7 @@ Asked ask_once(const char* path, const Deadline& deadline, Buffers* buffers, cha
 }
 
 rf_status damaged(const rf_feed* feed) {
-  return fail(feed, RF_DAMAGED, "feed %s: the supervisor's answer is none", feed->name);
+  return fail(feed, RF_DAMAGED, "feed %s: the supervisor's answer is not a reply", feed->name);
 }
 
 // RF_OK: the answer lies in *buffers.
@@ -152,7 +152,7 @@ extern "C" rf_status rf_control(rf_feed* feed, const char* stage, const void* re
   // One and the same for every time that this message is sent, so that it takes effect once.
   uint64_t key = 0;
   if (getrandom(&key, sizeof key, 0) != sizeof key) {
-    return fail(feed, RF_IO, "control: the system gives no random number: %s", strerror(errno));
+    return fail(feed, RF_IO, "control: the system provides no random number: %s", strerror(errno));
   }
   Buffers buffers{};
   buffers.request = static_cast<uint8_t*>(malloc(kRequestBytesMax));

@@ -26,8 +26,7 @@ inline uint64_t slot_offset(const rf_feed* feed, uint64_t slot) {
 
 inline rf_status forked(const rf_feed* feed) {
   return fail(feed, RF_FORKED,
-              "feed %s: this handle belongs to process %d and not to its child: attach in the "
-              "child",
+              "feed %s: this handle belongs to process %d, not to its child: attach in the child",
               feed->name, static_cast<int>(feed->pid));
 }
 

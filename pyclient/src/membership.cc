@@ -18,13 +18,14 @@ Look check_member(const rf_feed* feed) {
   // relaxed: ordered by the load of state.
   const uint64_t epoch = group.head.epoch.load(std::memory_order_relaxed);
   if ((state != GroupState::kActive && state != GroupState::kJoining) || epoch != feed->epoch) {
-    return error(fail(feed, RF_DETACHED, "feed %s: group %s has left the feed%s: attach again",
-                      feed->name, feed->group_name,
-                      group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kDetach)
-                          ? " because it lagged longer than stall_ms"
-                      : group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kSkip)
-                          ? " because one of its batches was held while all descriptors went round"
-                          : ""));
+    return error(
+        fail(feed, RF_DETACHED, "feed %s: group %s has left the feed%s: attach again", feed->name,
+             feed->group_name,
+             group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kDetach)
+                 ? " because it lagged longer than stall_ms"
+             : group.head.policy == static_cast<uint32_t>(shm::GroupPolicy::kSkip)
+                 ? " because one of its batches was held while all other descriptors were used"
+                 : ""));
   }
   // acquire, pairs with the supervisor's release of the entry.
   const auto own =
@@ -51,8 +52,8 @@ rf_status stopped(const rf_feed* feed) {
   const uint32_t bytes =
       state.reason_bytes < sizeof state.reason ? state.reason_bytes : sizeof state.reason;
   return fail(feed, RF_FEED_STOPPED,
-              "feed %s was stopped before its end, batches that were under way are lost: %.*s",
-              feed->name, static_cast<int>(bytes), state.reason);
+              "feed %s was stopped before its end, batches in progress are lost: %.*s", feed->name,
+              static_cast<int>(bytes), state.reason);
 }
 
 rf_status ended(const rf_feed* feed, FeedPhase phase) {

@@ -23,13 +23,14 @@ rf_status check_header(const shm::SegmentHeader& header, shm::SegmentKind kind, 
   }
   if (header.abi_major != shm::kAbiMajor || header.abi_min_reader > shm::kAbiMinor) {
     return fail(nullptr, RF_INCOMPATIBLE,
-                "segment %s: its ABI is %u.%u and this library reads %u.%u: use the same ringfeed "
+                "segment %s: its ABI is %u.%u, but this library reads %u.%u: use the same ringfeed "
                 "version for supervisor and trainers",
                 name, header.abi_major, header.abi_minor, shm::kAbiMajor, shm::kAbiMinor);
   }
   if (header.layout_hash != shm::kLayoutHash || header.header_bytes != sizeof(shm::SegmentHeader)) {
     return fail(nullptr, RF_INCOMPATIBLE,
-                "segment %s: its memory layout (%#018llx) is not this library's (%#018llx): use "
+                "segment %s: its memory layout (%#018llx) differs from that of this library "
+                "(%#018llx): use "
                 "the same ringfeed build for supervisor and trainers",
                 name, static_cast<unsigned long long>(header.layout_hash),
                 static_cast<unsigned long long>(shm::kLayoutHash));
@@ -45,12 +46,12 @@ rf_status check_header(const shm::SegmentHeader& header, shm::SegmentKind kind, 
                 name, static_cast<unsigned long long>(header.features_required));
   }
   if (header.kind != static_cast<uint32_t>(kind)) {
-    return fail(nullptr, RF_INCOMPATIBLE, "segment %s: is of kind %u, expected %u", name,
-                header.kind, static_cast<unsigned>(kind));
+    return fail(nullptr, RF_INCOMPATIBLE, "segment %s: has kind %u, expected %u", name, header.kind,
+                static_cast<unsigned>(kind));
   }
   if (file_bytes < header.total_bytes) {
     return fail(nullptr, RF_DAMAGED,
-                "segment %s: has %llu bytes, its header says %llu: it was truncated", name,
+                "segment %s: has %llu bytes, but its header says %llu: it was truncated", name,
                 static_cast<unsigned long long>(file_bytes),
                 static_cast<unsigned long long>(header.total_bytes));
   }
@@ -101,7 +102,7 @@ rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uin
   } else if (kind == shm::SegmentKind::kGroup) {
     // Members may write all of it, its header too: nothing is believed there. Its size is sealed.
     if (bytes < shm::kGroupSegmentBytes) {
-      status = fail(nullptr, RF_DAMAGED, "segment %s: has %llu bytes and needs %llu", name,
+      status = fail(nullptr, RF_DAMAGED, "segment %s: has %llu bytes but needs %llu", name,
                     static_cast<unsigned long long>(bytes),
                     static_cast<unsigned long long>(shm::kGroupSegmentBytes));
     }

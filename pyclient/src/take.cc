@@ -116,7 +116,7 @@ rf_status check_exhausted(const rf_feed* feed, const Lanes& lanes, uint64_t s, u
     any_room = !lanes.closed[lane] && !lane_stuck(feed, lane);
   }
   if (!any_room && !lanes.all_closed) {
-    return exhausted(feed, "no lane that still writes has another slot");
+    return exhausted(feed, "no lane that is still writing has another slot");
   }
   return RF_OK;
 }
@@ -207,8 +207,8 @@ Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
   if (const rf_tensor* const tensor = too_large(feed, full); tensor != nullptr) {
     shm::claim_finish(feed->group->words[s % feed->descriptors], s, feed->member);
     return error(fail(feed, RF_DAMAGED,
-                      "feed %s: batch %llu: tensor %s has more items, by its %u rows and the "
-                      "lengths that vary, than fit its %llu bytes; it is skipped",
+                      "feed %s: batch %llu: tensor %s with %u rows and its varying lengths does "
+                      "not fit its %llu bytes; the batch is skipped",
                       feed->name, static_cast<unsigned long long>(s), tensor->name, full.rows,
                       static_cast<unsigned long long>(tensor->bytes)));
   }
@@ -437,13 +437,12 @@ extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
     ring_group(feed);
   }
   feed->held_count.fetch_sub(1, std::memory_order_relaxed);  // relaxed: own count
-  const rf_status status =
-      finished
-          ? RF_OK
-          : fail(feed, RF_DETACHED,
-                 "feed %s, group %s: batch %llu had been taken away from member %u before it "
-                 "was released",
-                 feed->name, feed->group_name, static_cast<unsigned long long>(seq), feed->member);
+  const rf_status status = finished ? RF_OK
+                                    : fail(feed, RF_DETACHED,
+                                           "feed %s, group %s: batch %llu was taken away from "
+                                           "member %u before it was released",
+                                           feed->name, feed->group_name,
+                                           static_cast<unsigned long long>(seq), feed->member);
   put_user(feed);
   return status;
 }
@@ -469,8 +468,8 @@ extern "C" rf_status rf_verify(rf_feed* feed, const rf_batch* batch) {
   const uint32_t found = shm::crc32c(batch->data, batch->bytes);
   if (found == batch->crc32c) return RF_OK;
   return fail(feed, RF_DAMAGED,
-              "feed %s: batch %llu: its %llu bytes have the checksum %08x and had %08x when they "
-              "were published: something has written into them",
+              "feed %s: batch %llu: its %llu bytes have the checksum %08x, but had %08x when they "
+              "were published: something has written to them",
               feed->name, seq, static_cast<unsigned long long>(batch->bytes), found, batch->crc32c);
 }
 

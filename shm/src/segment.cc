@@ -269,15 +269,15 @@ Status check_header(const SegmentHeader& header, SegmentKind kind, const FeedIde
   }
   if (header.abi_major != kAbiMajor || header.abi_min_reader > kAbiMinor) {
     return Error{ErrorCode::kIncompatible,
-                 fmt::format("segment {}: its ABI is {}.{} and this program reads {}.{}: use the "
+                 fmt::format("segment {}: its ABI is {}.{}, but this program reads {}.{}: use the "
                              "same ringfeed version "
                              "for supervisor, workers and trainers",
                              name, header.abi_major, header.abi_minor, kAbiMajor, kAbiMinor)};
   }
   if (header.layout_hash != kLayoutHash || header.header_bytes != sizeof(SegmentHeader)) {
     return Error{ErrorCode::kIncompatible,
-                 fmt::format("segment {}: its memory layout ({:#018x}) is not this program's "
-                             "({:#018x}): use the same "
+                 fmt::format("segment {}: its memory layout ({:#018x}) differs from that of this "
+                             "program ({:#018x}): use the same "
                              "ringfeed build for supervisor, workers and trainers",
                              name, header.layout_hash, kLayoutHash)};
   }
@@ -293,13 +293,13 @@ Status check_header(const SegmentHeader& header, SegmentKind kind, const FeedIde
   }
   if (header.kind != static_cast<std::uint32_t>(kind)) {
     return Error{ErrorCode::kIncompatible,
-                 fmt::format("segment {}: is of kind {}, expected {}", name, header.kind,
+                 fmt::format("segment {}: has kind {}, expected {}", name, header.kind,
                              static_cast<std::uint32_t>(kind))};
   }
   if (file_bytes < header.total_bytes) {
     return Error{ErrorCode::kDamaged,
-                 fmt::format("segment {}: has {} bytes, its header says {}: it was truncated", name,
-                             file_bytes, header.total_bytes)};
+                 fmt::format("segment {}: has {} bytes, but its header says {}: it was truncated",
+                             name, file_bytes, header.total_bytes)};
   }
   if (feed != nullptr &&
       std::memcmp(header.feed_id, feed->feed_id.data(), feed->feed_id.size()) != 0) {
@@ -330,7 +330,7 @@ Status grow_segment(int fd, std::uint64_t bytes, const std::string& name) {
 FeedId random_feed_id() {
   FeedId id{};
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) {
-    throw Error(ErrorCode::kIo, "the system gives no random numbers for a feed's identity");
+    throw Error(ErrorCode::kIo, "the system provides no random numbers for the identity of a feed");
   }
   return id;
 }

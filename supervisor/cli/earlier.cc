@@ -121,10 +121,9 @@ std::string saved_unlike(const SnapshotManifest& saved, const DataLoaderConfig& 
 Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
   const std::string& feed = prepared.configuration.message().feed();
   const auto refuse = [&](ErrorCode code, const std::string& why) {
-    return Error(code,
-                 fmt::format("feed '{}' is not taken over, and what is left of it stays as it "
-                             "is: {}; --fresh would end it and begin anew",
-                             feed, why));
+    return Error(code, fmt::format("feed '{}' is not taken over, and everything left of it stays "
+                                   "as it is: {}; --fresh would end it and start anew",
+                                   feed, why));
   };
   Left out;
   out.ended = left.over;
@@ -133,23 +132,24 @@ Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
   shm::FeedId feed_id{};
   if (control::was_another_boot(left)) {
     if (files != 0 && left.snapshot.empty()) {
-      throw refuse(ErrorCode::kDamaged,
-                   fmt::format("{} of its {} files are there, but the system has been started "
-                               "since and may not have written all of them: go on from a snapshot "
-                               "with --resume DIR",
-                               files, left.files.size()));
+      throw refuse(
+          ErrorCode::kDamaged,
+          fmt::format("{} of its {} files are there, but the system has rebooted since and may not "
+                      "have written all of them: resume from a snapshot with --resume DIR",
+                      files, left.files.size()));
     }
-    if (!left.config.empty()) out.gone = "the system has been started since";
+    if (!left.config.empty()) out.gone = "the system has rebooted since";
     return out;
   }
   // A worker that lives is of this boot; a file may be of any.
   if (files != 0 && !control::was_this_boot(left) && !anything_lives(left)) {
-    throw refuse(ErrorCode::kDamaged,
-                 fmt::format("{} of its {} files are there, but the system does not say whether it "
-                             "has been started since (/proc/sys/kernel/random/boot_id), and then "
-                             "not all of them may have been written: mount /proc wholly, or go on "
-                             "from a snapshot with --resume DIR",
-                             files, left.files.size()));
+    throw refuse(
+        ErrorCode::kDamaged,
+        fmt::format(
+            "{} of its {} files are there, but the system does not say whether it has rebooted "
+            "since (/proc/sys/kernel/random/boot_id); if it has, some may not have been written: "
+            "mount all of /proc, or resume from a snapshot with --resume DIR",
+            files, left.files.size()));
   }
   if (left.config.empty() || left.feed_id.size() != feed_id.size()) {
     if (anything_lives(left) || files != 0) {
@@ -180,17 +180,17 @@ Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
     if (error.code() != ErrorCode::kNotFound) throw refuse(error.code(), error.message());
     if (anything_lives(left)) {
       throw refuse(ErrorCode::kNotFound,
-                   fmt::format("{} workers live, but {}", control::living_workers(left).size(),
+                   fmt::format("{} workers are alive, but {}", control::living_workers(left).size(),
                                error.message()));
     }
     // Files do not die with anybody: somebody has moved them, or their place is not there now.
     if (!left.files.empty() && (files != 0 || left.snapshot.empty())) {
       throw refuse(ErrorCode::kNotFound,
-                   fmt::format("{} of its {} files are there; {}: put them back, or go on from a "
+                   fmt::format("{} of its {} files are there; {}: put them back, or resume from a "
                                "snapshot with --resume DIR",
                                files, left.files.size(), error.message()));
     }
-    out.gone = "all its processes have died, and with them its memory";
+    out.gone = "all its processes have died, and its memory is gone with them";
     return out;
   }
   Result<shm::Mapping> mapping = shm::map_segment(found->fds[0].get(), false);

@@ -25,7 +25,7 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   const std::filesystem::file_status status = std::filesystem::status(path, failed);
   if (failed) return refused(failed);
   if (!std::filesystem::is_regular_file(status)) {
-    return Error(ErrorCode::kIo, fmt::format("{}: cannot be read: is no file", path.string()));
+    return Error(ErrorCode::kIo, fmt::format("{}: cannot be read: not a file", path.string()));
   }
   const std::uintmax_t size = std::filesystem::file_size(path, failed);
   if (failed) return refused(failed);
@@ -93,7 +93,7 @@ Result<nlohmann::json> read_about(const std::filesystem::path& about) {
   nlohmann::json parsed = nlohmann::json::parse(*text, nullptr, false);
   if (!parsed.is_object()) {
     return Error(ErrorCode::kDamaged,
-                 fmt::format("{}: is damaged: it is no JSON object", about.string()));
+                 fmt::format("{}: is damaged: not a JSON object", about.string()));
   }
   return parsed;
 }
@@ -101,8 +101,8 @@ Result<nlohmann::json> read_about(const std::filesystem::path& about) {
 Result<Letter> read_letter(const std::filesystem::path& file) {
   if (file.extension() != kRecordEnding && file.extension() != kAboutEnding) {
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{}: is no dead letter: give the path of a {} file, as 'ringfeed "
-                             "dead-letters' lists them",
+                 fmt::format("{}: is not a dead letter: give the path of a {} file, as listed by "
+                             "'ringfeed dead-letters'",
                              file.string(), kRecordEnding));
   }
   Letter letter;
@@ -132,22 +132,23 @@ Result<Letter> read_letter(const std::filesystem::path& file) {
   fields.number("seed", letter.seed, true);
   fields.text("config", letter.config, true);
   if (!fields.refused().empty()) {
-    return Error(ErrorCode::kDamaged, fmt::format("{}: is damaged: it lacks '{}', or has something "
-                                                  "there that cannot be",
-                                                  about_file.string(), fields.refused()));
+    return Error(ErrorCode::kDamaged,
+                 fmt::format("{}: is damaged: '{}' is missing or has an impossible value",
+                             about_file.string(), fields.refused()));
   }
   if (record_bytes != letter.bytes.size()) {
     return Error(ErrorCode::kDamaged,
-                 fmt::format("{}: is damaged: it has {} bytes, and {} were set aside",
+                 fmt::format("{}: is damaged: it has {} bytes, but {} were set aside",
                              letter.file.string(), letter.bytes.size(), record_bytes));
   }
   const std::string found =
       fmt::format("{:016x}", ::XXH3_64bits(letter.bytes.data(), letter.bytes.size()));
   if (!checksum.empty() && checksum != found) {
-    return Error(ErrorCode::kDamaged,
-                 fmt::format("{}: is damaged: the checksum of its bytes is {}, and was {} when "
-                             "they were set aside",
-                             letter.file.string(), found, checksum));
+    return Error(
+        ErrorCode::kDamaged,
+        fmt::format(
+            "{}: is damaged: the checksum of its bytes is {}, but was {} when they were set aside",
+            letter.file.string(), found, checksum));
   }
   return letter;
 }

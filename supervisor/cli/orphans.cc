@@ -61,7 +61,7 @@ std::vector<Orphan> find_orphans(const std::vector<std::string>& directories) {
 
 std::string orphan_text(const Orphan& orphan) {
   return fmt::format(
-      "feed {}: orphaned: its supervisor (process {}) is dead, its workers go on: {}\n"
+      "feed {}: orphaned: its supervisor (process {}) is dead, its workers keep running: {}\n"
       "  `ringfeed run CONFIG` takes it over, `ringfeed stop {} --now` ends it\n",
       escaped(orphan.feed), orphan.record.supervisor.pid, orphan.workers(), escaped(orphan.feed));
 }
@@ -70,7 +70,7 @@ std::string orphan_json(const Orphan& orphan) {
   nlohmann::ordered_json out;
   out["feed"] = orphan.feed;
   out["state"] = "ORPHANED";
-  out["reason"] = fmt::format("process {}, its supervisor, is dead", orphan.record.supervisor.pid);
+  out["reason"] = fmt::format("its supervisor (process {}) is dead", orphan.record.supervisor.pid);
   nlohmann::ordered_json& workers = out["workers"] = nlohmann::ordered_json::array();
   for (const auto& [group, worker] : control::living_workers(orphan.record)) {
     workers.push_back({{"group", group}, {"pid", worker.pid}});

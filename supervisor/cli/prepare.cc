@@ -30,15 +30,15 @@ int usable_cores() {
 namespace {
 
 constexpr std::string_view kHowToBuild =
-    "pip install pyarrow, then build and install ringfeed anew, which then finds it";
-constexpr std::string_view kInstallAnew = "install ringfeed anew";
+    "pip install pyarrow, then rebuild and reinstall ringfeed, which then finds it";
+constexpr std::string_view kInstallAnew = "reinstall ringfeed";
 #ifdef RINGFEED_PYARROW
 constexpr std::string_view kHowToInstall =
     "which come with pyarrow " RINGFEED_PYARROW ": pip install 'pyarrow==" RINGFEED_PYARROW
     ".*' where ringfeed is installed";
 #else
 constexpr std::string_view kHowToInstall =
-    "which are not there: install Apache Arrow and its Parquet library";
+    "which are missing: install Apache Arrow and its Parquet library";
 #endif
 
 // What a stage group needs beside the worker must be there, and start, before the feed does.
@@ -63,7 +63,7 @@ void require_program(const Prepared& prepared, const layout::GroupPlan& group) {
   }
   if (plan.worker_version() != prepared.plan->worker_version() ||
       plan.abi() != prepared.plan->abi()) {
-    refuse(fmt::format("{} is of version {}, {} of {}", group.program, plan.worker_version(),
+    refuse(fmt::format("{} is version {}, {} is version {}", group.program, plan.worker_version(),
                        prepared.worker_binary, prepared.plan->worker_version()),
            kInstallAnew);
   }
@@ -112,10 +112,9 @@ layout::MemoryLimits memory_limits(const Prepared& prepared) {
   const StorageConfig& storage = prepared.configuration.message().storage();
   layout::MemoryLimits limits;
   if (!storage.directory().empty() && !std::filesystem::is_directory(storage.directory())) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("storage.directory {} is no directory: create it, or leave it out for "
-                            "memory without a name",
-                            storage.directory()));
+    throw Error(ErrorCode::kNotFound, fmt::format("storage.directory {} is not a directory: create "
+                                                  "it, or leave it out for unnamed memory",
+                                                  storage.directory()));
   }
   const shm::Room room = shm::room_for(shm::Storage{storage.directory()});
   limits.available_bytes = room.bytes;

@@ -60,7 +60,7 @@ int control_stages(const std::string& directory, const std::string& feed, const 
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
   if (!parser.ParseFromString(message, call.mutable_request())) {
-    fmt::print(stderr, "ringfeed control: the message is no StageControlRequest: {}\n",
+    fmt::print(stderr, "ringfeed control: the message is not a StageControlRequest: {}\n",
                escaped(wrong));
     return kUsage;
   }
@@ -87,8 +87,8 @@ int control_stages(const std::string& directory, const std::string& feed, const 
     }
     if (std::chrono::steady_clock::now() > end) {
       throw Error(ErrorCode::kClosed,
-                  fmt::format("feed '{}' has lost its supervisor, and no other one has taken it "
-                              "over: whether the message took effect is not known",
+                  fmt::format("feed '{}' has lost its supervisor, and no other has taken it over: "
+                              "it is unknown whether the message took effect",
                               feed));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -115,7 +115,7 @@ int control_stages(const std::string& directory, const std::string& feed, const 
   for (const StageControlAnswer& answer : given) {
     fmt::print("{}: {}\n", escaped(answer.stage()), answer.response().ShortDebugString());
   }
-  if (given.empty()) fmt::print("no stage has answered\n");
+  if (given.empty()) fmt::print("no stage answered\n");
   return result;
 }
 
@@ -134,11 +134,12 @@ void add_control(CLI::App& verb, int& result) {
   verb.add_option("MESSAGE", given->message,
                   "a StageControlRequest of proto/control.proto, in text format")
       ->required();
-  verb.add_option("--stage", given->stage, "only this stage; otherwise all that understand it");
-  verb.add_flag("--json", given->json, "for programs: one JSON object");
+  verb.add_option("--stage", given->stage,
+                  "send to this stage only; default: all that understand the message");
+  verb.add_flag("--json", given->json, "print one JSON object");
   verb.footer(
-      "The message takes effect between two steps of the stage, exactly once. A stage that cannot "
-      "do it says why in its answer (error), and the exit status is 1.\n"
+      "The message takes effect between two steps of the stage, exactly once. If a stage cannot do "
+      "what is asked, its answer says why (error), and the exit status is 1.\n"
       "Examples: ringfeed control lc0 'chunk_pool_request {}'\n"
       "          ringfeed control lc0 'chunk_pool_request { reset_chunk_anchor: true }'\n"
       "          ringfeed control lc0 'chunk_pool_request { set_chunk_anchor: \"games-0017.tar\" "

@@ -68,37 +68,39 @@ void add_dead_letters(CLI::App& verb, int& result) {
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
-  verb.add_option("FEED", given->feed, "name of the feed; may be left out with --replay");
+  verb.add_option("FEED", given->feed, "name of the feed; not needed with --replay");
   verb.add_option("--directory", given->directory,
-                  "where they are kept; default: $XDG_STATE_HOME/ringfeed/FEED/dead-letters")
+                  "directory of the records; default: $XDG_STATE_HOME/ringfeed/FEED/dead-letters")
       ->type_name("DIR");
-  verb.add_flag("--json", given->json, "for programs: one JSON object a record, all that is known");
+  verb.add_flag("--json", given->json,
+                "print one JSON object per record, with everything that is known");
   CLI::Option* const replays =
       verb.add_option("--replay", given->replay.file,
-                      "give this record to its stage once more, alone, in a process of its own "
-                      "and with memory of its own: no feed is touched")
+                      "give this record to its stage once more, in a separate process with its own "
+                      "memory; no feed is touched")
           ->type_name("FILE");
   verb.add_option("--binary", given->replay.binary, "the ringfeed-worker to replay with")
       ->type_name("PATH")
       ->check(CLI::ExistingFile)
       ->needs(replays);
   verb.add_option("--config", given->replay.config,
-                  "a configuration in place of the one that was kept with the record")
+                  "use this configuration instead of the one saved with the record")
       ->type_name("CONFIG")
       ->check(CLI::ExistingFile)
       ->needs(replays);
   verb.add_option("--timeout", given->replay.timeout_s,
-                  "seconds after which the stage is given up; default: restart.stall_ms of the "
+                  "give up on the stage after this many seconds; default: restart.stall_ms of the "
                   "configuration, else 10")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e6))
       ->needs(replays);
   verb.add_flag("--wait", given->replay.wait,
-                "stop before the record, for a debugger, until Enter is pressed; no time limit "
-                "unless --timeout is given")
+                "wait before handing over the record until Enter is pressed, to attach a debugger; "
+                "no time limit unless --timeout is given")
       ->needs(replays);
   verb.footer(
-      "A replay ends with 0 if the stage took the record, with 6 if it died, hung or left it.\n"
+      "The exit status of a replay is 0 if the stage took the record, 6 if it died, hung or did "
+      "not take it.\n"
       "Examples: ringfeed dead-letters lc0\n"
       "          ringfeed dead-letters --replay .../unpacker-input-0.0-17.record");
   verb.callback([=, &result] {

@@ -47,7 +47,7 @@ int import_lc0(const ImportOptions& options) {
   for (const imports::LczeroSource& source : sources) {
     if (!options.out.empty() && std::filesystem::equivalent(options.out, source.name, ignored)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{} would be overwritten: give another file with -o", source.name));
+                  fmt::format("{} would be overwritten: choose another file with -o", source.name));
     }
   }
   const imports::Imported imported = imports::import_lczero(sources);
@@ -78,7 +78,7 @@ void add_import_lc0(CLI::App& verb, int& result) {
                   ".binpb; - is standard input")
       ->required();
   verb.add_option("--add", given->options.added,
-                  "add the stages of this one, but not its outputs; may be given several times")
+                  "add the stages of this file, but not its outputs; may be given several times")
       ->type_name("FILE")
       ->expected(1)
       ->allow_extra_args(false)
@@ -86,7 +86,8 @@ void add_import_lc0(CLI::App& verb, int& result) {
   verb.add_option("-o,--out", given->options.out, "file to write; default: standard output")
       ->type_name("OUT");
   verb.footer(
-      "What has no equivalent is said on standard error, and in comments where it was.\n"
+      "Settings without an equivalent are reported on standard error, and in comments at their "
+      "place.\n"
       "Example: ringfeed import-lc0 train.textproto -o lc0.textproto");
   verb.callback([=, &result] { result = import_lc0(given->options); });
 }

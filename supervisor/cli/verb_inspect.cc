@@ -70,32 +70,32 @@ void add_inspect(CLI::App& verb, int& result) {
     std::uint64_t record = 0;
   };
   const auto given = std::make_shared<Given>();
-  verb.add_option("PATH", given->options.path,
-                  "a .gz of one game, a tar of games, records as they are, an index of a tar, a "
-                  "token file (PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter, a "
-                  "configuration")
+  verb.add_option(
+          "PATH", given->options.path,
+          "a .gz of one game, a tar of games, raw records, the index of a tar, a token file "
+          "(PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter or a configuration")
       ->required();
   CLI::Option* const record_option =
       verb.add_option("--record", given->record,
-                      "this record of the game, or sentence, counted from 0")
+                      "show this record of the game, or this sentence, counted from 0")
           ->type_name("N")
           ->check(CLI::NonNegativeNumber);
   verb.add_option("--chunk", given->options.chunk,
-                  "this game of a tar: its name, or its index, from 0")
+                  "show this game of a tar: its name, or its index, counted from 0")
       ->type_name("NAME_OR_INDEX");
   verb.add_flag("--all", given->options.all,
-                "all records of the game; of a tar, all members in the list; all sentences")
+                "show all records of the game, all members of a tar, or all sentences")
       ->excludes(record_option);
   verb.add_option("--dictionary", given->options.dictionary,
-                  "symbols of a token file's ids; default: dict.LANG.txt beside it")
+                  "the dictionary of a token file; default: dict.LANG.txt beside it")
       ->type_name("FILE");
-  verb.add_option("--top", given->options.top, "so many moves of the policy; default 8")
+  verb.add_option("--top", given->options.top, "number of moves of the policy to show; default 8")
       ->type_name("K")
       ->check(CLI::Range(0, 1858));
-  verb.add_flag("--json", given->options.json, "for programs: one JSON object");
+  verb.add_flag("--json", given->options.json, "print one JSON object");
   verb.footer(
-      "What is damaged is said on standard error; the exit status is 1 then, and for a file that "
-      "is none of these.\n"
+      "Damage is reported on standard error; the exit status is then 1, as it is for a file of "
+      "another kind.\n"
       "Examples: ringfeed inspect training.123.gz --record 40 --top 5\n"
       "          ringfeed inspect games-0017.tar --chunk 3 --all\n"
       "          ringfeed inspect data_bin/train.eng_Latn-tur_Latn.eng_Latn");

@@ -48,8 +48,8 @@ config::Configuration configuration_of(const Letter& letter, const std::string& 
   }
   if (letter.config.empty()) {
     throw Error(ErrorCode::kIncompatible,
-                fmt::format("{} was set aside by a version that did not keep the feed's "
-                            "configuration with it: give that with --config FILE",
+                fmt::format("{} was set aside by a version that did not save the configuration of "
+                            "the feed with it: give the configuration with --config FILE",
                             letter.file.string()));
   }
   return config::parse_config(letter.config, letter.file.string(), {}, config::Format::kText);
@@ -61,8 +61,8 @@ process::ReplayRecord place_of(const Letter& letter, const layout::FeedLayout& l
                                        letter.node, letter.lane);
   const auto missing = [&](const std::string& what) {
     return Error(ErrorCode::kIncompatible,
-                 fmt::format("{}: this configuration and this worker have no {}: the letter is of "
-                             "another version, or of another feed",
+                 fmt::format("{}: this configuration and this worker have no {}: the letter comes "
+                             "from another version, or from another feed",
                              letter.file.string(), what));
   };
   const auto lane =
@@ -89,8 +89,8 @@ process::ReplayRecord place_of(const Letter& letter, const layout::FeedLayout& l
 
 void wait_for_debugger(pid_t worker) {
   fmt::print(stderr,
-             "worker {} waits for the record: attach with 'gdb -p {}', continue there, then press "
-             "Enter here\n",
+             "worker {} is waiting for the record: attach with 'gdb -p {}', continue there, then "
+             "press Enter here\n",
              worker, worker);
   for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
 }
@@ -109,24 +109,25 @@ const char* name_of(process::ReplayOutcome outcome) {
   return "";
 }
 
-// "stage unpacker took the record", "stage unpacker died of the record: signal 11 (...)".
+// "stage unpacker took the record", "stage unpacker died on the record: signal 11 (...)".
 std::string verdict(const process::ReplayReport& report, const std::string& lane) {
-  const char* const when = report.consumed ? " after it had taken the record" : "";
+  const char* const when = report.consumed ? " after taking the record" : "";
   switch (report.outcome) {
     case process::ReplayOutcome::kTaken:
-      return fmt::format("{} took the record, after {} ms{}", lane, report.after_ms,
-                         report.finished ? "" : ", and was stopped: it has no end of its own");
+      return fmt::format(
+          "{} took the record, after {} ms{}", lane, report.after_ms,
+          report.finished ? "" : ", and was stopped, because it does not end by itself");
     case process::ReplayOutcome::kDied:
-      return fmt::format("{} died{} with {}", lane, report.consumed ? when : " of the record",
+      return fmt::format("{} died{} with {}", lane, report.consumed ? when : " on the record",
                          report.ending.text());
     case process::ReplayOutcome::kHung:
       return fmt::format("{} was still running after {} s{}, and was killed", lane,
                          static_cast<double>(report.limit_ms) / 1000, when);
     case process::ReplayOutcome::kLeft:
-      return fmt::format("{} did not take the record{}{}", lane,
-                         report.finished ? ": it has ended without it"
-                                         : " in its time: it waits for something else",
-                         report.note.empty() ? "" : ": " + report.note);
+      return fmt::format(
+          "{} did not take the record{}{}", lane,
+          report.finished ? ": it ended without it" : " in time: it is waiting for something else",
+          report.note.empty() ? "" : ": " + report.note);
   }
   return "";
 }
@@ -137,19 +138,19 @@ void print_text(const Letter& letter, const layout::LanePlan& lane,
              letter.deaths, escaped(letter.cause.substr(0, letter.cause.find('\n'))));
   fmt::print("{}\n", escaped(verdict(report, lane.name())));
   for (const process::ReplayPort& port : report.ports) {
-    fmt::print("  {} records came out on port {}, {} bytes{}\n", port.records, port.port,
-               port.bytes, port.dropped == 0 ? "" : fmt::format("; {} were dropped", port.dropped));
+    fmt::print("  put out {} records on port {}, {} bytes{}\n", port.records, port.port, port.bytes,
+               port.dropped == 0 ? "" : fmt::format("; {} were dropped", port.dropped));
   }
   if (report.batches_port) {
-    fmt::print("  {} batches came out, {} rows\n", report.batches, report.rows);
+    fmt::print("  put out {} batches, {} rows\n", report.batches, report.rows);
   }
   for (const auto& [name, value] : report.counters) fmt::print("  counted {}: {}\n", name, value);
   for (const layout::InputPlan& input : lane.inputs) {
     if (input.port == letter.port) continue;
-    fmt::print("  input {} was empty and at its end\n", input.port);
+    fmt::print("  input {} was empty and had ended\n", input.port);
   }
-  fmt::print("  its memory was that of a new feed: no other record came before\n");
-  if (!report.lines.empty()) fmt::print("its worker said:\n");
+  fmt::print("  its memory was that of a new feed: no other record came before it\n");
+  if (!report.lines.empty()) fmt::print("output of its worker:\n");
   for (const std::string& line : report.lines) fmt::print("  {}\n", escaped(line));
 }
 

@@ -30,7 +30,7 @@ int restart(const std::string& directory, const std::string& feed, const std::st
   }
   const Reply reply = client->call(request, kRestartMs);
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
-  fmt::print("stage group '{}' is run by process {}\n", escaped(group), reply.restart().pid());
+  fmt::print("stage group '{}' now runs in process {}\n", escaped(group), reply.restart().pid());
   return kOk;
 }
 
@@ -48,9 +48,9 @@ int scale(const std::string& directory, const std::string& feed, const std::stri
   const ScaleReply& done = reply.scale();
   const std::string count = fmt::format("{} lane{}", done.lanes(), done.lanes() == 1 ? "" : "s");
   if (done.before() == done.lanes()) {
-    fmt::print("stage '{}' has {} already\n", escaped(stage), count);
+    fmt::print("stage '{}' already has {}\n", escaped(stage), count);
   } else {
-    fmt::print("stage '{}' has {}, before {}; the feed stood still for {:.1f} ms\n", escaped(stage),
+    fmt::print("stage '{}' now has {}, before {}; the feed paused for {:.1f} ms\n", escaped(stage),
                count, done.before(), static_cast<double>(done.pause_us()) / 1000);
   }
   return kOk;
@@ -67,11 +67,11 @@ void add_restart(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
-  verb.add_option("GROUP", given->group, "name of the stage group, see ringfeed status")
+  verb.add_option("GROUP", given->group, "name of the stage group, as shown by ringfeed status")
       ->required();
   verb.add_option("--binary", given->binary,
-                  "another ringfeed-worker, for this group from now on; refused if it lays out the "
-                  "stages' memory in another way")
+                  "run this group with another ringfeed-worker from now on; refused if it lays out "
+                  "the memory of the stages differently")
       ->type_name("PATH")
       ->check(CLI::ExistingFile);
   verb.footer("Nothing is lost or repeated.\nExample: ringfeed restart lc0 sampler");
@@ -90,11 +90,13 @@ void add_scale(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
-  verb.add_option("STAGE", given->stage, "name of the stage, see ringfeed status")->required();
-  verb.add_option("LANES", given->lanes, "1 to max_threads of the stage")->required();
+  verb.add_option("STAGE", given->stage, "name of the stage, as shown by ringfeed status")
+      ->required();
+  verb.add_option("LANES", given->lanes, "number of lanes, 1 to max_threads of the stage")
+      ->required();
   verb.footer(
-      "Nothing is lost or repeated, and the order of the batches stays as it is.\n"
-      "The next `ringfeed run` that takes the feed over goes by its configuration again.\n"
+      "Nothing is lost or repeated, and the order of the batches stays the same.\nThe next "
+      "`ringfeed run` that takes the feed over uses its configuration again.\n"
       "Example: ringfeed scale lc0 unpacker 4");
   add_directory(verb, given->directory);
   verb.callback(

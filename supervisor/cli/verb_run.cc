@@ -44,7 +44,7 @@ struct RunOptions {
 std::uint64_t drawn_seed() {
   std::uint64_t seed = 0;
   if (::getrandom(&seed, sizeof seed, 0) != sizeof seed) {
-    throw Error(ErrorCode::kIo, "the system gives no random number for a seed: set seed");
+    throw Error(ErrorCode::kIo, "the system provides no random number for a seed: set seed");
   }
   return seed;
 }
@@ -58,12 +58,12 @@ void refuse_unseen(const control::FeedLock& lock, const std::string& feed, bool 
   if (!lock.is_elsewhere()) {
     throw Error(ErrorCode::kBusy,
                 fmt::format("feed '{}' cannot be {} from here: {}: {}", feed,
-                            fresh ? "begun anew" : "taken over", unseen, lock.unseen_remedy()));
+                            fresh ? "started anew" : "taken over", unseen, lock.unseen_remedy()));
   }
   if (fresh) return;
   throw Error(ErrorCode::kBusy,
-              fmt::format("feed '{}' cannot be taken over from here: {}: {}, or begin anew with "
-                          "--fresh, which leaves them to end by themselves",
+              fmt::format("feed '{}' cannot be taken over from here: {}: {}, or start anew with "
+                          "--fresh, which lets them end by themselves",
                           feed, unseen, lock.unseen_remedy()));
 }
 
@@ -80,7 +80,7 @@ class Owner {
     if (other || ::fcntl(pidfd, F_SETFD, FD_CLOEXEC) != 0) {
       static_cast<void>(pidfd_.release());
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--owner-fd {}: this is no pidfd of a process", pidfd));
+                  fmt::format("--owner-fd {}: not a pidfd of a process", pidfd));
     }
     config_file_ = std::filesystem::absolute(config_file);
   }
@@ -206,8 +206,8 @@ bool Start::find_left() {
   refuse_unseen(lock_, feed_, options_.fresh);
   if (!options_.fresh && !options_.resume.empty() && anything_lives(left_)) {
     throw Error(ErrorCode::kBusy,
-                fmt::format("feed '{}' goes on without a supervisor: take it over with "
-                            "'ringfeed run' without --resume, or end it with --fresh as well",
+                fmt::format("feed '{}' is running without a supervisor: take it over with "
+                            "'ringfeed run' without --resume, or end it by adding --fresh",
                             feed_));
   }
   if (!options_.fresh && options_.resume.empty() && !find_feed()) return false;
@@ -219,9 +219,8 @@ bool Start::find_feed() {
   const std::string differs = left_unlike(left_, message_);
   if (!differs.empty()) {
     fmt::print(stderr,
-               "feed '{}' goes on without a supervisor, and its configuration is another "
-               "one:\n{}give it the configuration that it has, or end it and start anew with "
-               "--fresh\n",
+               "feed '{}' is running without a supervisor, and its configuration differs:\n{}use "
+               "the configuration that it runs with, or end it and start anew with --fresh\n",
                feed_, escaped_lines(differs));
     return false;
   }
@@ -236,11 +235,12 @@ bool Start::find_feed() {
 void Start::find_newest_snapshot() {
   const Status readable = snapshot::read_manifest(left_.snapshot, saved_);
   if (!readable) {
-    throw Error(readable.error().code(),
-                fmt::format("feed '{}' has died with all its processes, and its newest "
-                            "snapshot cannot be used: {}: put it back, go on from another "
-                            "one with --resume DIR, or start anew with --fresh",
-                            feed_, readable.error().message()));
+    throw Error(
+        readable.error().code(),
+        fmt::format(
+            "all processes of feed '{}' have died, and its newest snapshot cannot be used: {}: put "
+            "it back, resume from another one with --resume DIR, or start anew with --fresh",
+            feed_, readable.error().message()));
   }
   snapshot_ = left_.snapshot;
 }
@@ -249,8 +249,8 @@ bool Start::fits_snapshot() const {
   const std::string differs = saved_unlike(saved_, message_);
   if (differs.empty()) return true;
   fmt::print(stderr,
-             "snapshot {} was taken with another configuration:\n{}give it that one (it is in "
-             "{}), or start anew with --fresh\n",
+             "snapshot {} was taken with another configuration:\n{}use that configuration (it is "
+             "in {}), or start anew with --fresh\n",
              escaped(snapshot_), escaped_lines(differs), snapshot::kManifestFile);
   return false;
 }
@@ -277,12 +277,12 @@ void Start::find_memory() {
   if (!snapshot_.empty()) {
     found_ = load_snapshot(snapshot_, saved_, prepared_, storage_).value_or_throw();
     seed_ = saved_.seed();
-    talk_.say(fmt::format("feed {} goes on from the snapshot of {}, with batch {}", feed_,
+    talk_.say(fmt::format("feed {} resumes from the snapshot of {}, with batch {}", feed_,
                           escaped(saved_.taken_at()), saved_.newest_batch() + 1));
   } else if (!adopts_) {
     layout::check_memory(prepared_.layout, memory_limits(prepared_)).or_throw();
   }
-  talk_.say(fmt::format("feed {} takes\n{}", feed_, layout::memory_table(prepared_.layout)));
+  talk_.say(fmt::format("feed {} uses\n{}", feed_, layout::memory_table(prepared_.layout)));
 }
 
 int Start::run(const std::string& directory, const std::string& config_file, int owner) {
@@ -369,21 +369,20 @@ void add_run(CLI::App& verb, int& result) {
   CLI::Option* const run_config = add_config(verb, given->config);
   add_directory(verb, given->directory);
   verb.add_flag("--fresh", given->options.fresh,
-                "start anew, also where a feed of this name could be taken over");
+                "start anew, even if a feed of this name could be taken over");
   CLI::Option* const resume =
       verb.add_option("--resume", given->options.resume,
-                      "go on from this snapshot; CONFIG may be left out then")
+                      "resume from this snapshot; CONFIG may then be left out")
           ->type_name("DIR");
   verb.add_option("--owner-fd", given->options.owner,
-                  "for programs: an open pidfd. The feed is that process's own: it stops when the "
-                  "process has ended, and CONFIG goes with it")
+                  "for programs: an open pidfd of the process that owns the feed; when that "
+                  "process ends, the feed stops and CONFIG is removed")
       ->type_name("FD")
       ->check(CLI::NonNegativeNumber);
   verb.footer(
-      "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\n"
-      "A feed whose supervisor was killed is taken over: stages and trainers go on where they "
-      "are.\n"
-      "Relative paths in a configuration count from the directory in which this is started.\n"
+      "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\nA feed whose supervisor "
+      "was killed is taken over: stages and trainers continue where they are.\nPaths in a "
+      "configuration are relative to the directory in which this command is started.\n"
       "Example: ringfeed run lc0.textproto --set stages.pool.chunk_pool_size=20000");
   verb.callback([=, &result] {
     // The variable of a script that is not set, say: nothing begins anew for that.
@@ -406,7 +405,7 @@ void add_check(CLI::App& verb, int& result) {
   const auto given = std::make_shared<Given>();
   add_config(verb, given->config)->required();
   verb.add_flag("--part", given->part,
-                "for programs: CONFIG is a part whose other stages follow, and is printed "
+                "for programs: CONFIG is a part of a configuration, other stages follow; print it "
                 "in text format");
   verb.footer("Example: ringfeed check lc0.textproto");
   verb.callback(

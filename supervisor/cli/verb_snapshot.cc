@@ -20,16 +20,14 @@ constexpr int kSnapshotMs = 24 * 3600 * 1000;
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
                   bool json) {
   if (target.empty()) {
-    fmt::print(
-        stderr,
-        "ringfeed snapshot: DIR is empty: give the path of a directory that is to be made\n");
+    fmt::print(stderr, "ringfeed snapshot: DIR is empty: give the path of a directory to create\n");
     return kUsage;
   }
   std::error_code failed;
   const std::string place = std::filesystem::absolute(target, failed).lexically_normal().string();
   if (failed) {
-    throw Error(ErrorCode::kIo, fmt::format("{} is no place for a snapshot: the current directory "
-                                            "cannot be found out: {}: give an absolute path",
+    throw Error(ErrorCode::kIo, fmt::format("{} is not a usable path for a snapshot: the current "
+                                            "directory is unknown: {}: give an absolute path",
                                             in_quotes(target), failed.message()));
   }
   const std::vector<std::string> directories = look_in(directory);
@@ -49,7 +47,7 @@ int take_snapshot(const std::string& directory, const std::string& feed, const s
         taken.total_ms());
   } else {
     fmt::print(
-        "{}: {:.1f} MiB, up to batch {}; the lanes stood still for {:.1f} ms, it took {} ms\n",
+        "{}: {:.1f} MiB, up to batch {}; the lanes paused for {:.1f} ms, it took {} ms in all\n",
         escaped(taken.directory()), static_cast<double>(taken.bytes()) / (1 << 20),
         taken.newest_batch(), static_cast<double>(taken.pause_us()) / 1000, taken.total_ms());
   }
@@ -68,11 +66,11 @@ void add_snapshot(CLI::App& verb, int& result) {
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
   verb.add_option("DIR", given->target,
-                  "directory to be made; a snapshot that is there is replaced")
+                  "directory to create; an existing snapshot there is replaced")
       ->required();
-  verb.add_flag("--json", given->json, "for programs: one JSON object");
+  verb.add_flag("--json", given->json, "print one JSON object");
   verb.footer(
-      "The feed stands still for a moment only. Later: ringfeed run --resume DIR\n"
+      "The feed pauses only for a moment. To resume later: ringfeed run --resume DIR\n"
       "Example: ringfeed snapshot lc0 /data/checkpoints/lc0-feed");
   add_directory(verb, given->directory);
   verb.callback([=, &result] {

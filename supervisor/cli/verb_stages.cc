@@ -265,7 +265,7 @@ void add_stages(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   verb.add_option("KIND", given->kind, "all that is known of this kind; default: list all kinds");
-  verb.add_flag("--json", given->json, "for programs: one JSON object");
+  verb.add_flag("--json", given->json, "print one JSON object");
   verb.footer("Example: ringfeed stages");
   verb.callback([=, &result] { result = show_stages(given->kind, given->json); });
 }

@@ -111,8 +111,8 @@ void add_status(CLI::App& verb, int& result) {
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
-  verb.add_option("FEED", given->feed, "name of the feed; all that run if left out");
-  verb.add_flag("--json", given->json, "for programs: one JSON object a feed");
+  verb.add_option("FEED", given->feed, "name of the feed; default: all running feeds");
+  verb.add_flag("--json", given->json, "print one JSON object per feed");
   verb.footer("Example: ringfeed status lc0 --json");
   add_directory(verb, given->directory);
   verb.callback([=, &result] { result = status(given->directory, given->feed, given->json); });
@@ -126,8 +126,7 @@ void add_metrics(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
-  verb.add_flag("--json", given->json,
-                "for programs: MetricsReply of proto/metrics.proto, as protobuf writes it");
+  verb.add_flag("--json", given->json, "print MetricsReply of proto/metrics.proto as JSON");
   verb.footer("Example: ringfeed metrics lc0 --json");
   add_directory(verb, given->directory);
   verb.callback([=, &result] { result = metrics(given->directory, given->feed, given->json); });
@@ -141,8 +140,8 @@ void add_why(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
-  verb.add_flag("--json", given->json, "for programs: BottleneckProto of proto/metrics.proto");
-  verb.footer("From the last 10 seconds, or what there is.\nExample: ringfeed why lc0");
+  verb.add_flag("--json", given->json, "print BottleneckProto of proto/metrics.proto as JSON");
+  verb.footer("Based on the last 10 seconds, or less if there is less.\nExample: ringfeed why lc0");
   add_directory(verb, given->directory);
   verb.callback([=, &result] { result = why(given->directory, given->feed, given->json); });
 }

@@ -41,8 +41,8 @@ std::string worth_keeping(const control::FeedLock& lock) {
     return ::access(file.c_str(), F_OK) == 0;
   });
   if (there == 0) return {};
-  return fmt::format("all its processes have died; `ringfeed run CONFIG` goes on from its {} files",
-                     there);
+  return fmt::format(
+      "all its processes have died; `ringfeed run CONFIG` continues from its {} files", there);
 }
 
 // Why the remains of a feed are not cleared.
@@ -66,7 +66,7 @@ int stop(const std::string& directory, const std::string& feed, bool now) {
   const Reply reply = client->call(request);
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
   fmt::print(stderr, "feed '{}' {}\n", escaped(feed),
-             now ? "stops" : "drains: its trainers get what is on its way, then it ends");
+             now ? "stops" : "drains: its trainers get the work in progress, then it ends");
   client->wait_for_end();
   return kOk;
 }
@@ -104,7 +104,7 @@ int clean(const std::string& directory, bool force) {
       }
       if (const std::string why = force ? "" : worth_keeping(*lock); !why.empty()) {
         fmt::print(stderr,
-                   "feed {}: {}\n  left as it is; `ringfeed clean --force` removes what is left of "
+                   "feed {}: {}\n  left as it is; `ringfeed clean --force` removes the remains of "
                    "all such feeds\n",
                    escaped(feed), escaped(why));
         ++left;
@@ -145,7 +145,7 @@ void add_stop(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
-  verb.add_flag("--now", given->now, "do not drain: batches on their way are lost");
+  verb.add_flag("--now", given->now, "do not drain: batches in progress are lost");
   verb.footer(
       "A feed without a supervisor cannot drain: --now ends its workers.\n"
       "Example: ringfeed stop lc0");
@@ -160,7 +160,7 @@ void add_clean(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   verb.add_flag("--force", given->force,
-                "also end feeds that go on without a supervisor and could be taken over");
+                "also end feeds that run without a supervisor and could be taken over");
   verb.footer("Live feeds are not touched.\nExample: ringfeed clean");
   add_directory(verb, given->directory);
   verb.callback([=, &result] { result = clean(given->directory, given->force); });

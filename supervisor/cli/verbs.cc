@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kExitCodes =
     "Exit status: 0 ok, 1 failure, 2 usage, 3 invalid configuration, 4 no such feed, 5 the feed "
-    "goes on without a supervisor, 6 a replayed record was not taken.";
+    "runs on without a supervisor, 6 a replayed record was not taken.";
 
 std::string version_text() {
   return fmt::format("ringfeed {}, ABI {}.{}, layout {:#018x}", RINGFEED_VERSION, shm::kAbiMajor,
@@ -43,24 +43,23 @@ struct Verb {
 constexpr Verb kVerbs[] = {
     {"init", "Write a configuration for the data in a directory", add_init},
     {"run", "Start a feed and serve it until it ends", add_run},
-    {"check", "Say what is wrong with a configuration, or what it would make", add_check},
+    {"check", "Check a configuration: show its mistakes, or the feed it would make", add_check},
     {"status", "Show a feed: stages, lanes, rings, rates, trainers", add_status},
-    {"metrics", "Show numbers: totals, and rates over 1, 10 and 60 seconds", add_metrics},
-    {"why", "Say who limits a feed: a stage, the trainers, the files or the machine", add_why},
-    {"stop", "End a feed and wait until it has ended", add_stop},
-    {"restart", "Replace a stage group by a fresh process, between two of its steps", add_restart},
+    {"metrics", "Show metrics: totals, and rates over 1, 10 and 60 seconds", add_metrics},
+    {"why", "Show what limits a feed: a stage, the trainers, the files or the machine", add_why},
+    {"stop", "End a feed and wait for its end", add_stop},
+    {"restart", "Replace the process of a stage group, between two of its steps", add_restart},
     {"scale", "Give a stage more or fewer lanes, between two of its steps", add_scale},
     {"control", "Send a message to the stages of a feed, and show their answers", add_control},
-    {"snapshot", "Save a running feed, so that it can go on from there", add_snapshot},
-    {"clean", "Remove what killed feeds have left: sockets, lock files, segment files, workers",
+    {"snapshot", "Save a running feed, so that it can resume from there", add_snapshot},
+    {"clean", "Remove what killed feeds left behind: sockets, lock files, segment files, workers",
      add_clean},
     {"dead-letters",
      "List the records that were set aside because they killed their stage, or try one again",
      add_dead_letters},
     {"stages", "List the kinds of stages, or all that is known of one", add_stages},
-    {"inspect", "Say what a file is, and show the records in it", add_inspect},
-    {"import-lc0", "Turn the data loader of a lczero-training configuration into one of ours",
-     add_import_lc0},
+    {"inspect", "Identify a file, and show the records in it", add_inspect},
+    {"import-lc0", "Convert the data loader of an lczero-training configuration", add_import_lc0},
     {"version", "Show the version and the ABI", add_version},
 };
 

@@ -36,7 +36,7 @@ std::string shown(const Node& node) {
   switch (node.kind) {
     case Node::Kind::kString:
       if (node.text.size() > kShownMax) {
-        return fmt::format("a text of {} characters", node.text.size());
+        return fmt::format("a string of {} characters", node.text.size());
       }
       return fmt::format("\"{}\"", node.text);
     case Node::Kind::kObject:
@@ -284,7 +284,7 @@ void Binder::value(const Node& node, Message& message, const FieldDescriptor& fi
     }
     case FieldDescriptor::CPPTYPE_STRING:
       if (node.kind != Node::Kind::kString) {
-        refuse("a text in double quotes");
+        refuse("a string in double quotes");
         // Something was given, so that nothing is missing.
         if (node.kind == Node::Kind::kObject || node.kind == Node::Kind::kList) return;
       }

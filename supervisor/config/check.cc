@@ -25,8 +25,8 @@ constexpr int kConsumerGroupsMax = 16;
 constexpr std::uint32_t kSpareSlotsMin = 2;  // shm: for skip and detach to make progress
 
 constexpr std::string_view kStageNameRule =
-    "take 1 to 64 letters, digits, '_' or '-' (a dot separates stage and port)";
-constexpr std::string_view kFeedNameRule = "take 1 to 64 letters, digits, '_', '.' or '-'";
+    "use 1 to 64 letters, digits, '_' or '-' (a dot separates stage and port)";
+constexpr std::string_view kFeedNameRule = "use 1 to 64 letters, digits, '_', '.' or '-'";
 
 // What a stage says of a field of its own: it begins with the field's name, unless it says it
 // anyway.
@@ -101,7 +101,7 @@ class Checker {
       const std::string path = stage_path(i);
       if (name.empty()) {
         if (!reported(path + ".name") && !reported(path)) {
-          problem(path, "it has no name; add name: \"…\", by which other stages refer to it");
+          problem(path, "it has no name; add name: \"…\", which other stages use to refer to it");
         }
         continue;
       }
@@ -111,7 +111,7 @@ class Checker {
       const auto [earlier, fresh] = first.try_emplace(name, i);
       if (!fresh) {
         problem(path + ".name",
-                fmt::format("this name is taken by the stage at {}; rename one of them",
+                fmt::format("the stage at {} already has this name; rename one of them",
                             places_.find(stage_path(earlier->second)).text()));
       }
     }
@@ -156,10 +156,10 @@ class Checker {
         given.push_back(
             fmt::format("{} ({})", kind->name(), places_.find(path + "." + kind->name()).text()));
       }
-      problem(path,
-              fmt::format("it has {} configurations, {}; keep one and make the others stages of "
-                          "their own",
-                          given.size(), listed(given)));
+      problem(
+          path,
+          fmt::format("it has {} configurations, {}; keep one and make the others separate stages",
+                      given.size(), listed(given)));
     }
   }
 
@@ -324,11 +324,10 @@ class Checker {
         }
         const auto [other, fresh] = group_of.try_emplace(stage, group.name());
         if (!fresh) {
-          problem(
-              stage_reference,
-              fmt::format("stage group '{}' names '{}', which is in group '{}'; a stage is in one "
-                          "group: remove it from one of them",
-                          group.name(), stage, other->second));
+          problem(stage_reference,
+                  fmt::format("stage group '{}' names '{}', which is already in group '{}'; a "
+                              "stage can be in only one group: remove it from one of them",
+                              group.name(), stage, other->second));
         }
       }
     }
@@ -338,11 +337,10 @@ class Checker {
       if (!group_of.contains(stage) && !again) left_out.push_back(stage);
     }
     if (!left_out.empty() && !group_of.contains("")) {
-      problem(
-          "stage_groups",
-          fmt::format("no stage group has {}; add every stage to a group, or remove stage_groups "
-                      "and let the supervisor group them",
-                      listed(left_out)));
+      problem("stage_groups",
+              fmt::format("these stages are in no stage group: {}; add every stage to a group, or "
+                          "remove stage_groups and let the supervisor group them",
+                          listed(left_out)));
     }
   }
 
@@ -361,7 +359,7 @@ class Checker {
     }
     const auto [earlier, fresh] = named.try_emplace(name, places_.find(path));
     if (!fresh) {
-      problem(path + ".name", fmt::format("the {} '{}' exists already, at {}; rename one of them",
+      problem(path + ".name", fmt::format("the {} '{}' already exists, at {}; rename one of them",
                                           what, name, earlier->second.text()));
     }
   }
@@ -376,8 +374,8 @@ class Checker {
       }
       if (settings.dispatch() != config_.feed_output(0).dispatch()) {
         problem(settings.has_dispatch() ? path + ".dispatch" : path,
-                fmt::format("dispatch is {} here and {} in feed_output[0], and it is one for the "
-                            "whole feed; give both the same",
+                fmt::format("dispatch is {} here and {} in feed_output[0], but the whole feed has "
+                            "only one; give both the same",
                             FeedOutputConfig::Dispatch_Name(settings.dispatch()),
                             FeedOutputConfig::Dispatch_Name(config_.feed_output(0).dispatch())));
       }
@@ -405,11 +403,9 @@ class Checker {
                                   group.name()));
       }
       if (!ranked && group.has_world() && !reported(path + ".kind")) {
-        problem(
-            path + ".world",
-            fmt::format("consumer group '{}' is SHARED and has a world of {}; remove world, or add "
-                        "kind: RANKED",
-                        group.name(), group.world()));
+        problem(path + ".world", fmt::format("consumer group '{}' is SHARED but has a world of {}; "
+                                             "remove world, or add kind: RANKED",
+                                             group.name(), group.world()));
       }
     }
   }
@@ -423,9 +419,9 @@ class Checker {
         lanes = node.lanes();
         if (output.overflow() == DROP_NEW) {
           problem(stage_path(from.stage),
-                  fmt::format("it puts out batches for trainers and drops new ones "
-                              "(overflow_behavior: DROP_NEW); take BLOCK, or KEEP_NEWEST if it is "
-                              "not to wait for trainers"));
+                  fmt::format(
+                      "it puts out batches for trainers but drops new ones (overflow_behavior: "
+                      "DROP_NEW); use BLOCK, or KEEP_NEWEST if it should not wait for trainers"));
         }
       }
     }
@@ -436,10 +432,9 @@ class Checker {
     const std::uint32_t slots = slot_count(config_, from);
     const std::string& stage = config_.stages(from.stage).name();
     if (slots < lanes) {
-      problem(path,
-              fmt::format("the feed has {} slots for {} lanes of stage '{}', each of which needs "
-                          "one of its own; set feed_output.slots to at least {}",
-                          slots, lanes, stage, lanes));
+      problem(path, fmt::format("the feed has {} slots for {} lanes of stage '{}', each of which "
+                                "needs its own; set feed_output.slots to at least {}",
+                                slots, lanes, stage, lanes));
       return;
     }
     std::uint32_t hold = settings.groups_size() == 0 && from.keep_newest ? 2 : 0;
@@ -463,32 +458,31 @@ class Checker {
                           ConsumerGroupConfig::Policy_Name(yielding->policy()), yielding->name())
             : std::string();
     if (!why.empty() && slots / lanes < hold + kSpareSlotsMin) {
-      problem(path, fmt::format(
-                        "{} slots are {} for each of {} producing lanes, but {} needs {} there: {} "
-                        "more than the max_hold of all groups; set feed_output.slots to at least "
-                        "{}, or lower max_hold",
-                        slots, slots / lanes, lanes, why, hold + kSpareSlotsMin, kSpareSlotsMin,
-                        lanes * (hold + kSpareSlotsMin)));
+      problem(
+          path,
+          fmt::format(
+              "{} slots give {} to each of {} producing lanes, but {} needs {} there: {} more than "
+              "the max_hold of all groups; set feed_output.slots to at least {}, or lower max_hold",
+              slots, slots / lanes, lanes, why, hold + kSpareSlotsMin, kSpareSlotsMin,
+              lanes * (hold + kSpareSlotsMin)));
     }
   }
 
   void check_restarts() {
     const RestartConfig& restart = config_.restart();
     if (restart.backoff_ms_max() < restart.backoff_ms_min()) {
-      problem(
-          restart.has_backoff_ms_max() ? "restart.backoff_ms_max" : "restart.backoff_ms_min",
-          fmt::format("restart.backoff_ms_max ({}) is below restart.backoff_ms_min ({}); raise the "
-                      "one or lower the other",
-                      restart.backoff_ms_max(), restart.backoff_ms_min()));
+      problem(restart.has_backoff_ms_max() ? "restart.backoff_ms_max" : "restart.backoff_ms_min",
+              fmt::format("restart.backoff_ms_max ({}) is below restart.backoff_ms_min ({}); raise "
+                          "the first or lower the second",
+                          restart.backoff_ms_max(), restart.backoff_ms_min()));
     }
     // 0 is an order of its own: the first death ends the feed, whatever it was of.
     if (restart.max_restarts() != 0 && restart.max_attempts() > restart.max_restarts()) {
-      warn(
-          restart.has_max_attempts() ? "restart.max_attempts" : "restart.max_restarts",
-          fmt::format("restart.max_attempts ({}) is above restart.max_restarts ({}): a record that "
-                      "kills its stage may use up the restarts, and so stop the feed, before it "
-                      "is set aside; raise max_restarts, or lower max_attempts",
-                      restart.max_attempts(), restart.max_restarts()));
+      warn(restart.has_max_attempts() ? "restart.max_attempts" : "restart.max_restarts",
+           fmt::format("restart.max_attempts ({}) is above restart.max_restarts ({}): a record "
+                       "that kills its stage may use up the restarts and stop the feed before it "
+                       "is set aside; raise max_restarts, or lower max_attempts",
+                       restart.max_attempts(), restart.max_restarts()));
     }
   }
 

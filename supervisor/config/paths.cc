@@ -74,14 +74,14 @@ void make_paths_absolute(DataLoaderConfig& config, const fs::path& directory) {
 std::string doubt_about_data(const fs::path& directory, bool finite) {
   std::error_code failed;
   const fs::file_status status = fs::status(directory, failed);
-  const std::string_view then = finite ? "a finite run has no data then" : "the feed will wait for";
+  const std::string_view then = finite ? "a finite run then has no data" : "the feed will wait for";
   if (status.type() == fs::file_type::not_found) {
     return fmt::format("directory {} does not exist: {}{}", directory.string(), then,
                        finite ? "" : " it");
   }
   if (failed) return {};
   if (status.type() != fs::file_type::directory) {
-    return fmt::format("{} is no directory: {}{}", directory.string(), then,
+    return fmt::format("{} is not a directory: {}{}", directory.string(), then,
                        finite ? "" : " one in its place");
   }
   if (holds_a_file(directory)) return {};
@@ -92,12 +92,12 @@ std::string doubt_about_data(const fs::path& directory, bool finite) {
 std::string doubt_about_file(const fs::path& file, bool finite) {
   std::error_code failed;
   const fs::file_status status = fs::status(file, failed);
-  const std::string_view then = finite ? "it is left out" : "it is left out while it is not there";
+  const std::string_view then = finite ? "it is left out" : "it is left out until it is there";
   if (status.type() == fs::file_type::not_found) {
     return fmt::format("file {} does not exist: {}", file.string(), then);
   }
   if (failed || status.type() != fs::file_type::directory) return {};
-  return fmt::format("{} is a directory and no file: {}", file.string(), then);
+  return fmt::format("{} is a directory, not a file: {}", file.string(), then);
 }
 
 std::string doubt_about_setting(const fs::path& file) {
@@ -107,7 +107,7 @@ std::string doubt_about_setting(const fs::path& file) {
     return fmt::format("file {} does not exist: it is needed when the feed starts", file.string());
   }
   if (failed || status.type() != fs::file_type::directory) return {};
-  return fmt::format("{} is a directory and no file: a file is needed when the feed starts",
+  return fmt::format("{} is a directory, not a file: a file is needed when the feed starts",
                      file.string());
 }
 

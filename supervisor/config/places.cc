@@ -56,8 +56,8 @@ std::string problem_report(std::span<const Problem> problems, std::size_t left_o
   }
   if (problems.size() > kProblemsShown) left_out += problems.size() - kProblemsShown;
   if (left_out != 0) {
-    report += fmt::format("and {} more problem{}: mend these first\n", left_out,
-                          left_out == 1 ? "" : "s");
+    report +=
+        fmt::format("and {} more problem{}: fix these first\n", left_out, left_out == 1 ? "" : "s");
   }
   return report;
 }

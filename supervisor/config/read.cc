@@ -40,7 +40,7 @@ class Override {
   void apply() {
     const std::size_t equals = argument_.find('=');
     if (equals == std::string::npos || equals == 0) {
-      return refuse("write path=value, for instance seed=7 or stages.pool.threads=2");
+      return refuse("write path=value, for example seed=7 or stages.pool.threads=2");
     }
     rest_ = std::string_view(argument_).substr(0, equals);
     given_ = std::string_view(argument_).substr(equals + 1);
@@ -96,7 +96,7 @@ class Override {
         if (error != std::errc{} || end != last) index = -1;
       }
       if (index < 0) {
-        refuse(fmt::format("'{}' is no element of a list; write stages[0]", part));
+        refuse(fmt::format("'{}' is not an element of a list; write stages[0]", part));
         return std::nullopt;
       }
       segment.index = index;
@@ -120,7 +120,7 @@ class Override {
     if (segment->index) {
       return refuse(field->is_repeated()
                         ? fmt::format("give the whole list: {}=[…]", path)
-                        : fmt::format("{} is no list; leave out [{}]", path, *segment->index));
+                        : fmt::format("{} is not a list; leave out [{}]", path, *segment->index));
     }
     if (rest_.empty()) return assign(*field, path);
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
@@ -155,7 +155,7 @@ class Override {
 
   void only_element(const FieldDescriptor& field, const std::string& path, int count) {
     if (count > 1) {
-      return refuse(fmt::format("{} has {} elements; say which: {}[0]", path, count, path));
+      return refuse(fmt::format("{} has {} elements; say which one: {}[0]", path, count, path));
     }
     const Reflection& reflection = *message_->GetReflection();
     message_ = count == 0 ? reflection.AddMessage(message_, &field)
@@ -271,8 +271,7 @@ class Override {
 
 std::string too_large(std::string_view source) {
   return fmt::format(
-      "{} has more than {} MiB, or no end: that is no configuration; give a "
-      "file with one",
+      "{} has more than {} MiB, or no end, so it is not a configuration; give a file with one",
       source, kConfigBytesMax >> 20);
 }
 
@@ -305,7 +304,7 @@ void read_serialized(std::string_view bytes, Configuration& configuration) {
   // Fields that it does not know it keeps aside: they have been found above.
   if (!configuration.message().ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     configuration.problems().push_back(
-        {configuration.places().whole(), {}, "protobuf does not take these bytes", {}});
+        {configuration.places().whole(), {}, "protobuf rejects these bytes", {}});
     configuration.set_incomplete();
   }
 }
@@ -335,14 +334,13 @@ void name_feed(std::string_view source, Configuration& configuration) {
     message.set_feed(stem);
     return;
   }
-  configuration.problems().push_back(
-      {configuration.places().whole(),
-       {},
-       fmt::format(
-           "the feed has no name, and the file's name '{}' cannot be one; add feed: \"NAME\" "
-           "with letters, digits, '_', '.' and '-'",
-           stem),
-       "feed"});
+  configuration.problems().push_back({configuration.places().whole(),
+                                      {},
+                                      fmt::format("the feed has no name, and the name of the file, "
+                                                  "'{}', cannot be one; add feed: \"NAME\" "
+                                                  "with letters, digits, '_', '.' and '-'",
+                                                  stem),
+                                      "feed"});
   // Reported once is enough.
   message.set_feed("unnamed");
 }

@@ -109,7 +109,7 @@ class Walk {
         if (too_many()) continue;
         problem(joined(path, fmt::format("{}", found->number)),
                 fmt::format("unknown field {} in {}, at byte {}: {}; {} has the numbers {}. Write "
-                            "it by ringfeed's proto/config.proto",
+                            "it with ringfeed's proto/config.proto",
                             found->number, path.empty() ? "the configuration" : path, at,
                             shown(*found), descriptor.name(), numbers_of(descriptor)));
         result_.doubtful.push_back(path);
@@ -128,10 +128,11 @@ class Walk {
       value(*field, *found, field_path, at);
     }
     if (!reader.damaged()) return true;
-    problem(path, fmt::format("{} is no serialized {}: its bytes are cut short or damaged, at byte "
-                              "{}; give text format (.textproto), JSON (.json) or whole bytes",
-                              path.empty() ? "this" : path, descriptor.name(),
-                              offset_of(bytes) + reader.offset()));
+    problem(path,
+            fmt::format("{} is not a serialized {}: its bytes are truncated or damaged, at byte "
+                        "{}; give text format (.textproto), JSON (.json) or the complete bytes",
+                        path.empty() ? "this" : path, descriptor.name(),
+                        offset_of(bytes) + reader.offset()));
     result_.whole = false;
     return false;
   }

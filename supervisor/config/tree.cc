@@ -466,8 +466,7 @@ class JsonParser : public Parser {
       }
       node.kind = Node::Kind::kWord;
       if (node.text != "true" && node.text != "false") {
-        problem(node.position,
-                fmt::format("'{0}' stands without quotes; write \"{0}\"", node.text));
+        problem(node.position, fmt::format("'{0}' has no quotes; write \"{0}\"", node.text));
         node.kind = Node::Kind::kString;
       }
       return node;

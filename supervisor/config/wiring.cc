@@ -111,8 +111,8 @@ class Wirer {
         field->is_repeated() != one_of_many) {
       throw Error(
           ErrorCode::kIncompatible,
-          fmt::format("the worker plans stage '{}' as {} with an input port '{}', which this "
-                      "supervisor's configuration does not have; install both from one build",
+          fmt::format("the worker plans stage '{}' as {} with an input port '{}', which the "
+                      "configuration of this supervisor does not have; install both from one build",
                       label(stage), kind, port));
     }
     const Message& stage_config = config_.stages(stage);
@@ -149,7 +149,7 @@ class Wirer {
         fmt::format("{} is missing; {}", port.name(),
                     sources.empty() ? fmt::format("add a stage that puts out {}, and name it here",
                                                   port.record_type())
-                                    : fmt::format("give the stage that {} come from: {}",
+                                    : fmt::format("name the stage that puts out {}: {}",
                                                   port.record_type(), listed(sources))));
   }
 
@@ -195,8 +195,8 @@ class Wirer {
         });
     if (reader != wiring_.edges.end()) {
       problem(stage, reference.path,
-              fmt::format("{}.{} is already read by stage '{}'; an output feeds one input: read "
-                          "another output, or put one stage behind the other",
+              fmt::format("{}.{} is already read by stage '{}'; an output feeds only one input: "
+                          "read another output, or put one stage after the other",
                           label(producer), output->name(), label(reader->to_stage)));
       return;
     }
@@ -306,26 +306,27 @@ class Wirer {
       if (wiring_.outputs.empty()) return;
       doubtful_outputs_ = true;
       return problem(-1, path,
-                     fmt::format("it does not say which output of batches it is about; add stage: "
-                                 "\"NAME\" with one of {}",
+                     fmt::format("it does not say which output of batches it configures; add "
+                                 "stage: \"NAME\" with one of {}",
                                  listed(shown_outputs())));
     }
     if (found->settings >= 0) {
       return problem(-1, path,
-                     fmt::format("it is about the output of batches {}, and so is feed_output[{}]; "
-                                 "keep one of the two",
+                     fmt::format("it configures the output of batches {}, and so does "
+                                 "feed_output[{}]; keep one of the two",
                                  shown(*found), found->settings));
     }
     found->settings = i;
     for (int j = 0; j < i; ++j) {
       if (config_.feed_output(j).alias() != settings.alias()) continue;
-      problem(-1, settings.has_alias() ? path + ".alias" : path,
-              settings.alias().empty()
-                  ? fmt::format("neither it nor feed_output[{}] has an alias; give one of them a "
-                                "name by which trainers ask for it: alias: \"validation\"",
-                                j)
-                  : fmt::format("its alias '{}' is that of feed_output[{}]; rename one of them",
-                                settings.alias(), j));
+      problem(
+          -1, settings.has_alias() ? path + ".alias" : path,
+          settings.alias().empty()
+              ? fmt::format("neither it nor feed_output[{}] has an alias; give one of them a name "
+                            "that trainers can ask for: alias: \"validation\"",
+                            j)
+              : fmt::format("its alias '{}' is also that of feed_output[{}]; rename one of them",
+                            settings.alias(), j));
     }
   }
 
@@ -340,8 +341,8 @@ class Wirer {
       if (output.settings >= 0) continue;
       problem(
           output.stage, stage_path(output.stage),
-          fmt::format("its output '{}' carries batches, and it is not the only one; say by "
-                      "which name trainers get it: feed_output {{ stage: \"{}\" alias: \"…\" }}",
+          fmt::format("its output '{}' carries batches, but it is not the only one; give it a name "
+                      "that trainers can ask for: feed_output {{ stage: \"{}\" alias: \"…\" }}",
                       output.port, shown(output)));
     }
   }
@@ -370,7 +371,7 @@ class Wirer {
             fmt::format("{}.{} ({})", label(end.stage), end.port->name(), end.port->record_type()));
       }
       problem(-1, "stages",
-              fmt::format("no stage puts out batches, which trainers take; {}",
+              fmt::format("no stage puts out batches for trainers; {}",
                           ends.empty()
                               ? std::string("add a stage that does")
                               : fmt::format("add a stage that makes them from {}", listed(ends))));
@@ -441,8 +442,8 @@ class Wirer {
     });
     problem(first,
             fmt::format("{}.{}.{}", stage_path(first), plan_.stages(first).kind(), edge->to_port),
-            fmt::format("it feeds itself: {}{}; give one of them an input from outside", ring,
-                        label(first)));
+            fmt::format("it feeds itself: {}{}; give one of these stages an input from outside",
+                        ring, label(first)));
   }
 
   const DataLoaderConfig& config_;
@@ -484,7 +485,7 @@ void require_consistent(const StagePlan& stage) {
       ++exported[output.port()];
       const PortPlan* port = find_port(stage.outputs(), output.port());
       if (port == nullptr || port->record_type() != output.record_type()) {
-        complain(fmt::format("node '{}' exports '{}' ({}), which is no output", node.name(),
+        complain(fmt::format("node '{}' exports '{}' ({}), which is not an output", node.name(),
                              output.port(), output.record_type()));
       }
     }
@@ -501,12 +502,13 @@ void require_consistent(const StagePlan& stage) {
       if (input.from().empty()) {
         if (find_port(stage.inputs(), input.port()) == nullptr ||
             !served.insert(input.port()).second) {
-          complain(fmt::format("node '{}' takes the input '{}', which is not there or not free",
-                               node.name(), input.port()));
+          complain(
+              fmt::format("node '{}' takes the input '{}', which does not exist or is not free",
+                          node.name(), input.port()));
         }
       } else if (inside.erase(input.from()) == 0) {
-        complain(fmt::format("node '{}' reads '{}', which is not there or not free", node.name(),
-                             input.from()));
+        complain(fmt::format("node '{}' reads '{}', which does not exist or is not free",
+                             node.name(), input.from()));
       }
     }
   }

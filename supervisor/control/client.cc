@@ -46,9 +46,10 @@ std::optional<ControlClient> ControlClient::connect(const std::vector<std::strin
                               "supervisor is stopped, or out of descriptors",
                               feed, path, kConnectS));
     }
-    throw Error(ErrorCode::kIo, fmt::format("feed '{}' cannot be reached at {}: {}: use the user "
-                                            "who runs it",
-                                            feed, path, std::strerror(errno)));
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("feed '{}' cannot be reached at {}: {}: connect as the user who runs it", feed,
+                    path, std::strerror(errno)));
   }
   return std::nullopt;
 }
@@ -70,8 +71,8 @@ Reply ControlClient::call(const Request& request, int timeout_ms) {
     Packet packet = receive_packet(socket_.get()).value_or_throw();
     if (packet.end) {
       throw Error(ErrorCode::kClosed,
-                  "the supervisor has closed the connection without an answer: the feed has ended, "
-                  "or its supervisor has no memory to answer: ask again");
+                  "the supervisor closed the connection without an answer: either the feed has "
+                  "ended, or its supervisor has no memory to answer: ask again");
     }
     Reply reply;
     if (packet.empty || !reply.ParseFromString(packet.bytes)) continue;

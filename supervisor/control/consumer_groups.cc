@@ -47,10 +47,11 @@ std::uint32_t stall_ms_of(const GroupTerms& terms) {
 
 template <typename T>
 Status mismatch(const std::string& group, std::string_view what, const T& has, const T& wanted) {
-  return Error{ErrorCode::kIncompatible,
-               fmt::format("consumer group '{}' has {} {}, and {} was asked for: leave it out, or "
-                           "use another group",
-                           group, what, has, wanted)};
+  return Error{
+      ErrorCode::kIncompatible,
+      fmt::format(
+          "consumer group '{}' has {} {}, but {} was requested: leave it out, or use another group",
+          group, what, has, wanted)};
 }
 
 }  // namespace
@@ -208,8 +209,9 @@ Status ConsumerGroups::declare(const GroupTerms& wanted) {
   if (Status slots = check_slots(terms); !slots) return slots;
   const std::optional<std::uint32_t> page = free_page();
   if (!page) {
-    return Error{ErrorCode::kBusy, fmt::format("consumer group '{}': {} groups are the most",
-                                               terms.name, shm::kGroupsMax)};
+    return Error{ErrorCode::kBusy,
+                 fmt::format("consumer group '{}': at most {} groups are possible", terms.name,
+                             shm::kGroupsMax)};
   }
   write_head(*page, terms);
   set_declared(*page, true);
@@ -375,14 +377,14 @@ Status ConsumerGroups::check_wish(const GroupWish& wish, std::uint32_t group) co
   }
   if (wish.kind && *wish.kind != has.kind) {
     return has.kind == shm::GroupKind::kRanked
-               ? mismatch(wish.name, "kind", fmt::format("ranked of a world of {}", has.world),
+               ? mismatch(wish.name, "kind", fmt::format("ranked with a world of {}", has.world),
                           fmt::format("{}", name_of(*wish.kind)))
                : mismatch(wish.name, "kind", name_of(has.kind), name_of(*wish.kind));
   }
   if (has.kind == shm::GroupKind::kRanked && wish.world && *wish.world != has.world) {
     return Error{ErrorCode::kIncompatible,
-                 fmt::format("consumer group '{}' has a world of {}, and one of {} was asked for: "
-                             "give world {} and a rank from 0 to {}, or use another group",
+                 fmt::format("consumer group '{}' has a world of {}, but {} was requested: give "
+                             "world {} and a rank from 0 to {}, or use another group",
                              wish.name, has.world, *wish.world, has.world, has.world - 1)};
   }
   if (wish.policy && *wish.policy != has.policy) {
@@ -420,15 +422,15 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
   }
   if (terms.max_hold == 0 || terms.max_tries == 0 || terms.max_tries > 255) {
     return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("consumer group '{}': max_hold {} and max_tries {} were asked for: "
-                             "both are at least 1, max_tries at most 255",
+                 fmt::format("consumer group '{}': max_hold {} and max_tries {} were requested: "
+                             "both must be at least 1, max_tries at most 255",
                              wish.name, terms.max_hold, terms.max_tries)};
   }
   if (terms.rejoin_ms > kRejoinMsMax || terms.stall_ms > kStallMsMax) {
     return Error{
         ErrorCode::kInvalidArgument,
-        fmt::format("consumer group '{}': rejoin_ms {} and stall_ms {} were asked for: "
-                    "rejoin_ms is at most {} (a week), stall_ms at most {} (a day)",
+        fmt::format("consumer group '{}': rejoin_ms {} and stall_ms {} were requested: rejoin_ms "
+                    "is at most {} (a week), stall_ms at most {} (a day)",
                     wish.name, terms.rejoin_ms, terms.stall_ms, kRejoinMsMax, kStallMsMax)};
   }
   if (Status slots = check_slots(terms); !slots) return slots.error();
@@ -445,7 +447,7 @@ Result<std::uint32_t> ConsumerGroups::put_back(std::uint32_t group, const GroupW
   }
   // relaxed: written by supervisors only.
   if (memory_.replacing().load(std::memory_order_relaxed) != 0) {
-    return Error{ErrorCode::kBusy, "another group is being put back just now: try again"};
+    return Error{ErrorCode::kBusy, "another group is being put back: try again"};
   }
   return begin(GroupTerms(groups_[group].terms), wish, group);
 }
@@ -464,8 +466,8 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
     }
     if (wanted < oldest) {
       return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("batch {} is not held any more, the oldest one is {}: start the "
-                               "feed from a snapshot of that time (ringfeed run --resume DIR)",
+                   fmt::format("batch {} is no longer held, the oldest one is {}: start the feed "
+                               "from a snapshot of that time (ringfeed run --resume DIR)",
                                wish.position, oldest)};
     }
   }
@@ -473,7 +475,7 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
   if (!page) {
     return Error{ErrorCode::kBusy,
                  fmt::format("consumer group '{}' cannot join: the feed has {} groups, which is "
-                             "the most: use one of them, or let one leave",
+                             "the maximum: use one of them, or let one leave",
                              wish.name, shm::kGroupsMax)};
   }
   write_head(*page, terms);
@@ -518,7 +520,7 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                                           std::uint64_t now_ms) {
   if (wish.name.empty() || wish.name.size() >= sizeof(shm::GroupHead::name)) {
     return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("'{}' is no name for a consumer group: give 1 to {} characters",
+                 fmt::format("'{}' cannot be the name of a consumer group: give 1 to {} characters",
                              wish.name, sizeof(shm::GroupHead::name) - 1)};
   }
   // What changes here is told by the next call.
@@ -534,14 +536,14 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                                               : shm::GroupKind::kShared) == shm::GroupKind::kRanked;
   const std::uint32_t world = existing ? groups_[*existing].terms.world : wish.world.value_or(0);
   if (ranked && (!wish.rank || *wish.rank >= world)) {
-    return Error{ErrorCode::kInvalidArgument,
-                 wish.rank
-                     ? fmt::format("rank {} of consumer group '{}', whose world is {}: give a "
-                                   "rank from 0 to {}",
-                                   *wish.rank, wish.name, world, world - std::min(world, 1U))
-                     : fmt::format("consumer group '{}' is ranked of a world of {}: give world {} "
-                                   "and a rank from 0 to {}, or use another group",
-                                   wish.name, world, world, world - std::min(world, 1U))};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        wish.rank ? fmt::format("rank {} of consumer group '{}', whose world is {}: give a "
+                                "rank from 0 to {}",
+                                *wish.rank, wish.name, world, world - std::min(world, 1U))
+                  : fmt::format("consumer group '{}' is ranked with a world of {}: give world {} "
+                                "and a rank from 0 to {}, or use another group",
+                                wish.name, world, world, world - std::min(world, 1U))};
   }
   if (existing && wish.position != 0 &&
       next_batch(*existing, ranked ? wish.rank : std::nullopt) > wish.position &&
@@ -568,10 +570,9 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
   } else {
     while (place.member < shm::kMembersMax && members[place.member].pid != 0) ++place.member;
     if (place.member == shm::kMembersMax) {
-      return Error{ErrorCode::kBusy,
-                   fmt::format("consumer group '{}' has {} members, which is the most: let one "
-                               "leave, or use another group",
-                               wish.name, shm::kMembersMax)};
+      return Error{ErrorCode::kBusy, fmt::format("consumer group '{}' has {} members, which is the "
+                                                 "maximum: let one leave, or use another group",
+                                                 wish.name, shm::kMembersMax)};
     }
   }
   Group& group = groups_[place.group];

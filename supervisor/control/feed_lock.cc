@@ -36,8 +36,7 @@ constexpr std::chrono::seconds kEndingS{10};
 std::string mistrust(const struct stat& info) {
   if (!S_ISREG(info.st_mode)) {
     return fmt::format(
-        "is {}, not a regular file: nobody but ringfeed should put anything there: "
-        "remove it",
+        "is {}, not a regular file: only ringfeed should put anything there: remove it",
         S_ISLNK(info.st_mode)    ? "a symbolic link"
         : S_ISDIR(info.st_mode)  ? "a directory"
         : S_ISFIFO(info.st_mode) ? "a FIFO"
@@ -45,8 +44,8 @@ std::string mistrust(const struct stat& info) {
   }
   if (info.st_uid != ::geteuid()) {
     return fmt::format(
-        "is of user {}, and this is user {}: act as that user, or set "
-        "control.directory or RINGFEED_SOCKET_DIR to a directory of yours",
+        "belongs to user {}, and this is user {}: act as that user, or set control.directory or "
+        "RINGFEED_SOCKET_DIR to a directory of yours",
         info.st_uid, ::geteuid());
   }
   return {};
@@ -165,8 +164,8 @@ Result<Namespaces> own_namespaces() {
   if (::readlink("/proc/self", number, sizeof number - 1) <= 0 ||
       std::to_string(::getpid()) != number) {
     return Error{ErrorCode::kIo,
-                 "/proc is not that of this process's pid namespace, so nothing can be said about "
-                 "the feed's processes: mount /proc there (unshare --mount-proc)"};
+                 "/proc does not belong to the pid namespace of this process, so the processes of "
+                 "the feed cannot be checked: mount /proc there (unshare --mount-proc)"};
   }
   const Result<std::uint64_t> pid = namespace_inode("pid");
   if (!pid) return pid.error();
@@ -257,7 +256,7 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
     const LockRecord record = exists ? LockRecord::parse(**text, &whole) : LockRecord();
     if (held) {
       return Error{ErrorCode::kBusy,
-                   fmt::format("feed '{}' is already run by process {}: stop it with 'ringfeed "
+                   fmt::format("feed '{}' already runs in process {}: stop it with 'ringfeed "
                                "stop {}', or give this feed another name",
                                feed, record.supervisor.pid, feed)};
     }
@@ -265,9 +264,8 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
     // on a file that nobody else will ever see.
     if (!lock.in_place()) continue;
     if (!text) {
-      return Error{text.error().code(),
-                   fmt::format("what is left of feed '{}' cannot be found out: {}", feed,
-                               text.error().message())};
+      return Error{text.error().code(), fmt::format("what is left of feed '{}' is unknown: {}",
+                                                    feed, text.error().message())};
     }
     lock.left_behind_ = record;
     // A lock that workers keep is all that shows them where the record is gone.
@@ -275,11 +273,11 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
     lock.keeps_ =
         exists || ::fcntl(lock.fd_.get(), F_OFD_GETLK, &workers) != 0 || workers.l_type != F_UNLCK;
     if (exists && !whole) {
-      lock.whole_ = Error{
-          ErrorCode::kDamaged,
-          fmt::format("the record of feed '{}', {}, is damaged: what is left of the feed is not "
-                      "known: put the file right, or begin anew with --fresh",
-                      feed, state_path(path))};
+      lock.whole_ =
+          Error{ErrorCode::kDamaged,
+                fmt::format("the record of feed '{}', {}, is damaged, so what is left of the feed "
+                            "is unknown: repair the file, or start anew with --fresh",
+                            feed, state_path(path))};
     }
     return lock;
   }
@@ -306,7 +304,7 @@ Status FeedLock::take_again(const std::string& feed, const std::string& feed_id)
                        file.st_ino == ours.st_ino;
       if (!living_workers(there).empty() || (!own && other->workers_hold())) {
         return Error{ErrorCode::kBusy,
-                     fmt::format("another feed '{}' goes on there without a supervisor: end it "
+                     fmt::format("another feed '{}' is running there without a supervisor: end it "
                                  "with 'ringfeed stop {} --now'",
                                  feed, feed)};
       }
@@ -343,10 +341,10 @@ std::string FeedLock::lives_unseen(std::chrono::milliseconds patience) const {
     if (std::any_of(maybe.begin(), maybe.end(), is_seen)) return {};
     if (std::chrono::steady_clock::now() >= end) {
       if (is_elsewhere()) {
-        return fmt::format("workers of it live in another {}", other_namespace(left));
+        return fmt::format("some of its workers live in another {}", other_namespace(left));
       }
       return fmt::format(
-          "workers of it live that cannot be seen from here (they keep a lock on {})", path_);
+          "some of its workers live but cannot be seen from here (they hold a lock on {})", path_);
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
@@ -356,8 +354,8 @@ std::string FeedLock::lives_unseen(std::chrono::milliseconds patience) const {
                       own.st_ino == left.lock_inode;
   if (theirs || !is_elsewhere()) return {};
   return fmt::format(
-      "its {} workers were started in another {}, and the file that showed whether "
-      "they live is gone",
+      "its {} workers were started in another {}, and the file that showed whether they are alive "
+      "is gone",
       left.workers.size(), other_namespace(left));
 }
 
@@ -461,7 +459,7 @@ void wait_for_end(const FeedLock& lock, const std::vector<process::Identity>& ki
     if (std::any_of(killed.begin(), killed.end(), process::is_alive)) seen = now;
     if (now - seen > FeedLock::kDyingMs || now - begin > kEndingS) {
       throw Error(ErrorCode::kBusy,
-                  fmt::format("workers of it live that cannot be ended from here: {}",
+                  fmt::format("some of its workers live but cannot be ended from here: {}",
                               lock.unseen_remedy()));
     }
     std::this_thread::sleep_for(kBetweenLooks);
@@ -493,8 +491,8 @@ std::vector<std::string> clear_remains(const LockRecord& record, const FeedLock*
       ended.push_back(worker);
     } else if (process::is_alive(worker)) {
       throw Error(ErrorCode::kIo,
-                  fmt::format("worker {} of stage group '{}' may live and cannot be ended from "
-                              "here: end it, as its user and where /proc shows it",
+                  fmt::format("worker {} of stage group '{}' may be alive but cannot be ended from "
+                              "here: end it as its user, where /proc shows it",
                               worker.pid, group));
     }
   }

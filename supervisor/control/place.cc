@@ -68,10 +68,11 @@ void prepare_directory(const std::string& directory, const std::string& feed) {
   const std::string path = socket_path(directory, feed);
   constexpr std::size_t kPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() > kPathBytesMax) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("the path of the control socket, {}, has {} bytes and {} are possible: "
-                            "set control.directory or RINGFEED_SOCKET_DIR to a shorter one",
-                            path, path.size(), kPathBytesMax));
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("the path of the control socket, {}, has {} bytes, but at most {} are "
+                    "possible: set control.directory or RINGFEED_SOCKET_DIR to a shorter one",
+                    path, path.size(), kPathBytesMax));
   }
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::path(directory).parent_path();

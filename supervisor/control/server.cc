@@ -221,21 +221,21 @@ std::optional<std::string> ControlServer::refusal_of(const Peer& peer) {
       peer.pid == 0 ? 0 : count([&](const Peer& other) { return other.pid == peer.pid; });
   if (own >= limits_.per_process) {
     return fmt::format(
-        "process {} has {} connections to feed '{}' already, which is the most for one process: "
+        "process {} already has {} connections to feed '{}', which is the maximum for one process: "
         "close some",
         peer.pid, own, feed_);
   }
   const std::size_t users = count([&](const Peer& other) { return other.uid == peer.uid; });
   if (peer.uid != ::geteuid() && users >= limits_.per_other_user) {
     return fmt::format(
-        "user {} has {} connections to feed '{}' already, which is the most for a user who does "
+        "user {} already has {} connections to feed '{}', which is the maximum for a user who does "
         "not run it: close some",
         peer.uid, users, feed_);
   }
   if (connections_.size() >= limits_.connections && !make_room()) {
     return fmt::format(
-        "the supervisor of feed '{}' serves {} connections already, which is the most, and none of "
-        "them is idle: close some",
+        "the supervisor of feed '{}' already serves {} connections, which is the maximum, and none "
+        "of them is idle: close some",
         feed_, connections_.size());
   }
   return std::nullopt;
@@ -253,7 +253,7 @@ bool ControlServer::make_room() {
   if (least == connections_.end()) return false;
   refuse(least->second.socket.get(), Reply::FULL, [this] {
     return fmt::format(
-        "the supervisor of feed '{}' serves {} connections already, which is the most, and this "
+        "the supervisor of feed '{}' already serves {} connections, which is the maximum, and this "
         "one was idle: connect again",
         feed_, connections_.size());
   });
@@ -324,7 +324,7 @@ void ControlServer::look_for_silent() {
     const Connection& connection = connections_.at(id);
     refuse(connection.socket.get(), Reply::BAD_REQUEST, [&] {
       return fmt::format(
-          "nothing was asked of the supervisor of feed '{}' within {} ms: connect when there is "
+          "the supervisor of feed '{}' got no request within {} ms: connect when there is "
           "something to ask",
           feed_, patience_ms(connection));
     });
@@ -372,8 +372,7 @@ void ControlServer::read_requests(ConnectionId id) {
     if (!request.ParseFromString(packet->bytes)) {
       reply.set_error(Reply::BAD_REQUEST);
       reply.set_text(
-          fmt::format("{} bytes that are no request: use the same ringfeed version as "
-                      "the feed",
+          fmt::format("{} bytes that are not a request: use the same ringfeed version as the feed",
                       packet->bytes.size()));
       send(id, reply);
       if (!connections_.contains(id)) return;
@@ -389,8 +388,8 @@ void ControlServer::read_requests(ConnectionId id) {
               ? fmt::format("the supervisor of feed '{}' has no descriptors left: raise its limit "
                             "of open files, or let other trainers leave; try again later",
                             feed_)
-              : fmt::format("the supervisor of feed '{}' serves {} connections already, and the "
-                            "last {} are kept for status and stop: close some",
+              : fmt::format("the supervisor of feed '{}' already serves {} connections, and the "
+                            "last {} are reserved for status and stop: close some",
                             feed_, connections_.size(), limits_.reserved));
       send(id, reply);
       return close(id);

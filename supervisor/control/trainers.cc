@@ -84,12 +84,11 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   const layout::FeedLayout& layout = memory_.feed().layout();
   const layout::OutputLayout& output = memory_.layout();
   if (request.abi_major() != shm::kAbiMajor || request.layout_hash() != shm::kLayoutHash) {
-    return refuse(
-        reply, Reply::INCOMPATIBLE,
-        fmt::format("feed '{}' has ABI {}.{} with layout {:#018x}, this client {}.{} with "
-                    "{:#018x}: use the same ringfeed version for both",
-                    layout.feed, shm::kAbiMajor, shm::kAbiMinor, shm::kLayoutHash,
-                    request.abi_major(), request.abi_minor(), request.layout_hash()));
+    return refuse(reply, Reply::INCOMPATIBLE,
+                  fmt::format("feed '{}' has ABI {}.{} with layout {:#018x}, this client has {}.{} "
+                              "with {:#018x}: use the same ringfeed version for both",
+                              layout.feed, shm::kAbiMajor, shm::kAbiMinor, shm::kLayoutHash,
+                              request.abi_major(), request.abi_minor(), request.layout_hash()));
   }
   Trainer trainer;
   trainer.connection = connection;
@@ -118,8 +117,8 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   if (request.has_pid() && static_cast<pid_t>(request.pid()) != trainer.who.pid &&
       static_cast<pid_t>(request.pid()) != process::pid_in_own_namespace(trainer.who.pid)) {
     return refuse(reply, Reply::BAD_REQUEST,
-                  fmt::format("the connection was made by process {} and process {} uses it: "
-                              "attach in the process that trains",
+                  fmt::format("process {} made this connection and process {} uses it: attach in "
+                              "the process that trains",
                               trainer.who.pid, request.pid()));
   }
   GroupWish wish = wish_of(request);
@@ -127,7 +126,7 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
     if (wish.policy.value_or(shm::GroupPolicy::kSkip) != shm::GroupPolicy::kSkip) {
       return refuse(reply, Reply::BAD_REQUEST,
                     fmt::format("output '{}' of feed '{}' keeps the newest batches and waits for "
-                                "nobody: leave out the policy, or take SKIP",
+                                "nobody: leave out the policy, or use SKIP",
                                 output.alias, layout.feed));
     }
     wish.policy = shm::GroupPolicy::kSkip;
@@ -239,7 +238,7 @@ void Trainers::rejoin(ControlServer& server, ConnectionId connection, const Rejo
   if (!same_feed || at == places_.end() || at->second.who.pid != server.peer(connection).pid ||
       groups_.epoch(place.group) != request.epoch()) {
     return refuse(reply, Reply::NO_SUCH_GROUP,
-                  fmt::format("feed '{}' does not know this member any more: attach again",
+                  fmt::format("feed '{}' no longer knows this member: attach again",
                               memory_.feed().layout().feed));
   }
   at->second.connection = connection;

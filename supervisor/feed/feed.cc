@@ -122,7 +122,7 @@ void Feed::watch_owner() {
   if (run_.owner < 0) return;
   loop_.watch(run_.owner, [this] {
     loop_.unwatch(run_.owner);
-    stop("the process whose own the feed is has ended");
+    stop("the process that owns the feed has ended");
   });
 }
 
@@ -249,10 +249,11 @@ void Feed::record_workers() {
   }
   const Status written = lock_.write(record);
   record_due_ = !written.ok();
-  note_problem("record", written ? std::string()
-                                 : fmt::format("the feed's record for a next supervisor is not up "
-                                               "to date: {}",
-                                               written.error().message()));
+  note_problem(
+      "record",
+      written ? std::string()
+              : fmt::format("the record of the feed for the next supervisor is out of date: {}",
+                            written.error().message()));
   if (written && run_.on_recorded) std::exchange(run_.on_recorded, {})();
 }
 
@@ -282,7 +283,7 @@ void Feed::serve() {
   whole.l_whence = SEEK_SET;
   whole.l_len = 1;  // byte 0 is the supervisor's
   if (::fcntl(memory_.fd(memory_.layout().locks_segment), F_SETLK, &whole) != 0) {
-    throw Error(ErrorCode::kBusy, "the feed's memory has another supervisor");
+    throw Error(ErrorCode::kBusy, "the memory of the feed has another supervisor");
   }
   watch_signals();
   watch_owner();
@@ -306,12 +307,12 @@ void Feed::serve() {
             for (const auto& output : outputs_) output->trainers.connection_closed(id);
           },
           [this](std::uint64_t times, const std::string& why) {
-            note_problem("connections",
-                         times == 0 ? std::string()
-                                    : fmt::format("connections cannot be accepted: {}: raise the "
-                                                  "supervisor's limit of open files, or let "
-                                                  "trainers leave",
-                                                  why));
+            note_problem(
+                "connections",
+                times == 0 ? std::string()
+                           : fmt::format("connections cannot be accepted: {}: raise the open-file "
+                                         "limit of the supervisor, or let trainers leave",
+                                         why));
           }},
       &reserve_);
   if (adopts_) take_over();
@@ -343,8 +344,8 @@ void Feed::serve() {
   talk_.say(totals_text());
   if (snapshot_ && !snapshot_->ended_within(kSnapshotEndMs)) {
     event(metrics::Level::kWarn, "snapshot_hangs",
-          "what=" + in_quotes("the disk of the snapshot that was given up does not answer: this "
-                              "process ends when it does; the feed has ended"));
+          "what=" + in_quotes("the disk of the abandoned snapshot does not answer: this process "
+                              "ends when it does; the feed has ended"));
   }
 }
 
@@ -392,7 +393,7 @@ void Feed::take_over() {
   // Whoever the dead one owed a bell.
   memory_.ring_all_lanes();
   for (const std::unique_ptr<Output>& output : outputs_) output->memory.ring_feed();
-  if (phase == shm::FeedPhase::kDraining) drain("the drain that was ordered before goes on");
+  if (phase == shm::FeedPhase::kDraining) drain("the drain that was ordered before continues");
   if (phase == shm::FeedPhase::kStarting) worker_ready();
   worker_over();
 }
@@ -566,7 +567,7 @@ void Feed::linger() {
       // A trainer that is being started is to meet the reason and not a missing feed.
       tells_reason_ = !any_trainer();
       if (tells_reason_) loop_.after(kEmptyFeedMs, [this] { finish(1); });
-      fail(fmt::format("the run is over without a single batch: {}", counts_text()));
+      fail(fmt::format("the run ended without a single batch: {}", counts_text()));
     });
     return;
   }
@@ -688,7 +689,7 @@ void Feed::tick() {
     return finish(0);
   }
   if (phase_ == Phase::kDraining && nobody_takes()) {
-    stop(reason_ + "; no trainer is there to take what is on its way");
+    stop(reason_ + "; there is no trainer to take the work in progress");
   }
   log_drain();
   show_progress();
@@ -723,7 +724,7 @@ void Feed::look_after_workers() {
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     worker->look_after();
     if (worker->state() == ChildState::kLost) {
-      fail(fmt::format("stage group '{}' cannot go on", worker->name()));
+      fail(fmt::format("stage group '{}' cannot continue", worker->name()));
     }
     const bool ending = phase_ == Phase::kStopping || phase_ == Phase::kFailing;
     if (ending && !is_over(worker->state()) && worker->state() != ChildState::kStopping) {
@@ -734,7 +735,7 @@ void Feed::look_after_workers() {
   if (phase_ != Phase::kLingering) worker_over();
   if (!end_due_) return;
   const bool now = *end_due_;
-  order_end(now, "stopped by an order that had to wait for memory");
+  order_end(now, "stopped by a request that had to wait for memory");
   end_due_.reset();
 }
 
@@ -807,7 +808,7 @@ std::string Feed::waiting_text() const {
   for (const std::unique_ptr<Output>& output : outputs_) {
     const std::uint64_t batches = output->memory.batches_published();
     if (batches != 0 && !output->groups.ever_joined()) {
-      waits.push_back(fmt::format("{} batches{} are ready, waiting for the first trainer", batches,
+      waits.push_back(fmt::format("{} batches{} are ready and wait for the first trainer", batches,
                                   output->memory.layout().shown()));
     } else if (output->memory.layout().keep_newest) {
       continue;  // waits for nobody
@@ -821,7 +822,7 @@ std::string Feed::waiting_text() const {
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     if (!is_over(worker->state())) busy.push_back(worker->name());
   }
-  return fmt::format("the feed waits for stage group {}, which works on what is under way",
+  return fmt::format("the feed waits for stage group {}, which is finishing the work in progress",
                      fmt::join(busy, ", "));
 }
 

@@ -21,7 +21,7 @@ constexpr std::uint64_t kPlaceMs = 500;
 void Feed::keep_place() {
   const Status there = restore_place();
   note_problem("place", there ? std::string()
-                              : fmt::format("new trainers do not find the feed at {}: {}",
+                              : fmt::format("new trainers cannot find the feed at {}: {}",
                                             run_.socket, there.error().message()));
   if (record_due_) record_workers();
   loop_.after(kPlaceMs, [this] { keep_place(); });

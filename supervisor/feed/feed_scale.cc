@@ -47,7 +47,7 @@ bool Feed::on_scale(control::ConnectionId connection, const Request& request, Re
   }
   if (takes_snapshot() || scale_) {
     return refuse(Reply::INTERNAL,
-                  fmt::format("feed '{}' is {} just now: try again", run_.config.feed(),
+                  fmt::format("feed '{}' is {}: try again", run_.config.feed(),
                               takes_snapshot() ? "taking a snapshot" : "being scaled"));
   }
   const std::uint32_t lanes = memory_.node_lanes(node).now;

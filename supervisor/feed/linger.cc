@@ -25,7 +25,7 @@ std::optional<std::string> reason_to_linger(const control::ConsumerGroups& group
     any_came = any_came || (groups.state(g) != GroupState::kUnused && groups.had_member(g));
   }
   if (!any_came && facts.empty && facts.now_ms - facts.ended_ms < kEmptyFeedMs) {
-    return std::string("the run is over without a batch, and no trainer has heard of it");
+    return std::string("the run ended without a batch, and no trainer has been told");
   }
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     const std::string& name = groups.terms(g).name;
@@ -41,8 +41,8 @@ std::optional<std::string> reason_to_linger(const control::ConsumerGroups& group
       return fmt::format("{} batches wait for the first trainer of group '{}'", left, name);
     }
     if (!facts.draining && !groups.rejoin_over(g, facts.now_ms)) {
-      return fmt::format("group '{}' has {} batches left and no trainer, who may come back", name,
-                         left);
+      return fmt::format("group '{}' has {} batches left and no trainer, but one may come back",
+                         name, left);
     }
   }
   return std::nullopt;
@@ -61,7 +61,7 @@ std::optional<std::string> held_up_by(const control::ConsumerGroups& groups) {
                                        : fmt::format("{} members", members));
     if (const std::vector<std::uint32_t> missing = groups.missing_ranks(g);
         members != 0 && !missing.empty()) {
-      text += fmt::format(", of a world of {} without rank {}", groups.terms(g).world,
+      text += fmt::format(", in a world of {} without rank {}", groups.terms(g).world,
                           fmt::join(missing, ", "));
     }
   }

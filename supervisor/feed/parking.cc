@@ -77,9 +77,8 @@ bool Parking::all_at_rest() {
   for (const layout::LanePlan& plan : memory_.layout().lanes) {
     if (this->at_rest(plan.index)) continue;
     if (now_us() - since_us_ > kParkMsMax * 1000) {
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("lane {} has not come to the end of its step within {} s",
-                              plan.name(), kParkMsMax / 1000));
+      throw Error(ErrorCode::kTimeout, fmt::format("lane {} has not finished its step within {} s",
+                                                   plan.name(), kParkMsMax / 1000));
     }
     timer_ = loop_.after(kLookMs, [this] { look(); });
     return false;

@@ -273,8 +273,8 @@ void Replay::wait_until_ready() {
   }
   const std::string said = failure_.empty() ? tail_.last_words(3) : failure_;
   throw Error(ErrorCode::kIncompatible,
-              fmt::format("{} has ended with {} before it was ready for the record{}{}",
-                          rules_.binary, report_.ending.text(), said.empty() ? "" : ": ", said));
+              fmt::format("{} ended with {} before it was ready for the record{}{}", rules_.binary,
+                          report_.ending.text(), said.empty() ? "" : ": ", said));
 }
 
 // The record and the end of all inputs.
@@ -429,11 +429,11 @@ ReplayReport replay(layout::FeedLayout layout, const layout::SetupFacts& facts,
   const layout::RingPlan& ring = layout.rings[input.rings[record.ring]];
   const std::uint64_t bytes_max = shm::record_bytes_max(ring.geometry);
   if (record.bytes.size() > bytes_max) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the record has {} bytes, and port '{}' of {} takes at most {}: its "
-                            "file is not what the feed has set aside, or the configuration is "
-                            "another one",
-                            record.bytes.size(), input.port, lane.name(), bytes_max));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the record has {} bytes, but port '{}' of {} takes at most {}: either its "
+                    "file is not the one that the feed set aside, or the configuration differs",
+                    record.bytes.size(), input.port, lane.name(), bytes_max));
   }
   layout::raise_file_limit();
   return Replay(std::move(layout), facts, record, rules).run();

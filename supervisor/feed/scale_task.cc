@@ -158,8 +158,8 @@ void ScaleTask::guarded(const std::function<void()>& part) {
 void ScaleTask::wait() {
   if (now_ms() - began_ms_ >= patience_ms_) {
     return finish(Error(ErrorCode::kBusy,
-                        fmt::format("the change before has not been worked off within {} s: try "
-                                    "again when trainers have taken more batches",
+                        fmt::format("the work from before the last change has not been finished "
+                                    "within {} s: try again when trainers have taken more batches",
                                     patience_ms_ / 1000)));
   }
   parking_.end();
@@ -168,7 +168,7 @@ void ScaleTask::wait() {
 
 void ScaleTask::decide() {
   if (has_ended(memory_, node_)) {
-    return finish(Error(ErrorCode::kClosed, "its input has ended: nothing more comes"));
+    return finish(Error(ErrorCode::kClosed, "its input has ended: nothing more will come"));
   }
   const shm::NodeLanes lanes = memory_.node_lanes(node_);
   const Reached now = reached(memory_, node_);
@@ -198,13 +198,13 @@ std::string cannot_scale(const FeedMemory& memory, std::uint32_t stage, std::uin
       layout.nodes.begin(), layout.nodes.end(),
       [&](const NodeLayout& candidate) { return candidate.stage == stage && candidate.scales; });
   if (found == layout.nodes.end()) {
-    return "what its lanes hold depends on how many there are: set threads in the configuration, "
-           "and start anew with --fresh";
+    return "the state of its lanes depends on their number: set threads in the configuration, and "
+           "start anew with --fresh";
   }
   node = static_cast<std::uint32_t>(found - layout.nodes.begin());
   if (lanes == 0 || lanes > found->lanes_max) {
     return fmt::format(
-        "1 to {} lanes are possible: room for them is laid out at the start, as max_threads says",
+        "1 to {} lanes are possible: memory for them is reserved at the start, by max_threads",
         found->lanes_max);
   }
   for (const LanePlan* lane : lanes_of(layout, node)) {

@@ -220,9 +220,10 @@ void SnapshotTask::on_word() {
           memory_.lane(lane).commit.load(std::memory_order_relaxed) == commits_[lane]) {
         continue;
       }
-      return finish(Error(ErrorCode::kIo,
-                          fmt::format("snapshot {}: lane {} went on while it was taken: try again",
-                                      directory_, memory_.layout().lanes[lane].name())));
+      return finish(
+          Error(ErrorCode::kIo,
+                fmt::format("snapshot {}: lane {} kept running while it was taken: try again",
+                            directory_, memory_.layout().lanes[lane].name())));
     }
     go_on();
     {

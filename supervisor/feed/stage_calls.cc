@@ -40,7 +40,7 @@ bool has_unknown_parts(const StageControlRequest& request) {
 // for a stage of another version.
 std::string message_for_nobody(const StageControlCall& asked, const DataLoaderConfig& feed) {
   const StageControlRequest& request = asked.request();
-  if (request.ByteSizeLong() == 0) return "the message is empty: give a request of some stage";
+  if (request.ByteSizeLong() == 0) return "the message is empty: give a request for a stage";
   if (has_unknown_parts(request)) return {};
   std::vector<const google::protobuf::FieldDescriptor*> parts;
   request.GetReflection()->ListFields(request, &parts);
@@ -74,9 +74,10 @@ bool Feed::on_stage_control(control::ConnectionId connection, const Request& req
   };
   // A stage remembers its last answers, and so many may have to be asked for again.
   if (calls_.size() >= kCallsMax) {
-    return refuse(Reply::INTERNAL, fmt::format("{} messages to stages wait for their answers: try "
-                                               "again later",
-                                               calls_.size()));
+    return refuse(
+        Reply::INTERNAL,
+        fmt::format("{} messages to stages are already waiting for answers: try again later",
+                    calls_.size()));
   }
   const StageControlCall& asked = request.stage_control();
   std::set<std::size_t> groups;

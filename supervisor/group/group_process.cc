@@ -477,8 +477,8 @@ void GroupProcess::after_end(const Ending& ending) {
   }
   if (verdict.give_up && count.explained != 0) {
     obituary_ = fmt::format(
-        "stage group '{}' has set aside {} records in a row and done none between: its stage is "
-        "broken, not its data; the last one ended with {}{}{}",
+        "stage group '{}' has set aside {} records in a row and processed none in between, so its "
+        "stage is broken, not its data; the last process ended with {}{}{}",
         name(), barren_, ending.text(), words.empty() ? "" : ": ", words);
   }
   hooks_.on_event(
@@ -534,8 +534,8 @@ void GroupProcess::wait_out(std::string why) noexcept {
 std::string GroupProcess::starvation() const {
   if (starved_ == 0) return {};
   return fmt::format(
-      "stage group '{}' has no process, {} starts have failed for want of resources: {}: raise the "
-      "limit, or end what else uses them; it is tried again every {} ms at the latest",
+      "stage group '{}' has no process, {} starts have failed for lack of resources: {}: raise the "
+      "limit, or stop other programs that use them; the start is retried at least every {} ms",
       name(), starved_, starved_why_, kStarvedMsMax);
 }
 

@@ -36,7 +36,7 @@ struct Pipe {
 
 Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail("the system gives no pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail("the system provides no pipe");
   return {shm::Fd(ends[0]), shm::Fd(ends[1])};
 }
 
@@ -74,7 +74,7 @@ class SpawnSettings {
     throw Error(
         ErrorCode::kNoMemory,
         fmt::format("descriptor {} cannot be given to a worker: {}{}", fd, std::strerror(error),
-                    error == EBADF ? ": the limit of open files is below it" : ""));
+                    error == EBADF ? ": it is above the open-file limit" : ""));
   }
 
   pid_t spawn(const std::string& binary, std::vector<std::string> arguments) {
@@ -136,9 +136,9 @@ std::string program_for(const std::string& worker, const std::string& program) {
   const std::string place =
       (slash == std::string::npos ? "" : worker.substr(0, slash + 1)) + program;
   if (::access(place.c_str(), X_OK) == 0) return place;
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("{} was not found: it has to be in the directory of the worker {}", place,
-                          worker));
+  throw Error(
+      ErrorCode::kNotFound,
+      fmt::format("{} was not found: it must be in the directory of the worker {}", place, worker));
 }
 
 bool libraries_found(const std::string& binary) {
@@ -160,7 +160,7 @@ bool libraries_found(const std::string& binary) {
 WorkerLinks make_worker_links() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    fail("the system gives no socket for a worker");
+    fail("the system provides no socket for a worker");
   }
   WorkerLinks links;
   links.socket = shm::Fd(pair[0]);
@@ -222,7 +222,7 @@ Ending reap(const shm::Fd& pidfd) {
   siginfo_t info{};
   while (::waitid(P_PIDFD, static_cast<id_t>(pidfd.get()), &info, WEXITED) != 0) {
     if (errno == ECHILD) return {.known = false};
-    if (errno != EINTR) fail("a worker cannot be waited for");
+    if (errno != EINTR) fail("waiting for a worker fails");
   }
   Ending ending;
   ending.exited = info.si_code == CLD_EXITED;

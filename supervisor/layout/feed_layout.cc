@@ -215,8 +215,8 @@ class Builder {
       }
     }
     throw Error(ErrorCode::kIncompatible,
-                fmt::format("nothing writes what port '{}' of stage '{}' reads ('{}'): use the "
-                            "same version of supervisor and worker",
+                fmt::format("nothing writes to '{2}', which port '{0}' of stage '{1}' reads: use "
+                            "the same version of supervisor and worker",
                             input.port(), config_.stages(stage).name(), input.from()));
   }
 
@@ -308,8 +308,8 @@ class Builder {
     for (const OutputPlan& output : lane.outputs) output_rings += output.rings.size();
     if (output_rings > shm::kOutputRingsMax) {
       throw Error(ErrorCode::kConfiguration,
-                  fmt::format("lane {} would write {} rings, {} are possible: lower threads of the "
-                              "stages that read from '{}'",
+                  fmt::format("lane {} would write {} rings, but at most {} are possible: lower "
+                              "threads of the stages that read from '{}'",
                               lane.name(), output_rings, shm::kOutputRingsMax, lane.stage_name));
     }
   }

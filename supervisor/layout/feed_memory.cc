@@ -179,7 +179,7 @@ Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& fee
       if (opened && !is_sealed(opened->get(), segment.spec.bytes)) {
         return Error{
             ErrorCode::kIncompatible,
-            fmt::format("segment {} is no sealed memory of {} bytes", name, segment.spec.bytes)};
+            fmt::format("segment {} is not sealed memory of {} bytes", name, segment.spec.bytes)};
       }
       const auto account = accounts.find(segment.id);
       const bool all_dead = !opened && opened.error().code() == ErrorCode::kNotFound &&
@@ -222,7 +222,7 @@ Result<FoundMemory> find_memory(const FeedLayout& layout, const shm::FeedId& fee
     if (!sized ||
         !std::equal(segment.spec.geometry.begin(), segment.spec.geometry.end(), header.geometry)) {
       return Error{ErrorCode::kIncompatible,
-                   fmt::format("segment {} has another size or shape than this configuration "
+                   fmt::format("segment {} differs in size or shape from what this configuration "
                                "gives it ({} bytes, now {})",
                                name, header.total_bytes, bytes)};
     }
@@ -454,7 +454,7 @@ pid_t FeedMemory::lock_holder(std::uint32_t group) const {
   lock.l_len = 1;
   const auto unknown = [&](std::string_view why) {
     return Error(ErrorCode::kIo,
-                 fmt::format("who runs the lanes of stage group '{}' cannot be found out: {}",
+                 fmt::format("it is unknown who runs the lanes of stage group '{}': {}",
                              layout_.groups[group].name, why));
   };
   if (::fcntl(fd(layout_.locks_segment), F_GETLK, &lock) != 0) throw unknown(std::strerror(errno));

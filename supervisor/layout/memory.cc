@@ -90,9 +90,9 @@ Status check_addresses(const FeedLayout& layout, std::uint64_t limit) {
   }
   if (most <= limit) return {};
   return Error{ErrorCode::kNoMemory,
-               fmt::format("feed '{}': {} maps {} ({} bytes), most of it room to grow in, and a "
-                           "process may have {} ({} bytes) of addresses here: raise the limit "
-                           "(ulimit -v, RLIMIT_AS), which takes no memory, or remove it",
+               fmt::format("feed '{}': {} maps {} ({} bytes), most of it as room to grow, but a "
+                           "process may have only {} ({} bytes) of address space here: raise the "
+                           "limit (ulimit -v, RLIMIT_AS), which uses no memory, or remove it",
                            layout.feed, who, shown_bytes(most), most, shown_bytes(limit), limit)};
 }
 

@@ -114,7 +114,7 @@ Gain gain_of(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& ne
 }
 
 std::string next_text(const std::string& next) {
-  return next == "machine" ? "then the machine has no processor left"
+  return next == "machine" ? "then the machine has no idle processor"
                            : fmt::format("then '{}' is as slow", next);
 }
 
@@ -135,7 +135,7 @@ std::string doing(const NodeLoad& node) {
       fmt::format("{} busy {} of the time", lanes_text(node.lanes), percent(node.busy));
   if (node.busy > 0 && elsewhere(node) > 0.3 * node.busy) {
     text +=
-        fmt::format(" (computing {}, the rest waiting for files or the like)", percent(node.cpu));
+        fmt::format(" (computing {}, the rest waiting for files or similar)", percent(node.cpu));
   }
   return text;
 }
@@ -167,7 +167,7 @@ void say_stage(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& 
     found.set_lanes_useful(node.lanes);
     found.set_batches_per_s_useful(now);
     found.set_sentence(fmt::format(
-        "{}; another lane would bring next to nothing: {}", who,
+        "{}; another lane would gain almost nothing: {}", who,
         one.next == "machine" ? "no processor is idle" : fmt::format("'{}' is as slow", one.next)));
     return;
   }
@@ -208,7 +208,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
   const double seen = last.busy + last.starved + last.blocked;
   if (last.lanes == 0 || seen <= 0) {
     found.set_kind(BottleneckProto::UNKNOWN);
-    found.set_sentence(last.lanes == 0 ? "no lane that makes batches is at work"
+    found.set_sentence(last.lanes == 0 ? "no lane that makes batches is working"
                                        : "nothing has been measured yet: ask again in a second");
     return;
   }
@@ -229,7 +229,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
     }
     std::string could;
     if (factor > 1 + kWaits && output.batches_per_s > 0) {
-      could = fmt::format("; the feed could give up to {:.1f} batches/s instead of {:.1f}, {}",
+      could = fmt::format("; the feed could deliver up to {:.1f} batches/s instead of {:.1f}, {}",
                           output.batches_per_s * factor, output.batches_per_s,
                           slowest.empty() ? "with the processors that are idle"
                                           : fmt::format("as fast as '{}'", slowest));
@@ -253,7 +253,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
     found.set_stage(node.stage);
     found.set_sentence(
         fmt::format("stage '{}' {}", name_of(node),
-                    node.reason.empty() ? "gives nothing of what it has" : node.reason));
+                    node.reason.empty() ? "puts out nothing of what it has" : node.reason));
     return;
   }
   Walk walk(nodes);
@@ -263,8 +263,8 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
     found.set_kind(BottleneckProto::FILES);
     found.set_stage(source.stage);
     found.set_sentence(
-        fmt::format("there are no new files: '{}' has nothing to give {} of the time, "
-                    "and what comes after it waits",
+        fmt::format("there are no new files: '{}' has nothing to put out {} of the time, and the "
+                    "stages after it wait",
                     name_of(source), percent(source.starved)));
     return;
   }
@@ -277,11 +277,11 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
   if (node.busy > 0 && node.core_wait > kCoreWait * node.busy && node.core_wait > elsewhere(node) &&
       machine.idle < kIdleShare * machine.cores) {
     found.set_kind(BottleneckProto::MACHINE);
-    found.set_sentence(fmt::format(
-        "the machine is the bottleneck: none of its {:g} processors is idle, the feed has {:.1f} "
-        "of "
-        "them; the lanes of '{}', the slowest stage, are ready without one {} of the time",
-        machine.cores, machine.busy, name_of(node), percent(node.core_wait)));
+    found.set_sentence(
+        fmt::format("the machine is the bottleneck: none of its {:g} processors is idle, and the "
+                    "feed has {:.1f} of them; the lanes of '{}', the slowest stage, are ready but "
+                    "without a processor {} of the time",
+                    machine.cores, machine.busy, name_of(node), percent(node.core_wait)));
     return;
   }
   say_stage(nodes, needed, limit, machine, output, found);

@@ -197,7 +197,7 @@ void LogWriter::State::run() {
       try {
         reopen_failed =
             fresh ? std::string()
-                  : fmt::format("log file {} cannot be opened anew: {}: the one before goes on",
+                  : fmt::format("log file {} cannot be reopened: {}: the previous one stays in use",
                                 file, fresh.error().message());
       } catch (const std::exception&) {
         reopen_failed = "no memory";
@@ -306,11 +306,11 @@ std::string LogWriter::problem() const {
       state_->file.empty() ? std::string("standard error") : "log file " + state_->file;
   std::string text = state_->reopen_failed;
   if (state_->lost != 0) {
-    text += fmt::format("{}{} takes no lines: {} were lost ({})", text.empty() ? "" : "; ", where,
+    text += fmt::format("{}{} accepts no lines: {} were lost ({})", text.empty() ? "" : "; ", where,
                         state_->lost, state_->lost_why);
   } else if (state_->late) {
-    text += fmt::format("{}{} takes no lines: {} bytes wait", text.empty() ? "" : "; ", where,
-                        state_->queue_bytes);
+    text += fmt::format("{}{} accepts no lines: {} bytes are waiting", text.empty() ? "" : "; ",
+                        where, state_->queue_bytes);
   }
   return text;
 }

@@ -33,7 +33,8 @@ constexpr int kPauseMs = 5;
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) {
-    throw Error(ErrorCode::kIo, std::string("the system gives no epoll: ") + std::strerror(errno));
+    throw Error(ErrorCode::kIo,
+                std::string("the system provides no epoll: ") + std::strerror(errno));
   }
 }
 
@@ -51,7 +52,7 @@ void EventLoop::watch(int fd, Callback on_ready) {
     const int error = why == ENOSPC ? ENOBUFS : why;
     if (fresh) watches_.erase(watch);
     throw Error(system_code(error), std::string("a descriptor cannot be watched: ") +
-                                        std::strerror(why) + "; raise the limit of open files");
+                                        std::strerror(why) + "; raise the open-file limit");
   }
   watch->second = {number & 0xffffffffU, std::move(callback)};
 }

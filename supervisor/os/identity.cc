@@ -90,11 +90,10 @@ Result<shm::Fd> open_living(const Identity& identity) {
   const Result<Stat> stat = read_stat(identity.pid);
   if (!stat && stat.error().code() != ErrorCode::kNotFound) return stat.error();
   if (!stat && !has_ended(pidfd.get())) {
-    return Error{
-        ErrorCode::kIo,
-        fmt::format("process {} lives, and /proc does not show it to this one: mount /proc "
-                    "without hidepid, or be its user",
-                    identity.pid)};
+    return Error{ErrorCode::kIo,
+                 fmt::format("process {} is alive, but /proc does not show it here: mount /proc "
+                             "without hidepid, or run as its user",
+                             identity.pid)};
   }
   if (!stat || stat->start_ticks != identity.start_ticks || has_ended(pidfd.get())) {
     return shm::Fd();

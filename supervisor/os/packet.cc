@@ -53,7 +53,7 @@ Result<std::string> read_body(int fd) {
     return Error{ErrorCode::kIo, std::string("a message's descriptor: ") + std::strerror(errno)};
   }
   if (info.st_size < 0 || static_cast<std::size_t>(info.st_size) > kBodyBytesMax) {
-    return Error{ErrorCode::kDamaged, fmt::format("a message of {} bytes: {} are the most",
+    return Error{ErrorCode::kDamaged, fmt::format("a message of {} bytes: at most {} are possible",
                                                   info.st_size, kBodyBytesMax)};
   }
   std::string body(static_cast<std::size_t>(info.st_size), '\0');
@@ -61,7 +61,8 @@ Result<std::string> read_body(int fd) {
   while (at < body.size()) {
     const ssize_t n = ::pread(fd, body.data() + at, body.size() - at, static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return Error{ErrorCode::kDamaged, "a message's descriptor is shorter than it says"};
+    if (n <= 0)
+      return Error{ErrorCode::kDamaged, "a message's descriptor is shorter than announced"};
     at += static_cast<std::size_t>(n);
   }
   return body;

@@ -36,7 +36,7 @@ void Feed::on_attach(control::ConnectionId connection, const AttachRequest& requ
     }
   }
   if (attached) {
-    return refuse("this connection is attached already: detach first, or open another one");
+    return refuse("this connection is already attached: detach first, or open another one");
   }
   if (wanted == nullptr) {
     return refuse(fmt::format("feed '{}' has no output '{}'; it has {}", run_.config.feed(),

@@ -66,8 +66,8 @@ void Feed::on_request(control::ConnectionId connection, const Request& request) 
   }
   reply.set_error(Reply::BAD_REQUEST);
   reply.set_text(
-      "a request without a body that this version knows: use the same ringfeed "
-      "version as the feed");
+      "this version does not know the body of the request: use the same ringfeed version as the "
+      "feed");
   server_->send(connection, reply);
 }
 

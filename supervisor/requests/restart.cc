@@ -30,8 +30,8 @@ std::string Feed::other_plan(std::uint32_t group, const std::string& binary,
                              const PipelinePlan& now) const {
   if (now.abi() != run_.plan.abi() || now.stages_size() != run_.plan.stages_size()) {
     return fmt::format(
-        "{} is for shared memory of ABI {}, the feed has {}: build it with this "
-        "version of ringfeed",
+        "{} uses shared memory with ABI {}, but the feed has {}: build it with this version of "
+        "ringfeed",
         binary, now.abi(), run_.plan.abi());
   }
   std::set<std::uint32_t> stages;
@@ -48,8 +48,8 @@ std::string Feed::other_plan(std::uint32_t group, const std::string& binary,
     }
     for (const NodePlan& node : wanted.nodes()) {
       if (!node.cannot_run()) continue;
-      return fmt::format("{} cannot run stage '{}', a {}: give the program {} that belongs to it",
-                         binary, then.name(), then.kind(), node.program());
+      return fmt::format("{} cannot run stage '{}', a {}: give the program {}, which can", binary,
+                         then.name(), then.kind(), node.program());
     }
     for (StagePlan* plan : {&then, &wanted}) {
       plan->clear_problems();
@@ -63,8 +63,8 @@ std::string Feed::other_plan(std::uint32_t group, const std::string& binary,
     differencer.ReportDifferencesToString(&differences);
     if (!differencer.Compare(then, wanted)) {
       return fmt::format(
-          "{} lays out the memory of stage '{}' in another way, so it cannot take it "
-          "over: start the feed anew with it, or go on with the program before\n{}",
+          "{} lays out the memory of stage '{}' differently, so it cannot take it over: start the "
+          "feed anew with this program, or keep the previous program\n{}",
           binary, then.name(), differences);
     }
   }
@@ -91,8 +91,8 @@ bool Feed::on_restart(control::ConnectionId connection, const Request& request, 
   }
   if (plans_asked_ == kPlansMax) {
     reply.set_error(Reply::INTERNAL);
-    reply.set_text(
-        fmt::format("{} programs are asked for their plans just now: try again", plans_asked_));
+    reply.set_text(fmt::format("{} programs are already being asked for their plans: try again",
+                               plans_asked_));
     return true;
   }
   ask_plan(loop_, binary, run_.config, kPlanMs,

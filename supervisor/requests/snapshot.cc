@@ -25,9 +25,9 @@ bool Feed::on_snapshot(control::ConnectionId connection, const Request& request,
     return refuse(fmt::format("feed '{}' is being stopped", run_.config.feed()));
   }
   if (snapshot_ || scale_) {
-    return refuse(fmt::format("feed '{}' is {} just now: try again", run_.config.feed(),
+    return refuse(fmt::format("feed '{}' is {}: try again", run_.config.feed(),
                               takes_snapshot() ? "taking a snapshot"
-                              : snapshot_      ? "giving up the snapshot before"
+                              : snapshot_      ? "abandoning the previous snapshot"
                                                : "being scaled"));
   }
   SnapshotTask::Hooks hooks;
@@ -105,7 +105,7 @@ bool Feed::takes_snapshot() const { return snapshot_ && !snapshot_->over(); }
 void Feed::give_up_snapshot(const std::string& why) {
   if (!takes_snapshot()) return;
   snapshot_->give_up();
-  snapshot_done(Error(ErrorCode::kClosed, fmt::format("the snapshot was given up: {}", why)));
+  snapshot_done(Error(ErrorCode::kClosed, fmt::format("the snapshot was abandoned: {}", why)));
 }
 
 }  // namespace ringfeed::process

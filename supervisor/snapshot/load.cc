@@ -51,7 +51,7 @@ Result<std::vector<std::uint64_t>> fill(const std::string& path, const SnapshotS
   const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
   if (file_bytes > saved.bytes() || file_bytes % shm::kPageBytes != 0) {
     return Error{ErrorCode::kDamaged,
-                 fmt::format("{} has {} bytes and should have {} at most", escaped(saved.file()),
+                 fmt::format("{} has {} bytes but should have at most {}", escaped(saved.file()),
                              file_bytes, saved.bytes())};
   }
   std::vector<std::uint64_t> hashes(saved.bytes() / shm::kPageBytes, zero_page_hash());
@@ -138,7 +138,7 @@ Status read_manifest(const std::string& directory, SnapshotManifest& manifest) {
   if (!file) {
     const bool gone = file.error().code() == ErrorCode::kNotFound;
     return Error{file.error().code(), fmt::format("{} {}: {}", escaped(directory),
-                                                  gone ? "is no snapshot" : "cannot be read",
+                                                  gone ? "is not a snapshot" : "cannot be read",
                                                   escaped(file.error().message()))};
   }
   const std::string& text = *file;

@@ -49,7 +49,7 @@ bool is_segment_file(std::string_view name) {
 
 Error not_ours(const std::string& directory, const std::string& what) {
   return {ErrorCode::kInvalidArgument,
-          fmt::format("{} is there already and {}: nothing was touched; give another path",
+          fmt::format("{} already exists and {}: nothing was touched; give another path",
                       escaped(directory), what)};
 }
 
@@ -62,7 +62,7 @@ Status check_replaceable(const std::string& directory) {
   if (failed) {
     return Error{ErrorCode::kIo, fmt::format("{}: {}", escaped(directory), failed.message())};
   }
-  if (!fs::is_directory(status)) return not_ours(directory, "is no directory");
+  if (!fs::is_directory(status)) return not_ours(directory, "is not a directory");
   const Result<std::vector<std::string>> names = shm::names_in(directory);
   if (!names) return names.error();
   if (names->empty()) return {};
@@ -71,14 +71,14 @@ Status check_replaceable(const std::string& directory) {
   if (!readable && readable.error().code() == ErrorCode::kNoMemory) return readable.error();
   // Of another version: whole, and ringfeed's.
   if (!readable && readable.error().code() != ErrorCode::kIncompatible) {
-    return not_ours(directory, fmt::format("is no snapshot ({})", readable.error().message()));
+    return not_ours(directory, fmt::format("is not a snapshot ({})", readable.error().message()));
   }
   std::set<std::string> listed;
   for (const SnapshotSegment& segment : manifest.segments()) listed.insert(segment.file());
   for (const std::string& name : *names) {
     if (name == kManifestFile) continue;
     if (is_segment_file(name) && (listed.empty() || listed.contains(name))) continue;
-    return not_ours(directory, fmt::format("holds '{}', which is no part of the snapshot in it",
+    return not_ours(directory, fmt::format("holds '{}', which is not part of the snapshot in it",
                                            escaped(name)));
   }
   return {};
@@ -113,7 +113,7 @@ void Store::fail(const std::string& what, int error) const {
     const std::string gone = ::access(parent.c_str(), F_OK) != 0 ? parent : partial_;
     if (::access(gone.c_str(), F_OK) != 0) {
       more =
-          fmt::format(" ({} is not there{})", escaped(gone),
+          fmt::format(" ({} does not exist{})", escaped(gone),
                       lock_ ? ": somebody has moved or removed it meanwhile" : ": make it first");
     }
   }
@@ -126,15 +126,16 @@ Store::Store(std::string directory) : directory_(std::move(directory)) {
   while (directory_.size() > 1 && directory_.ends_with('/')) directory_.pop_back();
   const fs::path place(directory_);
   if (!place.is_absolute() || place.filename().empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is no place for a snapshot: give the path of a directory that "
-                            "is to be made",
-                            escaped(directory_)));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "'{}' is not a usable path for a snapshot: give the path of a directory to create",
+            escaped(directory_)));
   }
   check_replaceable(directory_).or_throw();
   partial_ = (place.parent_path() / fmt::format(".{}.partial", place.filename().string())).string();
   if (::mkdir(partial_.c_str(), 0700) != 0 && errno != EEXIST) {
-    fail(fmt::format("{} cannot be made", partial_), errno);
+    fail(fmt::format("{} cannot be created", partial_), errno);
   }
   lock_ = shm::Fd(::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!lock_) fail(partial_, errno);
@@ -148,7 +149,7 @@ Store::Store(std::string directory) : directory_(std::move(directory)) {
     if (name == kManifestFile || is_segment_file(name)) continue;
     lock_.reset();
     throw not_ours(partial_,
-                   fmt::format("holds '{}', which no snapshot has left there", escaped(name)));
+                   fmt::format("holds '{}', which no snapshot left there", escaped(name)));
   }
   remove_files(partial_);
 }
@@ -319,7 +320,7 @@ std::uint64_t Store::copy_all(unsigned threads, const std::atomic<bool>& cancell
           pages = 0;
           if (cancelled.load(std::memory_order_relaxed)) {
             throw Error(ErrorCode::kClosed,
-                        fmt::format("snapshot {}: given up", escaped(directory_)));
+                        fmt::format("snapshot {}: abandoned", escaped(directory_)));
           }
         }
         const Part& part = parts[first];
@@ -385,12 +386,12 @@ void Store::publish(SnapshotManifest& manifest) {
   bool replaced = false;
   // An empty directory is replaced by rename() itself.
   if (::rename(partial_.c_str(), directory_.c_str()) != 0) {
-    if (errno != ENOTEMPTY && errno != EEXIST) fail("cannot be given its name", errno);
+    if (errno != ENOTEMPTY && errno != EEXIST) fail("cannot be renamed to its final name", errno);
     // Somebody may have put something there while it was written.
     check_replaceable(directory_).or_throw();
     if (::syscall(SYS_renameat2, AT_FDCWD, partial_.c_str(), AT_FDCWD, directory_.c_str(),
                   RENAME_EXCHANGE) != 0) {
-      fail("cannot take the place of the one before", errno);
+      fail("cannot replace the previous snapshot", errno);
     }
     replaced = true;
   }

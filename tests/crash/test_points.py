@@ -400,7 +400,7 @@ def test_a_supervisor_that_dies_while_it_replaces_the_dead_leaves_out_none_who_l
         run.start()
         wait_until(lambda: run.status(), "the next supervisor")
         assert run.all_workers()["out"] == workers["out"]
-        assert run.text().count(" feed_started ") == 1, "nothing was begun anew"
+        assert run.text().count(" feed_started ") == 1, "nothing was started anew"
         assert run.stop() == 0, run.text()
     finally:
         run.close()

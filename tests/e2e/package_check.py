@@ -185,7 +185,7 @@ def test_the_command_takes_the_package_of_its_version(tmp_path: Path) -> None:
     (prefix / "bin").mkdir(parents=True)
     command = Path(shutil.copy(COMMAND, prefix / "bin"))
     none = said(command, "version")
-    assert none.returncode == 1 and "install it anew" in none.stderr
+    assert none.returncode == 1 and "reinstall it" in none.stderr
     for place, version in (
         ("lib/python3.10/site-packages", "0.0.1"),
         ("lib/python3.11/site-packages", VERSION),
@@ -222,8 +222,10 @@ def test_the_command_finds_a_package_installed_with_target(tmp_path: Path) -> No
 
 def test_the_module_says_where_it_looked_for_its_programs(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from ringfeed import __main__; from ringfeed._core import programs; "
-        "programs.__file__ = str(Path(sys.argv.pop(1)) / 'package' / '_core' / 'programs.py'); sys.exit(__main__.main())"
+        "import sys; from pathlib import Path; from ringfeed import __main__; from ringfeed._core "
+        "import programs; "
+        "programs.__file__ = str(Path(sys.argv.pop(1)) / 'package' / '_core' / 'programs.py'); "
+        "sys.exit(__main__.main())"
     )
     told = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path), "version"],

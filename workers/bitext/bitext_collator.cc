@@ -149,11 +149,10 @@ bool BitextCollator::open(const formats::BatchPlan& plan, std::size_t part, File
     }
     file = std::move(*opened);
     if (file->sentences() != wanted.sentences) {
-      missing_.push_back(
-          {part, &changed_, std::string(path),
-           fmt::format("it has {} sentences, and had {} when the epoch was planned; put back what "
-                       "was there, or start a new feed",
-                       file->sentences(), wanted.sentences)});
+      missing_.push_back({part, &changed_, std::string(path),
+                          fmt::format("it has {} sentences, but had {} when the epoch was planned; "
+                                      "restore the previous file, or start a new feed",
+                                      file->sentences(), wanted.sentences)});
       return false;
     }
   }
@@ -176,7 +175,7 @@ void BitextCollator::find_files(const formats::BatchPlan& plan) noexcept {
     const bool contradicts = !added && others && files.used == plans_;
     if (contradicts) {
       missing_.push_back({p, &changed_, std::string(plan.source(part)),
-                          "the plan names two pairs of files by one number"});
+                          "the plan gives one number to two pairs of files"});
     }
     if (contradicts || (others && !open(plan, p, files))) {
       at_hand_.push_back({});
@@ -204,19 +203,19 @@ void BitextCollator::count_skips(Step& step, const formats::BatchPlan& plan) noe
     if (skipped.why == formats::BitextCollate::Skip::kOutOfBounds) {
       out_of_bounds_.skip_sentence(
           step, path, plan.sentence(row),
-          "the index places the sentence outside of the .bin file: they do not "
-          "belong together, or one has been cut off; copy both again");
+          "the index places the sentence outside of the .bin file: they do not belong together, or "
+          "one has been truncated; copy both again");
     } else if (skipped.why == formats::BitextCollate::Skip::kNoSymbol) {
       no_symbol_.skip_sentence(
           step, path, plan.sentence(row),
-          fmt::format("an id in it is none of the dictionary's {}: the file is damaged, is being "
-                      "written to, or is of another dictionary; put the right one there",
+          fmt::format("an id in it is not one of the {} of the dictionary: the file is damaged, is "
+                      "being written to, or belongs to another dictionary; put the right one there",
                       skipped.target ? part.target_symbols : part.source_symbols));
     } else {
       too_large_.skip_sentence(
           step, path, plan.sentence(row),
-          "the sentence is longer than planned, or its batch is: the file has changed "
-          "since the epoch was planned; put back what was there, or start a new feed");
+          "the sentence is longer than planned, or its batch is: the file has changed since the "
+          "epoch was planned; restore the previous file, or start a new feed");
     }
   }
 }
@@ -273,7 +272,7 @@ StepStatus BitextCollator::step(Step& step) noexcept {
   formats::BatchPlan plan;
   if (!plan.read(record->bytes)) {
     damaged_.skip(step, "plan", record->tag[0],
-                  fmt::format("{} bytes are no batch plan", record->bytes.size()));
+                  fmt::format("{} bytes are not a batch plan", record->bytes.size()));
     publish_empty(step, slot.data(), {});
     return step.consume(*record);
   }
@@ -327,8 +326,8 @@ StageType bitext_collator_type() {
           {own.pad_to_fixed_length()   ? "pad_to_fixed_length"
            : own.pad_to_multiple() > 1 ? "pad_to_multiple"
                                        : "input",
-           fmt::format("the largest batch of {} sentences, {} source and {} target tokens, padding "
-                       "counted, takes {} bytes, and a slot has at most {}; lower max_tokens, "
+           fmt::format("the largest batch of {} sentences, {} source and {} target tokens, with "
+                       "padding, takes {} bytes, but a slot has at most {}; lower max_tokens, "
                        "batch_size, max_source_positions or max_target_positions of {}{}",
                        slot.capacity.rows, slot.capacity.source_tokens, slot.capacity.target_tokens,
                        slot.end, kSlotBytesMax, own.input(),

@@ -133,12 +133,11 @@ void BitextListing::list(const std::string& path, const std::string& field, Dire
   to.path = path;
   DIR* entries = ::opendir(path.c_str());
   if (entries == nullptr) {
-    std::string text = fmt::format(
-        "{}: cannot be looked into: {}; give the directories of the "
-        "shards that are there",
-        path, std::strerror(errno));
+    std::string text =
+        fmt::format("{}: cannot be opened: {}; give the existing directories of the shards", path,
+                    std::strerror(errno));
     if (path.find(':') != std::string::npos) {
-      text += ", each as an entry of its own instead of joined by colons";
+      text += ", each as a separate entry instead of joined by colons";
     }
     problems_.push_back({field, std::move(text)});
     return;
@@ -151,10 +150,9 @@ void BitextListing::list(const std::string& path, const std::string& field, Dire
     const dirent* const entry = ::readdir(entries);
     if (entry == nullptr) {
       if (errno == 0) break;
-      problems_.push_back(
-          {field, fmt::format("{}: its names cannot be read to the end: {}; see the "
-                              "kernel's log for the disk",
-                              path, std::strerror(errno))});
+      problems_.push_back({field, fmt::format("{}: its names cannot be read completely: {}; look "
+                                              "for disk errors in the kernel log",
+                                              path, std::strerror(errno))});
       break;
     }
     std::string_view name = entry->d_name;
@@ -293,19 +291,19 @@ std::string BitextListing::missing(const BitextPair& pair) const {
   return fmt::format(
       "direction {} has no token files: there is no {} with its .bin in {}; {}; {}", pair.key(),
       names_sought(pair), some_of(paths),
-      there.empty() ? "nothing is there of these subsets at all"
+      there.empty() ? "there are no files of these subsets at all"
                     : "of these subsets there are " + some_of(there),
       bitext_allows_missing(config_)
-          ? fmt::format("it is left out ({}); correct the pair, directory or subsets if it is "
-                        "not to be, and set allow_missing: false to have it refused",
+          ? fmt::format("it is left out ({}); correct the pair, directory or subsets if it should "
+                        "not be, and set allow_missing: false to make this an error",
                         config_.has_allow_missing() ? "allow_missing" : "compat: NLLB")
           : "correct the pair, directory or subsets, or set allow_missing to leave it out");
 }
 
 std::string BitextListing::missing(const BitextPair& pair, std::uint32_t shard) const {
   return fmt::format(
-      "direction {} has {} shards, and there is no {} with its .bin in {}, which is to have number "
-      "{}; give the directories that have all directions first",
+      "direction {} has {} shards, but there is no {} with its .bin in {}, which should have "
+      "number {}; put the directories that have all directions first",
       pair.key(), shards(pair), names_sought(pair), directory(pair, shard), shard + 1);
 }
 
@@ -353,9 +351,9 @@ std::vector<std::string> languages(const BitextSourceConfig& config,
   if (config.has_lang_dict()) {
     const Result<std::string> text = shm::read_regular_file(config.lang_dict());
     if (!text) {
-      problems.push_back({"lang_dict", fmt::format("{}; give a file with a language a line, or "
-                                                   "langs",
-                                                   text.error().message())});
+      problems.push_back(
+          {"lang_dict", fmt::format("{}; give a file with one language per line, or langs",
+                                    text.error().message())});
       return langs;
     }
     constexpr std::string_view kSpaces = " \t\v\f\r\n";
@@ -456,11 +454,11 @@ std::string difference(const Dictionary& one, const Dictionary& other) {
   const std::uint32_t both = std::min(one.size(), other.size());
   for (std::uint32_t id = 0; id < both; ++id) {
     if (one.symbol(id) != other.symbol(id)) {
-      return fmt::format("id {} is '{}' in the one and '{}' in the other", id, one.symbol(id),
+      return fmt::format("id {} is '{}' in the first and '{}' in the second", id, one.symbol(id),
                          other.symbol(id));
     }
   }
-  return fmt::format("the one has {} symbols and the other {}", one.size(), other.size());
+  return fmt::format("the first has {} symbols and the second {}", one.size(), other.size());
 }
 
 // The dictionary of all languages of one side; nullptr: there is none.
@@ -574,7 +572,7 @@ BitextVocabulary read_bitext_vocabulary(const BitextSourceConfig& config,
       const auto found = place.find(*lang);
       if (found == place.end()) {
         problems.push_back(
-            {pair.field, fmt::format("language {} of {} is none of the {} that have tokens; add "
+            {pair.field, fmt::format("language {} of {} is not among the {} that have tokens; add "
                                      "it to {}, where fairseq had it",
                                      *lang, pair.key(), langs.size(), remedy)});
         break;
@@ -587,10 +585,12 @@ BitextVocabulary read_bitext_vocabulary(const BitextSourceConfig& config,
       const std::string symbol = lang_token(config, lang, spec);
       const std::optional<std::uint32_t> id = dictionary.find(symbol);
       if (!id) {
-        problems.push_back({pair.field, fmt::format("{} is to begin with the token {}, which the "
-                                                    "dictionary does not have; add '{}' to "
-                                                    "langtoks_specs, where fairseq had it",
-                                                    pair.key(), symbol, spec)});
+        problems.push_back(
+            {pair.field,
+             fmt::format(
+                 "{} must begin with the token {}, which the dictionary does not have; add '{}' to "
+                 "langtoks_specs, where fairseq had it",
+                 pair.key(), symbol, spec)});
       }
       return id;
     };
@@ -645,15 +645,15 @@ class Checker {
 
   void settings() {
     if (config_.directory_size() == 0) {
-      problem("directory", "no directory is given; give those with the shards, in their order");
+      problem("directory", "no directory is given; give those with the shards, in order");
     }
     if (config_.overflow_behavior() != BLOCK) {
       problem("overflow_behavior",
-              "what it drops is not a sentence but a whole direction; only BLOCK is possible here");
+              "it would drop not a sentence but a whole direction; only BLOCK is possible here");
     }
     if (config_.combine() && config_.compat() != MAIN) {
       problem("combine",
-              "combine is of fairseq's main branch alone; set compat: MAIN, or name all "
+              "only fairseq's main branch has combine; set compat: MAIN, or name all "
               "subsets in subsets");
     }
     if (config_.compat() == MAIN && config_.subsets_size() > 1) {
@@ -671,13 +671,14 @@ class Checker {
       const std::string& subset = config_.subsets(i);
       const std::string field = fmt::format("subsets[{}]", i);
       if (subset.empty() || subset.find_first_of("./,") != std::string::npos) {
-        problem(field, fmt::format("'{}' is no name that files begin with; give one name an entry, "
-                                   "without dots, e.g. 'train'",
+        problem(field, fmt::format("'{}' cannot be the beginning of a file name; give one name per "
+                                   "entry, without dots, e.g. 'train'",
                                    subset));
       } else if (!subsets.insert(subset).second) {
-        problem(field, fmt::format("'{}' is there twice; keep one (upsample_primary repeats the "
-                                   "first subset)",
-                                   subset));
+        problem(field,
+                fmt::format(
+                    "'{}' is listed twice; keep one (upsample_primary repeats the first subset)",
+                    subset));
       }
     }
     if (config_.has_dictionary() &&
@@ -696,14 +697,16 @@ class Checker {
         const std::string path = fmt::format("{}[{}]", field, i);
         const auto both = split_pair(pairs[i]);
         if (!both) {
-          problem(path, fmt::format("'{}' is no direction; give one SRC-TGT an entry, e.g. "
-                                    "'eng_Latn-tur_Latn'",
-                                    pairs[i]));
+          problem(
+              path,
+              fmt::format(
+                  "'{}' is not a direction; give one SRC-TGT per entry, e.g. 'eng_Latn-tur_Latn'",
+                  pairs[i]));
         } else if (!keys.insert(fmt::format("{}:{}-{}", category, both->first, both->second))
                         .second) {
-          problem(path, fmt::format("'{}' is there twice; keep one, and weigh it with "
-                                    "sampling_weights",
-                                    pairs[i]));
+          problem(path,
+                  fmt::format("'{}' is listed twice; keep one, and weight it with sampling_weights",
+                              pairs[i]));
         }
       }
     };
@@ -713,25 +716,25 @@ class Checker {
     check_pairs(config_.lang_pairs(), "lang_pairs", std::string(kMain));
     if (config_.ignore_main_data() && config_.extra_data_size() == 0) {
       problem("ignore_main_data",
-              "there is no extra_data, so that nothing is left to read; give "
-              "some, or take this out");
+              "there is no extra_data, so nothing is left to read; give some, or remove this");
     }
     std::set<std::string> categories = {std::string(kMain)};
     for (int i = 0; i < config_.extra_data_size(); ++i) {
       const BitextSourceConfig::ExtraData& extra = config_.extra_data(i);
       const std::string field = fmt::format("extra_data[{}]", i);
       if (extra.category().empty() || extra.category().find(':') != std::string::npos) {
-        problem(field + ".category", fmt::format("'{}' is no category; give a name without a "
-                                                 "colon, e.g. 'mined'",
-                                                 extra.category()));
+        problem(field + ".category",
+                fmt::format("'{}' is not a category; give a name without a colon, e.g. 'mined'",
+                            extra.category()));
       } else if (extra.category().starts_with("mono_")) {
-        problem(field + ".category", fmt::format("monolingual data ('{}') are not read; take them "
-                                                 "out",
-                                                 extra.category()));
+        problem(field + ".category",
+                fmt::format("monolingual data ('{}') are not supported; remove them",
+                            extra.category()));
       } else if (!categories.insert(extra.category()).second) {
-        problem(field + ".category", fmt::format("'{}' is there twice, or is the name of the "
-                                                 "ordinary data; give another name",
-                                                 extra.category()));
+        problem(
+            field + ".category",
+            fmt::format("'{}' is listed twice, or is the name of the main data; give another name",
+                        extra.category()));
       }
       if (extra.directory_size() == 0) {
         problem(field + ".directory", "no directory is given; give those with its shards");
@@ -745,10 +748,10 @@ class Checker {
     for (int i = 0; i < config_.langs_size(); ++i) {
       if (config_.langs(i).empty() || config_.langs(i).find(',') != std::string::npos) {
         problem(fmt::format("langs[{}]", i),
-                fmt::format("'{}' is no language; give one an entry", config_.langs(i)));
+                fmt::format("'{}' is not a language; give one per entry", config_.langs(i)));
       } else if (!langs.insert(config_.langs(i)).second) {
         problem(fmt::format("langs[{}]", i),
-                fmt::format("'{}' is there twice; keep the first", config_.langs(i)));
+                fmt::format("'{}' is listed twice; keep the first", config_.langs(i)));
       }
     }
     std::set<std::string> with_tokens;
@@ -760,13 +763,13 @@ class Checker {
                                                  entry.category(), some_of(categories)));
       } else if (!with_tokens.insert(entry.category()).second) {
         problem(field + ".category",
-                fmt::format("'{}' is there twice; keep one", entry.category()));
+                fmt::format("'{}' is listed twice; keep one", entry.category()));
       }
       if (!entry.source_spec().empty() && !entry.source_spec().starts_with("src") &&
           !entry.source_spec().starts_with("tgt")) {
         problem(field + ".source_spec",
-                fmt::format("'{}' says of neither language; give 'src...' for the source's token, "
-                            "'tgt...' for the target's",
+                fmt::format("'{}' names neither language; give 'src...' for the token of the "
+                            "source, 'tgt...' for that of the target",
                             entry.source_spec()));
       }
     }
@@ -777,9 +780,9 @@ class Checker {
   [[nodiscard]] static std::string cut_off(const std::string& prefix, const TokenFile& file) {
     if (file.sentences() == 0 || file.sentence(file.sentences() - 1)) return {};
     return fmt::format(
-        "{0}.bin: offset {1}: it ends there, and sentence {2}, the last one of {0}.idx, does not "
-        "lie within: it has been cut off, is still being written, or belongs to another index; "
-        "copy both files again",
+        "{0}.bin: offset {1}: it ends there, and sentence {2}, the last one of {0}.idx, is beyond "
+        "it: it has been truncated, is still being written, or belongs to another index; copy both "
+        "files again",
         prefix, file.data_bytes(), file.sentences() - 1);
   }
 
@@ -817,8 +820,9 @@ class Checker {
       const std::size_t more = count - kFileProblems;
       problems_.push_back(
           {"",
-           warning ? fmt::format("so it is with {} more directions; the log names some", more)
-                   : fmt::format("so it is with {} more directions; put these right first", more),
+           warning
+               ? fmt::format("the same holds for {} more directions; the log names some", more)
+               : fmt::format("the same holds for {} more directions; correct these first", more),
            warning});
     }
     return count;
@@ -884,7 +888,7 @@ class Checker {
       problem("lang_pairs", tasks.empty()
                                 ? std::string("none of the directions has token files; correct "
                                               "directory, subsets or lang_pairs")
-                                : "all token files are empty; binarize the texts anew");
+                                : "all token files are empty; binarize the texts again");
     }
   }
 
@@ -897,8 +901,8 @@ class Checker {
 
 std::string bitext_unequal(const BitextFold& fold, std::uint64_t source, std::uint64_t target) {
   return fmt::format(
-      "{}.idx has {} sentences and {}.idx {}, and each is to be the translation of the other of "
-      "the same number; binarize both from the same pair of texts",
+      "{}.idx has {} sentences and {}.idx {}, but each must be the translation of the sentence "
+      "with the same number; binarize both from the same pair of texts",
       fold.source, source, fold.target, target);
 }
 

@@ -192,8 +192,7 @@ BitextSource::Made BitextSource::make(const Task& task, std::uint64_t bytes_max)
     made.skip = &unreadable_;
     made.place = folds.front().source;
     made.text = fmt::format(
-        "what is to be said of it takes {} bytes, a record {} at most; raise "
-        "queue_bytes to {}",
+        "its description takes {} bytes, but a record has at most {}; raise queue_bytes to {}",
         record.ByteSizeLong(), bytes_max, std::bit_ceil(2 * record.ByteSizeLong() + 256));
   }
   if (made.skip != nullptr) {

@@ -81,11 +81,11 @@ Result<Dictionary> Dictionary::read(const std::string& path) {
   if (::stat(path.c_str(), &info) == 0 &&
       (!S_ISREG(info.st_mode) || static_cast<std::uint64_t>(info.st_size) > kFileBytesMax)) {
     return Error(ErrorCode::kDamaged,
-                 fmt::format("{}: it is {} and no dictionary; name a file with a line 'SYMBOL "
-                             "COUNT' for each symbol",
+                 fmt::format("{}: it {}, so it is not a dictionary; name a file with a line "
+                             "'SYMBOL COUNT' for each symbol",
                              path,
-                             S_ISREG(info.st_mode) ? fmt::format("of {} bytes", info.st_size)
-                                                   : std::string("no regular file")));
+                             S_ISREG(info.st_mode) ? fmt::format("has {} bytes", info.st_size)
+                                                   : std::string("is not a regular file")));
   }
   const Result<std::string> text = shm::read_regular_file(path);
   if (!text) return text.error();
@@ -105,12 +105,12 @@ Result<Dictionary> Dictionary::parse(std::string_view text, const std::string& p
                    fmt::format("{}: line {} (offset {}): {}", path, line_number, begin, what));
     };
     if (const std::size_t good = utf8_end(line); good != line.size()) {
-      return refuse(fmt::format("byte {} of it, {:#04x}, is no UTF-8; convert the file to UTF-8",
+      return refuse(fmt::format("its byte {}, {:#04x}, is not UTF-8; convert the file to UTF-8",
                                 good, static_cast<unsigned char>(line[good])));
     }
     const std::size_t last = line.find_last_not_of(kSpaces);
     if (last == std::string_view::npos) {
-      return refuse("it is blank, and every line is 'SYMBOL COUNT'; remove it");
+      return refuse("it is blank, but every line must be 'SYMBOL COUNT'; remove it");
     }
     std::string_view symbol = line.substr(0, last + 1);
     const auto take_field = [&]() -> std::optional<std::string_view> {
@@ -129,11 +129,11 @@ Result<Dictionary> Dictionary::parse(std::string_view text, const std::string& p
           shown(line)));
     }
     if (const auto before = dictionary.find(symbol); before && !overwrite) {
-      return refuse(fmt::format(
-          "{} has id {} already{}; remove the line, or write '{}' behind its count to give it a "
-          "new id",
-          shown(symbol), *before, *before < 4 ? ", which it has without being in the file" : "",
-          kOverwrite));
+      return refuse(
+          fmt::format("{} already has id {}{}; remove the line, or write '{}' after its count to "
+                      "give it a new id",
+                      shown(symbol), *before,
+                      *before < 4 ? ", which it has without being in the file" : "", kOverwrite));
     }
     dictionary.append(symbol);
     begin = end + (text.substr(end, 2) == "\r\n" ? 2 : 1);

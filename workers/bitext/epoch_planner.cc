@@ -56,12 +56,12 @@ std::vector<std::pair<std::string, double>> configured_weights(const EpochPlanne
   const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
   if (!json.is_object()) {
     throw Error(ErrorCode::kConfiguration,
-                path + ": no JSON object; write {\"main:SRC-TGT\": weight, ...}");
+                path + ": not a JSON object; write {\"main:SRC-TGT\": weight, ...}");
   }
   for (const auto& [key, value] : json.items()) {
     if (!value.is_number() || !(value.get<double>() >= 0) || value.get<double>() > 1e12) {
       throw Error(ErrorCode::kConfiguration,
-                  fmt::format("{}: the weight of {} is no number from 0 to 1e12", path, key));
+                  fmt::format("{}: the weight of {} is not a number from 0 to 1e12", path, key));
     }
     weights.emplace_back(full(key), value.get<double>());
   }
@@ -81,7 +81,7 @@ std::string order_weights(const std::vector<std::pair<std::string, double>>& giv
     const auto found =
         std::ranges::find(given, direction.key, [](const auto& w) { return w.first; });
     if (found == given.end()) {
-      return fmt::format("{} has no weight; give every direction one, 0 to leave it out",
+      return fmt::format("{} has no weight; give every direction a weight, 0 to leave it out",
                          direction.key);
     }
     weights.push_back(found->second);
@@ -295,7 +295,7 @@ StepStatus EpochPlanner::gather(Step& step) noexcept {
   if (!record) {
     if (!step.ended(in_)) return StepStatus::kNoInput;
     if (catalogue_.complete()) return begin_run(step);
-    context_.note("no direction has come; the log of the stage before it says why");
+    context_.note("no direction has arrived; the log of the previous stage says why");
     return StepStatus::kEnd;
   }
   const std::uint64_t used = step.load(state_.catalogue_bytes);
@@ -304,8 +304,8 @@ StepStatus EpochPlanner::gather(Step& step) noexcept {
   if (!step.grow(needed, needed + kCatalogueGrowth)) return StepStatus::kNoRoom;
   // Private memory knows what has been committed, and what is about to be.
   if (!catalogue_.add(record->bytes)) {
-    context_.warn(fmt::format("stage={}: a record that tells of no direction; it is passed over",
-                              context_.stage));
+    context_.warn(
+        fmt::format("stage={}: a record that describes no direction is skipped", context_.stage));
     return step.consume(*record);
   }
   std::byte* at = step.bytes_to_write(state_.rest.offset + used, 8 + bytes);
@@ -895,18 +895,19 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
   std::vector<double> coming;
   std::string problem;
   if (to.epoch() < 1 || to.epoch() > kEpochMax) {
-    problem = fmt::format("epoch {} is none; they count from 1 to {}", to.epoch(), kEpochMax);
+    problem =
+        fmt::format("epoch {} does not exist; epochs count from 1 to {}", to.epoch(), kEpochMax);
   } else if (last_epoch_ != 0 && to.epoch() > last_epoch_) {
-    problem = fmt::format("epoch {} is behind the last one, {}", to.epoch(), last_epoch_);
+    problem = fmt::format("epoch {} is after the last one, {}", to.epoch(), last_epoch_);
   } else if (world < 1 || world > kWorldMax) {
     problem = fmt::format("world_size {} is not 1 to {}", world, kWorldMax);
   } else if (std::max({to.batch(), to.updates_from_batch(), to.coming_from_batch()}) > kBatchMax) {
     problem = fmt::format("no epoch has a batch beyond {}", kBatchMax);
   } else if (to.chain_epoch() > to.epoch()) {
-    problem = fmt::format("chain_epoch {} is behind epoch {}", to.chain_epoch(), to.epoch());
+    problem = fmt::format("chain_epoch {} is after epoch {}", to.chain_epoch(), to.epoch());
   } else if (to.weights_size() + to.coming_weights_size() > 0 &&
              settings_.sampling.rules != BitextRules::kOurs) {
-    problem = "weights can be given with compat NONE only";
+    problem = "weights can be given only with compat NONE";
   } else if (to.coming_weights_size() > 0 &&
              (coming_epoch < to.epoch() || coming_epoch > kEpochMax)) {
     problem = fmt::format("coming_epoch {} is before epoch {}, or beyond {}", coming_epoch,
@@ -917,7 +918,7 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
     problem = take_weights(to.coming_weights(), coming);
   }
   if (problem.empty() && !(weights.empty() && coming.empty()) && !step.grow(plans_offset())) {
-    problem = "no room for weights now; send it again";
+    problem = "no room for weights now; send the message again";
   }
   std::uint64_t chain_epoch = std::max<std::uint64_t>(1, to.chain_epoch());
   const bool forgetful = to.forgetful() && settings_.sampling.rules != BitextRules::kOurs;
@@ -930,8 +931,8 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
     const std::optional<std::uint64_t> batches = batches_of(step, task);
     if (batches && to.batch() > 0 && to.batch() >= rounded_up(*batches, world)) {
       problem = fmt::format(
-          "epoch {} has {} batches, and batch {} is beyond them: the state is of other data or of "
-          "other settings",
+          "epoch {} has {} batches, and batch {} is beyond them: the state belongs to other data "
+          "or other settings",
           to.epoch(), *batches, to.batch());
     }
   }
@@ -1014,7 +1015,7 @@ void EpochPlanner::change_weights(Step& step, const EpochPlannerControlRequest& 
   const bool has_plan = !seeks && planned(step);
   const std::uint64_t used = has_plan ? used_batches(step) : 0;
   if (settings_.sampling.rules != BitextRules::kOurs || settings_.validation) {
-    problem = "weights can be changed with compat NONE only, and not in validation";
+    problem = "weights can be changed only with compat NONE, and not in validation";
   } else if (has_plan && request.has_from_batch() && request.from_batch() > used) {
     problem = fmt::format("epoch {} has {} batches, not {}", step.load(state_.epoch), used,
                           request.from_batch());
@@ -1024,7 +1025,7 @@ void EpochPlanner::change_weights(Step& step, const EpochPlannerControlRequest& 
     problem = take_weights(request.weights(), weights);
   }
   const std::uint64_t version = problem.empty() ? keep_weights(step, weights) : 0;
-  if (problem.empty() && version == 0) problem = "no room for weights now; send it again";
+  if (problem.empty() && version == 0) problem = "no room for weights now; send the message again";
   if (!problem.empty()) {
     answer.set_error(problem);
     return;
@@ -1055,7 +1056,7 @@ std::string EpochPlanner::take_weights(
   *as_configured.mutable_sampling_weights() = given;
   for (const SamplingWeight& weight : given) {
     if (!(weight.weight() >= 0 && weight.weight() <= kWeightMax)) {
-      return fmt::format("the weight of {:.100} is not 0 to {}", weight.key(), kWeightMax);
+      return fmt::format("the weight of {:.100} is not in 0 to {}", weight.key(), kWeightMax);
     }
   }
   return order_weights(configured_weights(as_configured), catalogue_, weights);
@@ -1070,7 +1071,7 @@ void EpochPlanner::control(Step& step, const StageControlRequest& request,
   if (step.load(state_.complete) == 0 &&
       (asked.weights_size() > 0 || asked.seek().weights_size() > 0 ||
        asked.seek().coming_weights_size() > 0)) {
-    answer.set_error("the directions are not known yet; send it again in a moment");
+    answer.set_error("the directions are not known yet; send the message again in a moment");
     return;
   }
   if (asked.has_seek()) {
@@ -1147,13 +1148,13 @@ StageType epoch_planner_type() {
     };
     const bool ours = own.compat() == NONE;
     if (!own.has_max_tokens() && !own.has_batch_size()) {
-      add("max_tokens", "nothing says how large a batch is; give max_tokens, batch_size, or both");
+      add("max_tokens", "the size of a batch is not set; give max_tokens, batch_size, or both");
     }
     if (own.overflow_behavior() != BLOCK) {
-      add("overflow_behavior", "no batch may be dropped; leave it at BLOCK");
+      add("overflow_behavior", "batches must not be dropped; leave it at BLOCK");
     }
     if (own.world_size() > kWorldMax) {
-      add("world_size", fmt::format("world_size is {}, and a consumer group has {} ranks at most; "
+      add("world_size", fmt::format("world_size is {}, but a consumer group has at most {} ranks; "
                                     "give a number from 1 to {}",
                                     own.world_size(), kWorldMax, kWorldMax));
     }
@@ -1161,20 +1162,20 @@ StageType epoch_planner_type() {
       add("use_local_shard_size", "use_local_shard_size belongs to compat NLLB; remove it");
     }
     if (own.one_dataset_per_batch() && own.compat() == MAIN) {
-      add("one_dataset_per_batch", "fairseq's branch main has no such thing; remove it");
+      add("one_dataset_per_batch", "fairseq's branch main does not have this; remove it");
     }
     if (own.epoch_remainder_batch() && own.compat() != NLLB) {
       add("epoch_remainder_batch", "only compat NLLB drops batches at the end; remove it");
     }
     if (own.update_ordered_indices_seed() && ours) {
       add("update_ordered_indices_seed",
-          "with compat NONE every epoch has an order of its own; remove it");
+          "with compat NONE every epoch has its own order; remove it");
     }
     const bool round_robin = own.sampling_method() == EpochPlannerConfig::ROUND_ROBIN;
     if (round_robin && own.compat() == MAIN && own.has_virtual_epoch_size()) {
       add("virtual_epoch_size",
-          "fairseq's branch main cuts batches by RoundRobin for the first virtual epoch and keeps "
-          "them for all, the last and shorter one included; remove it, or give sampling_method "
+          "with RoundRobin fairseq's branch main cuts batches for the first virtual epoch and "
+          "keeps them for all, including the last, shorter one; remove it, or give sampling_method "
           "CONCAT");
     }
     if (own.single_direction() && !(own.validation() && own.compat() == NLLB)) {
@@ -1188,8 +1189,8 @@ StageType epoch_planner_type() {
     if (own.has_queue_bytes() && own.queue_bytes() < queue_bytes_for(plan)) {
       problems.push_back(
           {.field = "queue_bytes",
-           .text = fmt::format("a batch plan may take {} bytes, and one that does not fit half of "
-                               "the queue stops the feed; give at least {}, or remove it",
+           .text = fmt::format("a batch plan may take {} bytes, and a plan that does not fit half "
+                               "of the queue stops the feed; give at least {}, or remove it",
                                plan, queue_bytes_for(plan)),
            .warning = true});
     }
@@ -1200,13 +1201,13 @@ StageType epoch_planner_type() {
       for (const auto& extra : corpus.extra_data()) directions += extra.lang_pairs_size();
       if (directions > 1) {
         add("single_direction",
-            fmt::format("stage {} has {} directions; give each a source of its own, or remove it",
+            fmt::format("stage {} has {} directions; give each its own source, or remove it",
                         source->name(), directions));
       }
     }
     if (source != nullptr && source->has_bitext_source() &&
         source->bitext_source().compat() != own.compat()) {
-      add("compat", fmt::format("compat is {}, and that of stage {} {}; give both the same",
+      add("compat", fmt::format("compat is {}, but that of stage {} is {}; give both the same",
                                 BitextCompat_Name(own.compat()), source->name(),
                                 BitextCompat_Name(source->bitext_source().compat())));
     }

@@ -46,8 +46,8 @@ TokenFile open_as_found(const std::string& prefix, std::uint64_t sentences) {
   if (!opened) throw opened.error();
   if (opened->sentences() != sentences) {
     throw Error(ErrorCode::kDamaged,
-                fmt::format("{}.idx: {} sentences, {} when the feed was started; put the former "
-                            "file back, or start the feed anew",
+                fmt::format("{}.idx: {} sentences now, {} when the feed was started; put the "
+                            "previous file back, or start the feed anew",
                             prefix, opened->sentences(), sentences));
   }
   return std::move(*opened);

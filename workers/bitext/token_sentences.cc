@@ -97,10 +97,10 @@ std::optional<std::string> token_prefix(const std::string& path, std::string_vie
   if (given.extension() == ".bin" && fs::exists(stem() + ".idx", failed)) return stem();
   for (const std::string_view magic : {"MMIDIDX", "TNTIDX", "HUFFIDX"}) {
     if (head.starts_with(magic)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: it is the index of a token file, whose name is to end in .idx; "
-                              "rename it",
-                              path));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: it is the index of a token file, whose name must end in .idx; rename it",
+                      path));
     }
   }
   if (!fs::exists(path, failed) && fs::exists(path + ".idx", failed)) return path;
@@ -145,10 +145,11 @@ ordered_json describe_tokens(const std::string& prefix, const TokenWish& wish,
   out["bytes"] = file.data_bytes();
   out["out_of_bounds"] = outside;
   if (outside != 0) {
-    problems.push_back(fmt::format(
-        "{0}.idx: {1} of {2} sentences are not within the {3} bytes of {0}.bin, the first is "
-        "sentence {4}: the files are of different runs, or one has been cut off; copy both again",
-        prefix, outside, sentences, file.data_bytes(), first_outside));
+    problems.push_back(
+        fmt::format("{0}.idx: {1} of {2} sentences are not within the {3} bytes of {0}.bin, the "
+                    "first is sentence {4}: the files come from different runs, or one has been "
+                    "truncated; copy both again",
+                    prefix, outside, sentences, file.data_bytes(), first_outside));
   }
   if (sentences != 0) {
     out["length_min"] = lengths.least;
@@ -183,8 +184,8 @@ ordered_json describe_tokens(const std::string& prefix, const TokenWish& wish,
   }
   if (beyond != 0) {
     problems.push_back(fmt::format(
-        "{}: {} ids of the sentences that are shown are beyond the {} symbols of {}: "
-        "it is another dictionary than the one that the text was binarized with",
+        "{}: {} ids of the sentences shown are beyond the {} symbols of {}: it is not the "
+        "dictionary that the text was binarized with",
         prefix, beyond, dictionary->size(), out["dictionary"]["path"].get<std::string>()));
   }
   return out;

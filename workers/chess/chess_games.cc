@@ -114,7 +114,7 @@ StepStatus ChessGames::step(Step& step) noexcept {
   looked_ = false;
   RowBatch batch;
   if (!batch.read(record->bytes)) {
-    damaged_.skip(step, "rows", record->tag[0], "these are no rows");
+    damaged_.skip(step, "rows", record->tag[0], "these are not rows");
     return step.consume(*record);
   }
   if (!rows_.keep(step, state_.places, record->bytes)) return StepStatus::kNoRoom;
@@ -293,11 +293,11 @@ StepStatus GameSequences::step(Step& step) noexcept {
         break;
       case formats::GameFault::kPlayedMove:
         played_move_.skip(step, batch.path(), place,
-                          fmt::format("played_move '{}' is no token", row.played_move));
+                          fmt::format("played_move '{}' is not a token", row.played_move));
         break;
       default:
         best_move_.skip(step, batch.path(), place,
-                        row.best_move ? fmt::format("best_move '{}' is no move", *row.best_move)
+                        row.best_move ? fmt::format("best_move '{}' is not a move", *row.best_move)
                                       : "best_move is missing");
     }
     return step.consume(*record);

@@ -83,7 +83,7 @@ VariationRows::Fate VariationRows::convert(Step& step, const RowBatch& batch, st
   const formats::VariationsJson came = formats::read_variations(*json, variations_);
   if (came != formats::VariationsJson::kOk) {
     const bool malformed = came == formats::VariationsJson::kMalformed;
-    why_ = malformed ? "variations: no valid JSON" : "variations: no list of objects";
+    why_ = malformed ? "variations: not valid JSON" : "variations: not a list of objects";
     if (exact_ && malformed) return Fate::kFault;
     json_.skip(step, batch.path(), number, why_);
     return Fate::kSkipped;
@@ -123,7 +123,8 @@ VariationRows::Fate VariationRows::convert(Step& step, const RowBatch& batch, st
     case VariationFate::kSample:
       return Fate::kSample;
     case VariationFate::kNoFinal:
-      no_final_move_.skip(step, batch.path(), number, "neither searched nor other move is a token");
+      no_final_move_.skip(step, batch.path(), number,
+                          "neither the searched nor the other move is a token");
       return Fate::kSkipped;
     case VariationFate::kTooLong:
       too_long_.skip(step, batch.path(), number,
@@ -153,11 +154,11 @@ VariationRows::Fate VariationRows::convert(Step& step, const RowBatch& batch, st
       skip(wdl_, "wdl is not three numbers");
       break;
     case VariationFault::kNodes:
-      skip(nodes_, "nodes is no list");
+      skip(nodes_, "nodes is not a list");
       break;
     case VariationFault::kNone:
     case VariationFault::kNoMove:
-      skip(no_move_, "a token that is no move stands where a move is asked for");
+      skip(no_move_, "a token that is not a move stands where a move is required");
       break;
   }
   return Fate::kSkipped;
@@ -191,7 +192,7 @@ StepStatus ChessVariations::step(Step& step) noexcept {
   if (record->user != kRowsRecord) return step.consume(*record);
   RowBatch batch;
   if (!batch.read(record->bytes)) {
-    damaged_.skip(step, "rows", record->tag[0], "these are no rows");
+    damaged_.skip(step, "rows", record->tag[0], "these are not rows");
     step.store(state_.row, 0);
     return step.consume(*record);
   }

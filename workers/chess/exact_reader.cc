@@ -65,9 +65,10 @@ std::vector<Problem> exact_problems(const StageConfig& config, const DataLoaderC
   const Reader mixer = exact_mixer(config, feed);
   if (mixer.stage != nullptr && is_exact(mixer.stage) != is_exact(&config)) {
     problems.push_back(
-        {"order", fmt::format("order is not that of stage '{}'; say the same in all chess "
-                              "stages of a feed",
-                              mixer.stage->name())});
+        {"order",
+         fmt::format(
+             "order differs from that of stage '{}'; use the same in all chess stages of a feed",
+             mixer.stage->name())});
   }
   if (!is_exact(&config)) return problems;
   const std::string& input =
@@ -75,20 +76,20 @@ std::vector<Problem> exact_problems(const StageConfig& config, const DataLoaderC
   const StageConfig* source = stage_named(feed, input);
   if (source != nullptr && !source->has_parquet_source()) {
     problems.push_back(
-        {"input", fmt::format("with order EXACT rows come from a parquet_source, which "
-                              "'{}' is not",
-                              source->name())});
+        {"input",
+         fmt::format("with order EXACT rows must come from a parquet_source, which '{}' is not",
+                     source->name())});
   }
   if (config.has_chess_variations() && mixer.stage == nullptr) {
     problems.push_back({"order",
-                        "order EXACT takes a sample_mixer behind it; use order: BETTER for a feed "
+                        "order EXACT needs a sample_mixer after it; use order: BETTER for a feed "
                         "of variations alone"});
   }
   if (config.has_chess_games() && mixer.stage != nullptr && config.chess_games().workers() != 0) {
     problems.push_back(
-        {"workers", fmt::format("workers is for a sequence_batcher behind it; give it to stage "
-                                "'{}'",
-                                mixer.stage->name())});
+        {"workers",
+         fmt::format("workers has an effect only before a sequence_batcher; set it in stage '{}'",
+                     mixer.stage->name())});
   }
   return problems;
 }
@@ -258,7 +259,7 @@ StepStatus ExactReader::take_rows(Step& step, const Record& record) {
   if (record.user == kFileFailedRecord) return close_file(step, record, false);
   formats::RowBatch batch;
   if (!batch.read(record.bytes)) {
-    damaged_.skip(step, "rows", record.tag[0], "these are no rows");
+    damaged_.skip(step, "rows", record.tag[0], "these are not rows");
     if (!keep_gap(step, static_cast<std::uint32_t>(loading - 1))) return StepStatus::kNoRoom;
     return step.consume(record);
   }
@@ -282,7 +283,7 @@ StepStatus ExactReader::close_file(Step& step, const Record& record, bool is_who
   if (!is_whole) {
     formats::RowBatch head;
     given_up_.skip(step, head.read(record.bytes) ? head.path() : "", 0,
-                   "it cannot be read to its end; nothing of it is used");
+                   "it cannot be read completely; nothing of it is used");
     leave_file(step, number);
     return step.consume(record);
   }
@@ -525,7 +526,7 @@ class ExactGames final : public ExactReader {
     }
     for (std::size_t i = 0; i < game_.size(); ++i) {
       if (moved_[i] != 0 && !formats::find_token(game_[i].played_move)) {
-        return failed(i, fmt::format("played_move '{}' is no token", game_[i].played_move));
+        return failed(i, fmt::format("played_move '{}' is not a token", game_[i].played_move));
       }
     }
     tokens_.lay_out(moved_, included_);
@@ -536,7 +537,7 @@ class ExactGames final : public ExactReader {
             : random.python.below(static_cast<std::uint32_t>(tokens_.start_count()));
     const formats::GameProblem problem = tokens_.build(game_, drawn, options_, out);
     if (problem.fault != formats::GameFault::kNone) {
-      return failed(problem.row, fmt::format("best_move '{}' is no move",
+      return failed(problem.row, fmt::format("best_move '{}' is not a move",
                                              game_[problem.row].best_move.value_or("")));
     }
     out.lineage = {file.batches.front().head().file, game, tokens_.start(drawn), 0};

@@ -187,17 +187,16 @@ template <typename Config>
   const Reader reader = reader_of(feed, config.name());
   if (reader.stage != nullptr && reader.stage->has_sample_mixer() && !ordered_dispatch(feed) &&
       std::max(own.threads(), own.max_threads()) > 1) {
-    problems.push_back({"threads",
-                        "before a sample_mixer epochs have to end in order; with dispatch RELAXED "
-                        "set threads: 1"});
+    problems.push_back(
+        {"threads",
+         "before a sample_mixer epochs must end in order; with dispatch RELAXED set threads: 1"});
   }
   const StageConfig* source = stage_named(feed, own.input());
   if (source != nullptr && source->has_parquet_source() &&
       source->parquet_source().overflow_behavior() != BLOCK) {
-    problems.push_back(
-        {"input", fmt::format("rows that stage '{}' drops would leave games with holes; "
-                              "leave its overflow_behavior at BLOCK",
-                              source->name())});
+    problems.push_back({"input", fmt::format("dropped rows of stage '{}' would leave gaps in "
+                                             "games; leave its overflow_behavior at BLOCK",
+                                             source->name())});
   }
   return problems;
 }

@@ -191,7 +191,7 @@ ordered_json describe_variations(RowFile& file, const std::string& path, ordered
       const auto came =
           json ? formats::read_variations(*json, variations) : formats::VariationsJson::kOk;
       if (came != formats::VariationsJson::kOk) {
-        skipped.add("json", number, "variations is no list of objects");
+        skipped.add("json", number, "variations is not a list of objects");
         continue;
       }
       if (!json || variations.empty()) {
@@ -211,7 +211,7 @@ ordered_json describe_variations(RowFile& file, const std::string& path, ordered
         skipped.add(formats::variation_fault_name(result.fault), number,
                     "of the row or of its lines");
       } else if (!result.has_final) {
-        skipped.add("no_final_move", number, "neither searched nor other move is a token");
+        skipped.add("no_final_move", number, "neither the searched nor the other move is a token");
       } else {
         ++samples;
         lines += variations.size();
@@ -300,7 +300,7 @@ std::string rows_text(const ordered_json& rows) {
         "for chess_games: {} games of {} to {} plies", games["games"].get<std::uint64_t>(),
         games["plies_min"].get<std::uint64_t>(), games["plies_max"].get<std::uint64_t>());
     const auto without = games["rows_without_game"].get<std::uint64_t>();
-    text += without == 0 ? "\n" : fmt::format("; {} rows of no game\n", without);
+    text += without == 0 ? "\n" : fmt::format("; {} rows without a game\n", without);
     text += skipped_text(games["skipped"]);
     if (games.contains("first")) {
       const ordered_json& first = games["first"];

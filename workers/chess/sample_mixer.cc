@@ -71,7 +71,7 @@ std::string SampleMixer::ratios(const Step& step) const {
 }
 
 void SampleMixer::give_up_variations(Step& step, std::string_view why) noexcept {
-  warn_(fmt::format("no_variations stage={}: {}; {}; games alone from here on", stage_, why,
+  warn_(fmt::format("no_variations stage={}: {}; {}; only games from here on", stage_, why,
                     ratios(step)));
   step.store(state_.no_variations, 1);
 }
@@ -108,7 +108,7 @@ StepStatus SampleMixer::step(Step& step) noexcept {
   if (wants_variation) {
     step.count(games_instead_);
     if (step.load(state_.no_variations) == 0) {
-      give_up_variations(step, "they are at their end (their parquet_source has no repeat: true)");
+      give_up_variations(step, "they have ended (their parquet_source does not have repeat: true)");
     }
   }
   return pass_on(step, *game, false);
@@ -269,8 +269,8 @@ StageType sample_mixer_type() {
                            const char* kind) {
       const StageConfig* before = stage_named(feed, input);
       if (own.order() != EXACT || before == nullptr || fits) return;
-      problems.push_back({field, fmt::format("with order EXACT it is a {}, which '{}' is not", kind,
-                                             before->name())});
+      problems.push_back({field, fmt::format("with order EXACT it must be a {}, which '{}' is not",
+                                             kind, before->name())});
     };
     const StageConfig* games = stage_named(feed, own.input());
     const StageConfig* variations = stage_named(feed, own.variations());
@@ -282,9 +282,9 @@ StageType sample_mixer_type() {
         lines != nullptr && lines->has_parquet_source() && !lines->parquet_source().repeat()) {
       problems.push_back(
           {.field = "variation_ratio",
-           .text = fmt::format("variation_ratio {} holds as long as there are variations: stage "
-                               "'{}' ends with epoch {}, and if it does so before the games, games "
-                               "alone follow; give it repeat: true",
+           .text = fmt::format("variation_ratio {} holds only as long as there are variations: "
+                               "stage '{}' ends with epoch {}; if that is before the end of the "
+                               "games, only games follow; give it repeat: true",
                                own.variation_ratio(), lines->name(), feed.epochs()),
            .warning = true});
     }

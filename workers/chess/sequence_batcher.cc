@@ -146,8 +146,8 @@ StepStatus SequenceBatcher::step(Step& step) noexcept {
     }
     if (!formats::unpack(record->bytes, sequence_) || sequence_.tokens.size() > arrays_.length) {
       skipped_.skip(step, "sequence", record->tag[0],
-                    fmt::format("{} tokens are no sequence for rows of {}", sequence_.tokens.size(),
-                                arrays_.length));
+                    fmt::format("{} tokens are not a sequence for rows of {}",
+                                sequence_.tokens.size(), arrays_.length));
       status = step.consume(*record);
       continue;
     }
@@ -213,30 +213,30 @@ StageType sequence_batcher_type() {
     const SequenceBatcher::Arrays arrays(config, feed);
     std::vector<Problem> problems;
     if (arrays.length == 0) {
-      problems.push_back({"length", "no stage before it says how long sequences are; say it here"});
+      problems.push_back({"length", "no earlier stage sets the length of sequences; set it here"});
     } else if (const std::uint32_t longest = sequence_length(config, feed);
                longest > arrays.length) {
-      problems.push_back(
-          {"length", fmt::format("sequences before it have up to {} tokens, rows only "
-                                 "{}; raise it, or lower length_max there",
-                                 longest, arrays.length)});
+      problems.push_back({"length", fmt::format("incoming sequences have up to {} tokens, but rows "
+                                                "only {}; raise it, or lower length_max there",
+                                                longest, arrays.length)});
     }
     if (own.compact() && arrays.length > kCompactLengthMax) {
-      problems.push_back({"compact", fmt::format("16 bits hold the block ids of at most {} tokens",
-                                                 kCompactLengthMax)});
+      problems.push_back(
+          {"compact",
+           fmt::format("16 bits can hold the block ids of at most {} tokens", kCompactLengthMax)});
     }
     if (own.limit_masks() && !arrays.variations) {
-      problems.push_back({"limit_masks", "no variations come here; remove it"});
+      problems.push_back({"limit_masks", "no variations arrive here; remove it"});
     }
     if (own.rank() >= own.world_size()) {
       problems.push_back(
-          {"rank", fmt::format("{} is none of {} machines, which are numbered from 0", own.rank(),
-                               own.world_size())});
+          {"rank", fmt::format("{} is not one of {} machines, which are numbered from 0",
+                               own.rank(), own.world_size())});
     }
     if (own.threads() > 1 && (own.world_size() > 1 || is_exact(stage_named(feed, own.input())))) {
       problems.push_back({"threads",
-                          "several lanes would not see which samples are theirs; with "
-                          "world_size or order EXACT set threads: 1"});
+                          "several lanes could not tell which samples are theirs; with world_size "
+                          "or order EXACT set threads: 1"});
     }
     return problems;
   };

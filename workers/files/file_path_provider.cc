@@ -112,7 +112,7 @@ void FilePathProvider::scan() {
   if (error != 0 || !S_ISDIR(info.st_mode)) {
     const char* const what = error == ENOENT ? "no such directory"
                              : error != 0    ? std::strerror(error)
-                                             : "it is no directory";
+                                             : "it is not a directory";
     if (!said_missing_) {
       context_.warn(fmt::format("directory_missing stage={} path={}: {}; {}", context_.stage,
                                 directory_, what,
@@ -139,7 +139,7 @@ void FilePathProvider::report_directory(const std::string& path, int error) {
     // The scan is not complete before there is a descriptor for it.
     if (starved_occasions_.speak()) {
       context_.warn(fmt::format(
-          "no_descriptor stage={} count={} path={}: {}; scanned again until there is one",
+          "no_descriptor stage={} count={} path={}: {}; scanning again until there is one",
           context_.stage, starved_occasions_.count(), path, std::strerror(error)));
     }
     rescan_ = true;
@@ -429,7 +429,8 @@ StageType file_path_provider_type() {
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     std::vector<Problem> problems;
     if (config.file_path_provider().directory().empty()) {
-      problems.push_back({"directory", "no directory is given; say where the training files are"});
+      problems.push_back(
+          {"directory", "no directory is given; set it to the place of the training files"});
     }
     return problems;
   };

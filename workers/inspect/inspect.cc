@@ -170,7 +170,8 @@ class Inspector {
     }
     if (fs::exists(path + ".bin", failed)) {
       return fmt::format(
-          "{0}: there is {0}.bin, but not its index {0}.idx; copy that too, or name another file",
+          "{0}: there is {0}.bin, but not its index {0}.idx; copy the index too, or name another "
+          "file",
           path);
     }
     return fmt::format(
@@ -194,7 +195,8 @@ class Inspector {
     const auto prefix = token_prefix(options_.path, text_of(head));
     if (prefix) return tokens(*prefix);
     if (!options_.dictionary.empty()) {
-      refuse(fmt::format("{}: --dictionary is for token files, and this is none", options_.path));
+      refuse(
+          fmt::format("{}: --dictionary is for token files, and this is not one", options_.path));
     }
     if (path.extension() == ".record" || is_letter(file, path)) return dead_letter(path);
     if (text_of(head).starts_with(kParquetMagic) || path.extension() == ".parquet") {
@@ -202,13 +204,13 @@ class Inspector {
     }
     const bool tar = is_tar(head) || path.extension() == ".tar";
     if (!tar && !options_.chunk.empty()) {
-      refuse(fmt::format("{}: --chunk is for tars, and this is none", options_.path));
+      refuse(fmt::format("{}: --chunk is for tars, and this is not one", options_.path));
     }
     if (formats::is_gzip(head)) return gzip(file);
     if (tar) return this->tar(file);
     if (formats::frame_bytes_of_version(first_number(head)) != 0) return raw(file);
     if (configuration(file, head, path)) return;
-    is("unknown", "none of the files that ringfeed reads or writes");
+    is("unknown", "not a file that ringfeed reads or writes");
     const std::string begin = [&] {
       std::string text;
       for (std::size_t i = 0; i < std::min<std::size_t>(head.size(), 8); ++i) {
@@ -217,9 +219,9 @@ class Inspector {
       return text.empty() ? std::string("it is empty") : "it begins with " + text;
     }();
     problem(fmt::format(
-        "{}: {} bytes, {}: no gzip (1f 8b), no tar (ustar at byte 257), no record of version 3 to "
-        "7 (as a number in the first four bytes), no index of a tar (rfchunks), no token "
-        "file (PREFIX.idx and PREFIX.bin), and no configuration",
+        "{}: {} bytes, {}: not gzip (1f 8b), not a tar (ustar at byte 257), not a record of "
+        "version 3 to 7 (as a number in the first four bytes), not the index of a tar (rfchunks), "
+        "not a token file (PREFIX.idx and PREFIX.bin), and not a configuration",
         options_.path, file.bytes(), begin));
   }
 
@@ -239,8 +241,8 @@ class Inspector {
     if (is_tar(bytes)) {
       is("unknown", "a tar inside a gzip file");
       problem(
-          fmt::format("{}: a packed tar is not read as one: unpack it (gunzip), its games are "
-                      "packed already",
+          fmt::format("{}: a compressed tar is not read: decompress it (gunzip), its games are "
+                      "already compressed",
                       options_.path));
       return;
     }
@@ -253,7 +255,7 @@ class Inspector {
 
   void raw(const File& file) {
     const Bytes bytes = file.read_whole(kWholeFileMax);
-    is("raw_chunk", "a game, records as they are");
+    is("raw_chunk", "a game, raw records");
     game(bytes, file.bytes());
   }
 
@@ -396,7 +398,7 @@ class Inspector {
   }
 
   void chunk_index(const File&) {
-    is("chunk_index", "an index of a tar, as chunk_source_loader keeps it");
+    is("chunk_index", "the index of a tar, as saved by chunk_source_loader");
     const Result<formats::KeptChunkIndex> kept = formats::read_chunk_index(options_.path);
     if (!kept) return problem(kept.error().message());
     const formats::TarIdentity& tar = kept->identity;
@@ -439,9 +441,9 @@ class Inspector {
       ++count;
       ++endings[fs::path(name).extension().string()];
     }
-    is("unknown", fmt::format("a directory that is no snapshot (files and folders: {}, .tar: {}, "
-                              ".gz: {})",
-                              count, endings[".tar"], endings[".gz"]));
+    is("unknown",
+       fmt::format("a directory that is not a snapshot (files and folders: {}, .tar: {}, .gz: {})",
+                   count, endings[".tar"], endings[".gz"]));
     problem(fmt::format("{}: looked for {}; give a file in it", options_.path, kManifest));
   }
 
@@ -483,7 +485,7 @@ class Inspector {
       if (failed) {
         problem(fmt::format("{}: cannot be read: {}", part.string(), failed.message()));
       } else if (size > segment.bytes()) {
-        problem(fmt::format("{}: {} bytes, and should have {} at most: damaged", part.string(),
+        problem(fmt::format("{}: has {} bytes but should have at most {}: damaged", part.string(),
                             size, segment.bytes()));
       }
       about["segments"].push_back(
@@ -521,8 +523,8 @@ class Inspector {
     ordered_json about;
     if (fs::is_regular_file(facts, failed)) about = read_letter(File(facts.string()));
     if (about.is_null()) {
-      return problem(
-          fmt::format("{}: what is known of the record is not there, or damaged", facts.string()));
+      return problem(fmt::format("{}: the information about the record is missing or damaged",
+                                 facts.string()));
     }
     const std::string stage = string_of(about, "stage");
     const std::string cause = string_of(about, "cause");
@@ -532,24 +534,24 @@ class Inspector {
     std::string kind;
     if (!config.empty() && parse_text(config, message).empty()) kind = kind_of(message, stage);
     about["stage_kind"] = kind;
-    is("dead_letter", fmt::format("a record that stage {} was killed by: {}", stage,
-                                  cause.substr(0, cause.find('\n'))));
+    is("dead_letter",
+       fmt::format("a record that killed stage {}: {}", stage, cause.substr(0, cause.find('\n'))));
     out_["letter"] = about;
     if (!fs::is_regular_file(record, failed)) {
-      return problem(fmt::format("{}: the record is not there", record.string()));
+      return problem(fmt::format("{}: the record is missing", record.string()));
     }
     const Bytes bytes = File(record.string()).read_whole(kWholeFileMax);
     const auto size = about.find("bytes");
     if (size != about.end() && size->is_number_unsigned() &&
         size->get<std::uint64_t>() != bytes.size()) {
-      problem(fmt::format("{}: {} bytes, and {} were set aside: damaged", record.string(),
+      problem(fmt::format("{}: has {} bytes, but {} were set aside: damaged", record.string(),
                           bytes.size(), size->get<std::uint64_t>()));
     }
     const std::string sum = fmt::format("{:016x}", ::XXH3_64bits(bytes.data(), bytes.size()));
     const std::string kept = string_of(about, "xxh3");
     if (!kept.empty() && kept != sum) {
-      problem(fmt::format("{}: fails its checksum ({}, it was {}): damaged", record.string(), sum,
-                          kept));
+      problem(fmt::format("{}: fails its checksum ({}, but it was {}): damaged", record.string(),
+                          sum, kept));
     }
     letter_content(bytes, kind, string_of(about, "node"));
   }
@@ -579,7 +581,7 @@ class Inspector {
       const std::span<const std::byte> path = bytes.subspan(sizeof task);
       if (task.path_bytes <= path.size()) {
         out_["letter"]["holds"] =
-            fmt::format("a game to be read: {} bytes at byte {} of {}", task.bytes, task.offset,
+            fmt::format("a game to read: {} bytes at byte {} of {}", task.bytes, task.offset,
                         text_of(path.first(task.path_bytes)));
         return;
       }
@@ -602,7 +604,7 @@ class Inspector {
     std::size_t at = 0;
     if (chunk) {
       ChunkRecord head;
-      if (bytes.size() < sizeof head) return problem("the chunk is too short for its head");
+      if (bytes.size() < sizeof head) return problem("the chunk is too short for its header");
       std::memcpy(&head, bytes.data(), sizeof head);
       at = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_head_bytes(head), bytes.size()));
       out_["letter"]["holds"] =
@@ -615,7 +617,7 @@ class Inspector {
       const std::span<const std::byte> rest = bytes.subspan(at);
       const std::optional<formats::PackedFrameView> frame = formats::view_packed(rest);
       if (!frame || frame->frame_bytes == 0) {
-        problem(fmt::format("the frame at byte {} of the record is none: damaged", at));
+        problem(fmt::format("there is no valid frame at byte {} of the record: damaged", at));
         break;
       }
       Bytes record(formats::kV7RecordBytes);
@@ -633,11 +635,10 @@ class Inspector {
 
   void parquet() {
     if (!options_.open_rows) {
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("{}: ringfeed-worker-parquet reads Parquet files, which is not installed "
-                      "beside ringfeed",
-                      options_.path));
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{}: a Parquet file; ringfeed-worker-parquet, which reads these, is "
+                              "not installed beside ringfeed",
+                              options_.path));
     }
     is("parquet", "a Parquet file");
     out_["rows"] = describe_rows(options_.path, options_.open_rows, out_["problems"]);
@@ -648,7 +649,7 @@ class Inspector {
 
   void tokens(const std::string& prefix) {
     if (!options_.chunk.empty()) {
-      refuse(fmt::format("{}: --chunk is for tars, and this is none", options_.path));
+      refuse(fmt::format("{}: --chunk is for tars, and this is not one", options_.path));
     }
     is("token_file", "a token file that cannot be read");
     ordered_json found = describe_tokens(
@@ -737,16 +738,14 @@ class Inspector {
       return text.find(word) != std::string::npos;
     };
     if (has("data_loader") || (has("stage ") && !has("stages "))) {
-      is("lczero_configuration",
-         fmt::format("it looks like a configuration of lczero-training: 'ringfeed import-lc0 {}' "
-                     "makes one of ringfeed of it",
-                     options_.path));
+      is("lczero_configuration", fmt::format("it looks like a configuration of lczero-training: "
+                                             "'ringfeed import-lc0 {}' converts it",
+                                             options_.path));
       return true;
     }
     if (has("stages")) {
       is("ringfeed_configuration", "a configuration of ringfeed with a mistake");
-      problem(
-          fmt::format("{}:{}; 'ringfeed check' says all that is wrong", options_.path, mistake));
+      problem(fmt::format("{}:{}; 'ringfeed check' lists all mistakes", options_.path, mistake));
       return true;
     }
     return false;

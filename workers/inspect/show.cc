@@ -32,7 +32,7 @@ std::string move_text(const ordered_json& move) {
 std::string policy_text(const ordered_json& policy) {
   std::string text = "  policy: ";
   text += policy["legal"].is_null()
-              ? "version 3 does not tell legal moves from others"
+              ? "version 3 does not distinguish legal moves from others"
               : fmt::format("{} legal moves", policy["legal"].get<std::size_t>());
   text += fmt::format(", probabilities sum to {:.6g}", policy["sum"].get<double>());
   if (policy.contains("nan")) text += fmt::format(", {} are NaN", policy["nan"].get<std::size_t>());
@@ -55,7 +55,7 @@ std::string board_text(const ordered_json& record) {
   const bool black = known && side == "black";
   std::string text = fmt::format(
       "  {}; the board as the side to move sees it: its pieces are capitals\n",
-      side.is_null() ? "it is not known who moves" : side.get<std::string>() + " to move");
+      side.is_null() ? "the side to move is unknown" : side.get<std::string>() + " to move");
   int row = 0;
   for (const ordered_json& line : record["board"]) {
     text += fmt::format("    {} ", black ? row + 1 : 8 - row);
@@ -75,7 +75,7 @@ std::string record_text(const ordered_json& record) {
   if (record["fen"].is_string()) {
     text += fmt::format(
         "  fen: {}{}\n", record["fen"].get<std::string>(),
-        record["move_number_known"].get<bool>() ? "" : "  (the number of the move is not known)");
+        record["move_number_known"].get<bool>() ? "" : "  (the move number is unknown)");
   } else {
     text += fmt::format("  fen: none, {}\n", record["fen_missing"].get<std::string>());
   }
@@ -113,7 +113,7 @@ std::string chunk_text(const ordered_json& chunk) {
                       number_text(chunk["input_format"]), number_text(chunk["bytes"]),
                       number_text(chunk["stored_bytes"]));
   if (chunk.contains("trailing_bytes")) {
-    text += fmt::format(", {} more behind it", number_text(chunk["trailing_bytes"]));
+    text += fmt::format(", followed by {} more", number_text(chunk["trailing_bytes"]));
   }
   return text + "\n";
 }
@@ -131,7 +131,7 @@ std::string list_text(const ordered_json& list, std::size_t omitted) {
                         entry.value("name", std::string()));
   }
   if (omitted != 0) text += fmt::format("  and {} more: --all\n", omitted);
-  return text + "  inflated and records: as the files claim\n";
+  return text + "  inflated and records: as claimed by the files\n";
 }
 
 std::string stages_text(const ordered_json& stages) {
@@ -162,7 +162,7 @@ std::string manifest_text(const ordered_json& manifest) {
     text += fmt::format("  {}: segment {}, {} bytes\n", segment["file"].get<std::string>(),
                         segment["name"].get<std::string>(), number_text(segment["bytes"]));
   }
-  return text + fmt::format("  {} bytes in all; go on from it: ringfeed run --resume\n",
+  return text + fmt::format("  {} bytes in all; resume from it with: ringfeed run --resume\n",
                             number_text(manifest["bytes"]));
 }
 

@@ -137,20 +137,21 @@ std::string gzip_outcome_text(const GzipOutcome& outcome, std::size_t limit_byte
       return fmt::format("{} bytes from {} gzip members", outcome.inflated_bytes,
                          outcome.member_count);
     case GzipStatus::kNotGzip:
-      return "it does not begin like a gzip file (1f 8b): not what its name says";
+      return "it does not begin like a gzip file (1f 8b), although its name says so";
     case GzipStatus::kTruncated:
-      return fmt::format("{} is cut short: fetch the file again", member());
+      return fmt::format("{} is truncated: fetch the file again", member());
     case GzipStatus::kBadHeader:
-      return fmt::format("{} has a header of an unknown kind: damaged; fetch the file again",
+      return fmt::format("{} has an unknown kind of header: damaged; fetch the file again",
                          member());
     case GzipStatus::kBadData:
-      return fmt::format("{} is no valid deflate stream: damaged; fetch the file again", member());
+      return fmt::format("{} is not a valid deflate stream: damaged; fetch the file again",
+                         member());
     case GzipStatus::kBadChecksum:
-      return fmt::format("{} inflates to bytes of another CRC-32: damaged; fetch the file again",
+      return fmt::format("{} inflates to bytes with another CRC-32: damaged; fetch the file again",
                          member());
     case GzipStatus::kBadLength:
       return fmt::format(
-          "{} inflates to another length than it says: damaged; fetch the file again", member());
+          "{} inflates to another length than it claims: damaged; fetch the file again", member());
     case GzipStatus::kTooLarge:
       return fmt::format("{} inflates to more than {} bytes: no game is that long; remove the file",
                          member(), limit_bytes);

@@ -413,7 +413,7 @@ class Column {
                                                         nullptr, values, &found);
     if (levels <= 0) throw Damage("the column ends early");
     if (levels > rows || found < 0 || found > levels || (!nullable_ && found != levels)) {
-      throw Damage("the column has other values than it says");
+      throw Damage("the column has other values than it claims");
     }
     found_ = static_cast<std::size_t>(found);
     const auto count = static_cast<std::size_t>(levels);
@@ -427,7 +427,7 @@ class Column {
         given[i] = levels_[i] == 1 ? 1 : 0;
         there += given[i];
       }
-      if (there != found_) throw Damage("the column has other values than it says");
+      if (there != found_) throw Damage("the column has other values than it claims");
     }
     given_.added(count);
     nulls_ += count - found_;
@@ -605,7 +605,7 @@ class ParquetFile final : public RowFile {
     std::int64_t largest = 0;
     for (int i = 0; i < metadata->num_row_groups(); ++i) {
       const auto group = metadata->RowGroup(i);
-      if (group->num_rows() < 0) throw Damage("a row group has less than no rows");
+      if (group->num_rows() < 0) throw Damage("a row group has a negative number of rows");
       rows_.push_back(static_cast<std::uint64_t>(group->num_rows()));
       largest = std::max(largest, group->total_byte_size());
     }

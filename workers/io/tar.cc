@@ -99,8 +99,8 @@ bool checksum_holds(const Block& block) noexcept {
 
 // Why a block is no header; nullopt if it is one.
 std::optional<std::string> header_fault(const Block& block) {
-  if (!checksum_holds(block)) return "the header's checksum does not hold";
-  if (!number(field(block, kSize))) return "the header's size field is no number";
+  if (!checksum_holds(block)) return "the checksum of the header is wrong";
+  if (!number(field(block, kSize))) return "the size field of the header is not a number";
   return std::nullopt;
 }
 
@@ -209,7 +209,8 @@ class Indexer {
     if (offset >= bytes_.file_bytes) {
       if (extension_offset_) {
         report(*extension_offset_, TarReason::kCutShort,
-               "the file ends before the member that this extension header is for: fetch it again");
+               "the file ends before the member that this extension header belongs to: fetch it "
+               "again");
       }
       return std::nullopt;
     }
@@ -229,7 +230,7 @@ class Indexer {
     const std::uint64_t next_offset = offset + kTarBlockBytes;
     if (!block_at(next_offset, next)) return std::nullopt;
     if (is_zero(next) || header_fault(next)) return std::nullopt;
-    report(offset, TarReason::kDamagedHeader, "a lone block of zeros where a header belongs");
+    report(offset, TarReason::kDamagedHeader, "a single block of zeros where a header belongs");
     return next_offset;
   }
 
@@ -307,7 +308,7 @@ class Indexer {
     if (size > bytes_.file_bytes - data_offset) return cut_short(offset, name, size, data_offset);
     if (name.empty()) {
       report(offset, TarReason::kNameless,
-             fmt::format("a member of {} bytes has no name: passed over; pack the tar anew", size));
+             fmt::format("a member of {} bytes has no name: skipped; pack the tar again", size));
       return end_of(data_offset, size);
     }
     TarMember member{.name = std::move(name), .data_offset = data_offset, .data_bytes = size};
@@ -325,7 +326,7 @@ class Indexer {
     if (type == 'K') return end_of(data_offset, size);
     if (size > kExtensionBytesMax) {
       report(offset, TarReason::kDamagedExtension,
-             fmt::format("an extension header of {} bytes, more than {}: passed over", size,
+             fmt::format("an extension header of {} bytes, more than {}: skipped", size,
                          kExtensionBytesMax));
       return end_of(data_offset, size);
     }
@@ -337,7 +338,7 @@ class Indexer {
       long_name_ = payload_.substr(0, payload_.find('\0'));
     } else if (!read_pax(payload_, type == 'g' ? global_ : next_)) {
       report(offset, TarReason::kDamagedExtension,
-             fmt::format("a pax header of {} bytes with a record that is none", size));
+             fmt::format("a pax header of {} bytes with an invalid record", size));
     }
     return end_of(data_offset, size);
   }
@@ -347,7 +348,7 @@ class Indexer {
   std::optional<std::uint64_t> after_payload(std::uint64_t offset, std::uint64_t data_offset,
                                              std::uint64_t size) {
     if (size > bytes_.file_bytes - std::min(bytes_.file_bytes, data_offset)) {
-      return cut_short(offset, "a member that is passed over", size, data_offset);
+      return cut_short(offset, "a skipped member", size, data_offset);
     }
     return end_of(data_offset, size);
   }
@@ -355,7 +356,7 @@ class Indexer {
   std::optional<std::uint64_t> sparse(std::uint64_t offset, std::uint64_t data_offset,
                                       std::uint64_t size, const std::string& name) {
     report(offset, TarReason::kSparseMember,
-           fmt::format("member {} is stored sparse: passed over; pack it without --sparse", name));
+           fmt::format("member {} is stored sparse: skipped; pack it without --sparse", name));
     return after_payload(offset, data_offset, size);
   }
 
@@ -363,7 +364,7 @@ class Indexer {
                                          std::uint64_t size, std::uint64_t data_offset) {
     const std::uint64_t there = bytes_.file_bytes - std::min(bytes_.file_bytes, data_offset);
     report(offset, TarReason::kCutShort,
-           fmt::format("{} has {} bytes and the file ends after {} of them: fetch the file again",
+           fmt::format("{} has {} bytes, but the file ends after {} of them: fetch the file again",
                        what, size, there));
     return std::nullopt;
   }
@@ -372,7 +373,8 @@ class Indexer {
   std::optional<std::uint64_t> stop_reading(std::uint64_t offset) {
     if (bytes_.read_errno != 0) {
       report(offset, TarReason::kUnreadable,
-             fmt::format("the system refused to read on: {}", strerrordesc_np(bytes_.read_errno)));
+             fmt::format("the system refused to read further: {}",
+                         strerrordesc_np(bytes_.read_errno)));
     } else {
       report(offset, TarReason::kCutShort,
              fmt::format("the file of {} bytes ends inside a header: fetch the file again",
@@ -479,14 +481,14 @@ const char* tar_reason_name(TarReason reason) noexcept {
 Result<TarIndex> index_tar(int fd) noexcept {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
-    return Error{ErrorCode::kIo,
-                 fmt::format("descriptor {}: the system does not say how large the tar is: {}", fd,
-                             strerrordesc_np(errno))};
+    return Error{ErrorCode::kIo, fmt::format("descriptor {}: the size of the tar is unknown: {}",
+                                             fd, strerrordesc_np(errno))};
   }
   if (!S_ISREG(status.st_mode)) {
     return Error{
         ErrorCode::kUnsupported,
-        fmt::format("descriptor {}: a tar is read by position, and this is no regular file", fd)};
+        fmt::format("descriptor {}: a tar is read by position, but this is not a regular file",
+                    fd)};
   }
   return Indexer(FdBytes{.fd = fd, .file_bytes = static_cast<std::uint64_t>(status.st_size)}).run();
 }

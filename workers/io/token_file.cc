@@ -135,13 +135,11 @@ Result<TokenFile::Map> TokenFile::map(const std::string& path) {
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) {
     return Error(ErrorCode::kIo,
-                 fmt::format("{}: cannot be looked at: {}", path, std::strerror(errno)));
+                 fmt::format("{}: cannot be examined: {}", path, std::strerror(errno)));
   }
   if (!S_ISREG(info.st_mode)) {
-    return damaged(
-        fmt::format("{}: it is no regular file, and only such can be mapped; put a "
-                    "file there",
-                    path));
+    return damaged(fmt::format(
+        "{}: it is not a regular file, and only those can be mapped; put a file there", path));
   }
   const auto bytes = static_cast<std::uint64_t>(info.st_size);
   if (bytes == 0) return Map{};
@@ -159,7 +157,7 @@ Status TokenFile::take_code(const std::string& path, std::uint64_t offset, std::
   if (!is_code(code)) {
     return damaged(
         fmt::format("{}: offset {}: the code of the token type is {}{}; 1 to 5 and 8 to 10 are "
-                    "read: binarize the text anew",
+                    "supported: binarize the text again",
                     path, offset, code, code == 6 || code == 7 ? ", floating-point numbers" : ""));
   }
   code_ = static_cast<TokenCode>(code);
@@ -170,21 +168,22 @@ Status TokenFile::take_code(const std::string& path, std::uint64_t offset, std::
 Status TokenFile::read_mapped_header(const std::string& path) {
   const std::uint64_t bytes = index_.bytes;
   if (bytes < kMappedHead) {
-    return damaged(fmt::format(
-        "{}: offset {}: it ends within its header of {} bytes: it has been cut off; copy it again",
-        path, bytes, kMappedHead));
+    return damaged(
+        fmt::format("{}: offset {}: it ends within its header of {} bytes: it has been truncated; "
+                    "copy it again",
+                    path, bytes, kMappedHead));
   }
   if (index_.data[8] != std::byte{0}) {
     return damaged(
-        fmt::format("{}: offset 8: the byte behind \"MMIDIDX\" and a zero is {}, and is "
-                    "to be zero: it is damaged; copy it again",
+        fmt::format("{}: offset 8: the byte after \"MMIDIDX\" and a zero is {}, but must be zero: "
+                    "it is damaged; copy it again",
                     path, std::to_integer<unsigned>(index_.data[8])));
   }
   const auto version = load<std::uint64_t>(index_.data + 9);
   if (version != kVersion) {
     return damaged(
-        fmt::format("{}: offset 9: it is of version {}, and only version {} is read: binarize the "
-                    "text anew",
+        fmt::format("{}: offset 9: it has version {}, but only version {} is supported: binarize "
+                    "the text again",
                     path, version, kVersion));
   }
   const Status code = take_code(path, 17, load<std::uint8_t>(index_.data + 17));
@@ -203,8 +202,8 @@ Status TokenFile::read_mapped_header(const std::string& path) {
     sizes_ = index_.data + kMegatronHead;
   } else {
     return damaged(fmt::format(
-        "{}: offset 18: it says {} sentences, which take {} + {} for each, and the file has {} "
-        "bytes: it has been cut off or is still being written; copy it again",
+        "{}: offset 18: it claims {} sentences, which take {} + {} for each, but the file has {} "
+        "bytes: it has been truncated or is still being written; copy it again",
         path, count, kMappedHead, kMappedEntry, bytes));
   }
   sentences_ = count;
@@ -215,15 +214,16 @@ Status TokenFile::read_mapped_header(const std::string& path) {
 Status TokenFile::read_legacy_header(const std::string& path) {
   const std::uint64_t bytes = index_.bytes;
   if (bytes < kLegacyHead) {
-    return damaged(fmt::format(
-        "{}: offset {}: it ends within its header of {} bytes: it has been cut off; copy it again",
-        path, bytes, kLegacyHead));
+    return damaged(
+        fmt::format("{}: offset {}: it ends within its header of {} bytes: it has been truncated; "
+                    "copy it again",
+                    path, bytes, kLegacyHead));
   }
   const auto version = load<std::uint64_t>(index_.data + 8);
   if (version != kVersion) {
     return damaged(
-        fmt::format("{}: offset 8: it is of version {}, and only version {} is read: binarize the "
-                    "text anew",
+        fmt::format("{}: offset 8: it has version {}, but only version {} is supported: binarize "
+                    "the text again",
                     path, version, kVersion));
   }
   const Status code = take_code(path, 16, load<std::uint64_t>(index_.data + 16));
@@ -231,8 +231,8 @@ Status TokenFile::read_legacy_header(const std::string& path) {
   const auto id_bytes = load<std::uint64_t>(index_.data + 24);
   if (id_bytes != token_bytes_) {
     return damaged(
-        fmt::format("{}: offset 24: it says that an id takes {} bytes, and one of type "
-                    "{} takes {}: it is damaged; binarize the text anew",
+        fmt::format("{}: offset 24: it claims that an id takes {} bytes, but one of type {} takes "
+                    "{}: it is damaged; binarize the text again",
                     path, id_bytes, token_code_name(code_), token_bytes_));
   }
   const auto count = load<std::uint64_t>(index_.data + 32);
@@ -240,11 +240,11 @@ Status TokenFile::read_legacy_header(const std::string& path) {
   const std::uint64_t entries = (bytes - kLegacyHead) / 8;
   if ((bytes - kLegacyHead) % 8 != 0 || count >= entries || entries - count < 2 ||
       entries - count - 2 < count || entries - count - 2 - count != size_entries) {
-    return damaged(fmt::format(
-        "{}: offset 32: it says {} sentences and {} sizes, which take {} + 16 for each sentence + "
-        "8 for each size, and the file has {} bytes: it has been cut off or is still being "
-        "written; copy it again",
-        path, count, size_entries, kLegacyHead + 16, bytes));
+    return damaged(
+        fmt::format("{}: offset 32: it claims {} sentences and {} sizes, which take {} + 16 for "
+                    "each sentence + 8 for each size, but the file has {} bytes: it has been "
+                    "truncated or is still being written; copy it again",
+                    path, count, size_entries, kLegacyHead + 16, bytes));
   }
   kind_ = Kind::kLegacy;
   sentences_ = count;
@@ -259,10 +259,10 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
   const std::string path = prefix + ".idx";
   struct stat info {};
   if (::stat(prefix.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
-    return damaged(
-        fmt::format("{}: a file without .bin or .idx is raw text, which is not read: binarize it "
-                    "(fairseq-preprocess without --dataset-impl raw), or move it away from {}",
-                    prefix, path));
+    return damaged(fmt::format(
+        "{}: a file without .bin or .idx is raw text, which is not supported: binarize it "
+        "(fairseq-preprocess without --dataset-impl raw), or move it away from {}",
+        prefix, path));
   }
   TokenFile file;
   Result<Map> index = map(path);
@@ -277,17 +277,17 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
   } else if (head == kLegacyMagic) {
     status = file.read_legacy_header(path);
   } else if (head == kHuffmanMagic) {
-    status = damaged(fmt::format(
-        "{}: offset 0: it is Huffman-coded (HUFFIDX), which is not read: binarize the text anew "
-        "with --dataset-impl mmap",
-        path));
+    status =
+        damaged(fmt::format("{}: offset 0: it is Huffman-coded (HUFFIDX), which is not supported: "
+                            "binarize the text again with --dataset-impl mmap",
+                            path));
   } else {
-    status = damaged(fmt::format(
-        "{}: offset 0: it is no index of a token file: it {}; MMIDIDX and TNTIDX are read: copy it "
-        "again, or binarize the text anew",
-        path,
-        head.empty() ? std::string("is empty")
-                     : "begins with " + hex(file.index_.data, head.size())));
+    status =
+        damaged(fmt::format("{}: offset 0: it is not the index of a token file: it {}; MMIDIDX and "
+                            "TNTIDX are supported: copy it again, or binarize the text again",
+                            path,
+                            head.empty() ? std::string("is empty")
+                                         : "begins with " + hex(file.index_.data, head.size())));
   }
   if (!status) return status.error();
 

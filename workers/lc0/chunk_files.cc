@@ -73,9 +73,8 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
   }
   if (!opened && opened.error().code() == ErrorCode::kNoMemory) {
     if (starved_.speak()) {
-      warn_(
-          fmt::format("no_descriptor stage={} count={} path={}: {}; tried again until there is one",
-                      stage_, starved_.count(), task.path, opened.error().message()));
+      warn_(fmt::format("no_descriptor stage={} count={} path={}: {}; retrying until there is one",
+                        stage_, starved_.count(), task.path, opened.error().message()));
     }
     refusal = {nullptr, opened.error().message()};
     return -1;

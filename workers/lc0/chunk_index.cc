@@ -101,8 +101,8 @@ bool write_all(int fd, const std::vector<std::byte>& bytes) noexcept {
 Result<TarIdentity> identify_tar(int fd, const std::string& path) noexcept {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
-    return Error{ErrorCode::kIo, fmt::format("{}: the system does not say its size and time: {}",
-                                             path, strerrordesc_np(errno))};
+    return Error{ErrorCode::kIo, fmt::format("{}: its size and time are unknown: {}", path,
+                                             strerrordesc_np(errno))};
   }
   const std::unique_ptr<char, decltype(&std::free)> canonical(::realpath(path.c_str(), nullptr),
                                                               &std::free);
@@ -152,23 +152,24 @@ Result<KeptChunkIndex> read_chunk_index(const std::string& cache_file) noexcept 
   if (!file) {
     return Error{
         ErrorCode::kIo,
-        fmt::format("{}: no file of a size that an index has, or not to be read", cache_file)};
+        fmt::format("{}: cannot be read, or does not have the size of an index", cache_file)};
   }
   FileHeader header;
   std::memcpy(&header, file->data(), sizeof header);
-  if (!is_chunk_index(*file)) return damaged("it does not begin as an index does");
+  if (!is_chunk_index(*file)) return damaged("it does not begin like an index");
   if (header.version != kVersion) {
-    return damaged(fmt::format("an index of version {}, this is {}", header.version, kVersion));
+    return damaged(
+        fmt::format("an index of version {}, but this program uses {}", header.version, kVersion));
   }
   if (header.checksum != checksum_of(*file)) {
-    return damaged("it fails its checksum: it is made anew when its tar is used next");
+    return damaged("it fails its checksum: it is rebuilt when its tar is used next");
   }
   // Sizes first in this order: neither the product nor the sum can overflow once the count is
   // bounded by the file.
   const std::uint64_t body_bytes = file->size() - sizeof header;
   if (header.chunk_count > body_bytes / sizeof(Chunk) ||
       header.path_bytes != body_bytes - header.chunk_count * sizeof(Chunk)) {
-    return damaged("it has another length than its header says");
+    return damaged("its length differs from that in its header");
   }
   const auto chunk_count = static_cast<std::size_t>(header.chunk_count);
   const std::byte* path = file->data() + sizeof header + chunk_count * sizeof(Chunk);
@@ -189,7 +190,7 @@ Result<KeptChunkIndex> read_chunk_index(const std::string& cache_file) noexcept 
   for (const Chunk& chunk : kept.index.chunks) {
     if (chunk.data_offset > header.tar_bytes ||
         chunk.data_bytes > header.tar_bytes - chunk.data_offset || chunk.is_gzip > 1) {
-      return damaged("a chunk lies outside of its tar");
+      return damaged("a chunk is outside of its tar");
     }
   }
   return kept;

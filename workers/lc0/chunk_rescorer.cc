@@ -119,22 +119,20 @@ StageType chunk_rescorer_type() {
     std::vector<Problem> problems;
     const auto no_tables = [&problems](const char* field, const std::string& paths) {
       if (paths.empty()) return;
-      problems.push_back(
-          {field,
-           "endgame tables are not built in: leave it out, or have the lc0 rescorer correct the "
-           "files by its tables before they are read here"});
+      problems.push_back({field,
+                          "endgame tables are not supported: leave it out, or let the lc0 rescorer "
+                          "correct the files with its tables before they are read here"});
     };
     no_tables("syzygy_paths", own.syzygy_paths());
     no_tables("gaviota_paths", own.gaviota_paths());
     if (own.has_deblunder_threshold() != own.has_deblunder_width()) {
       const bool threshold = own.has_deblunder_threshold();
-      problems.push_back(
-          {threshold ? "deblunder_threshold" : "deblunder_width",
-           fmt::format("{} is given without {}: results are corrected by both, or not at all; give "
-                       "{}, or remove it",
-                       threshold ? "deblunder_threshold" : "deblunder_width",
-                       threshold ? "deblunder_width" : "deblunder_threshold",
-                       threshold ? "the width" : "the threshold")});
+      problems.push_back({threshold ? "deblunder_threshold" : "deblunder_width",
+                          fmt::format("{} is given without {}: results are corrected with both, or "
+                                      "not at all; give {}, or remove it",
+                                      threshold ? "deblunder_threshold" : "deblunder_width",
+                                      threshold ? "deblunder_width" : "deblunder_threshold",
+                                      threshold ? "the width" : "the threshold")});
     }
     return problems;
   };

@@ -59,7 +59,7 @@ ChunkSourceLoader::ChunkSourceLoader(const StageContext& context)
   std::filesystem::create_directories(cache_directory_, failed);
   if (failed) {
     context_.warn(
-        fmt::format("cache_unusable stage={} path={}: {}; tars are read anew at each start",
+        fmt::format("cache_unusable stage={} path={}: {}; tars are read again at each start",
                     context_.stage, cache_directory_, failed.message()));
   }
 }
@@ -80,7 +80,7 @@ bool ChunkSourceLoader::open_source(Step& step, const std::string& path) noexcep
     starved_ = true;
     if (starved_occasions_.speak()) {
       context_.warn(
-          fmt::format("no_descriptor stage={} count={} path={}: {}; tried again until there is one",
+          fmt::format("no_descriptor stage={} count={} path={}: {}; retrying until there is one",
                       context_.stage, starved_occasions_.count(), path, fd.error().message()));
     }
     return false;

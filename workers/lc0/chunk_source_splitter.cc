@@ -134,16 +134,15 @@ StageType chunk_source_splitter_type() {
                           "outputs { name: \"train\" weight: 9 }"});
     }
     if (own.outputs_size() > kOutputsMax) {
-      problems.push_back(
-          {fmt::format("outputs[{}]", kOutputsMax),
-           fmt::format("{} outputs are given; {} are the most", own.outputs_size(), kOutputsMax)});
+      problems.push_back({fmt::format("outputs[{}]", kOutputsMax),
+                          fmt::format("{} outputs are given; at most {} are possible",
+                                      own.outputs_size(), kOutputsMax)});
     }
     if (own.overflow_behavior() != BLOCK) {
-      problems.push_back(
-          {"overflow_behavior",
-           "what it drops is not one file but all chunks of it, and the mark that the "
-           "scan is complete: take BLOCK here, and KEEP_NEWEST in the last stage of "
-           "the output that is not to wait"});
+      problems.push_back({"overflow_behavior",
+                          "it would drop not one file but all chunks of it, and the mark that the "
+                          "scan is complete: use BLOCK here, and KEEP_NEWEST in the last stage of "
+                          "the output that should not wait"});
     }
     std::set<std::string> names;
     for (int i = 0; i < own.outputs_size(); ++i) {
@@ -156,12 +155,12 @@ StageType chunk_source_splitter_type() {
         problems.push_back({field, "it has no name; add name: \"…\""});
       } else if (!plain || name.size() > kNameMax) {
         problems.push_back(
-            {field + ".name", fmt::format("\"{}\" cannot be the name of an output; it has 1 to {} "
-                                          "characters out of A-Z a-z 0-9 _ -",
+            {field + ".name", fmt::format("\"{}\" cannot be the name of an output; use 1 to {} "
+                                          "characters from A-Z a-z 0-9 _ -",
                                           name, kNameMax)});
       } else if (!names.insert(name).second) {
         problems.push_back(
-            {field + ".name", fmt::format("there is an output '{}' already; rename one", name)});
+            {field + ".name", fmt::format("there is already an output '{}'; rename one", name)});
       }
     }
     return problems;

@@ -171,7 +171,7 @@ void ChunkStore::open_directory() {
   if (lock_fd_ < 0 || ::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
     return say(fmt::format("{}: {}; games are not stored", options_.directory,
                            lock_fd_ >= 0 && errno == EWOULDBLOCK
-                               ? "another process uses it: give each feed a directory of its own"
+                               ? "another process uses it: give each feed its own directory"
                                : ::strerrordesc_np(errno)));
   }
   usable_ = true;

@@ -64,12 +64,13 @@ StageType join_positions_type() {
     const int inputs = config.join_positions().input_size();
     std::vector<Problem> problems;
     if (inputs == 0) {
-      problems.push_back({"input",
-                          "input is missing; give the stages that frames come from, each in an "
-                          "input of its own"});
+      problems.push_back(
+          {"input",
+           "input is missing; name the stages that put out frames, each in its own input"});
     } else if (inputs > kInputsMax) {
-      problems.push_back({fmt::format("input[{}]", kInputsMax),
-                          fmt::format("{} inputs are given; {} are the most", inputs, kInputsMax)});
+      problems.push_back(
+          {fmt::format("input[{}]", kInputsMax),
+           fmt::format("{} inputs are given; at most {} are possible", inputs, kInputsMax)});
     }
     return problems;
   };

@@ -117,27 +117,26 @@ std::string chunk_check_text(const ChunkCheck& check) {
       }
       return fmt::format(
           "{} bytes are not a whole number of records of version {} ({} bytes each, {} too many): "
-          "cut short or "
-          "damaged; fetch it again",
+          "truncated or damaged; fetch it again",
           check.chunk_bytes, check.version, check.frame_bytes,
           check.chunk_bytes % check.frame_bytes);
     case ChunkReason::kWrongVersion:
       return fmt::format(
-          "it begins with {}, which is no record version (3 to 7): not training data",
+          "it begins with {}, which is not a record version (3 to 7): not training data",
           check.version);
     case ChunkReason::kUnsupportedInputFormat:
       return fmt::format(
-          "input_format {}; there are 1 to 5, 132 and 133: not training data, or of a newer engine",
+          "input_format {} is not 1 to 5, 132 or 133: not training data, or from a newer engine",
           check.input_format);
     case ChunkReason::kMixedRecords:
       return fmt::format(
-          "the record at byte {} is not of version {} and input_format {} as the first one is: "
+          "the record at byte {} does not have version {} and input_format {} like the first one: "
           "damaged; fetch it again",
           check.frame_offset, check.version, check.input_format);
     case ChunkReason::kWrongResult:
       return fmt::format(
-          "the record of version {} at byte {} has a result that is none of -1, 0, 1: damaged; "
-          "fetch it again",
+          "the record of version {} at byte {} has a result that is not -1, 0 or 1: damaged; fetch "
+          "it again",
           check.version, check.frame_offset);
   }
   return "unknown reason";

@@ -147,7 +147,7 @@ class Examination {
       if (!input_format_known(frame.input_format)) {
         found(Flaw::kInputFormat, "input_format {}", frame.input_format);
       } else if (frame.input_format != frames_[0].input_format) {
-        found(Flaw::kInputFormat, "input_format {}, and {} in the first record", frame.input_format,
+        found(Flaw::kInputFormat, "input_format {}, but {} in the first record", frame.input_format,
               frames_[0].input_format);
       }
     }
@@ -232,8 +232,8 @@ class Examination {
       // Every move of a piece has an index.
       const std::uint16_t index = policy_index(*move).value_or(0);
       if (searched && index != played) {
-        found(Flaw::kPlayedMoves, "played_idx is {}, the move to the next record {} ({})", played,
-              index, text.text);
+        found(Flaw::kPlayedMoves, "played_idx is {}, but the move to the next record is {} ({})",
+              played, index, text.text);
       } else if (probability(frame, index) < 0) {
         found(Flaw::kPlayedMoves, "the move to the next record, {} ({}), is marked illegal", index,
               text.text);

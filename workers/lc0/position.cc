@@ -163,8 +163,7 @@ std::string en_passant(const Planes& planes, bool black) {
 std::string derive_fen(std::span<const std::byte> record, const Planes& planes,
                        const RecordPlace& place, std::uint32_t format, std::string& fen) {
   if (!side_is_stored(format)) {
-    return "records of this input_format are turned and mirrored, and do not say how the real "
-           "board was";
+    return "records of this input_format are turned and mirrored, and do not show the real board";
   }
   const bool black = *black_to_move(record, format);
   std::array<std::string, 8> rows = board_of(planes);

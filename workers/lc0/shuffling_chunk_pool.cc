@@ -509,9 +509,8 @@ StepStatus ChunkWindow::begin_drawing(Step& step) noexcept {
       !context_.config.shuffling_chunk_pool().has_chunk_pool_size() &&
       (limits_.positions != limit(false, 0) || limits_.bytes != limit(false, 0))) {
     context_.warn(
-        fmt::format("window_cut stage={}: {} chunks, as many as chunk_pool_size allows by "
-                    "default, have {} positions and {} bytes: give it as many as the "
-                    "other limit is meant for",
+        fmt::format("window_cut stage={}: {} chunks, the default of chunk_pool_size, have {} "
+                    "positions and {} bytes: raise chunk_pool_size to match the other limit",
                     context_.stage, window_.chunks, window_.positions, window_.bytes));
   }
   context_.note(fmt::format("window: {} of {} chunks", window_.chunks, limits_.chunks));
@@ -680,8 +679,7 @@ void ChunkWindow::say_barren(const Step& step) noexcept {
     }
   }
   std::string text = fmt::format(
-      "gives nothing: in {} passes in a row none of the {} chunks in the "
-      "window was accepted",
+      "puts out nothing: in {} passes in a row none of the {} chunks in the window was accepted",
       barren_passes_, usable);
   if (weighted_) {
     text += fmt::format(" by its weight: lower weighted_sampling_gamma ({:g})",
@@ -1036,11 +1034,11 @@ StageType shuffling_chunk_pool_type() {
     const ShufflingChunkPoolConfig& own = config.shuffling_chunk_pool();
     std::vector<Problem> problems;
     if (own.has_hanse_sampling_gamma() && !own.has_hanse_sampling_threshold()) {
-      problems.push_back({.field = "hanse_sampling_gamma",
-                          .text = "hanse_sampling_gamma does nothing without "
-                                  "hanse_sampling_threshold, of whose sampling it is the exponent: "
-                                  "give both, or remove it",
-                          .warning = true});
+      problems.push_back(
+          {.field = "hanse_sampling_gamma",
+           .text = "hanse_sampling_gamma does nothing without hanse_sampling_threshold, whose "
+                   "exponent it is: give both, or remove it",
+           .warning = true});
     }
     if (own.has_position_sampling() && own.has_hanse_sampling_threshold()) {
       problems.push_back({"position_sampling",
@@ -1049,8 +1047,8 @@ StageType shuffling_chunk_pool_type() {
     }
     if (own.has_weighted_sampling_gamma() && !own.has_position_sampling()) {
       problems.push_back({"weighted_sampling_gamma",
-                          "weighted_sampling_gamma is the exponent of weights, which are not asked "
-                          "for: give position_sampling, or remove it"});
+                          "weighted_sampling_gamma is the exponent of weights, but there are none: "
+                          "give position_sampling, or remove it"});
     }
     if (own.chunk_anchor().size() > ChunkWindow::kAnchorBytes) {
       problems.push_back(
@@ -1059,8 +1057,8 @@ StageType shuffling_chunk_pool_type() {
                                        own.chunk_anchor().size(), ChunkWindow::kAnchorBytes)});
     }
     if (own.has_store_directory() && !own.has_store_bytes()) {
-      problems.push_back(
-          {"store_directory", "store_directory needs store_bytes: how much may be kept there"});
+      problems.push_back({"store_directory",
+                          "store_directory needs store_bytes, which limits what is kept there"});
     }
     return problems;
   };

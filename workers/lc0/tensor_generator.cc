@@ -157,8 +157,8 @@ StageType tensor_generator_type() {
     if (own.as_lczero_training() && own.planes() == TensorGeneratorConfig::PLANES_BITS) {
       problems.push_back(
           {"as_lczero_training",
-           "as_lczero_training with planes: PLANES_BITS: one bit a square cannot hold the masks of "
-           "files that it gives as numbers; take PLANES_UINT8, or leave one of the two out"});
+           "as_lczero_training with planes: PLANES_BITS: one bit per square cannot hold the masks "
+           "of files that it puts out as numbers; use PLANES_UINT8, or leave one of the two out"});
     }
     if (own.threads() < 2 || !ordered_dispatch(feed)) {
       return problems;
@@ -177,12 +177,11 @@ StageType tensor_generator_type() {
       }
       problems.push_back(
           {"threads",
-           fmt::format(
-               "{} lanes behind stage '{}' would wait for each other for good: with "
-               "dispatch ORDERED, rows are dealt out in turn only by a "
-               "shuffling_frame_sampler of one lane and by join_positions; set threads: 1 "
-               "here, or put such a sampler before it, or set feed_output.dispatch: RELAXED",
-               own.threads(), before)});
+           fmt::format("{} lanes after stage '{}' would wait for each other for ever: with "
+                       "dispatch ORDERED, only a shuffling_frame_sampler with one lane and "
+                       "join_positions distribute rows in turn; set threads: 1 here, or put such a "
+                       "sampler before it, or set feed_output.dispatch: RELAXED",
+                       own.threads(), before)});
     }
     return problems;
   };

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
     if (argc == 3 && std::string_view(argv[1]) == "--setup-fd") {
       return ringfeed::run_worker(std::atoi(argv[2]), registry);
     }
-    std::fputs("ringfeed-worker is started by ringfeed: see ringfeed --help\n", stderr);
+    std::fputs("ringfeed starts ringfeed-worker: see ringfeed --help\n", stderr);
     return 2;
   } catch (const ringfeed::Error& error) {
     std::fprintf(stderr, "ringfeed-worker: %s\n", error.message().c_str());

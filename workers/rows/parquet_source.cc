@@ -61,7 +61,7 @@ std::string_view name_of(ColumnType type) noexcept {
     case ColumnType::kNumber:
       return "a number";
     default:
-      return "a text or a number";
+      return "a string or a number";
   }
 }
 
@@ -146,7 +146,7 @@ void ParquetSource::read_log(const StageContext& context) {
 void ParquetSource::report_starved(const std::string& path, std::string_view text) {
   if (!starved_occasions_.speak()) return;
   context_.warn(
-      fmt::format("no_descriptor stage={} count={} path={}: {}; tried again until there is one",
+      fmt::format("no_descriptor stage={} count={} path={}: {}; retrying until there is one",
                   context_.stage, starved_occasions_.count(), path, text));
 }
 
@@ -268,7 +268,7 @@ StepStatus ParquetSource::begin_epoch(Step& step, std::uint64_t epoch) noexcept 
       return StepStatus::kEnd;
     }
     if (listed == last_list_) {
-      context_.note("no file can be used: waits for others");
+      context_.note("no file can be used: waiting for others");
       return StepStatus::kIdle;
     }
   }
@@ -281,7 +281,7 @@ StepStatus ParquetSource::begin_epoch(Step& step, std::uint64_t epoch) noexcept 
                           config.world_size(), known_.size())
             : fmt::format("there are no files *.parquet in {}", config.directory());
     if (waits_) {
-      context_.note(what + ": waits for some");
+      context_.note(what + ": waiting for some");
       return StepStatus::kIdle;
     }
     context_.warn(fmt::format("no_files stage={}: {}; the run has no data", context_.stage, what));
@@ -403,8 +403,8 @@ std::string ParquetSource::unfit() const {
   for (std::size_t i = 0; i < wishes_.size(); ++i) {
     const formats::ColumnFound& found = file_->columns()[i];
     if (!found.there || found.fits) continue;
-    text += fmt::format("{}column {} is {}, wanted is {}", text.empty() ? "" : "; ",
-                        wishes_[i].name, found.type, name_of(wishes_[i].type));
+    text += fmt::format("{}column {} is {}, expected {}", text.empty() ? "" : "; ", wishes_[i].name,
+                        found.type, name_of(wishes_[i].type));
   }
   return text;
 }
@@ -514,7 +514,8 @@ void ParquetSource::go_on_from(Step& step, std::uint64_t next) noexcept {
 StepStatus ParquetSource::row_too_large(Step& step, const Task& task, std::uint64_t bytes,
                                         std::uint64_t bytes_max, bool& over) noexcept {
   const std::string what = fmt::format(
-      "row group {}, row {}: it takes {} bytes, a record {} at most; raise queue_bytes to {}",
+      "row group {}, row {}: it takes {} bytes, but a record has at most {}; raise queue_bytes to "
+      "{}",
       row_group_, row_, bytes, bytes_max, std::bit_ceil(2 * bytes + 256));
   if (exact_) return fail(step, task, false, row_too_large_, what, over);
   row_too_large_.skip(step, files_[task.file], row_of_file(), what);
@@ -557,7 +558,7 @@ StepStatus ParquetSource::step_file(Step& step, const Task& task, bool& over) no
   // Its place is needed for what is said of the file, also if it is no longer the same.
   const bool inside = seek(step.load(state_.row_group), step.load(state_.row));
   if (is_begun && (begun != file_->version() || !inside || other_at_path(task))) {
-    return fail(step, task, true, changed_, "it has been replaced or written to", over);
+    return fail(step, task, true, changed_, "it was replaced or written to", over);
   }
   if (!is_begun) {
     step.store(state_.begun, 1);
@@ -631,7 +632,8 @@ StageType parquet_source_type() {
     std::vector<Problem> problems;
     if (own.directory().empty() && own.files_size() == 0) {
       problems.push_back(
-          {"directory", "neither directory nor files is given; say where the Parquet files are"});
+          {"directory",
+           "neither directory nor files is given; set one to the place of the Parquet files"});
     }
     if (!own.directory().empty() && own.files_size() != 0) {
       problems.push_back({"files", "directory and files are both given; keep one of them"});
@@ -642,9 +644,9 @@ StageType parquet_source_type() {
     }
     const auto reader = rows_reader(feed, config.name());
     if (reader && !reader->columns.empty() && own.columns_size() != 0) {
-      problems.push_back({"columns", fmt::format("stage '{}' asks for columns of its own; leave "
-                                                 "columns out",
-                                                 reader->stage)});
+      problems.push_back(
+          {"columns",
+           fmt::format("stage '{}' requests its own columns; leave columns out", reader->stage)});
     }
     if (reader && reader->columns.empty() && own.columns_size() == 0) {
       problems.push_back({"columns", fmt::format("stage '{}' does not say which columns it wants; "

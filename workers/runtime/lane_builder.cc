@@ -152,11 +152,12 @@ std::unique_ptr<shm::Arena> LaneBuilder::map_arena(const LaneSetup& lane, const 
   const std::uint32_t version =
       reinterpret_cast<const shm::SegmentHeader*>(arena->segment().data)->geometry[1];
   if (version != node.state_version) {
-    throw Error(ErrorCode::kIncompatible,
-                fmt::format("stage '{}': its memory was laid out by version {} of the stage, and "
-                            "this program has version {}: use the program that began the feed, or "
-                            "start it anew",
-                            lane.stage(), version, node.state_version));
+    throw Error(
+        ErrorCode::kIncompatible,
+        fmt::format(
+            "stage '{}': its memory was laid out by version {} of the stage, but this program has "
+            "version {}: use the program that started the feed, or start the feed anew",
+            lane.stage(), version, node.state_version));
   }
   return arena;
 }

@@ -111,8 +111,8 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
     if (type == nullptr) {
       if (!out.kind().empty()) {
         PlanProblem& problem = *out.add_problems();
-        problem.set_text(fmt::format(
-            "this worker has no stage of the kind {}; use a worker that has", out.kind()));
+        problem.set_text(
+            fmt::format("this worker has no stage of kind {}; use a worker that has", out.kind()));
       }
       continue;
     }
@@ -229,12 +229,10 @@ NodeSpec find_node(const StageConfig& config, const DataLoaderConfig& feed,
       if (spec.name == node) return std::move(spec);
     }
   }
-  throw Error(
-      ErrorCode::kConfiguration,
-      fmt::format(
-          "stage '{}': this worker has no part '{}' of a {}; supervisor and worker must be of one "
-          "version",
-          config.name(), node, stage_kind(config)));
+  throw Error(ErrorCode::kConfiguration,
+              fmt::format("stage '{}': this worker has no part '{}' of a {}; supervisor and worker "
+                          "must have the same version",
+                          config.name(), node, stage_kind(config)));
 }
 
 std::unique_ptr<Stage> create_stage(const NodeSpec& node, const StageContext& context) {

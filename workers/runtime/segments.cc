@@ -18,7 +18,7 @@ Segments::Segments(const WorkerSetup& setup, std::vector<shm::Fd> descriptors)
               std::min<std::size_t>(16, setup.feed_id().size()));
   for (const SegmentSetup& segment : setup.segments()) {
     if (segment.fd_index() >= descriptors_.size()) {
-      throw Error(ErrorCode::kIo, fmt::format("segment {}: its descriptor {} did not come",
+      throw Error(ErrorCode::kIo, fmt::format("segment {}: its descriptor {} did not arrive",
                                               segment.id(), segment.fd_index()));
     }
     specs_[segment.id()] = &segment;
@@ -52,7 +52,7 @@ std::byte* Segments::map(std::uint32_t id, bool writable) {
   const SegmentSetup& segment = spec(id);
   if (segment.kind() == static_cast<std::uint32_t>(shm::SegmentKind::kGroup)) {
     if (mapping.bytes() < shm::kGroupSegmentBytes) {
-      throw Error(ErrorCode::kDamaged, fmt::format("segment {}: has {} bytes and needs {}", id,
+      throw Error(ErrorCode::kDamaged, fmt::format("segment {}: has {} bytes but needs {}", id,
                                                    mapping.bytes(), shm::kGroupSegmentBytes));
     }
   } else {

@@ -115,10 +115,11 @@ std::thread start_thread(int setup_fd, const std::string& name, Run&& run) {
     }
     return std::thread(std::forward<Run>(run));
   } catch (const std::system_error& error) {
-    give_up(setup_fd, Error(ErrorCode::kNoMemory,
-                            fmt::format("the system gives no thread for {}: {}: raise the limit of "
-                                        "processes (ulimit -u, or pids.max of the control group)",
-                                        name, error.code().message())));
+    give_up(setup_fd,
+            Error(ErrorCode::kNoMemory,
+                  fmt::format("the system provides no thread for {}: {}: raise the process limit "
+                              "(ulimit -u, or pids.max of the control group)",
+                              name, error.code().message())));
   }
 }
 

@@ -93,7 +93,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise FeedDamaged(f"a reply of {len(message)} bytes is damaged at byte {at}")
         count = varint() if wire == 2 else (8 if wire == 1 else 4)
         if at + count > len(message):
-            raise FeedDamaged(f"a reply of {len(message)} bytes is cut short at byte {at}")
+            raise FeedDamaged(f"a reply of {len(message)} bytes is truncated at byte {at}")
         value = message[at : at + count]
         at += count
         yield key >> 3, value if wire == 2 else int.from_bytes(value, "little")
@@ -137,7 +137,7 @@ def _request(
         if number == Reply.text and isinstance(value, bytes):
             text = value.decode(errors="replace")
     if code != 0:
-        raise FeedRefused(text or f"the supervisor refuses the request (error {code})")
+        raise FeedRefused(text or f"the supervisor refused the request (error {code})")
     return reply
 
 
@@ -181,7 +181,7 @@ def snapshot(
     for number, reply in fields(_request(socket_path, Request.snapshot, body, timeout_s)):
         if number == Reply.snapshot and isinstance(reply, bytes):
             return {field: value for field, value in fields(reply) if isinstance(value, int)}
-    raise FeedDamaged("the supervisor's answer to a snapshot is none")
+    raise FeedDamaged("the supervisor's answer to a snapshot is not a reply")
 
 
 def metrics(
@@ -202,7 +202,7 @@ def metrics(
             if inner == MetricsReply.json and isinstance(value, bytes):
                 answer: dict[str, Any] = json.loads(value)
                 return answer
-    raise FeedDamaged("the supervisor's answer to a question for metrics is none")
+    raise FeedDamaged("the supervisor's answer to a request for metrics is not a reply")
 
 
 def stage_control(

@@ -164,8 +164,8 @@ def _load() -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(
-            f"ringfeed: {path} cannot be loaded ({error}): install the package "
-            "ringfeed anew, or set RINGFEED_LIBRARY to a libringfeed.so"
+            f"ringfeed: {path} cannot be loaded ({error}): reinstall the package ringfeed, or set "
+            "RINGFEED_LIBRARY to a libringfeed.so"
         ) from error
     feed = ctypes.c_void_p
     library.rf_attach.argtypes = [ctypes.POINTER(_AttachOptions), ctypes.POINTER(feed)]

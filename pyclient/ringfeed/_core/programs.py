@@ -28,5 +28,5 @@ def find(name: str) -> Path:
             return program
     raise RingfeedError(
         f"the program {name} is neither in {' nor in '.join(str(p) for p in places)} nor in PATH: "
-        "install the package ringfeed anew, or set RINGFEED_BIN_DIR"
+        "reinstall the package ringfeed, or set RINGFEED_BIN_DIR"
     )

@@ -79,33 +79,34 @@ def read(state: Mapping[str, Any], own: Mapping[str, Any], where: str, elsewhere
     """
     if not isinstance(state, Mapping):
         raise InvalidRequest(
-            f"{where}: a state is what state_dict() returned, and not a {type(state).__name__}"
+            f"{where}: a state is what state_dict() returned, not a {type(state).__name__}"
         )
     if type(state.get("version")) is not int or state["version"] != VERSION:
         raise InvalidRequest(
-            f"{where}: the state is of version {_shown(state.get('version'))}, this ringfeed reads "
+            f"{where}: the state has version {_shown(state.get('version'))}, this ringfeed reads "
             f"{VERSION}"
         )
     for key in ("feed", "group", "output"):
         other = state.get(key, "")
         if other != own[key]:
             other = _shown(other) if other else "none"
-            raise InvalidRequest(f"{where}: the state is of {key} {other}: {elsewhere}")
+            raise InvalidRequest(f"{where}: the state belongs to {key} {other}: {elsewhere}")
     if state.get("feed_id") != own["feed_id"]:
         raise InvalidRequest(
-            f"{where}: the state is of another run of this feed, whose batches are numbered "
-            f"anew and mixed differently: {elsewhere}"
+            f"{where}: the state belongs to another run of this feed, whose batches are numbered "
+            f"again and mixed differently: {elsewhere}"
         )
     rank, world = number(state, "rank", where), number(state, "world", where)
     if (rank, world) != (own["rank"], own["world"]):
         raise InvalidRequest(
-            f"{where}: the state is of rank {rank} of {world}, this is rank {own['rank']} of "
+            f"{where}: the state belongs to rank {rank} of {world}, this is rank {own['rank']} of "
             f"{own['world']}: {elsewhere}"
         )
     last, following = number(state, "last", where), number(state, "next", where, 1)
     if (last and following != last + world) or (following - 1) % world != rank % world:
         raise InvalidRequest(
-            f"{where}: the state has last {last} and next {following}, which cannot be of rank "
+            f"{where}: the state has last {last} and next {following}, which is impossible for "
+            "rank "
             f"{rank} of {world}: it is damaged; use another one"
         )
     held = state.get("held")

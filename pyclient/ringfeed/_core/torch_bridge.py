@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(
         "ringfeed.torch needs PyTorch, which is not installed here: `pip install torch` (see "
-        "https://pytorch.org/get-started for builds with CUDA); NumPy arrays need nothing more"
+        "https://pytorch.org/get-started for builds with CUDA); NumPy arrays work without it"
     ) from error
 
 from ..errors import FeedIOError, InvalidRequest
@@ -104,13 +104,13 @@ def pin(feed: Feed, handle: native.Handle, transfers: Transfers) -> Callable[[],
             + (
                 "registered pages of a private view are copies that do not change with the feed"
                 if feed.view == "private"
-                else "copies do not lie in the feed's memory"
+                else "copies are not in the memory of the feed"
             )
         )
     address, size = handle.payload()
     if not torch.cuda.is_available():
         raise InvalidRequest(
-            f"feed {feed.name}: pin() needs a CUDA device, and PyTorch sees none: leave pin() out "
+            f"feed {feed.name}: pin() needs a CUDA device, but PyTorch sees none: leave pin() out "
             "on this machine"
         )
     runtime = torch.cuda.cudart()
@@ -122,12 +122,12 @@ def pin(feed: Feed, handle: native.Handle, transfers: Transfers) -> Callable[[],
             _forget_last_cuda_error()
             raise FeedIOError(
                 f"feed {feed.name}: CUDA does not register its {size} bytes: error {refused} as "
-                f"read-only memory, error {status} without that: go on without pin(), copies then "
-                "go through memory of the driver"
+                f"read-only memory, error {status} without that flag: continue without pin(); "
+                "copies then go through memory of the driver"
             )
         warnings.warn(
             f"feed {feed.name}: CUDA refuses to register memory as read-only (error {refused}); "
-            "it is registered without that",
+            "it is registered without this flag",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -144,7 +144,9 @@ def _unpin(
     transfers.wait()
     status = int(runtime.cudaHostUnregister(address))
     if status:
-        warnings.warn(f"CUDA does not unregister a feed's memory: error {status}", RuntimeWarning)
+        warnings.warn(
+            f"CUDA does not unregister the memory of a feed: error {status}", RuntimeWarning
+        )
 
 
 def _forget_last_cuda_error() -> None:
@@ -173,7 +175,7 @@ def rank_and_world() -> tuple[int, int] | None:
     except ValueError:
         said = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise InvalidRequest(
-            f"the launcher's environment has {said}: set both to numbers or none, or give rank "
+            f"the launcher's environment has {said}: set both to numbers or neither, or give rank "
             "and world, or ranked=False for a shared group"
         ) from None
     return rank, world

@@ -76,7 +76,7 @@ class EpochIterator:
             InvalidRequest: A feed of other batches, or another value of ``empty``.
         """
         if empty not in ("dict", "stand_in"):
-            raise InvalidRequest(f"EpochIterator: empty={empty!r} is none of dict, stand_in")
+            raise InvalidRequest(f"EpochIterator: empty={empty!r} is not dict or stand_in")
         _check_arrays(feed, (*_ARRAYS, "nsentences", "position"))
         self.feed = feed
         self.shuffle = True
@@ -336,8 +336,8 @@ class EpochIterator:
         skipped = self._current is not None or bool(self._coming)
         if position.epoch < epoch or (position.epoch > epoch and not skipped):
             raise InvalidRequest(
-                f"feed {self.feed.name} is in epoch {position.epoch}, and epoch {epoch} is asked "
-                "for: begin with load_state_dict(), or start the feed anew"
+                f"feed {self.feed.name} is in epoch {position.epoch}, and epoch {epoch} was "
+                "requested: begin with load_state_dict(), or start the feed anew"
             )
         return position
 

@@ -148,15 +148,15 @@ def load_state(
         end = batches if own is not None and exact else -(-batches // world_size) * world_size
         if start.batch >= end:
             raise FeedRefused(
-                f"feed {feed.name}, stage {planner.stage}: the state goes on with batch "
-                f"{start.batch} of epoch {saved.epoch}, which has {batches}: it is of other data, "
-                "other settings, or another number of ranks; load none to begin anew"
+                f"feed {feed.name}, stage {planner.stage}: the state continues with batch "
+                f"{start.batch} of epoch {saved.epoch}, which has {batches}: it belongs to other "
+                "data, other settings, or another number of ranks; load no state to start over"
             )
     for later in own.coming[1:] if own is not None else ():
         warnings.warn(
             f"feed {feed.name}: the state has weights that come into effect at batch "
-            f"{later.from_batch} of epoch {later.epoch}, after others that do before: call "
-            "set_weights() again when that epoch is at hand",
+            f"{later.from_batch} of epoch {later.epoch}, after others that do so earlier: call "
+            "set_weights() again when that epoch comes",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -224,7 +224,9 @@ def set_weights(
         raise InvalidRequest("set_weights: no weights are given: name all directions")
     for key, weight in weights.items():
         if not (weight >= 0 and math.isfinite(weight)):
-            raise InvalidRequest(f"set_weights: the weight of {key} is {weight}: from 0 on")
+            raise InvalidRequest(
+                f"set_weights: the weight of {key} is {weight}: weights are at least 0"
+            )
     stats = feed.stats()
     number = _common_number(feed, stats, attempt)
     planner = _ask(feed, stats, b"", stage, number, timeout_s)
@@ -277,8 +279,8 @@ def _batches_of_epoch(
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _AGAIN_MOST_S)
     raise FeedTimeout(
-        f"feed {feed.name}, stage {stage}: the plan of the epoch that the state is of has not been "
-        "made yet; nothing has changed: try again, with a larger timeout_s"
+        f"feed {feed.name}, stage {stage}: the plan of the epoch of the state has not been made "
+        "yet; nothing has changed: try again, with a larger timeout_s"
     )
 
 
@@ -306,7 +308,7 @@ def _answer_of(
     number.
     """
     if feed._socket_path is None:
-        raise InvalidRequest(f"feed {feed.name}: its supervisor cannot be asked")
+        raise InvalidRequest(f"feed {feed.name}: its supervisor cannot be reached")
     told = "\n".join((stats.feed_id.hex(), stage or "", number, "")).encode() + request
     key = int.from_bytes(hashlib.sha256(told).digest()[:8], "little") | 1
     message = control.bytes_field(messages.StageControlRequest.epoch_planner_request, request)
@@ -322,9 +324,9 @@ def _answer_of(
         where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
         raise InvalidRequest(
             f"{where}: no epoch_planner answers: there is none, or it has nothing more to plan "
-            "(all its epochs are planned, or none gives a batch: then the log says so); with "
-            "`epochs: 0` (trainers stop when they like) it can be asked at any time, and a feed "
-            "can be started at a place (start_epoch, start_batch)"
+            "(all its epochs are planned, or none gives a batch, as the log then says); with "
+            "`epochs: 0` (trainers stop when they like) it answers at any time, and a feed can "
+            "start at a given place (start_epoch, start_batch)"
         )
     if len(found) > 1:
         names = ", ".join(name for name, _ in found)
@@ -378,9 +380,9 @@ def _common_number(feed: Feed, stats: FeedStats, attempt: int | str | None) -> s
         told = bridge.told_by_rank_0(secrets.token_hex(16))
     if told is None:
         raise InvalidRequest(
-            f"feed {feed.name}, group {feed.group}: there are several ranks and no "
-            "torch.distributed: give attempt=, a number that all ranks give alike and that is "
-            "another one each time"
+            f"feed {feed.name}, group {feed.group}: there are several ranks but no "
+            "torch.distributed: pass attempt=, a number that is the same on all ranks and "
+            "different each time"
         )
     return told
 
@@ -390,7 +392,8 @@ def _check_arrays(feed: Feed, names: tuple[str, ...]) -> None:
     if missing:
         raise InvalidRequest(
             f"feed {feed.name} has no {', '.join(missing)} in its batches "
-            f"({', '.join(feed.schema)}): this is for feeds whose last stage is a bitext_collator"
+            f"({', '.join(feed.schema)}): this works only for feeds whose last stage is a "
+            "bitext_collator"
         )
 
 
@@ -429,7 +432,7 @@ class _Saved:
     def of(cls, state: Mapping[str, Any]) -> _Saved:
         if state.get("version") != 2:
             raise InvalidRequest(
-                f"the state is of version {state.get('version')}, this ringfeed reads 2, as "
+                f"the state has version {state.get('version')}, this ringfeed reads 2, as "
                 "fairseq writes it (extra_state['train_iterator'])"
             )
         try:
@@ -437,7 +440,8 @@ class _Saved:
             if (told := state.get("ringfeed")) is not None:
                 if told["version"] != 1:
                     raise InvalidRequest(
-                        f"the state is of another ringfeed (version {told['version']}, this one "
+                        f"the state comes from another ringfeed (version {told['version']}, this "
+                        "one "
                         "reads 1)"
                     )
                 coming = tuple(_Coming(**one) for one in told["coming"])
@@ -458,10 +462,12 @@ class _Saved:
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InvalidRequest):
                 raise
-            raise InvalidRequest(f"this is no state of an epoch iterator: {error!r}") from error
+            raise InvalidRequest(
+                f"this is not the state of an epoch iterator: {error!r}"
+            ) from error
         if saved.epoch < 1 or saved.iterations < 0:
             raise InvalidRequest(
-                f"the state is of epoch {saved.epoch}, iteration {saved.iterations}: epochs count "
+                f"the state is at epoch {saved.epoch}, iteration {saved.iterations}: epochs count "
                 "from 1, iterations from 0"
             )
         return saved
@@ -511,10 +517,10 @@ class _Arrival:
             here = here and position.batch >= own
         if not here:
             raise InvalidRequest(
-                f"feed {self._name}: the state goes on with batch {own} of epoch {self._epoch}, "
-                f"and the feed with batch {position.batch} of epoch {position.epoch}: this attempt "
-                "was made before, or another trainer has moved the feed on; load the state again, "
-                "with another attempt if you give one"
+                f"feed {self._name}: the state continues with batch {own} of epoch {self._epoch}, "
+                f"but the feed with batch {position.batch} of epoch {position.epoch}: this "
+                "attempt was already made, or another trainer has moved the feed; load the state "
+                "again, with another attempt if you pass one"
             )
         self._arrived = True
         return False

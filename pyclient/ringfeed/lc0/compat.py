@@ -120,7 +120,7 @@ class DataLoader:
         """
         with self._lock:
             if self._started:
-                raise RuntimeError("the loader has been started: add stages before start()")
+                raise RuntimeError("the loader was already started: add stages before start()")
             given = [*self._given, config]
             config_text, notes = _convert(given)
             self.config = _with_raw_planes(config_text) if self._raw_planes else config_text
@@ -144,7 +144,7 @@ class DataLoader:
         """
         with self._lock:
             if self._started:
-                raise RuntimeError("the loader has been started already")
+                raise RuntimeError("the loader was already started")
             self._started = True
             config = self.config
             if self._anchor is not None:
@@ -187,7 +187,7 @@ class DataLoader:
             if feed is not None:
                 return feed
             if self._stopping.is_set():
-                raise FeedDetached("the loader has been stopped")
+                raise FeedDetached("the loader was stopped")
             waiting = threading.Event()
             waiting.set()
             try:
@@ -219,7 +219,7 @@ class DataLoader:
             waiting.clear()
             if self._stopping.is_set():
                 feed.close()
-                raise FeedDetached("the loader has been stopped")
+                raise FeedDetached("the loader was stopped")
             self._feeds[alias] = feed
             return feed
 
@@ -291,7 +291,7 @@ class DataLoader:
             if supervisor is None and not self._started:
                 return self._answer_before_start(request)
         if supervisor is None:
-            raise RuntimeError("the loader has been stopped")
+            raise RuntimeError("the loader was stopped")
         message = request if hasattr(request, "DESCRIPTOR") else _serialized(request)
         try:
             return control.pass_on(supervisor.socket_path, message, None)
@@ -433,7 +433,7 @@ def install(*names: str) -> None:
     for name in names:
         there = sys.modules.get(name, own)
         if there is not own:
-            raise ImportError(f"{name} has been imported already: call install() before", name=name)
+            raise ImportError(f"{name} is already imported: call install() earlier", name=name)
     for name in names:
         sys.modules[name] = own
 
@@ -465,7 +465,7 @@ def _look_at(
         if not waiting.is_set():
             return
         if stopping.is_set():
-            raise FeedDetached("the loader has been stopped")
+            raise FeedDetached("the loader was stopped")
         if supervisor.exit_status is not None:
             raise supervisor.error()
 
@@ -544,8 +544,8 @@ __all__ = ["DataLoader", "TensorBase", "make_dataloader"]
 def _main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m ringfeed.lc0_compat",
-        description="Runs a program of lczero-training with this loader in place of its own, or "
-        "writes a module that stands for the compiled one.",
+        description="Runs a program of lczero-training with this loader in place of its own, "
+        "or writes a module that replaces the compiled one.",
         usage="%(prog)s --as NAME [--as-lczero-training] (-m MODULE | FILE) [ARGUMENT ...]\n"
         "       %(prog)s --write FILE",
     )
@@ -555,27 +555,28 @@ def _main(arguments: Sequence[str]) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="whole name of the module to stand for, such as lczero_training._lczero_training; "
-        "may be given several times",
+        help="full name of the module to replace, such as "
+        "lczero_training._lczero_training; may be given several times",
     )
     parser.add_argument(
         "--as-lczero-training",
         action="store_true",
-        help="make planes 104 to 110 of other input formats than 1 as there, for nets that were "
-        "trained so",
+        help="make planes 104 to 110 of input formats other than 1 as lczero-training "
+        "does, for nets that were trained that way",
     )
     parser.add_argument(
         "--write",
         metavar="FILE",
-        help="write a module that is imported from here on, such as "
-        "lczero_training/_lczero_training.py; a compiled one beside it would win",
+        help="write a module to import from now on, such as "
+        "lczero_training/_lczero_training.py; a compiled one beside it would take "
+        "precedence",
     )
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="the program: a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the program: a file")
     given = parser.parse_args(arguments)
     if given.write is not None:
         if given.names or given.module or given.program:
-            parser.error("--write goes alone")
+            parser.error("--write takes no other arguments")
         with open(given.write, "x", encoding="utf-8") as file:
             file.write(_SHIM)
         return

@@ -21,7 +21,7 @@ def _attached(feed: str | Feed, group: str, ranked: bool | None, options: dict[s
     if isinstance(feed, Feed):
         if options or ranked is not None or group != "default":
             raise InvalidRequest(
-                f"feed {feed.name} is attached already: group, ranked and other options belong to "
+                f"feed {feed.name} is already attached: group, ranked and other options belong to "
                 "attach()"
             )
         return feed
@@ -110,7 +110,7 @@ class FeedDataset(torch.utils.data.IterableDataset[Tensors]):
 
 def _no_workers(name: str) -> InvalidRequest:
     return InvalidRequest(
-        f"feed {name}: use num_workers=0: a feed's own processes do the loading, its memory is "
+        f"feed {name}: use num_workers=0: the processes of the feed do the loading, its memory is "
         "mapped in the process that attached, and a worker could only copy batches back through "
         "a pipe"
     )
@@ -168,9 +168,11 @@ class FeedLoader:
             And what attach() and Feed.pin() raise.
         """
         if batches is not None and batches < 1:
-            raise InvalidRequest(f"FeedLoader: batches={batches}: at least 1, or None for all")
+            raise InvalidRequest(
+                f"FeedLoader: batches={batches}: must be at least 1, or None for all"
+            )
         if pin and _own_device(device) is None:
-            raise InvalidRequest("FeedLoader: pin=True is for copies to a CUDA device: give one")
+            raise InvalidRequest("FeedLoader: pin=True needs a CUDA device to copy to: give one")
         self.batches = batches
         self.device = _own_device(device)
         self.epoch = 0
@@ -244,7 +246,7 @@ class FeedLoader:
         """
         if not isinstance(state, Mapping):
             raise InvalidRequest(
-                f"feed {self.feed.name}: a state is what state_dict() returned, and not a "
+                f"feed {self.feed.name}: a state is what state_dict() returned, not a "
                 f"{type(state).__name__}"
             )
         where = f"feed {self.feed.name}, group {self.feed.group}"

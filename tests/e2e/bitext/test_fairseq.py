@@ -1107,24 +1107,27 @@ def no_files(config: Config) -> tuple[Config, list[str]]:
 
 def cut_index(config: Config) -> tuple[Config, list[str]]:
     path = patched(config, 0, "train.eng-tur.tur.idx", lambda data: data[:-5])
-    return config, [f"{path}: offset 18: it says 16 sentences", "213 bytes", "copy it again"]
+    return config, [f"{path}: offset 18: it claims 16 sentences", "213 bytes", "copy it again"]
 
 
 def no_index(config: Config) -> tuple[Config, list[str]]:
     path = patched(config, 1, "train.eng-tur.eng.idx", lambda data: b"no index" + data[8:])
-    return config, [f"{path}: offset 0: it is no index", "MMIDIDX and TNTIDX are read"]
+    return config, [f"{path}: offset 0: it is not the index", "MMIDIDX and TNTIDX are supported"]
 
 
 def unknown_code(config: Config) -> tuple[Config, list[str]]:
     change = lambda data: data[:17] + b"\6" + data[18:]  # noqa: E731
     path = patched(config, 1, "train.eng-tur.eng.idx", change)
-    return config, [f"{path}: offset 17: the code of the token type is 6", "binarize the text anew"]
+    return config, [
+        f"{path}: offset 17: the code of the token type is 6",
+        "binarize the text again",
+    ]
 
 
 def other_version(config: Config) -> tuple[Config, list[str]]:
     change = lambda data: data[:9] + b"\2" + data[10:]  # noqa: E731
     path = patched(config, 0, "train.eng-hin.hin.idx", change)
-    return config, [f"{path}: offset 9: it is of version 2", "binarize the text anew"]
+    return config, [f"{path}: offset 9: it has version 2", "binarize the text again"]
 
 
 def huffman(config: Config) -> tuple[Config, list[str]]:
@@ -1144,7 +1147,7 @@ def repeated_symbol(config: Config) -> tuple[Config, list[str]]:
 
 def other_dictionary(config: Config) -> tuple[Config, list[str]]:
     path = patched(config, 0, "dict.tur.txt", lambda data: data.replace(b"w5 1", b"x5 1"))
-    return config, [path, "id 9 is 'w5' in the one and 'x5' in the other", "--srcdict"]
+    return config, [path, "id 9 is 'w5' in the first and 'x5' in the second", "--srcdict"]
 
 
 def unequal_sides(config: Config) -> tuple[Config, list[str]]:
@@ -1156,7 +1159,7 @@ def unequal_sides(config: Config) -> tuple[Config, list[str]]:
 def wrong_pairs(config: Config) -> tuple[Config, list[str]]:
     pairs = ["eng_tur", *config.lang_pairs, config.lang_pairs[0]]
     return replace(config, lang_pairs=pairs), [
-        *("'eng_tur' is no direction", "give one SRC-TGT an entry"),
+        *("'eng_tur' is no direction", "give one SRC-TGT per entry"),
         *("'eng-tur' is there twice", "keep one"),
     ]
 
@@ -1175,14 +1178,14 @@ def cut_tokens(config: Config) -> tuple[Config, list[str]]:
 
 def no_language(config: Config) -> tuple[Config, list[str]]:
     return replace(config, langs=["eng", "tur"]), [
-        *("language hin of main:eng-hin is none of the 2 that have tokens", "add it to langs"),
+        *("language hin of main:eng-hin is not among the 2 that have tokens", "add it to langs"),
     ]
 
 
 def joined_directories(config: Config) -> tuple[Config, list[str]]:
     both = ":".join(config.directory)
     return replace(config, directory=[both]), [
-        *(f"{both}: cannot be looked into", "an entry of its own instead of joined by colons"),
+        *(f"{both}: cannot be opened", "a separate entry instead of joined by colons"),
     ]
 
 
@@ -1251,7 +1254,7 @@ def test_stages_of_different_compat_are_refused(make_feed: MakeFeed, tmp_path: P
     run = make_feed(small(tmp_path), planner="compat: NLLB")
     assert run.start().wait() == 3
     assert (
-        "stage 'plans': compat is NLLB, and that of stage bitext NONE; give both the same"
+        "stage 'plans': compat is NLLB, but that of stage bitext is NONE; give both the same"
         in run.text()
     )
 
@@ -1378,8 +1381,8 @@ def test_an_index_that_is_another_one_is_waited_for(make_feed: MakeFeed, tmp_pat
         assert len(epochs[1]) > 10
         in_place_of(path, (tmp_path / "other.idx").read_bytes())
         got += itertools.islice(stream, len(epochs[1]) - 1 + len(epochs[2]))
-        wait_until(lambda: "put the former file back" in run.text(), "the planner's complaint")
-        (line,) = [line for line in run.text().splitlines() if "put the former" in line]
+        wait_until(lambda: "put the previous file back" in run.text(), "the planner's complaint")
+        (line,) = [line for line in run.text().splitlines() if "put the previous" in line]
         assert f"{path}: 3 sentences" in line
         assert "3 sentences" in run.command("status", "mt").stdout
         in_place_of(path, former)

@@ -1016,9 +1016,9 @@ def test_lengths_that_do_not_fit_are_refused(make_feed: MakeFeed, random_data: R
     text = refused(make_feed(random_data.few_games, length=256, batcher="length: 255"))
     assert "batches" in text and "256" in text and "255" in text
     text = refused(make_feed(random_data.few_games, batcher="limit_masks: true"))
-    assert "stage 'batches': limit_masks: no variations come here" in text
+    assert "stage 'batches': limit_masks: no variations arrive here" in text
     text = refused(make_feed(random_data.few_games, batcher="rank: 2 world_size: 2"))
-    assert "stage 'batches': rank: 2 is none of 2 machines" in text
+    assert "stage 'batches': rank: 2 is not one of 2 machines" in text
 
 
 def test_longer_rows_are_padded(make_feed: MakeFeed, random_data: RandomData) -> None:

@@ -137,7 +137,7 @@ def assert_the_rest_comes(run: FeedRun, undisturbed: np.ndarray) -> None:  # noq
     assert list(result["numbers"]) == list(range(1, len(undisturbed) + 1))
     assert list(result["tries"]) == [1] + [0] * (len(undisturbed) - 1)
     assert np.array_equal(result["digests"], undisturbed)
-    assert run.text().count("feed_started") == 1, "nothing was begun anew"
+    assert run.text().count("feed_started") == 1, "nothing was started anew"
     assert not list(run.sockets.iterdir())
 
 

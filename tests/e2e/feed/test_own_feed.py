@@ -177,5 +177,5 @@ def test_only_a_process_can_own_a_feed(
         text=True,
     )
     assert run.returncode == 1
-    assert f"--owner-fd {descriptor}: this is no pidfd of a process" in run.stderr
+    assert f"--owner-fd {descriptor}: not a pidfd of a process" in run.stderr
     assert config.exists()

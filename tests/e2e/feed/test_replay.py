@@ -151,7 +151,7 @@ def test_a_record_kills_its_stage_again_as_it_did_in_the_feed(
     record = letters.records()[0]
     done = letters.replay(record, poison=how)
     assert done.returncode == NOT_TAKEN, done.stderr
-    assert f"died of the record with {ending}" in done.stdout
+    assert f"died on the record with {ending}" in done.stdout
     assert ("backtrace, newest call first:" in done.stdout) == (how != "exit")
     if how != "exit":
         assert "poison_worker" not in done.stdout and "ringfeed-worker(" in done.stdout
@@ -172,7 +172,7 @@ def test_once_the_stage_is_mended_the_same_command_shows_what_comes_out(letters:
         done = letters.replay(record)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "took the record" in done.stdout
-        assert f"{frames_of(record)} records came out on port output" in done.stdout
+        assert f"put out {frames_of(record)} records on port output" in done.stdout
         assert f"counted frames: {frames_of(record)}" in done.stdout
 
 
@@ -389,18 +389,18 @@ def test_damaged_letters_are_refused_with_what_is_wrong(letters: Letters, tmp_pa
     record = letters.changed(tmp_path)
     whole = record.read_bytes()
     record.write_bytes(whole[:-1])
-    assert f"it has {len(whole) - 1} bytes, and {len(whole)} were set aside" in refused(record)
+    assert f"it has {len(whole) - 1} bytes, but {len(whole)} were set aside" in refused(record)
     record.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert "checksum" in refused(record)
     record.write_bytes(whole)
     record.with_suffix(".json").write_text("{")
-    assert "is no JSON object" in refused(record)
+    assert "not a JSON object" in refused(record)
     record.with_suffix(".json").write_bytes(b'{"stage": "\xff"}')
-    assert "is no JSON object" in refused(record)
+    assert "not a JSON object" in refused(record)
     record.with_suffix(".json").unlink()
     assert "cannot be read: No such file" in refused(record)
     assert "cannot be read: No such file" in refused(tmp_path / "nothing.record")
-    assert "is no dead letter" in refused(tmp_path)
+    assert "is not a dead letter" in refused(tmp_path)
     directory = tmp_path / "directory.record"
     directory.mkdir()
     assert "cannot be read" in refused(directory)
@@ -416,7 +416,7 @@ def test_damaged_letters_are_refused_with_what_is_wrong(letters: Letters, tmp_pa
         ("cause", {}),
         ("config", []),
     ]:
-        assert f"it lacks '{field_}'" in refused(letters.changed(tmp_path, **{field_: value}))
+        assert f"'{field_}' is missing" in refused(letters.changed(tmp_path, **{field_: value}))
 
 
 def test_letters_of_other_versions_say_what_is_missing(letters: Letters, tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_letters_of_other_versions_say_what_is_missing(letters: Letters, tmp_pat
     config.write_text(about["config"])
     record = letters.changed(tmp_path, config=None, seed=None, xxh3=None, version=None)
     done = letters.replay(record)
-    assert done.returncode == 1 and "give that with --config FILE" in done.stderr
+    assert done.returncode == 1 and "give the configuration with --config FILE" in done.stderr
     assert letters.replay(record, "--config", str(config)).returncode == 0
     listed = letters.command("lc0", "--directory", str(tmp_path))
     assert listed.returncode == 0 and str(record) in listed.stdout, "as before"

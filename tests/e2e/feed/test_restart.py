@@ -50,7 +50,7 @@ def test_every_group_is_replaced_under_load_and_nothing_is_lost(
             continue
         now = run.workers().get(group)
         assert now != before
-        assert f"stage group '{group}' is run by process" in done.stdout
+        assert f"stage group '{group}' now runs in process" in done.stdout
     assert run.text().count("worker_restarted") >= 2
     assert "worker_died" not in run.text(), "a replacement is no death"
     assert np.array_equal(trainer.result()["digests"], undisturbed)
@@ -99,7 +99,7 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
 
     # Before anything is stopped.
     text = refused(BIN / "poison_worker")
-    assert "lays out the memory of stage 'tensors' in another way" in text
+    assert "lays out the memory of stage 'tensors' differently" in text
     assert "state_version: 2 -> 77" in text
     assert "exit status 1" in refused(Path("/bin/false"))
     assert "are not a plan" in refused(Path("/bin/echo"))

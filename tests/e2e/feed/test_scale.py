@@ -99,8 +99,8 @@ def test_what_cannot_be_scaled_is_refused_with_what_can_be_done(make_run: MakeRu
     trainer = run.trainer(batches=20, positions=0)
     wait_until(lambda: trainer.batches() >= 2, "some batches")
     for stage, lanes, text in (
-        ("sampler", 2, "what its lanes hold depends on how many there are: set threads"),
-        ("tensors", 2, "what its lanes hold depends on how many there are"),
+        ("sampler", 2, "the state of its lanes depends on their number: set threads"),
+        ("tensors", 2, "the state of its lanes depends on their number"),
         ("unpacker", 5, "1 to 4 lanes are possible"),
         ("unpacker", 0, "1 to 4 lanes are possible"),
         ("unpakcer", 2, "there is no stage 'unpakcer': the stages are provider, loader, pool"),
@@ -125,7 +125,7 @@ def test_a_change_waits_for_the_one_before_and_says_so_when_that_takes_long(
     assert scaled(run, "unpacker", 4).returncode == 0
     busy = scaled(run, "unpacker", 2)  # nobody takes batches
     assert busy.returncode == 1
-    assert "the change before has not been worked off" in busy.stderr
+    assert "the work from before the last change has not been finished" in busy.stderr
     trainer = run.trainer(batches=500, positions=0)
     wait_until(lambda: trainer.batches() >= 40, "batches")
     assert scaled(run, "unpacker", 2).returncode == 0

@@ -136,7 +136,7 @@ def test_the_next_run_after_everybody_died_takes_the_newest_snapshot_by_itself(
     run.start()
     follow(run, undisturbed, next_batches(saved))
     assert f"snapshot={saved}" in run.text()
-    assert "goes on from the snapshot of" in run.text()
+    assert "resumes from the snapshot of" in run.text()
     # A feed that has ended leaves nothing that the next one would go on from.
     assert not list(run.sockets.iterdir())
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
@@ -251,7 +251,7 @@ def test_a_damaged_or_foreign_snapshot_is_refused_with_what_is_wrong(
         return tmp_path / label
 
     other = make_run(**TWO_GROUPS)
-    assert "is no snapshot" in refused(other, tmp_path / "nothing")
+    assert "is not a snapshot" in refused(other, tmp_path / "nothing")
     flipped = copy("flipped")
     with open(flipped / file, "r+b") as segment:
         segment.seek(100_000)
@@ -294,7 +294,7 @@ def test_a_run_does_not_begin_anew_where_a_snapshot_or_a_living_feed_could_be_me
     snapshot(run, saved)
     kill_supervisor(run)
     done = run.command("run", "--resume", str(saved))
-    assert done.returncode == 1 and "goes on without a supervisor: take it over" in done.stderr
+    assert done.returncode == 1 and "is running without a supervisor: take it over" in done.stderr
     for pid in run.all_workers().values():
         with contextlib.suppress(ProcessLookupError):  # it had done its work
             os.kill(pid, signal.SIGKILL)
@@ -320,7 +320,7 @@ def test_a_snapshot_that_cannot_be_written_changes_nothing(
     precious.mkdir()
     (precious / "file").write_text("kept")
     done = run.command("snapshot", "lc0", str(precious))
-    assert done.returncode == 1 and "is no snapshot" in done.stderr
+    assert done.returncode == 1 and "is not a snapshot" in done.stderr
     assert (precious / "file").read_text() == "kept"
     done = run.command("snapshot", "lc0", str(tmp_path / "no" / "such" / "place"))
     assert done.returncode == 1 and "No such file or directory" in done.stderr
@@ -341,9 +341,7 @@ def test_one_that_was_given_up_leaves_the_next_one_its_place(
         late = run.command("snapshot", run.feed, str(tmp_path / "late"))
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert (
-        late.returncode != 0 and "has not come to the end of its step" in late.stderr
-    ), late.stderr
+    assert late.returncode != 0 and "has not finished its step" in late.stderr, late.stderr
     assert not list(tmp_path.glob("late*"))
     # What the first one has copied is put away before.
     wait_until(

@@ -333,7 +333,7 @@ def test_each_call_of_a_takeover_and_of_a_first_request_may_fail(
                 assert takeover(), what
             assert set(run.all_workers()) == set(workers), what
     assert refused > 10
-    assert "feed_started" in run.text() and run.text().count("feed_started") == 1, "begun anew"
+    assert "feed_started" in run.text() and run.text().count("feed_started") == 1, "started anew"
     before_that = trainer.batches()
     wait_until(lambda: trainer.batches() > before_that + 5, "batches after all that")
     assert_undisturbed(make_run, run, trainer, settings)
@@ -399,7 +399,7 @@ def test_a_disk_that_hangs_holds_up_a_snapshot_alone(
     assert run.process is not None
     run.process.send_signal(signal.SIGQUIT)
     said = asked.communicate(timeout=60)[1]
-    assert "the snapshot was given up: " in said, said
+    assert "the snapshot was abandoned: " in said, said
     wait_until(
         lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the stages' end"
     )
@@ -429,7 +429,7 @@ def test_a_stage_that_gets_no_thread_is_tried_again(
     wait_until(
         lambda: f"worker_starved feed=lc0 group={group} times=4 " in run.text(), "four tries"
     )
-    assert "the system gives no thread for lane " in run.text()
+    assert "the system provides no thread for lane " in run.text()
     wait_until(
         lambda: f"worker_starved_no_more feed=lc0 group={group}" in run.text(), "its threads"
     )

@@ -74,7 +74,7 @@ class Attempt:
 
 
 def is_untouched(run: FeedRun, workers: dict[str, int], attempt: Attempt) -> None:
-    assert "feed_started" not in attempt.text(), "it was begun anew: " + attempt.text()
+    assert "feed_started" not in attempt.text(), "it was started anew: " + attempt.text()
     assert "remains_cleared" not in attempt.text(), attempt.text()
     assert all(runs(pid) for pid in workers.values()), attempt.text()
     assert run.all_workers() == workers, attempt.text()
@@ -373,7 +373,7 @@ def test_files_of_an_unknown_boot_are_left_as_they_are(
     run.start()
     result = run.trainer(group="g").result()
     assert run.wait() == 0, run.text()
-    assert np.array_equal(result["digests"], undisturbed), "and nothing was begun anew"
+    assert np.array_equal(result["digests"], undisturbed), "and nothing was started anew"
 
 
 @pytest.mark.parametrize("how", ["hidden", "no record", "no workers in the record"])
@@ -446,7 +446,7 @@ def test_a_feed_of_another_namespace_is_refused_with_the_reason(
         assert run.record() == record
     attempt = Attempt(run, before=namespace)
     assert attempt.outcome() == "refused"
-    assert f"workers of it live in another {namespace[1][2:]} namespace" in attempt.text()
+    assert f"some of its workers live in another {namespace[1][2:]} namespace" in attempt.text()
     assert "--fresh" in attempt.text()
     run.start()
     assert np.array_equal(trainer.result()["digests"], undisturbed)
@@ -490,4 +490,4 @@ def test_files_of_a_namespace_that_has_died_are_gone_on_with(
     run.start()
     result = run.trainer(group="g").result()
     assert run.wait() == 0, run.text()
-    assert np.array_equal(result["digests"], undisturbed), "and nothing was begun anew"
+    assert np.array_equal(result["digests"], undisturbed), "and nothing was started anew"

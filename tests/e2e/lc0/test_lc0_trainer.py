@@ -142,7 +142,7 @@ def test_a_trainer_from_a_file(config: Path, games: lc0_data.Manifest) -> None:
     # More than there are slots, all of it still there, and the caller's own.
     assert len({batch[0].tobytes() for batch in batches}) == 40
     batches[0][0][:] = 0
-    with pytest.raises(RuntimeError, match="started already"):
+    with pytest.raises(RuntimeError, match="already started"):
         loader.start()
     with pytest.raises(RuntimeError, match='no output "validation": there are ""'):
         loader.get_next("validation")

@@ -94,7 +94,7 @@ def test_a_feed_that_was_resumed_comes_to_the_position_of_a_state_as_it_was_save
     run.start("--resume", str(tmp_path / "feed"))
     with attach() as feed:
         assert feed.stats().published < 40
-        with pytest.raises(ringfeed.InvalidRequest, match="not as state_dict"):
+        with pytest.raises(ringfeed.InvalidRequest, match="differs from what state_dict"):
             feed.load_state_dict({**state, "last": 43, "next": 44})
         feed.load_state_dict(state)
         assert take(feed, 3) == seen
@@ -112,7 +112,7 @@ def test_a_refused_state_changes_nothing_in_a_group_that_waits_for_nobody(
         take(feed, 30)
         before = feed.stats()
         for _ in range(3):
-            with pytest.raises(ringfeed.InvalidRequest, match="is not held any more"):
+            with pytest.raises(ringfeed.InvalidRequest, match="is no longer held"):
                 feed.load_state_dict(state)
         after = feed.stats()
         assert (after.group_index, after.next, after.held) == (
@@ -137,7 +137,7 @@ def test_a_batch_that_is_not_held_any_more_is_named(run: FeedRun) -> None:
         take(feed, 30)
         at = feed.stats().next
         with pytest.raises(
-            ringfeed.InvalidRequest, match=r"batch 3 is not held any more, the oldest one is \d+"
+            ringfeed.InvalidRequest, match=r"batch 3 is no longer held, the oldest one is \d+"
         ):
             feed.load_state_dict(state)
         assert list(take(feed, 1)) == [at], "nothing has changed"

@@ -240,8 +240,8 @@ def test_a_check_that_is_off_lets_its_flaw_pass(make_run: MakeRun, mixed: Path) 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ('syzygy_paths: "/tables"', "endgame tables are not built in"),
-        ('gaviota_paths: "/tables"', "endgame tables are not built in"),
+        ('syzygy_paths: "/tables"', "endgame tables are not supported"),
+        ('gaviota_paths: "/tables"', "endgame tables are not supported"),
         ("deblunder_threshold: 0.1", "without deblunder_width"),
         ("deblunder_width: 0.1", "without deblunder_threshold"),
         ("policy_temperature: 0", "policy_temperature"),

@@ -201,7 +201,7 @@ def test_a_finite_run_without_a_single_batch_fails_with_what_was_counted(
     empty = tmp_path / "nothing"
     empty.mkdir()
     run = make_run(empty).start()
-    wait_until(lambda: "the run is over without a single batch" in run.text(), "the failure")
+    wait_until(lambda: "the run ended without a single batch" in run.text(), "the failure")
     assert run.stop() == 1, "no trainer has to be waited for"
     assert f"provider: {empty}: 0 files" in run.text()
 

@@ -84,8 +84,8 @@ def test_what_cannot_be_sent_is_refused(make_run: MakeRun) -> None:
     other = run.command("control", "lc0", QUERY, "--stage", "unpacker")
     assert other.returncode == 1
     assert (
-        "chunk_pool_request is for a stage of kind shuffling_chunk_pool, which stage 'unpacker' is not"
-        in other.stderr
+        "chunk_pool_request is for a stage of kind shuffling_chunk_pool, which stage 'unpacker' "
+        "is not" in other.stderr
     )
     nobody = run.command("control", "lc0", "epoch_planner_request {}")
     assert nobody.returncode == 1 and "epoch_planner, which feed 'lc0' has not" in nobody.stderr
@@ -230,7 +230,10 @@ def test_a_program_that_does_not_answer_holds_up_nobody_else(
     for binary in mute:
         wait_until(lambda: is_asked(binary), "the program to be asked")
     refused = run.command("restart", run.feed, "pool", "--binary", mute[0])
-    assert refused.returncode != 0 and "4 programs are asked for their plans" in refused.stderr
+    assert (
+        refused.returncode != 0
+        and "4 programs are already being asked for their plans" in refused.stderr
+    )
     # A stage is replaced, and everybody gets an answer, before the first of them does.
     os.kill(workers["pool"], signal.SIGKILL)
     wait_until(
@@ -244,7 +247,7 @@ def test_a_program_that_does_not_answer_holds_up_nobody_else(
         pid = int(Path(f"{binary}.pid").read_text())
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the mute program's end")
     for line, reason in (
-        ("exec yes", "answers without an end"),
+        ("exec yes", "answers without end"),
         ("exit 3", "ended with exit status 3"),
         ("echo hello", "bytes that are not a plan"),
     ):

@@ -242,7 +242,7 @@ def test_a_file_that_is_there_stays(lc0: Path, here: Path) -> None:
 
 def test_directories_without_such_data(tmp_path: Path, here: Path, lc0: Path) -> None:
     assert EMPTY in refusal(cwd=here)
-    assert "lc0-data-sample.tar: this is no directory" in refusal(lc0 / SAMPLE.name, cwd=here)
+    assert "lc0-data-sample.tar: this is not a directory" in refusal(lc0 / SAMPLE.name, cwd=here)
     assert "there is no such directory\n" in refusal("lc0", tmp_path / "no", cwd=here)
     other = tmp_path / "other"
     other.mkdir()

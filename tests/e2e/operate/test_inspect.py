@@ -108,7 +108,7 @@ def test_damage_is_said_on_standard_error(tmp_path: Path) -> None:
     done = inspect(tmp_path / "cut.gz")
     assert done.returncode == 1
     assert "cut.gz: a gzip file that cannot be inflated" in done.stdout
-    assert str(tmp_path / "cut.gz") in done.stderr and "is cut short" in done.stderr
+    assert str(tmp_path / "cut.gz") in done.stderr and "is truncated" in done.stderr
     (tmp_path / "word").write_text("hello")
     assert inspect(tmp_path / "word").returncode == 1
     assert inspect(tmp_path / "nothing").returncode == 1

@@ -356,7 +356,7 @@ TEST(Ragged, ASchemaThatDoesNotFitOrIsNotKnownIsRefused) {
     EXPECT_EQ(attach(fake, {}, &feed), RF_INCOMPATIBLE);
     EXPECT_THAT(rf_last_error(nullptr), HasSubstr(sentence));
   };
-  refused({-1, 2}, 63, "tensor tokens does not fit the 63 bytes that it has with 8 rows");
+  refused({-1, 2}, 63, "tensor tokens does not fit its 63 bytes with 8 rows");
   refused({17}, 64, "does not fit the 64 bytes");
   refused({-2, 1LL << 62, 16}, 64, "does not fit the 64 bytes");
   refused({-1, -18}, 64, "dimension 1 of tensor tokens is -18");
@@ -656,7 +656,7 @@ TEST(End, AFeedWithoutABatchEndsWhenItsSupervisorSaysHow) {
   Member member(fake);
   fake.close_lane(0);
   EXPECT_EQ(member.next(20), RF_TIMEOUT) << "lanes close before the supervisor knows why";
-  fake.fail("the run is over without a single batch");
+  fake.fail("the run ended without a single batch");
   EXPECT_EQ(member.next(), RF_FEED_FAILED);
 }
 
@@ -1289,7 +1289,7 @@ TEST(Verify, TellsABatchWhoseBytesAreOthers) {
                      member.batch().bytes - 1;
   *last ^= 1;
   EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_DAMAGED);
-  EXPECT_THAT(member.error(), HasSubstr("something has written into them"));
+  EXPECT_THAT(member.error(), HasSubstr("something has written to them"));
   *last ^= 1;
   EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_OK) << member.error();
   ASSERT_EQ(member.release(1), RF_OK);

@@ -236,7 +236,7 @@ TEST(CppLoader, SaysThereAndThenWhatIsWrongWithAStage) {
   refused([] { ringfeed::DataLoader("seed: x", kProgram); }, "stages.textproto:1:7: ");
   loader.start(kPatienceMs);
   refused([&] { loader.add_stage(files_stage("more")); }, "before start()");
-  refused([&] { loader.start(); }, "has been started");
+  refused([&] { loader.start(); }, "was already started");
   EXPECT_TRUE(loader.get_next(kPatienceMs)) << "and it runs";
 }
 

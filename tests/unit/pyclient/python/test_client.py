@@ -247,7 +247,7 @@ def test_a_batch_whose_bytes_are_others_is_told(make_feed: MakeFeed) -> None:
         batch = feed.next()
         batch.verify()
         batch["x"][2999, 2] += 1
-        with pytest.raises(ringfeed.FeedDamaged, match="something has written into them"):
+        with pytest.raises(ringfeed.FeedDamaged, match="something has written to them"):
             batch.verify()
         batch.release()
         with pytest.raises(ringfeed.BatchReleased, match="before release"):
@@ -454,7 +454,7 @@ def test_arguments_that_contradict_each_other_are_refused(options: dict, tmp_pat
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "x" * 65])
 def test_a_feed_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ringfeed.InvalidRequest, match="is no feed name"):
+    with pytest.raises(ringfeed.InvalidRequest, match="is not a feed name"):
         ringfeed.attach(name, socket_dir=tmp_path)
 
 

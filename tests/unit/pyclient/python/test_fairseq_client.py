@@ -205,7 +205,7 @@ def test_a_stand_in_may_be_had_with_its_content(fake: FakeFeed, ranks: Ranks) ->
     assert all("ignore" not in sample for sample in first.next_epoch_itr())
     *_, last = second.next_epoch_itr()
     assert last["ignore"] is True and last["id"].tolist() == Plan(1, 0, 3).ids[: len(last["id"])]
-    with pytest.raises(ringfeed.InvalidRequest, match="'none' is none of dict, stand_in"):
+    with pytest.raises(ringfeed.InvalidRequest, match="'none' is not dict or stand_in"):
         EpochIterator(first.feed, empty="none")
 
 
@@ -577,11 +577,11 @@ def test_one_rank_alone_draws_its_own_attempts(fake: FakeFeed) -> None:
 
 def test_several_ranks_need_an_attempt(fake: FakeFeed, ranks: Ranks) -> None:
     feeds = ranks(2)
-    with pytest.raises(ringfeed.InvalidRequest, match="several ranks and no torch.distributed"):
+    with pytest.raises(ringfeed.InvalidRequest, match="several ranks but no torch.distributed"):
         fairseq.load_state(feeds[0], {"version": 2, "epoch": 1})
     # Also where ranks are only members.
     with fake.attach(group="shared") as one, fake.attach(group="shared"):
-        with pytest.raises(ringfeed.InvalidRequest, match="give attempt="):
+        with pytest.raises(ringfeed.InvalidRequest, match="pass attempt="):
             fairseq.set_weights(one, {"a-b": 1.0})
     assert fake.calls() == []
 
@@ -648,7 +648,7 @@ def test_an_attempt_that_was_used_before_is_noticed(fake: FakeFeed, newer: int) 
     ranked = fake.attach(group="ranked", rank=0, world=1)
     lay_seek_ready(fake, planner_says(1, 2, generation=3))
     fairseq.load_state(ranked, {"version": 2, "epoch": 1, "iterations_in_epoch": 2}, attempt=2)
-    with pytest.raises(ringfeed.InvalidRequest, match="goes on with batch 2 of epoch 1, and"):
+    with pytest.raises(ringfeed.InvalidRequest, match="continues with batch 2 of epoch 1, but"):
         ranked.next()
     ranked.close()
 
@@ -667,8 +667,8 @@ def test_who_is_moved_by_somebody_else_is_told(fake: FakeFeed) -> None:
     [
         ({}, "of version None"),
         ({"version": 1, "epoch": 1}, "of version 1, this ringfeed reads 2"),
-        ({"version": 2}, "no state of an epoch iterator: KeyError"),
-        ({"version": 2, "epoch": "x"}, "no state of an epoch iterator: ValueError"),
+        ({"version": 2}, "not the state of an epoch iterator: KeyError"),
+        ({"version": 2, "epoch": "x"}, "not the state of an epoch iterator: ValueError"),
         ({"version": 2, "epoch": 0}, "of epoch 0, iteration 0: epochs count from 1"),
         ({"version": 2, "epoch": 1, "iterations_in_epoch": -1}, "iteration -1"),
         ({"version": 2, "epoch": 1, "ringfeed": {"version": 2}}, "another ringfeed .version 2"),

@@ -121,7 +121,7 @@ def test_the_module_stands_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     lc0_compat.install(name)
     assert importlib.import_module(name) is lc0_compat
     monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match="json has been imported already"):
+    with pytest.raises(ImportError, match="json is already imported"):
         lc0_compat.install(name, "json")
     assert name not in sys.modules, "all of them or none"
 
@@ -195,7 +195,7 @@ def test_stages_are_not_added_after_a_stop(make_loader: Any) -> None:
     loader.stop()
     with pytest.raises(RuntimeError, match="before start"):
         loader.add_stages(b"")
-    with pytest.raises(RuntimeError, match="started already"):
+    with pytest.raises(RuntimeError, match="already started"):
         loader.start()
 
 

@@ -161,8 +161,8 @@ def test_pairs_without_use_are_left_out_and_counted(
     }
     assert pairs_of(tmp_path, pages) == [("word", "Wort")]
     assert capsys.readouterr().err == (
-        "manpages_to_text: deu_Latn: 1 pages, 1 pages in other macros, 1 pages without the English "
-        "one, 1 pairs, 2 pairs not translated, 1 pairs of too different lengths, "
+        "manpages_to_text: deu_Latn: 1 pages, 1 pages in other macros, 1 pages without an English "
+        "one, 1 pairs, 2 pairs not translated, 1 pairs with lengths that differ too much, "
         "1 pairs without words\n"
     )
 

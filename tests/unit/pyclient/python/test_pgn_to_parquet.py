@@ -171,7 +171,7 @@ def test_what_cannot_be_used_is_skipped_and_counted(
     assert "2 games, 4 positions" in said
     assert "skipped 2 with moves that cannot be read" in said
     assert "skipped 1 without moves" in said and "skipped 1 of another variant" in said
-    assert "skipped 1 from a position that cannot be" in said
+    assert "skipped 1 from an impossible position" in said
 
 
 def test_a_gzipped_file_is_read_like_any(tmp_path: Path) -> None:

@@ -389,11 +389,11 @@ def test_what_is_there_already_is_not_overwritten(
     assert run(tmp_path / "out", *pair, "--model", model) == 0
     before = {path: path.read_bytes() for path in (tmp_path / "out/shard000").iterdir()}
     assert run(tmp_path / "out", *pair, "--model", model) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     # Another vocabulary would give the ids of the first subset another meaning.
     other = ["--vocab-size", "60", "--subset", "train_mining"]
     assert run(tmp_path / "out", *pair, *other) == 1
-    assert "dict.deu_Latn.txt is there already, and is another one" in capsys.readouterr().err
+    assert "dict.deu_Latn.txt already exists and differs" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in (tmp_path / "out/shard000").iterdir()} == before
 
 

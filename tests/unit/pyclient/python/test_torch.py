@@ -494,7 +494,7 @@ def test_memory_that_cannot_be_registered_at_all_is_an_error_and_the_feed_goes_o
     assert "unregister" not in gpu.log and gpu.log.count("forget the error") == 2
 
 
-@pytest.mark.parametrize(("view", "why"), [("private", "are copies"), ("copy", "do not lie in")])
+@pytest.mark.parametrize(("view", "why"), [("private", "are copies"), ("copy", "are not in")])
 def test_only_the_feeds_own_memory_is_pinned(
     make_feed: MakeFeed, make_runtime: MakeRuntime, gpu: Gpu, view: str, why: str
 ) -> None:
@@ -554,7 +554,7 @@ def test_worker_processes_are_refused_with_the_reason(make_feed: MakeFeed, metho
         loader = torch.utils.data.DataLoader(
             FeedDataset(feed), batch_size=None, num_workers=2, multiprocessing_context=method
         )
-        with pytest.raises(ringfeed.InvalidRequest, match="use num_workers=0: a feed's own proc"):
+        with pytest.raises(ringfeed.InvalidRequest, match="use num_workers=0: the proc"):
             next(iter(loader))
         assert feed.stats().taken == 0
         assert feed.next().seq == 1, "the feed is unharmed"
@@ -688,7 +688,7 @@ def test_a_loader_over_an_attached_feed_leaves_it_open(make_feed: MakeFeed) -> N
             assert ids(loader) == [1, 2]
         assert not feed.closed and feed.next().seq == 3
         for options in ({"group": "other"}, {"ranked": True}, {"max_hold": 3}):
-            with pytest.raises(ringfeed.InvalidRequest, match="is attached already"):
+            with pytest.raises(ringfeed.InvalidRequest, match="is already attached"):
                 FeedLoader(feed, **options)
 
 
@@ -733,7 +733,7 @@ def test_half_a_launchers_environment_is_refused(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ringfeed.InvalidRequest, match="set both to numbers or none"):
+    with pytest.raises(ringfeed.InvalidRequest, match="set both to numbers or neither"):
         FeedLoader("feed", socket_dir=tmp_path)
 
 
@@ -876,7 +876,7 @@ def test_a_position_to_which_the_group_cannot_be_put_back_is_refused(make_feed: 
         ids(loader)
         with pytest.raises(
             ringfeed.InvalidRequest,
-            match="batches from 3 on have been worked on.*the next one is 5.*takes a snapshot",
+            match="batches from 3 on have been used.*the next one is 5.*takes a snapshot",
         ):
             loader.load_state_dict(state)
         assert ids(loader) == [5, 6], "nothing has changed"
@@ -902,11 +902,11 @@ def test_a_state_of_another_run_or_group_or_kind_is_refused(make_feed: MakeFeed)
         with pytest.raises(ringfeed.InvalidRequest, match="of version 9, this ringfeed reads 1"):
             loader.load_state_dict({**state, "version": 9})
     with loader_of(fake, group="other") as loader:
-        with pytest.raises(ringfeed.InvalidRequest, match="the state is of group default"):
+        with pytest.raises(ringfeed.InvalidRequest, match="the state belongs to group default"):
             loader.load_state_dict(state)
     other = make_feed(name="other")
     with loader_of(other) as loader:
-        with pytest.raises(ringfeed.InvalidRequest, match="the state is of feed fake"):
+        with pytest.raises(ringfeed.InvalidRequest, match="the state belongs to feed fake"):
             loader.load_state_dict(state)
         with pytest.raises(ringfeed.InvalidRequest, match="another run of this feed"):
             loader.load_state_dict({**state, "feed": "other"})

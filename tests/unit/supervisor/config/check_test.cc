@@ -147,17 +147,16 @@ TEST(CheckStages, HaveNames) {
 }
 
 TEST(CheckStages, HaveNamesWithoutADot) {
-  EXPECT_THAT(
-      messages(lc0_text_with("name: \"tensors\"", "name: \"ten.sors\"")),
-      ElementsAre(StartsWith("lc0.textproto:6:10: stage 'ten.sors': \"ten.sors\" cannot be a name; "
-                             "take 1 to 64 letters")));
+  EXPECT_THAT(messages(lc0_text_with("name: \"tensors\"", "name: \"ten.sors\"")),
+              ElementsAre(StartsWith("lc0.textproto:6:10: stage 'ten.sors': \"ten.sors\" cannot be "
+                                     "a name; use 1 to 64 letters")));
 }
 
 TEST(CheckStages, HaveDifferentNames) {
   EXPECT_THAT(messages(lc0_text() +
                        "stages { name: \"loader\" file_path_provider { directory: \"/d\" } }\n"),
-              ElementsAre("lc0.textproto:7:10: stage 'loader': this name is taken by the stage at "
-                          "lc0.textproto:2:1; rename one of them"));
+              ElementsAre("lc0.textproto:7:10: stage 'loader': the stage at lc0.textproto:2:1 "
+                          "already has this name; rename one of them"));
 }
 
 TEST(CheckStages, HaveAConfiguration) {
@@ -190,7 +189,7 @@ TEST(CheckStages, HaveOneConfigurationOnly) {
       messages(lc0_text_with("tensor_generator {", "chunk_unpacker {} tensor_generator {")),
       testing::Contains("lc0.textproto:6:1: stage 'tensors': it has 2 configurations, "
                         "chunk_unpacker (lc0.textproto:6:26), tensor_generator "
-                        "(lc0.textproto:6:44); keep one and make the others stages of their own"));
+                        "(lc0.textproto:6:44); keep one and make the others separate stages"));
 }
 
 // ------------------------------------------------------------------------------------------ ranges
@@ -429,8 +428,9 @@ TEST(CheckGroups, RefuseAStageTwice) {
 TEST(CheckGroups, RefuseToLeaveStagesOut) {
   EXPECT_THAT(
       messages(lc0_text() + "stage_groups { name: \"a\" stages: [\"provider\", \"loader\"] }\n"),
-      ElementsAre("lc0.textproto:7:1: no stage group has pool, unpacker, sampler, tensors; add "
-                  "every stage to a group, or remove stage_groups and let the supervisor group "
+      ElementsAre("lc0.textproto:7:1: these stages are in no stage group: pool, unpacker, sampler, "
+                  "tensors; add every stage to a group, or remove stage_groups and let the "
+                  "supervisor group "
                   "them"));
 }
 
@@ -449,11 +449,9 @@ TEST(CheckGroups, HaveNamesAndStages) {
 
 TEST(CheckFeed, HasAValidName) {
   EXPECT_THAT(messages(lc0_text(), {"feed=lc0.run-1"}), IsEmpty());
-  EXPECT_THAT(
-      messages(lc0_text(), {"feed=lc0/run"}),
-      ElementsAre(
-          "--set feed=lc0/run:1:1: feed is \"lc0/run\"; take 1 to 64 letters, digits, '_', '.' "
-          "or '-'"));
+  EXPECT_THAT(messages(lc0_text(), {"feed=lc0/run"}),
+              ElementsAre("--set feed=lc0/run:1:1: feed is \"lc0/run\"; use 1 to 64 letters, "
+                          "digits, '_', '.' or '-'"));
   EXPECT_THAT(messages(lc0_text() + "feed: \"\""),
               ElementsAre(HasSubstr("7:1: feed is \"\"; take")));
 }
@@ -468,7 +466,7 @@ TEST(CheckConsumers, RankedGroupsNeedAWorldAndSharedOnesHaveNone) {
       ElementsAre(HasSubstr("7:15: consumer group 'a' is RANKED without world; add world: N")));
   EXPECT_THAT(
       messages(lc0_text() + "feed_output { groups { name: \"a\" world: 4 } }"),
-      ElementsAre(HasSubstr("consumer group 'a' is SHARED and has a world of 4; remove world")));
+      ElementsAre(HasSubstr("consumer group 'a' is SHARED but has a world of 4; remove world")));
   EXPECT_THAT(
       messages(lc0_text() + "feed_output { groups { name: \"a\" kind: RANKED world: 17 } }"),
       ElementsAre(
@@ -502,7 +500,7 @@ TEST(CheckSlots, EachProducingLaneNeedsItsOwn) {
   EXPECT_THAT(
       messages(lc0_text() + "feed_output { slots: 3 }", {"stages.tensors.threads=4"}),
       ElementsAre(HasSubstr("7:15: the feed has 3 slots for 4 lanes of stage 'tensors', each of "
-                            "which needs one of its own; set feed_output.slots to at least 4")));
+                            "which needs its own; set feed_output.slots to at least 4")));
 }
 
 TEST(CheckSlots, SkipAndDetachNeedRoomToMakeProgress) {
@@ -543,7 +541,7 @@ TEST(CheckSlots, AnOutputThatKeepsTheNewestGivesWayToEverybody) {
                                     "newest batches")));
   EXPECT_THAT(messages(lc0_text_with("input: \"sampler\"",
                                      "input: \"sampler\" overflow_behavior: DROP_NEW")),
-              ElementsAre(HasSubstr("take BLOCK, or KEEP_NEWEST")));
+              ElementsAre(HasSubstr("use BLOCK, or KEEP_NEWEST")));
 }
 
 TEST(CheckRestarts, BackoffDoesNotShrink) {
@@ -582,7 +580,7 @@ TEST_F(CheckData, ADirectoryThatDoesNotExistIsWaitedFor) {
                                 HasSubstr(directory_ + "/later does not exist: the feed will wait "
                                                        "for it"))));
   EXPECT_THAT(warnings({override_to("/later"), "epochs=1"}),
-              ElementsAre(HasSubstr("does not exist: a finite run has no data then")));
+              ElementsAre(HasSubstr("does not exist: a finite run then has no data")));
 }
 
 TEST_F(CheckData, ADirectoryWithoutAFileIsEmptyWhateverDirectoriesAndHiddenNamesItHas) {
@@ -597,7 +595,7 @@ TEST_F(CheckData, ADirectoryWithoutAFileIsEmptyWhateverDirectoriesAndHiddenNames
 
 TEST_F(CheckData, AFileIsNoDirectory) {
   std::ofstream(directory_ + "/file") << "x";
-  EXPECT_THAT(warnings({override_to("/file")}), ElementsAre(HasSubstr("/file is no directory")));
+  EXPECT_THAT(warnings({override_to("/file")}), ElementsAre(HasSubstr("/file is not a directory")));
 }
 
 // Several directories, one file that the data are not understood without.
@@ -623,7 +621,7 @@ TEST_F(CheckData, ListsOfDirectoriesAndSingleFilesAreWhatTheyAreCalled) {
   EXPECT_THAT(doubts("shard", "dict.txt"),
               ElementsAre(HasSubstr("dict.txt does not exist: it is needed when the feed starts")));
   EXPECT_THAT(doubts("shard", "shard"),
-              ElementsAre(HasSubstr("/shard is a directory and no file")));
+              ElementsAre(HasSubstr("/shard is a directory, not a file")));
 }
 
 TEST_F(CheckData, MoreAttemptsThanRestartsAreDoubted) {

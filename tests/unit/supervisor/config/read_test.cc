@@ -149,10 +149,9 @@ TEST_F(ReadFile, AFeedWithoutANameIsCalledAsItsFile) {
   const std::filesystem::path path = write("my-run.2.textproto", "seed: 1");
   EXPECT_EQ(read_config(path).message().feed(), "my-run.2");
   EXPECT_EQ(read_config(path, std::vector<std::string>{"feed=other"}).message().feed(), "other");
-  EXPECT_THAT(
-      texts(read_config(write("my run.textproto", "seed: 1"))),
-      ElementsAre(HasSubstr("my run.textproto: the feed has no name, and the file's name 'my "
-                            "run' cannot be one; add feed: \"NAME\"")));
+  EXPECT_THAT(texts(read_config(write("my run.textproto", "seed: 1"))),
+              ElementsAre(HasSubstr("my run.textproto: the feed has no name, and the name of the "
+                                    "file, 'my run', cannot be one; add feed: \"NAME\"")));
 }
 
 TEST_F(ReadFile, AFileThatCannotBeReadIsAnError) {
@@ -169,8 +168,9 @@ TEST_F(ReadFile, AFileThatCannotBeReadIsAnError) {
 TEST_F(ReadFile, SerializedBytesThatAreNoneAreRefused) {
   const Configuration read = read_config(write("a.binpb", "\xFF\xFF\xFF"));
   EXPECT_FALSE(read.complete());
-  EXPECT_THAT(texts(read), ElementsAre(HasSubstr("a.binpb: this is no serialized DataLoaderConfig: "
-                                                 "its bytes are cut short or damaged, at byte 0")));
+  EXPECT_THAT(texts(read),
+              ElementsAre(HasSubstr("a.binpb: this is not a serialized DataLoaderConfig: its bytes "
+                                    "are truncated or damaged, at byte 0")));
 }
 
 TEST_F(ReadFile, WhatIsTooLargeOrHasNoEndIsRefused) {
@@ -241,7 +241,7 @@ TEST(ReadSerialized, AnUnknownFieldIsSaidWithNumberPlaceAndValue) {
   EXPECT_THAT(serialized_problems(with_unpacker(number_field(2, 1) + number_field(12, 9))),
               ElementsAre("f.binpb: stage 'u': unknown field 12 in stages[0].chunk_unpacker, at "
                           "byte 9: the number 9; ChunkUnpackerConfig has the numbers 1-3, 5-6, "
-                          "8-11. Write it by ringfeed's proto/config.proto"));
+                          "8-11. Write it with ringfeed's proto/config.proto"));
   EXPECT_THAT(serialized_problems(number_field(9, 1)),
               ElementsAre(HasSubstr("unknown field 9 in the configuration, at byte 0")));
 }
@@ -291,13 +291,12 @@ TEST(ReadSerialized, BytesBehindTheMessageAndCutMessagesAreRefused) {
     EXPECT_FALSE(read.complete()) << behind;
     EXPECT_THAT(
         texts(read),
-        ElementsAre(HasSubstr(fmt::format("cut short or damaged, at byte {}", good.size()))));
+        ElementsAre(HasSubstr(fmt::format("truncated or damaged, at byte {}", good.size()))));
   }
   // In a stage: its length is right, and what it holds is cut.
-  EXPECT_THAT(
-      serialized_problems(length_field(1, length_field(1, "u") + key_of(5, 2) + "\x09")),
-      ElementsAre(HasSubstr("stages[0] is no serialized StageConfig: its bytes are cut short "
-                            "or damaged, at byte 5")));
+  EXPECT_THAT(serialized_problems(length_field(1, length_field(1, "u") + key_of(5, 2) + "\x09")),
+              ElementsAre(HasSubstr("stages[0] is not a serialized StageConfig: its bytes are "
+                                    "truncated or damaged, at byte 5")));
 }
 
 // Every byte changed and every length: never taken for something that protobuf reads otherwise, and
@@ -360,7 +359,7 @@ TEST(ReadRefuses, ValuesOfTheWrongKind) {
           "f.textproto:2:9: epochs is \"two\"; give a whole number from 0 to 65535",
           "f.textproto:3:17: drop_remainder is maybe; give true or false",
           HasSubstr("f.textproto:4:9: stage 'stages[0]': stages[0] is 5; give a message"),
-          "f.textproto:5:7: feed is lc0; give a text in double quotes",
+          "f.textproto:5:7: feed is lc0; give a string in double quotes",
           "f.textproto:6:32: storage.memory_budget_bytes is 1.5; give a whole number from "
           "1048576 to 18446744073709551615",
           "f.textproto:7:25: feed_output[0].dispatch is RELAXD; give one of ORDERED, RELAXED; did "
@@ -495,7 +494,7 @@ TEST(OverrideRefuses, WhatItDoesNotUnderstand) {
     return all.size() == 1 ? all[0] : std::to_string(all.size()) + " messages";
   };
   EXPECT_EQ(refused("seed"),
-            "--set seed:1:1: write path=value, for instance seed=7 or stages.pool.threads=2");
+            "--set seed:1:1: write path=value, for example seed=7 or stages.pool.threads=2");
   EXPECT_THAT(refused("=5"), HasSubstr("write path=value"));
   EXPECT_EQ(refused("sed=7"),
             "--set sed=7:1:1: unknown field 'sed' in the configuration; did you mean 'seed'?");
@@ -510,7 +509,7 @@ TEST(OverrideRefuses, WhatItDoesNotUnderstand) {
                         "'chunk_pool_size'?"));
   EXPECT_THAT(refused("seed.x=1"), HasSubstr("seed has no fields; write seed=VALUE"));
   EXPECT_THAT(refused("seed[0]=1"), HasSubstr("seed is no list"));
-  EXPECT_THAT(refused("stages[x].threads=1"), HasSubstr("'stages[x]' is no element of a list"));
+  EXPECT_THAT(refused("stages[x].threads=1"), HasSubstr("'stages[x]' is not an element of a list"));
   EXPECT_THAT(refused("storage=5"), HasSubstr("storage is 5; give a message"));
   EXPECT_THAT(refused("storage={"), HasSubstr("never closed"));
   EXPECT_THAT(refused("stages=5"), HasSubstr("stages takes a list, [ … ]"));

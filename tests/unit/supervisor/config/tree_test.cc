@@ -172,12 +172,12 @@ TEST(JsonDamage, GoesOnAfterAMistakeWhoseExtentIsClear) {
       " \"c\": [1, 2,],\n"
       " \"d\": \"\\q\"}");
   EXPECT_TRUE(tree.complete);
-  EXPECT_THAT(tree_problems(tree),
-              ElementsAre("2:2 expected ',' or '}', found '\"'",
-                          "2:7 'word' stands without quotes; write \"word\"",
-                          "3:2 JSON has no comments; remove it, or use the text format",
-                          "4:12 JSON has no ',' before ']'; remove it",
-                          "5:8 unknown escape in a string; write \\\\ for a backslash"));
+  EXPECT_THAT(
+      tree_problems(tree),
+      ElementsAre("2:2 expected ',' or '}', found '\"'", "2:7 'word' has no quotes; write \"word\"",
+                  "3:2 JSON has no comments; remove it, or use the text format",
+                  "4:12 JSON has no ',' before ']'; remove it",
+                  "5:8 unknown escape in a string; write \\\\ for a backslash"));
 }
 
 TEST(JsonDamage, BrokenStructureIsIncomplete) {

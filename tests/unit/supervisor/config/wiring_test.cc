@@ -50,10 +50,9 @@ TEST(Wiring, AnInputCanNameItsPort) {
 }
 
 TEST(WiringRefuses, AMissingInput) {
-  EXPECT_THAT(
-      messages(lc0_text_with("input: \"unpacker\"", "")),
-      ElementsAre("lc0.textproto:5:26: stage 'sampler': input is missing; give the stage that "
-                  "frames come from: unpacker"));
+  EXPECT_THAT(messages(lc0_text_with("input: \"unpacker\"", "")),
+              ElementsAre("lc0.textproto:5:26: stage 'sampler': input is missing; name the stage "
+                          "that puts out frames: unpacker"));
   EXPECT_THAT(messages(lc0_text_with("input: \"provider\"", "input: \"\"")),
               ElementsAre(HasSubstr("2:47: stage 'loader': input is missing")));
 }
@@ -111,10 +110,9 @@ TEST(WiringRefuses, AnOutputThatNobodyReads) {
 }
 
 TEST(WiringRefuses, APipelineWithoutBatches) {
-  EXPECT_THAT(
-      messages("stages { name: \"p\" file_path_provider { directory: \"/d\" } }\n"),
-      ElementsAre("lc0.textproto:1:1: no stage puts out batches, which trainers take; add a "
-                  "stage that makes them from p.output (files)"));
+  EXPECT_THAT(messages("stages { name: \"p\" file_path_provider { directory: \"/d\" } }\n"),
+              ElementsAre("lc0.textproto:1:1: no stage puts out batches for trainers; add a "
+                          "stage that makes them from p.output (files)"));
 }
 
 // Training and validation out of the same files.
@@ -146,12 +144,13 @@ TEST(Wiring, SeveralOutputsOfBatchesAreToldApart) {
 TEST(WiringRefuses, SeveralOutputsOfBatchesThatAreNotToldApart) {
   EXPECT_THAT(
       messages(two_outputs("")),
-      ElementsAre(HasSubstr("stage 't1': its output 'output' carries batches, and it is not the "
-                            "only one; say by which name trainers get it: feed_output { stage: "
-                            "\"t1\" alias:"),
-                  HasSubstr("stage 't2': its output 'output' carries batches")));
+      ElementsAre(
+          HasSubstr("stage 't1': its output 'output' carries batches, but it is not the only one; "
+                    "give it a name that trainers can ask for: feed_output { stage: "
+                    "\"t1\" alias:"),
+          HasSubstr("stage 't2': its output 'output' carries batches")));
   EXPECT_THAT(messages(two_outputs("feed_output { slots: 8 } feed_output { stage: \"t2\" }")),
-              ElementsAre(HasSubstr("it does not say which output of batches it is about; add "
+              ElementsAre(HasSubstr("it does not say which output of batches it configures; add "
                                     "stage: \"NAME\" with one of t1, t2"),
                           HasSubstr("neither it nor feed_output[0] has an alias")));
   EXPECT_THAT(
@@ -162,11 +161,11 @@ TEST(WiringRefuses, SeveralOutputsOfBatchesThatAreNotToldApart) {
   EXPECT_THAT(
       messages(two_outputs("feed_output { stage: \"t1\" alias: \"x\" } feed_output { stage: "
                            "\"t2\" alias: \"x\" }")),
-      ElementsAre(HasSubstr("its alias 'x' is that of feed_output[0]; rename one of them")));
+      ElementsAre(HasSubstr("its alias 'x' is also that of feed_output[0]; rename one of them")));
   EXPECT_THAT(messages(two_outputs("feed_output { stage: \"t1\" } feed_output { stage: \"t1\" "
                                    "alias: \"x\" }")),
               ElementsAre(HasSubstr("stage 't2': its output"),
-                          HasSubstr("and so is feed_output[0]; keep one of the two")));
+                          HasSubstr("and so does feed_output[0]; keep one of the two")));
   EXPECT_THAT(
       messages(two_outputs("feed_output { stage: \"t1\" } feed_output { stage: \"t2\" alias: "
                            "\"x\" dispatch: RELAXED }")),
@@ -237,10 +236,8 @@ TEST(WiringRefuses, Cycles) {
   const std::string two = lc0_text() +
                           "stages { name: \"a\" shuffling_frame_sampler { input: \"b\" } }\n"
                           "stages { name: \"b\" shuffling_frame_sampler { input: \"a\" } }\n";
-  EXPECT_THAT(
-      messages(two),
-      ElementsAre("lc0.textproto:7:46: stage 'a': it feeds itself: a > b > a; give one of them "
-                  "an input from outside"));
+  EXPECT_THAT(messages(two), ElementsAre("lc0.textproto:7:46: stage 'a': it feeds itself: a > b > "
+                                         "a; give one of these stages an input from outside"));
   const std::string one =
       lc0_text() + "stages { name: \"a\" shuffling_frame_sampler { input: \"a\" } }\n";
   EXPECT_THAT(messages(one), ElementsAre(HasSubstr("7:46: stage 'a': it feeds itself: a > a;")));

@@ -736,7 +736,7 @@ TEST_F(Groups, ARankThatIsMissingIsNamed) {
   answer();
   lanes_[0]->publish_all();
   EXPECT_EQ(process::held_up_by(groups_),
-            "the feed waits for group 'ddp': 4 batches behind, 1 member attached, of a world of 3 "
+            "the feed waits for group 'ddp': 4 batches behind, 1 member attached, in a world of 3 "
             "without rank 0, 2");
 }
 
@@ -747,7 +747,7 @@ TEST_F(Groups, WhoeverAsksForAnotherWorldIsToldTheGroups) {
               AllOf(HasSubstr("has a world of 3"), HasSubstr("one of 2 was asked for")));
   EXPECT_THAT(refusal({.name = "ddp"}), HasSubstr("give world 3 and a rank from 0 to 2"));
   EXPECT_THAT(refusal({.name = "ddp", .kind = shm::GroupKind::kShared}),
-              HasSubstr("ranked of a world of 3"));
+              HasSubstr("ranked with a world of 3"));
 }
 
 class Linger : public Groups {

@@ -753,7 +753,7 @@ TEST_F(Crowd, WhoSaysNothingIsToldSoAndDisconnected) {
   const shm::Fd client = silent();
   const Reply said = answer(client);
   EXPECT_EQ(said.error(), Reply::BAD_REQUEST);
-  EXPECT_THAT(said.text(), HasSubstr("nothing was asked of the supervisor of feed 'lc0'"));
+  EXPECT_THAT(said.text(), HasSubstr("the supervisor of feed 'lc0' got no request"));
   EXPECT_EQ(answer(client).error(), Reply::NONE) << "the end";
   EXPECT_EQ(server_->connections(), 0U);
 }
@@ -802,7 +802,7 @@ TEST_F(Crowd, TheLastPlacesAreForOperators) {
   const Reply said = ask(refused, attach_request());
   EXPECT_EQ(said.error(), Reply::FULL);
   EXPECT_THAT(said.text(), AllOf(HasSubstr("serves 7 connections already"),
-                                 HasSubstr("2 are kept for status and stop")));
+                                 HasSubstr("2 are reserved for status and stop")));
   const shm::Fd operator_ = connect();
   EXPECT_TRUE(ask(operator_, status_request()).has_status());
   for (const shm::Fd& member : members) EXPECT_TRUE(ask(member, status_request()).has_status());
@@ -817,7 +817,7 @@ TEST_F(Crowd, WhenNobodyGivesWayTheReasonIsSaid) {
   }
   const Reply said = ask(connect(), status_request());
   EXPECT_EQ(said.error(), Reply::FULL);
-  EXPECT_THAT(said.text(), HasSubstr("serves 3 connections already, which is the most"));
+  EXPECT_THAT(said.text(), HasSubstr("already serves 3 connections, which is the maximum"));
 }
 
 TEST_F(Crowd, ARefusalReachesAClientThatHasSentItsRequestTooLate) {

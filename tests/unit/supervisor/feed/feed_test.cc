@@ -381,7 +381,7 @@ TEST_F(RunningFeed, AnotherFeedThatHasTakenTheNameMeanwhileIsNotDisturbed) {
     const StatusReply shown =
         status_when(client, [](const StatusReply& now) { return now.problems_size() != 0; });
     EXPECT_THAT(shown.problems(0),
-                AllOf(HasSubstr("new trainers do not find the feed"), HasSubstr("process 4711")));
+                AllOf(HasSubstr("new trainers cannot find the feed"), HasSubstr("process 4711")));
     replaced(client, 0);
   }
   status_when(client, [](const StatusReply& now) { return now.problems().empty(); });

@@ -133,7 +133,7 @@ TEST_F(Bottlenecks, TheTrainersAreItWhenTheLastStageWaitsForSlots) {
   machine_.idle = 1;
   EXPECT_THAT(find().sentence(), HasSubstr("up to 15.0 batches/s instead of 10.0, with the proc"));
   machine_.idle = 0;
-  EXPECT_THAT(find().sentence(), Not(HasSubstr("could give")));
+  EXPECT_THAT(find().sentence(), Not(HasSubstr("could deliver")));
   output_.trainers = 0;
   found = find();
   EXPECT_EQ(found.kind(), BottleneckProto::TRAINERS);

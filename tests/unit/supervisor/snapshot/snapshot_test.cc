@@ -315,12 +315,12 @@ TEST_F(Snapshots, ReplaceOneBeforeAndNothingElse) {
     const Store store(work_ / "precious");
     FAIL() << "a directory with other things was taken";
   } catch (const Error& error) {
-    EXPECT_THAT(error.message(), HasSubstr("is there already and is no snapshot"));
+    EXPECT_THAT(error.message(), HasSubstr("already exists and is not a snapshot"));
   }
   EXPECT_TRUE(fs::exists(work_ / "precious" / "file"));
 }
 
-// Whatever is no snapshot of ringfeed's, or lies beside one, stays where it is, byte for byte.
+// Whatever is not a snapshot of ringfeed's, or lies beside one, stays where it is, byte for byte.
 TEST_F(Snapshots, TakeNothingOfAnybodyElses) {
   const auto write = [](const fs::path& file, const std::string& text) {
     std::ofstream(file) << text;
@@ -349,11 +349,11 @@ TEST_F(Snapshots, TakeNothingOfAnybodyElses) {
   fs::create_directory(work_ / "theirs");
   write(work_ / "theirs" / "manifest.textproto", "name: \"a dataset\"\n");
   write(work_ / "theirs" / "checkpoint.pt", "weights");
-  refused(work_ / "theirs", "is no snapshot");
+  refused(work_ / "theirs", "is not a snapshot");
   // A checkpoint beside ringfeed's own.
   save(work_ / "saved");
   write(work_ / "saved" / "checkpoint.pt", "weights");
-  refused(work_ / "saved", "holds 'checkpoint.pt', which is no part of the snapshot in it");
+  refused(work_ / "saved", "holds 'checkpoint.pt', which is not part of the snapshot in it");
   fs::remove(work_ / "saved" / "checkpoint.pt");
   write(work_ / "saved" / "999.segment", "not listed");
   refused(work_ / "saved", "holds '999.segment'");
@@ -361,12 +361,12 @@ TEST_F(Snapshots, TakeNothingOfAnybodyElses) {
   save(work_ / "saved");
   // A file, a link, and a directory of somebody's where the half of one would be.
   write(work_ / "file", "kept");
-  refused(work_ / "file", "is no directory");
+  refused(work_ / "file", "is not a directory");
   fs::create_directory_symlink(work_ / "saved", work_ / "link");
-  refused(work_ / "link", "is no directory");
+  refused(work_ / "link", "is not a directory");
   fs::create_directory(work_ / ".next.partial");
   write(work_ / ".next.partial" / "notes.txt", "kept");
-  refused(work_ / "next", "holds 'notes.txt', which no snapshot has left there");
+  refused(work_ / "next", "holds 'notes.txt', which no snapshot left there");
 }
 
 // Between the first look and the last somebody puts a file there.

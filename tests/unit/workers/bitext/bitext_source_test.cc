@@ -514,8 +514,8 @@ TEST(BitextProblems, OfSettings) {
   // Without a token there is nothing to replace, and each direction is collated by itself.
   EXPECT_THAT(source_problems(good + "lang_tok_replacing_bos_eos: true"), IsEmpty());
   only("langs: ['a', 'b', 'a']", "langs[2]", "twice");
-  only("langs: ['a', 'b', 'c,d']", "langs[2]", "one an entry");
-  only("langs: ['a', 'c']", "lang_pairs[0]", "language b of main:a-b is none of the 2");
+  only("langs: ['a', 'b', 'c,d']", "langs[2]", "one per entry");
+  only("langs: ['a', 'c']", "lang_pairs[0]", "language b of main:a-b is not among the 2");
   only("langtoks { category: 'x' }", "langtoks[0].category", "there are main");
   only("langtoks { category: 'main' source_spec: 'dst' }", "langtoks[0].source_spec", "'src...'");
   only("langtoks { category: 'main' source_spec: 'src.mined' }", "lang_pairs[0]", "__a_mined__");
@@ -529,7 +529,7 @@ TEST(BitextProblems, OfSettings) {
   only(fmt::format("extra_data {{ category: 'mono_dae' {} lang_pairs: 'c-a' }}", made.first()),
        "extra_data[0].category", "monolingual");
   only(fmt::format("extra_data {{ {} lang_pairs: 'c-a' }}", made.first()), "extra_data[0].category",
-       "no category");
+       "is not a category");
   only("extra_data { category: 'x' lang_pairs: 'c-a' }", "extra_data[0].directory", "no directory");
   only(fmt::format("extra_data {{ category: 'x' {} }}", made.first()), "extra_data[0].lang_pairs",
        "no direction");
@@ -566,14 +566,14 @@ TEST(BitextProblems, OfDirectionsWithoutFilesSayWhatIsThere) {
   EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'b-c' allow_missing: true"),
               ElementsAre(HasSubstr("none of the directions has token files")));
   EXPECT_THAT(source_problems(made.first() + "lang_pairs: 'a-b' subsets: 'test'"),
-              ElementsAre(HasSubstr("nothing is there of these subsets")));
+              ElementsAre(HasSubstr("there are no files of these subsets")));
 }
 
 TEST(BitextProblems, DirectionsWithoutFilesAreWarnedOfWhereTheyAreAllowed) {
   const Made made;
   const auto missing = AllOf(HasSubstr("lang_pairs[1]: direction main:b-c has no token files"),
                              HasSubstr("there are a-b, c-a"),
-                             HasSubstr("set allow_missing: false to have it refused"));
+                             HasSubstr("set allow_missing: false to make this an error"));
   const std::string own = made.first() + "lang_pairs: ['a-b', 'b-c'] ";
   EXPECT_THAT(warnings_of(own), IsEmpty()) << "it is refused";
   EXPECT_THAT(warnings_of(own + "compat: NLLB"),
@@ -601,10 +601,10 @@ TEST(BitextProblems, OfDictionaries) {
   made.directory.write("s0/dict.c.txt", "x 1\nw 1\n");
   EXPECT_THAT(source_problems(own),
               ElementsAre(AllOf(HasSubstr("dict.a.txt and "), HasSubstr("dict.c.txt differ"),
-                                HasSubstr("id 5 is 'y' in the one and 'w'"),
+                                HasSubstr("id 5 is 'y' in the first and 'w'"),
                                 HasSubstr("source_dictionary"))));
   made.directory.write("s0/dict.c.txt", "x 1\ny 1\nz 1\n");
-  EXPECT_THAT(source_problems(own), ElementsAre(HasSubstr("6 symbols and the other 7")));
+  EXPECT_THAT(source_problems(own), ElementsAre(HasSubstr("6 symbols and the second 7")));
   made.directory.write("s0/dict.c.txt", "x 9\r\ny 9");
   EXPECT_THAT(source_problems(own), IsEmpty()) << "counts and line ends do not matter";
   made.directory.write("s0/dict.c.txt", "x 1\ny\n");

@@ -131,7 +131,7 @@ TEST(DictionaryRefusal, OfFilesThatAreNone) {
   EXPECT_THAT(missing.error().message(), HasSubstr(directory.path("dict.txt")));
   const auto folder = Dictionary::read(directory.path());
   ASSERT_FALSE(folder);
-  EXPECT_THAT(folder.error().message(), HasSubstr("no regular file"));
+  EXPECT_THAT(folder.error().message(), HasSubstr("not a regular file"));
   const auto read = Dictionary::read(directory.write("dict.txt", "a 1\n"));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->find("a"), 4U);

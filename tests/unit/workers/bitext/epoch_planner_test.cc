@@ -977,7 +977,7 @@ TEST_F(Talking, LongNamesAreCutShort) {
   EpochPlannerControlRequest request;
   request.add_weights()->set_key(std::string(5000, 'k'));
   request.mutable_weights(0)->set_weight(1e13);
-  EXPECT_THAT(ask(request).error(), HasSubstr("kkk is not 0 to"));
+  EXPECT_THAT(ask(request).error(), HasSubstr("kkk is not in 0 to"));
   take(1);
 }
 
@@ -994,7 +994,7 @@ TEST(EpochPlanner, AWorldThatNoGroupHasIsRefused) {
   EXPECT_EQ(problems(17).front().field, "world_size");
   EXPECT_FALSE(problems(17).front().warning);
   EXPECT_THAT(problems(32).front().text,
-              HasSubstr("world_size is 32, and a consumer group has 16 ranks at most"));
+              HasSubstr("world_size is 32, but a consumer group has at most 16 ranks"));
 }
 
 TEST(EpochPlanner, AQueueThatMayBeTooSmallIsWarnedOf) {

@@ -213,7 +213,7 @@ TEST(ChessGames, SkipsGamesWithAFaultByThemselves) {
                                 {.game = "b", .move = "a7a8n"},
                                 {.game = "c", .best = "bos"},
                                 {.game = "d"}}));
-  rig.feed("rows", {.bytes = "these are no rows", .user = kRowsRecord});
+  rig.feed("rows", {.bytes = "these are not rows", .user = kRowsRecord});
   rig.feed("rows", mark(kFileEndRecord, 0, 0));
   rig.finish("rows");
   rig.run();
@@ -382,8 +382,8 @@ TEST(SampleMixer, SaysWhatTheMixIsAndWasToBe) {
   EXPECT_EQ(rig.note("mixer"), "0.333 of 1500 samples are variations, 0.700 is configured");
   const std::vector<std::string> said = rig.log("no_variations ");
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_THAT(said.front(), HasSubstr("their parquet_source has no repeat: true"));
-  EXPECT_THAT(said.front(), HasSubstr("0.700 is configured; games alone from here on"));
+  EXPECT_THAT(said.front(), HasSubstr("their parquet_source does not have repeat: true"));
+  EXPECT_THAT(said.front(), HasSubstr("0.700 is configured; only games from here on"));
 }
 
 TEST(SampleMixer, WarnsOfVariationsThatDoNotBeginAgain) {

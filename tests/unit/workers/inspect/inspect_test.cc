@@ -98,7 +98,7 @@ TEST_F(Inspect, DamagedGamesAreSaidAndShownAsFarAsTheyGo) {
   Bytes packed = testing::sample_gzip(kSampleGames[0]);
   const std::string cut = write("cut.gz", std::span(packed).first(packed.size() / 2));
   ordered_json found = inspect_path({.path = cut});
-  EXPECT_THAT(problems(found), Contains(AllOf(HasSubstr(cut), HasSubstr("cut short"))));
+  EXPECT_THAT(problems(found), Contains(AllOf(HasSubstr(cut), HasSubstr("truncated"))));
   EXPECT_FALSE(found.contains("records"));
 
   packed[packed.size() - 6] ^= std::byte{1};
@@ -235,7 +235,7 @@ TEST_F(Inspect, ADeadLetterWithTheRecordsInIt) {
   EXPECT_EQ(found["records"].size(), 1U);
   EXPECT_THAT(problems(found), AllOf(Contains(HasSubstr("were set aside: damaged")),
                                      Contains(HasSubstr("fails its checksum")),
-                                     Contains(HasSubstr("is none: damaged"))));
+                                     Contains(HasSubstr("there is no valid frame"))));
 }
 
 TEST_F(Inspect, ADeadLetterThatHoldsAPath) {
@@ -244,7 +244,8 @@ TEST_F(Inspect, ADeadLetterThatHoldsAPath) {
   const ordered_json found = inspect_path({.path = record});
   EXPECT_EQ(found["letter"]["holds"], "the path /data/a.tar");
   fs::remove(directory_ / "loader-input-0.0-3.json");
-  EXPECT_THAT(problems(inspect_path({.path = record})), Contains(HasSubstr("is not there")));
+  EXPECT_THAT(problems(inspect_path({.path = record})),
+              Contains(HasSubstr("is missing or damaged")));
 }
 
 // ---- snapshots, configurations, and what is none of these ----
@@ -303,7 +304,7 @@ TEST_F(Inspect, WhatIsNoneOfTheseIsSaid) {
                                   std::string("\0\1\2\3\4", 5), std::string(5000, '\xff')}) {
     const ordered_json found = inspect_path({.path = write("thing", text)});
     EXPECT_EQ(found["kind"], "unknown") << text;
-    EXPECT_THAT(problems(found), Contains(HasSubstr("no gzip (1f 8b), no tar")));
+    EXPECT_THAT(problems(found), Contains(HasSubstr("not gzip (1f 8b), not a tar")));
   }
   EXPECT_THAT(problems(inspect_path({.path = directory_.string()})),
               Contains(HasSubstr("looked for manifest.textproto")));

@@ -353,10 +353,10 @@ TEST(TokenFileRefusal, SaysWhatCannotBeOpened) {
   const std::string prefix = directory.write("a", MadeTokens{kFour});
   directory.remove("a.bin");
   std::filesystem::create_directory(directory.path("a.bin"));
-  EXPECT_THAT(text_of_refusal(prefix), HasSubstr("no regular file"));
+  EXPECT_THAT(text_of_refusal(prefix), HasSubstr("not a regular file"));
   directory.remove("a.bin");
   ASSERT_EQ(::mkfifo(directory.path("a.bin").c_str(), 0600), 0);
-  EXPECT_THAT(text_of_refusal(prefix), HasSubstr("no regular file"));
+  EXPECT_THAT(text_of_refusal(prefix), HasSubstr("not a regular file"));
   EXPECT_THAT(text_of_refusal(directory.path(std::string(300, 'x')), ErrorCode::kIo),
               HasSubstr("cannot be opened"));
 }
@@ -384,7 +384,7 @@ TEST(TokenFileRefusal, OfOtherKinds) {
   EXPECT_THAT(with(std::string_view("HUFFIDX\0", 8)),
               AllOf(HasSubstr("a.idx: offset 0"), HasSubstr("Huffman"), HasSubstr("mmap")));
   EXPECT_THAT(with("XXXX"), AllOf(HasSubstr("offset 0"), HasSubstr("58 58 58 58 49 44 58 00"),
-                                  HasSubstr("copy it again, or binarize the text anew")));
+                                  HasSubstr("copy it again, or binarize the text again")));
   EXPECT_THAT(with(std::string_view("MMIDIDX\0\1", 9)), HasSubstr("offset 8"));
   directory.write("a.idx", "");
   EXPECT_THAT(text_of_refusal(prefix), HasSubstr("is empty"));

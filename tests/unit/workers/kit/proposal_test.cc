@@ -98,8 +98,8 @@ TEST_F(Looking, IsBounded) {
 
 TEST_F(Looking, SaysWhyItCannot) {
   EXPECT_THAT(refusal(directory_ / "no"), HasSubstr("/no: there is no such directory"));
-  EXPECT_THAT(refusal(make("a")), HasSubstr("/a: this is no directory"));
-  EXPECT_THAT(refusal(directory_ / "a" / "b"), HasSubstr("this is no directory"));
+  EXPECT_THAT(refusal(make("a")), HasSubstr("/a: this is not a directory"));
+  EXPECT_THAT(refusal(directory_ / "a" / "b"), HasSubstr("this is not a directory"));
 }
 
 constexpr std::string_view kPipeline = R"(# Games in, batches out.

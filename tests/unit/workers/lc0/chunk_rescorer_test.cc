@@ -294,7 +294,7 @@ std::string problem(const std::string& settings) {
 
 TEST(ChunkRescorerSettings, HaveNoEndgameTables) {
   for (const char* paths : {"syzygy_paths: '/tables'", "gaviota_paths: '/tables'"}) {
-    EXPECT_THAT(problem(paths), HasSubstr("endgame tables are not built in")) << paths;
+    EXPECT_THAT(problem(paths), HasSubstr("endgame tables are not supported")) << paths;
   }
   EXPECT_EQ(problem("syzygy_paths: ''"), "");
 }

@@ -172,8 +172,7 @@ TEST(Splitter, RefusesOutputsThatCannotBe) {
   EXPECT_THAT(refused("outputs { }"), HasSubstr("it has no name"));
   EXPECT_THAT(refused("outputs { name: 'a.b' }"), HasSubstr("cannot be the name"));
   EXPECT_THAT(refused("outputs { name: 'a' } outputs { name: 'a' }"), HasSubstr("already"));
-  EXPECT_THAT(refused("outputs { name: 'a' } overflow_behavior: DROP_NEW"),
-              HasSubstr("take BLOCK"));
+  EXPECT_THAT(refused("outputs { name: 'a' } overflow_behavior: DROP_NEW"), HasSubstr("use BLOCK"));
   std::string many;
   for (int i = 0; i < 17; ++i) many += fmt::format("outputs {{ name: 'o{}' }} ", i);
   EXPECT_THAT(refused(many), HasSubstr("16 are the most"));

@@ -83,7 +83,7 @@ TEST(Join, RefusesNothing) {
     rig.add_stage("name: 'j' join_positions { }");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.message(), HasSubstr("input is missing; give the stages"));
+    EXPECT_THAT(error.message(), HasSubstr("input is missing; name the stages"));
   }
 }
 

@@ -117,7 +117,7 @@ TEST(ChunkCheck, RefusesAnOldResultThatIsNone) {
     const ChunkCheck check = check_chunk(chunk);
     EXPECT_EQ(check.reason, ChunkReason::kWrongResult) << version;
     EXPECT_EQ(check.frame_offset, 2 * frame_bytes_of_version(version));
-    EXPECT_THAT(chunk_check_text(check), HasSubstr("none of -1, 0, 1"));
+    EXPECT_THAT(chunk_check_text(check), HasSubstr("not -1, 0 or 1"));
   }
 }
 
