@@ -828,7 +828,7 @@ def test_serialized_pieces_that_are_cut_short_are_refused_where_they_are_added()
     loader = ringfeed.DataLoader(b"\x58\x07")
     # A stage's field that claims two bytes more: it would take them from the stage behind it.
     with pytest.raises(
-        ringfeed.InvalidConfiguration, match="9 bytes are no serialized DataLoaderConfig"
+        ringfeed.InvalidConfiguration, match="9 bytes are not a serialized DataLoaderConfig"
     ):
         loader.add_stages(b"\x58\x07\x0a\x07\x0a\x03abc")
     with pytest.raises(ringfeed.InvalidConfiguration, match="no serialized StageConfig"):

@@ -438,7 +438,7 @@ TEST(CheckGroups, HaveNamesAndStages) {
   EXPECT_THAT(
       messages(lc0_text() + kTwoGroups + "stage_groups { name: \"in\" }\nstage_groups {}\n"),
       ElementsAre(HasSubstr("9:1: stage group 'in' has no stages"),
-                  HasSubstr("9:16: the stage group 'in' exists already, at lc0.textproto:7:1"),
+                  HasSubstr("9:16: the stage group 'in' already exists, at lc0.textproto:7:1"),
                   HasSubstr("10:1: this stage group has no name"),
                   HasSubstr("10:1: stage group '' has no stages")));
   EXPECT_THAT(messages(lc0_text() + kTwoGroups, {"stage_groups.in.name=a b"}),
@@ -477,7 +477,7 @@ TEST(CheckConsumers, HaveDifferentNames) {
   EXPECT_THAT(
       messages(lc0_text() + "feed_output { groups { name: \"a\" } groups { name: \"a\" } groups {} "
                             "groups { name: \"a b\" } }"),
-      ElementsAre(HasSubstr("the consumer group 'a' exists already, at lc0.textproto:7:15"),
+      ElementsAre(HasSubstr("the consumer group 'a' already exists, at lc0.textproto:7:15"),
                   HasSubstr("this consumer group has no name"),
                   HasSubstr("\"a b\" cannot be the name of a consumer group")));
 }

@@ -508,7 +508,7 @@ TEST(OverrideRefuses, WhatItDoesNotUnderstand) {
               HasSubstr("stage 'pool': unknown field 'chunk_pool_sise' in stages[2]; did you mean "
                         "'chunk_pool_size'?"));
   EXPECT_THAT(refused("seed.x=1"), HasSubstr("seed has no fields; write seed=VALUE"));
-  EXPECT_THAT(refused("seed[0]=1"), HasSubstr("seed is no list"));
+  EXPECT_THAT(refused("seed[0]=1"), HasSubstr("seed is not a list"));
   EXPECT_THAT(refused("stages[x].threads=1"), HasSubstr("'stages[x]' is not an element of a list"));
   EXPECT_THAT(refused("storage=5"), HasSubstr("storage is 5; give a message"));
   EXPECT_THAT(refused("storage={"), HasSubstr("never closed"));

@@ -182,7 +182,7 @@ TEST_F(Log, AFileThatCannotBeOpenedAnewStays) {
   writer.reopen();
   writer.write("kept\n", true);
   EXPECT_EQ(contents(path_ + ".1"), "kept\n");
-  EXPECT_THAT(writer.problem(), HasSubstr("cannot be opened anew: Is a directory"));
+  EXPECT_THAT(writer.problem(), HasSubstr("cannot be reopened: Is a directory"));
 }
 
 TEST_F(Log, AFileThatCannotBeOpenedIsAnErrorAtTheStart) {

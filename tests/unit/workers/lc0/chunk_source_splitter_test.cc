@@ -175,7 +175,7 @@ TEST(Splitter, RefusesOutputsThatCannotBe) {
   EXPECT_THAT(refused("outputs { name: 'a' } overflow_behavior: DROP_NEW"), HasSubstr("use BLOCK"));
   std::string many;
   for (int i = 0; i < 17; ++i) many += fmt::format("outputs {{ name: 'o{}' }} ", i);
-  EXPECT_THAT(refused(many), HasSubstr("16 are the most"));
+  EXPECT_THAT(refused(many), HasSubstr("at most 16 are possible"));
 }
 
 TEST(Splitter, DealsTheSameWhereverItIsRestarted) {
