@@ -186,7 +186,7 @@ def test_a_short_batch_is_copied_short(make_feed: MakeFeed) -> None:
 
 def test_a_view_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ringfeed.InvalidRequest, match="'shared' is none of readonly, private, copy"
+        ringfeed.InvalidRequest, match="'shared' is not one of readonly, private, copy"
     ):
         ringfeed.attach("feed", socket_dir=tmp_path, view="shared")
     with pytest.raises(ringfeed.InvalidRequest, match="view='writable'"):

@@ -744,7 +744,7 @@ TEST_F(Groups, WhoeverAsksForAnotherWorldIsToldTheGroups) {
   must_enter({.name = "ddp", .kind = shm::GroupKind::kRanked, .rank = 0, .world = 3});
   const auto refusal = [this](const GroupWish& wish) { return enter(wish).error().message(); };
   EXPECT_THAT(refusal({.name = "ddp", .kind = shm::GroupKind::kRanked, .rank = 1, .world = 2}),
-              AllOf(HasSubstr("has a world of 3"), HasSubstr("one of 2 was asked for")));
+              AllOf(HasSubstr("has a world of 3"), HasSubstr("but 2 was requested")));
   EXPECT_THAT(refusal({.name = "ddp"}), HasSubstr("give world 3 and a rank from 0 to 2"));
   EXPECT_THAT(refusal({.name = "ddp", .kind = shm::GroupKind::kShared}),
               HasSubstr("ranked with a world of 3"));
