@@ -1159,8 +1159,8 @@ def unequal_sides(config: Config) -> tuple[Config, list[str]]:
 def wrong_pairs(config: Config) -> tuple[Config, list[str]]:
     pairs = ["eng_tur", *config.lang_pairs, config.lang_pairs[0]]
     return replace(config, lang_pairs=pairs), [
-        *("'eng_tur' is no direction", "give one SRC-TGT per entry"),
-        *("'eng-tur' is there twice", "keep one"),
+        *("'eng_tur' is not a direction", "give one SRC-TGT per entry"),
+        *("'eng-tur' is listed twice", "keep one"),
     ]
 
 

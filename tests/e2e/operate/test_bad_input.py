@@ -330,7 +330,7 @@ def test_what_somebody_has_put_in_the_place_of_lock_or_record_is_refused(
         done = run.command("run", str(run.config), *words)
         assert done.returncode == 1
         assert str(place) in done.stderr and (
-            "regular file" in done.stderr or "is of user 65534" in done.stderr
+            "regular file" in done.stderr or "belongs to user 65534" in done.stderr
         )
     assert "cleaned" not in run.command("clean", "--force").stdout
     assert run.command("status").returncode == 4

@@ -163,36 +163,35 @@ TEST_P(CheckHeader, RefusesInOneSentenceThatNamesTheSegment) {
 }
 INSTANTIATE_TEST_SUITE_P(
     EachField, CheckHeader,
-    ::testing::Values(Spoilt{"magic", [](SegmentHeader& h) { h.magic = 0; }, true,
-                             ErrorCode::kDamaged, "not a ringfeed segment"},
-                      Spoilt{"endian", [](SegmentHeader& h) { h.endian = 0x04030201; }, true,
-                             ErrorCode::kIncompatible, "byte order"},
-                      Spoilt{"abi_major", [](SegmentHeader& h) { h.abi_major = 9; }, true,
-                             ErrorCode::kIncompatible,
-                             "its ABI is 9.0, but this program reads 2.0"},
-                      Spoilt{"abi_min_reader",
-                             [](SegmentHeader& h) { h.abi_min_reader = kAbiMinor + 1; }, true,
-                             ErrorCode::kIncompatible, "use the same ringfeed version"},
-                      Spoilt{"layout_hash", [](SegmentHeader& h) { h.layout_hash ^= 1; }, true,
-                             ErrorCode::kIncompatible, "memory layout"},
-                      Spoilt{"header_bytes", [](SegmentHeader& h) { h.header_bytes = 512; }, true,
-                             ErrorCode::kIncompatible, "memory layout"},
-                      Spoilt{"crc32c", [](SegmentHeader& h) { h.crc32c ^= 1; }, false,
-                             ErrorCode::kDamaged, "checksum"},
-                      Spoilt{"geometry", [](SegmentHeader& h) { h.geometry[15] = 1; }, false,
-                             ErrorCode::kDamaged, "checksum"},
-                      Spoilt{"features", [](SegmentHeader& h) { h.features_required = 2; }, true,
-                             ErrorCode::kIncompatible, "0x2"},
-                      Spoilt{"kind", [](SegmentHeader& h) { h.kind = 6; }, true,
-                             ErrorCode::kIncompatible, "is of kind 6, expected 2"},
-                      Spoilt{"total_bytes", [](SegmentHeader& h) { h.total_bytes += kPageBytes; },
-                             true, ErrorCode::kDamaged, "has 12288 bytes, its header says 16384"},
-                      Spoilt{"feed_id", [](SegmentHeader& h) { h.feed_id[15] ^= 1; }, true,
-                             ErrorCode::kIncompatible, "another feed"},
-                      Spoilt{"building", [](SegmentHeader& h) { h.state = 0; }, false,
-                             ErrorCode::kDamaged, "not finished by its builder"},
-                      Spoilt{"condemned", [](SegmentHeader& h) { h.state = 2; }, false,
-                             ErrorCode::kDamaged, "condemned"}),
+    ::testing::Values(
+        Spoilt{"magic", [](SegmentHeader& h) { h.magic = 0; }, true, ErrorCode::kDamaged,
+               "not a ringfeed segment"},
+        Spoilt{"endian", [](SegmentHeader& h) { h.endian = 0x04030201; }, true,
+               ErrorCode::kIncompatible, "byte order"},
+        Spoilt{"abi_major", [](SegmentHeader& h) { h.abi_major = 9; }, true,
+               ErrorCode::kIncompatible, "its ABI is 9.0, but this program reads 2.0"},
+        Spoilt{"abi_min_reader", [](SegmentHeader& h) { h.abi_min_reader = kAbiMinor + 1; }, true,
+               ErrorCode::kIncompatible, "use the same ringfeed version"},
+        Spoilt{"layout_hash", [](SegmentHeader& h) { h.layout_hash ^= 1; }, true,
+               ErrorCode::kIncompatible, "memory layout"},
+        Spoilt{"header_bytes", [](SegmentHeader& h) { h.header_bytes = 512; }, true,
+               ErrorCode::kIncompatible, "memory layout"},
+        Spoilt{"crc32c", [](SegmentHeader& h) { h.crc32c ^= 1; }, false, ErrorCode::kDamaged,
+               "checksum"},
+        Spoilt{"geometry", [](SegmentHeader& h) { h.geometry[15] = 1; }, false, ErrorCode::kDamaged,
+               "checksum"},
+        Spoilt{"features", [](SegmentHeader& h) { h.features_required = 2; }, true,
+               ErrorCode::kIncompatible, "0x2"},
+        Spoilt{"kind", [](SegmentHeader& h) { h.kind = 6; }, true, ErrorCode::kIncompatible,
+               "has kind 6, expected 2"},
+        Spoilt{"total_bytes", [](SegmentHeader& h) { h.total_bytes += kPageBytes; }, true,
+               ErrorCode::kDamaged, "has 12288 bytes, but its header says 16384"},
+        Spoilt{"feed_id", [](SegmentHeader& h) { h.feed_id[15] ^= 1; }, true,
+               ErrorCode::kIncompatible, "another feed"},
+        Spoilt{"building", [](SegmentHeader& h) { h.state = 0; }, false, ErrorCode::kDamaged,
+               "not finished by its builder"},
+        Spoilt{"condemned", [](SegmentHeader& h) { h.state = 2; }, false, ErrorCode::kDamaged,
+               "condemned"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST(CheckHeaderOf, AnyFeedAcceptsAnyFeed) {
@@ -475,7 +474,7 @@ TEST_F(Arenas, ThatMayNotGrowSoFarStayUsable) {
   const Status status = arena->grow((1 << 20) + kPageBytes);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), ErrorCode::kNoMemory);
-  EXPECT_THAT(status.error().message(), HasSubstr("arena lc0/arena sample.0: wants "));
+  EXPECT_THAT(status.error().message(), HasSubstr("arena lc0/arena sample.0: needs "));
   EXPECT_EQ(arena->state_bytes(), before);
   EXPECT_EQ(file_bytes(fd.get()), arena_bytes(before));
   EXPECT_TRUE(arena->grow(before + 1).ok());

@@ -403,7 +403,7 @@ INSTANTIATE_TEST_SUITE_P(
               RF_INCOMPATIBLE, "another byte order"},
         Spoil{"Abi", SegmentKind::kFeedControl, [](SegmentHeader& h) { h.abi_major = 9; },
               RF_INCOMPATIBLE,
-              "segment feed control: its ABI is 9.0 and this library reads 2.0: use the same "
+              "segment feed control: its ABI is 9.0, but this library reads 2.0: use the same "
               "ringfeed version"},
         Spoil{"MinReader", SegmentKind::kPayload, [](SegmentHeader& h) { h.abi_min_reader = 5; },
               RF_INCOMPATIBLE, "segment payload: its ABI"},
@@ -422,7 +422,7 @@ INSTANTIATE_TEST_SUITE_P(
                 h.kind = 2;
                 reseal(h);
               },
-              RF_INCOMPATIBLE, "is of kind 2, expected 7"},
+              RF_INCOMPATIBLE, "has kind 2, expected 7"},
         Spoil{"Truncated", SegmentKind::kPayload,
               [](SegmentHeader& h) {
                 h.total_bytes *= 2;

@@ -641,7 +641,7 @@ def test_an_attempt_that_was_used_before_is_noticed(fake: FakeFeed, newer: int) 
         epochs.load_state_dict({"version": 2, "epoch": 1, "iterations_in_epoch": 2}, attempt=1)
         # A shared group of one may have lost batches: only what comes later tells it.
         if newer:
-            with pytest.raises(ringfeed.InvalidRequest, match="batch 2 of epoch 1.*made before"):
+            with pytest.raises(ringfeed.InvalidRequest, match="batch 2 of epoch 1.*already made"):
                 epochs.next_epoch_itr()
             return
         assert epochs.next_epoch_itr().n == 2

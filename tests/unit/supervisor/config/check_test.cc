@@ -422,7 +422,7 @@ TEST(CheckGroups, RefuseAStageTwice) {
   EXPECT_THAT(
       messages(lc0_text() + "stage_groups { name: \"more\" stages: \"pool\" }\n" + kTwoGroups),
       ElementsAre(StartsWith(
-          "lc0.textproto:8:58: stage group 'in' names 'pool', which is in group 'more'")));
+          "lc0.textproto:8:58: stage group 'in' names 'pool', which is already in group 'more'")));
 }
 
 TEST(CheckGroups, RefuseToLeaveStagesOut) {

@@ -96,7 +96,7 @@ TEST(WiringRefuses, TwoReadersOfOneOutput) {
       messages(text),
       UnorderedElementsAre(
           HasSubstr("7:49: stage 'more': unpacker.output is already read by stage 'sampler'; "
-                    "an output feeds one input"),
+                    "an output feeds only one input"),
           HasSubstr("7:1: stage 'more': nobody reads its output 'output' (frames)")));
 }
 

@@ -408,7 +408,7 @@ TEST_F(Lock, FilesOfAnotherUserAreNotBelieved) {
     const Result<FeedLock> refused = FeedLock::take(lock, "lc0");
     ASSERT_FALSE(refused.ok()) << path;
     EXPECT_THAT(refused.error().message(),
-                AllOf(HasSubstr(path + " is of user 65534"), HasSubstr("control.directory")));
+                AllOf(HasSubstr(path + " belongs to user 65534"), HasSubstr("control.directory")));
     EXPECT_EQ(find_orphan(lock).ok(), path == lock);
     std::filesystem::remove(path);
   }
@@ -801,7 +801,7 @@ TEST_F(Crowd, TheLastPlacesAreForOperators) {
   const shm::Fd refused = connect();
   const Reply said = ask(refused, attach_request());
   EXPECT_EQ(said.error(), Reply::FULL);
-  EXPECT_THAT(said.text(), AllOf(HasSubstr("serves 7 connections already"),
+  EXPECT_THAT(said.text(), AllOf(HasSubstr("already serves 7 connections"),
                                  HasSubstr("2 are reserved for status and stop")));
   const shm::Fd operator_ = connect();
   EXPECT_TRUE(ask(operator_, status_request()).has_status());

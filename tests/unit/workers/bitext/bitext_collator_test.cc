@@ -505,7 +505,7 @@ TEST(BitextCollator, SentencesOfFilesWithAnotherNumberOfThemAreMissingUntilThatC
   EXPECT_THAT(rows, ElementsAre(2, 2, 5, 5));
   EXPECT_EQ(one.counter("skipped_changed"), 6U);
   EXPECT_THAT(one.rig.log("skipped_changed"),
-              Contains(AllOf(HasSubstr(" sentence=2: "), HasSubstr("41 sentences, and had 40"))));
+              Contains(AllOf(HasSubstr(" sentence=2: "), HasSubstr("41 sentences, but had 40"))));
 }
 
 TEST(BitextCollator, SentencesBehindTheEndOfACutOffFileAreMissing) {

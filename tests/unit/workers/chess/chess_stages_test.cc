@@ -409,7 +409,7 @@ TEST(SampleMixer, WarnsOfVariationsThatDoNotBeginAgain) {
   };
   const std::vector<std::string> texts = warnings("epochs: 2", "");
   ASSERT_THAT(texts, SizeIs(1));
-  EXPECT_THAT(texts.front(), HasSubstr("variation_ratio 0.7 holds as long as there are"));
+  EXPECT_THAT(texts.front(), HasSubstr("variation_ratio 0.7 holds only as long as there are"));
   EXPECT_THAT(texts.front(), HasSubstr("stage 's' ends with epoch 2"));
   EXPECT_THAT(warnings("epochs: 2", "repeat: true"), IsEmpty());
   EXPECT_THAT(warnings("", ""), IsEmpty()) << "in an endless feed they begin again";
