@@ -357,8 +357,8 @@ TEST(Ragged, ASchemaThatDoesNotFitOrIsNotKnownIsRefused) {
     EXPECT_THAT(rf_last_error(nullptr), HasSubstr(sentence));
   };
   refused({-1, 2}, 63, "tensor tokens does not fit its 63 bytes with 8 rows");
-  refused({17}, 64, "does not fit the 64 bytes");
-  refused({-2, 1LL << 62, 16}, 64, "does not fit the 64 bytes");
+  refused({17}, 64, "does not fit its 64 bytes");
+  refused({-2, 1LL << 62, 16}, 64, "does not fit its 64 bytes");
   refused({-1, -18}, 64, "dimension 1 of tensor tokens is -18");
   refused({-2, -1}, 64, "dimension 1 of tensor tokens is -1");
 }
