@@ -28,15 +28,20 @@ function(ringfeed_test_header)
   target_precompile_headers(ringfeed_test_header PRIVATE <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h>)
 endfunction()
 
-# ringfeed_test(NAME SOURCES a_test.cc LINK x y [LABELS l]): a GoogleTest program; every case is a ctest of its own.
+# ringfeed_test(NAME SOURCES a_test.cc LINK x y [LABELS l] [FIXTURE f]): a GoogleTest program; every case is a ctest of its
+# own, which FIXTURE, the name of a ctest fixture, comes before.
 function(ringfeed_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;FIXTURE" "SOURCES;LINK;LABELS" ${ARGN})
   # Ends what hangs: more than twice what the slowest took under a sanitizer, six tests at a time on two cores.
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
+  endif()
+  set(fixture "")
+  if(arg_FIXTURE)
+    set(fixture FIXTURES_REQUIRED ${arg_FIXTURE})
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LINK} ringfeed::options fmt::fmt GTest::gmock GTest::gtest_main)
@@ -51,14 +56,26 @@ function(ringfeed_test name)
   gtest_discover_tests(
     ${name}
     DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ${fixture})
 endfunction()
 
-# ringfeed_domain(NAME STAGES chunk_unpacker ... SOURCES lc0_record ... LINK x y): a folder of workers/ as the library
-# ringfeed_NAME, alias ringfeed::NAME. The stage chunk_unpacker is in chunk_unpacker.cc, which defines
+# ringfeed_domain(NAME STAGES chunk_unpacker ... NEEDS files SOURCES lc0_record ... LINK x y): a folder of workers/ as the
+# library ringfeed_NAME, alias ringfeed::NAME. The stage chunk_unpacker is in chunk_unpacker.cc, which defines
 # StageType chunk_unpacker_type(); add_NAME() of the folder's domain.h, which is written here, registers them all.
+# A source NAME_describers.cc defines add_NAME_describers(). NEEDS: domains whose records its stages take.
 function(ringfeed_domain name)
-  cmake_parse_arguments(arg "" "" "STAGES;SOURCES;LINK;ALONE" ${ARGN})
+  cmake_parse_arguments(arg "" "" "STAGES;NEEDS;SOURCES;LINK;ALONE" ${ARGN})
+  set_property(GLOBAL PROPERTY ringfeed_needs_${name} ${arg_NEEDS})
+  foreach(need IN LISTS arg_NEEDS)
+    if(NOT TARGET ringfeed_${need})
+      message(FATAL_ERROR "RINGFEED_DOMAINS: ${name} takes the records of ${need}: name ${need} before it")
+    endif()
+  endforeach()
+  set_property(GLOBAL PROPERTY ringfeed_describes_${name} OFF)
+  if(${name}_describers IN_LIST arg_SOURCES)
+    set_property(GLOBAL PROPERTY ringfeed_describes_${name} ON)
+    list(APPEND arg_LINK ringfeed::inspect)
+  endif()
   set(types "")
   set(adds "")
   foreach(stage IN LISTS arg_STAGES)

@@ -4,8 +4,14 @@
 namespace ringfeed {
 
 class Registry;
+namespace inspect {
+struct Describers;
+}
 
 // Registers the stages that this folder's CMakeLists.txt names.
 void add_bitext(Registry& registry);
+
+// What `inspect` shows of this domain's files, and `init` makes of them.
+void add_bitext_describers(inspect::Describers& describers);
 
 }  // namespace ringfeed

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -13,39 +12,26 @@
 
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
-#include "workers/bitext/bitext_proposal.h"
-#include "workers/chess/chess_proposal.h"
-#include "workers/lc0/lc0_proposal.h"
 
 namespace ringfeed::inspect {
 namespace {
 
-struct Kind {
-  std::string_view name;
-  std::string_view data;  // what it is, for people
-  Propose propose;
-};
-constexpr std::array kKinds{
-    Kind{"lc0", "games of Leela Chess Zero (.gz, .tar)", &propose_lc0},
-    Kind{"chess", "chess games in Parquet files (.parquet)", &propose_chess},
-    Kind{"fairseq", "parallel text in fairseq's token files (.idx and .bin)", &propose_bitext},
-};
+using Kinds = std::vector<DataKind>;
 
-std::vector<std::string_view> names() {
+std::vector<std::string_view> names_of(const Kinds& kinds) {
   std::vector<std::string_view> names;
-  for (const Kind& kind : kKinds) names.push_back(kind.name);
+  for (const DataKind& kind : kinds) names.push_back(kind.name);
   return names;
 }
 
-bool is_kind(std::string_view name) {
-  const auto all = names();
-  return std::find(all.begin(), all.end(), name) != all.end();
+bool is_kind(const Kinds& kinds, std::string_view name) {
+  return std::ranges::any_of(kinds, [&](const DataKind& kind) { return kind.name == name; });
 }
 
 // What the kind's data is; of all kinds: "".
-std::string readable(std::string_view name) {
+std::string readable(const Kinds& kinds, std::string_view name) {
   std::vector<std::string_view> data;
-  for (const Kind& kind : kKinds) {
+  for (const DataKind& kind : kinds) {
     if (name.empty() || kind.name == name) data.push_back(kind.data);
   }
   return fmt::format("{}", fmt::join(data, "; "));
@@ -53,16 +39,17 @@ std::string readable(std::string_view name) {
 
 }  // namespace
 
-ProposalAnswer propose(const ProposalQuestion& question) {
-  if (!question.kind.empty() && !is_kind(question.kind)) {
+ProposalAnswer propose(const ProposalQuestion& question, const Describers& describers) {
+  const Kinds& kinds = describers.kinds;
+  if (!question.kind.empty() && !is_kind(kinds, question.kind)) {
     return {kWrongWords, fmt::format("there is no kind of data '{}': there are {}",
-                                     escaped(question.kind), fmt::join(names(), ", "))};
+                                     escaped(question.kind), fmt::join(names_of(kinds), ", "))};
   }
   const DirectoryLook look = look_at(question.directory);
   const std::string directory = escaped(look.directory);
-  std::vector<std::pair<const Kind*, Proposal>> useful;
-  std::vector<std::pair<const Kind*, Proposal>> others;
-  for (const Kind& kind : kKinds) {
+  std::vector<std::pair<const DataKind*, Proposal>> useful;
+  std::vector<std::pair<const DataKind*, Proposal>> others;
+  for (const DataKind& kind : kinds) {
     if (!question.kind.empty() && question.kind != kind.name) continue;
     std::optional<Proposal> proposal = kind.propose(look, question.wish);
     if (proposal)
@@ -76,16 +63,16 @@ ProposalAnswer propose(const ProposalQuestion& question) {
   // What needs another program may be of use.
   if (parquet != others.end()) useful.push_back(*parquet);
   if (useful.size() > 1) {
-    std::vector<std::string> kinds;
+    std::vector<std::string> data;
     std::vector<std::string_view> names;
     for (const auto& [kind, proposal] : useful) {
-      kinds.emplace_back(kind->data);
+      data.emplace_back(kind->data);
       names.push_back(kind->name);
     }
     return {kNoProposal,
             fmt::format("{} has {}: say which, 'ringfeed init {} {}' say, or give a directory with "
                         "one kind of data",
-                        directory, fmt::join(kinds, ", and "), names.front(), directory)};
+                        directory, fmt::join(data, ", and "), names.front(), directory)};
   }
   if (useful.size() == 1) {
     const auto& [kind, proposal] = useful.front();
@@ -101,11 +88,12 @@ ProposalAnswer propose(const ProposalQuestion& question) {
   const std::string none =
       files == 0 ? "there are no files here"
                  : fmt::format("none of the files here ({}) is such data", look.count_text(files));
-  return {kNoProposal,
-          fmt::format("{}: {}: ringfeed reads {}", directory, none, readable(question.kind))};
+  return {kNoProposal, fmt::format("{}: {}: ringfeed reads {}", directory, none,
+                                   readable(kinds, question.kind))};
 }
 
-int propose_main(int count, char** words) {
+int propose_main(int count, char** words, const Describers& describers) {
+  const Kinds& kinds = describers.kinds;
   ProposalQuestion question;
   std::vector<std::string> places;
   for (int i = 0; i < count; ++i) {
@@ -119,17 +107,17 @@ int propose_main(int count, char** words) {
     }
   }
   // A word alone is a kind of data, if there is one of that name, or else a directory.
-  const bool kind_alone = places.size() == 1 && is_kind(places.front());
+  const bool kind_alone = places.size() == 1 && is_kind(kinds, places.front());
   if (kind_alone || places.size() == 2) question.kind = places.front();
   question.directory = kind_alone || places.empty() ? "." : places.back();
   ProposalAnswer answer;
   try {
-    answer = propose(question);
+    answer = propose(question, describers);
   } catch (const Error& error) {
     answer.text = error.message();
     if (error.code() == ErrorCode::kNotFound && question.kind.empty()) {
       answer.text +=
-          fmt::format(", nor a kind of data of this name ({})", fmt::join(names(), ", "));
+          fmt::format(", nor a kind of data of this name ({})", fmt::join(names_of(kinds), ", "));
     }
   }
   if (answer.status == kNeedsParquet) return answer.status;

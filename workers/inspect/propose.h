@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "workers/inspect/describers.h"
 #include "workers/kit/proposal.h"
 
 namespace ringfeed::inspect {
@@ -14,7 +15,7 @@ inline constexpr int kWrongWords = 2;    // of the command line, likewise
 inline constexpr int kNeedsParquet = 3;  // this program reads no Parquet files; nothing is said
 
 struct ProposalQuestion {
-  std::string kind = {};  // "lc0", "chess", "fairseq"; empty: to be guessed
+  std::string kind = {};  // a name of Describers::kinds; empty: to be guessed
   std::string directory = {};
   ProposalWish wish = {};
 };
@@ -24,11 +25,12 @@ struct ProposalAnswer {
   std::string text = {};  // kProposed: see propose_main(); else the sentence
 };
 
-[[nodiscard]] ProposalAnswer propose(const ProposalQuestion& question);
+[[nodiscard]] ProposalAnswer propose(const ProposalQuestion& question,
+                                     const Describers& describers);
 
 // Takes the words behind --propose, [--feed=F] [--file=F] [KIND] [DIRECTORY], and returns the exit
 // status. Prints three lines, the kind, the feed and what was found, and behind them the
 // configuration.
-int propose_main(int count, char** words);
+int propose_main(int count, char** words, const Describers& describers);
 
 }  // namespace ringfeed::inspect

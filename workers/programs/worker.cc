@@ -21,11 +21,13 @@ int main(int argc, char** argv) {
 #ifdef RINGFEED_PARQUET
     ringfeed::formats::set_parquet_opener(&ringfeed::formats::open_parquet_file);
 #endif
+    ringfeed::inspect::Describers describers;
+    ringfeed::register_all_describers(describers);
     if (argc >= 3 && std::string_view(argv[1]) == "--inspect") {
-      return ringfeed::inspect::run(argc - 2, argv + 2);
+      return ringfeed::inspect::run(argc - 2, argv + 2, describers);
     }
     if (argc >= 2 && std::string_view(argv[1]) == "--propose") {
-      return ringfeed::inspect::propose_main(argc - 2, argv + 2);
+      return ringfeed::inspect::propose_main(argc - 2, argv + 2, describers);
     }
     ringfeed::Registry registry;
     ringfeed::register_all_stages(registry);

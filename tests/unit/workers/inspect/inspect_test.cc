@@ -19,6 +19,7 @@
 #include "workers/lc0/chunk_index.h"
 #include "workers/lc0/packed_frame.h"
 #include "workers/lc0/records.h"
+#include "workers/programs/all.h"
 
 namespace ringfeed::inspect {
 namespace {
@@ -32,6 +33,20 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kSampleGames;
 namespace fs = std::filesystem;
+
+// As the program asks: all domains.
+const Describers& all_describers() {
+  static const Describers all = [] {
+    Describers describers;
+    register_all_describers(describers);
+    return describers;
+  }();
+  return all;
+}
+ordered_json inspect_path(const Options& options) {
+  return inspect::inspect_path(options, all_describers());
+}
+std::string as_text(const ordered_json& found) { return inspect::as_text(found, all_describers()); }
 
 class Inspect : public ::testing::Test {
  protected:
@@ -311,6 +326,26 @@ TEST_F(Inspect, WhatIsNoneOfTheseIsSaid) {
   EXPECT_THAT(refusal({.path = (directory_ / "nothing").string()}),
               HasSubstr("there is no such file"));
   EXPECT_THAT(refusal({.path = "/dev/null"}), HasSubstr("neither a file nor a directory"));
+}
+
+// What no domain was asked about, inspect still knows what ringfeed itself leaves behind.
+TEST_F(Inspect, ABuildWithoutDomainsKnowsNoneOfTheirFiles) {
+  const auto look = [](const std::string& path) {
+    return inspect::inspect_path({.path = path}, Describers{});
+  };
+  const ordered_json game = look(write("training.1.gz", testing::sample_gzip(kSampleGames[1])));
+  EXPECT_EQ(game["kind"], "unknown");
+  EXPECT_THAT(problems(game), ElementsAre(HasSubstr("it begins with 1f 8b")));
+  EXPECT_THAT(problems(game), ElementsAre(::testing::EndsWith(": not a configuration")));
+  const ordered_json config = look(RINGFEED_SOURCE_DIR "/workers/pipelines/lc0.textproto");
+  EXPECT_EQ(config["kind"], "ringfeed_configuration");
+  EXPECT_THAT(inspect::as_text(config, Describers{}), HasSubstr("tensors: tensor_generator"));
+  const std::string chunk = packed_chunk();
+  write("unpacker-input-0.0-17.json", letter_about("unpacker", chunk));
+  const ordered_json letter = look(write("unpacker-input-0.0-17.record", chunk));
+  EXPECT_EQ(letter["letter"]["stage_kind"], "chunk_unpacker");
+  EXPECT_FALSE(letter.contains("records"));
+  EXPECT_THAT(problems(letter), IsEmpty());
 }
 
 // Any damage is survived: a file with every byte of its head changed, one after the other.
