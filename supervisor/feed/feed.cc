@@ -74,7 +74,32 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
       cores_(metrics::usable_cores()),
       adopts_(found.has_value()),
       lives_(found && !found->is_copy),
-      started_ms_(now_ms()) {
+      started_ms_(now_ms()),
+      answers_{
+          [this](control::ConnectionId to, const Reply& reply) { server_->send(to, reply); },
+          [this](const Asker& asker, const std::exception& error) { refuse_for(asker, error); }},
+      stage_calls_(loop_, run.config, memory_.layout(), workers_, answers_,
+                   [this](const StageControlReply& answer) {
+                     for (const StageControlAnswer& one : answer.answers()) {
+                       texts_.take_answer(run_.plan, one);
+                     }
+                   }),
+      restarts_(loop_, run.config, run.plan, memory_.layout(), workers_, answers_),
+      snapshots_(loop_, memory_, run.config.feed(), answers_,
+                 {[this](std::uint64_t ticket) { park(ticket); },
+                  [this](SnapshotManifest& manifest, const auto& copied) {
+                    describe_snapshot(manifest, copied);
+                  },
+                  [this] { record_workers(); },
+                  [this](metrics::Level level, std::string_view name, const std::string& values) {
+                    event(level, name, values);
+                  }}),
+      scaling_(loop_, memory_, run.config, answers_,
+               {[this](std::uint64_t ticket) { park(ticket); },
+                [this](metrics::Level level, std::string_view name, const std::string& values) {
+                  event(level, name, values);
+                },
+                [this](const std::exception& error) { survive(error); }}) {
   const auto report = [this](std::string_view name, const std::string& values) {
     event(metrics::Level::kInfo, name, values);
   };
@@ -190,10 +215,10 @@ void Feed::make_workers() {
     hooks.on_started = [this] { record_workers(); };
     hooks.on_ready = [this, g] {
       worker_ready();
-      ask_again(g);
+      stage_calls_.ask_again(g);
     };
     hooks.on_over = [this, g] {
-      ask_again(g);
+      stage_calls_.ask_again(g);
       worker_over();
     };
     hooks.on_lost = [this](const std::string& reason) { fail(reason); };
@@ -205,10 +230,11 @@ void Feed::make_workers() {
     };
     hooks.on_refused = [this, g](const std::string& reason) {
       event(metrics::Level::kWarn, "worker_refused", "reason=" + in_quotes(reason));
-      answer_restarts(memory_.layout().groups[g].name, reason);
+      restarts_.refused(memory_.layout().groups[g].name, reason);
     };
     hooks.on_message = [this, g](const FromWorker& message) {
-      if (message.has_stage_control()) on_stage_answer(message.id(), g, message.stage_control());
+      if (!message.has_stage_control()) return;
+      stage_calls_.on_answer(message.id(), g, message.stage_control());
     };
     rules.lock = lock_.worker_lock();
     rules.binary = program_for(run_.worker_binary, memory_.layout().groups[g].program);
@@ -234,7 +260,7 @@ void Feed::record_workers() {
   record.seed = run_.seed;
   record.config = run_.recorded_config;
   record.groups = run_.recorded_groups;
-  record.snapshot = newest_snapshot_.empty() ? run_.resumed_from : newest_snapshot_;
+  record.snapshot = snapshots_.newest().empty() ? run_.resumed_from : snapshots_.newest();
   // First those of the supervisor before, for they hold the memory as long as they live: one that
   // had got it and did not run its lanes yet is none of this one's workers.
   // A few descriptors, for that is a look at files of the system, and for the record itself.
@@ -342,7 +368,7 @@ void Feed::serve() {
         status_ == 0 ? "feed_ended" : "feed_failed",
         fmt::format("batches={} reason={}", memory_.batches_published(), in_quotes(reason_)));
   talk_.say(totals_text());
-  if (snapshot_ && !snapshot_->ended_within(kSnapshotEndMs)) {
+  if (!snapshots_.ended_within(kSnapshotEndMs)) {
     event(metrics::Level::kWarn, "snapshot_hangs",
           "what=" + in_quotes("the disk of the abandoned snapshot does not answer: this process "
                               "ends when it does; the feed has ended"));
@@ -355,9 +381,7 @@ void Feed::take_over() {
   const auto phase =
       static_cast<shm::FeedPhase>(memory_.state().phase.load(std::memory_order_acquire));
   first_batch_ = memory_.batches_published() > 0;
-  for (std::uint32_t node = 0; node < memory_.layout().nodes.size(); ++node) {
-    to_scale_.push_back(node);
-  }
+  scaling_.note_taken_over();
   make_workers();
   RF_FAILPOINT("supervisor.adoption.begun");
   for (const std::unique_ptr<Output>& output : outputs_) output->trainers.adopt();
@@ -398,6 +422,10 @@ void Feed::take_over() {
   worker_over();
 }
 
+void Feed::park(std::uint64_t ticket) {
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->park(ticket);
+}
+
 bool Feed::all_over() const {
   return std::all_of(workers_.begin(), workers_.end(),
                      [](const auto& worker) { return is_over(worker->state()); });
@@ -406,7 +434,7 @@ bool Feed::all_over() const {
 void Feed::worker_ready() {
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     if (worker->state() != ChildState::kRunning) continue;
-    answer_restarts(worker->name(), "", worker->identity().pid);
+    restarts_.ready(worker->name(), worker->identity().pid);
   }
   const bool all = std::all_of(workers_.begin(), workers_.end(),
                                [](const auto& worker) { return worker->ready(); });
@@ -415,22 +443,6 @@ void Feed::worker_ready() {
   memory_.set_phase(shm::FeedPhase::kRunning, "");
   event(metrics::Level::kInfo, "feed_running",
         fmt::format("workers={} after_ms={}", workers_.size(), now_ms() - started_ms_));
-}
-
-void Feed::answer_restarts(const std::string& group, const std::string& refusal, pid_t pid) {
-  const auto [first, last] = restarts_.equal_range(group);
-  for (auto waiting = first; waiting != last; ++waiting) {
-    Reply reply;
-    reply.set_id(waiting->second.second);
-    if (refusal.empty()) {
-      reply.mutable_restart()->set_pid(static_cast<std::uint32_t>(pid));
-    } else {
-      reply.set_error(Reply::INTERNAL);
-      reply.set_text(refusal);
-    }
-    server_->send(waiting->second.first, reply);
-  }
-  restarts_.erase(first, last);
 }
 
 void Feed::worker_over() {
@@ -489,8 +501,8 @@ void Feed::stop(const std::string& why) {
   draining_ = true;
   if (phase_ == Phase::kLingering) return finish(0);
   phase_ = Phase::kStopping;
-  give_up_snapshot(why);
-  give_up_scale(why);
+  snapshots_.give_up(why);
+  scaling_.give_up(why);
   event(metrics::Level::kInfo, "feed_stopping", "reason=" + in_quotes(why));
   for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->stop();
   worker_over();
@@ -501,8 +513,8 @@ void Feed::fail(const std::string& reason) {
   reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
   phase_ = Phase::kFailing;
   memory_.set_phase(shm::FeedPhase::kFailed, reason_);
-  give_up_snapshot(reason);
-  give_up_scale(reason);
+  snapshots_.give_up(reason);
+  scaling_.give_up(reason);
   tell_trainers();
   talk_.end_progress();
   talk_.say(reason_);
@@ -624,8 +636,8 @@ bool Feed::any_trainer() const {
 }
 
 void Feed::finish(int status) {
-  give_up_snapshot(reason_);
-  give_up_scale(reason_);
+  snapshots_.give_up(reason_);
+  scaling_.give_up(reason_);
   status_ = status;
   loop_.stop();
 }
@@ -684,8 +696,9 @@ void Feed::tick() {
   end_unread();
   look_for_trials();
   look_for_stalls();
-  follow_configuration();
-  if (phase_ == Phase::kLingering && !takes_snapshot() && !still_needed() && !totals_awaited()) {
+  if (phase_ == Phase::kRunning && !lanes_park()) scaling_.follow_configuration();
+  if (phase_ == Phase::kLingering && !snapshots_.under_way() && !still_needed() &&
+      !totals_awaited()) {
     return finish(0);
   }
   if (phase_ == Phase::kDraining && nobody_takes()) {
@@ -702,7 +715,7 @@ void Feed::tick() {
 // for ever.
 void Feed::end_unread() {
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
-  if (takes_snapshot() || scale_) return;  // they count on lanes that park
+  if (lanes_park()) return;  // they count on lanes that park
   const auto finished = [this](std::uint32_t lane) { return memory_.lane_finished(lane); };
   for (const layout::OutputLayout& output : memory_.layout().outputs) {
     if (!std::all_of(output.producing_lanes.begin(), output.producing_lanes.end(), finished))

@@ -25,7 +25,6 @@
 
 #include <unistd.h>
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,8 +35,11 @@
 
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/trainers.h"
-#include "supervisor/feed/scale_task.h"
-#include "supervisor/feed/snapshot_task.h"
+#include "supervisor/feed/answers.h"
+#include "supervisor/feed/restarts.h"
+#include "supervisor/feed/scaling.h"
+#include "supervisor/feed/snapshots.h"
+#include "supervisor/feed/stage_calls.h"
 #include "supervisor/group/group_process.h"
 #include "supervisor/metrics/bottleneck.h"
 #include "supervisor/metrics/history.h"
@@ -53,8 +55,6 @@ class PipelinePlan;
 class Reply;
 class Request;
 class SnapshotManifest;
-class StageControlAnswer;
-class StageControlCall;
 class StageControlReply;
 class StatusReply;
 }  // namespace ringfeed
@@ -144,17 +144,7 @@ class Feed {
   // Requests (requests/, a file for each kind). What takes one says whether its reply is to be sent
   // now; else it has been, or will be.
   void answer(control::ConnectionId connection, const Request& request);
-  // What a part of an answer throws is the answer.
-  template <typename Part>
-  void or_refuse(control::ConnectionId connection, std::uint64_t request, const Part& part) {
-    try {
-      part();
-    } catch (const std::exception& error) {
-      refuse_for(connection, request, error);
-    }
-  }
-  void refuse_for(control::ConnectionId connection, std::uint64_t request,
-                  const std::exception& error) noexcept;
+  void refuse_for(const Asker& asker, const std::exception& error) noexcept;
   void on_request(control::ConnectionId connection, const Request& request);
   bool on_attach_request(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_detach(control::ConnectionId connection, const Request& request, Reply& reply);
@@ -173,49 +163,21 @@ class Feed {
                  std::vector<int>& fds);
   [[nodiscard]] const BatchSchema& schema_of(const Output& output) const;
   void tell_trainers();
-  // Of restart.
-  void answer_restarts(const std::string& group, const std::string& refusal, pid_t pid = 0);
-  [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary,
-                                       const PipelinePlan& now) const;
-  void replace_worker(control::ConnectionId connection, std::uint32_t group,
-                      const std::string& binary, Reply& reply);
-  void on_plan(control::ConnectionId connection, std::uint64_t request, std::uint32_t group,
-               const std::string& binary, const Result<PipelinePlan>& plan);
   // Of snapshot.
   void describe_snapshot(SnapshotManifest& manifest,
                          const std::vector<std::vector<std::byte>>& copied) const;
-  [[nodiscard]] bool takes_snapshot() const;
-  void give_up_snapshot(const std::string& why);
-  void snapshot_done(const Result<SnapshotTask::Facts>& result);
-  void tell_of_snapshot(const Result<SnapshotTask::Facts>& result);
   // Of status.
   void fill_status(StatusReply& status) const;
   [[nodiscard]] int shown_state() const;  // StatusReply::State
-
-  // Messages to stages (stage_calls.cc).
-  void begin_call(std::uint64_t id, control::ConnectionId connection, const Request& request,
-                  std::set<std::size_t> groups);
-  void send_call(std::uint64_t id, std::size_t group);
-  void end_call(std::uint64_t id);
-  void ask_again(std::size_t group);
-  void on_stage_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
-  void add_answers(std::size_t group, const StageControlCall& asked,
-                   const StageControlReply& answer, StageControlReply& reply);
-  void give_up_call(std::uint64_t id);
-  static std::uint64_t random_number();
 
   // Numbers (feed_metrics.cc).
   void look_around(bool regular);
   void keep_looking();
   void fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const;
 
-  // Lanes (feed_scale.cc).
-  void scale(std::uint32_t node, std::uint32_t lanes, std::uint64_t patience_ms);
-  void scale_done(const Result<ScaleTask::Facts>& result) noexcept;
-  void report_scale(std::uint32_t node, const Result<ScaleTask::Facts>& result, bool asked);
-  void give_up_scale(const std::string& why);
-  void follow_configuration();
-  [[nodiscard]] std::string stage_name(std::uint32_t stage) const;
+  void park(std::uint64_t ticket);  // all lanes; 0: they go on
+  // Does something count on lanes that park?
+  [[nodiscard]] bool lanes_park() const { return snapshots_.under_way() || scaling_.under_way(); }
 
   // What is wrong with the surroundings (feed_place.cc).
   void keep_place();
@@ -282,34 +244,11 @@ class Feed {
   std::set<std::size_t> unread_;       // workers whose lanes nobody reads any more
   std::set<std::string> drain_waits_;  // for whom, as far as it was logged
 
-  // A call to stages, passed on to some workers.
-  struct Call {
-    control::ConnectionId connection = 0;
-    std::set<std::size_t> awaited;  // stage groups that have not answered
-    std::unique_ptr<StageControlCall> asked;
-    std::unique_ptr<Reply> reply;
-    EventLoop::TimerId timer = 0;
-  };
-  std::map<std::uint64_t, Call> calls_;
-  // The last answers of each stage group, oldest first: a message that comes again when the lane
-  // that has answered it has finished still gets its answer.
-  struct PastAnswer {
-    std::uint64_t key = 0;
-    std::unique_ptr<StageControlAnswer> answer;
-  };
-  std::map<std::size_t, std::deque<PastAnswer>> past_answers_;
-  // From a number on that no earlier supervisor is likely to have used: a late answer to its call
-  // is none to this one's.
-  std::uint64_t next_call_ = random_number();
-  std::unique_ptr<SnapshotTask> snapshot_;  // under way, or its thread is
-  std::pair<control::ConnectionId, std::uint64_t> snapshot_asker_;
-  std::string newest_snapshot_;
-  std::unique_ptr<ScaleTask> scale_;  // the one under way
-  std::optional<std::pair<control::ConnectionId, std::uint64_t>> scale_asker_;
-  std::vector<std::uint32_t> to_scale_;  // nodes that were taken over
-  // Who waits for a stage group's fresh process.
-  std::multimap<std::string, std::pair<control::ConnectionId, std::uint64_t>> restarts_;
-  int plans_asked_ = 0;  // of programs that have not answered yet
+  const Answers answers_;
+  StageCalls stage_calls_;
+  Restarts restarts_;
+  Snapshots snapshots_;
+  Scaling scaling_;
 };
 
 }  // namespace ringfeed::process

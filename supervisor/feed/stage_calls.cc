@@ -1,19 +1,17 @@
-// Messages to stages: passed on to the processes of their groups, and answered once all of them
-// have.
+#include "supervisor/feed/stage_calls.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <random>
-#include <set>
 #include <string_view>
 #include <utility>
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/worker.pb.h"
-#include "supervisor/feed/feed.h"
 
 namespace ringfeed::process {
 namespace {
@@ -63,10 +61,38 @@ std::string message_for_nobody(const StageControlCall& asked, const DataLoaderCo
                                        : fmt::format("feed '{}' has", feed.feed()));
 }
 
+std::uint64_t random_number() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
 }  // namespace
 
-bool Feed::on_stage_control(control::ConnectionId connection, const Request& request,
-                            Reply& reply) {
+StageCalls::StageCalls(EventLoop& loop, const DataLoaderConfig& config,
+                       const layout::FeedLayout& layout, const Workers& workers,
+                       const Answers& answers, Heard on_answer)
+    : loop_(loop),
+      config_(config),
+      layout_(layout),
+      workers_(workers),
+      answers_(answers),
+      on_answer_(std::move(on_answer)),
+      next_call_(random_number()) {}
+
+// The stage groups with lanes that it is for.
+std::set<std::size_t> StageCalls::groups_of(const StageControlCall& asked) const {
+  std::set<std::size_t> groups;
+  for (std::size_t g = 0; g < workers_.size(); ++g) {
+    const std::vector<std::uint32_t>& lanes = layout_.groups[g].lanes;
+    const bool has = std::any_of(lanes.begin(), lanes.end(), [&](std::uint32_t lane) {
+      return layout_.lanes[lane].stage_name == asked.stage();
+    });
+    if (has || !asked.has_stage()) groups.insert(g);
+  }
+  return groups;
+}
+
+bool StageCalls::take(control::ConnectionId connection, const Request& request, Reply& reply) {
   const auto refuse = [&](Reply::ErrorCode code, const std::string& text) {
     reply.set_error(code);
     reply.set_text(text);
@@ -80,24 +106,17 @@ bool Feed::on_stage_control(control::ConnectionId connection, const Request& req
                     calls_.size()));
   }
   const StageControlCall& asked = request.stage_control();
-  std::set<std::size_t> groups;
-  for (std::size_t g = 0; g < workers_.size(); ++g) {
-    const std::vector<std::uint32_t>& lanes = memory_.layout().groups[g].lanes;
-    const bool has = std::any_of(lanes.begin(), lanes.end(), [&](std::uint32_t lane) {
-      return memory_.layout().lanes[lane].stage_name == asked.stage();
-    });
-    if (has || !asked.has_stage()) groups.insert(g);
-  }
+  std::set<std::size_t> groups = groups_of(asked);
   if (groups.empty()) {
     return refuse(Reply::BAD_REQUEST,
-                  fmt::format("feed '{}' has no stage '{}'", run_.config.feed(), asked.stage()));
+                  fmt::format("feed '{}' has no stage '{}'", config_.feed(), asked.stage()));
   }
-  if (const std::string why = message_for_nobody(asked, run_.config); !why.empty()) {
+  if (const std::string why = message_for_nobody(asked, config_); !why.empty()) {
     return refuse(Reply::BAD_REQUEST, why);
   }
   const std::uint64_t id = next_call_++;
   try {
-    begin_call(id, connection, request, std::move(groups));
+    begin(id, connection, request, std::move(groups));
   } catch (const std::exception&) {
     if (const auto call = calls_.find(id); call != calls_.end()) {
       loop_.cancel(call->second.timer);
@@ -108,8 +127,8 @@ bool Feed::on_stage_control(control::ConnectionId connection, const Request& req
   return false;
 }
 
-void Feed::begin_call(std::uint64_t id, control::ConnectionId connection, const Request& request,
-                      std::set<std::size_t> groups) {
+void StageCalls::begin(std::uint64_t id, control::ConnectionId connection, const Request& request,
+                       std::set<std::size_t> groups) {
   const StageControlCall& asked = request.stage_control();
   Call& call = calls_[id];
   call.connection = connection;
@@ -119,74 +138,68 @@ void Feed::begin_call(std::uint64_t id, control::ConnectionId connection, const 
   call.reply = std::make_unique<Reply>();
   call.reply->set_id(request.id());
   call.reply->mutable_stage_control();
-  call.timer = loop_.after(kCallMs, [this, id] { give_up_call(id); });
+  call.timer = loop_.after(kCallMs, [this, id] { give_up(id); });
   for (const std::size_t g : groups) {
-    if (calls_.contains(id)) send_call(id, g);
+    if (calls_.contains(id)) send(id, g);
   }
 }
 
 // To a process that is not ready the message goes once it is.
-void Feed::send_call(std::uint64_t id, std::size_t group) {
+void StageCalls::send(std::uint64_t id, std::size_t group) {
   ToWorker message;
   message.set_id(id);
   *message.mutable_stage_control() = *calls_.at(id).asked;
   // Lanes that have finished answer nothing.
-  if (workers_[group]->state() == ChildState::kDone) return on_stage_answer(id, group, {});
+  if (workers_[group]->state() == ChildState::kDone) return on_answer(id, group, {});
   if (workers_[group]->ready()) static_cast<void>(workers_[group]->send(message));
 }
 
-// What the process before may not have answered, and what one that has come to its end will not.
-void Feed::ask_again(std::size_t group) {
+void StageCalls::ask_again(std::size_t group) {
   std::vector<std::uint64_t> ids;
   for (const auto& [id, call] : calls_) {
     if (call.awaited.contains(group)) ids.push_back(id);
   }
   // An answer may end a call, and with it its entry.
   for (const std::uint64_t id : ids) {
-    if (calls_.contains(id)) send_call(id, group);
+    if (calls_.contains(id)) send(id, group);
   }
 }
 
-std::uint64_t Feed::random_number() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
-}
-
 // One more process has answered the call. One that died in between may have done so twice.
-void Feed::on_stage_answer(std::uint64_t id, std::size_t group, const StageControlReply& answer) {
+void StageCalls::on_answer(std::uint64_t id, std::size_t group, const StageControlReply& answer) {
   const auto at = calls_.find(id);
   if (at == calls_.end() || at->second.awaited.erase(group) == 0) return;
   Call& call = at->second;
-  const std::pair asker(call.connection, call.reply->id());
+  const Asker asker{call.connection, call.reply->id()};
   bool whole = false;
-  or_refuse(asker.first, asker.second, [&] {
-    for (const StageControlAnswer& one : answer.answers()) texts_.take_answer(run_.plan, one);
+  answers_.or_refuse(asker, [&] {
+    on_answer_(answer);
     add_answers(group, *call.asked, answer, *call.reply->mutable_stage_control());
     whole = true;
   });
   if (whole && !call.awaited.empty()) return;
-  if (whole) or_refuse(asker.first, asker.second, [&] { end_call(id); });
+  if (whole) answers_.or_refuse(asker, [&] { end(id); });
   loop_.cancel(call.timer);
   calls_.erase(at);
 }
 
 // Everybody has answered.
-void Feed::end_call(std::uint64_t id) {
+void StageCalls::end(std::uint64_t id) {
   Call& call = calls_.at(id);
   if (call.reply->stage_control().answers_size() == 0 && has_unknown_parts(call.asked->request())) {
     call.reply->set_error(Reply::BAD_REQUEST);
     call.reply->set_text(
         fmt::format("the message has fields that ringfeed {} does not know, and no stage of feed "
                     "'{}' has answered it",
-                    RINGFEED_VERSION, run_.config.feed()));
+                    RINGFEED_VERSION, config_.feed()));
   }
-  server_->send(call.connection, *call.reply);
+  answers_.send(call.connection, *call.reply);
 }
 
 // Adds a stage group's answer, and in place of lanes that have finished meanwhile what they said to
 // the same message.
-void Feed::add_answers(std::size_t group, const StageControlCall& asked,
-                       const StageControlReply& answer, StageControlReply& reply) {
+void StageCalls::add_answers(std::size_t group, const StageControlCall& asked,
+                             const StageControlReply& answer, StageControlReply& reply) {
   reply.MergeFrom(answer);
   std::deque<PastAnswer>& past = past_answers_[group];
   for (const StageControlAnswer& now : answer.answers()) {
@@ -206,18 +219,18 @@ void Feed::add_answers(std::size_t group, const StageControlCall& asked,
   }
 }
 
-void Feed::give_up_call(std::uint64_t id) {
+void StageCalls::give_up(std::uint64_t id) {
   Call& call = calls_.at(id);
   std::string who;
   for (const std::size_t group : call.awaited) {
-    who += (who.empty() ? "" : ", ") + memory_.layout().groups[group].name;
+    who += (who.empty() ? "" : ", ") + layout_.groups[group].name;
   }
   call.reply->set_error(Reply::INTERNAL);
   call.reply->set_text(
       fmt::format("stage group {} has not answered within {} ms: see ringfeed "
                   "status, and ask again with the same key",
                   who, kCallMs));
-  server_->send(call.connection, *call.reply);
+  answers_.send(call.connection, *call.reply);
   calls_.erase(id);
 }
 

@@ -13,24 +13,23 @@ namespace ringfeed::process {
 
 // Whatever goes wrong on the way to an answer is the answer. The feed has nothing to do with it.
 void Feed::answer(control::ConnectionId connection, const Request& request) {
-  or_refuse(connection, request.id(), [&] { on_request(connection, request); });
+  answers_.or_refuse({connection, request.id()}, [&] { on_request(connection, request); });
 }
 
-void Feed::refuse_for(control::ConnectionId connection, std::uint64_t request,
-                      const std::exception& error) noexcept {
+void Feed::refuse_for(const Asker& asker, const std::exception& error) noexcept {
   if (!server_) return;
   try {
     try {
       const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
       Reply reply;
-      reply.set_id(request);
+      reply.set_id(asker.request);
       reply.set_error(Reply::INTERNAL);
       reply.set_text(fmt::format("feed '{}' cannot do that now: {}", run_.config.feed(),
                                  no_memory ? "the supervisor has no memory for it" : error.what()));
-      server_->send(connection, reply);
+      server_->send(asker.connection, reply);
     } catch (const std::bad_alloc&) {
       // Not even for that. Whoever waits hears the end of the connection, and not nothing.
-      server_->close(connection);
+      server_->close(asker.connection);
     }
   } catch (const std::exception&) {
     // Nor for the log.
@@ -79,6 +78,21 @@ bool Feed::on_stop(control::ConnectionId connection, const Request& request, Rep
       fmt::format("stopped by a request of process {}", server_->peer(connection).pid);
   order_end(request.stop().now() || draining_, why);
   return false;
+}
+
+bool Feed::on_stage_control(control::ConnectionId connection, const Request& request,
+                            Reply& reply) {
+  return stage_calls_.take(connection, request, reply);
+}
+
+bool Feed::on_restart(control::ConnectionId connection, const Request& request, Reply& reply) {
+  return restarts_.take(connection, request, reply);
+}
+
+bool Feed::on_scale(control::ConnectionId connection, const Request& request, Reply& reply) {
+  return scaling_.take(connection, request, reply,
+                       {.ending = phase_ != Phase::kStarting && phase_ != Phase::kRunning,
+                        .takes_snapshot = snapshots_.under_way()});
 }
 
 }  // namespace ringfeed::process

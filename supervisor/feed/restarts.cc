@@ -1,4 +1,5 @@
-// A stage group gets a fresh process, or another program.
+#include "supervisor/feed/restarts.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <google/protobuf/util/message_differencer.h>
@@ -12,7 +13,6 @@
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
-#include "supervisor/feed/feed.h"
 #include "supervisor/group/plan_question.h"
 
 namespace ringfeed::process {
@@ -25,21 +25,30 @@ constexpr int kPlansMax = 4;
 
 }  // namespace
 
+Restarts::Restarts(EventLoop& loop, const DataLoaderConfig& config, const PipelinePlan& plan,
+                   const layout::FeedLayout& layout, const Workers& workers, const Answers& answers)
+    : loop_(loop),
+      config_(config),
+      plan_(plan),
+      layout_(layout),
+      workers_(workers),
+      answers_(answers) {}
+
 // Why this program cannot take over the lanes of the group as they are; empty: it can.
-std::string Feed::other_plan(std::uint32_t group, const std::string& binary,
-                             const PipelinePlan& now) const {
-  if (now.abi() != run_.plan.abi() || now.stages_size() != run_.plan.stages_size()) {
+std::string Restarts::other_plan(std::uint32_t group, const std::string& binary,
+                                 const PipelinePlan& now) const {
+  if (now.abi() != plan_.abi() || now.stages_size() != plan_.stages_size()) {
     return fmt::format(
         "{} uses shared memory with ABI {}, but the feed has {}: build it with this version of "
         "ringfeed",
-        binary, now.abi(), run_.plan.abi());
+        binary, now.abi(), plan_.abi());
   }
   std::set<std::uint32_t> stages;
-  for (const std::uint32_t lane : memory_.layout().groups[group].lanes) {
-    stages.insert(memory_.layout().lanes[lane].stage);
+  for (const std::uint32_t lane : layout_.groups[group].lanes) {
+    stages.insert(layout_.lanes[lane].stage);
   }
   for (const std::uint32_t stage : stages) {
-    StagePlan then = run_.plan.stages(static_cast<int>(stage));
+    StagePlan then = plan_.stages(static_cast<int>(stage));
     StagePlan wanted = now.stages(static_cast<int>(stage));
     // With nodes they are warnings.
     if (wanted.problems_size() != 0 && wanted.nodes_size() == 0) {
@@ -71,7 +80,7 @@ std::string Feed::other_plan(std::uint32_t group, const std::string& binary,
   return {};
 }
 
-bool Feed::on_restart(control::ConnectionId connection, const Request& request, Reply& reply) {
+bool Restarts::take(control::ConnectionId connection, const Request& request, Reply& reply) {
   const std::string& group = request.restart().group();
   const auto worker = std::find_if(workers_.begin(), workers_.end(),
                                    [&](const auto& w) { return w->name() == group; });
@@ -86,7 +95,7 @@ bool Feed::on_restart(control::ConnectionId connection, const Request& request, 
   const std::string& binary = request.restart().binary();
   const auto g = static_cast<std::uint32_t>(worker - workers_.begin());
   if (binary.empty()) {
-    replace_worker(connection, g, binary, reply);
+    replace(connection, g, binary, reply);
     return reply.has_error();
   }
   if (plans_asked_ == kPlansMax) {
@@ -95,41 +104,65 @@ bool Feed::on_restart(control::ConnectionId connection, const Request& request, 
                                plans_asked_));
     return true;
   }
-  ask_plan(loop_, binary, run_.config, kPlanMs,
-           [this, connection, id = request.id(), g, binary](const Result<PipelinePlan>& plan) {
-             --plans_asked_;
-             or_refuse(connection, id, [&] { on_plan(connection, id, g, binary, plan); });
-           });
+  ask_plan(
+      loop_, binary, config_, kPlanMs,
+      [this, asker = Asker{connection, request.id()}, g, binary](const Result<PipelinePlan>& plan) {
+        --plans_asked_;
+        answers_.or_refuse(asker, [&] { on_plan(asker, g, binary, plan); });
+      });
   ++plans_asked_;
   return false;
 }
 
-void Feed::on_plan(control::ConnectionId connection, std::uint64_t request, std::uint32_t group,
-                   const std::string& binary, const Result<PipelinePlan>& plan) {
+void Restarts::on_plan(const Asker& asker, std::uint32_t group, const std::string& binary,
+                       const Result<PipelinePlan>& plan) {
   Reply reply;
-  reply.set_id(request);
+  reply.set_id(asker.request);
   const std::string wrong = plan ? other_plan(group, binary, *plan) : plan.error().message();
   if (wrong.empty()) {
-    replace_worker(connection, group, binary, reply);
+    replace(asker.connection, group, binary, reply);
     if (!reply.has_error()) return;
   } else {
     const bool starved = !plan && plan.error().code() == ErrorCode::kNoMemory;
     reply.set_error(starved ? Reply::INTERNAL : Reply::INCOMPATIBLE);
     reply.set_text(wrong);
   }
-  server_->send(connection, reply);
+  answers_.send(asker.connection, reply);
 }
 
 // The reply is for a refusal alone: else the answer comes when the new worker is there.
-void Feed::replace_worker(control::ConnectionId connection, std::uint32_t group,
-                          const std::string& binary, Reply& reply) {
+void Restarts::replace(control::ConnectionId connection, std::uint32_t group,
+                       const std::string& binary, Reply& reply) {
   GroupProcess& worker = *workers_[group];
-  const auto waiting = restarts_.emplace(worker.name(), std::pair(connection, reply.id()));
+  const auto waiting = waiting_.emplace(worker.name(), Asker{connection, reply.id()});
   if (worker.replace(binary)) return;
-  restarts_.erase(waiting);
+  waiting_.erase(waiting);
   reply.set_error(Reply::INTERNAL);
   reply.set_text(fmt::format("stage group '{}' is {} and cannot be replaced now", worker.name(),
                              name_of(worker.state())));
+}
+
+void Restarts::ready(const std::string& group, pid_t pid) {
+  if (!waiting_.contains(group)) return;
+  Reply reply;
+  reply.mutable_restart()->set_pid(static_cast<std::uint32_t>(pid));
+  answer(group, reply);
+}
+
+void Restarts::refused(const std::string& group, const std::string& reason) {
+  Reply reply;
+  reply.set_error(Reply::INTERNAL);
+  reply.set_text(reason);
+  answer(group, reply);
+}
+
+void Restarts::answer(const std::string& group, Reply& reply) {
+  const auto [first, last] = waiting_.equal_range(group);
+  for (auto waiting = first; waiting != last; ++waiting) {
+    reply.set_id(waiting->second.request);
+    answers_.send(waiting->second.connection, reply);
+  }
+  waiting_.erase(first, last);
 }
 
 }  // namespace ringfeed::process

@@ -1,0 +1,58 @@
+// Stage groups that get a fresh process, or another program, because somebody asks for it.
+//
+// Another program is asked for its plan first: it takes over only lanes that it would have laid out
+// as they are. Who asked gets the answer when the new process is ready, or has been refused.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "supervisor/feed/answers.h"
+#include "supervisor/group/group_process.h"
+#include "supervisor/os/event_loop.h"
+
+namespace ringfeed {
+class DataLoaderConfig;
+class PipelinePlan;
+class Request;
+}  // namespace ringfeed
+
+namespace ringfeed::process {
+
+class Restarts {
+ public:
+  using Workers = std::vector<std::unique_ptr<GroupProcess>>;  // by stage group, as in the layout
+
+  // All references outlive this.
+  Restarts(EventLoop& loop, const DataLoaderConfig& config, const PipelinePlan& plan,
+           const layout::FeedLayout& layout, const Workers& workers, const Answers& answers);
+
+  // True: the reply, a refusal, is to be sent now.
+  [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply);
+  // The group's process is ready, or was refused for this reason: whoever waits hears it.
+  void ready(const std::string& group, pid_t pid);
+  void refused(const std::string& group, const std::string& reason);
+
+ private:
+  [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary,
+                                       const PipelinePlan& now) const;
+  void replace(control::ConnectionId connection, std::uint32_t group, const std::string& binary,
+               Reply& reply);
+  void on_plan(const Asker& asker, std::uint32_t group, const std::string& binary,
+               const Result<PipelinePlan>& plan);
+  void answer(const std::string& group, Reply& reply);
+
+  EventLoop& loop_;
+  const DataLoaderConfig& config_;
+  const PipelinePlan& plan_;
+  const layout::FeedLayout& layout_;
+  const Workers& workers_;
+  const Answers& answers_;
+  std::multimap<std::string, Asker> waiting_;  // by stage group
+  int plans_asked_ = 0;                        // of programs that have not answered yet
+};
+
+}  // namespace ringfeed::process
