@@ -59,11 +59,13 @@ int control_stages(const std::string& directory, const std::string& feed, const 
   FirstError errors(wrong);
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
-  if (!parser.ParseFromString(message, call.mutable_request())) {
+  StageControlRequest stage_request;
+  if (!parser.ParseFromString(message, &stage_request)) {
     fmt::print(stderr, "ringfeed control: the message is not a StageControlRequest: {}\n",
                escaped(wrong));
     return kUsage;
   }
+  call.set_request(stage_request.SerializeAsString());
   if (!stage.empty()) call.set_stage(stage);
   std::random_device device;
   call.set_key((std::uint64_t{device()} << 32 | device()) | 1);
@@ -94,26 +96,32 @@ int control_stages(const std::string& directory, const std::string& feed, const 
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
-  const auto& given = reply.stage_control().answers();
-  const bool refused =
-      std::any_of(given.begin(), given.end(),
-                  [](const StageControlAnswer& answer) { return refuses(answer.response()); });
+  std::vector<std::pair<std::string, StageControlResponse>> given;
+  for (const StageControlAnswer& answer : reply.stage_control().answers()) {
+    if (!given.emplace_back(answer.stage(), StageControlResponse())
+             .second.ParseFromString(answer.response())) {
+      throw Error(ErrorCode::kIo, fmt::format("the answer of stage '{}' cannot be read: use the "
+                                              "same ringfeed version as the feed",
+                                              answer.stage()));
+    }
+  }
+  const bool refused = std::any_of(given.begin(), given.end(),
+                                   [](const auto& answer) { return refuses(answer.second); });
   const int result = refused ? kFailure : kOk;
   if (json) {
     nlohmann::json answers = nlohmann::json::object();
-    for (const StageControlAnswer& answer : given) {
+    for (const auto& [name, response] : given) {
       std::string text;
       google::protobuf::util::JsonPrintOptions options;
       options.preserve_proto_field_names = true;
-      static_cast<void>(
-          google::protobuf::util::MessageToJsonString(answer.response(), &text, options));
-      answers[answer.stage()] = nlohmann::json::parse(text);
+      static_cast<void>(google::protobuf::util::MessageToJsonString(response, &text, options));
+      answers[name] = nlohmann::json::parse(text);
     }
     fmt::print("{}\n", answers.dump());
     return result;
   }
-  for (const StageControlAnswer& answer : given) {
-    fmt::print("{}: {}\n", escaped(answer.stage()), answer.response().ShortDebugString());
+  for (const auto& [name, response] : given) {
+    fmt::print("{}: {}\n", escaped(name), response.ShortDebugString());
   }
   if (given.empty()) fmt::print("no stage answered\n");
   return result;

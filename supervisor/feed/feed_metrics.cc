@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"

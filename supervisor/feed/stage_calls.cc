@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <google/protobuf/unknown_field_set.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +16,10 @@
 
 namespace ringfeed::process {
 namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::UnknownField;
+using google::protobuf::UnknownFieldSet;
 
 // Stages answer between two steps; a step that takes longer than this is stuck.
 constexpr std::uint64_t kCallMs = 10'000;
@@ -30,21 +35,47 @@ bool is_kind(const StageConfig& stage, std::string_view kind) {
   return field != nullptr && stage.GetReflection()->HasField(stage, field);
 }
 
-bool has_unknown_parts(const StageControlRequest& request) {
-  return !request.GetReflection()->GetUnknownFields(request).empty();
+// The parts of a StageControlRequest, by their numbers alone.
+struct Parts {
+  bool readable = false;
+  bool any_unknown = false;
+  std::vector<const FieldDescriptor*> known;
+};
+
+Parts parts_of(const std::string& request) {
+  Parts parts;
+  UnknownFieldSet fields;
+  parts.readable = fields.ParseFromString(request);
+  std::set<int> seen;
+  for (int i = 0; parts.readable && i < fields.field_count(); ++i) {
+    const UnknownField& field = fields.field(i);
+    const FieldDescriptor* const part =
+        field.type() != UnknownField::TYPE_LENGTH_DELIMITED
+            ? nullptr
+            : StageControlRequest::descriptor()->FindFieldByNumber(field.number());
+    if (part == nullptr) {
+      parts.any_unknown = true;
+    } else if (seen.insert(field.number()).second) {
+      parts.known.push_back(part);
+    }
+  }
+  std::ranges::sort(parts.known, {}, &FieldDescriptor::number);
+  return parts;
 }
 
 // Why nobody in the feed will answer the message; "" if somebody may. What is not known here may be
 // for a stage of another version.
 std::string message_for_nobody(const StageControlCall& asked, const DataLoaderConfig& feed) {
-  const StageControlRequest& request = asked.request();
-  if (request.ByteSizeLong() == 0) return "the message is empty: give a request for a stage";
-  if (has_unknown_parts(request)) return {};
-  std::vector<const google::protobuf::FieldDescriptor*> parts;
-  request.GetReflection()->ListFields(request, &parts);
+  if (asked.request().empty()) return "the message is empty: give a request for a stage";
+  const Parts parts = parts_of(asked.request());
+  if (!parts.readable) {
+    return fmt::format("the message is not a StageControlRequest: {} bytes that cannot be read",
+                       asked.request().size());
+  }
+  if (parts.any_unknown) return {};
   std::vector<std::string> kinds;
   std::vector<std::string> names;
-  for (const auto* part : parts) {
+  for (const FieldDescriptor* const part : parts.known) {
     const auto* const known = std::ranges::find(
         kAnsweredBy, part->name(), [](const auto& entry) { return std::string(entry.first); });
     if (known == kAnsweredBy.end()) return {};
@@ -59,6 +90,19 @@ std::string message_for_nobody(const StageControlCall& asked, const DataLoaderCo
                      fmt::join(kinds, " or "),
                      asked.has_stage() ? fmt::format("stage '{}' is", asked.stage())
                                        : fmt::format("feed '{}' has", feed.feed()));
+}
+
+// What is wrong with a message that no stage has answered; "": nothing, it has no answer.
+std::string why_unanswered(const std::string& request, const std::string& feed) {
+  if (!StageControlRequest().ParseFromString(request)) {
+    return fmt::format("the message is not a StageControlRequest: {} bytes that cannot be read",
+                       request.size());
+  }
+  if (!parts_of(request).any_unknown) return {};
+  return fmt::format(
+      "the message has fields that ringfeed {} does not know, and no stage of feed '{}' has "
+      "answered it",
+      RINGFEED_VERSION, feed);
 }
 
 std::uint64_t random_number() {
@@ -186,12 +230,12 @@ void StageCalls::on_answer(std::uint64_t id, std::size_t group, const StageContr
 // Everybody has answered.
 void StageCalls::end(std::uint64_t id) {
   Call& call = calls_.at(id);
-  if (call.reply->stage_control().answers_size() == 0 && has_unknown_parts(call.asked->request())) {
-    call.reply->set_error(Reply::BAD_REQUEST);
-    call.reply->set_text(
-        fmt::format("the message has fields that ringfeed {} does not know, and no stage of feed "
-                    "'{}' has answered it",
-                    RINGFEED_VERSION, config_.feed()));
+  if (call.reply->stage_control().answers_size() == 0) {
+    const std::string why = why_unanswered(call.asked->request(), config_.feed());
+    if (!why.empty()) {
+      call.reply->set_error(Reply::BAD_REQUEST);
+      call.reply->set_text(why);
+    }
   }
   answers_.send(call.connection, *call.reply);
 }

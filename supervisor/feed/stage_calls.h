@@ -1,8 +1,9 @@
 // Messages to stages: passed on to the processes of their groups, and answered once all of them
 // have.
 //
-// A process that has died is asked again once its successor is ready; stages know by the key which
-// messages they have answered.
+// What a message and its answers say is for the stages: here they are bytes, of which at most the
+// numbers of their fields are looked at. A process that has died is asked again once its successor
+// is ready; stages know by the key which messages they have answered.
 #pragma once
 
 #include <cstddef>

@@ -43,9 +43,12 @@ void Texts::take_configured(const PipelinePlan& plan) {
 
 void Texts::take_answer(const PipelinePlan& plan, const StageControlAnswer& answer) {
   for (const StagePlan& stage : plan.stages()) {
-    if (stage.name() != answer.stage()) continue;
+    if (stage.name() != answer.stage() || stage.texts_size() == 0) continue;
+    // The one place that looks into an answer; what cannot be read has no text.
+    StageControlResponse response;
+    if (!response.ParseFromString(answer.response())) continue;
     for (const TextPlan& text : stage.texts()) {
-      if (auto found = text_at(answer.response(), text.answer())) {
+      if (auto found = text_at(response, text.answer())) {
         texts_[{stage.name(), text.name()}] = *std::move(found);
       }
     }

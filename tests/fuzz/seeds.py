@@ -308,7 +308,7 @@ def messages() -> None:
         f"member_index: 15 lanes: 2 slot_bytes: 1099511627776 rows_max: 1024 supervisor_pid: 42 output: 1 "
         f'output_alias: "v" {tensor} {tensor} }}',
         "error": 'id: 7 error: GROUP_MISMATCH text: "the group is of another kind"',
-        "control": 'id: 1 stage_control { answers { stage: "pool" response { chunk_pool_response { chunk_anchor: "a" } } } }',
+        "control": 'id: 1 stage_control { answers { stage: "pool" response: "\\n\\003\\n\\001a" } }',
         "metrics": 'id: 2 metrics { json: "{}" }',
         "event": 'event { state: RUNNING reason: "x" }',
     }.items():

@@ -27,7 +27,7 @@ class CallAnswers {
     if (response) {
       StageControlAnswer& answer = *reply_.mutable_stage_control()->add_answers();
       answer.set_stage(stage);
-      answer.mutable_response()->ParseFromString(*response);
+      answer.set_response(*response);
     }
     if (--left_ == 0) send();
   }
@@ -61,7 +61,7 @@ void pass_on_call(int socket, const std::string& packet,
   const auto answers = std::make_shared<CallAnswers>(socket, call.id(), asked_lanes.size());
   for (const std::size_t i : asked_lanes) {
     lanes[i]->post({.key = asked.key(),
-                    .request = asked.request().SerializeAsString(),
+                    .request = asked.request(),
                     .answer = [answers, stage = setups[i]->stage()](
                                   const std::optional<std::string>& response) {
                       answers->add(stage, response);

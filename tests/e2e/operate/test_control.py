@@ -102,6 +102,11 @@ def test_from_python(make_run: MakeRun) -> None:
     with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
         with pytest.raises(ringfeed.FeedRefused, match="does not know, and no stage of feed 'lc0'"):
             feed.control(control.bytes_field(99, b""))
+        with pytest.raises(ringfeed.FeedRefused, match="3 bytes that cannot be read"):
+            feed.control(b"\xff\xff\xff")
+        damaged = control.bytes_field(1, b"\x0a\x7f")  # a pool's request, cut short
+        with pytest.raises(ringfeed.FeedRefused, match="bytes that cannot be read"):
+            feed.control(damaged, stage="pool")
         ((stage, answer),) = feed.control(request, stage="pool")
         assert stage == "pool" and answer
         with pytest.raises(ringfeed.FeedRefused, match="which stage 'sampler' is not"):

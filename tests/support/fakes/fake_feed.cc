@@ -385,7 +385,11 @@ std::string FakeFeed::answer_call(const StageControlCall& call, Reply& reply) {
   std::string text;
   google::protobuf::TextFormat::Printer printer;
   printer.SetSingleLineMode(true);
-  printer.PrintToString(call.request(), &text);
+  StageControlRequest request;
+  if (!request.ParseFromString(call.request())) {
+    return refused(reply, Reply::BAD_REQUEST, "the request cannot be decoded");
+  }
+  printer.PrintToString(request, &text);
   calls_.push_back({call.stage(), call.key(), text});
   if (call.key() == 0) return refused(reply, Reply::BAD_REQUEST, "a message without a key");
   if (!given_.contains(call.key())) {
@@ -396,7 +400,7 @@ std::string FakeFeed::answer_call(const StageControlCall& call, Reply& reply) {
   for (const FakeAnswer& given : given_[call.key()]) {
     StageControlAnswer& answer = *reply.mutable_stage_control()->add_answers();
     answer.set_stage(given.stage);
-    RF_CHECK(answer.mutable_response()->ParseFromString(given.response), given.response.size());
+    answer.set_response(given.response);
   }
   reply.mutable_stage_control();
   return reply.SerializeAsString();

@@ -333,10 +333,15 @@ TEST_F(Metrics, ATextIsTheConfiguredOneUntilAnAnswerHasAnotherOne) {
   EXPECT_EQ(stage(reply().total(), 1).texts(0).text(), "games-17.tar");
   StageControlAnswer answer;
   answer.set_stage("mix");
-  answer.mutable_response();
+  StageControlResponse response;
+  answer.set_response(response.SerializeAsString());
   texts_.take_answer(feed_.plan, answer);
   EXPECT_EQ(stage(reply().total(), 1).texts(0).text(), "games-17.tar") << "of another kind";
-  answer.mutable_response()->mutable_chunk_pool_response()->set_chunk_anchor("games-21.tar");
+  answer.set_response("\xff\xff");
+  texts_.take_answer(feed_.plan, answer);
+  EXPECT_EQ(stage(reply().total(), 1).texts(0).text(), "games-17.tar") << "cannot be read";
+  response.mutable_chunk_pool_response()->set_chunk_anchor("games-21.tar");
+  answer.set_response(response.SerializeAsString());
   texts_.take_answer(feed_.plan, answer);
   const StageMetricProto total = stage(reply().total(), 1);
   ASSERT_EQ(total.texts_size(), 1);
