@@ -453,7 +453,7 @@ TEST(CheckFeed, HasAValidName) {
               ElementsAre("--set feed=lc0/run:1:1: feed is \"lc0/run\"; use 1 to 64 letters, "
                           "digits, '_', '.' or '-'"));
   EXPECT_THAT(messages(lc0_text() + "feed: \"\""),
-              ElementsAre(HasSubstr("7:1: feed is \"\"; take")));
+              ElementsAre(HasSubstr("7:1: feed is \"\"; use")));
 }
 
 TEST(CheckConsumers, RankedGroupsNeedAWorldAndSharedOnesHaveNone) {

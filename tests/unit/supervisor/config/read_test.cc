@@ -539,7 +539,7 @@ TEST(ReadBounds, MistakesAreCountedWhereNobodyReadsThemAll) {
   const std::string report = problem_report(read.problems(), read.problems_left_out());
   EXPECT_EQ(std::count(report.begin(), report.end(), '\n'), 101);
   EXPECT_THAT(report, testing::StartsWith("f.textproto:2:1: feed is given twice, first at line 1"));
-  EXPECT_THAT(report, testing::EndsWith("and 19899 more problems: mend these first\n"));
+  EXPECT_THAT(report, testing::EndsWith("and 19899 more problems: fix these first\n"));
 }
 
 TEST(ReadBounds, ManyUnknownFieldsAreNotEachGuessedAt) {

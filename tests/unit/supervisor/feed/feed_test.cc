@@ -337,7 +337,7 @@ TEST_F(RunningFeed, AStandardErrorThatNobodyReadsKeepsNoStageFromBeingReplaced) 
   for (int i = 0; i < 3; ++i) replaced(client, 0);
   const StatusReply shown = status(client);
   ASSERT_EQ(shown.problems_size(), 1);
-  EXPECT_THAT(shown.problems(0), HasSubstr("standard error takes no lines"));
+  EXPECT_THAT(shown.problems(0), HasSubstr("standard error accepts no lines"));
   request_stop(client, true);
   EXPECT_EQ(wait(), 0) << "the end waits for no reader either";
   EXPECT_TRUE(nothing_left());

@@ -194,7 +194,7 @@ TEST_F(Bottlenecks, WhereALaneBringsNothingThatIsSaid) {
   machine_ = {.cores = 2, .busy = 1.9, .idle = 0.05};
   found = find();
   EXPECT_EQ(found.kind(), BottleneckProto::STAGE) << "it got its processor";
-  EXPECT_THAT(found.sentence(), HasSubstr("next to nothing: no processor is idle"));
+  EXPECT_THAT(found.sentence(), HasSubstr("almost nothing: no processor is idle"));
   EXPECT_EQ(found.lanes_useful(), 1U);
 }
 

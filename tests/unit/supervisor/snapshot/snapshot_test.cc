@@ -482,10 +482,11 @@ TEST_F(Snapshots, WhosePlaceVanishesSayWhatIsNotThere) {
   };
   const fs::path parent = work_ / "parent\nline";
   const std::string named = (work_ / "parent\\nline").string();
-  EXPECT_THAT(message(parent / "saved", [] {}), HasSubstr("(" + named + " is not there: make it"));
+  EXPECT_THAT(message(parent / "saved", [] {}),
+              HasSubstr("(" + named + " does not exist: make it"));
   fs::create_directory(parent);
   EXPECT_THAT(message(parent / "saved", [&] { fs::remove_all(parent); }),
-              HasSubstr("(" + named + " is not there: somebody has moved or removed it"));
+              HasSubstr("(" + named + " does not exist: somebody has moved or removed it"));
 }
 
 TEST_F(Snapshots, OfAnotherLayoutAreRefusedByTheSegmentThatDiffers) {

@@ -117,7 +117,7 @@ TEST(DictionaryRefusal, OfWhatIsNoUtf8) {
   for (const std::string_view bad : {"\xff", "\x80", "\xc3", "\xc0\xaf", "\xe2\x96", "\xed\xa0\x80",
                                      "\xf4\x90\x80\x80", "\xf0\x9f\x98"}) {
     EXPECT_THAT(refusal(fmt::format("a 1\nb{} 1\n", bad)),
-                AllOf(HasSubstr("line 2 (offset 4): byte 1"), HasSubstr("UTF-8")));
+                AllOf(HasSubstr("line 2 (offset 4): its byte 1"), HasSubstr("UTF-8")));
   }
   EXPECT_THAT(symbols(parsed("\xc3\xa9 1\n\xe2\x82\xac 1\n\xf0\x9f\x98\x80 1\n")),
               ElementsAre("\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"));

@@ -541,8 +541,8 @@ TEST_F(ChangingFiles, AreWaitedFor) {
   for (RigRecord& record : catalogue_records(corpus())) rig.feed("corpus", std::move(record));
   rig.finish("corpus");
   write("s", {3, 4});
-  ASSERT_TRUE(rig.run_until([&] { return !rig.log("2 sentences, 3 when").empty(); }));
-  EXPECT_THAT(rig.note("plan"), HasSubstr("s.idx: 2 sentences, 3 when the feed was started"));
+  ASSERT_TRUE(rig.run_until([&] { return !rig.log("2 sentences now, 3 when").empty(); }));
+  EXPECT_THAT(rig.note("plan"), HasSubstr("s.idx: 2 sentences now, 3 when the feed was started"));
   write("s", {3, 4, 5});
   ASSERT_TRUE(rig.run_until([&] { return rig.all_finished(); }));
   const std::vector<Planned> plans = plans_of(rig.got("out"));

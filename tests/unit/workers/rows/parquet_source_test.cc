@@ -401,7 +401,7 @@ TEST(ParquetFiles, AreWaitedForInAnEndlessRunAndAddedFromEpochToEpoch) {
   source.rig.allow("out", 5);
   source.rig.run();
   EXPECT_THAT(source.all(), IsEmpty());
-  EXPECT_THAT(source.rig.note("source"), HasSubstr("waits"));
+  EXPECT_THAT(source.rig.note("source"), HasSubstr("waiting"));
   one_row(directory, "b.parquet");
   ASSERT_TRUE(source.rig.run_until([&] { return source.all().size() == 5; }));
   EXPECT_THAT(source.all(), ElementsAre("'b.parquet'", "(end b.parquet)", "(epoch 0)",
@@ -425,7 +425,7 @@ TEST(ParquetFiles, OfNoUseAreNotTriedOverAndOver) {
                 "");
   source.rig.run();
   EXPECT_THAT(source.all(), ElementsAre("(failed a.parquet)", "(epoch 0)"));
-  EXPECT_THAT(source.rig.note("source"), HasSubstr("waits"));
+  EXPECT_THAT(source.rig.note("source"), HasSubstr("waiting"));
   one_row(directory, "b.parquet");
   source.rig.allow("out", 4);
   ASSERT_TRUE(source.rig.run_until([&] { return source.all().size() == 6; }));
@@ -491,7 +491,7 @@ TEST(ParquetSkips, AFileWithoutAColumnAlsoWhileTheQueueIsFull) {
 
 TEST(ParquetSkips, AFileWithAColumnOfAnotherType) {
   for (const auto& [column, type, found] :
-       std::vector<std::array<std::string, 3>>{{"fen", "int64", "fen is INT64, wanted is text"},
+       std::vector<std::array<std::string, 3>>{{"fen", "int64", "fen is INT64, expected text"},
                                                {"fen", "binary", "BYTE_ARRAY"},
                                                {"fen", "list", "fen is"},
                                                {"fen", "struct", "fen is"},
