@@ -1142,7 +1142,7 @@ def bad_line(config: Config) -> tuple[Config, list[str]]:
 
 def repeated_symbol(config: Config) -> tuple[Config, list[str]]:
     path = patched(config, 0, "dict.tur.txt", lambda data: data.replace(b"w5 1", b"w4 1"))
-    return config, [f"{path}: line 6 (offset 25): 'w4' has id 8 already", "remove the line"]
+    return config, [f"{path}: line 6 (offset 25): 'w4' already has id 8", "remove the line"]
 
 
 def other_dictionary(config: Config) -> tuple[Config, list[str]]:

@@ -831,7 +831,7 @@ def test_serialized_pieces_that_are_cut_short_are_refused_where_they_are_added()
         ringfeed.InvalidConfiguration, match="9 bytes are not a serialized DataLoaderConfig"
     ):
         loader.add_stages(b"\x58\x07\x0a\x07\x0a\x03abc")
-    with pytest.raises(ringfeed.InvalidConfiguration, match="no serialized StageConfig"):
+    with pytest.raises(ringfeed.InvalidConfiguration, match="not a serialized StageConfig"):
         loader.add_stage(b"\x0a\x05abc")
     assert loader._config_file() == (b"\x58\x07", ".binpb"), "what was refused is not kept"
 

@@ -300,7 +300,9 @@ def test_another_epoch_than_the_feeds_is_refused(fake: FakeFeed, asked: int) -> 
     with fake.attach() as feed:
         epochs = EpochIterator(feed, epoch=asked)
         assert epochs.first_batch, "the trainer wants it before it loads a state"
-        with pytest.raises(ringfeed.InvalidRequest, match=f"in epoch 3, and epoch {asked} is"):
+        with pytest.raises(
+            ringfeed.InvalidRequest, match=f"in epoch 3, and epoch {asked} was requested"
+        ):
             epochs.next_epoch_itr()
 
 
@@ -665,11 +667,11 @@ def test_who_is_moved_by_somebody_else_is_told(fake: FakeFeed) -> None:
 @pytest.mark.parametrize(
     ("state", "what"),
     [
-        ({}, "of version None"),
-        ({"version": 1, "epoch": 1}, "of version 1, this ringfeed reads 2"),
+        ({}, "has version None"),
+        ({"version": 1, "epoch": 1}, "has version 1, this ringfeed reads 2"),
         ({"version": 2}, "not the state of an epoch iterator: KeyError"),
         ({"version": 2, "epoch": "x"}, "not the state of an epoch iterator: ValueError"),
-        ({"version": 2, "epoch": 0}, "of epoch 0, iteration 0: epochs count from 1"),
+        ({"version": 2, "epoch": 0}, "at epoch 0, iteration 0: epochs count from 1"),
         ({"version": 2, "epoch": 1, "iterations_in_epoch": -1}, "iteration -1"),
         ({"version": 2, "epoch": 1, "ringfeed": {"version": 2}}, "another ringfeed .version 2"),
         ({"version": 2, "epoch": 1, "ringfeed": {"version": 1}}, "KeyError"),

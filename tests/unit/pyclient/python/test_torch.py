@@ -832,7 +832,9 @@ def test_a_rank_goes_on_with_its_own_batches(make_feed: MakeFeed) -> None:
         loader.load_state_dict(state)
         assert ids(loader) == [5, 7, 9]
     with loader_of(fake, rank=1, world=2) as loader:
-        with pytest.raises(ringfeed.InvalidRequest, match="of rank 0 of 2, this is rank 1 of 2"):
+        with pytest.raises(
+            ringfeed.InvalidRequest, match="belongs to rank 0 of 2, this is rank 1 of 2"
+        ):
             loader.load_state_dict(state)
 
 
@@ -899,7 +901,7 @@ def test_a_state_of_another_run_or_group_or_kind_is_refused(make_feed: MakeFeed)
     fake = make_feed()
     with loader_of(fake) as loader:
         state = loader.state_dict()
-        with pytest.raises(ringfeed.InvalidRequest, match="of version 9, this ringfeed reads 1"):
+        with pytest.raises(ringfeed.InvalidRequest, match="has version 9, this ringfeed reads 1"):
             loader.load_state_dict({**state, "version": 9})
     with loader_of(fake, group="other") as loader:
         with pytest.raises(ringfeed.InvalidRequest, match="the state belongs to group default"):

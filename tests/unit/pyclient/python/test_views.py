@@ -60,7 +60,9 @@ def test_a_batch_is_changed_in_place_and_its_arrays_are_not_replaced(make_feed: 
         batch["x"] *= 2
         assert batch["x"] is array
         np.testing.assert_array_equal(array, 2 * rows_of(1, 4))
-        with pytest.raises(TypeError, match=r"write into a writable one.*batch\['x'\]\[\.\.\.\] = value"):
+        with pytest.raises(
+            TypeError, match=r"write into a writable one.*batch\['x'\]\[\.\.\.\] = value"
+        ):
             batch["x"] = np.zeros(3)
     with fake.attach() as feed:
         batch = feed.next()
