@@ -78,16 +78,16 @@ DirectoryLook look_at(const std::string& directory, const LookLimits& limits) {
   char resolved[PATH_MAX];
   if (::realpath(directory.c_str(), resolved) == nullptr) throw refused(errno);
   DirectoryLook look{.directory = resolved, .files = {}, .whole = true};
-  struct Place {
+  struct Waiting {
     std::string path;
     std::size_t depth;
   };
   // Level by level, so that one huge directory does not hide those beside it.
-  std::deque<Place> places{{look.directory, 0}};
+  std::deque<Waiting> places{{look.directory, 0}};
   std::size_t names = 0;
   std::size_t directories = 0;
   while (!places.empty()) {
-    const Place place = std::move(places.front());
+    const Waiting place = std::move(places.front());
     places.pop_front();
     if (directories == limits.directories || names >= limits.names) {
       look.whole = false;
