@@ -812,10 +812,14 @@ void LaneRig::restart_all() {
 }
 
 #ifdef RINGFEED_FAILPOINTS
+bool LaneRig::is_own(std::size_t number) const {
+  return lanes_[number]->node->source || lanes_[number]->node->sink;
+}
+
 bool LaneRig::die(std::size_t number, const char* failpoint, std::uint64_t count,
                   const std::function<void(LaneRuntime&)>& before) {
   Lane& lane = *lanes_[number];
-  RF_CHECK(!lane.node->source && !lane.node->sink, number);
+  RF_CHECK(!is_own(number), number);
   if (lane.runtime->finished()) return false;
   const pid_t child = ::fork();
   RF_CHECK(child >= 0, errno);

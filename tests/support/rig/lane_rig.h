@@ -159,6 +159,8 @@ class LaneRig {
   // aside.
   void condemn(std::size_t number, std::uint64_t key);
 #ifdef RINGFEED_FAILPOINTS
+  // Is the lane a source or sink of the rig's own?
+  [[nodiscard]] bool is_own(std::size_t number) const;
   // The lane makes its next round in a child process that is killed at the count-th passing of the
   // failpoint (or lives to the end of the round), and is restarted here. The rig's own lanes keep
   // private state and cannot die like this. True: it was killed.
