@@ -188,7 +188,7 @@ def test_silent_connections_shut_nobody_out(make_run: MakeRun, games: lc0_data.M
             text=True,
             timeout=60,
         )
-        assert "has 64 connections to feed 'lc0' already" in greedy.stdout, greedy.stderr
+        assert "already has 64 connections to feed 'lc0'" in greedy.stdout, greedy.stderr
     finally:
         for process in crowd:
             process.kill()
@@ -220,7 +220,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up(
     kill_stage(run)
     kill_stage(run, "pool")
     status = run.status()
-    assert status and "standard error takes no lines" in status["problems"][0]
+    assert status and "standard error accepts no lines" in status["problems"][0]
     assert_undisturbed(run, trainer, undisturbed)
     os.close(reader)
 

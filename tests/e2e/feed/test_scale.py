@@ -64,7 +64,7 @@ def test_scaling_up_and_down_changes_no_batch(
         if answer.returncode != 0:
             assert any(end in answer.stderr for end in ENDS), answer.stderr
             break
-        assert f"stage '{stage}' has {lanes} lane" in answer.stdout
+        assert f"stage '{stage}' now has {lanes} lane" in answer.stdout
         done += 1
         workers = run.workers()
         if deaths and (group := ("mix", "pool")[number % 2]) in workers:
@@ -88,7 +88,7 @@ def test_lanes_that_were_added_work_and_those_that_were_taken_rest(make_run: Mak
     )
     assert scaled(run, "unpacker", 1).returncode == 0
     again = scaled(run, "unpacker", 1)
-    assert again.returncode == 0 and "has 1 lane already" in again.stdout
+    assert again.returncode == 0 and "already has 1 lane" in again.stdout
     wait_until(lambda: list(lanes_at_work(run, "unpacker")) == ["unpacker.0"], "two to rest")
     text = run.command("status", "lc0").stdout
     assert text.count(" spare ") >= 3, text

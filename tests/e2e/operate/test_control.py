@@ -252,7 +252,7 @@ def test_a_program_that_does_not_answer_holds_up_nobody_else(
         pid = int(Path(f"{binary}.pid").read_text())
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the mute program's end")
     for line, reason in (
-        ("exec yes", "answers without end"),
+        ("exec yes", "answers without an end"),
         ("exit 3", "ended with exit status 3"),
         ("echo hello", "bytes that are not a plan"),
     ):
