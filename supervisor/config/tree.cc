@@ -118,6 +118,7 @@ class Reader {
 class Parser {
  public:
   explicit Parser(std::string_view text) : reader_(text) {}
+  virtual ~Parser() = default;
 
  protected:
   void problem(Position position, std::string text) {
@@ -132,13 +133,63 @@ class Parser {
     problem(position, std::move(text));
   }
 
+  // Reads a string up to its closing quote, in the same line. False: it has none, which was said.
+  bool quoted(std::string& out) {
+    const Position start = reader_.position();
+    const char quote = reader_.take();
+    for (;;) {
+      if (reader_.at_end() || reader_.peek() == '\n') {
+        problem(start, fmt::format("this string is never closed; add {}", quote));
+        return false;
+      }
+      if (reader_.take_if(quote)) return true;
+      const Position position = reader_.position();
+      const char c = reader_.take();
+      if (c != '\\') {
+        out += c;
+      } else if (reader_.at_end() || !escape(reader_.take(), out)) {
+        problem(position, "unknown escape in a string; write \\\\ for a backslash");
+      }
+    }
+  }
+  // What a backslash and this character stand for, with the digits that follow.
+  virtual bool escape(char c, std::string& out) = 0;
+
+  // The escapes without digits that a format has: letters of control characters, and marks that
+  // stand for themselves.
+  static bool plain_escape(char c, std::string_view letters, std::string_view marks,
+                           std::string& out) {
+    constexpr std::string_view kLetters = "abfnrtv";
+    constexpr std::string_view kControls = "\a\b\f\n\r\t\v";
+    if (marks.find(c) != std::string_view::npos) {
+      out += c;
+      return true;
+    }
+    if (letters.find(c) == std::string_view::npos) return false;
+    out += kControls[kLetters.find(c)];
+    return true;
+  }
+  // The number that at least `count_min` and at most `count_max` digits continue.
+  std::optional<std::uint32_t> digits(std::uint32_t base, int count_min, int count_max,
+                                      std::uint32_t code = 0) {
+    int count = 0;
+    for (; count < count_max && !reader_.at_end(); ++count) {
+      const std::optional<std::uint32_t> digit = digit_value(reader_.peek());
+      if (!digit || *digit >= base) break;
+      code = code * base + *digit;
+      reader_.take();
+    }
+    if (count < count_min) return std::nullopt;
+    return code;
+  }
+
   Reader reader_;
   Tree tree_;
 };
 
 // ---------------------------------------------------------------------------------- text format
 
-class TextParser : public Parser {
+class TextParser final : public Parser {
  public:
   using Parser::Parser;
 
@@ -312,101 +363,37 @@ class TextParser : public Parser {
   std::optional<Node> string(Node node) {
     node.kind = Node::Kind::kString;
     while (reader_.peek() == '"' || reader_.peek() == '\'') {
-      if (!string_part(node.text)) return std::nullopt;
+      if (!quoted(node.text)) return std::nullopt;
       skip();
     }
     return node;
   }
 
-  bool string_part(std::string& out) {
-    const Position start = reader_.position();
-    const char quote = reader_.take();
-    for (;;) {
-      if (reader_.at_end() || reader_.peek() == '\n') {
-        problem(start, fmt::format("this string is never closed; add {}", quote));
-        return false;
-      }
-      if (reader_.take_if(quote)) return true;
-      const Position position = reader_.position();
-      const char c = reader_.take();
-      if (c != '\\') {
-        out += c;
-      } else if (!escape(out)) {
-        problem(position, "unknown escape in a string; write \\\\ for a backslash");
-      }
-    }
-  }
-
-  bool escape(std::string& out) {
-    if (reader_.at_end()) return false;
-    const char c = reader_.take();
-    switch (c) {
-      case 'a':
-        out += '\a';
-        return true;
-      case 'b':
-        out += '\b';
-        return true;
-      case 'f':
-        out += '\f';
-        return true;
-      case 'n':
-        out += '\n';
-        return true;
-      case 'r':
-        out += '\r';
-        return true;
-      case 't':
-        out += '\t';
-        return true;
-      case 'v':
-        out += '\v';
-        return true;
-      case '\\':
-      case '\'':
-      case '"':
-      case '?':
-        out += c;
-        return true;
-      case 'x':
-      case 'X':
-        return coded(out, 16, 1, 2, 0, false);
-      case 'u':
-        return coded(out, 16, 4, 4, 0, true);
-      case 'U':
-        return coded(out, 16, 8, 8, 0, true);
-      default:
-        break;
-    }
+  bool escape(char c, std::string& out) override {
+    if (plain_escape(c, "abfnrtv", "\\'\"?", out)) return true;
+    if (c == 'x' || c == 'X') return put_byte(digits(16, 1, 2), out);
+    if (c == 'u') return put_character(digits(16, 4, 4), out);
+    if (c == 'U') return put_character(digits(16, 8, 8), out);
     if (c < '0' || c > '7') return false;
-    return coded(out, 8, 0, 2, static_cast<std::uint32_t>(c - '0'), false);
+    return put_byte(digits(8, 0, 2, static_cast<std::uint32_t>(c - '0')), out);
   }
 
-  // Digits of a character code: at least `count_min`, at most `count_max`, as UTF-8 or as a byte.
-  bool coded(std::string& out, std::uint32_t base, int count_min, int count_max, std::uint32_t code,
-             bool utf8) {
-    int count = 0;
-    for (; count < count_max && !reader_.at_end(); ++count) {
-      const std::optional<std::uint32_t> digit = digit_value(reader_.peek());
-      if (!digit || *digit >= base) break;
-      code = code * base + *digit;
-      reader_.take();
-    }
-    if (count < count_min) return false;
-    if (!utf8) {
-      if (code > 0xFF) return false;
-      out += static_cast<char>(code);
-      return true;
-    }
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
-    append_utf8(out, code);
+  static bool put_byte(std::optional<std::uint32_t> code, std::string& out) {
+    if (!code || *code > 0xFF) return false;
+    out += static_cast<char>(*code);
+    return true;
+  }
+
+  static bool put_character(std::optional<std::uint32_t> code, std::string& out) {
+    if (!code || *code > 0x10FFFF || (*code >= 0xD800 && *code < 0xE000)) return false;
+    append_utf8(out, *code);
     return true;
   }
 };
 
 // ----------------------------------------------------------------------------------------- JSON
 
-class JsonParser : public Parser {
+class JsonParser final : public Parser {
  public:
   using Parser::Parser;
 
@@ -551,60 +538,22 @@ class JsonParser : public Parser {
     return false;
   }
 
+  // Where a string ends is not known here: what follows cannot be read.
   bool string(std::string& out) {
-    const Position start = reader_.position();
-    reader_.take();
-    for (;;) {
-      if (reader_.at_end() || reader_.peek() == '\n') {
-        structural_problem(start, "this string is never closed; add \"");
-        return false;
-      }
-      if (reader_.take_if('"')) return true;
-      const Position position = reader_.position();
-      const char c = reader_.take();
-      if (c != '\\') {
-        out += c;
-      } else if (!escape(out)) {
-        problem(position, "unknown escape in a string; write \\\\ for a backslash");
-      }
-    }
+    if (quoted(out)) return true;
+    tree_.complete = false;
+    return false;
   }
 
-  bool escape(std::string& out) {
-    if (reader_.at_end()) return false;
-    const char c = reader_.take();
-    switch (c) {
-      case 'b':
-        out += '\b';
-        return true;
-      case 'f':
-        out += '\f';
-        return true;
-      case 'n':
-        out += '\n';
-        return true;
-      case 'r':
-        out += '\r';
-        return true;
-      case 't':
-        out += '\t';
-        return true;
-      case '"':
-      case '\\':
-      case '/':
-        out += c;
-        return true;
-      case 'u':
-        break;
-      default:
-        return false;
-    }
-    std::optional<std::uint32_t> code = four_digits();
+  bool escape(char c, std::string& out) override {
+    if (plain_escape(c, "bfnrt", "\"\\/", out)) return true;
+    if (c != 'u') return false;
+    std::optional<std::uint32_t> code = digits(16, 4, 4);
     if (!code) return false;
     // Beyond the basic plane a character is a pair of codes.
     if (*code >= 0xD800 && *code < 0xDC00) {
       if (!reader_.take_if('\\') || !reader_.take_if('u')) return false;
-      const std::optional<std::uint32_t> low = four_digits();
+      const std::optional<std::uint32_t> low = digits(16, 4, 4);
       if (!low || *low < 0xDC00 || *low >= 0xE000) return false;
       code = 0x10000 + ((*code - 0xD800) << 10) + (*low - 0xDC00);
     } else if (*code >= 0xDC00 && *code < 0xE000) {
@@ -612,18 +561,6 @@ class JsonParser : public Parser {
     }
     append_utf8(out, *code);
     return true;
-  }
-
-  std::optional<std::uint32_t> four_digits() {
-    std::uint32_t code = 0;
-    for (int count = 0; count < 4; ++count) {
-      const std::optional<std::uint32_t> digit =
-          reader_.at_end() ? std::nullopt : digit_value(reader_.peek());
-      if (!digit) return std::nullopt;
-      code = code * 16 + *digit;
-      reader_.take();
-    }
-    return code;
   }
 };
 

@@ -8,9 +8,11 @@
 namespace ringfeed::config {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 // "line:column text" of every problem.
@@ -178,6 +180,21 @@ TEST(JsonDamage, GoesOnAfterAMistakeWhoseExtentIsClear) {
                   "3:2 JSON has no comments; remove it, or use the text format",
                   "4:12 JSON has no ',' before ']'; remove it",
                   "5:8 unknown escape in a string; write \\\\ for a backslash"));
+}
+
+// Both formats are read by one lexer; which escapes there are is each one's own.
+TEST(StringDamage, EachFormatRefusesWhatOnlyTheOtherKnows) {
+  for (const char* escape : {"\\a", "\\v", "\\'", "\\?", "\\x41", "\\101", "\\U0001F600"}) {
+    const Tree tree = parse_json("{\"a\": \"" + std::string(escape) + "\"}");
+    EXPECT_THAT(tree_problems(tree), ElementsAre(HasSubstr("unknown escape"))) << escape;
+    EXPECT_TRUE(tree.complete) << escape;
+  }
+  for (const char* escape : {"\\/", "\\ud83d\\ude00", "\\x", "\\777", "\\8", "\\u12"}) {
+    const Tree tree = parse_text_format("a: \"" + std::string(escape) + "\"");
+    EXPECT_THAT(tree_problems(tree), Each(HasSubstr("unknown escape"))) << escape;
+    EXPECT_THAT(tree.problems, Not(IsEmpty())) << escape;
+    EXPECT_TRUE(tree.complete) << escape;
+  }
 }
 
 TEST(JsonDamage, BrokenStructureIsIncomplete) {
