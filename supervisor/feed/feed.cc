@@ -229,8 +229,8 @@ void Feed::make_workers() {
       event(level_of(level), name, values);
     };
     hooks.on_refused = [this, g](const std::string& reason) {
-      event(metrics::Level::kWarn, "worker_refused", "reason=" + in_quotes(reason));
       restarts_.refused(memory_.layout().groups[g].name, reason);
+      event(metrics::Level::kWarn, "worker_refused", "reason=" + in_quotes(reason));
     };
     hooks.on_message = [this, g](const FromWorker& message) {
       if (!message.has_stage_control()) return;

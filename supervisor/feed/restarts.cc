@@ -142,27 +142,32 @@ void Restarts::replace(control::ConnectionId connection, std::uint32_t group,
                              name_of(worker.state())));
 }
 
+// What it throws ends nothing: the worker's message is met again, and so are those that wait.
 void Restarts::ready(const std::string& group, pid_t pid) {
-  if (!waiting_.contains(group)) return;
-  Reply reply;
-  reply.mutable_restart()->set_pid(static_cast<std::uint32_t>(pid));
-  answer(group, reply);
-}
-
-void Restarts::refused(const std::string& group, const std::string& reason) {
-  Reply reply;
-  reply.set_error(Reply::INTERNAL);
-  reply.set_text(reason);
-  answer(group, reply);
-}
-
-void Restarts::answer(const std::string& group, Reply& reply) {
   const auto [first, last] = waiting_.equal_range(group);
   for (auto waiting = first; waiting != last; ++waiting) {
+    Reply reply;
     reply.set_id(waiting->second.request);
+    reply.mutable_restart()->set_pid(static_cast<std::uint32_t>(pid));
     answers_.send(waiting->second.connection, reply);
   }
   waiting_.erase(first, last);
+}
+
+// Throws nothing: a process ends once, and whoever still waited would be answered by the start of
+// the previous program.
+void Restarts::refused(const std::string& group, const std::string& reason) noexcept {
+  for (auto at = waiting_.find(group); at != waiting_.end(); at = waiting_.find(group)) {
+    const Asker asker = at->second;
+    waiting_.erase(at);
+    answers_.or_refuse(asker, [&] {
+      Reply reply;
+      reply.set_id(asker.request);
+      reply.set_error(Reply::INTERNAL);
+      reply.set_text(reason);
+      answers_.send(asker.connection, reply);
+    });
+  }
 }
 
 }  // namespace ringfeed::process

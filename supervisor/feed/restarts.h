@@ -34,7 +34,7 @@ class Restarts {
   [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply);
   // The group's process is ready, or was refused for this reason: whoever waits hears it.
   void ready(const std::string& group, pid_t pid);
-  void refused(const std::string& group, const std::string& reason);
+  void refused(const std::string& group, const std::string& reason) noexcept;
 
  private:
   [[nodiscard]] std::string other_plan(std::uint32_t group, const std::string& binary,
@@ -43,7 +43,6 @@ class Restarts {
                Reply& reply);
   void on_plan(const Asker& asker, std::uint32_t group, const std::string& binary,
                const Result<PipelinePlan>& plan);
-  void answer(const std::string& group, Reply& reply);
 
   EventLoop& loop_;
   const DataLoaderConfig& config_;

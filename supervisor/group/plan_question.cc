@@ -246,10 +246,10 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
   std::optional<EventLoop::TimerId> timer_;
 };
 
-// The answer as a message.
+// The answer as a message. Throws nothing: whoever asked hears of it once, and never again.
 template <typename Message>
 Result<Message> parsed(const std::string& binary, std::string_view word,
-                       const Result<std::string>& text) {
+                       const Result<std::string>& text) noexcept try {
   if (!text) return text.error();
   Message message;
   if (!message.ParseFromString(*text)) {
@@ -259,6 +259,8 @@ Result<Message> parsed(const std::string& binary, std::string_view word,
                              binary, word, text->size(), word == "--plan" ? "plan" : "list"));
   }
   return message;
+} catch (const std::exception&) {
+  return Error(ErrorCode::kNoMemory, "no memory");  // so short that it needs none
 }
 
 }  // namespace
