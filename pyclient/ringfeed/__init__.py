@@ -4,11 +4,11 @@
         for batch in feed:                   # name -> read-only array over the shared memory
             step(batch["planes"], batch["policy"], batch["values"])
 
-``attach`` joins a feed that a supervisor serves (``ringfeed run``); ``DataLoader`` starts one of
-its own. ``ringfeed.torch`` has loaders for PyTorch, ``ringfeed.jax`` arrays for JAX; they are
-imported by name, and so are ``ringfeed.fairseq``, epochs and samples for fairseq's trainer, and
-``ringfeed.lc0_compat``, lczero-training's data loader on top of a feed.
-``python -m ringfeed`` is the command line of the supervisor.
+``attach`` joins a feed that a supervisor serves (``ringfeed run``); ``DataLoader`` starts its own
+feed. Other modules must be imported by name: ``ringfeed.torch`` has loaders for PyTorch,
+``ringfeed.jax`` arrays for JAX, ``ringfeed.fairseq`` epochs and samples for fairseq's trainer, and
+``ringfeed.lc0_compat`` lczero-training's data loader on top of a feed. ``python -m ringfeed`` is
+the command line of the supervisor.
 """
 
 from .batch import Batch

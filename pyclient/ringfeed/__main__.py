@@ -12,7 +12,7 @@ from .errors import RingfeedError
 
 
 def main() -> int:
-    """Becomes the program: same process, same arguments, its exit status."""
+    """Replaces this process by the program, with the same arguments."""
     try:
         program = programs.find("ringfeed")
     except RingfeedError as error:

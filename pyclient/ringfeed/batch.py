@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Memory:
-    """What NumPy calls the base of an array: keeps the lease while any view of it lives."""
+    """The base of an array, in NumPy's sense: it keeps the lease while any view of it lives."""
 
     __slots__ = ("_lease", "__array_interface__")
 
@@ -28,7 +28,7 @@ class _Memory:
         self.__array_interface__ = {
             "data": (lease.data + tensor.offset, not writable),
             "shape": tensor.shape_of(lease.rows, lease.ragged),
-            # Of what NumPy does not have by itself: the bits, which a view then names.
+            # For a type that NumPy lacks, the bits; a view then gives them their type.
             "typestr": "<u2" if tensor.element == "bfloat16" else tensor.dtype.str,
             "version": 3,
         }
@@ -37,29 +37,29 @@ class _Memory:
 class Batch(Mapping[str, np.ndarray]):
     """Name to array over the shared memory, in the order of the schema; no copies.
 
-    The slot stays claimed while this object or any array from it lives: views, slices and tensors
-    made from them count. An array that still exists can never be overwritten by the feed.
+    The slot stays claimed while this object or any array from it lives; views, slices and tensors
+    made from the arrays count too. The feed never overwrites an array that still exists.
 
-    Whether the arrays may be written is the feed's ``view``: read-only by default; private pages,
-    where what is written is this process's own and is gone with the batch; or copies, whose slot
-    goes back before the batch is handed out.
+    The feed's ``view`` says whether the arrays may be written. By default they are read-only.
+    Private pages may be written; only this process sees that, and it is lost with the batch. Copies
+    have their own memory; the slot goes back before the batch is returned.
 
     ``torch()`` gives tensors, ``to()`` tensors on a device. ``numpy.from_dlpack`` and other
-    consumers of DLPack 1 share the memory (NumPy 2.1 or newer; one that does not speak DLPack 1
-    gets NumPy's BufferError for read-only arrays: use ``copy()``). Beware of
-    ``torch.from_dlpack`` with read-only arrays: PyTorch has no read-only tensors, so what it makes
-    looks writable, and an in-place operation ends the process with SIGSEGV.
-    Arrays must not be used in a forked child, where they are not mapped.
+    consumers of DLPack 1 share the memory (NumPy 2.1 or newer). A consumer without DLPack 1 gets
+    NumPy's BufferError for read-only arrays: use ``copy()``. Beware of ``torch.from_dlpack`` with
+    read-only arrays: PyTorch has no read-only tensors, so the result looks writable, and an
+    in-place operation ends the process with SIGSEGV. Do not use arrays in a forked child: they are
+    not mapped there.
 
     Attributes:
         view: "readonly", "private" or "copy".
         seq: Number of the batch in the feed, from 1.
         rows: Rows in it, 0 to ``schema.rows_max``.
-        tries: How many members died while they held it; 0 for a first delivery.
+        tries: Number of members that died while they held it; 0 for a first delivery.
         nbytes: Bytes in the slot.
-        token: Two numbers: what went into it, as the last stage defines it.
-        ragged: 16 numbers: lengths that vary from batch to batch, see Tensor.shape; 0 where the
-            schema has none.
+        token: Two numbers that tell its origin, as the last stage defines them.
+        ragged: 16 numbers: the lengths that vary from batch to batch, see Tensor.shape; unused ones
+            are 0.
         slot: Index of the slot.
         crc32c: CRC-32C of the bytes, 0 if the feed computes none; see verify().
         published_ns: CLOCK_MONOTONIC when it was published.
@@ -94,7 +94,8 @@ class Batch(Mapping[str, np.ndarray]):
             self._lease = None
 
     def _check_lengths(self) -> None:
-        """Raises FeedDamaged for lengths that do not fit: nothing beyond a tensor is mapped."""
+        """Raises FeedDamaged for lengths that do not fit, so that no array reaches beyond its
+        tensor."""
         for tensor in self._schema.values():
             shape = tensor.shape_of(self.rows, self.ragged)
             if not tensor.fits(shape):
@@ -119,7 +120,7 @@ class Batch(Mapping[str, np.ndarray]):
         return array
 
     def __setitem__(self, name: str, array: np.ndarray) -> None:
-        """For ``batch[name] *= 2``, which ends with storing the array that it has changed."""
+        """Allows ``batch[name] *= 2``, which stores the changed array at its end."""
         if array is not self[name]:
             raise TypeError(
                 "the arrays of a batch cannot be replaced: write into a writable one, "
@@ -132,7 +133,7 @@ class Batch(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._schema)
 
-    # A batch is itself and not the values in it.
+    # Batches are compared by identity, not by their values.
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
@@ -154,14 +155,14 @@ class Batch(Mapping[str, np.ndarray]):
         self._lease = None
 
     def verify(self) -> None:
-        """Compare the batch with the checksum that was made of it when it was published.
+        """Compare the batch with the checksum that was computed when it was published.
 
-        Reads all of it: 4 ms for 40 MB. The feed must compute checksums: ``checksum: true`` in its
-        ``feed_output``.
+        Reads the whole batch: 4 ms for 40 MB. The feed must compute checksums: ``checksum: true``
+        in its ``feed_output``.
 
         Raises:
-            FeedDamaged: Its bytes are others: memory that fails, a stray write, or what this
-                process itself wrote into a private view.
+            FeedDamaged: Its bytes have changed: failing memory, a stray write, or a write of this
+                process to a private view.
             InvalidRequest: The feed computes no checksums.
             BatchReleased: The batch was released before, or is a copy.
         """
@@ -173,7 +174,7 @@ class Batch(Mapping[str, np.ndarray]):
         self._lease.verify()
 
     def copy(self) -> dict[str, np.ndarray]:
-        """Name to a writable array of its own for every tensor; then release().
+        """Copy every tensor and release the batch: name to a writable array with its own memory.
 
         Raises:
             BatchReleased: The batch was released before.
@@ -183,14 +184,14 @@ class Batch(Mapping[str, np.ndarray]):
         return copies
 
     def torch(self, copy: bool | None = None) -> dict[str, pytorch.Tensor]:
-        """Name to torch.Tensor for every tensor, in host memory. The batch stays as it is.
+        """Name to torch.Tensor for every tensor, in host memory. The batch does not change.
 
-        PyTorch cannot mark a tensor read-only, and an operation in place on read-only memory would
-        end the process. So a tensor shares the slot only where it may be written.
+        PyTorch cannot mark a tensor read-only, and an in-place operation on read-only memory would
+        end the process. So a tensor shares the slot only if the slot may be written.
 
         Args:
             copy: None: the tensors share the memory of a private (or copied) view, and are copies
-                on a read-only feed. True: copies in any case. False: never copies.
+                on a read-only feed. True: always copies. False: never copies.
         Returns:
             Tensors that hold the slot while they live, unless they are copies.
         Raises:
@@ -205,15 +206,15 @@ class Batch(Mapping[str, np.ndarray]):
     def to(
         self, device: str | int | pytorch.device, non_blocking: bool = False
     ) -> dict[str, pytorch.Tensor]:
-        """Name to torch.Tensor on a device, for every tensor. The batch stays as it is.
+        """Name to torch.Tensor on a device, for every tensor. The batch does not change.
 
-        The tensors have memory of their own (copies, if the device is the CPU).
+        The tensors have their own memory (copies, if the device is the CPU).
 
         Args:
             device: As for ``torch.Tensor.to``.
-            non_blocking: Return before a CUDA device has read everything; the slot stays claimed
-                until it has, whatever becomes of this object. It helps after ``feed.pin()``;
-                other devices are copied to before the return.
+            non_blocking: Return before a CUDA device has read everything. The slot stays claimed
+                until it has, even if this object is gone. It helps after ``feed.pin()``. Copies to
+                other devices are complete on return.
         Raises:
             BatchReleased: The batch was released before.
             ImportError: PyTorch is not installed.

@@ -16,38 +16,38 @@ class FeedEnd(RingfeedError):
 
 
 class FeedFailed(RingfeedError):
-    """The feed has stopped with a reason. What it had published was delivered before."""
+    """The feed has stopped; the text is the reason. Every published batch was delivered before."""
 
 
 class FeedStopped(RingfeedError):
-    """The feed was stopped before its end: batches that were under way are lost.
+    """The feed was stopped before its end: batches in progress are lost.
 
-    What it had published was delivered before. `ringfeed stop --now`, a second signal or a drain
-    that took too long does it; a feed that was drained ends as one that is over (FeedEnd).
+    Every published batch was delivered before. The cause is `ringfeed stop --now`, a second signal,
+    or a drain that took too long. A drained feed ends with FeedEnd.
     """
 
 
 class SlotsExhausted(RingfeedError):
-    """This member holds so many batches that the next cannot come: release one first.
+    """This member holds too many batches for the next one to come: release one first.
 
     Arrays hold their batch, and so do views, tensors made from them, and references in tracebacks.
     """
 
 
 class FeedDetached(RingfeedError):
-    """This process is no member of its group any more: attach again."""
+    """This process is no longer a member of its group: attach again."""
 
 
 class NoSuchFeed(RingfeedError, LookupError):
-    """Nobody serves a feed of this name where it was looked for."""
+    """No supervisor serves a feed of this name in the directory that was searched."""
 
 
 class IncompatibleFeed(RingfeedError):
-    """Supervisor and trainer are of different versions."""
+    """Supervisor and trainer have different versions."""
 
 
 class FeedRefused(RingfeedError):
-    """The supervisor says no: the group has other settings, or there is no place in it."""
+    """The supervisor refuses: the group has other settings, or no place is free."""
 
 
 class ForkedFeed(RingfeedError):
@@ -75,8 +75,8 @@ class InvalidRequest(RingfeedError, ValueError):
 
 
 class BatchReleased(RingfeedError, ValueError):
-    """The batch was given back: its arrays can no longer be had."""
+    """The batch was given back, so its arrays are no longer available."""
 
 
 class InvalidConfiguration(RingfeedError, ValueError):
-    """The supervisor refuses the configuration; the text is all that is wrong with it."""
+    """The supervisor refuses the configuration; the text lists every mistake in it."""

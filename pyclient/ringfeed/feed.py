@@ -22,10 +22,10 @@ from .batch import Batch
 from .errors import FeedEnd, FeedIOError, FeedTimeout, InvalidRequest, RingfeedError
 from .schema import Schema
 
-# Longest stay in C, in milliseconds, before Python may run signal handlers. Data is not delayed by
-# it: the wait in C ends when a batch comes, and with a signal.
+# Longest stay in C, in milliseconds, before Python may run signal handlers. It does not delay data:
+# the wait in C ends when a batch comes, and with a signal.
 _SLICE_MS = 100
-# Who has waited in vain for so many seconds asks the supervisor why.
+# A member that has waited in vain for this many seconds asks the supervisor why.
 _ASK_S = 1.0
 # Longest wait for the totals at the end of a feed, in seconds.
 _TOTALS_S = 1.0
@@ -33,26 +33,27 @@ _TOTALS_S = 1.0
 
 @dataclass(frozen=True)
 class FeedStats:
-    """Where a member, its group and the feed stand; read while they run.
+    """The state of a member, its group and the feed; read while they run.
 
     Attributes:
         phase: "starting", "running", "draining", "ended", "failed" or "stopped".
         published: Newest batch of the feed, 0 before the first.
-        taken, done: Batches that this member has claimed, and of these released.
+        taken, done: Batches that this member has claimed, and how many of these it has released.
         lag: Published batches that the group has not finished; at most 256.
         start: First batch that the group is entitled to.
-        wait_ns, waits: Time asleep for want of a batch, in nanoseconds, and how often.
+        wait_ns, waits: Time spent waiting for a batch, in nanoseconds, and the number of waits.
         held, max_hold: Batches that this member holds, and may hold.
-        slots, lanes: Of the feed: room for batches, and lanes that write them.
-        group_index, member, members: Places in the tables, and live members of the group.
+        slots, lanes: The feed's room for batches, and the lanes that write them.
+        group_index, member, members: Places in the feed's tables, and live members of the group.
         kind, rank, world: "shared" or "ranked"; rank of this member of world.
         supervisor_pid: Process that serves the feed.
         ordered: Do batches come in one fixed order?
-        feed_id: 16 random bytes, another for each start of a feed.
+        feed_id: 16 random bytes, different for each start of a feed.
         feed, group: Names.
-        next: Lowest batch that the group has not finished; in a ranked group, of this rank's.
+        next: Lowest batch that the group has not finished; in a ranked group, the lowest of this
+        rank.
         socket: Path of the supervisor's control socket.
-        output: Alias of the output that its batches come from, "" if it has none.
+        output: Alias of the output that the batches come from, "" if it has none.
     """
 
     phase: str
@@ -89,11 +90,11 @@ class Snapshot:
 
     Attributes:
         directory: Where it is.
-        bytes: Memory of the feed that it holds.
+        bytes: Bytes of the feed's memory in it.
         newest_batch: Number of the newest batch in it, of the feed's first output; 0 before the
             first.
-        pause_s: Time for which the stages stood still, in seconds.
-        total_s: Time until it was safe on disk, in seconds.
+        pause_s: How long the stages stood still, in seconds.
+        total_s: How long it took until the snapshot was safe on disk, in seconds.
     """
 
     directory: Path
@@ -105,23 +106,23 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """Who limits the batches that an output of a feed gives.
+    """What limits the batches of an output of a feed.
 
     Attributes:
         kind: "stage", "trainers", "files", "machine", or "unknown": see the sentence.
         sentence: What, why and what to do, with numbers.
-        stage: Name of the stage, and of the slowest one if it is the machine; "" otherwise.
+        stage: Name of the stage; for "machine", of the slowest one; "" otherwise.
         part: Part of the stage ("read" of a pool); "": the stage itself.
         output: Alias of the output, "" if it has none.
-        seconds: Time that was looked at.
-        lanes, lanes_max: Of the stage: how many it has, and up to how many it may be scaled while
-            it runs; 0: it may not.
+        seconds: The time that it is based on.
+        lanes, lanes_max: Number of lanes of the stage, and the most it may be scaled to while it
+            runs; 0: it cannot be scaled.
         batches_per_s: Batches of the output, now.
-        batches_per_s_next: The same with one more lane of the stage; None where none would help.
-        next: Who limits then.
-        shares: Of each stage or part of one: its lanes, and shares of their time that they are
-            busy, starved, blocked, and, while busy, on a processor (cpu) or ready without one
-            (core_wait).
+        batches_per_s_next: The same with one more lane of the stage; None if that would not help.
+        next: What limits then.
+        shares: For each stage or part of a stage: its lanes, and the shares of their time in which
+            they are busy, starved, blocked, and, while busy, on a processor (cpu) or ready without
+            one (core_wait).
     """
 
     kind: str
@@ -142,11 +143,10 @@ class Feed:
     """A member of a consumer group: an iterator of batches, and a context manager.
 
     Attributes: ``name``, ``group``, ``timeout_s`` and ``view``, as given to ``attach``;
-    ``end_reason``: why the feed came to its end ("the run is over", or who had it drained), None
-    before that.
+    ``end_reason``: why the feed ended ("the run is over", or who drained it), None before that.
 
-    Made by ``attach``. May be used by several threads. Not usable in a forked child
-    (ForkedFeed): attach there.
+    ``attach`` makes it. Several threads may use it. A forked child cannot use it (ForkedFeed):
+    attach there.
     """
 
     def __init__(
@@ -163,12 +163,12 @@ class Feed:
         self._handle = handle
         self._attach_at = attach_at
         self._socket_path = socket_path
-        self._last = 0  # number of the batch that was handed out last
+        self._last = 0  # number of the last batch that was returned
         self._leases: list[tuple[int, weakref.ref[Any]]] = []
         self._again: set[int] = set()  # batches that may come again and have been seen
-        # Says whether a batch is passed over, unseen; None: none is.
+        # Says whether to pass over a batch, unseen; None: pass over none.
         self._passes: Callable[[Batch], bool] | None = None
-        # Claimed and looked at, but not handed out: the next one. At most one, of one thread.
+        # The next batch, claimed and looked at but not returned yet. At most one, of one thread.
         self._ahead: deque[tuple[Batch, weakref.ref[Any]]] = deque()
         self._transfers = Transfers()
         self._unpin: Callable[[], object] | None = None
@@ -201,15 +201,15 @@ class Feed:
         Shapes: as in ``feed.schema``, with ``batch.rows`` rows and the lengths of ``batch.ragged``.
         Args:
             timeout_s: Longest wait in seconds; None: the timeout_s given to attach(), and if that
-                is None as well, until a batch comes or the feed ends.
+                is None too, until a batch comes or the feed ends.
         Returns:
             Name to array, read-only unless another view was asked for. The slot stays claimed
             while an array lives or until release().
         Raises:
             FeedTimeout: Nothing came in time; nothing is claimed, calling again is safe.
             FeedEnd: The feed is closed and this group has had every batch.
-            SlotsExhausted: This member holds as many batches as it may, or all that the lanes
-                could write into; release one first.
+            SlotsExhausted: This member holds as many batches as it may, or all slots that the lanes
+                could write; release one first.
             FeedFailed: The feed has stopped; the text is its reason.
             FeedStopped: The feed was stopped before its end; the text says by whom.
             FeedDetached: The group has left the feed, or this feed was closed.
@@ -229,7 +229,7 @@ class Feed:
         return self._ahead[0][0]
 
     def _claim(self, timeout_s: float | None) -> tuple[Batch, weakref.ref[Any]]:
-        """As next(), which takes note of it; the batch and its lease."""
+        """As next(), but does not record the batch. Returns the batch and its lease."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = None if limit_s is None else time.monotonic() + limit_s
         collected = False
@@ -250,7 +250,7 @@ class Feed:
                 return batch, weakref.ref(lease)
             if status == native.TIMEOUT:
                 if _left_ms(deadline) == 0:
-                    # A poll is not worth a question.
+                    # Do not ask after a mere poll.
                     waits = self._waits_for() if (limit_s or 0.0) >= _ASK_S else ""
                     raise FeedTimeout(
                         f"{text} (waited {limit_s:g} s){'; ' + waits if waits else ''}"
@@ -265,9 +265,9 @@ class Feed:
                     f"feed {self.name}: closed, group {self.group} has had every batch: {text}"
                 )
             elif status == native.SLOTS_EXHAUSTED and self._transfers.wait_for_oldest():
-                pass  # a slot that only the device still read from may have gone back
+                pass  # a slot that only the device was still reading may be free now
             elif status == native.SLOTS_EXHAUSTED and not collected:
-                # Arrays that only a reference cycle keeps alive are no one's any more.
+                # Collect arrays that only a reference cycle keeps alive.
                 collected = True
                 gc.collect()
             elif status != native.INTERRUPTED:
@@ -279,7 +279,7 @@ class Feed:
         self._leases.append((seq, lease))
 
     def _waits_for(self) -> str:
-        """What the supervisor says that the feed waits for; "" if it says nothing."""
+        """What the feed waits for, as the supervisor says; "" if it says nothing."""
         try:
             return control.waits_for(self.stats().socket)
         except RingfeedError:
@@ -301,17 +301,18 @@ class Feed:
     def snapshot(
         self, directory: str | os.PathLike[str], timeout_s: float | None = None
     ) -> Snapshot:
-        """Save the whole feed, so that ``ringfeed run --resume`` can go on from there.
+        """Save the whole feed, so that ``ringfeed run --resume`` can continue from there.
 
-        The feed goes on meanwhile and stands still for some milliseconds only. Take it before
-        state_dict(): what is handed out between the two is then passed over after a resume.
+        The feed goes on meanwhile; it stands still for some milliseconds only. Take the snapshot
+        before state_dict(): batches that are returned between the two are then passed over after a
+        resume.
 
         Args:
-            directory: To be made, complete or not at all; a snapshot that is there is replaced.
-                On the machine of the supervisor.
+            directory: A directory on the supervisor's machine. It is made complete or not at all; a
+                snapshot in its place is replaced.
             timeout_s: Longest wait in seconds; None: until it is done.
         Raises:
-            FeedRefused: It could not be taken; the text is the reason. The feed goes on.
+            FeedRefused: The snapshot could not be taken; the text is the reason. The feed goes on.
             FeedIOError: The supervisor does not answer in time, or is gone.
         """
         path = Path(directory).absolute()
@@ -327,7 +328,8 @@ class Feed:
         )
 
     def control(self, message: Any, stage: str | None = None) -> list[tuple[str, Any]]:
-        """Pass a message to one stage, or to all that understand it; it takes effect exactly once.
+        """Pass a message to one stage, or to all stages that understand it; it takes effect exactly
+        once.
 
         Args:
             message: A StageControlRequest (proto/control.proto), as a message or serialized.
@@ -336,7 +338,7 @@ class Feed:
             (name of the stage, StageControlResponse) for each answer; the response is a message if
             a message was given, else bytes.
         Raises:
-            FeedRefused: No such stage, or it has not answered.
+            FeedRefused: There is no such stage, or it has not answered.
             FeedIOError: The supervisor does not answer.
         """
         if self._socket_path is None:
@@ -344,15 +346,15 @@ class Feed:
         return control.pass_on(self._socket_path, message, stage)
 
     def metrics(self) -> dict[str, Any]:
-        """Numbers of the whole feed: totals, and what came over the last 1, 10 and 60 seconds.
+        """Numbers of the whole feed: totals, and those of the last 1, 10 and 60 seconds.
 
         Returns:
             A MetricsReply (proto/metrics.proto) as dictionaries, lists and numbers, by the names of
             its fields: ``["total"]["stage_metrics"][i]``, and ``["windows"][w]`` with
-            ``seconds_covered`` and ``metrics``. Fields without a value are left out. When the feed
-            is over, what it was when next() said so.
+            ``seconds_covered`` and ``metrics``. Fields without a value are left out. After the end
+            of the feed, the numbers of the moment when next() raised FeedEnd.
         Raises:
-            FeedIOError: The supervisor does not answer, and has not at the end of the feed.
+            FeedIOError: The supervisor does not answer, and did not at the end of the feed.
         """
         if self._socket_path is None:
             raise InvalidRequest(f"feed {self.name}: its supervisor cannot be reached")
@@ -366,7 +368,7 @@ class Feed:
         return copy.deepcopy(self._totals)
 
     def _is_over(self) -> bool:
-        """Of a member that has met the end: is it that of the whole feed, with all its outputs?"""
+        """For a member that has reached the end: is the whole feed over, with all its outputs?"""
         try:
             stats = self.stats()
         except RingfeedError:
@@ -374,16 +376,16 @@ class Feed:
         return stats.output == "" or stats.phase == "ended"
 
     def _keep_totals(self) -> None:
-        """The supervisor waits a moment for this question, and is gone afterwards."""
+        """Keep the last numbers: the supervisor waits a moment for this question and then ends."""
         if self._socket_path is None:
             return
         try:
             self._totals = control.metrics(self._socket_path, _TOTALS_S)
         except RingfeedError:
-            pass  # it is gone already: metrics() says so
+            pass  # it has ended already: metrics() says so
 
     def why(self) -> list[Bottleneck]:
-        """Who limits the feed, for each of its outputs; from the last ten seconds at most.
+        """What limits the feed, for each of its outputs, over the last ten seconds at most.
 
         Raises:
             FeedIOError: The supervisor does not answer.
@@ -391,7 +393,8 @@ class Feed:
         return [_bottleneck(found) for found in self.metrics()["bottlenecks"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this member is, to be saved with the model: plain numbers, strings and lists."""
+        """The place of this member, to be saved with the model: plain numbers, strings and
+        lists."""
         stats = self.stats()
         return states.sealed(
             {
@@ -399,36 +402,35 @@ class Feed:
                 **_place(stats),
                 "last": self._last,
                 "next": self._next_batch(stats),
-                # Handed out and still in somebody's hands: these come again if this process dies
-                # now.
+                # Returned and still held: these come again if this process dies now.
                 "held": [seq for seq, lease in self._leases if lease() is not None],
             }
         )
 
     def _next_batch(self, stats: FeedStats) -> int:
-        """Number of the batch that is handed out next; one may have been claimed beforehand."""
+        """Number of the batch that is returned next; one may have been claimed already."""
         if self._last:
             return self._last + stats.world
         return self._ahead[0][0].seq if self._ahead else stats.next
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was saved: the next batch is the one that would have come next.
+        """Continue where the state was saved: the next batch is the one that would have come then.
 
-        Batches that had been handed out by then and would come again (this process died, or the
-        feed was resumed from an earlier snapshot) are passed over. If the group has gone on since,
-        it is put back: that needs the batches to be held by the feed still, and nobody in the group
-        to hold one; every rank of a ranked group does it for itself. In a shared group of several
-        members there is no position of one's own: those batches that this member held are passed
-        over when they come again.
+        Batches that had been returned by then and would come again (because this process died, or
+        the feed was resumed from an earlier snapshot) are passed over. If the group has gone on
+        since, it is put back. For that, the feed must still hold the batches, and no member of the
+        group may hold one; every rank of a ranked group does it for itself. In a shared group of
+        several members, a member has no position of its own: the batches that this member held are
+        passed over when they come again.
 
-        A position that the feed has not reached is taken from a state that is, field for field,
+        A position that the feed has not reached is accepted only if the state is, field for field,
         what state_dict() made: then the feed was resumed from an earlier snapshot, and will reach
         it.
 
         Raises:
-            InvalidRequest: No state, or a damaged one; it is of another feed, another run of it,
-                another group or rank; or the feed does not hold that batch any more: start it from
-                the snapshot that was taken with the state. Nothing has changed.
+            InvalidRequest: This is not a state, or it is damaged; it belongs to another feed,
+                another run, another group or another rank; or the feed no longer holds that batch:
+                start the feed from the snapshot that was taken with the state. Nothing has changed.
         """
         stats = self.stats()
         where = f"feed {stats.feed}, group {stats.group}"
@@ -453,12 +455,13 @@ class Feed:
         self._last = saved.last
 
     def _put_back(self, position: int, where: str) -> None:
-        """Become a member that begins with an earlier batch; if that is refused, all is as it was.
+        """Become a member that starts with an earlier batch; if that is refused, nothing changes.
 
-        The new place is taken before the old one is left: a group may be gone with its last member.
+        The new place is taken before the old one is left, because a group may end with its last
+        member.
         """
         if self._ahead:
-            # It is in nobody's hands, but claimed. A copy stays the next one if all goes wrong.
+            # It is claimed, although nobody holds it. A copy stays the next batch if this fails.
             batch, lease = self._ahead[0]
             held = lease()
             if held is not None:
@@ -498,8 +501,8 @@ class Feed:
         self._ahead.clear()
 
     def _follow(self, stats: FeedStats) -> None:
-        """Look whether the group has moved although its place was refused in the end; if so, go
-        after it and pass over what this member has had."""
+        """Check whether the group has moved although the new place was refused in the end. If so,
+        follow it and pass over what this member has had."""
         status, _, lease = self._handle.next(0)
         if lease is not None:
             batch = Batch(lease, self._schema, self.view, self._transfers)
@@ -516,19 +519,21 @@ class Feed:
         return self._unpin is not None
 
     def pin(self) -> None:
-        """Register the feed's memory with CUDA: copies to a device start from the slot itself.
+        """Register the feed's memory with CUDA, so that copies to a device start from the slot
+        itself.
 
-        Without it the driver copies a batch to memory of its own first, and ``non_blocking=True``
-        waits for that. It takes a moment for each gigabyte, once; the memory is unregistered by
-        close(). Registered memory is read-only for the device; where the driver cannot do that and
-        registers it nevertheless, a RuntimeWarning says so. Calling again is harmless.
+        Without it the driver first copies a batch to its own memory, and ``non_blocking=True``
+        waits for that. Registering takes a moment for each gigabyte, once; close() unregisters.
+        Registered memory is read-only for the device. If the driver cannot do that and registers
+        the memory all the same, a RuntimeWarning says so. Calling again is harmless.
 
         Copy with ``batch.to(device, non_blocking=True)``: it keeps the slot until the device has
-        read it. With a tensor's own ``.to(..., non_blocking=True)`` that is the caller's business.
+        read it. With a tensor's own ``.to(..., non_blocking=True)`` the caller must do that.
 
         Raises:
-            InvalidRequest: PyTorch sees no CUDA device, or the view is not "readonly": pages of
-                a private view are copied when they are registered, and copies are not in the feed.
+            InvalidRequest: PyTorch sees no CUDA device, or the view is not "readonly": registering
+                copies the pages of a private view, and the arrays of view="copy" are not in the
+                feed.
             FeedIOError: The driver refuses; the text is its reason. Nothing has changed.
             FeedDetached: The feed was closed.
             ImportError: PyTorch is not installed.
@@ -539,7 +544,8 @@ class Feed:
             self._unpin = bridge.pin(self, self._handle, self._transfers)
 
     def _let_devices_go(self) -> None:
-        """Waits for copies under way and unregisters what is pinned: the memory may go away."""
+        """Waits for copies in progress and unregisters pinned memory, so that the memory may go
+        away."""
         self._transfers.wait()
         if self._unpin is not None:
             self._unpin()
@@ -549,10 +555,10 @@ class Feed:
         """Leave the group.
 
         Batches whose arrays still live stay claimed and readable until the last array is gone, or
-        this process ends normally; only then the supervisor is told. Threads waiting in next() get
-        FeedDetached. The end of a ``with`` block does the same; if an exception ends it, batches
-        that are held when the process ends count as not worked on and are delivered again.
-        Copies to a device are waited for, and pinned memory is unregistered.
+        this process ends normally; only then is the supervisor told. Threads waiting in next() get
+        FeedDetached. The end of a ``with`` block does the same. If an exception ends the block,
+        batches that are held when the process ends count as not used and are delivered again.
+        close() waits for copies to a device and unregisters pinned memory.
         """
         self._ahead.clear()
         if not self.closed:
@@ -574,7 +580,7 @@ class Feed:
             if not self.closed:
                 self._let_devices_go()
         finally:
-            # After an exception the work on a batch may have stopped half-way.
+            # After an exception the work on a batch may be incomplete.
             self._handle.close(finished=error is None)
 
     def __repr__(self) -> str:
@@ -583,7 +589,7 @@ class Feed:
 
 
 def _place(stats: FeedStats) -> dict[str, Any]:
-    """What a state must agree with."""
+    """The fields of a state that must agree."""
     return {
         "feed": stats.feed,
         "feed_id": stats.feed_id.hex(),
@@ -614,7 +620,8 @@ def _bottleneck(found: Mapping[str, Any]) -> Bottleneck:
     )
 
 
-# What rf_attach says when a batch was given up between the supervisor's answer and the admission.
+# Words of rf_attach's message if a batch was given up between the supervisor's answer and the
+# admission.
 _MOVED = "the group begins with"
 _ELSEWHERE = (
     "that takes a snapshot of the feed saved together with the model (ringfeed run --resume); "
@@ -645,47 +652,48 @@ def attach(
     """Become a member of a consumer group of a running feed.
 
     A group sees every batch; inside it each batch goes to one member. A group that does not exist
-    is made with the settings given; of one that exists they must agree, and None always does.
+    is made with the given settings. If it exists, the settings must agree; None always agrees.
 
     Args:
         feed: Name of the feed.
         group: Name of the consumer group.
-        rank, world: Given together, the group is ranked: member ``rank`` of ``world`` takes the
-            batches s with ``(s - 1) % world == rank``, s from 1. Else it is shared: each member
-            takes the lowest batch that nobody has.
-        start: Where a new group begins: "oldest" batch that is still held, or "newest": the next.
+        rank, world: Give both for a ranked group: member ``rank`` of ``world`` takes the batches s
+            with ``(s - 1) % world == rank``, s from 1. Without them the group is shared: each
+            member takes the lowest batch that nobody has.
+        start: Where a new group begins: "oldest": the oldest batch that is still held; "newest":
+        the next batch.
         timeout_s: Longest wait of next() and of loops over the feed; None: no limit.
-        attach_timeout_s: Longest wait for the feed to appear and to answer; trainers may be
-            started before the feed. None: no limit.
+        attach_timeout_s: Longest wait for the feed to appear and to answer, in seconds, so that
+            trainers may start before the feed. None: no limit.
         socket_dir: Directory of control sockets; None: $RINGFEED_SOCKET_DIR, else
             $XDG_RUNTIME_DIR/ringfeed, else /run/ringfeed.
         socket_path: The control socket itself.
         policy: When the group lags and all slots are held: "block" the feed, "skip" the oldest
             batches, or "detach" the group after stall_ms.
-        redeliver: When this member dies, do the batches that it holds go to another one (True), or
-            are they closed, so that none ever comes twice (False)? None: as the group has it, which
-            is True unless the configuration, or who made the group, says otherwise.
+        redeliver: When this member dies, its batches go to another member (True), or they are
+            closed, so that no batch ever comes twice (False). None: the setting of the group, which
+            is True unless the configuration, or the member that made the group, says otherwise.
         max_tries: Deliveries of one batch before it is closed.
-        max_hold: Batches that one member may hold at once. A loop over the feed needs 2: the one
-            of the last round lives until the next one has come.
+        max_hold: Batches that one member may hold at once. A loop over the feed needs 2: the last
+            batch lives until the next one has come.
         rejoin_ms: Milliseconds that the group waits for members to come back; 0: not at all.
         view: What the arrays of a batch are. "readonly": the feed's own memory. "private": the
-            same, and what this process writes into it is seen by nobody else and is gone with the
-            batch; a page that is written (usually 4 KiB) is copied first. "copy": arrays of their
-            own; the slot goes back before next() returns.
-        output: Alias of the output whose batches are wanted, of a feed that has several ("train",
-            "validation"); None: its first one. Each output has consumer groups of its own.
+            same, but this process may write; nobody else sees that, it is lost with the batch, and
+            a page that is written (usually 4 KiB) is copied first. "copy": copies; the slot goes
+            back before next() returns.
+        output: Alias of the output to read, for a feed with several ("train", "validation"); None:
+            its first one. Each output has its own consumer groups.
     Returns:
         The member: iterate over it, or call next().
     Raises:
-        NoSuchFeed: Nobody serves this name within attach_timeout_s.
+        NoSuchFeed: No supervisor serves this name within attach_timeout_s.
         FeedTimeout: The supervisor is there but has not answered.
         FeedRefused: The group has other settings, its rank is taken, or no place is free.
-        IncompatibleFeed: Another version of ringfeed serves the feed.
-        FeedPermission: Another user's feed.
+        IncompatibleFeed: A different version of ringfeed serves the feed.
+        FeedPermission: The feed belongs to another user.
         FeedFailed: The feed has failed, or is about to end.
-        InvalidRequest: Arguments that contradict each other, an output that the feed does not
-            have (the text lists those that it has), or a policy that its output cannot have.
+        InvalidRequest: The arguments contradict each other; the feed has no such output (the text
+            lists those it has); or the output cannot have this policy.
         KeyboardInterrupt: Ctrl-C while waiting; nothing is attached.
     """
     return _attach(
@@ -762,8 +770,8 @@ def _attach(
     def attach_at(position: int) -> native.Handle:
         deadline = None if attach_timeout_s is None else time.monotonic() + attach_timeout_s
         while True:
-            # The wait for a missing feed comes in slices; that for an answer is one, which a signal
-            # ends: a supervisor that is slow to answer is not asked over and over again.
+            # The wait for a missing feed is cut into slices. The wait for an answer is not; a
+            # signal ends it. So a slow supervisor is not asked over and over again.
             left_ms = _left_ms(deadline)
             wait_ms = min(_SLICE_MS, left_ms) if left_ms >= 0 else _SLICE_MS
             status, text, handle = native.Handle.attach(

@@ -32,8 +32,8 @@ from .schema import Schema
 
 __all__ = ["expand_planes", "expand_policy", "iterate", "widen_tokens"]
 
-# How long, and how often, a slot is looked for that only a computation under way seems to hold. By
-# then the results that somebody still waits for are there.
+# How long, and how often, to look for a slot that only a running computation seems to hold. By then
+# the results that are still waited for are there.
 _PATIENCE_S = 5.0
 _LOOK_S = 0.001
 
@@ -46,29 +46,29 @@ def iterate(
 ) -> Iterator[dict[str, jax.Array]]:
     """Batches of a feed, name to jax.Array, until the feed ends.
 
-    Dtypes are those of JAX: without ``jax_enable_x64`` int64 becomes int32, and uint64, which
-    stands for bits, uint32 with one dimension more: (lower half, upper half).
+    Dtypes are those of JAX: without ``jax_enable_x64`` int64 becomes int32, and uint64, which holds
+    bits, becomes uint32 with one more dimension: (lower half, upper half).
 
-    On the CPU JAX makes arrays over the slot itself where it can: the slot stays claimed until the
-    last of them is gone and the computations that read it are done. For other devices the slot
+    On the CPU JAX makes arrays over the slot itself if it can. The slot then stays claimed until
+    the last of them is gone and the computations that read it are done. For other devices the slot
     stays claimed until JAX has copied it.
 
     Args:
-        feed: The feed; it may be used otherwise as well, and stays open.
-        device: Where to: a device, or a sharding. If the sharding spans processes, each gives its
-            own batch as its part (jax.make_array_from_process_local_data); lengths that vary must
-            then be the same in all of them. Arrays that do not have a row for each row of the batch
-            (``Tensor.has_rows``) are whole on each device of this process. None: JAX's default.
-        copy: Copy each batch first and give its slot back at once.
+        feed: The feed. It may be used in other ways too, and stays open.
+        device: The target: a device or a sharding; None: JAX's default. If the sharding spans
+            processes, each process gives its own batch as its part
+            (jax.make_array_from_process_local_data); lengths that vary must then be equal in all of
+            them. Arrays without a row for each row of the batch (``Tensor.has_rows``) are whole on
+            each device of this process.
+        copy: Copy each batch first, and give its slot back at once.
     Raises:
-        SlotsExhausted: Arrays of so many batches live that the next cannot come: let them go, or
-            use copy=True.
+        SlotsExhausted: Too many batches have arrays that still live: let them go, or use copy=True.
         And what Feed.next() raises.
     """
     handed_out = _HandedOut()
     while True:
         try:
-            # Not by a name: a loop holds what its body holds, and no batch more.
+            # Without a name, so that a loop holds only what its body holds.
             yield _place(handed_out.next(feed), feed.schema, device, copy, handed_out)
         except FeedEnd:
             return
@@ -101,7 +101,7 @@ def _place(
 
 
 def _whole(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    """The whole of an array on each device of the sharding that this process has."""
+    """A sharding with the whole array on each of this process's devices."""
     devices = np.array(sorted(sharding.addressable_devices, key=lambda device: device.id))
     mesh = jax.sharding.Mesh(devices, ("all",))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -114,16 +114,16 @@ def _halves(array: np.ndarray) -> np.ndarray:
 def expand_planes(bits: jax.Array | np.ndarray, dtype: Any = jnp.float32) -> jax.Array:
     """Input planes from their bits (``planes: PLANES_BITS``); may be called inside jax.jit.
 
-    The same numbers as the feed's own planes have, of float32 rounded to ``dtype``.
+    The numbers are those of the feed's own float32 planes, rounded to ``dtype``.
 
     Args:
         bits: uint64 [rows, 112], or uint32 [rows, 112, 2] as iterate() gives them without
             ``jax_enable_x64``.
-        dtype: Of the planes.
+        dtype: Dtype of the planes.
     Returns:
         [rows, 112, 8, 8]: rank 1 to 8 of the mover's view, file a to h.
     Raises:
-        ValueError: Another shape or dtype.
+        ValueError: ``bits`` has another shape or dtype.
     """
     if bits.dtype == np.uint64 and bits.ndim == 2:
         words = (
@@ -151,9 +151,9 @@ def expand_policy(indices: jax.Array, values: jax.Array, filler: jax.Array) -> j
     """The policy from its entries (``policy: POLICY_SPARSE``); may be called inside jax.jit.
 
     Args:
-        indices: int16 [rows, entries]: moves 0 to 1857, 1858 behind the last one.
+        indices: int16 [rows, entries]: moves 0 to 1857, then 1858 after the last one.
         values: float32 [rows, entries].
-        filler: float32 [rows]: what a move has that is not listed.
+        filler: float32 [rows]: the value of moves that are not listed.
     Returns:
         [rows, 1858], the dtype of ``values``: bit for bit what the feed's float32 policy has.
     """
@@ -162,7 +162,7 @@ def expand_policy(indices: jax.Array, values: jax.Array, filler: jax.Array) -> j
     return dense.at[rows, jnp.asarray(indices, jnp.int32)].set(values)[:, :1858]
 
 
-# What `compact: true` makes of the arrays that are int64 without it.
+# The dtypes with `compact: true` of the arrays that are int64 without it.
 _COMPACT = {
     "input_ids": np.int16,
     "board_target_ids": np.int8,
@@ -173,11 +173,11 @@ _COMPACT = {
 
 
 def widen_tokens(batch: Mapping[str, jax.Array | np.ndarray]) -> dict[str, jax.Array]:
-    """A batch of tokens (``compact: true``) with the types that it has without ``compact``; may be
-    called inside jax.jit.
+    """Widen a batch of tokens (``compact: true``) to the types that it has without ``compact``; may
+    be called inside jax.jit.
 
-    What iterate() gives of the feed's own int64 arrays: int64 with ``jax_enable_x64``, without it
-    int32, which holds all of these numbers.
+    The types are those that iterate() gives for the feed's own int64 arrays: int64 with
+    ``jax_enable_x64``; without it int32, which holds all of these numbers.
 
     Args:
         batch: Name to array, L places a row, as the feed or iterate() gives them:
@@ -188,9 +188,10 @@ def widen_tokens(batch: Mapping[str, jax.Array | np.ndarray]) -> dict[str, jax.A
             variation_epoch   int32  [rows]     of feeds with variations
             and any others. These may also be int32 or int64 already.
     Returns:
-        A new dictionary: these with the wide type, the others (masks, values, lineage) as they are.
+        A new dictionary: these arrays with the wide type, the others (masks, values, lineage)
+        unchanged.
     Raises:
-        ValueError: There is no input_ids, or one of these has another dtype.
+        ValueError: There is no input_ids, or one of these arrays has another dtype.
     """
     if "input_ids" not in batch:
         raise ValueError(f"widen_tokens takes a batch of tokens; this one has {list(batch)}")
@@ -208,10 +209,10 @@ def widen_tokens(batch: Mapping[str, jax.Array | np.ndarray]) -> dict[str, jax.A
 
 
 class _HandedOut:
-    """Which slots are held by arrays that live, and which only by computations under way.
+    """Tells which slots are held by live arrays, and which only by running computations.
 
-    JAX runs computations in the background, and what they read is held until they are done, though
-    nobody has the arrays any more. That is a matter of time, and no hoarding.
+    JAX runs computations in the background, and holds what they read until they are done, even if
+    the program has dropped the arrays. Such slots become free with time.
     """
 
     def __init__(self) -> None:

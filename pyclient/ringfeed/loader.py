@@ -1,4 +1,4 @@
-"""A feed of one's own: an object that starts a supervisor and attaches to it."""
+"""A private feed: an object that starts a supervisor and attaches to it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from .schema import Schema
 _FEED = "loader"
 _STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it refuses
 _LOG_BYTES_MAX = 8192
-_ANSWER_S = 10.0  # for a supervisor to let somebody in
+_ANSWER_S = 10.0  # for a supervisor to answer an attach
 
 
 class _Supervisor:
     """A `ringfeed run` child with its directory.
 
-    It watches this process: it ends with it, whatever that dies of, and removes the directory then.
-    It has a session of its own: Ctrl-C in a terminal is the trainer's business.
+    It watches this process and ends with it, however this process dies, and then removes the
+    directory. It has its own session, so that Ctrl-C in a terminal reaches only the trainer.
     """
 
     def __init__(self, config: bytes, suffix: str) -> None:
@@ -113,7 +113,7 @@ class _Supervisor:
             return ""
 
     def error(self) -> RingfeedError:
-        """Why it is not there any more."""
+        """Why it has ended."""
         status = self.exit_status
         if status == _STATUS_INVALID:
             return InvalidConfiguration(self.said())
@@ -121,9 +121,9 @@ class _Supervisor:
         return FeedFailed(f"the supervisor ended with {how}: {self.said()}")
 
     def end(self, timeout_s: float) -> None:
-        """Stops it and removes its directory. What still runs after timeout_s is killed.
+        """Stops it and removes its directory. Processes that still run after timeout_s are killed.
 
-        In a process that was forked from the one that started it nothing is done: it is not theirs.
+        A process forked from the one that started it does nothing: the feed is not its own.
         """
         assert self._child is not None
         if os.getpid() != self._pid:
@@ -134,7 +134,7 @@ class _Supervisor:
             except RingfeedError:
                 self._child.terminate()
         deadline = time.monotonic() + timeout_s
-        # Not Popen.wait: the thread is in there and keeps its lock.
+        # Not Popen.wait: the thread is inside it and holds its lock.
         while self.exit_status is None and time.monotonic() < deadline:
             time.sleep(0.005)
         if self.exit_status is None:
@@ -153,11 +153,11 @@ class DataLoader:
         planes, policy, values = loader.get_next()
 
     A configuration is a protobuf message, its text format, its JSON (text that begins with a
-    brace), or its serialized bytes; messages need the package ``protobuf``, the rest does not.
-    Texts, JSON and bytes cannot be mixed in one loader; messages go with each of them.
+    brace), or its serialized bytes. Only messages need the package ``protobuf``. Text, JSON and
+    bytes cannot be mixed in one loader; messages go with each of them.
 
-    The supervisor is a child process and ends with this one. A loader that nobody refers to any
-    more is stopped, and what `feed` gave ends with it. Also a context manager (start, stop) and an
+    The supervisor is a child process and ends with this one. A loader without references is
+    stopped, and the Feed from `feed` ends with it. Also a context manager (start, stop) and an
     iterator of tuples.
     """
 
@@ -166,7 +166,7 @@ class DataLoader:
     ) -> None:
         """
         Args:
-            config: A DataLoaderConfig, see add_stages(); None: stages follow.
+            config: A DataLoaderConfig, see add_stages(); None: stages are added later.
             timeout_s: Longest wait of get_next(); None: no limit.
             view: "readonly", "private" or "copy" arrays, as for attach().
         """
@@ -190,7 +190,7 @@ class DataLoader:
         """Add one stage: a StageConfig.
 
         Raises:
-            InvalidConfiguration: Not a configuration, or the loader was started before.
+            InvalidConfiguration: It is not a configuration, or the loader was already started.
         """
         self._add(True, config)
 
@@ -198,7 +198,7 @@ class DataLoader:
         """Add everything in a DataLoaderConfig: its stages and its settings.
 
         Raises:
-            InvalidConfiguration: Not a configuration, or the loader was started before.
+            InvalidConfiguration: It is not a configuration, or the loader was already started.
         """
         self._add(False, config)
 
@@ -215,7 +215,7 @@ class DataLoader:
         self._pieces.append((stage, config))
 
     def _config_file(self) -> tuple[bytes, str]:
-        """The whole configuration in one format, and the file name's ending that says which."""
+        """The whole configuration in one format, and the file name ending of that format."""
         kinds = {_kind(config) for _, config in self._pieces} - {"message"}
         if len(kinds) > 1:
             raise InvalidConfiguration(
@@ -238,15 +238,15 @@ class DataLoader:
         return json.dumps(whole, indent=2).encode(), ".json"
 
     def start(self, timeout_s: float | None = None) -> None:
-        """Start the feed; returns when it can be read from.
+        """Start the feed; returns when it can be read.
 
         Args:
-            timeout_s: Longest wait for it, in seconds; None: no limit.
+            timeout_s: Longest wait for that, in seconds; None: no limit.
         Raises:
-            InvalidConfiguration: What is wrong with the configuration, all of it: a last stage
-                without a port `output` of batches as well as a misspelt field.
-            FeedFailed: The supervisor ended; the text is what it said.
-            FeedTimeout, NoSuchFeed: It did not come up in time; it has been stopped again.
+            InvalidConfiguration: The text lists every mistake in the configuration, from a misspelt
+                field to a last stage without a port `output` of batches.
+            FeedFailed: The supervisor ended; the text is its output.
+            FeedTimeout, NoSuchFeed: The feed did not start in time; it has been stopped again.
         """
         if self._supervisor is not None:
             raise InvalidConfiguration("the loader was already started: make another one")
@@ -280,7 +280,7 @@ class DataLoader:
         me = weakref.ref(self)
 
         def look() -> None:
-            # Knows no loader, so that one can go.
+            # Holds no reference, so that the loader can be dropped.
             loader = me()
             if loader is not None:
                 loader._check_supervisor()
@@ -309,10 +309,10 @@ class DataLoader:
         return feed
 
     def _check_supervisor(self) -> None:
-        """Called while waiting: a supervisor that is gone will send nothing more."""
+        """Called while waiting: a supervisor that has ended sends nothing more."""
         if self._supervisor is None or self._supervisor.exit_status is None:
             return
-        # One more look first: the feed's own end or reason may have come with the exit.
+        # Look once more first: the feed's own end or reason may have come with the exit.
         self._looks_after_death += 1
         if self._looks_after_death > 1 or self._feed is None:
             raise self._supervisor.error()
@@ -323,7 +323,7 @@ class DataLoader:
             raise FeedDetached("the loader is not running: call start() first")
         if alias in ("", self._first_alias):
             return feed
-        # One thread attaches; the others find what it has got.
+        # One thread attaches; the others use the result.
         with self._attaching:
             other = self._others.get(alias)
             if other is None:
@@ -341,32 +341,32 @@ class DataLoader:
 
     @property
     def feed(self) -> Feed:
-        """The feed, for all that a Feed can do."""
+        """The Feed of the first output, with all its methods."""
         return self._attached()
 
     def get_next(self, alias: str = "", timeout_s: float | None = None) -> tuple[np.ndarray, ...]:
         """The next batch: one array per tensor, in the order of the schema.
 
         The arrays are read-only, unless another view was asked for. The slot goes back to the feed
-        when the last of them is gone.
+        when the last array is gone.
         Args:
-            alias: Of the output, of a configuration that has several (``feed_output``); "": its
-                first one. The others begin to be read with the first call for them; one that is
-                not KEEP_NEWEST waits for that, and its stages with it.
+            alias: Alias of the output, for a configuration with several (``feed_output``); "": its
+                first one. Reading of another output begins with the first call for it; until then
+                the output waits, and its stages with it, unless it is KEEP_NEWEST.
             timeout_s: Longest wait in seconds; None: as given to the constructor.
         Raises:
             FeedEnd: A finite run is over.
             FeedTimeout, FeedFailed, SlotsExhausted: As Feed.next().
-            InvalidRequest: No output has this alias; the text lists those that there are.
-            FeedDetached: Not started, or stopped.
+            InvalidRequest: No output has this alias; the text lists the existing ones.
+            FeedDetached: The loader was not started, or was stopped.
         """
         patience_s = self._timeout_s if timeout_s is None else timeout_s
-        # Time enough for the supervisor to answer, also if no batch is to be waited for.
+        # Enough time for the supervisor to answer, even without a wait for a batch.
         feed = self._attached(alias, None if patience_s is None else max(patience_s, _ANSWER_S))
         try:
             batch = feed.next(timeout_s)
         except FeedDetached:
-            with self._attaching:  # the next call attaches anew
+            with self._attaching:  # the next call attaches again
                 if self._others.get(alias) is feed:
                     del self._others[alias]
                     self._attached_feeds.remove(feed)
@@ -374,7 +374,7 @@ class DataLoader:
         return tuple(batch[name] for name in batch)
 
     def maybe_get_next(self, alias: str = "") -> tuple[np.ndarray, ...] | None:
-        """As get_next(), but None at once where no batch is ready, or the run is over."""
+        """As get_next(), but None at once if no batch is ready, or the run is over."""
         try:
             return self.get_next(alias, 0)
         except (FeedEnd, FeedTimeout):
@@ -387,11 +387,12 @@ class DataLoader:
             except FeedEnd:
                 return
             yield arrays
-            # Not kept over the wait for the next one, so that a loop holds what its body holds.
+            # Dropped before the wait for the next batch, so that a loop holds only what its body
+            # holds.
             del arrays
 
     def send_control_message(self, message: Any, stage: str | None = None) -> list[Any]:
-        """Pass a message to one stage, or to all that understand it.
+        """Pass a message to one stage, or to all stages that understand it.
 
         Args:
             message: A StageControlRequest, as a message or serialized.
@@ -400,7 +401,7 @@ class DataLoader:
             (name of the stage, StageControlResponse) for each answer; the response is a message
             if a message was given, else bytes.
         Raises:
-            FeedRefused: No such stage.
+            FeedRefused: There is no such stage.
             FeedIOError: The supervisor does not answer.
         """
         supervisor = self._supervisor
@@ -413,7 +414,7 @@ class DataLoader:
 
         Returns:
             A MetricsReply (proto/metrics.proto) as dictionaries, lists and numbers, by the names of
-            its fields. When the run is over, also after stop(), what they were then.
+            its fields. When the run is over, also after stop(), the numbers of its end.
         Raises:
             FeedIOError: The supervisor does not answer.
         """
@@ -447,9 +448,9 @@ class DataLoader:
         return status
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the feed and its processes; arrays that live stay readable.
+        """Stop the feed and its processes; arrays that still live stay readable.
 
-        Calling again, or before start(), is harmless. What has not ended after timeout_s is
+        Calling again, or before start(), is harmless. Processes that still run after timeout_s are
         killed.
         """
         feed, self._feed = self._feed, None
@@ -482,13 +483,13 @@ class DataLoader:
 
 
 def _end(feeds: list[Feed], supervisor: _Supervisor) -> None:
-    """Ends what a loader had that is no more."""
+    """Ends the feeds and the supervisor of a loader that is gone."""
     for feed in feeds:
         feed.close()
     supervisor.end(10.0)
 
 
-# Loaders that run: a normal end of the process stops them and removes their directories.
+# Running loaders: a normal end of the process stops them and removes their directories.
 _running: weakref.WeakSet[DataLoader] = weakref.WeakSet()
 
 
@@ -507,7 +508,7 @@ def _kind(config: Any) -> str:
 
 
 def _check_whole(stage: bool, config: bytes) -> None:
-    # Pieces are put one behind the other: one that is cut short would swallow bytes of the next.
+    # Pieces are concatenated: a truncated one would swallow bytes of the next.
     try:
         for _ in control.fields(config):
             pass

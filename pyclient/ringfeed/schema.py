@@ -19,12 +19,12 @@ _RAGGED = 16
 class Tensor:
     """One array of a batch: row-major, little-endian.
 
-    ``shape`` is that of a batch of any size: -1 stands for its rows, as the first number only, and
-    -2 - i for ``batch.ragged[i]``, a length that varies from batch to batch; other numbers are the
-    same in every batch. ``offset`` is bytes from the start of the slot, ``nbytes`` what the largest
-    one takes. ``element`` is the feed's name of the elements' type: that of ``dtype``, but for
-    "bfloat16", which NumPy has only with the package ml_dtypes; without it ``dtype`` is uint16, the
-    bits.
+    In ``shape``, -1 stands for the rows of the batch; only the first number may be -1. -2 - i
+    stands for ``batch.ragged[i]``, a length that varies from batch to batch. Other numbers are the
+    same in every batch. ``offset`` is in bytes from the start of the slot; ``nbytes`` is the size
+    of the largest array. ``element`` is the feed's name for the type of the elements. It is the
+    name of ``dtype``, except for "bfloat16": NumPy has it only with the package ml_dtypes; without
+    that, ``dtype`` is uint16, the bits.
     """
 
     name: str
@@ -36,19 +36,20 @@ class Tensor:
 
     @property
     def has_rows(self) -> bool:
-        """Is there a place for each row of the batch: is the first number of ``shape`` -1?"""
+        """Does the array have one entry for each row of the batch: is the first number of ``shape``
+        -1?"""
         return bool(self.shape) and self.shape[0] == -1
 
     @property
     def varies(self) -> bool:
-        """Does a length vary other than the rows?"""
+        """Does a length other than the rows vary?"""
         return any(size < -1 for size in self.shape)
 
     def shape_of(self, rows: int, ragged: Sequence[int] = ()) -> tuple[int, ...]:
-        """Shape in a batch of so many rows and these lengths (``batch.rows``, ``batch.ragged``).
+        """Shape in a batch with these rows and lengths (``batch.rows``, ``batch.ragged``).
 
         Raises:
-            InvalidRequest: A length that varies is not among those given.
+            InvalidRequest: ``ragged`` lacks a length that varies.
         """
         if any(-2 - size >= len(ragged) for size in self.shape):
             raise InvalidRequest(
@@ -86,8 +87,8 @@ def _dtype(element: str) -> np.dtype:
 class Schema(Mapping[str, Tensor]):
     """Name to Tensor, in the order of the feed.
 
-    Attributes: ``rows_max``, rows of a full batch; ``slot_bytes``, bytes of a slot; ``varies``, has
-    a tensor lengths that vary other than the rows?
+    Attributes: ``rows_max``: rows of a full batch; ``slot_bytes``: bytes of a slot; ``varies``:
+    does a tensor have a length that varies, other than the rows?
     """
 
     def __init__(self, tensors: list[Tensor], rows_max: int, slot_bytes: int) -> None:
@@ -101,7 +102,7 @@ class Schema(Mapping[str, Tensor]):
         """The schema of an attached feed.
 
         Raises:
-            IncompatibleFeed: A dtype that NumPy does not have, or shapes that do not fit.
+            IncompatibleFeed: A dtype that NumPy lacks, or shapes that do not fit.
         """
         raw, rows_max, slot_bytes = handle.schema()
         tensors = []
@@ -121,7 +122,8 @@ class Schema(Mapping[str, Tensor]):
                     f"tensor {tensor.name} has shape {tensor.shape}, which this ringfeed does not "
                     "know: use the same version for supervisor and trainers"
                 )
-            # The widest batch may have few rows: with lengths that vary each batch is looked at.
+            # The widest batch may have few rows. With lengths that vary, each batch is checked
+            # instead.
             rows = min(1, rows_max) if known.varies else rows_max
             if not known.fits(known.shape_of(rows, (1,) * _RAGGED)):
                 raise IncompatibleFeed(

@@ -8,9 +8,9 @@
             trainer.train_step(samples)
     epochs.state_dict()                      # as fairseq saves it, and what it forgets
 
-The feed is one whose batches a ``bitext_collator`` makes out of the plans of an ``epoch_planner``.
-Each rank is a member of a ranked group of as many members as the planner's ``world_size`` says.
-Samples need PyTorch; states, weights and questions to the planner do not.
+The batches of such a feed come from a ``bitext_collator``, which follows the plans of an
+``epoch_planner``. Each rank is a member of a ranked group with as many members as the planner's
+``world_size``. Samples need PyTorch; states, weights and questions to the planner do not.
 """
 
 from .iterators import BatchIterator, EpochIterator, GroupedIterator

@@ -1,4 +1,4 @@
-"""Epochs of a feed, for what fairseq's trainer asks of its own iterators."""
+"""Epochs of a feed, with the interface of fairseq's iterators."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from .state import (
 
 
 class EpochIterator:
-    """Epochs of a feed, for what fairseq's trainer asks of its own EpochBatchIterator.
+    """Epochs of a feed, with what fairseq's trainer needs of its EpochBatchIterator.
 
-    A task gives it to the trainer from ``get_batch_iterator()``, the same object for every epoch:
+    A task returns it from ``get_batch_iterator()``, the same object for every epoch:
 
         def get_batch_iterator(self, dataset, *args, **kwargs):
             return self.epochs if dataset is self.dataset("train") else super().get_…
 
-    The feed is read by this object alone, and by one thread. It is a stream: an epoch comes once,
-    in the order of the planner, whatever ``shuffle`` says, and is as long as the planner says. To
-    know how long it is its first batch is claimed before it is asked for.
+    Only this object, and only one thread, may read the feed. The feed is a stream: an epoch comes
+    once, in the planner's order, whatever ``shuffle`` says, and the planner decides its length. To
+    learn the length, this object claims the first batch before it is asked for.
 
     Attributes:
         feed: The feed.
@@ -61,19 +61,19 @@ class EpochIterator:
     ) -> None:
         """
         Args:
-            feed: A member of a ranked group with one member for each rank; or of a group that has
-                no other member.
-            epoch: The epoch to begin with, from 1; None: that which the feed is in.
-            copy, widen: Of samples, see sample(). With copy=None and a private view samples share
-                the feed's memory: a loop over a GroupedIterator then holds the slots of two updates
+            feed: A member of a ranked group with one member for each rank; or the only member of a
+                group.
+            epoch: The epoch to begin with, from 1; None: the feed's current one.
+            copy, widen: As for sample(). With copy=None and a private view, samples share the
+                feed's memory: a loop over a GroupedIterator then holds the slots of two updates
                 (``max_hold``).
-            empty: What a stand-in is given as, which a rank gets that has no batch left at the end
-                of an epoch: "dict": an empty dictionary, as fairseq's own; its trainer then runs
-                ``first_batch`` and ignores the loss. "stand_in": a sample with ``"ignore": True``
-                besides. A batch of which no sentence could be read is given as one too.
-            stage: Name of the planner, of a feed that has several.
+            empty: The form of stand-ins, which a rank gets if it has no batch left at the end of an
+                epoch. "dict": an empty dictionary, as in fairseq, whose trainer then runs
+                ``first_batch`` and ignores the loss. "stand_in": a sample that also has ``"ignore":
+                True``. A batch without a readable sentence becomes a stand-in too.
+            stage: Name of the planner, for a feed with several.
         Raises:
-            InvalidRequest: A feed of other batches, or another value of ``empty``.
+            InvalidRequest: The feed has other batches, or ``empty`` has another value.
         """
         if empty not in ("dict", "stand_in"):
             raise InvalidRequest(f"EpochIterator: empty={empty!r} is not dict or stand_in")
@@ -105,7 +105,7 @@ class EpochIterator:
 
     @property
     def epoch(self) -> int:
-        """The epoch at hand, or the one to come before the first; from 1."""
+        """The current epoch, or the coming one before the first; from 1."""
         return self._look().epoch if self._epoch is None else self._epoch
 
     @property
@@ -119,16 +119,16 @@ class EpochIterator:
         fix_batches_to_gpus: bool = False,
         set_dataset_epoch: bool = True,
     ) -> BatchIterator:
-        """The next epoch, or, in the middle of one, what is left of it.
+        """The next epoch, or in the middle of an epoch the rest of it.
 
-        Waits for the first batch. What an epoch was cut short by (take()) is passed over.
+        Waits for the first batch. Passes over batches that take() cut off.
 
         Args:
-            shuffle: Noted for the state; the order is the feed's.
-            fix_batches_to_gpus, set_dataset_epoch: Of no effect.
+            shuffle: Recorded in the state; the order is the feed's.
+            fix_batches_to_gpus, set_dataset_epoch: Have no effect.
         Raises:
-            InvalidRequest: The feed is in another epoch, or its epochs are made for another number
-                of ranks: load a state.
+            InvalidRequest: The feed is in another epoch, or its epochs are for another number of
+                ranks: load a state.
             FeedEnd: The feed has no more epochs.
             And what Feed.next() raises.
         """
@@ -137,7 +137,7 @@ class EpochIterator:
         if current is not None and current.has_next():
             return current
         position = self._reach(self.next_epoch_idx)
-        # A state at the end of an epoch, of which more ranks get nothing: the next one begins.
+        # A state at the end of an epoch in which more ranks get nothing: the next epoch begins.
         saved = self._start if position.epoch == self._epoch else None
         start = saved or _start_at(position, self._rank, self._world)
         self._start = None
@@ -147,12 +147,12 @@ class EpochIterator:
         return self._current
 
     def end_of_epoch(self) -> bool:
-        """Has the epoch at hand given all of its batches?"""
+        """Has the current epoch given all its batches?"""
         return self._current is not None and not self._current.has_next()
 
     @property
     def iterations_in_epoch(self) -> int:
-        """Batches of this rank that the epoch at hand has given, those before a state included."""
+        """Batches of this rank that the current epoch has given, including those before a state."""
         if self._current is not None:
             return self._current.n
         return 0 if self._start is None else self._start.iterations
@@ -163,7 +163,7 @@ class EpochIterator:
         return self.iterations_in_epoch
 
     def __len__(self) -> int:
-        """Batches of this rank in the epoch at hand, or in the one to come before the first."""
+        """Batches of this rank in the current epoch, or in the coming one before the first."""
         if self._current is not None:
             return len(self._current)
         position = self._look()
@@ -172,11 +172,12 @@ class EpochIterator:
 
     @property
     def first_batch(self) -> Sample:
-        """A sample for ranks that have no batch left, in memory of its own.
+        """A sample for ranks that have no batch left, in its own memory.
 
         The feed's stand-in (the epoch's shortest sentences) if it begins epochs with it
-        (``stand_in_first``), else a copy of this rank's first batch of the epoch. Before an epoch
-        has begun its first batch is waited for; behind the last epoch it is that of the last.
+        (``stand_in_first``), else a copy of this rank's first batch of the epoch. Before the first
+        epoch it waits for that epoch's first batch; after the last epoch it is that of the last
+        epoch.
         """
         if self._current is None or self.end_of_epoch():
             try:
@@ -187,12 +188,12 @@ class EpochIterator:
         return self._first_sample()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the ranks are, to be saved with the model; the same on each of them.
+        """The place of all ranks, to be saved with the model; the same on each rank.
 
         fairseq's own record (version 2, epoch, iterations_in_epoch, shuffle; at the end of an epoch
-        the next one and 0), and under "ringfeed" what it forgets: the batch over all ranks, their
-        number, where the chain of epochs began, weights that hold and that are to come, and, after
-        a state of fairseq's, from which batch it counts updates.
+        the next one and 0), and under "ringfeed" what fairseq forgets: the batch over all ranks,
+        the number of ranks, where the chain of epochs began, the current and the coming weights,
+        and, after a state of fairseq's, the batch from which it counts updates.
         """
         over = self.end_of_epoch()
         epoch = self.epoch + 1 if over else self.epoch
@@ -223,7 +224,7 @@ class EpochIterator:
         }
 
     def _weights_in(self, epoch: int) -> tuple[dict[str, float] | None, dict[int, _Coming]]:
-        """The weights that hold in an epoch, None if none were set, and those to come then."""
+        """The weights in effect in an epoch (None if none were set), and the ones to come then."""
         weights = self._weights
         for one in self._coming.values():
             if one.epoch < epoch:
@@ -231,11 +232,11 @@ class EpochIterator:
         return weights, {end: one for end, one in self._coming.items() if end >= epoch}
 
     def _chain_of(self, epoch: int) -> list[int]:
-        """Where the chain began that an epoch is of: the one at hand or the one behind it."""
+        """Where the chain of an epoch began; it is the current epoch or the next one."""
         if self._current is None and self._start is not None:
             return list(self._chain)
         if self._current is None or any(end < epoch for end in self._coming):
-            # Other weights have begun another one: the next batch says which.
+            # Other weights have begun another chain: the next batch says which.
             try:
                 position = self._look()
             except FeedEnd:
@@ -259,7 +260,7 @@ class EpochIterator:
         attempt: int | str | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Go on where a state was saved, by state_dict() or by fairseq, as load_state() does it.
+        """Continue where a state was saved, by state_dict() or by fairseq, as load_state() does.
 
         The ranks from now on are those of the feed's group.
 
@@ -303,11 +304,12 @@ class EpochIterator:
         attempt: int | str | None = None,
         timeout_s: float | None = None,
     ) -> PlannerState:
-        """As the function set_weights(), by every rank: the epoch's length follows from it."""
+        """As the function set_weights(). Every rank must call it, because it changes the epoch's
+        length."""
         there = set_weights(
             self.feed, weights, from_batch, timeout_s, attempt=attempt, stage=self._stage
         )
-        # Instead of what was to come at the same place or later.
+        # It replaces weights that were to come at the same place or later.
         self._coming = {end: one for end, one in self._coming.items() if end < there.epoch}
         self._coming[there.epoch] = _Coming(dict(weights), there.epoch, there.from_batch)
         return there
@@ -315,7 +317,7 @@ class EpochIterator:
     # ---- reading
 
     def _look(self) -> _Position:
-        """Where the next batch is; it is claimed, and the stand-ins before it are kept."""
+        """The position of the next batch, which it claims; the stand-ins before it are kept."""
         while True:
             batch = self.feed._peek()
             position = _position(batch)
@@ -326,7 +328,7 @@ class EpochIterator:
             self.feed.next().release()
 
     def _reach(self, epoch: int) -> _Position:
-        """Where the first batch of an epoch is; what is left of the one before is passed over."""
+        """The position of an epoch's first batch; passes over the rest of the epoch before."""
         position = self._look()
         while position.epoch == epoch - 1:
             self.feed.next().release()
@@ -356,7 +358,7 @@ class EpochIterator:
         self._generation = position.generation
 
     def _note_first(self, batch: Batch, position: _Position) -> None:
-        """Keeps what is first_batch from now on, if this is it."""
+        """Keeps this batch if it is first_batch from now on."""
         of = (position.generation, position.epoch)
         if of == self._first_of or batch.rows == 0:
             return
@@ -372,7 +374,7 @@ class EpochIterator:
         return self._first
 
     def _end_of(self, epoch: int) -> int | None:
-        """The batch before which an epoch ends because of weights that were set."""
+        """The batch before which set weights end an epoch."""
         coming = self._coming.get(epoch)
         return None if coming is None else coming.from_batch
 
@@ -394,7 +396,7 @@ class EpochIterator:
 
 
 def _start_at(position: _Position, rank: int, world: int) -> _Start:
-    """Where the ranks are whose member ``rank`` gets the batch at this position next."""
+    """The place of all ranks if member ``rank`` gets the batch at this position next."""
     batch = position.batch - rank
     if position.kind == _STAND_IN:
         batch = (max(position.batches, 1) - 1) // world * world
@@ -403,15 +405,15 @@ def _start_at(position: _Position, rank: int, world: int) -> _Start:
 
 
 def _iterations(start: _Start, batches: int, world: int) -> int:
-    """Batches of each rank in an epoch that is gone on with; those done before included."""
+    """Batches of each rank in an epoch that is continued, including those done before."""
     return start.iterations + max(0, -(-(batches - start.batch) // world))
 
 
 class BatchIterator:
-    """The samples of one epoch for this rank; made by EpochIterator.next_epoch_itr().
+    """The samples of one epoch for this rank, from EpochIterator.next_epoch_itr().
 
     Attributes:
-        n: Samples given until now, those before a state included.
+        n: Samples given so far, including those before a state.
         total: Samples of the epoch, likewise.
     """
 
@@ -438,7 +440,7 @@ class BatchIterator:
 
     @property
     def next_batch(self) -> int:
-        """Of the epoch, over all ranks, from 0: the next one that a rank gets."""
+        """The next batch of the epoch that a rank gets, over all ranks, from 0."""
         done = (self.n - self._start.iterations) * self._owner._world
         return min(self._start.batch + done, self._batches)
 
@@ -452,7 +454,7 @@ class BatchIterator:
         found = self._advance()
         if found is None:
             raise StopIteration
-        # Not by a name beyond this: a loop holds what its body holds, and no batch more.
+        # No name beyond this, so that a loop holds only what its body holds.
         return self._owner._sample(*found)
 
     def _advance(self) -> tuple[Batch, _Position] | None:
@@ -465,7 +467,7 @@ class BatchIterator:
             position = owner._look()
         owner._check(position)
         if position.epoch > self._epoch:
-            # Weights have ended it, set by somebody else.
+            # Weights that somebody else has set have ended it.
             self._over = True
             return None
         batch = owner.feed.next()
@@ -478,11 +480,11 @@ class BatchIterator:
         return batch, position
 
     def has_next(self) -> bool:
-        """Is there another one? Not waited for: it is known from the epoch's length."""
+        """Is there another sample? It does not wait: the epoch's length tells."""
         return self.n < self.total
 
     def skip(self, count: int) -> BatchIterator:
-        """Passes over so many samples, or as many as there are; returns itself."""
+        """Passes over ``count`` samples, or as many as there are; returns itself."""
         for _ in range(count):
             found = self._advance()
             if found is None:
@@ -491,27 +493,27 @@ class BatchIterator:
         return self
 
     def take(self, total: int) -> BatchIterator:
-        """Makes it end once ``n`` is ``total``, at the latest; returns itself."""
+        """Ends the iterator when ``n`` is ``total``, at the latest; returns itself."""
         self._most = total if self._most is None else min(self._most, total)
         return self
 
 
 class GroupedIterator:
-    """The samples of an iterator in lists of ``chunk_size``, the last one perhaps shorter: updates.
+    """Updates: the samples of an iterator in lists of ``chunk_size``; the last may be shorter.
 
-    Both numbers count lists, also those before a state: an iterator that has given p samples begins
-    with n = ⌈p / chunk_size⌉ of them.
+    Both numbers count lists, also those before a state: if the iterator has already given p
+    samples, n begins at ⌈p / chunk_size⌉.
 
     Attributes:
-        n: Lists given until now.
+        n: Lists given so far.
         total: Lists of the epoch.
-        chunk_size: Samples of a list.
+        chunk_size: Samples in a list.
     """
 
     def __init__(self, itr: BatchIterator, chunk_size: int) -> None:
         """
         Args:
-            itr: What next_epoch_itr() gives.
+            itr: The result of next_epoch_itr().
             chunk_size: Batches of each rank that make an update (fairseq's ``update_freq``).
         Raises:
             InvalidRequest: It is below 1.
@@ -524,7 +526,7 @@ class GroupedIterator:
 
     @property
     def total(self) -> int:
-        # Nothing is left over where a state was saved in the middle of a list.
+        # Nothing is left over if a state was saved in the middle of a list.
         return self.n + -(-max(0, len(self._itr) - self._itr.n) // self.chunk_size)
 
     def __len__(self) -> int:
@@ -545,11 +547,11 @@ class GroupedIterator:
         return samples
 
     def has_next(self) -> bool:
-        """Is there another one?"""
+        """Is there another list?"""
         return self._itr.has_next()
 
     def skip(self, count: int) -> GroupedIterator:
-        """Passes over so many lists, or as many as there are; returns itself."""
+        """Passes over ``count`` lists, or as many as there are; returns itself."""
         for _ in range(count):
             if not self.has_next():
                 break
@@ -558,7 +560,7 @@ class GroupedIterator:
         return self
 
     def take(self, total: int) -> GroupedIterator:
-        """Makes it end once ``n`` is ``total``, at the latest, and the iterator with it; returns
+        """Ends this and the inner iterator when ``n`` is ``total``, at the latest; returns
         itself."""
         self._itr.take(self._itr.n + max(0, total - self.n) * self.chunk_size)
         return self

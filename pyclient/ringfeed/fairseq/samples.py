@@ -25,7 +25,7 @@ class _Position(NamedTuple):
     kind: int
     generation: int
     world_size: int
-    chain_epoch: int  # with which the chain of epochs began that this one is of
+    chain_epoch: int  # the epoch with which the chain of this epoch began
     chain_pass: int
 
 
@@ -34,7 +34,7 @@ def _position(batch: Batch) -> _Position:
 
 
 def sample(batch: Batch, *, copy: bool | None = None, widen: bool = True) -> Sample:
-    """A batch as fairseq's collater gives it.
+    """A batch in the form that fairseq's collater gives.
 
     Shapes, for B sentences, S tokens of the longest source and T of the longest target:
         id                            int64  [B]     number of the sentence in its direction
@@ -48,11 +48,11 @@ def sample(batch: Batch, *, copy: bool | None = None, widen: bool = True) -> Sam
         tgt_lang_id                   int64  [B, 1]  of feeds with enable_lang_ids
         direction                     int32  [B]     of feeds with lineage
     Args:
-        batch: Of the feed; it stays as it is.
+        batch: A batch of the feed; it does not change.
         copy: As for Batch.torch(): None: tensors share the memory of a private or copied view and
             are copies on a read-only feed; True: copies; False: never copies.
-        widen: Tokens that the feed has as int32 (``compact: true``) become int64, as fairseq's
-            losses want them; these are copies. False: they stay int32.
+        widen: True: tokens that the feed has as int32 (``compact: true``) become int64, which
+            fairseq's losses need; these are copies. False: they stay int32.
     Returns:
         A dictionary whose tensors hold the slot while they live, unless they are copies.
     Raises:
@@ -67,7 +67,7 @@ def sample(batch: Batch, *, copy: bool | None = None, widen: bool = True) -> Sam
 
 
 def _sample_of_arrays(arrays: Mapping[str, np.ndarray], widen: bool) -> Sample:
-    """As sample(), of arrays that are nobody else's."""
+    """As sample(), from arrays that nobody else uses."""
     import torch
 
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""Where the planner of a feed is, its weights, and how it goes on where a state was saved."""
+"""The planner of a feed: its place, its weights, and how to continue from a saved state."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .samples import (
 )
 
 _ANSWER_S = 30.0
-# Between two questions whether a planner knows its directions, in seconds: at first, and at most.
+# Seconds between two questions whether a planner knows its directions: first, and most.
 _AGAIN_S = 0.05
 _AGAIN_MOST_S = 1.0
-# The same for the plan of an epoch, and how long it is waited for unless somebody says.
+# The same for the plan of an epoch, and how long to wait for it by default.
 _PLAN_AGAIN_S = 0.005
 _PLAN_S = 600.0
 _Request = messages.EpochPlannerControlRequest
@@ -38,17 +38,17 @@ _Response = messages.EpochPlannerControlResponse
 
 @dataclass(frozen=True)
 class PlannerState:
-    """Where an ``epoch_planner`` is. It is ahead of the trainers by what the feed holds ready.
+    """The place of an ``epoch_planner``: ahead of the trainers by the batches in the feed.
 
     Attributes:
         stage: Its name.
-        epoch: At hand, or, after a state was loaded, the one to come; from 1.
-        batch: Of the epoch, over all ranks, from 0: the next one.
-        batches: Of the epoch, over all ranks, without stand-ins; 0: its plan is being made.
-        generation: Of the next batch; grows with every state that is loaded.
-        world_size: Ranks.
+        epoch: The current epoch, or after a state was loaded the coming one; from 1.
+        batch: The next batch of the epoch, over all ranks, from 0.
+        batches: Batches of the epoch, over all ranks, without stand-ins; 0: its plan is being made.
+        generation: Generation of the next batch; grows with every state that is loaded.
+        world_size: Number of ranks.
         from_batch: After weights were set: the batch before which the epoch ends.
-        sentences_left: After weights were set: sentences of the epoch that are not read.
+        sentences_left: After weights were set: sentences of the epoch that will not be read.
     """
 
     stage: str
@@ -64,14 +64,14 @@ class PlannerState:
 def planner_state(
     feed: Feed, *, stage: str | None = None, timeout_s: float | None = None
 ) -> PlannerState:
-    """Ask the planner of a feed where it is.
+    """Ask the planner of a feed for its place.
 
     Args:
         feed: The feed.
         stage: Name of the planner; None: the only one.
         timeout_s: Longest wait for the answer in seconds; None: 30.
     Raises:
-        InvalidRequest: There is none, or there are several; the text lists them.
+        InvalidRequest: The feed has no planner, or several; the text lists them.
         FeedRefused, FeedIOError: As Feed.control().
     """
     return _ask(feed, feed.stats(), b"", stage, secrets.token_hex(16), timeout_s)
@@ -87,51 +87,52 @@ def load_state(
     attempt: int | str | None = None,
     stage: str | None = None,
 ) -> PlannerState:
-    """Have a feed go on where a state was saved; batches that come before that are passed over.
+    """Make a feed continue where a state was saved; batches before that are passed over.
 
-    The planner puts out the batch of the state next, and from there on goes on as if it had come
-    there by itself; nothing is read to get there. What it had put out before still comes, and this
-    feed object passes over it. Every rank calls this with the same state, and it takes effect once.
+    The planner puts out the batch of the state next, and continues as if it had come there by
+    itself; nothing is read to get there. Batches that it had put out before still come, and this
+    feed object passes over them. Every rank calls this with the same state, and it takes effect
+    once.
 
     Args:
-        feed: A member of the group that is to read on.
-        state: As fairseq saves it (``extra_state["train_iterator"]``: version 2, epoch,
-            iterations_in_epoch, shuffle), where iterations are batches of one rank; or of
-            EpochIterator.state_dict(), which says more. The order is the feed's own: ``shuffle`` is
-            not looked at.
-        world_size: Ranks from now on; None: as many as the feed's group has, if it is ranked, else
-            as many as the planner has now.
-        exact: True: go on as if the run had not been interrupted. With a state of an EpochIterator
-            that is the batch at which it was, whatever the number of ranks now. False: as fairseq
-            does it, which keeps the position of each rank, so that another number of ranks skips
-            or repeats batches, and plans the epoch without what came before. None: True for a
-            state of an EpochIterator, False for fairseq's.
-        timeout_s: Longest wait for each of the planner's answers in seconds; None: 30. Also for the
-            plan of the state's epoch, of which it is known only then whether it has such a batch;
-            None: 600.
-        attempt: A number or text that all ranks give alike and that was not given before with this
-            state and this run of the feed. None: one rank alone, or torch.distributed, in which
-            then every process must call this: rank 0 draws one for all.
+        feed: A member of the group that will read on.
+        state: A state as fairseq saves it (``extra_state["train_iterator"]``: version 2, epoch,
+            iterations_in_epoch, shuffle), where iterations are batches of one rank; or from
+            EpochIterator.state_dict(), which has more. ``shuffle`` is ignored: the order is the
+            feed's own.
+        world_size: Number of ranks from now on; None: that of the feed's group if it is ranked,
+            else that of the planner.
+        exact: True: continue as if the run had not been interrupted. A state of an EpochIterator
+            then continues at its batch, whatever the number of ranks now. False: as fairseq does.
+            It keeps the position of each rank, so that another number of ranks skips or repeats
+            batches, and it plans the epoch without its history. None: True for a state of an
+            EpochIterator, False for fairseq's.
+        timeout_s: Longest wait in seconds for each of the planner's answers; None: 30. Also the
+            longest wait for the plan of the state's epoch, which tells whether the epoch has such a
+            batch; None: 600.
+        attempt: A number or text that is the same on all ranks and was not used before with this
+            state and this run of the feed. None: for a single rank, or with torch.distributed:
+            every process must then call this, and rank 0 draws one for all.
         stage: Name of the planner; None: the only one.
     Returns:
-        Where the planner is: its ``generation`` is that of the batches to come.
+        The planner's place; its ``generation`` is that of the coming batches.
     Raises:
-        InvalidRequest: No state of version 2; a feed of other batches; several ranks without an
-            attempt. Nothing has changed. And from then on from the feed, if the first batch that
-            is not passed over is not that of the state: this attempt was used before, or somebody
-            else has moved the feed on.
-        FeedRefused: The planner cannot go there; the text is its reason: the epoch has no such
-            batch, as with fairseq, for example. Nothing has changed.
+        InvalidRequest: The state is not of version 2; the feed has other batches; several ranks
+            without an attempt. Nothing has changed. Later the feed raises it too, if the first
+            batch that is not passed over is not that of the state: this attempt was used before, or
+            somebody else has moved the feed on.
+        FeedRefused: The planner cannot go there; the text is its reason, for example that the epoch
+            has no such batch. Nothing has changed.
         FeedTimeout: The planner does not know its directions, or has not made the plan of the
             epoch yet. Nothing has changed.
-        FeedIOError: The supervisor does not answer; whether it has taken effect is not known.
+        FeedIOError: The supervisor does not answer; the call may or may not have taken effect.
             Calling again with the same attempt is safe.
     """
     saved = _Saved.of(state)
     stats = feed.stats()
     _check_arrays(feed, ("position",))
     number = _common_number(feed, stats, attempt)
-    # With a number of its own too: a planner remembers few answers, and there may be many ranks.
+    # It also has its own number: a planner remembers few answers, and there may be many ranks.
     planner = _ask(feed, stats, b"", stage, number, timeout_s)
     own = saved.own
     if own is not None and (own.weights or own.coming) or stats.kind != "ranked":
@@ -144,7 +145,7 @@ def load_state(
     body = _directions(saved, start.batch, world_size, exact)
     if start.batch > 0 and not (own is not None and own.weights):
         batches = _batches_of_epoch(feed, stats, body, planner.stage, number, timeout_s)
-        # Where all ranks together had their last batches they had stand-ins too.
+        # Where all ranks together had their last batches, they had stand-ins too.
         end = batches if own is not None and exact else -(-batches // world_size) * world_size
         if start.batch >= end:
             raise FeedRefused(
@@ -169,7 +170,7 @@ def load_state(
 
 
 def _directions(saved: _Saved, batch: int, world_size: int, exact: bool) -> bytes:
-    """What a planner is told in order to go on where the state was saved."""
+    """The message that makes a planner continue where the state was saved."""
     own = saved.own
     body = control.number_field(_Seek.epoch, saved.epoch)
     body += control.number_field(_Seek.batch, batch)
@@ -200,24 +201,24 @@ def set_weights(
     attempt: int | str | None = None,
     stage: str | None = None,
 ) -> PlannerState:
-    """Give the directions other weights, from a batch on: there the epoch ends and the next begins.
+    """Give the directions other weights from a batch on: there the epoch ends and the next begins.
 
-    What was not read of the epoch is not read. Only planners with ``compat: NONE`` do it. One rank
-    alone calls this, or every rank with the same arguments. With an EpochIterator use its own
-    set_weights(), so that it knows the epoch's end beforehand.
+    The rest of the epoch is not read. Only planners with ``compat: NONE`` support this. Call it on
+    one rank, or on every rank with the same arguments. With an EpochIterator use its own
+    set_weights(), so that it knows the epoch's end in advance.
 
     Args:
         feed: A member of the group.
-        weights: Of all directions: key ("main:eng_Latn-tur_Latn"; without a category "main" is
-            meant) to weight, from 0 on. Only their ratios count.
-        from_batch: Of the epoch that the planner has at hand, over all ranks, from 0. None, and
-            where it has been put out already: the first that has not.
+        weights: The weights of all directions: key ("main:eng_Latn-tur_Latn"; without a category it
+            means "main") to weight, from 0 on. Only their ratios count.
+        from_batch: A batch of the planner's current epoch, over all ranks, from 0. None, and if
+            that batch was put out already: the first that was not.
         timeout_s, attempt, stage: As for load_state().
     Returns:
-        Where the planner is; ``from_batch`` and ``sentences_left`` say what becomes of the epoch.
+        The planner's place; ``from_batch`` and ``sentences_left`` say how the epoch ends.
     Raises:
-        InvalidRequest: No weights, or one below 0; several ranks without an attempt.
-        FeedRefused: The planner does not take them; the text is its reason. Nothing has changed.
+        InvalidRequest: There are no weights, or one is below 0; several ranks without an attempt.
+        FeedRefused: The planner refuses them; the text is its reason. Nothing has changed.
         FeedIOError: As load_state().
     """
     if not weights:
@@ -240,10 +241,10 @@ def set_weights(
 def _wait_for_directions(
     feed: Feed, stats: FeedStats, planner: PlannerState, number: str, timeout_s: float | None
 ) -> PlannerState:
-    """The planner's answer once it knows its directions: no weights can be told of before.
+    """The planner's answer once it knows its directions; weights cannot be checked before.
 
-    Questions are numbered, so that a rank that asks later gets the same answers, and comes to the
-    same end, whatever the planner does by then.
+    Questions are numbered, so that a rank that asks later gets the same answers and the same
+    result, whatever the planner does by then.
     """
     deadline = time.monotonic() + (_ANSWER_S if timeout_s is None else timeout_s)
     pause_s = _AGAIN_S
@@ -261,7 +262,7 @@ def _wait_for_directions(
 def _batches_of_epoch(
     feed: Feed, stats: FeedStats, seek: bytes, stage: str, number: str, timeout_s: float | None
 ) -> int:
-    """Batches of the epoch that a seek goes to, once its plan has been made; nothing is moved.
+    """Batches of the epoch that a seek goes to, once its plan has been made; nothing moves.
 
     Questions are numbered as in _wait_for_directions().
     """
@@ -292,7 +293,7 @@ def _ask(
     number: str,
     timeout_s: float | None,
 ) -> PlannerState:
-    """Where the planner is, by its answer to a request."""
+    """The planner's place, from its answer to a request."""
     return _planner_state(*_answer_of(feed, stats, request, stage, number, timeout_s))
 
 
@@ -304,8 +305,8 @@ def _answer_of(
     number: str,
     timeout_s: float | None,
 ) -> tuple[str, dict[int, int | bytes]]:
-    """The planner's name and answer. A request takes effect once, whoever sends it with this
-    number.
+    """The planner's name and answer. A request takes effect once, however often it is sent with
+    this number.
     """
     if feed._socket_path is None:
         raise InvalidRequest(f"feed {feed.name}: its supervisor cannot be reached")
@@ -368,7 +369,8 @@ def _weights(field: int, weights: Mapping[str, float]) -> bytes:
 
 
 def _common_number(feed: Feed, stats: FeedStats, attempt: int | str | None) -> str:
-    """The same for all ranks that make a call together, and another one for the next call."""
+    """A number that is the same for all ranks that make a call together, and new for the next
+    call."""
     if attempt is not None:
         return json.dumps(attempt)
     if max(stats.world, stats.members) <= 1:
@@ -399,9 +401,7 @@ def _check_arrays(feed: Feed, names: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class _Coming:
-    """Weights that have been set and are not in effect before the end of an epoch, which they
-    end.
-    """
+    """Weights that have been set, end an epoch, and take effect after that."""
 
     weights: dict[str, float]
     epoch: int
@@ -410,7 +410,7 @@ class _Coming:
 
 @dataclass(frozen=True)
 class _Own:
-    """What a state of an EpochIterator says besides."""
+    """What a state of an EpochIterator has in addition."""
 
     batch: int  # of the epoch, over all ranks: the next one
     chain: tuple[int, int]  # epoch and pass with which the chain of epochs began
@@ -474,7 +474,7 @@ class _Saved:
 
 
 class _Start(NamedTuple):
-    """Where an epoch is gone on with."""
+    """Where an epoch continues."""
 
     iterations: int  # of each rank, done
     batch: int  # over all ranks, the next one
@@ -487,7 +487,7 @@ def _start(saved: _Saved, world: int, exact: bool) -> _Start:
 
 
 class _Arrival:
-    """Passes over the batches before those of a state, and looks at the first of these."""
+    """Passes over the batches before those of a state, and checks the first of these."""
 
     def __init__(self, name: str, generation: int, epoch: int, batch: int, stats: FeedStats):
         self._name = name
@@ -506,8 +506,8 @@ class _Arrival:
         here = position.generation == self._generation and position.epoch == self._epoch
         own = self._batch + self._stats.rank
         if position.epoch > self._epoch and position.generation == self._generation:
-            # Nothing was left of the epoch: fairseq drops more at its end where there are more
-            # ranks, and whole epochs that have less than a batch for each.
+            # Nothing was left of the epoch: with more ranks, fairseq drops more at its end, and
+            # drops whole epochs that have less than a batch for each rank.
             here = position.batch == (self._stats.rank if self._stats.kind == "ranked" else 0)
         elif position.kind == _STAND_IN:
             here = here and own >= position.batches

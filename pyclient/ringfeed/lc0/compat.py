@@ -5,16 +5,16 @@
     loader = make_dataloader(config.data_loader)          # their DataLoaderConfig
     planes, policy, values = loader.get_next()
 
-A configuration is that project's: a DataLoaderConfig as a message or serialized, or the path of a
-file with one or with a RootConfig. ``ringfeed import-lc0`` converts it; what it says of fields that
-have no equivalent is in ``DataLoader.notes`` and is logged. Their generated modules are not needed:
+The configuration is that project's: a DataLoaderConfig as a message or serialized, or the path of a
+file with one or with a RootConfig. ``ringfeed import-lc0`` converts it; its notes on fields without
+an equivalent are in ``DataLoader.notes`` and are logged. Their generated modules are not needed:
 any object with ``SerializeToString()`` is a message.
 
-Arrays are copies by default, float32, writable and the caller's for good, as there. With
+As there, arrays are float32 copies by default, writable, and belong to the caller. With
 ``view="readonly"`` they are the feed's own memory: nothing is copied, and an array that is kept
-keeps its batch's slot.
+holds its batch's slot.
 
-This module can stand for that project's compiled one, and its programs run unchanged: see
+This module can replace that project's compiled one, so that its programs run unchanged: see
 install(), and ``python -m ringfeed.lc0_compat --help``.
 """
 
@@ -59,13 +59,13 @@ __all__ = ["DataLoader", "TensorBase", "install", "make_dataloader"]
 _log = logging.getLogger("ringfeed.lc0_compat")
 # Exit status of `ringfeed import-lc0` for a configuration that it refuses.
 _STATUS_INVALID = 3
-# Of loaders that do not say: are planes 104 to 110 made as there?
+# The default for loaders: are planes 104 to 110 made as there?
 _raw_planes = False
 # Longest wait between two looks at the supervisor.
 _LOOK_S = 0.5
 _PoolRequest = messages.ShufflingChunkPoolControlRequest
 _PoolResponse = messages.ShufflingChunkPoolControlResponse
-# Periods of get_bucket_metrics() that are no powers of two.
+# Periods of get_bucket_metrics() that are not powers of two.
 _NO_TIME = -128
 _ALL_TIME = 127
 
@@ -73,12 +73,11 @@ _ALL_TIME = 127
 class DataLoader:
     """That project's loader: construct, start(), get_next() for ever, stop().
 
-    May be used by several threads; what is asked while another one is in start() or stop() is
-    answered when that is through. One that nobody refers to any more is stopped; a member that
-    feed() gave ends with it.
+    Several threads may use it; a call during another thread's start() or stop() waits for that. A
+    loader without references is stopped, and a Feed from feed() ends with it.
 
     Attributes:
-        notes: What has no equivalent here, and what was done instead; sentences.
+        notes: Sentences on what has no equivalent here, and what was done instead.
         config: The converted configuration, as text.
     """
 
@@ -89,11 +88,11 @@ class DataLoader:
         Args:
             config: Their DataLoaderConfig (a message, or serialized), or a path.
             view: "copy", "readonly" or "private" arrays, as for ringfeed.attach().
-            as_lczero_training: Make planes 104 to 110 of other input formats than 1 as there, for
-                nets that were trained so (proto/config.proto); None: as the command line of this
-                module says, which is no.
+            as_lczero_training: Make planes 104 to 110 of input formats other than 1 as there, for
+                nets that were trained with them (proto/config.proto); None: as the command line of
+                this module says, by default no.
         Raises:
-            RuntimeError: The configuration is wrong; the text is all that is.
+            RuntimeError: The configuration is wrong; the text lists every mistake.
         """
         choice("view", view, native.VIEWS)
         self._view = view
@@ -101,7 +100,7 @@ class DataLoader:
         self._given: list[Any] = []
         self._supervisor: _Supervisor | None = None
         self._started = False
-        # Both may be entered again: a signal's handler may call stop() in the midst of anything.
+        # Both are reentrant: a signal handler may call stop() at any point.
         self._lock = threading.RLock()  # held by start() and stop() until they are through
         self._attaching = threading.RLock()  # of _feeds; taken after _lock, if both are
         self._feeds: dict[str, Feed] = {}
@@ -116,7 +115,8 @@ class DataLoader:
         """Add the stages of another DataLoaderConfig before start(); its outputs do not count.
 
         Raises:
-            RuntimeError: The loader runs, or the whole is no configuration; nothing has changed.
+            RuntimeError: The loader runs, or the whole is not a valid configuration; nothing has
+            changed.
         """
         with self._lock:
             if self._started:
@@ -131,16 +131,16 @@ class DataLoader:
 
     @property
     def aliases(self) -> list[str]:
-        """Of the outputs, in their order; "" is the one that is asked for by no name."""
+        """The aliases of the outputs, in their order; "" is the output without a name."""
         outputs = re.findall(r"^feed_output \{\n(.*?)^\}", self.config, re.M | re.S)
         found = [re.search(r'^  alias: "(.*)"$', output, re.M) for output in outputs]
         return [alias.group(1) if alias else "" for alias in found] or [""]
 
     def start(self) -> None:
-        """Start the feed; returns when its first output can be read from.
+        """Start the feed; returns when its first output can be read.
 
         Raises:
-            RuntimeError: Started before, or it does not come up; the text is the reason.
+            RuntimeError: It was already started, or it does not start; the text is the reason.
         """
         with self._lock:
             if self._started:
@@ -162,7 +162,8 @@ class DataLoader:
                 raise
 
     def stop(self) -> None:
-        """Stop the feed and its processes; arrays that live stay readable. Again is harmless."""
+        """Stop the feed and its processes; arrays that still live stay readable. Calling again is
+        harmless."""
         with self._lock:
             self._started = True
             self._end()
@@ -176,12 +177,13 @@ class DataLoader:
         _running.discard(self)
 
     def _running_supervisor(self) -> _Supervisor | None:
-        """None before start() and after stop(); waits for one that is under way."""
+        """The supervisor; None before start() and after stop(). Waits for a start or stop in
+        progress."""
         with self._lock:
             return self._supervisor
 
     def _attach(self, alias: str, supervisor: _Supervisor) -> Feed:
-        """The member that reads this output; made when it is asked for first."""
+        """The member that reads this output; made when it is first asked for."""
         with self._attaching:
             feed = self._feeds.get(alias)
             if feed is not None:
@@ -208,7 +210,7 @@ class DataLoader:
                     max_hold=None,
                     rejoin_ms=None,
                     view=self._view,
-                    # Not named unless there is a choice.
+                    # Named only if there is a choice.
                     output=alias or None,
                     on_wait=_look_at(supervisor, waiting, self._stopping),
                 )
@@ -224,7 +226,7 @@ class DataLoader:
             return feed
 
     def feed(self, alias: str = "") -> Feed:
-        """The member that reads an output, for what a Feed can do besides."""
+        """The Feed that reads an output, for all other methods of a Feed."""
         if alias not in self.aliases:
             known = ", ".join(f'"{name}"' for name in self.aliases)
             raise RuntimeError(f'there is no output "{alias}": there are {known}')
@@ -248,12 +250,12 @@ class DataLoader:
                     raise supervisor.error() from None
 
     def get_next(self, alias: str = "") -> tuple[np.ndarray, ...]:
-        """The next batch of an output: planes, policy, values. Waits for it.
+        """Wait for the next batch of an output: planes, policy, values.
 
         planes [B, 112, 8, 8], policy [B, 1858], values [B, 6, 3], float32.
 
         Raises:
-            RuntimeError: No output has this alias (the text lists those that there are), or it is
+            RuntimeError: No output has this alias (the text lists the existing ones), or it is
                 closed: stopped, failed, or at its end.
         """
         try:
@@ -264,7 +266,7 @@ class DataLoader:
             raise RuntimeError(str(error)) from error
 
     def maybe_get_next(self, alias: str = "") -> tuple[np.ndarray, ...] | None:
-        """The next batch if it is there; None if it is not, and when the output is closed.
+        """The next batch if there is one now; None if not, and if the output is closed.
 
         Raises:
             RuntimeError: No output has this alias, or the feed has failed.
@@ -277,11 +279,12 @@ class DataLoader:
             raise RuntimeError(str(error)) from error
 
     def send_control_message(self, request: Any) -> list[tuple[str, Any]]:
-        """Give a StageControlRequest to every stage; (name of the stage, response) of each answer.
+        """Send a StageControlRequest to every stage; returns (name of the stage, response) for each
+        answer.
 
-        The response is a StageControlResponse from the file in which the request's class was
-        defined; bytes, if the request was given as bytes or has no descriptor. Before start() an
-        anchor can be set and asked for: the pool then begins with it.
+        The response is a StageControlResponse from the file that defines the request's class, or
+        bytes if the request was given as bytes or has no descriptor. Before start() an anchor can
+        be set and asked for: the pool then starts with it.
 
         Raises:
             RuntimeError: The feed does not answer.
@@ -303,32 +306,33 @@ class DataLoader:
             raise RuntimeError(str(error)) from error
 
     def get_bucket_metrics(self, period: int, include_pending: bool = False) -> tuple[bytes, float]:
-        """Metrics of the last 2**period seconds (0: 1 s, 6: about a minute); 127: of all time.
+        """Metrics of the last 2**period seconds (0: 1 s, 6: about a minute); 127: all time.
 
         Returns:
-            A serialized DataLoaderMetricsProto, and how many seconds it covers. Nothing and 0.0
-            before start() and after stop().
+            A serialized DataLoaderMetricsProto, and the seconds that it covers. Before start() and
+            after stop() empty bytes and 0.0.
 
-        There are the windows of Feed.metrics(), of 1, 10 and 60 s, and the totals: it is the
-        smallest that is as long as what was asked for (60 s do for 64), and in a young feed it
-        covers less. All of them end now, so that include_pending changes nothing.
+        The feed has the windows of Feed.metrics(), 1, 10 and 60 s, and the totals. The result is
+        the smallest window that is long enough (60 s is enough for 64); in a young feed it covers
+        less. All windows end now, so include_pending changes nothing.
 
-        Stages are those of `config`, by their names there. What is only nearly the same:
+        Stages are those of `config`, by their names there. These numbers differ a little:
 
-        - load_seconds are those in which lanes were busy, total_seconds those in which they were
-          busy or asleep: without the time in which they stood still for a snapshot, and what a lane
-          does now is counted when it is done. The pool's lane that owns the window is its
-          source_ingestion, and draws; those that read are its chunk_loading.
-        - A queue is called "output", whatever its name was, but for a splitter's. It is over all
-          lanes, with the capacity of all; its fullness was looked at every 250 ms. The
-          tensors' are batches in slots: put when published, got when the slot is free again.
-        - hanse_rejected are those rejected by length or by weight; cache_hits and cache_misses are
-          uses of games that the store had or had not. The smallest and the largest chunk_weight
-          are of all time, in millionths, of draws that were decided on.
-        - failed_rescores are the chunks that the rescorer, or the validator that comes with it, has
-          not passed on.
-        - What only ringfeed counts has its name in Feed.metrics(), and is there once it is not 0.
-          last_chunk_key and the position cache are missing.
+        - load_seconds is the time in which lanes were busy, total_seconds the time in which they
+          were busy or asleep. Time in which they stood still for a snapshot is not included, and
+          what a lane is doing now is counted when it is done. The pool's lane that owns the window
+          and draws is its source_ingestion; the lanes that read are its chunk_loading.
+        - A queue is called "output", whatever its name was, except for a splitter's. Its numbers
+          and its capacity are those of all lanes together; its fullness is sampled every 250 ms.
+          The queue of the tensors has batches in slots: put when published, got when the slot is
+          free again.
+        - hanse_rejected counts chunks rejected by length or by weight. cache_hits and cache_misses
+          count uses of games that the store had or did not have. The smallest and the largest
+          chunk_weight are of all time, in millionths, of the draws that were decided.
+        - failed_rescores counts the chunks that the rescorer, or the validator that comes with it,
+          has not passed on.
+        - Counters that only ringfeed has keep their names in Feed.metrics(), and appear once they
+          are not 0. last_chunk_key and the position cache are missing.
 
         Raises:
             RuntimeError: The feed has failed, or does not answer.
@@ -340,7 +344,7 @@ class DataLoader:
     def get_aggregate_ending_now(
         self, seconds: float, include_pending: bool = False
     ) -> tuple[bytes, float]:
-        """The same for any number of seconds; math.inf, and what is beyond a minute: of all time.
+        """The same for any number of seconds; math.inf, and anything over a minute: all time.
 
         Raises:
             RuntimeError: As get_bucket_metrics().
@@ -370,7 +374,7 @@ class DataLoader:
         if not found:
             return []
         asked = found[-1]
-        # A reset takes the newest file's name, and there is none yet: the anchor stays.
+        # A reset takes the newest file's name; there is none yet, so the anchor stays.
         anchor = asked.get(_PoolRequest.set_chunk_anchor)
         if not asked.get(_PoolRequest.reset_chunk_anchor) and isinstance(anchor, bytes):
             self._anchor = anchor.decode()
@@ -386,25 +390,25 @@ class DataLoader:
 def make_dataloader(
     config: Any, *, view: str = "copy", as_lczero_training: bool | None = None
 ) -> DataLoader:
-    """A loader of this configuration that has been started."""
+    """A started loader of this configuration."""
     loader = DataLoader(config, view=view, as_lczero_training=as_lczero_training)
     loader.start()
     return loader
 
 
 class TensorBase:
-    """An array as that project's module describes one; what get_next() gives are NumPy arrays.
+    """An array as that project's module describes one; get_next() returns NumPy arrays.
 
     Attributes:
         shape, strides: Lengths of the dimensions; strides in bytes.
         element_size: Bytes of one element.
-        py_format: "f", "d", "i" or "q", as of the module struct.
+        py_format: "f", "d", "i" or "q", as in the module struct.
     """
 
     def __init__(self, array: np.ndarray) -> None:
         """
         Raises:
-            TypeError: Elements of another type than float32, float64, int32 and int64.
+            TypeError: The elements are not float32, float64, int32 or int64.
         """
         array = np.asarray(array)
         formats = {"float32": "f", "float64": "d", "int32": "i", "int64": "q"}
@@ -421,13 +425,13 @@ class TensorBase:
 
 
 def install(*names: str) -> None:
-    """Have this module stand for that project's compiled one, in this process.
+    """Make this module replace that project's compiled one, in this process.
 
-    Imports of these names, whole ones such as "package.module", find this module from now on. Call
-    it before that project's modules are imported; packages around it are theirs.
+    From now on imports of these full names, such as "package.module", find this module. Call it
+    before that project's modules are imported; packages around it are theirs.
 
     Raises:
-        ImportError: A name has been imported already, and is another module.
+        ImportError: One of the names was already imported, and is another module.
     """
     own = importlib.import_module("ringfeed.lc0_compat")
     for name in names:
@@ -438,7 +442,7 @@ def install(*names: str) -> None:
         sys.modules[name] = own
 
 
-# Loaders that run: a normal end of the process stops them and removes their directories.
+# Running loaders: a normal end of the process stops them and removes their directories.
 _running: weakref.WeakSet[DataLoader] = weakref.WeakSet()
 
 
@@ -449,7 +453,7 @@ def _stop_all() -> None:
 
 
 def _end_feed(feeds: dict[str, Feed], supervisor: _Supervisor) -> None:
-    """Ends what a loader has, also one that is no more."""
+    """Ends what a loader has started, also after the loader is gone."""
     for feed in feeds.values():
         feed.close()
     supervisor.end(10.0)
@@ -458,10 +462,11 @@ def _end_feed(feeds: dict[str, Feed], supervisor: _Supervisor) -> None:
 def _look_at(
     supervisor: _Supervisor, waiting: threading.Event, stopping: threading.Event
 ) -> Callable[[], None]:
-    """Ends a wait to attach when that cannot be any more. Knows no loader, so that one can go."""
+    """Ends a wait to attach that cannot succeed any more. Holds no reference, so that the loader
+    can be dropped."""
 
     def look() -> None:
-        # Later the feed itself says what ended it; see _next().
+        # Later the feed itself says why it ended; see _next().
         if not waiting.is_set():
             return
         if stopping.is_set():
@@ -492,7 +497,7 @@ def _serialized(message: Any) -> bytes:
 
 
 def _convert(given: list[Any]) -> tuple[str, list[str]]:
-    """One configuration of ours out of theirs, and what is different."""
+    """Our configuration from theirs, and the differences."""
     with tempfile.TemporaryDirectory(prefix="ringfeed-") as directory:
         files = []
         for number, config in enumerate(given):
@@ -522,7 +527,7 @@ def _pools(config: str) -> list[str]:
 
 
 def _with_anchor(config: str, anchor: str) -> str:
-    """The same, with pools that begin with this anchor."""
+    """The same, with pools that start with this anchor."""
     line = f"  shuffling_chunk_pool {{\n    chunk_anchor: {json.dumps(anchor, ensure_ascii=False)}"
     return re.sub(r"^  shuffling_chunk_pool \{$", lambda _: line, config, flags=re.M)
 

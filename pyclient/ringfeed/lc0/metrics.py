@@ -1,9 +1,9 @@
-"""What a feed has counted as a DataLoaderMetricsProto of lczero-training, written by hand.
+"""Writes the counters of a feed as a DataLoaderMetricsProto of lczero-training, by hand.
 
-That project has five kinds of metrics, found by their names: loads, queues, counts, gauges and
-statistics. Here a stage has counters, and the feed says which of them are gauges, and what their
-capacities are (CounterMetricProto in proto/metrics.proto): a gauge is one there too, all others
-are counts.
+That project has five kinds of metrics, found by name: loads, queues, counts, gauges and statistics.
+Here a stage has counters, and the feed says which of them are gauges, and with what capacities
+(CounterMetricProto in proto/metrics.proto). A gauge becomes a gauge there; all other counters
+become counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from .._core import control
 
-# Counts that have another name there; those of one name are summed.
+# Counts that have another name there; counts with the same name are summed.
 _COUNTED_THERE_AS = {
     "weighted_rejected": "hanse_rejected",
     "chunks_weighed": "hanse_cache_misses",
@@ -22,30 +22,30 @@ _COUNTED_THERE_AS = {
     "store_hits": "cache_hits",
     "store_misses": "cache_misses",
 }
-# What is there from the beginning; the rest only once it is not 0: rows of numbers have an end.
+# Counts that are always there; the others appear only once they are not 0, to keep rows short.
 _ALWAYS = {
     *("skipped_files", "dropped", "hanse_rejected", "hanse_cache_hits", "hanse_cache_misses"),
     *("reshuffles", "chunks_processed", "chunks_dropped", "sources_processed", "failed_rescores"),
     *("chunk_sources", "chunks_kept", "chunks_total", "chunks_since_anchor", "frames_held"),
 }
-# Also where nothing is weighed, and so nobody counts them.
+# Also if nothing is weighed, so that nobody counts them.
 _OF_EVERY_POOL = ("hanse_cache_hits", "hanse_cache_misses")
 _OF_A_STORE = {"cache_hits", "cache_misses"}
-# Gauges that have another name there. What is ours under that name is left out: their
-# chunks_current are the chunks of all sources that are kept.
+# Gauges that have another name there. Our own gauge of that name is left out: their chunks_current
+# counts the chunks of all sources that are kept.
 _SHOWN_THERE_AS = {"chunks_kept": "chunks_current", "chunks_current": ""}
-# And a gauge that has the capacity of another one.
+# And a gauge that has the capacity of another gauge.
 _CAPACITY_OF = {"chunks_kept": "chunks_current"}
-# Together one of their statistics.
+# Together these form one of their statistics.
 _WEIGHT = "chunk_weight"
 _WEIGHT_SAMPLES = "chunk_weights"
 _MILLIONTHS = "_millionths"
-# A chunk that theirs fails to rescore is here refused by the validator before the rescorer, or by
-# that itself.
+# A chunk that their rescorer fails on is refused here by the validator before the rescorer, or by
+# the rescorer.
 _FAILED = "failed_rescores"
 _REFUSED = ("rejected_", "skipped_", "chunks_damaged")
 _LOADS_OF_POOLS = {"load": "source_ingestion", "read": "chunk_loading"}
-# A window that is so much shorter than what was asked for will do: their minute is 64 s.
+# A window may be this much shorter than requested: their minute is 64 s.
 _NEARLY = 1.1
 
 # StageMetricProto; the messages in it begin with their name.
@@ -59,10 +59,10 @@ _STATISTICS = 12
 
 
 def of_last(seconds: float, reply: Mapping[str, Any]) -> tuple[bytes, float]:
-    """The smallest window that covers so many seconds, or the totals; and what it covers.
+    """The smallest window that covers this many seconds, or the totals; and the seconds it covers.
 
     Args:
-        reply: Of control.metrics(), described.
+        reply: The reply of control.metrics(), with descriptions.
     """
     total = reply.get("total", {})
     for window in reply["windows"]:
@@ -83,13 +83,13 @@ def _metrics(metrics: Mapping[str, Any], total: Mapping[str, Any]) -> bytes:
 def _stage(
     stage: Mapping[str, Any], total: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> bytes:
-    """A StageMetricProto; `before`: the stage that is configured before it."""
+    """A StageMetricProto; `before`: the stage configured before it."""
     kind, own = _own(stage)
     out = _text(_NAME, stage["name"])
     for load in own["loads"]:
         out += control.bytes_field(_LOAD, _load(load, kind))
     for queue in stage["output_queue_metrics"]:
-        # Others lie inside the stage.
+        # Others are inside the stage.
         if kind == "chunk_source_splitter" or queue["name"] == "output":
             out += control.bytes_field(_QUEUE, _queue(queue))
     ever, counts = _counts(total), _counts(stage)
@@ -151,7 +151,7 @@ def _own(stage: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _counts(stage: Mapping[str, Any]) -> Counter[str]:
-    """What a stage has counted, by their names."""
+    """The counters of a stage, by name."""
     counts: Counter[str] = Counter()
     for name, value in _numbers(stage):
         counts[_COUNTED_THERE_AS.get(name, name)] += value
@@ -159,7 +159,7 @@ def _counts(stage: Mapping[str, Any]) -> Counter[str]:
 
 
 def _numbers(stage: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Counters that are no gauges."""
+    """Counters that are not gauges."""
     for counter in stage["counters"]:
         if "value" in counter and not counter.get("gauge"):
             yield counter["name"], counter["value"]

@@ -6,8 +6,8 @@
         for batch in loader:                 # name -> tensor on the device
             step(batch["planes"], batch["policy"], batch["values"])
 
-Under torchrun (or any launcher that sets RANK and WORLD_SIZE) each process attaches to a ranked
-group by itself and gets its own share of the batches.
+Under torchrun (or any launcher that sets RANK and WORLD_SIZE) each process attaches itself to a
+ranked group and gets its own share of the batches.
 """
 
 from .._core.torch_bridge import Tensors, rank_and_world

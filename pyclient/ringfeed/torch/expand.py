@@ -1,4 +1,4 @@
-"""Compact tensors made wide on their device: planes and policies of Lc0, tokens."""
+"""Widens compact tensors on their device: planes and policies of Lc0, tokens."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .._core.torch_bridge import Tensors
 def expand_planes(bits: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Input planes from their bits (``planes: PLANES_BITS``), on the device of ``bits``.
 
-    The same numbers as the feed's own planes have, of float32 rounded to ``dtype``.
+    The numbers are those of the feed's own float32 planes, rounded to ``dtype``.
 
     Args:
         bits: uint64 (or int64) [rows, 112], as the feed gives them.
-        dtype: Of the planes.
+        dtype: Dtype of the planes.
     Returns:
         [rows, 112, 8, 8]: rank 1 to 8 of the mover's view, file a to h.
     Raises:
-        ValueError: Another shape or dtype.
+        ValueError: ``bits`` has another shape or dtype.
     """
     if bits.ndim != 2 or bits.shape[1] != 112 or bits.dtype not in (torch.uint64, torch.int64):
         raise ValueError(
@@ -43,9 +43,9 @@ def expand_policy(
     """The policy from its entries (``policy: POLICY_SPARSE``), on the device of ``values``.
 
     Args:
-        indices: int16 [rows, entries]: moves 0 to 1857, 1858 behind the last one.
+        indices: int16 [rows, entries]: moves 0 to 1857, then 1858 after the last one.
         values: float32 [rows, entries].
-        filler: float32 [rows]: what a move has that is not listed.
+        filler: float32 [rows]: the value of moves that are not listed.
     Returns:
         [rows, 1858], the dtype of ``values``: bit for bit what the feed's float32 policy has.
     """
@@ -53,7 +53,7 @@ def expand_policy(
     return dense.scatter_(1, indices.long(), values)[:, :1858]
 
 
-# What `compact: true` makes of the arrays that are int64 without it.
+# The dtypes with `compact: true` of the arrays that are int64 without it.
 _COMPACT = {
     "input_ids": torch.int16,
     "board_target_ids": torch.int8,
@@ -64,24 +64,21 @@ _COMPACT = {
 
 
 def widen_tokens(batch: Mapping[str, torch.Tensor]) -> Tensors:
-    """A batch of tokens (``compact: true``) with the types that it has without ``compact``, on its
-    device.
+    """Widen a batch of tokens (``compact: true``) to the types that it has without ``compact``, on
+    its device.
 
-    The same numbers as the feed's own int64 arrays have.
+    The numbers are those of the feed's own int64 arrays.
 
     Args:
-        batch: Name to tensor, L places a row, as the feed gives them:
-            input_ids         int16  [rows, L]
-            board_target_ids  int8   [rows, L]  -100: no target
-            move_target_ids   int16  [rows, L]  -100: no target
-            block_id          int16  [rows, L]
-            variation_epoch   int32  [rows]     of feeds with variations
-            and any others. One that is int64 already stays the same tensor.
+        batch: Name to tensor, L places a row, as the feed gives them: input_ids int16 [rows, L]
+            board_target_ids int8 [rows, L] -100: no target move_target_ids int16 [rows, L] -100: no
+            target block_id int16 [rows, L] variation_epoch int32 [rows] of feeds with variations
+            and any others. A tensor that is already int64 stays the same tensor.
     Returns:
-        A new dictionary in the order of ``batch``: these as int64, in memory of their own, the
-        others (masks, values, lineage) the same tensors.
+        A new dictionary in the order of ``batch``: these tensors as int64, in their own memory; the
+        others (masks, values, lineage) are the same tensors.
     Raises:
-        ValueError: There is no input_ids, or one of these has another dtype.
+        ValueError: There is no input_ids, or one of these tensors has another dtype.
     """
     if "input_ids" not in batch:
         raise ValueError(f"widen_tokens takes a batch of tokens; this one has {list(batch)}")

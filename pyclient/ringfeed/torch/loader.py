@@ -38,7 +38,8 @@ def _attached(feed: str | Feed, group: str, ranked: bool | None, options: dict[s
 
 
 def _own_device(device: str | int | torch.device | None) -> torch.device | None:
-    """The device as asked; of several CUDA devices that of LOCAL_RANK. None: host memory."""
+    """The requested device; for "cuda" with several devices, that of LOCAL_RANK. None: host
+    memory."""
     if device is None:
         return None
     place = torch.device(device)
@@ -47,27 +48,27 @@ def _own_device(device: str | int | torch.device | None) -> torch.device | None:
     local = os.environ.get("LOCAL_RANK", "")
     if place.type != "cuda" or place.index is not None or not local.isdigit():
         return place
-    # A launcher that shows each process one device alone counts on anyhow.
+    # LOCAL_RANK may be too large: a launcher may show each process only one device.
     return torch.device("cuda", int(local)) if int(local) < torch.cuda.device_count() else place
 
 
 def _current(device: torch.device | None) -> AbstractContextManager[Any]:
-    """Makes a CUDA device the current one, so that a rank does not begin to use another's."""
+    """Makes a CUDA device the current one, so that a rank does not use another rank's device."""
     if device is None or device.index is None:
         return nullcontext()
     return torch.cuda.device(device)
 
 
 class FeedDataset(torch.utils.data.IterableDataset[Tensors]):
-    """A feed as a dataset: batches, name to tensor, as they come.
+    """A feed as a dataset: batches, name to tensor, in the feed's order.
 
         loader = DataLoader(FeedDataset("lc0", group="run-a"), batch_size=None, num_workers=0)
 
-    The feed has made batches and shuffled them in processes of its own: so no batch_size, no
-    workers. With worker processes iteration raises InvalidRequest. FeedLoader does all that
-    DataLoader does for a feed, and knows its length and position.
+    The feed makes and shuffles batches in its own processes, so DataLoader needs no batch_size and
+    no workers. With worker processes iteration raises InvalidRequest. FeedLoader does everything
+    that DataLoader does for a feed, and also knows its length and position.
 
-    Each iteration goes on where the last one has stopped, until the feed ends.
+    Each iteration continues where the last one stopped, until the feed ends.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class FeedDataset(torch.utils.data.IterableDataset[Tensors]):
     ) -> None:
         """
         Args:
-            feed: Name of the feed, or one that is attached.
+            feed: Name of the feed, or an attached Feed.
             group: Name of the consumer group.
             copy: As for Batch.torch().
-            ranked: None: if a launcher says which rank this is. False: a shared group.
-            options: Of ringfeed.attach(); view is "private" if not given.
+            ranked: None: a ranked group if a launcher gives the rank. False: a shared group.
+            options: Other arguments of ringfeed.attach(); view is "private" if not given.
         """
         super().__init__()
         if not isinstance(feed, Feed):
@@ -98,13 +99,13 @@ class FeedDataset(torch.utils.data.IterableDataset[Tensors]):
             raise _no_workers(self.feed.name)
         while True:
             try:
-                # Not by a name: a loop holds what its body holds, and no batch more.
+                # Without a name, so that a loop holds only what its body holds.
                 yield self.feed.next().torch(self._copy)
             except FeedEnd:
                 return
 
     def __reduce__(self) -> Any:
-        # Workers that are spawned get the dataset pickled.
+        # Spawned workers get the dataset pickled.
         raise _no_workers(self.feed.name)
 
 
@@ -117,7 +118,7 @@ def _no_workers(name: str) -> InvalidRequest:
 
 
 class FeedLoader:
-    """What a training loop expects of a loader: batches, name to tensor.
+    """A loader for training loops: batches, name to tensor.
 
         loader = FeedLoader("lc0", group="run-a", batches=1000, device="cuda")
         for epoch in range(10):
@@ -127,12 +128,12 @@ class FeedLoader:
     Also a context manager; close() leaves the group.
 
     Host tensors (no device, or "cpu") share a private view of the feed's memory: they may be
-    changed in place, nobody else sees it, and they hold their slot while they live. Tensors on a
-    device have memory of their own.
+    changed in place, which nobody else sees, and they hold their slot while they live. Tensors on a
+    device have their own memory.
 
     Attributes:
         feed: The ringfeed.Feed.
-        batches: Batches of one iteration, None for all.
+        batches: Number of batches of one iteration; None: all.
         device: Where the tensors are; None: host memory.
         epoch: As set by set_epoch().
     """
@@ -152,20 +153,22 @@ class FeedLoader:
     ) -> None:
         """
         Args:
-            feed: Name of the feed, or one that is attached; close() closes what is attached here.
+            feed: Name of the feed, or an attached Feed. close() closes only a feed that this loader
+            attached.
             group: Name of the consumer group.
             batches: Batches that this process takes in one iteration (its length); the next
-                iteration goes on with those that follow. None: until the feed ends.
-            device: Where to; "cuda" is that of LOCAL_RANK if a launcher says it. None: host memory.
+                iteration continues with those that follow. None: until the feed ends.
+            device: Target device; "cuda" means that of LOCAL_RANK if a launcher sets it. None: host
+            memory.
             non_blocking: As for Batch.to().
             pin: Register the feed's memory with CUDA, see Feed.pin(); needs a device.
-            copy: Of host tensors, as for Batch.torch().
-            ranked: None: if a launcher says which rank this is. False: a shared group.
-            options: Of ringfeed.attach(); view, if not given, is "private" for host tensors and
-                "readonly" if there is a device.
+            copy: For host tensors, as for Batch.torch().
+            ranked: None: a ranked group if a launcher gives the rank. False: a shared group.
+            options: Other arguments of ringfeed.attach(); view, if not given, is "private" for host
+                tensors and "readonly" for a device.
         Raises:
-            InvalidRequest: Arguments that contradict each other.
-            And what attach() and Feed.pin() raise.
+            InvalidRequest: The arguments contradict each other. And what attach() and Feed.pin()
+            raise.
         """
         if batches is not None and batches < 1:
             raise InvalidRequest(
@@ -182,7 +185,7 @@ class FeedLoader:
         if self._owner:
             options.setdefault("view", "private" if self.device is None else "readonly")
         self.feed = _attached(feed, group, ranked, options)
-        self._at = 0  # batches of the iteration that have been handed out
+        self._at = 0  # batches of the iteration that have been returned
         self._resumed = False
         try:
             if pin:
@@ -196,7 +199,7 @@ class FeedLoader:
         """Batches of one iteration.
 
         Raises:
-            TypeError: It is not known, as of any stream: give ``batches``.
+            TypeError: It is not known, because a feed is a stream: give ``batches``.
         """
         if self.batches is None:
             raise TypeError(
@@ -211,7 +214,7 @@ class FeedLoader:
         self._resumed = False
         while self.batches is None or self._at < self.batches:
             try:
-                # Not by a name: a loop holds what its body holds, and no batch more.
+                # Without a name, so that a loop holds only what its body holds.
                 yield self._hand_out()
             except FeedEnd:
                 break
@@ -228,21 +231,22 @@ class FeedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Notes the number of the epoch, for state_dict(). It does not change the order: a feed
-        shuffles anew all the time, from its own seed. After load_state_dict() another epoch than
-        the saved one begins with a whole iteration, and not with the rest of the saved one."""
+        always shuffles anew, from its own seed. After load_state_dict() an epoch other than the
+        saved one begins with a whole iteration, not with the rest of the saved one."""
         self._resumed = self._resumed and int(epoch) == self.epoch
         self.epoch = int(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader is, to be saved with the model: plain numbers, strings and lists."""
+        """The place of this loader, to be saved with the model: plain numbers, strings and
+        lists."""
         return {**self.feed.state_dict(), "epoch": self.epoch, "at": self._at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was saved, in the middle of an iteration too; as
-        Feed.load_state_dict() does it.
+        """Continue where the state was saved, also in the middle of an iteration, as
+        Feed.load_state_dict() does.
 
         Raises:
-            InvalidRequest: That cannot be; the text says why. Nothing has changed.
+            InvalidRequest: That is not possible; the text says why. Nothing has changed.
         """
         if not isinstance(state, Mapping):
             raise InvalidRequest(
