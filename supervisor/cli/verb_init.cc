@@ -73,8 +73,8 @@ Answer ask(const std::string& binary, const InitOptions& options) {
     const std::size_t end = told.find('\n', at);
     if (end == std::string::npos) {
       throw Error(ErrorCode::kIncompatible,
-                  fmt::format("{} --propose answered {} bytes that are no proposal: use the same "
-                              "version of supervisor and worker",
+                  fmt::format("{} --propose answered {} bytes that are not a proposal: use the "
+                              "same version of supervisor and worker",
                               binary, told.size()));
     }
     *line = told.substr(at, end - at);
@@ -92,10 +92,9 @@ Answer ask(const InitOptions& options) {
   const Answer answer = ask(there && process::libraries_found(parquet) ? parquet : worker, options);
   if (answer.status != kNeedsParquet) return answer;
   if (there) require_libraries(parquet, "a directory with Parquet files");
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("the directory has Parquet files, and {} reads those, which is not "
-                          "installed beside ringfeed",
-                          parquet));
+  throw Error(ErrorCode::kNotFound, fmt::format("the directory has Parquet files, but {}, which "
+                                                "reads them, is not installed beside ringfeed",
+                                                parquet));
 }
 
 std::string for_shell(const std::string& word) {
@@ -108,10 +107,10 @@ std::string for_shell(const std::string& word) {
 }
 
 Error exists(const std::string& path) {
-  return {ErrorCode::kInvalidArgument,
-          fmt::format("{} is there already: give another file with --output, or --force to replace "
-                      "it",
-                      path)};
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} already exists: give another file with --output, or --force to replace it",
+                  path)};
 }
 
 void refuse_existing(const std::string& path, bool force) {
@@ -158,7 +157,8 @@ int init(const InitOptions& options) {
   if (!options.feed.empty() && !config::valid_feed_name(options.feed)) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("'{}' is no name of a feed: give 1 to 64 of A-Z a-z 0-9 _ . -", options.feed));
+        fmt::format("'{}' is not a valid feed name: give 1 to 64 characters from A-Z a-z 0-9 _ . -",
+                    options.feed));
   }
   const bool prints = options.output == "-";
   if (!options.output.empty() && !prints) refuse_existing(options.output, options.force);
@@ -170,7 +170,7 @@ int init(const InitOptions& options) {
   const std::optional<Prepared> prepared =
       prepare({.file = path, .text = answer.text, .overrides = {}});
   if (!prepared) {
-    fmt::print(stderr, "nothing is written: such a feed would not start with this data\n");
+    fmt::print(stderr, "nothing was written: this feed would not start with this data\n");
     return kInvalidConfiguration;
   }
   if (prints) {
@@ -181,7 +181,7 @@ int init(const InitOptions& options) {
   const std::string file = prints ? answer.feed + ".textproto" : path;
   fmt::print(
       prints ? stderr : stdout,
-      "{}: {}\n{}Next, each in a terminal of its own:\n"
+      "{}: {}\n{}Next, each in its own terminal:\n"
       "  ringfeed run {}\n"
       "  python3 -c 'import ringfeed; [print(batch) for batch in ringfeed.attach(\"{}\")]'\n",
       answer.kind, answer.found, prints ? "" : fmt::format("Wrote {}.\n", escaped(path)),
@@ -202,16 +202,17 @@ void add_init(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   verb.add_option("KIND", given->first,
-                  "lc0, chess or fairseq; default: what the directory has data of");
-  verb.add_option("DIRECTORY", given->second, "where the data is; default: here");
+                  "lc0, chess or fairseq; default: the kind of data in the directory");
+  verb.add_option("DIRECTORY", given->second, "where the data is; default: the current directory");
   verb.add_option("--feed", given->options.feed, "name of the feed; default: that of the pipeline")
       ->type_name("NAME");
-  verb.add_option("-o,--output", given->options.output,
-                  "file to write, - is standard output; default: FEED.textproto, here")
+  verb.add_option(
+          "-o,--output", given->options.output,
+          "file to write, - for standard output; default: FEED.textproto in the current directory")
       ->type_name("FILE");
-  verb.add_flag("--force", given->options.force, "replace a file that is there");
+  verb.add_flag("--force", given->options.force, "replace an existing file");
   verb.footer(
-      "Of a large directory only a part is looked at.\n"
+      "In a large directory it looks at only a part of the files.\n"
       "Examples: ringfeed init /data/lc0\n"
       "          ringfeed init chess /data/games --feed games --output games.textproto");
   verb.callback([=, &result] {

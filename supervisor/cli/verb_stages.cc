@@ -264,7 +264,7 @@ void add_stages(CLI::App& verb, int& result) {
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
-  verb.add_option("KIND", given->kind, "all that is known of this kind; default: list all kinds");
+  verb.add_option("KIND", given->kind, "show all about this kind; default: list all kinds");
   verb.add_flag("--json", given->json, "print one JSON object");
   verb.footer("Example: ringfeed stages");
   verb.callback([=, &result] { result = show_stages(given->kind, given->json); });

@@ -57,7 +57,7 @@ constexpr Verb kVerbs[] = {
     {"dead-letters",
      "List the records that were set aside because they killed their stage, or try one again",
      add_dead_letters},
-    {"stages", "List the kinds of stages, or all that is known of one", add_stages},
+    {"stages", "List the kinds of stages, or show all about one", add_stages},
     {"inspect", "Identify a file, and show the records in it", add_inspect},
     {"import-lc0", "Convert the data loader of an lczero-training configuration", add_import_lc0},
     {"version", "Show the version and the ABI", add_version},

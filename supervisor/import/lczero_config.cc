@@ -47,7 +47,7 @@ const Node* data_loader_node(const Node& root, config::Notation notation, const 
     if (found != nullptr) {
       problems.push_back({place, {}, "data_loader is given twice; keep one", kDataLoader});
     } else if (entry.value.kind != Node::Kind::kObject) {
-      problems.push_back({place, {}, "data_loader is no message, { … }", kDataLoader});
+      problems.push_back({place, {}, "data_loader is not a message { … }", kDataLoader});
     }
     found = &entry.value;
   }
@@ -58,13 +58,13 @@ const Node* data_loader_node(const Node& root, config::Notation notation, const 
   if (bare) return &root;
   const bool ours = std::any_of(root.entries.begin(), root.entries.end(),
                                 [](const Entry& entry) { return entry.name == "stages"; });
-  problems.push_back(
-      {{source, 0, 0},
-       {},
-       ours ? "this is a configuration of ringfeed already: give it to 'ringfeed run'"
-            : "there is neither a data_loader nor a stage in it: give a RootConfig of "
-              "lczero-training with a data_loader, or a DataLoaderConfig",
-       {}});
+  problems.push_back({{source, 0, 0},
+                      {},
+                      ours
+                          ? "this is already a configuration of ringfeed: give it to 'ringfeed run'"
+                          : "it has neither a data_loader nor a stage: give a RootConfig of "
+                            "lczero-training with a data_loader, or a DataLoaderConfig",
+                      {}});
   return nullptr;
 }
 

@@ -218,7 +218,7 @@ class Converter {
     if (given != 1) {
       problem(stage, "",
               given == 0
-                  ? "it says not what it is: give exactly one configuration, such as "
+                  ? "it does not say what it is: give exactly one configuration, such as "
                     "file_path_provider"
                   : fmt::format("it is {} things at once: give exactly one configuration", given));
       return;
@@ -320,11 +320,10 @@ class Converter {
         if (found.name == output) return Reference{i, output, found.role};
         outputs.push_back(fmt::format("{}{}{}", name, found.name.empty() ? "" : ".", found.name));
       }
-      imported_.problems.push_back(
-          {at, who,
-           fmt::format("stage '{}' has no output that answers to \"{}\"; it has {}", name,
-                       reference, config::listed(outputs)),
-           std::string(reference)});
+      imported_.problems.push_back({at, who,
+                                    fmt::format("stage '{}' has no output for \"{}\"; it has {}",
+                                                name, reference, config::listed(outputs)),
+                                    std::string(reference)});
       return std::nullopt;
     }
     imported_.problems.push_back({at, who,
@@ -345,11 +344,12 @@ class Converter {
         const Reference& input = *stage.inputs.back();
         const auto [reader, first] = readers.try_emplace({input.stage, input.output}, &stage);
         if (!first) {
-          problem(stage, below,
-                  fmt::format("\"{}\" is read by stage '{}' as well, so that the two share what it "
-                              "gives; here an output has one reader: leave one of them out, or put "
-                              "a chunk_source_splitter before them",
-                              stage.theirs->input(i), reader->second->theirs->name()));
+          problem(
+              stage, below,
+              fmt::format(
+                  "stage '{1}' reads \"{0}\" too, so the two share its records; here an output has "
+                  "one reader: leave one of them out, or put a chunk_source_splitter before them",
+                  stage.theirs->input(i), reader->second->theirs->name()));
         }
       }
       check_inputs(stage);
@@ -382,14 +382,13 @@ class Converter {
     if (stage.kind == Kind::kPool && stage.inputs.size() == 2) {
       if (stage.inputs[1]->role != Role::kCacheRequests) {
         problem(stage, "input[1]",
-                "its second input is no prefetch_output of a chunk_unpacker: there is nothing to "
-                "make of it");
+                "its second input is not the prefetch_output of a chunk_unpacker, so it cannot be "
+                "converted");
         return;
       }
       stage.inputs.pop_back();
       note(stage, "cachehit_output",
-           "the second input (cache requests) was left out: with a store the pool does that "
-           "within itself");
+           "the second input (cache requests) was left out: the pool's store needs no requests");
     }
     std::vector<std::optional<Reference>> kept;
     for (std::size_t i = 0; i < stage.inputs.size(); ++i) {
@@ -398,8 +397,8 @@ class Converter {
       if (input.role != Role::kMain && !cached) {
         problem(stage, fmt::format("input[{}]", i),
                 fmt::format(
-                    "\"{}\" carries {}, which ringfeed does not send between stages: only "
-                    "a {} can be converted that reads it",
+                    "\"{}\" carries {}, which ringfeed does not send between stages: only a {} "
+                    "that reads it can be converted",
                     stage.theirs->input(static_cast<int>(i)),
                     input.role == Role::kCacheHits ? "cached positions" : "cache requests",
                     input.role == Role::kCacheHits ? "join_positions" : "shuffling_chunk_pool"));
@@ -408,14 +407,12 @@ class Converter {
     }
     if (kept.size() == stage.inputs.size()) return;
     if (kept.empty()) {
-      problem(stage, "",
-              "it joins nothing but cached positions, which are no stream of their own "
-              "here");
+      problem(stage, "", "it joins only cached positions, which are not a separate stream here");
       return;
     }
     stage.inputs = kept;
     if (kept.size() > 1) {
-      note(stage, "", "cached positions come with the others here, so that input was left out");
+      note(stage, "", "that input was left out: here cached positions come with the others");
       return;
     }
     stage.collapsed = true;
@@ -426,14 +423,14 @@ class Converter {
     const Stage* source = &stage;
     for (std::size_t steps = 0; source->collapsed; ++steps) {
       if (steps > stages_.size()) {
-        problem(stage, "", "it reads, over other joins, nothing but itself");
+        problem(stage, "", "through other joins it reads only itself");
         return;
       }
       source = &stages_[source->inputs.front()->stage];
     }
     const std::string text = fmt::format(
-        "left out: cached positions come with the others here, so that one input remains; who read "
-        "it reads '{}'",
+        "left out: here cached positions come with the others, so only one input remains; its "
+        "readers now read '{}'",
         ours(*stage.inputs.front()));
     imported_.notes.push_back({place(stage, stage.field), stage.theirs->name(), text, stage.path});
     comments_.push_back(fmt::format("stage '{}' was {}", stage.theirs->name(), text));
@@ -556,8 +553,8 @@ class Converter {
     queue(in.output(), out);
     if (in.has_frame_format()) {
       note(stage, "frame_format",
-           fmt::format("frame_format {} was left out: the version of the records is seen for each "
-                       "chunk, 3 to 7, and all of them may be mixed",
+           fmt::format("frame_format {} was left out: each chunk tells the version of its records, "
+                       "3 to 7, and versions may be mixed",
                        theirs::ChunkSourceLoaderConfig::FrameFormat_Name(in.frame_format())));
     }
   }
@@ -573,13 +570,13 @@ class Converter {
     if (in.has_source_ingestion_threads()) {
       note(stage, "source_ingestion_threads",
            "source_ingestion_threads was left out: one lane owns the window, and threads "
-           "(chunk_loading_threads there) are the lanes that read");
+           "(chunk_loading_threads there) is the number of lanes that read");
     }
     make_hanse(stage, in, out);
     if (in.has_cachehit_output() || in.position_cache_size() > 0) make_store(stage, in, out);
     if (in.has_caching_threads()) {
       note(stage, "caching_threads",
-           "caching_threads was left out: the store is filled by the lanes that read");
+           "caching_threads was left out: the lanes that read fill the store");
     }
     if (in.has_position_sampling() && !out.has_position_sampling()) {
       note(stage, "position_sampling",
@@ -610,10 +607,9 @@ class Converter {
       }
       note(
           stage, "hanse_sampling_threshold",
-          fmt::format("hanse_sampling_threshold {} was left out: there it has lately been a switch "
-                      "only, and a chunk is accepted with probability (weight / largest weight "
-                      "seen)^gamma; so it is here, with position_sampling and "
-                      "weighted_sampling_gamma",
+          fmt::format("hanse_sampling_threshold {} was left out: there it has lately been only a "
+                      "switch, and a chunk is accepted with probability (weight / largest weight "
+                      "seen)^gamma; position_sampling and weighted_sampling_gamma do the same here",
                       in.hanse_sampling_threshold()));
       return;
     }
@@ -624,12 +620,11 @@ class Converter {
     }
     note(stage, "hanse_sampling_threshold",
          fmt::format(
-             "hanse_sampling_threshold {} was left out: there it has lately been a switch only, "
-             "and a chunk of n records is accepted with probability (n / largest n seen)^gamma; so "
-             "it is here, with position_sampling (each position weighs 1) and "
-             "weighted_sampling_gamma; for min(1, n / {})^gamma, which reads nothing of chunks "
-             "that are passed over, give hanse_sampling_threshold and hanse_sampling_gamma in "
-             "their place",
+             "hanse_sampling_threshold {} was left out: there it has lately been only a switch, "
+             "and a chunk of n records is accepted with probability (n / largest n seen)^gamma; "
+             "position_sampling (each position weighs 1) and weighted_sampling_gamma do the same "
+             "here; for min(1, n / {})^gamma, which does not read chunks that are passed over, "
+             "give hanse_sampling_threshold and hanse_sampling_gamma instead",
              in.hanse_sampling_threshold(), in.hanse_sampling_threshold()));
   }
 
@@ -688,11 +683,11 @@ class Converter {
       out.set_position_sampling_rate(in.position_sampling_rate());
       const double uses = 1 / in.position_sampling_rate();
       if (std::abs(uses - std::round(uses)) > 1e-3 && in.position_sampling_rate() > 0.1) {
-        note(stage, "position_sampling_rate",
-             fmt::format("position_sampling_rate {}: here every use of a chunk gives this share; "
-                         "there the share shrinks from use to use where 1 / rate is no whole "
-                         "number",
-                         in.position_sampling_rate()));
+        note(
+            stage, "position_sampling_rate",
+            fmt::format("position_sampling_rate {}: here every use of a chunk gives this share; "
+                        "there the share shrinks from use to use if 1 / rate is not a whole number",
+                        in.position_sampling_rate()));
       }
     }
     if (in.has_position_count()) {
@@ -711,7 +706,7 @@ class Converter {
       weights(in.position_sampling(), *out.mutable_position_sampling());
     } else {
       note(stage, "position_sampling",
-           "position_sampling was left out: weights count with position_count only, there as here");
+           "position_sampling was left out: there and here weights count only with position_count");
     }
   }
 
@@ -740,8 +735,8 @@ class Converter {
     if (overflow(in.output()) == DROP_NEW) {
       note(
           stage, "output",
-          "DROP_NEW became KEEP_NEWEST: the last stage cannot drop new batches here; neither waits "
-          "for trainers, but one that was away finds the newest batches, and not the oldest");
+          "DROP_NEW became KEEP_NEWEST: here the last stage cannot drop new batches; neither waits "
+          "for trainers, but a trainer that was away finds the newest batches, not the oldest");
     }
   }
 
@@ -755,8 +750,8 @@ class Converter {
     out.set_input(validator.name());
     stage.made.push_back(std::move(validator));
     note(stage, "",
-         fmt::format("the checks that it begins with are a stage of their own, '{}'; take it out "
-                     "to keep chunks that fail them",
+         fmt::format("its first checks are a separate stage here, '{}'; remove that stage to keep "
+                     "chunks that fail them",
                      stage.made.back().name()));
     threads(stage, "", in.threads(), out);
     queue(in.output(), out);
@@ -776,13 +771,13 @@ class Converter {
     if (theta != out.st_q_theta()) out.set_st_q_theta(theta);
     if (!in.syzygy_paths().empty()) {
       note(stage, "syzygy_paths",
-           "syzygy_paths was left out, and with it what it does: results are not corrected by "
-           "endgame tables, which ringfeed does not read; give data that was rescored before");
+           "syzygy_paths was left out: ringfeed does not read endgame tables, so they do not "
+           "correct results; give data that was already rescored");
     }
     if (!in.gaviota_paths().empty()) {
       note(stage, "gaviota_paths",
-           "gaviota_paths was left out, and with it what it does: plies_left is not corrected by "
-           "endgame tables, which ringfeed does not read");
+           "gaviota_paths was left out: ringfeed does not read endgame tables, so they do not "
+           "correct plies_left");
     }
     if (in.dtz_boost() != 0) {
       note(stage, "dtz_boost",
@@ -790,8 +785,8 @@ class Converter {
     }
     if (in.new_input_format() != -1) {
       note(stage, "new_input_format",
-           fmt::format("new_input_format {} was left out: records keep their input_format, and "
-                       "planes 104 to 110 are made for each of them as it says",
+           fmt::format("new_input_format {} was left out: records keep their input_format, which "
+                       "decides planes 104 to 110 of each record",
                        in.new_input_format()));
     }
   }
@@ -807,9 +802,9 @@ class Converter {
       return;
     }
     if (static_cast<std::uint64_t>(in.output_size()) > kOutputsMax) {
-      problem(
-          stage, stage.field,
-          fmt::format("it has {} outputs, at most {} are possible", in.output_size(), kOutputsMax));
+      problem(stage, stage.field,
+              fmt::format("it has {} outputs, but at most {} are possible", in.output_size(),
+                          kOutputsMax));
     }
     std::set<std::string> outputs;
     std::optional<std::uint64_t> capacity;
@@ -819,7 +814,7 @@ class Converter {
       output.set_name(splitter_output(queue.name()));
       const std::string at = fmt::format("{}.output[{}]", stage.field, i);
       if (!outputs.insert(output.name()).second) {
-        problem(stage, at, fmt::format("another output is called '{}' too", output.name()));
+        problem(stage, at, fmt::format("another output is also called '{}'", output.name()));
       }
       if (in.weight(i) == 0) {
         problem(stage, fmt::format("{}.weight[{}]", stage.field, i),
@@ -834,8 +829,8 @@ class Converter {
     }
     if (capacity) out.set_queue_capacity(*capacity);
     note(stage, "",
-         "chunks are dealt out by a fixed hash: the same split in every run; there another one is "
-         "made at each start");
+         "a fixed hash divides the chunks, so the split is the same in every run; there each start "
+         "makes a new one");
   }
 
   // Outputs of a splitter block here, because what says that the scan is complete may not be
@@ -851,7 +846,7 @@ class Converter {
       std::set<std::size_t> seen;
       drop_behind(index_of(stage), &outputs[i].name(), behavior, extractors, seen);
       const std::string who =
-          extractors.empty() ? "a pool behind it takes files whether anybody reads it or not"
+          extractors.empty() ? "a pool behind it takes files whether anybody reads from it or not"
                              : fmt::format("the {} behind it, {}, drops chunks instead",
                                            "simple_chunk_extractor", config::listed(extractors));
       note(stage, fmt::format("output[{}]", i),
@@ -909,11 +904,10 @@ class Converter {
       if (before == nullptr || deals_rows_out(*before)) continue;
       relaxed_ = true;
       note(stage, "threads",
-           fmt::format(
-               "dispatch is RELAXED: {} lanes behind stage '{}' take rows as they are ready; "
-               "for an order that can be repeated set threads: 1 here, or put one lane of a "
-               "shuffling_frame_sampler before it, and take dispatch away",
-               own.threads(), before->name()));
+           fmt::format("dispatch is RELAXED: {} lanes behind stage '{}' take rows as they are "
+                       "ready; for a repeatable order set threads: 1 here, or put one lane of a "
+                       "shuffling_frame_sampler before it, and remove dispatch",
+                       own.threads(), before->name()));
     }
   }
 
@@ -939,12 +933,11 @@ class Converter {
       if (!found) continue;
       const Stage& stage = stages_[found->stage];
       if (stage.kind != Kind::kTensors) {
-        refuse(
-            fmt::format("output \"{}\": stage '{}' is a {} and gives no tensors; name a "
-                        "tensor_generator",
-                        text, stage.theirs->name(), stage.field));
+        refuse(fmt::format(
+            "output \"{}\": stage '{}' is a {}, which gives no tensors; name a tensor_generator",
+            text, stage.theirs->name(), stage.field));
       } else if (!aliases.insert(alias).second) {
-        refuse(fmt::format("output \"{}\": another output has the alias \"{}\" too", text, alias));
+        refuse(fmt::format("output \"{}\": another output also has the alias \"{}\"", text, alias));
       } else if (!alias.empty() && !config::valid_stage_name(alias)) {
         refuse(
             fmt::format("output \"{}\": \"{}\" cannot be an alias; give letters, digits, '_' "
@@ -952,8 +945,7 @@ class Converter {
                         text, alias));
       } else if (!given.insert(found->stage).second) {
         refuse(
-            fmt::format("output \"{}\": stage '{}' is an output already; here each has one "
-                        "alias",
+            fmt::format("output \"{}\": stage '{}' is already an output; here each has one alias",
                         text, stage.theirs->name()));
       } else {
         finals.push_back({alias, found->stage});
@@ -967,9 +959,9 @@ class Converter {
       if (!aliases.insert(alias).second) alias = free_name(alias);
       given.insert(i);
       note(stage, "",
-           fmt::format("it is in no 'output', where nobody could read it; here it is the output "
-                       "{}",
-                       alias.empty() ? "without an alias" : fmt::format("'{}'", alias)));
+           fmt::format(
+               "no 'output' names it, so there nobody could read it; here it is the output {}",
+               alias.empty() ? "without an alias" : fmt::format("'{}'", alias)));
       finals.push_back({alias, i});
     }
     if (finals.empty() && ok()) {
@@ -1000,29 +992,27 @@ class Converter {
     if (relaxed_) output.set_dispatch(FeedOutputConfig::RELAXED);
     if (overflow(in.output()) == KEEP_NEWEST) {
       note(stage, "output",
-           "KEEP_NEWEST: trainers of this output get the newest batches; those that are in their "
-           "hands stay as they are");
+           "KEEP_NEWEST: trainers of this output get the newest batches; batches that they hold do "
+           "not change");
     }
     if (output.ByteSizeLong() != 0) outputs_.push_back(block("feed_output", output));
   }
 
   void note_in_general() {
+    note("no seed: as there, every run has another order; set seed for a repeatable order");
     note(
-        "no seed: the order is another one in every run, as there; set seed for one that can be "
-        "repeated");
-    note(
-        "planes 104 to 110 of records of another input_format than 1 are made as that format says; "
-        "there they are made as of format 1, with masks of files as numbers: for a net that was "
-        "trained so set as_lczero_training: true in tensor_generator");
+        "planes 104 to 110 of records with another input_format than 1 follow that format; there "
+        "they are made as for format 1, with masks of files as numbers: for a net that was trained "
+        "that way set as_lczero_training: true in tensor_generator");
     if (default_queues_) {
       note(
           "queues without a queue_capacity hold 4 items there; here they have the defaults of "
-          "proto/config.proto: their length changes the speed and not the data");
+          "proto/config.proto: their length changes the speed, not the data");
     }
     if (long_frame_queues_) {
       note(
           fmt::format("queues of frames hold {} here: frames are small, and the length of a queue "
-                      "that drops nothing changes the speed and not the data",
+                      "that drops nothing changes the speed, not the data",
                       kFrameQueue));
     }
   }

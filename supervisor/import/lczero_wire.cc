@@ -117,11 +117,11 @@ std::vector<std::string> read_wire(std::string_view bytes, Message& message,
       }
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ||
                !put(message, *field, *found)) {
-      problems.push_back(fmt::format("{} has a value that it cannot have", where(field->name())));
+      problems.push_back(fmt::format("{} has an impossible value", where(field->name())));
     }
   }
   if (reader.damaged()) {
-    problems.push_back(fmt::format("{} is no serialized message: cut short or damaged",
+    problems.push_back(fmt::format("{} is not a serialized message: it is truncated or damaged",
                                    path.empty() ? "it" : path));
   }
   return problems;

@@ -305,14 +305,14 @@ StageType bitext_collator_type() {
   type.outputs = {{"output", "batches"}};
   type.counters = {
       {"rows", "Rows written to batches."},
-      {"batches", "Batches published, stand-ins among them."},
+      {"batches", "Batches published, including stand-ins."},
       {"tokens", "Tokens of both sides, without padding."},
       {"padding", "Padding of both sides, in tokens."},
       {"skipped_out_of_bounds", "Sentences that are not where the index says."},
       {"skipped_unreadable", "Sentences whose file can no longer be opened or read."},
-      {"skipped_changed", "Sentences whose file is not the one that was planned with."},
+      {"skipped_changed", "Sentences whose file has changed since it was planned."},
       {"skipped_too_large", "Sentences that are longer than planned."},
-      {"plans_damaged", "Records that are no batch plans."},
+      {"plans_damaged", "Records that are not batch plans."},
       {"skipped_no_symbol", "Sentences with an id that the dictionary does not have."},
   };
   type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {

@@ -154,21 +154,21 @@ std::vector<std::string> reversed(const Corpus& corpus) {
 std::string fault_of(const Corpus& corpus) {
   if (corpus.pairs.empty() && !corpus.others.empty()) {
     return fmt::format(
-        "there are token files, of {} alone: training needs files whose names begin "
-        "with train",
+        "there are token files only of {}: training needs files whose names begin with train",
         fmt::join(corpus.others, ", "));
   }
   if (corpus.pairs.empty()) {
     return fmt::format(
-        "{} has no partner: of each pair of languages there are four files, "
-        "SUBSET.SRC-TGT.SRC and SUBSET.SRC-TGT.TGT, .idx and .bin of both",
+        "{} has no partner: each pair of languages needs four files, SUBSET.SRC-TGT.SRC and "
+        "SUBSET.SRC-TGT.TGT, each as .idx and .bin",
         escaped(corpus.lone));
   }
   const std::string& first = *corpus.directories.begin();
   for (const std::string& directory : corpus.directories) {
     if (parent_of(directory) == parent_of(first)) continue;
     return fmt::format(
-        "token files lie in {} and in {}, which are no shards beside each other: give one of them",
+        "there are token files in {} and in {}, which are not shards side by side: give one of "
+        "them",
         escaped(first), escaped(directory));
   }
   return {};
@@ -196,7 +196,7 @@ std::optional<Proposal> propose_bitext(const DirectoryLook& look, const Proposal
   const bool one_dictionary = without != corpus.langs.end() && there(look, single);
   if (without != corpus.langs.end() && !one_dictionary) {
     proposal.problem =
-        fmt::format("the dictionary {} is missing: copy it there, it tells the ids of words",
+        fmt::format("the dictionary {} is missing: copy it there; it gives the ids of words",
                     escaped(begin + *without + end));
     return proposal;
   }
@@ -217,7 +217,7 @@ std::optional<Proposal> propose_bitext(const DirectoryLook& look, const Proposal
   pipeline.set("bitext", "langs", literals(corpus.langs));
   pipeline.set("bitext", "subsets", literals(corpus.subsets));
   if (const std::vector<std::string> back = reversed(corpus); !back.empty()) {
-    std::vector<std::string> lines{"# The other way round, out of the same files:"};
+    std::vector<std::string> lines{"# The other way round, from the same files:"};
     for (const std::string& pair : back) lines.push_back("# lang_pairs: " + text_literal(pair));
     pipeline.add_below("bitext", "lang_pairs", lines);
   }

@@ -248,10 +248,10 @@ StageType bitext_source_type() {
   type.outputs = {{"output", "bitext"}};
   type.counters = {
       {"directions", "Directions put out, one for each direction and shard."},
-      {"sentences", "Sentences of all shards; folds as often as they count."},
+      {"sentences", "Sentences of all shards; repeated parts count each time."},
       {"directions_missing", "Directions without files."},
       {"skipped_unreadable", "Directions in a shard that could not be opened or read."},
-      {"skipped_damaged", "Directions in a shard whose files are no token files, or are damaged."},
+      {"skipped_damaged", "Directions in a shard whose files are not token files, or are damaged."},
       {"skipped_unequal", "Directions in a shard with source and target of different length."},
   };
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {

@@ -424,7 +424,7 @@ StageType file_path_provider_type() {
       {"files_found", "Files found."},
       {"directories_unreadable", "Directories that could not be read."},
       {"files_still_open", "Files left out of a finite run: they were still being written."},
-      {"files_unreadable", "Names of files that could not be looked at."},
+      {"files_unreadable", "Names of files that could not be examined."},
   };
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     std::vector<Problem> problems;

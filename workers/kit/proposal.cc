@@ -71,8 +71,7 @@ DirectoryLook look_at(const std::string& directory, const LookLimits& limits) {
         missing ? ErrorCode::kNotFound : ErrorCode::kIo,
         fmt::format("{}: {}", escaped(directory),
                     missing            ? "there is no such directory"
-                    : error == ENOTDIR ? "this is not a directory; give the one that the "
-                                         "data lies in"
+                    : error == ENOTDIR ? "this is not a directory; give the one with the data"
                                        : fmt::format("cannot be read: {}", std::strerror(error))));
   };
   char resolved[PATH_MAX];

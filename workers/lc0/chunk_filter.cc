@@ -108,10 +108,11 @@ void refuse_empty(const char* field, const google::protobuf::RepeatedPtrField<st
                   std::vector<Problem>& problems) {
   for (int i = 0; i < given.size(); ++i) {
     if (!given[i].empty() && given[i].find('/') == std::string::npos) continue;
-    problems.push_back({fmt::format("{}[{}]", field, i),
-                        fmt::format("\"{}\" fits no name of a file; give a pattern of the name "
-                                    "alone, e.g. \"*.tar\"",
-                                    given[i])});
+    problems.push_back(
+        {fmt::format("{}[{}]", field, i),
+         fmt::format(
+             "\"{}\" cannot match a file name; give a pattern for the name alone, e.g. \"*.tar\"",
+             given[i])});
   }
 }
 
@@ -124,7 +125,7 @@ StageType chunk_filter_type() {
   type.outputs = {{"output", "sources"}};
   type.counters = {
       {"chunks", "Chunks passed on."},
-      {"files_left_out", "Files whose name is not wanted."},
+      {"files_left_out", "Files left out because of their names."},
   };
   type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
     const ChunkFilterConfig& own = config.chunk_filter();
@@ -138,8 +139,8 @@ StageType chunk_filter_type() {
     refuse_empty("exclude", own.exclude(), problems);
     if (own.overflow_behavior() != BLOCK) {
       problems.push_back({"overflow_behavior",
-                          "what it drops is not one file but all chunks of it, and the mark "
-                          "that the scan is complete: take BLOCK here"});
+                          "dropping would lose all chunks of a file, or the mark that the scan is "
+                          "complete: use BLOCK here"});
     }
     return problems;
   };

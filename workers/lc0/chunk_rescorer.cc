@@ -108,7 +108,7 @@ StageType chunk_rescorer_type() {
       {"chunks", "Chunks put out."},
       {"frames", "Frames of the chunks put out."},
       {"plies_left_filled", "Frames that got the number of plies left."},
-      {"chunks_deblundered", "Chunks of which a blunder changed targets."},
+      {"chunks_deblundered", "Chunks in which a blunder changed targets."},
       {"blunders", "Moves taken for blunders."},
       {"policies_kept", "Frames that kept their policy: nothing would have been left of it."},
       {"chunks_damaged", "Chunks whose record contradicts itself."},

@@ -219,7 +219,7 @@ StageType chunk_source_loader_type() {
        .help = "Files that gave no chunk, for whatever reason.",
        .sum_of = {"skipped_extension", "skipped_vanished", "skipped_unreadable", "skipped_empty",
                   "skipped_no_chunks"}},
-      {"skipped_extension", "Files with another extension than those of chunks."},
+      {"skipped_extension", "Files whose extension is not one of chunks."},
       {"skipped_vanished", "Files that were gone before they were read."},
       {"skipped_unreadable", "Files that could not be opened or read."},
       {"skipped_empty", "Files without a byte."},

@@ -99,7 +99,7 @@ void try_tar(const std::string& path, Seen& seen) {
   std::uint64_t positions = 0;
   std::uint64_t record_bytes = 0;
   std::uint64_t end = 0;
-  if (fault.empty() && index.members.empty()) fault = "no game lies in its first 4 MiB";
+  if (fault.empty() && index.members.empty()) fault = "there is no game in its first 4 MiB";
   for (const formats::TarMember& member : index.members) {
     const formats::MemberUse use = formats::member_use(member.name);
     if (use == formats::MemberUse::kNotAChunk) continue;
@@ -122,7 +122,7 @@ void try_tar(const std::string& path, Seen& seen) {
     positions += first;
   }
   if (positions == 0) {
-    if (fault.empty()) fault = "no game lies in it";
+    if (fault.empty()) fault = "there is no game in it";
     if (seen.fault.empty()) seen.fault = fmt::format("{}: {}", escaped(path), fault);
     return;
   }
@@ -169,7 +169,7 @@ std::optional<Proposal> propose_lc0(const DirectoryLook& look, const ProposalWis
   for (const std::string& path : some_of(tars)) try_tar(path, of_tars);
   Proposal proposal;
   if (of_games.positions + of_tars.positions == 0) {
-    proposal.problem = fmt::format("the .gz and .tar files are no games of Leela Chess Zero: {}",
+    proposal.problem = fmt::format("the .gz and .tar files are not games of Leela Chess Zero: {}",
                                    of_tars.fault.empty() ? of_games.fault : of_tars.fault);
     return proposal;
   }
@@ -195,7 +195,7 @@ std::optional<Proposal> propose_lc0(const DirectoryLook& look, const ProposalWis
   if (look.whole && positions < kReservoir) {
     const std::uint64_t size = std::max(about(positions), kReservoirLeast);
     pipeline.set("sampler", "reservoir_size_per_thread",
-                 {fmt::format("{}  # for little data; {} for much", size, kReservoir)});
+                 {fmt::format("{}  # for little data; {} for much data", size, kReservoir)});
   }
   pipeline.name(wish);
   proposal.feed = pipeline.feed();

@@ -981,7 +981,7 @@ namespace {
 
 std::vector<CounterSpec> pool_counters() {
   std::vector<CounterSpec> counters = {
-      {"sources_kept", "Sources of which chunks are kept.", kGauge, "chunk_sources"},
+      {"sources_kept", "Sources whose chunks are kept.", kGauge, "chunk_sources"},
       {"gives_nothing", "1: a whole pass refused every chunk, and none has been accepted since.",
        kGauge},
       {"chunks_in_window",
@@ -995,7 +995,7 @@ std::vector<CounterSpec> pool_counters() {
       {"chunks_dropped", "Chunks that could not be read.", kCounter, "dropped"},
       {"draws", "Draws that were accepted."},
       {"hanse_rejected", "Draws that were refused by the length of the chunk."},
-      {"reshuffles", "Passes over the window that were begun anew."},
+      {"reshuffles", "Passes over the window that started anew."},
       {"chunks_outside_window", "Chunks that left the window or were never in it."},
       {"positions_in_window", "Positions of the chunks in the window.", kGauge,
        "positions_current"},
@@ -1007,9 +1007,8 @@ std::vector<CounterSpec> pool_counters() {
       {"weighted_rejected", "Draws that were refused by the weight of the chunk."},
       {"chunks_weighed", "Chunks that were read for their weight."},
       {"weights_known", "Draws whose weight needed no read."},
-      {"chunk_weights", "Draws that were decided on by weight."},
-      {"chunk_weight_sum_millionths",
-       "Sum of the weights that draws were decided on, in millionths."},
+      {"chunk_weights", "Draws that were decided by weight."},
+      {"chunk_weight_sum_millionths", "Sum of the weights that decided draws, in millionths."},
       {"chunk_weight_min_millionths", "The smallest of these weights, in millionths.", kGauge},
       {"chunk_weight_max_millionths", "The largest of these weights, in millionths.", kGauge},
       {"chunk_weight_latest_millionths", "The latest of these weights, in millionths.", kGauge},

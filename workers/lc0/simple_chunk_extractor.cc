@@ -85,7 +85,7 @@ StageType simple_chunk_extractor_type() {
   type.counters = {
       {"chunks_processed", "Chunks handed to the lanes that read."},
       {"chunks_dropped", "Chunks that could not be read."},
-      {"sources_processed", "Sources gone through to their end."},
+      {"sources_processed", "Sources read to their end."},
   };
   for (CounterSpec& counter : chunk_reader_counters()) {
     // There is no store here: what would count its use says nothing.

@@ -147,7 +147,7 @@ StageType tensor_generator_type() {
       {"rows", "Rows written to batches."},
       {"batches", "Batches published."},
       {"rows_dropped", "Rows of the last batch, which drop_remainder left out."},
-      {"frames_skipped", "Frames of which no row could be made."},
+      {"frames_skipped", "Frames that could not become rows."},
   };
   type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
     // Lanes take batch_size units in turn. Only where a unit is one row, and so a lane's turn one

@@ -231,13 +231,13 @@ def test_a_name_may_be_a_kind_or_a_directory(lc0: Path) -> None:
 def test_a_file_that_is_there_stays(lc0: Path, here: Path) -> None:
     (here / "lc0.textproto").write_text("mine")
     said = refusal(lc0, cwd=here)
-    assert "lc0.textproto is there already" in said and "--force" in said
+    assert "lc0.textproto already exists" in said and "--force" in said
     assert (here / "lc0.textproto").read_text() == "mine"
     assert init(lc0, "--force", cwd=here).returncode == 0
     written(here / "lc0.textproto")
     assert [path.name for path in here.iterdir()] == ["lc0.textproto"]
     assert "is a directory" in refusal(lc0, "-o", ".", cwd=here)
-    assert "is no name of a feed" in refusal(lc0, "--feed", "a b", cwd=here)
+    assert "is not a valid feed name" in refusal(lc0, "--feed", "a b", cwd=here)
 
 
 def test_directories_without_such_data(tmp_path: Path, here: Path, lc0: Path) -> None:
@@ -250,7 +250,7 @@ def test_directories_without_such_data(tmp_path: Path, here: Path, lc0: Path) ->
     said = refusal(other, cwd=here)
     assert "none of the files here (1) is such data" in said and ".parquet" in said
     (other / "notes.gz").write_text("a")
-    assert "are no games of Leela Chess Zero" in refusal(other, cwd=here)
+    assert "are not games of Leela Chess Zero" in refusal(other, cwd=here)
     (other / "a.parquet").write_text("PAR1 no more than that PAR1")
     said = refusal(other, cwd=here)
     assert "notes.gz" in said and "a.parquet" in said

@@ -148,7 +148,7 @@ TEST(LczeroImport, UnknownFieldsOnTheWireAreRefused) {
   const LczeroSource cut{
       .name = "x", .content = std::string("\x0a\x7f", 2), .format = config::Format::kSerialized};
   EXPECT_THAT(messages(import_lczero({&cut, 1}).problems),
-              Contains(HasSubstr("cut short or damaged")));
+              Contains(HasSubstr("truncated or damaged")));
 }
 
 TEST(LczeroImport, StagesOfOtherFilesAreAddedAndTheirOutputsAreNot) {
@@ -293,7 +293,7 @@ TEST(LczeroImport, WhatASplitterDropsIsDroppedBehindIt) {
   const Imported pool =
       import_splitter("stage { name: \"two\" input: \"s.b\" shuffling_chunk_pool {} }\n");
   EXPECT_EQ(stage(parsed(pool), "two").shuffling_chunk_pool().overflow_behavior(), BLOCK);
-  EXPECT_THAT(messages(pool.notes), Contains(HasSubstr("whether anybody reads it or not")));
+  EXPECT_THAT(messages(pool.notes), Contains(HasSubstr("whether anybody reads from it or not")));
 }
 
 TEST(LczeroImport, NumbersThatAreTooLargeHereAreMadeToFit) {
@@ -333,7 +333,7 @@ TEST(LczeroImport, JoinsThatReadEachOtherAreRefused) {
             "stage { name: \"t" +
             one + "\" input: \"u" + one + "\" tensor_generator {} }\n";
   }
-  EXPECT_THAT(messages(import_text(text).problems), Contains(HasSubstr("nothing but itself")));
+  EXPECT_THAT(messages(import_text(text).problems), Contains(HasSubstr("it reads only itself")));
 }
 
 // ---- what is refused ----
@@ -356,8 +356,8 @@ INSTANTIATE_TEST_SUITE_P(
     OfEveryKind, Mistakes,
     ::testing::Values(
         Mistake{"", "a.textproto", "neither a data_loader nor a stage"},
-        Mistake{"stages { name: \"x\" }", "a.textproto", "configuration of ringfeed already"},
-        Mistake{"data_loader: 3", "a.textproto:1:1", "no message"},
+        Mistake{"stages { name: \"x\" }", "a.textproto", "already a configuration of ringfeed"},
+        Mistake{"data_loader: 3", "a.textproto:1:1", "not a message"},
         Mistake{"data_loader {} data_loader {}", "a.textproto:1:16", "twice"},
         Mistake{"data_loader {}", "a.textproto", "no stages"},
         Mistake{"stage {", "a.textproto:1", ""},
@@ -369,15 +369,15 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{pipeline("cachehit_output {}"), "a.textproto:3:", "outputs are called \"\""},
         Mistake{pipeline("cachehit_output { name: \"c\" }"), "a.textproto:3:1", "1 inputs"},
         Mistake{pipeline("output { name: \"c\" }"), "a.textproto:4:26",
-                "no output that answers to \"pool\"; it has pool.c"},
+                "no output for \"pool\"; it has pool.c"},
         Mistake{pipeline("", "threads: 2"), "a.textproto:4:", "either position_sampling_rate"},
         Mistake{pipeline("", "position_count: 1 position_sampling_rate: 1"),
                 "a.textproto:4:", "either position_sampling_rate"},
         Mistake{pipeline("", "", "output: \"tenors\""), "a.textproto:6:1",
                 "no stage 'tenors'; did you mean 'tensors'?"},
-        Mistake{pipeline("", "", "output: \"pool\""), "a.textproto:6:1", "gives no tensors"},
+        Mistake{pipeline("", "", "output: \"pool\""), "a.textproto:6:1", "which gives no tensors"},
         Mistake{pipeline("", "", "output: \"a:tensors\" output: \"b:tensors\""), "a.textproto:6:21",
-                "an output already"},
+                "already an output"},
         Mistake{pipeline("", "", "output: \"a b:tensors\""), "a.textproto:6:1",
                 "cannot be an alias"},
         Mistake{pipeline("", "", "stage { name: \"pool\" join_positions {} }"), "a.textproto:6:9",
@@ -387,7 +387,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{pipeline("", "", "stage { name: \"x\" join_positions {} tensor_generator {} }"),
                 "a.textproto:6:1", "2 things at once"},
         Mistake{pipeline("", "", "stage { name: \"x\" input: \"pool\" chunk_rescorer {} }"),
-                "a.textproto:6:19", "read by stage 'unpacker' as well"},
+                "a.textproto:6:19", "stage 'unpacker' reads"},
         Mistake{pipeline("", "",
                          "stage { name: \"s\" input: \"tensors\" chunk_source_splitter { output {} "
                          "weight: [1, 2] } }"),

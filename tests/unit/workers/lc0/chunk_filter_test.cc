@@ -124,10 +124,10 @@ TEST(ChunkFilter, RefusesWhatCannotBe) {
     return "";
   };
   EXPECT_THAT(refused(""), HasSubstr("neither include nor exclude"));
-  EXPECT_THAT(refused("include: ''"), HasSubstr("include[0]: \"\" fits no name"));
+  EXPECT_THAT(refused("include: ''"), HasSubstr("include[0]: \"\" cannot match a file name"));
   EXPECT_THAT(refused("exclude: 'a' exclude: 'b/*'"),
-              HasSubstr("exclude[1]: \"b/*\" fits no name"));
-  EXPECT_THAT(refused("include: 'a' overflow_behavior: DROP_NEW"), HasSubstr("take BLOCK"));
+              HasSubstr("exclude[1]: \"b/*\" cannot match a file name"));
+  EXPECT_THAT(refused("include: 'a' overflow_behavior: DROP_NEW"), HasSubstr("use BLOCK"));
   EXPECT_EQ(refused("include: 'a'"), "");
 }
 
