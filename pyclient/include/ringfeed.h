@@ -11,22 +11,22 @@
  *   rf_detach(feed);
  *
  * Threads: every function may be called by any thread. Several threads may be in rf_next,
- * rf_release and rf_stats of one feed at the same time; a batch may be released by another thread
- * than the one that took it. Only rf_detach ends a handle: no call may begin after it, except
- * rf_release of batches that are still held.
+ * rf_release and rf_stats of one feed at the same time, and any thread may release a batch. Only
+ * rf_detach ends a handle: after it no call may begin, except rf_release of batches that are still
+ * held.
  *
  * Processes: a handle belongs to the process that attached. In a child made by fork() every call
- * answers RF_FORKED, and nothing that the child does (its end included) releases a batch of the
- * parent; the child attaches by itself. The memory of batches is not mapped in the child.
+ * returns RF_FORKED, and nothing that the child does, its exit included, releases a batch of the
+ * parent. The child must attach itself. The memory of batches is not mapped in the child.
  *
- * Death: a process that is killed at any instruction in here leaves its claims by name. The
- * supervisor gives its batches to another member (or to its successor), where `tries` tells.
+ * Death: if a process is killed at any instruction in this library, its claims still name it. The
+ * supervisor gives its batches to another member (or to its successor), with a higher `tries`.
  *
- * Status: 0 is done, > 0 was to be expected, < 0 is an error whose text rf_last_error() gives.
- * Structs begin with their size, so that fields can be added at their end: set struct_size to
- * sizeof, the rest to 0, and every 0 means the default.
+ * Status: 0 is done, > 0 is expected, < 0 is an error; rf_last_error() gives its text. Structs
+ * begin with their size, so that fields can be added at the end. Set struct_size to sizeof and the
+ * rest to 0: every 0 means the default.
  *
- * C99, no dependency but libc.
+ * C99; depends on libc alone.
  */
 #ifndef RINGFEED_H
 #define RINGFEED_H
@@ -51,24 +51,24 @@ typedef enum rf_status {
 
   RF_INVALID = -1,         /* the caller asked for something impossible */
   RF_NO_SUCH_FEED = -2,    /* nobody serves a feed of this name */
-  RF_INCOMPATIBLE = -3,    /* another ABI, layout or feed than this library reads */
+  RF_INCOMPATIBLE = -3,    /* an ABI, layout or feed that this library cannot read */
   RF_REFUSED = -4,         /* the supervisor says no: group settings, no free member, no room */
   RF_FEED_FAILED = -5,     /* the feed has stopped with a reason, or is about to end */
-  RF_SLOTS_EXHAUSTED = -6, /* this member holds so many batches that the next cannot come */
-  RF_DETACHED = -7,        /* this process is no member any more */
+  RF_SLOTS_EXHAUSTED = -6, /* this member holds too many batches for the next to come */
+  RF_DETACHED = -7,        /* this process is no longer a member */
   RF_FORKED = -8,          /* the handle belongs to the parent process */
   RF_PERMISSION = -9,      /* another user's feed */
   RF_NO_MEMORY = -10,      /* too little memory or address space in this process */
   RF_IO = -11,             /* the system refused a call */
   RF_DAMAGED = -12,        /* shared memory or a message contradicts itself */
-  RF_FEED_STOPPED = -13    /* the feed was stopped before its end: what was under way is lost */
+  RF_FEED_STOPPED = -13    /* the feed was stopped before its end: work in progress is lost */
 } rf_status;
 
 typedef struct rf_feed rf_feed;
 
 /* How a group hands out its batches. */
 enum { RF_KIND_DEFAULT = 0, RF_SHARED = 1, RF_RANKED = 2 };
-/* Where a group begins that does not exist yet. */
+/* Where a new group begins. */
 enum { RF_START_OLDEST = 0, RF_START_NEWEST = 1 };
 /* What the feed does when the group lags and all slots are held. */
 enum { RF_POLICY_DEFAULT = 0, RF_POLICY_BLOCK = 1, RF_POLICY_SKIP = 2, RF_POLICY_DETACH = 3 };
@@ -78,11 +78,11 @@ enum { RF_REDELIVER_DEFAULT = 0, RF_REDELIVER = 1, RF_AT_MOST_ONCE = 2 };
  *
  * Read-only: the feed's own pages; writing is SIGSEGV.
  *
- * Private: the same pages until they are written, and from then on a copy of the page (usually 4
- * KiB) that this process alone sees and pays for: neither the feed nor another trainer can tell.
- * The copies of a batch are dropped when it is released, so the next batch in the slot shows its
- * own bytes. Not for memory that a device is to read by itself: registering or pinning private
- * pages (cudaHostRegister, io_uring, RDMA) copies them, and the device then reads old bytes. */
+ * Private: the same pages until this process writes to one. From then on it has its own copy of
+ * that page (usually 4 KiB), which the feed and other trainers never see. The copies are dropped
+ * when the batch is released, so the next batch in the slot shows its own bytes. Do not use it for
+ * memory that a device reads: registering or pinning private pages (cudaHostRegister, io_uring,
+ * RDMA) copies them, and the device then reads old bytes. */
 enum { RF_VIEW_READONLY = 0, RF_VIEW_PRIVATE = 1 };
 /* States of a feed, in rf_stats_info.phase. */
 enum {
@@ -94,8 +94,8 @@ enum {
   RF_PHASE_STOPPED = 5
 };
 
-/* What to attach to. From `kind` on, fields describe the group: they are used if this call makes
- * the group and compared if it exists; 0 agrees with whatever it has. */
+/* What to attach to. From `kind` on, fields describe the group. They are used if this call creates
+ * the group, and compared if it exists; 0 matches anything. */
 typedef struct rf_attach_options {
   uint32_t struct_size;    /* sizeof(rf_attach_options) */
   int32_t timeout_ms;      /* longest wait for the feed to appear; 0: it is looked for once; < 0: no
@@ -159,9 +159,9 @@ typedef struct rf_batch {
   uint64_t bytes;        /* bytes used in the slot */
   const void* data;      /* the slot, valid until rf_release; may be written (through a cast) with
                             RF_VIEW_PRIVATE, else writing is SIGSEGV */
-  uint64_t token[2];     /* lineage: what went into it, as the last stage defines it */
-  uint32_t tries;        /* members that died while they held it; 0: a first delivery */
-  uint32_t slot;         /* index of the slot, for those who pin memory */
+  uint64_t token[2];     /* lineage: its origin, as the last stage defines it */
+  uint32_t tries;        /* members that died while they held it; 0: first delivery */
+  uint32_t slot;         /* index of the slot, for programs that pin memory */
   uint32_t crc32c;       /* CRC-32C of the bytes; 0 if the feed computes none */
   uint32_t layout_id;    /* 0: as in the schema */
   uint64_t published_ns; /* CLOCK_MONOTONIC when it was published */
@@ -176,7 +176,7 @@ static inline uint64_t rf_tensor_length(const rf_tensor* tensor, const rf_batch*
   return length == -1 ? batch->rows : batch->ragged[-2 - length];
 }
 
-/* Items of an array in this batch; what rf_next gave out has room for them in tensor->bytes. */
+/* Items of an array in this batch. rf_next has checked that they fit into tensor->bytes. */
 static inline uint64_t rf_tensor_items(const rf_tensor* tensor, const rf_batch* batch) {
   uint64_t items = 1;
   uint32_t dim;
@@ -220,45 +220,47 @@ typedef struct rf_stats_info {
  * group's page for writing, nothing else.
  *
  * Waits up to options->timeout_ms for the feed to appear, so trainers may start before it, and then
- * up to answer_ms, in which it also waits (5 s at most) until the producing lanes know the group:
- * what is ready then is given at once, also by rf_next with timeout_ms 0. Blocks no other thread. A
- * death in here leaves at most a member that the supervisor removes. Result: RF_OK and *feed; else
- * *feed is NULL and rf_last_error(NULL) says why. RF_INTERRUPTED: a signal came; nothing is
- * attached. RF_TIMEOUT: the feed is there, its supervisor has not answered. RF_NO_SUCH_FEED: no
- * socket to connect to. RF_INCOMPATIBLE, RF_REFUSED, RF_FEED_FAILED, RF_PERMISSION, RF_INVALID,
- * RF_NO_MEMORY, RF_IO, RF_DAMAGED. */
+ * up to answer_ms. In this time it also waits (5 s at most) until the producing lanes know the
+ * group; rf_next then gives what is ready at once, even with timeout_ms 0. Blocks no other thread.
+ * A death in this call leaves at most a member, which the supervisor removes. Result: RF_OK and
+ * *feed; else *feed is NULL and rf_last_error(NULL) says why. RF_INTERRUPTED: a signal came;
+ * nothing is attached. RF_TIMEOUT: the feed is there, but its supervisor has not answered.
+ * RF_NO_SUCH_FEED: no socket to connect to. RF_INCOMPATIBLE, RF_REFUSED, RF_FEED_FAILED,
+ * RF_PERMISSION, RF_INVALID, RF_NO_MEMORY, RF_IO, RF_DAMAGED. */
 RF_API rf_status rf_attach(const rf_attach_options* options, rf_feed** feed);
 
 /* Claims this member's next batch and fills *batch, without copying it.
  *
- * Shared groups: the lowest batch that nobody has taken, given-back ones first; ranked groups: the
- * lowest of this rank's. Waits up to timeout_ms (< 0: until something happens, 0: not at all) on a
+ * Shared groups: the lowest batch that nobody has taken, first those that were given back. Ranked
+ * groups: the lowest batch of this rank. Waits up to timeout_ms (< 0: no limit, 0: not at all) on a
  * futex; other threads go on.
- * Result: RF_OK: held until rf_release(feed, batch->seq), or until this process dies.
- * RF_TIMEOUT, RF_INTERRUPTED: nothing is claimed, calling again is safe. RF_END: nothing will come.
- * RF_SLOTS_EXHAUSTED: release a batch first; nothing is claimed. RF_FEED_FAILED: what was published
- * before has been delivered, no more will come; the text is the feed's reason. RF_FEED_STOPPED: the
- * same for a feed that was stopped at once (`ringfeed stop --now`, a second signal, a drain that
- * took too long); one that was drained ends with RF_END. RF_DETACHED, RF_FORKED, RF_INVALID,
+ *
+ * Result: RF_OK: held until rf_release(feed, batch->seq), or until this process dies. RF_TIMEOUT,
+ * RF_INTERRUPTED: nothing is claimed, calling again is safe. RF_END: nothing will come.
+ * RF_SLOTS_EXHAUSTED: release a batch first; nothing is claimed. RF_FEED_FAILED: every published
+ * batch has been delivered, and no more will come; the text is the feed's reason. RF_FEED_STOPPED:
+ * the same for a feed that was stopped at once (`ringfeed stop --now`, a second signal, a drain
+ * that took too long); a drained feed ends with RF_END. RF_DETACHED, RF_FORKED, RF_INVALID,
  * RF_DAMAGED, RF_IO (private pages that the system will not drop).
+ *
  * Source: descriptor `seq mod D` of feed control, slot `slot` of the payload. */
 RF_API rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch);
 
-/* This member's next batch is `position`: what comes before it is given back at once, unseen, as if
- * it had been worked on; rf_next then returns batches from there on. For a program that saved with
- * its own state how far it had come. Batches that are held stay so. To go back to an earlier batch
- * than the group's next one, attach anew with rf_attach_options.position. A position beyond what
- * the feed will ever reach passes over all that comes: compare with rf_stats_info.published first.
+/* Makes `position` this member's next batch. Earlier batches are given back at once, unseen, as if
+ * they had been used; rf_next then returns batches from `position` on. Use it in a program that
+ * saved its place in the feed with its own state. Batches that are held stay held. To go back to a
+ * batch before the group's next one, attach again with rf_attach_options.position. A position that
+ * the feed never reaches passes over everything: compare with rf_stats_info.published first.
  * Result: RF_OK, RF_INVALID (no batch can have this number), RF_DETACHED, RF_FORKED. */
 RF_API rf_status rf_pass_over(rf_feed* feed, uint64_t position);
 
-/* Gives batch `seq` back: its memory may be written again, pointers into it are dead, what was
- * written into private pages is gone.
+/* Gives batch `seq` back. Its memory may then be written again, pointers into it are invalid, and
+ * what was written to private pages is lost.
  *
  * Does not block. May be called after rf_detach for batches that were held then; the last one ends
- * the handle. A death before the exchange redelivers the batch, after it not.
+ * the handle. A death before the atomic exchange redelivers the batch; a death after it does not.
  * Result: RF_OK; RF_INVALID: this handle does not hold it (released twice?); RF_DETACHED: the claim
- * had been taken away, nothing is left to do; RF_FORKED. */
+ * was taken away, so there is nothing left to do; RF_FORKED. */
 RF_API rf_status rf_release(rf_feed* feed, uint64_t seq);
 
 /* The schema of the feed; NULL for a NULL handle or in a forked child. Lives as long as the handle.
@@ -268,68 +270,68 @@ RF_API const rf_schema_info* rf_schema(const rf_feed* feed);
 /* Fills *stats; its numbers are read one by one while the feed runs. RF_INVALID, RF_FORKED. */
 RF_API rf_status rf_stats(rf_feed* feed, rf_stats_info* stats);
 
-/* The payload as it is mapped here: every rf_batch.data lies in it. For those who register memory
- * with a device; the memory is read-only and shared, so ask for read access alone, and unregister
- * before rf_leave: it is unmapped then, or with the last batch that is still held.
- * RF_INVALID: also with RF_VIEW_PRIVATE, whose pages must not be registered. RF_DETACHED,
+/* The payload as it is mapped in this process: every rf_batch.data is inside it. Use it to register
+ * memory with a device. The memory is read-only and shared, so ask for read access alone.
+ * Unregister before rf_leave: it unmaps the memory, at once or with the last batch that is still
+ * held. RF_INVALID: also with RF_VIEW_PRIVATE, whose pages must not be registered. RF_DETACHED,
  * RF_FORKED.
  */
 RF_API rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* bytes);
 
-/* Reads the whole batch, which this handle holds, and compares it with the checksum that was made
- * of it when it was published. Result: RF_OK; RF_DAMAGED: its bytes are others (memory that fails,
- * a stray write, or what this process wrote into a private view); RF_INVALID: not held, or the feed
- * computes no checksums (feed_output.checksum); RF_FORKED. May be called after rf_detach. */
+/* Reads the whole batch, which this handle must hold, and compares it with the checksum that was
+ * computed when it was published. Result: RF_OK; RF_DAMAGED: its bytes have changed (failing
+ * memory, a stray write, or a write of this process to a private view); RF_INVALID: not held, or
+ * the feed computes no checksums (feed_output.checksum); RF_FORKED. Allowed after rf_detach. */
 RF_API rf_status rf_verify(rf_feed* feed, const rf_batch* batch);
 
-/* As rf_release(feed, batch->seq); a batch whose seq is 0 is none, and nothing happens. For cleanup
- * that is arranged before the batch is taken. */
+/* As rf_release(feed, batch->seq). If batch->seq is 0, nothing happens, so cleanup can be arranged
+ * before the batch is taken. */
 RF_API rf_status rf_release_batch(rf_feed* feed, const rf_batch* batch);
 
-/* What one stage answers: its name, and a serialized StageControlResponse. Both are gone after the
- * call. */
+/* The answer of one stage: its name, and a serialized StageControlResponse. Both are valid during
+ * the call only. */
 typedef void (*rf_answer)(void* user, const char* stage, const void* response, uint64_t bytes);
 
 /* Passes a serialized StageControlRequest (proto/control.proto) to one stage, or with stage NULL to
- * all that understand it, and gives each answer to `answer`. It takes effect exactly once and
- * between two steps of the stage, whoever dies meanwhile: a supervisor that goes away is followed
- * by the next one, which is asked the same. timeout_ms < 0: no limit. Result: RF_OK; RF_REFUSED (no
- * such stage; a stage did not answer); RF_TIMEOUT, RF_IO: whether it has taken effect is not known.
+ * all that understand it, and gives each answer to `answer`. The message takes effect exactly once,
+ * between two steps of the stage, whichever process dies meanwhile: if the supervisor goes away,
+ * the next one is asked the same. timeout_ms < 0: no limit. Result: RF_OK; RF_REFUSED (no such
+ * stage, or a stage did not answer); RF_TIMEOUT, RF_IO: it may or may not have taken effect.
  * RF_INVALID, RF_DAMAGED, RF_DETACHED, RF_FORKED, RF_NO_MEMORY. Blocks no other call. */
 RF_API rf_status rf_control(rf_feed* feed, const char* stage, const void* request,
                             uint64_t request_bytes, int64_t timeout_ms, rf_answer answer,
                             void* user);
 
-/* Bytes that are gone after the call. */
+/* Receives bytes that are valid during the call only. */
 typedef void (*rf_bytes)(void* user, const void* data, uint64_t bytes);
 
 /* What rf_metrics gives: a serialized MetricsReply (proto/metrics.proto), or that as JSON (not
  * NUL-terminated). */
 enum { RF_METRICS_MESSAGE = 0, RF_METRICS_JSON = 1 };
 
-/* Numbers of the whole feed: totals, and what came over the last 1, 10 and 60 seconds, given to
- * `give` once. timeout_ms < 0: no limit; a supervisor that goes away is followed by the next one,
- * unless the feed is over. Result: RF_OK; RF_TIMEOUT, RF_REFUSED, RF_IO, RF_INVALID, RF_DAMAGED,
- * RF_DETACHED, RF_FORKED, RF_NO_MEMORY: nothing was given. Blocks no other call. */
+/* Passes the numbers of the whole feed to `give`, once: totals, and those of the last 1, 10 and 60
+ * seconds. timeout_ms < 0: no limit. If the supervisor goes away, the next one is asked, unless the
+ * feed is over. Result: RF_OK; RF_TIMEOUT, RF_REFUSED, RF_IO, RF_INVALID, RF_DAMAGED, RF_DETACHED,
+ * RF_FORKED, RF_NO_MEMORY: nothing was given. Blocks no other call. */
 RF_API rf_status rf_metrics(rf_feed* feed, uint32_t form, int64_t timeout_ms, rf_bytes give,
                             void* user);
 
-/* Leaves the group; the handle stays. Later calls answer RF_DETACHED, and threads that wait in
+/* Leaves the group; the handle stays. Later calls return RF_DETACHED, and threads that wait in
  * rf_next return it soon.
  *
- * Batches that are still held stay mapped and claimed until they are released; with the last of
- * them (or at once, if there is none) the supervisor is told, at most a second is waited for its
- * answer, and the memory is unmapped. Calling again is harmless. RF_INVALID, RF_FORKED. */
+ * Batches that are still held stay mapped and claimed until they are released. With the last of
+ * them (or at once, if none is held) it tells the supervisor, waits at most a second for the
+ * answer, and unmaps the memory. Calling again is harmless. RF_INVALID, RF_FORKED. */
 RF_API rf_status rf_leave(rf_feed* feed);
 
-/* Leaves the group as rf_leave does, and ends the handle: only rf_release of batches that are held
- * then may follow, and with the last of them it is freed. NULL is allowed. RF_FORKED: the child's
- * copy of the handle is left alone. */
+/* Leaves the group as rf_leave does, and ends the handle. After it only rf_release may be called,
+ * for batches that are still held; the last one frees the handle. NULL is allowed. RF_FORKED: the
+ * child's copy of the handle is left alone. */
 RF_API rf_status rf_detach(rf_feed* feed);
 
-/* One sentence on the last call with a status < 0 or RF_TIMEOUT that this thread made with `feed`
- * (NULL: with rf_attach), and why the feed ended after RF_END; "" if there was none. Never NULL;
- * valid until this thread's next call. */
+/* One sentence about this thread's last call with `feed` (NULL: rf_attach) whose status was < 0 or
+ * RF_TIMEOUT; after RF_END, why the feed ended. "" if there was no such call. Never NULL; valid
+ * until this thread's next call. */
 RF_API const char* rf_last_error(const rf_feed* feed);
 
 /* Version of this library, "MAJOR.MINOR.PATCH". */

@@ -73,7 +73,7 @@ struct AttachOptions {
   int32_t answer_ms = 0;                   // for its answer; 0: what is left of timeout_ms
 };
 
-// What one stage has answered.
+// The answer of one stage.
 struct StageAnswer {
   std::string stage;
   std::string response;  // a serialized StageControlResponse
@@ -87,7 +87,7 @@ concept ProtobufMessage = requires(const T& message) {
 
 class Feed;
 
-// A batch that this process holds: given back with its owner. Move-only; moved-from it is empty.
+// A batch that this process holds; its destructor gives it back. Move-only; empty after a move.
 class Batch {
  public:
   Batch(Batch&& other) noexcept
@@ -107,16 +107,16 @@ class Batch {
   }
   ~Batch() { release(); }
 
-  // Number in the feed, from 1; rows; members that died while they held it.
+  // Its number in the feed, from 1; its rows; the members that died while they held it.
   [[nodiscard]] uint64_t seq() const noexcept { return raw_.seq; }
   [[nodiscard]] uint32_t rows() const noexcept { return raw_.rows; }
   [[nodiscard]] uint32_t tries() const noexcept { return raw_.tries; }
   [[nodiscard]] const rf_batch& raw() const noexcept { return raw_; }
   explicit operator bool() const noexcept { return feed_ != nullptr; }
 
-  // The array of that name, all of its items in this batch, row-major, in the slot itself: dead
-  // with the batch. Throws ClientError (RF_INVALID): no such tensor, another item size, or given
-  // back already.
+  // The array of that name: all its items in this batch, row-major, in the slot itself. Valid as
+  // long as the batch. Throws ClientError (RF_INVALID): no such tensor, a different item size, or
+  // the batch was given back.
   template <typename T>
   [[nodiscard]] std::span<const T> tensor(std::string_view name) const {
     const rf_tensor& found = spec(name);
@@ -126,12 +126,12 @@ class Batch {
                                         " bytes: requested items of " + std::to_string(sizeof(T)));
     }
     const auto* const at = static_cast<const unsigned char*>(raw_.data) + found.offset;
-    // rf_next has compared their number with the room that they have.
+    // rf_next has checked that they fit.
     return {reinterpret_cast<const T*>(at),
             static_cast<std::size_t>(rf_tensor_items(&found, &raw_))};
   }
 
-  // Lengths of the dimensions of that array in this batch. Throws ClientError (RF_INVALID) as
+  // The lengths of that array's dimensions in this batch. Throws ClientError (RF_INVALID) as
   // tensor().
   [[nodiscard]] std::vector<std::size_t> shape(std::string_view name) const {
     const rf_tensor& found = spec(name);
@@ -155,15 +155,15 @@ class Batch {
     return {const_cast<T*>(found.data()), found.size()};
   }
 
-  // Compares the batch with the checksum that was made of it; see rf_verify. Throws ClientError:
-  // RF_DAMAGED, RF_INVALID.
+  // Compares the batch with its checksum; see rf_verify. Throws ClientError: RF_DAMAGED,
+  // RF_INVALID.
   void verify() const {
     const rf_status status = feed_ == nullptr ? RF_INVALID : rf_verify(feed_, &raw_);
     if (status == RF_OK) return;
     throw ClientError(status, feed_ == nullptr ? "this batch was released" : rf_last_error(feed_));
   }
 
-  // Gives the batch back now. Harmless when it was already.
+  // Gives the batch back now. Harmless if it was given back already.
   void release() noexcept {
     if (feed_ != nullptr) rf_release(std::exchange(feed_, nullptr), raw_.seq);
   }
@@ -186,7 +186,7 @@ class Batch {
   bool private_view_;
 };
 
-// A member of a consumer group; leaves with its owner. Move-only.
+// A member of a consumer group; its destructor leaves the group. Move-only.
 class Feed {
  public:
   // Attaches; throws ClientError.
@@ -252,7 +252,7 @@ class Feed {
     }
     return stats;
   }
-  // Passes a serialized StageControlRequest on; see rf_control. An empty stage: to all that
+  // Passes on a serialized StageControlRequest; see rf_control. An empty stage: to all stages that
   // understand it. Throws ClientError.
   std::vector<StageAnswer> control(std::string_view request, const std::string& stage = {},
                                    int64_t timeout_ms = -1) {
@@ -287,7 +287,7 @@ class Feed {
 };
 
 // A private feed: configure, start(), get_next() until nullopt, stop(). The supervisor is a child
-// process (the program `ringfeed`) and ends with this one, whatever this one dies of.
+// process (the program `ringfeed`). It ends with this process, however this process dies.
 //
 //   ringfeed::DataLoader loader;
 //   loader.add_stage("name: \"files\" file_path_provider { directory: \"/data\" }");
@@ -295,13 +295,13 @@ class Feed {
 //   loader.start();
 //   while (std::optional<ringfeed::Batch> batch = loader.get_next()) { ... }
 //
-// Each function has a second name, as lczero-training's documents write it: AddStage, GetNext.
-// Threads: stages are added by one thread; get_next() and what follows it by any, stop() while no
-// other call is under way.
+// Each function has a second name, as in lczero-training's documents: AddStage, GetNext. Threads:
+// one thread adds stages. Any thread may call get_next() and the functions after it, and stop()
+// while no other call is under way.
 class DataLoader {
  public:
   // `config`: a DataLoaderConfig in text format or JSON; more may be added. `program`: path or name
-  // of `ringfeed`, which also reads configurations. Throws ClientError as add_stages().
+  // of the program `ringfeed`, which also reads configurations. Throws ClientError as add_stages().
   explicit DataLoader(std::string_view config = {}, std::string program = "ringfeed")
       : program_(std::move(program)) {
     if (config.empty()) return;
@@ -316,11 +316,11 @@ class DataLoader {
   DataLoader& operator=(const DataLoader&) = delete;
   ~DataLoader() { stop(); }
 
-  // One stage: a StageConfig as text (text format, or JSON: it begins with a brace), serialized, or
-  // as a message of one's own classes. What is wrong with it (what is no configuration, a field
-  // that there is not, a number out of range, a name that is taken) is said here and now; how
-  // stages fit together at start(). Throws ClientError: RF_INVALID, also after start(), and then
-  // nothing has changed; RF_FEED_FAILED: the program cannot be started.
+  // Adds one stage: a StageConfig as text (text format, or JSON, which begins with a brace),
+  // serialized, or as a message of the program's own classes. Its own mistakes (no configuration,
+  // an unknown field, a number out of range, a name that is taken) are reported here; mistakes in
+  // how stages fit together are reported by start(). Throws ClientError: RF_INVALID, also after
+  // start(), and then nothing has changed; RF_FEED_FAILED: the program cannot be started.
   void add_stage(std::string_view text) { add(true, is_json(text) ? kJson : kText, text); }
   void add_stage(std::span<const std::byte> serialized) {
     add(true, kSerialized, chars(serialized));
@@ -340,12 +340,12 @@ class DataLoader {
     require_type(message, "ringfeed.DataLoaderConfig");
     add(false, kSerialized, message.SerializeAsString());
   }
-  // All that was added, in text format.
+  // Everything that was added, in text format.
   [[nodiscard]] const std::string& config() const noexcept { return config_; }
 
-  // Starts the feed and attaches to its first output; returns when it can be read from. Throws
-  // ClientError: RF_INVALID with everything that is wrong with the configuration, RF_FEED_FAILED
-  // with what the supervisor said, RF_NO_SUCH_FEED after timeout_ms.
+  // Starts the feed and attaches to its first output; returns when that can be read. Throws
+  // ClientError: RF_INVALID with every mistake in the configuration, RF_FEED_FAILED with what the
+  // supervisor said, RF_NO_SUCH_FEED after timeout_ms.
   void start(int32_t timeout_ms = -1) {
     if (started_) throw ClientError(RF_INVALID, "the loader was already started: make another one");
     if (config_.empty()) {
@@ -365,11 +365,11 @@ class DataLoader {
   }
 
   // The next batch of the first output; nullopt when a finite run is over. Throws ClientError as
-  // Feed::next, and RF_FEED_FAILED when the supervisor is gone.
+  // Feed::next, and RF_FEED_FAILED if the supervisor is gone.
   std::optional<Batch> get_next(int64_t timeout_ms = -1) { return get_next({}, timeout_ms); }
-  // The same of the output with this alias, which begins to be read with the first call for it; one
-  // that is not KEEP_NEWEST waits for that, and its stages with it. Throws ClientError (RF_INVALID)
-  // also where there is none: the text lists those that there are.
+  // The same for the output with this alias. Reading begins with the first call for it; until then
+  // the output waits, and its stages with it, unless it is KEEP_NEWEST. Also throws ClientError
+  // (RF_INVALID) if there is no such output; the text lists those that exist.
   std::optional<Batch> get_next(std::string_view alias, int64_t timeout_ms = -1) {
     using Clock = std::chrono::steady_clock;
     const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
@@ -392,7 +392,7 @@ class DataLoader {
       gone = exit_status().has_value();
     }
   }
-  // As get_next(), but nullopt at once where no batch is ready, or the run is over.
+  // As get_next(), but returns nullopt at once if no batch is ready, or the run is over.
   std::optional<Batch> maybe_get_next(std::string_view alias = {}) {
     try {
       return get_next(alias, 0);
@@ -403,7 +403,7 @@ class DataLoader {
   }
 
   // Passes a StageControlRequest (serialized, or a message) to one stage, or with no name to all
-  // that understand it; what each of them answers. Throws ClientError as Feed::control().
+  // stages that understand it. Returns the answer of each. Throws ClientError as Feed::control().
   std::vector<StageAnswer> send_control_message(std::string_view serialized,
                                                 const std::string& stage = {},
                                                 int64_t timeout_ms = -1) {
@@ -424,7 +424,7 @@ class DataLoader {
   [[nodiscard]] Feed& feed(std::string_view alias = {}) {
     if (!feed_) throw ClientError(RF_DETACHED, "the loader is not running: call start() first");
     if (alias.empty() || alias == first_alias_) return *feed_;
-    // One thread attaches; the others find what it has got.
+    // One thread attaches; the others use the result.
     const std::lock_guard lock(attaching_);
     const auto known = others_.find(alias);
     if (known != others_.end()) return known->second;
@@ -451,18 +451,20 @@ class DataLoader {
     return send_control_message(request);
   }
 
-  // Ends the feed and its processes; batches that live stay readable. Harmless when not running.
+  // Ends the feed and its processes. Batches that still exist stay readable. Harmless if it is not
+  // running.
   void stop() noexcept {
     started_ = true;
     others_.clear();
     feed_.reset();
-    if (pid_ >= 0 && pid_ != ::getpid()) {  // all of it is of the process this one was forked from
+    if (pid_ >= 0 && pid_ != ::getpid()) {  // all this belongs to the process that forked this one
       if (keeper_.joinable()) keeper_.detach();
       child_ = -1;
       dir_.clear();
     }
     if (child_ > 0) {
-      // The first asks to drain, the second to stop now; what does not listen is killed.
+      // The first signal asks to drain, the second to stop now; a supervisor that does not react is
+      // killed.
       for (int signal_number : {SIGTERM, SIGTERM, SIGKILL}) {
         if (exit_status()) break;
         ::kill(signal_number == SIGKILL ? -child_ : child_, signal_number);
@@ -500,14 +502,14 @@ class DataLoader {
     }
   }
 
-  // `stage`: one stage, and not a whole configuration.
+  // `stage`: it is one stage, not a whole configuration.
   void add(bool stage, Form form, std::string_view content) {
     if (started_) {
       throw ClientError(RF_INVALID, "the loader was already started: add stages before start()");
     }
     constexpr const char* kEndings[] = {".textproto", ".json", ".binpb"};
     const std::string name = std::string(stage ? "stage" : "stages") + kEndings[form];
-    // The part by itself first, so that its mistakes have its own lines.
+    // The part alone first, so that line numbers in messages are its own.
     std::string text = part(name, stage ? as_stages(form, content) : std::string(content));
     if (!config_.empty()) text = part("config.textproto", config_ + text);
     config_ = std::move(text);
@@ -543,7 +545,7 @@ class DataLoader {
                                              std::to_string(status)
                                        : problems);
   }
-  // Its exit status; what it writes lies in part.out and part.log then.
+  // Its exit status. What it wrote is then in part.out and part.log.
   int run_program(const std::vector<std::string>& arguments) {
     std::vector<char*> words = {program_.data()};
     std::vector<std::string> copies = arguments;
@@ -571,7 +573,7 @@ class DataLoader {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
-  // In the loader's own directory, which is made for the first file.
+  // A path in the loader's own directory, which is created for the first file.
   void write(const std::string& name, std::string_view content) {
     if (dir_.empty()) {
       std::string dir = (std::filesystem::temp_directory_path() / "ringfeed-XXXXXX").string();
@@ -592,7 +594,7 @@ class DataLoader {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
 
-  // A member that reads this output, none: the first one. Throws what keeps it from that.
+  // A member that reads this output; none: the first one. Throws if it cannot be made.
   std::optional<Feed> attach(const std::optional<std::string>& output, int32_t timeout_ms) {
     using Clock = std::chrono::steady_clock;
     const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
@@ -616,8 +618,8 @@ class DataLoader {
     }
   }
 
-  // The child watches this process: it ends with it, whatever this one dies of, and removes the
-  // directory then.
+  // The child watches this process. When this process ends, however that happens, the child ends
+  // too and removes the directory.
   void spawn() {
     const std::string program = program_;
     const std::string file = (dir_ / "loader.textproto").string();
@@ -636,7 +638,7 @@ class DataLoader {
     keeper_ = std::thread([&started, this, program, file, place, log, owner, self] {
       const pid_t child = ::fork();
       if (child == 0) {
-        // Only calls that are safe in the child of a program with threads.
+        // From here on only calls that are safe in the child of a program with threads.
         ::setsid();
         ::fcntl(self, F_SETFD, 0);
         const int null = ::open("/dev/null", O_RDWR);
@@ -682,7 +684,7 @@ class DataLoader {
   std::string first_alias_;
   std::mutex attaching_;
   std::map<std::string, Feed, std::less<>> others_;  // by alias, attached when first asked for
-  pid_t pid_ = -1;                                   // who has made the directory
+  pid_t pid_ = -1;                                   // the process that made the directory
   pid_t child_ = -1;
   std::thread keeper_;
   std::promise<int> ended_;

@@ -1,4 +1,4 @@
-// How what is answered later than it was asked reaches who asked.
+// How a later answer reaches the client that asked.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ringfeed::process {
 
-// Who waits for an answer.
+// A client that waits for an answer.
 struct Asker {
   control::ConnectionId connection = 0;
   std::uint64_t request = 0;  // Reply.id
@@ -17,11 +17,11 @@ struct Asker {
 
 struct Answers {
   std::function<void(control::ConnectionId, const Reply&)> send;
-  // Says that it cannot be done now, and why. Throws nothing: what goes wrong with that ends the
-  // connection.
+  // Says that it cannot be done now, and why. Throws nothing: if the refusal itself fails, the
+  // connection ends.
   std::function<void(const Asker&, const std::exception&)> refuse;
 
-  // What a part of an answer throws is the answer.
+  // Runs a part of an answer. If it throws, the error becomes the answer.
   template <typename Part>
   void or_refuse(const Asker& asker, const Part& part) const {
     try {

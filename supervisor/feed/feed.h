@@ -1,5 +1,4 @@
-// A feed from its first process to its last: starts the workers, answers clients, lets the feed
-// end.
+// A feed from its first process to its last: starts the workers, answers clients, ends the feed.
 //
 //   state                        event                                       next state
 //   starting                     all workers are ready                       running
@@ -15,12 +14,12 @@
 //                                is over without a single batch
 //   failing                      all workers are gone                        end (1)
 //
-// The number is the exit status. Trainers of a feed that is failing get the reason. A feed that
-// lingers and is told to stop ends at once.
+// The number is the exit status. Trainers of a failing feed get the reason. A lingering feed that
+// is told to stop ends at once.
 //
-// While it lingers, published batches stay readable and those of dead trainers go to others
-// (linger.h). One thread, one event loop (a snapshot is copied by another thread); the data path
-// does not need it.
+// While it lingers, published batches stay readable, and those of dead trainers go to others
+// (linger.h). The feed has one thread and one event loop (another thread copies a snapshot); the
+// data path does not need them.
 #pragma once
 
 #include <unistd.h>
@@ -72,8 +71,8 @@ struct FeedRun {
   std::string recorded_config = {};  // the configuration as it was given
   std::string dead_letters = {};     // directory for records that are set aside
   std::string resumed_from = {};     // the snapshot that `found` memory was read from
-  std::string file_mark = {};        // of new files in storage.directory
-  // Called once, when the record is this feed's: what was left of another one may go.
+  std::string file_mark = {};        // for new files in storage.directory
+  // Called once, when the record is this feed's: what an earlier feed left may then be removed.
   std::function<void()> on_recorded = {};
   int owner = -1;  // a pidfd: the feed stops when this process has ended
 };
@@ -88,9 +87,9 @@ class Feed {
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
-  // Until the feed has ended. Returns the exit status: 0 ended or stopped, 1 failed. Throws Error
-  // if the feed cannot be started, and leaves nothing behind then; or if this process cannot go on:
-  // then the feed does, and workers, files and record stay for the next supervisor.
+  // Runs until the feed has ended. Returns the exit status: 0 ended or stopped, 1 failed. Throws
+  // Error if the feed cannot be started; nothing is left behind then. Also throws if this process
+  // cannot go on; the feed then does, and workers, files and record stay for the next supervisor.
   int run();
 
  private:
@@ -120,10 +119,10 @@ class Feed {
   void note_groups();
   void advance_groups();
   void advance_groups(Output& output);
-  // Has every output ever had a consumer group, and is a trainer there now, of any of them?
+  // Has every output ever had a consumer group? Does any output have a trainer now?
   [[nodiscard]] bool ever_joined() const;
   [[nodiscard]] bool any_trainer() const;
-  // Is there nobody for what is on its way, in all outputs that wait for trainers?
+  // Do all outputs that wait for trainers lack anybody to take the batches on their way?
   [[nodiscard]] bool nobody_takes() const;
   void end_unread();
   void look_after_workers();
@@ -131,7 +130,7 @@ class Feed {
   void look_for_stalls();
   void order_end(bool now, const std::string& why);
   void show_progress();
-  // What stages that warm up have to say, and what the feed waits for.
+  // The progress of stages that warm up, and what the feed waits for.
   [[nodiscard]] std::string progress_text() const;
   [[nodiscard]] std::string waiting_text() const;
   [[nodiscard]] std::string counts_text() const;
@@ -139,10 +138,10 @@ class Feed {
   [[nodiscard]] std::string totals_text() const;
   void log_drain();
   void event(metrics::Level level, std::string_view event, const std::string& values) const;
-  void survive(const std::exception& error) noexcept;  // says what a callback has thrown
+  void survive(const std::exception& error) noexcept;  // reports what a callback has thrown
 
-  // Requests (requests/, a file for each kind). What takes one says whether its reply is to be sent
-  // now; else it has been, or will be.
+  // Requests (requests/, a file for each kind). Each function returns whether its reply must be
+  // sent now; if not, it was sent already or will be sent later.
   void answer(control::ConnectionId connection, const Request& request);
   void refuse_for(const Asker& asker, const std::exception& error) noexcept;
   void on_request(control::ConnectionId connection, const Request& request);
@@ -157,16 +156,16 @@ class Feed {
   bool on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
-  // Of attach.
+  // Parts of attach.
   void answer_attach(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
                  std::vector<int>& fds);
   [[nodiscard]] const BatchSchema& schema_of(const Output& output) const;
   void tell_trainers();
-  // Of snapshot.
+  // Parts of snapshot.
   void describe_snapshot(SnapshotManifest& manifest,
                          const std::vector<std::vector<std::byte>>& copied) const;
-  // Of status.
+  // Parts of status.
   void fill_status(StatusReply& status) const;
   [[nodiscard]] int shown_state() const;  // StatusReply::State
 
@@ -176,10 +175,10 @@ class Feed {
   void fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const;
 
   void park(std::uint64_t ticket);  // all lanes; 0: they go on
-  // Does something count on lanes that park?
+  // Does a task need the lanes parked now?
   [[nodiscard]] bool lanes_park() const { return snapshots_.under_way() || scaling_.under_way(); }
 
-  // What is wrong with the surroundings (feed_place.cc).
+  // Trouble with the surroundings (feed_place.cc).
   void keep_place();
   [[nodiscard]] Status restore_place();
   void note_problem(const std::string& what, const std::string& text);
@@ -190,7 +189,7 @@ class Feed {
   metrics::Talk& talk_;
   EventLoop loop_;
   layout::FeedMemory memory_;
-  // By number, as in the layout.
+  // One output; by number, as in the layout.
   struct Output {
     layout::OutputMemory memory;
     control::ConsumerGroups groups;
@@ -201,7 +200,7 @@ class Feed {
   };
   std::vector<std::unique_ptr<Output>> outputs_;
   DescriptorReserve reserve_{kReserveForRestart + kReserveForClients};
-  // Asked for once, while there are descriptors.
+  // Read once, while there are descriptors.
   const std::string boot_ = control::boot_id();
   const control::Namespaces namespaces_ =
       control::own_namespaces().ok() ? *control::own_namespaces() : control::Namespaces();
@@ -212,7 +211,7 @@ class Feed {
     std::string text;
     std::uint64_t times = 0;
   };
-  std::map<std::string, Problem> problems_;  // by what is troubled
+  std::map<std::string, Problem> problems_;  // by the thing that has the problem
   metrics::Looker looker_;
   metrics::History history_;
   metrics::Texts texts_;
@@ -225,24 +224,24 @@ class Feed {
   shm::Fd signals_;
   Phase phase_ = Phase::kStarting;
   bool adopts_ = false;
-  bool lives_ = false;     // the feed can do without this process
-  bool draining_ = false;  // ordered; stays set while the feed lingers
+  bool lives_ = false;     // the feed could go on without this process
+  bool draining_ = false;  // a drain was ordered; stays set while the feed lingers
   EventLoop::TimerId tick_ = 0;
   std::uint64_t ticked_ms_ = 0;         // the last tick
-  std::uint64_t patient_until_ms_ = 0;  // nobody is said to hang before
-  std::optional<bool> end_due_;         // an order to end that there was no memory for; true: now
+  std::uint64_t patient_until_ms_ = 0;  // no worker counts as hanging before this
+  std::optional<bool> end_due_;         // an order to end that lacked memory; true: stop now
   bool moving_ = false;                 // a timer for groups in motion is set
   bool first_batch_ = false;
-  bool tells_reason_ = false;  // failed, and is still there for a first trainer
+  bool tells_reason_ = false;  // the feed failed and waits for a first trainer
   int status_ = 0;
   std::uint64_t started_ms_ = 0;
   std::uint64_t ended_ms_ = 0;
-  std::uint64_t needless_ms_ = 0;  // when everybody had had everything; 0: not yet
+  std::uint64_t needless_ms_ = 0;  // when all had received everything; 0: not yet
   std::uint64_t deaths_ = 0;       // of workers
   std::string reason_;
   std::string lingers_for_;
   std::set<std::size_t> unread_;       // workers whose lanes nobody reads any more
-  std::set<std::string> drain_waits_;  // for whom, as far as it was logged
+  std::set<std::string> drain_waits_;  // what the drain waits for, as logged
 
   const Answers answers_;
   StageCalls stage_calls_;

@@ -1,4 +1,4 @@
-// Must a feed whose lanes are all finished still be there for somebody?
+// Must a feed whose lanes have all finished stay for somebody?
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace ringfeed::process {
 
-// An ended feed without a single batch waits this long for its first trainer, so that one that is
-// being started meets an end and not a missing feed.
+// An ended feed without a single batch waits this long for its first trainer, so that a trainer
+// that is just starting finds an ended feed and not a missing one.
 inline constexpr std::uint64_t kEmptyFeedMs = 10'000;
 
-// A feed whose trainers have had all their batches stays so much longer while one of them is a
-// member still, so that it can ask for the totals.
+// When all trainers have had their batches, the feed stays this much longer if one of them is still
+// a member, so that it can ask for the totals.
 inline constexpr std::uint64_t kTotalsMs = 1'000;
 
 struct LingerFacts {
@@ -22,22 +22,22 @@ struct LingerFacts {
   std::uint64_t now_ms = 0;
   std::uint64_t ended_ms = 0;  // when the last lane finished
   std::uint64_t batches = 0;   // published in all, to this output
-  bool keep_newest = false;    // the output waits for nobody who is not there
+  bool keep_newest = false;    // the output waits only for those who are there
   bool empty = false;          // no output has a batch
 };
 
-// What it waits for, as a person reads it; nullopt: everybody has had what he is entitled to.
+// What it waits for, as text for people; nullopt: every group has had its batches.
 //   no group has ever joined     waits for the first trainer, unless draining
 //   a group with batches left    waits while a member lives, or may come back (rejoin_ms), or, if
 //                                the group is declared and nobody has come yet, for its first
 //                                member
 //   an empty feed                waits kEmptyFeedMs for a first member, unless draining
-// An output that keeps the newest waits only for members that live.
+// An output with KEEP_NEWEST waits only for members that live.
 [[nodiscard]] std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
                                                           const LingerFacts& facts);
 
-// Which groups keep the feed from writing its next batch, as a person reads it: "the feed waits for
-// group 'eval': 2 batches behind, no member attached"; nullopt: none does.
+// Which groups keep the feed from writing its next batch, as text for people: "the feed waits for
+// group 'eval': 2 batches behind, no member attached"; nullopt: none.
 [[nodiscard]] std::optional<std::string> held_up_by(const control::ConsumerGroups& groups);
 
 // While the feed drains: can the batches on their way still get anywhere?

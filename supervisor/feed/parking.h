@@ -1,7 +1,7 @@
-// Has all lanes stand still between two steps, for as long as somebody looks at what they left or
-// changes what they go by (lane_page.h, Parking).
+// Makes all lanes stand still between two steps, while somebody reads their state or changes the
+// words that direct them (lane_page.h, Parking).
 //
-// A lane that dies while it stands still is no harm: its next incarnation stands still as well.
+// A lane that dies while it stands still does no harm: its next incarnation stands still as well.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,17 @@ class Parking {
   Parking(const Parking&) = delete;
   Parking& operator=(const Parking&) = delete;
 
-  // Calls back when all lanes stand still, or with an error (kTimeout) if one does not come to the
-  // end of its step; then they go on.
+  // Calls back when all lanes stand still. If a lane does not finish its step, calls back with an
+  // error (kTimeout), and the lanes go on.
   void begin(std::function<void(const std::optional<Error>&)> at_rest);
-  // The lanes go on. Returns for how long they did not, in microseconds; 0: they were not parked.
+  // Lets the lanes go on. Returns how long they stood still, in microseconds; 0: they were not
+  // parked.
   std::uint64_t end();
   [[nodiscard]] bool at_rest(std::uint32_t lane) const;
 
  private:
   void look();
-  [[nodiscard]] bool all_at_rest();  // if not, it will be looked at again
+  [[nodiscard]] bool all_at_rest();  // if not, it looks again later
 
   EventLoop& loop_;
   const layout::FeedMemory& memory_;

@@ -1,14 +1,14 @@
-// One record through one lane, apart from any feed: what `ringfeed dead-letters --replay` does.
+// Sends one record through one lane, apart from any feed: what `ringfeed dead-letters --replay`
+// does.
 //
-// The lane is the stage's own code in a worker process, with memory of its own that is as new as
-// that of a feed which has just begun. This process stands for its neighbours: it is the producing
-// end of all its inputs, of which one carries the record and all are closed behind it, and the
-// consuming end of all its outputs. A lane that writes batches finds a consumer group that is
-// through with every batch.
+// The lane is the stage's own code in a worker process, with its own memory, as fresh as that of a
+// new feed. This process plays its neighbours: it produces all its inputs, one of which carries the
+// record, then closes them, and it consumes all its outputs. A lane that writes batches finds a
+// consumer group that has finished every batch.
 //
-// The lane takes the record, does whatever it does at the end of its inputs, and the worker ends.
-// One that has taken the record and does not come to an end (a window of an endless run) is told to
-// stop between two steps; one that does not hear that either hangs, is asked for its backtrace and
+// The lane takes the record, does whatever it does at the end of its inputs, and the worker ends. A
+// lane that has taken the record but does not end (a window of an endless run) is told to stop
+// between two steps. If it does not do that either, it hangs: it is asked for its backtrace and
 // killed. The worker dies with this process.
 #pragma once
 
@@ -39,15 +39,15 @@ struct ReplayRecord {
 
 struct ReplayRules {
   std::string binary;
-  std::uint64_t timeout_ms = 10'000;  // from the moment when the record is there; 0: none
-  // The worker is ready, and waits for the record until this returns.
+  std::uint64_t timeout_ms = 10'000;  // from when the record is there; 0: none
+  // Called when the worker is ready. The worker waits for the record until this returns.
   std::function<void(pid_t worker)> before_record = {};
 };
 
 enum class ReplayOutcome : std::uint8_t {
-  kTaken,  // the record was consumed, and the worker has ended as it should
+  kTaken,  // the record was consumed, and the worker ended normally
   kDied,
-  kHung,  // did not leave its step, and was killed
+  kHung,  // it did not leave its step, and was killed
   kLeft,  // the stage has ended, or would have waited for ever, without taking the record
 };
 
@@ -60,7 +60,7 @@ struct ReplayPort {
 
 struct ReplayReport {
   ReplayOutcome outcome = ReplayOutcome::kTaken;
-  bool consumed = false;       // the record, by a step that was committed
+  bool consumed = false;       // the record, by a committed step
   bool finished = false;       // the lane has come to its end
   std::uint64_t after_ms = 0;  // until the record was consumed, else until the worker's end
   std::uint64_t limit_ms = 0;  // as in the rules
@@ -69,14 +69,14 @@ struct ReplayReport {
   bool batches_port = false;  // the lane writes batches
   std::uint64_t batches = 0;
   std::uint64_t rows = 0;
-  std::vector<std::pair<std::string, std::uint64_t>> counters = {};  // of the lane, but zeros
-  std::string note = {};                // what the stage wants a person to know
-  std::vector<std::string> lines = {};  // the last that the worker said, with its backtrace
+  std::vector<std::pair<std::string, std::uint64_t>> counters = {};  // of the lane, without zeros
+  std::string note = {};                                             // the stage's note for people
+  std::vector<std::string> lines = {};  // the worker's last lines, with its backtrace
 };
 
-// Throws Error: kNoMemory, kIo; kInvalidArgument: the ring does not take a record of that size;
-// kIncompatible: the worker has ended, or was not ready in time, before there was a record.
-// `layout`: of only_lane().
+// Throws Error: kNoMemory, kIo; kInvalidArgument: a record of that size does not fit into the ring;
+// kIncompatible: the worker ended, or was not ready in time, before there was a record. `layout`
+// comes from only_lane().
 [[nodiscard]] ReplayReport replay(layout::FeedLayout layout, const layout::SetupFacts& facts,
                                   const ReplayRecord& record, const ReplayRules& rules);
 

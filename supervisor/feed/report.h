@@ -1,4 +1,4 @@
-// Says an event of the feed: its level, its name, its values.
+// Reports an event of the feed: its level, its name, its values.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,8 @@
-// Stage groups that get a fresh process, or another program, because somebody asks for it.
+// Gives stage groups a fresh process, or another program, on request.
 //
-// Another program is asked for its plan first: it takes over only lanes that it would have laid out
-// as they are. Who asked gets the answer when the new process is ready, or has been refused.
+// Another program is asked for its plan first: it may take over only lanes that it would have laid
+// out in the same way. The client gets the answer when the new process is ready or has been
+// refused.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,9 @@ class Restarts {
   Restarts(EventLoop& loop, const DataLoaderConfig& config, const PipelinePlan& plan,
            const layout::FeedLayout& layout, const Workers& workers, const Answers& answers);
 
-  // True: the reply, a refusal, is to be sent now.
+  // True: the reply, a refusal, must be sent now.
   [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply);
-  // The group's process is ready, or was refused for this reason: whoever waits hears it.
+  // The group's process is ready, or was refused for this reason. The waiting clients are told.
   void ready(const std::string& group, pid_t pid);
   void refused(const std::string& group, const std::string& reason) noexcept;
 
@@ -51,7 +52,7 @@ class Restarts {
   const Workers& workers_;
   const Answers& answers_;
   std::multimap<std::string, Asker> waiting_;  // by stage group
-  int plans_asked_ = 0;                        // of programs that have not answered yet
+  int plans_asked_ = 0;                        // programs that have not answered yet
 };
 
 }  // namespace ringfeed::process

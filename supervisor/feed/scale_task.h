@@ -1,9 +1,9 @@
 // Gives a node another number of lanes while the feed runs.
 //
-// All lanes stand still for a moment; the first unit that nobody has begun is found from what they
-// left in their arenas; from it on the node's units are shared by the new number of lanes
-// (ringfeed/shm/node_lanes.h). What was given out before is finished by those who have it. A change
-// begins only when the one before has been worked off.
+// All lanes stand still for a moment. Their arenas tell the first unit that no lane has begun; from
+// it on, the new number of lanes shares the node's units (ringfeed/shm/node_lanes.h). Lanes finish
+// the units that they were given before. A change begins only when the one before has been worked
+// off.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ class ScaleTask {
     std::uint32_t before = 0;  // lanes
     std::uint32_t now = 0;
     std::uint64_t from = 0;      // the first unit that is shared by `now`
-    std::uint64_t pause_us = 0;  // for which all lanes stood still
+    std::uint64_t pause_us = 0;  // how long all lanes stood still
   };
   struct Hooks {
-    std::function<void(std::uint64_t ticket)> park;  // as of Parking
+    std::function<void(std::uint64_t ticket)> park;  // as for Parking
     std::function<void(const Result<Facts>&)> done;  // later; may destroy the task
   };
 
-  // `lanes`: 1 to lanes_max of the node, which scales. `patience_ms`: how long an earlier change
-  // may take to be worked off; then kBusy.
+  // `lanes`: 1 to lanes_max of the node, which must be scalable. `patience_ms`: how long an earlier
+  // change may take to be worked off; after that, kBusy.
   ScaleTask(EventLoop& loop, const layout::FeedMemory& memory, std::uint32_t node,
             std::uint32_t lanes, std::uint64_t patience_ms, Hooks hooks);
   ~ScaleTask();
@@ -57,8 +57,8 @@ class ScaleTask {
   std::optional<EventLoop::TimerId> timer_;
 };
 
-// Why the lanes of a stage cannot become so many; empty: they can. The node that would change is
-// stored. The stage is by its number in the configuration.
+// Why a stage cannot have this many lanes; empty: it can. `stage` is its number in the
+// configuration. `node` is set to the node that would change.
 [[nodiscard]] std::string cannot_scale(const layout::FeedMemory& memory, std::uint32_t stage,
                                        std::uint32_t lanes, std::uint32_t& node);
 

@@ -1,5 +1,5 @@
-// Stages that get more or fewer lanes while the feed runs: because somebody asks for it, or because
-// the feed was taken over with a configuration that says another number. One at a time.
+// Gives stages more or fewer lanes while the feed runs: on request, or because the feed was taken
+// over with a configuration that has another number. One change at a time.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ namespace ringfeed::process {
 class Scaling {
  public:
   struct Hooks {
-    std::function<void(std::uint64_t ticket)> park;  // as of Parking
+    std::function<void(std::uint64_t ticket)> park;  // as for Parking
     Report event;
-    std::function<void(const std::exception&)> survive;  // says what a callback has thrown
+    std::function<void(const std::exception&)> survive;  // reports what a callback has thrown
   };
-  // What else the feed does when somebody asks.
+  // What else the feed is doing at the time of a request.
   struct Moment {
     bool ending = false;
     bool takes_snapshot = false;
@@ -37,16 +37,18 @@ class Scaling {
   Scaling(EventLoop& loop, const layout::FeedMemory& memory, const DataLoaderConfig& config,
           const Answers& answers, Hooks hooks);
 
-  // True: the reply is to be sent now. Else it comes when the stage has its lanes, or cannot.
+  // True: the reply must be sent now. Else it comes when the stage has its lanes, or cannot have
+  // them.
   [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply,
                           const Moment& moment);
   [[nodiscard]] bool under_way() const { return task_ != nullptr; }
   void give_up(const std::string& why);
 
-  // What was taken over has the lanes that it had; the configuration says how many there should be.
+  // The feed was taken over with the lanes that it had; the configuration says how many there
+  // should be.
   void note_taken_over();
-  // The next change that this takes, if one is due; called while the feed runs and nothing else
-  // counts on lanes that park.
+  // Starts the next change towards the configuration, if one is due. Called while the feed runs and
+  // nothing else parks the lanes.
   void follow_configuration();
 
  private:

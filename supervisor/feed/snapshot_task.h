@@ -8,8 +8,8 @@
 //              then everyone's rest is checked, and the lanes go on
 //   saving     the thread writes that, makes all of it durable and gives it its name
 //
-// A lane that dies while it stands still is no harm: its next incarnation stands still as well. One
-// that went on (its process believed the supervisor dead) makes the snapshot void.
+// A lane that dies while it stands still does no harm: its next incarnation stands still as well. A
+// lane that went on (its process believed the supervisor dead) makes the snapshot void.
 #pragma once
 
 #include <atomic>
@@ -45,11 +45,11 @@ class SnapshotTask {
   struct Hooks {
     // Parks all lanes under this ticket; 0: they go on.
     std::function<void(std::uint64_t ticket)> park;
-    // Completes the manifest; called while the lanes stand still, with what was copied of the
-    // segments that others write even then (empty for the others).
+    // Completes the manifest. Called while the lanes stand still, with the copies of the segments
+    // that others write even then (empty for other segments).
     std::function<void(SnapshotManifest&, const std::vector<std::vector<std::byte>>&)> describe;
     std::function<void(const Result<Facts>&)> done;  // not called if the task is given up
-    // The thread has nothing to do any more: may destroy the task.
+    // The thread has nothing left to do. This call may destroy the task.
     std::function<void()> ended;
   };
 
@@ -62,15 +62,15 @@ class SnapshotTask {
   SnapshotTask& operator=(const SnapshotTask&) = delete;
 
   // The lanes go on and nothing is left behind. The thread may still be in a call that does not
-  // return, a write to a disk that hangs: nobody waits for that here.
+  // return, such as a write to a disk that hangs. This function does not wait for it.
   void give_up();
-  // Done or given up; what is left is the thread's end.
+  // The task is done or given up; only the thread may still have to end.
   [[nodiscard]] bool over() const { return over_; }
-  // Has the thread ended, or does it within this time? The destructor waits for it for ever.
+  // Has the thread ended, or does it end within this time? The destructor waits without a limit.
   [[nodiscard]] bool ended_within(std::uint64_t ms);
 
  private:
-  // What the thread says, and waits for.
+  // The words that the thread says and waits for.
   enum class Word { kNothing, kCopied, kRest, kRestCopied, kPublish, kDone };
 
   void work() noexcept;

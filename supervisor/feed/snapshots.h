@@ -1,4 +1,5 @@
-// Snapshots of a running feed, one at a time: asked for, taken by a task, answered.
+// Takes snapshots of a running feed on request, one at a time, each by a task, and answers the
+// request.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +23,11 @@ namespace ringfeed::process {
 class Snapshots {
  public:
   struct Hooks {
-    std::function<void(std::uint64_t ticket)> park;  // as of Parking
-    // Says in the manifest what only the feed knows.
+    std::function<void(std::uint64_t ticket)> park;  // as for Parking
+    // Writes into the manifest what only the feed knows.
     std::function<void(SnapshotManifest&, const std::vector<std::vector<std::byte>>& copied)>
         describe;
-    // newest() is another one: the feed's record is to name it.
+    // newest() has changed: the feed's record must name it.
     std::function<void()> on_taken;
     Report event;
   };
@@ -35,16 +36,16 @@ class Snapshots {
   Snapshots(EventLoop& loop, const layout::FeedMemory& memory, const std::string& feed,
             const Answers& answers, Hooks hooks);
 
-  // True: the reply, a refusal, is to be sent now. Else it comes when the snapshot stands.
-  // `is_scaled`: lanes get another number just now.
+  // True: the reply, a refusal, must be sent now. Else it comes when the snapshot is complete.
+  // `is_scaled`: a stage's number of lanes is just being changed.
   [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply,
                           bool is_scaled);
-  // Is one being taken? One that was given up may still have its thread.
+  // Is a snapshot being taken? One that was given up may still have its thread.
   [[nodiscard]] bool under_way() const { return task_ && !task_->over(); }
   void give_up(const std::string& why);
-  // Whether nothing of one is left within this time.
+  // Is nothing left of a snapshot within this time?
   [[nodiscard]] bool ended_within(std::uint64_t ms) { return !task_ || task_->ended_within(ms); }
-  // The directory of the newest; empty: none was taken.
+  // The directory of the newest snapshot; empty: none was taken.
   [[nodiscard]] const std::string& newest() const { return newest_; }
 
  private:
@@ -56,7 +57,7 @@ class Snapshots {
   const std::string& feed_;
   const Answers& answers_;
   Hooks hooks_;
-  std::unique_ptr<SnapshotTask> task_;  // under way, or its thread is
+  std::unique_ptr<SnapshotTask> task_;  // the one under way, or one whose thread still runs
   Asker asker_;
   std::string newest_;
 };

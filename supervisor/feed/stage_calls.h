@@ -1,9 +1,9 @@
-// Messages to stages: passed on to the processes of their groups, and answered once all of them
-// have.
+// Messages to stages: passes them on to the processes of their groups, and answers when all of
+// these have answered.
 //
-// What a message and its answers say is for the stages: here they are bytes, of which at most the
-// numbers of their fields are looked at. A process that has died is asked again once its successor
-// is ready; stages know by the key which messages they have answered.
+// Only stages read messages and answers. Here they are bytes; at most the numbers of their fields
+// are looked at. If a process has died, its successor is asked again once it is ready; stages know
+// by the key which messages they have answered.
 #pragma once
 
 #include <cstddef>
@@ -39,11 +39,11 @@ class StageCalls {
   StageCalls(EventLoop& loop, const DataLoaderConfig& config, const layout::FeedLayout& layout,
              const Workers& workers, const Answers& answers, Heard on_answer);
 
-  // True: the reply, a refusal, is to be sent now. Else the answer comes when all have answered, or
-  // have not in time.
+  // True: the reply, a refusal, must be sent now. Else the answer comes when all have answered, or
+  // when the time is over.
   [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply);
-  // The group has a process that is ready, or has come to its end: it is asked what the process
-  // before may not have answered.
+  // The group has a process that is ready, or has ended. It is asked again what the process before
+  // may not have answered.
   void ask_again(std::size_t group);
   void on_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
 
@@ -77,11 +77,11 @@ class StageCalls {
   const Answers& answers_;
   Heard on_answer_;
   std::map<std::uint64_t, Call> calls_;
-  // The last answers of each stage group, oldest first: a message that comes again when the lane
-  // that has answered it has finished still gets its answer.
+  // The last answers of each stage group, oldest first. A message that comes again after its lane
+  // has finished still gets its answer.
   std::map<std::size_t, std::deque<PastAnswer>> past_answers_;
-  // From a number on that no earlier supervisor is likely to have used: a late answer to its call
-  // is none to this one's.
+  // Starts at a number that no earlier supervisor is likely to have used, so that a late answer to
+  // that one's call is not taken for an answer to ours.
   std::uint64_t next_call_;
 };
 

@@ -15,8 +15,8 @@
 //   *  a process is started
 //
 // `finished` is exit status 0 with all lanes at their end, or after an order to stop. Every other
-// end is a death, and the restart budget says which one: started again at once, later, or not.
-// later, or for good).
+// end is a death; the restart budget says whether the process is started again at once, later, or
+// not.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ enum class ChildState : std::uint8_t {
   kRunning,    // runs its lanes
   kWaiting,    // dead, will be started when the backoff is over
   kStopping,   // has been told to end
-  kReplacing,  // has been told to end, another one follows
-  kDone,       // its lanes are at their end
+  kReplacing,  // has been told to end; another process follows
+  kDone,       // its lanes have finished
   kGone,       // ended as told
   kLost,       // died once too often
 };

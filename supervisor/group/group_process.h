@@ -1,17 +1,17 @@
-// One stage group: its process, and whoever comes after it.
+// One stage group: its process and the successors of that.
 //
-// The process gets its memory over the setup socket, says `ready`, and is then watched through its
-// pidfd and heard through its log pipe. After its death: everything that it still said is read, it
-// is reaped, sleeping lanes are rung (the dead one may have owed them a wake-up), the death is
-// counted on its lanes' pages, a record that killed too often is put under quarantine, and the
-// table (child.h) with the restart budget decides what follows.
+// The process gets its memory over the setup socket and says `ready`. It is then watched through
+// its pidfd and heard through its log pipe. After its death its last output is read, it is reaped,
+// and sleeping lanes are rung, because it may have owed them a wake-up. The death is counted on its
+// lanes' pages, and a record that killed too often is put under quarantine. Then the table
+// (child.h) and the restart budget decide what follows.
 //
 // A process whose lanes have all finished says so and stays, idle, until the feed is over: it holds
-// the memory, should the supervisor die. For the same reason it has a successor if it dies.
+// the memory in case the supervisor dies. For the same reason it gets a successor if it dies.
 //
-// A system that has no descriptors, processes or memory to give is no death of the stage: the start
-// is tried again with what the reserve holds, then with backoff (kStarvedMsMin to kStarvedMsMax)
-// until it succeeds.
+// If the system has no descriptors, processes or memory left, this is not a death of the stage. The
+// start is tried again with the reserve, then with backoff (kStarvedMsMin to kStarvedMsMax) until
+// it succeeds.
 #pragma once
 
 #include <cstdint>
@@ -42,19 +42,19 @@ struct WorkerRules {
   int lock = -1;  // descriptor of the lock that shows that it lives (control/feed_lock.h)
   RestartLimits restarts;
   std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
-  std::uint64_t stop_ms = 3'000;   // after an order to stop: then it is killed
+  std::uint64_t stop_ms = 3'000;   // after an order to stop; then it is killed
   DescriptorReserve* reserve = nullptr;
 };
 
-// A record that is set aside, and why.
+// A record that was set aside, and why.
 struct Condemned {
   std::uint64_t key = 0;
   std::uint32_t deaths = 0;
   std::string cause;
 };
 
-// The setup and the descriptors that belong to it, over the socket of a worker that has just been
-// started. Throws Error (kIo), but not if the worker is dead already.
+// Sends the setup and its descriptors over the socket of a worker that has just been started.
+// Throws Error (kIo), but not if the worker is already dead.
 void send_setup(int socket, const WorkerSetup& setup, const layout::GroupSetup& group,
                 const layout::FeedMemory& memory);
 
@@ -69,7 +69,7 @@ class GroupProcess {
     std::function<void(std::string_view level, std::string_view event, const std::string& values)>
         on_event;
     std::function<void(const FromWorker&)> on_message;  // answers to calls
-    // A new program could not take over: the one before runs the group again.
+    // A new program could not take over; the old one runs the group again.
     std::function<void(const std::string& reason)> on_refused;
   };
 
@@ -84,35 +84,35 @@ class GroupProcess {
 
   // The first start. Throws Error if the system refuses it.
   void start();
-  // The first start in a feed that lives already: what the system refuses is waited out, or
-  // counted.
+  // The first start in a feed that already runs. If the system refuses, it waits, or counts a
+  // death.
   void start_late();
-  // A process that an earlier supervisor started runs the lanes: it is watched from now on. False:
-  // it has just ended. Throws Error (kIo) if it cannot be watched; it may live then.
+  // Watches a process that an earlier supervisor started and that runs the lanes. False: it has
+  // just ended. Throws Error (kIo) if it cannot be watched; it may still live then.
   [[nodiscard]] bool adopt(const Identity& process);
-  // The lanes had all finished before this supervisor began; their process may be adopted or not.
+  // The lanes had all finished before this supervisor started; their process may be adopted or not.
   void adopt_finished() { state_ = ChildState::kDone; }
-  // A process for lanes that have finished, to hold the memory.
+  // Starts a process for lanes that have finished, to hold the memory.
   void start_idle() { spawn_or_count(); }
-  // The adopted process asks for its links: the ends to give to it. Empty if that is not it.
+  // The adopted process asks for its links. Returns the ends to give to it; empty if `peer` is not
+  // that process.
   [[nodiscard]] std::optional<WorkerLinks> relink(pid_t peer);
-  // Sources stop, what is under way flows out; holds for later incarnations too.
+  // Sources stop, and work in progress flows out. This holds for later incarnations too.
   void drain();
-  // The lanes stand still between two steps, those of later incarnations too; 0: they go on.
+  // The lanes stand still between two steps, also those of later incarnations; 0: they go on.
   void park(std::uint64_t ticket);
   // The process ends between two steps, or is killed after stop_ms.
   void stop();
-  // Kills it; what follows is as after any death.
+  // Kills the process; the rest follows as after any death.
   void kill();
   // The same because this lane hangs.
   void kill_stalled(std::uint32_t lane);
-  // What was to follow an event and could not be done for want of memory is done now; for every
-  // tick.
+  // Does what should have followed an event but lacked memory. Called at every tick.
   void look_after();
-  // This supervisor ends and the feed does not: its process lives on, for the next one.
+  // This supervisor ends but the feed does not: the process lives on for the next supervisor.
   void leave();
-  // A fresh process takes over between two steps; false unless it runs. `binary`: its program from
-  // now on, unless it ends before it is ready; empty: as before.
+  // A fresh process takes over between two steps; false if the group does not run. `binary` is its
+  // program from now on, unless that ends before it is ready; empty: as before.
   bool replace(const std::string& binary);
   // False if there is no process to talk to.
   bool send(const ToWorker& message);
@@ -123,13 +123,13 @@ class GroupProcess {
   [[nodiscard]] const Identity& identity() const { return process_.identity; }
   [[nodiscard]] std::uint32_t restarts() const { return starts_ == 0 ? 0 : starts_ - 1; }
   [[nodiscard]] std::uint64_t started_ms() const { return started_ms_; }
-  // Does a new program run, of which nobody knows yet whether it can?
+  // Is a new program being tried that is not ready yet?
   [[nodiscard]] bool on_trial() const {
     return state_ == ChildState::kStarting && binary_before_.has_value();
   }
-  // Why there is no process, if the system has nothing to start one with: a sentence, else "".
+  // If the system has nothing left to start a process with: a sentence that says so, else "".
   [[nodiscard]] std::string starvation() const;
-  // now_ms() when the present process said that it is ready.
+  // now_ms() when the current process said that it is ready.
   [[nodiscard]] std::uint64_t ready_ms() const { return ready_ms_; }
 
  private:
@@ -154,9 +154,9 @@ class GroupProcess {
   void finished();
   void keep_memory(const Ending& ending);
   struct DeathCount {
-    bool certain = false;  // a record's doing, beyond doubt
+    bool certain = false;  // certainly caused by a record
     std::uint32_t explained =
-        0;  // deaths, with this one, by a record that is set aside from now on
+        0;  // deaths, including this one, by a record that is set aside from now on
   };
   DeathCount count_death(const Ending& ending);
   [[nodiscard]] std::uint64_t group_steps() const;
@@ -171,13 +171,13 @@ class GroupProcess {
   std::uint32_t group_;
   layout::SetupFacts facts_;
   WorkerRules rules_;
-  std::optional<std::string> binary_before_;  // while a new one has still to become ready
+  std::optional<std::string> binary_before_;  // while a new one is not ready yet
   Hooks hooks_;
   RestartBudget budget_;
   Suspects suspects_;
   std::map<std::uint32_t, Condemned> condemned_;    // by lane: the last one
   std::map<std::uint32_t, std::uint32_t> counted_;  // by lane: incarnation whose death was
-  std::uint32_t barren_ = 0;  // records set aside in a row with nothing done between
+  std::uint32_t barren_ = 0;  // records set aside in a row, without a step in between
   std::uint64_t steps_at_verdict_ = 0;
   std::optional<std::uint32_t> stalled_;  // lane for which it is being killed
   ChildState state_ = ChildState::kWaiting;
@@ -190,17 +190,17 @@ class GroupProcess {
   std::uint64_t patient_until_ms_ = ~std::uint64_t{0};  // then it is killed
   shm::LaneDesire desire_ = shm::LaneDesire::kRun;      // of a process that is not told to end
   std::uint64_t park_ticket_ = 0;                       // 0: they run
-  std::optional<EventLoop::TimerId> timer_;             // backoff, or patience with a stop
+  std::optional<EventLoop::TimerId> timer_;             // backoff, or the time limit of a stop
   std::uint64_t delay_ms_ = 0;
-  bool ended_ = false;            // the feed is: nobody has to hold its memory any more
+  bool ended_ = false;            // the feed has ended: its memory need not be held
   std::string failure_;           // what the process said about its end
-  std::uint64_t starved_ = 0;     // starts in a row for which the system had nothing to give
+  std::uint64_t starved_ = 0;     // starts in a row that the system had no room for
   std::uint64_t starved_ms_ = 0;  // until the next one
   std::string starved_why_;
-  std::optional<Ending> ending_;  // of the last process, as long as nothing has followed
-  bool holder_due_ = false;       // lanes have finished, and nobody holds the memory
+  std::optional<Ending> ending_;  // of the last process, until something follows
+  bool holder_due_ = false;       // lanes have finished, but no process holds the memory
   bool permanent_ = false;
-  bool starving_ = false;  // it ended for want of something that the system may have again later
+  bool starving_ = false;  // it ended because the system lacked something for now
   std::string obituary_;
 };
 

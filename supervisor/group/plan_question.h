@@ -1,5 +1,5 @@
-// Asks a program for its plan of a configuration, as an event: a program may take its time, or
-// never answer, and whoever asks has other things to do.
+// Asks a program for its plan of a configuration, without blocking: a program may take its time, or
+// never answer, and the caller has other things to do.
 #pragma once
 
 #include <functional>
@@ -17,19 +17,19 @@ class PipelinePlan;
 namespace ringfeed::process {
 
 // Runs `binary --plan` and gives it the configuration. `answered` is called once, from the loop,
-// with the plan or an Error: kIo or kIncompatible with what the worker said, kTimeout if it has not
-// answered within `timeout_ms` (-1: it may take its time), and is killed then. If the loop goes
-// first the program is killed and nobody is called. A program that cannot be started is an answer,
-// too. It is started in a thread, for its file may lie where nothing answers. Throws Error, and
-// calls nobody, if nothing can be asked: no thread, no descriptor.
+// with the plan or an Error: kIo or kIncompatible with what the worker said; kTimeout if it has not
+// answered within `timeout_ms` (-1: no limit) and was killed. If the loop ends first, the program
+// is killed and `answered` is not called. If the program cannot be started, `answered` gets that
+// Error too. A thread starts it, because its file may be on a file system that hangs. Throws Error,
+// without calling `answered`, if there is no thread or descriptor to ask with.
 void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig& config,
               int timeout_ms, std::function<void(const Result<PipelinePlan>&)> answered);
 
-// The same for whoever has nothing else to do: waits, and throws the Error.
+// The same, but waits for the plan and throws the Error.
 [[nodiscard]] PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config,
                                     int timeout_ms = -1);
 
-// Runs `binary --kinds` and waits: the kinds of stages that it has. Throws the same Errors.
+// Runs `binary --kinds` and waits. Returns the kinds of stages that it has. Throws the same Errors.
 [[nodiscard]] KindList ask_kinds(const std::string& binary);
 
 }  // namespace ringfeed::process

@@ -1,9 +1,9 @@
 // How often a stage group may die, and how soon it is started again.
 //
-// The first restart is at once. A life in which nothing was done and that was shorter than
-// kQuickLifeMs makes the next restart wait: backoff_ms_min, then twice as long each time, up to
-// backoff_ms_max. More than max_restarts deaths within `within_ms` end the feed; those that a
-// record explains, which is set aside for it, do not count.
+// The first restart is immediate. If a life was shorter than kQuickLifeMs and did no step, the next
+// restart waits: backoff_ms_min, then twice as long each time, up to backoff_ms_max. More than
+// max_restarts deaths within `within_ms` end the feed. Deaths that a record explains do not count;
+// that record is set aside.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace ringfeed::process {
 
-// A process that has worked for this long did not die of its start.
+// A process that has lived this long did not die of its start.
 inline constexpr std::uint64_t kQuickLifeMs = 1000;
 
 struct RestartLimits {
@@ -28,11 +28,11 @@ class RestartBudget {
   struct Verdict {
     bool give_up = false;
     std::uint64_t delay_ms = 0;
-    std::uint32_t deaths = 0;  // within the period, this one included
+    std::uint32_t deaths = 0;  // within the period, including this one
   };
-  // The process has died at `now_ms`, `life_ms` after it was started; `worked`: it did a step.
+  // The process died at `now_ms`, `life_ms` after its start; `worked`: it did a step.
   Verdict on_death(std::uint64_t now_ms, std::uint64_t life_ms, bool worked);
-  // The last `deaths` have been explained.
+  // The last `deaths` are explained and no longer count.
   void forgive(std::uint32_t deaths);
 
  private:

@@ -1,10 +1,10 @@
-// Starts worker processes, and those that are asked for a plan (plan_question.h).
+// Starts worker processes, and programs that are asked for a plan (plan_question.h).
 //
-// A worker gets: standard input /dev/null; standard output and error one pipe to the supervisor;
-// descriptor 3 its end of the setup socket; nothing else. It is the head of a process group of its
-// own, so that Ctrl-C at a terminal reaches the supervisor alone, which then drains.
+// A worker gets /dev/null as standard input, one pipe to the supervisor as standard output and
+// error, its end of the setup socket as descriptor 3, and nothing else. It leads its own process
+// group, so that Ctrl-C at a terminal reaches only the supervisor, which then drains.
 //
-// The writing end of the pipe does not block and SIGPIPE is ignored: when nobody reads (the
+// The writing end of the pipe does not block, and SIGPIPE is ignored. If nobody reads (the
 // supervisor is stopped, or dead), lines are lost and lanes go on.
 #pragma once
 
@@ -17,20 +17,20 @@
 namespace ringfeed::process {
 
 inline constexpr int kSetupFd = 3;
-// Kept until the process ends, and for nothing else.
+// Kept open until the process ends; not used otherwise.
 inline constexpr int kLockFd = 4;
 
 // ringfeed-worker beside this binary, else $RINGFEED_WORKER, else from PATH. Throws Error
-// (kNotFound) that names the places.
+// (kNotFound) with the places it tried.
 [[nodiscard]] std::string find_worker_binary();
 
-// The program that runs a stage group: the worker, or what is beside it under the name `program`
+// The program that runs a stage group: the worker, or the file `program` beside it
 // (NodePlan.program). Throws Error (kNotFound).
 [[nodiscard]] std::string program_for(const std::string& worker, const std::string& program);
 
-// Whether the libraries are there that `binary` is linked with: true unless it ends like a program
-// whose libraries are not found. It is started for that, with nowhere to say anything. Throws Error
-// if it cannot be started.
+// Can the libraries of `binary` be found? It starts the program, without any output, to find out:
+// true unless it ends like a program whose libraries are missing. Throws Error if it cannot be
+// started.
 [[nodiscard]] bool libraries_found(const std::string& binary);
 
 struct Spawned {
@@ -40,7 +40,7 @@ struct Spawned {
   shm::Fd log;     // what the worker says, does not block
 };
 
-// The setup socket and the log pipe of a worker: ours, and those to give to it.
+// The setup socket and the log pipe of a worker: our ends and those of the worker.
 struct WorkerLinks {
   shm::Fd socket;
   shm::Fd log;
@@ -54,9 +54,9 @@ struct WorkerLinks {
 // in the same way.
 [[nodiscard]] Spawned spawn_worker(const std::string& binary, int lock = -1);
 
-// How a process has ended; waits for it, which is at once after its pidfd became readable.
+// How a process ended. reap() waits for its end, which is immediate once its pidfd is readable.
 struct Ending {
-  bool known = true;  // false: not a child of this process, so nobody tells how
+  bool known = true;  // false: it was not our child, so nobody can tell how
   bool exited = false;
   int status = 0;  // exit status
   int signal = 0;  // or the signal that killed it
@@ -65,8 +65,8 @@ struct Ending {
 };
 [[nodiscard]] Ending reap(const shm::Fd& pidfd);
 
-// `binary` with these words, --plan unless others are given, and with `question`, a file, as its
-// standard input. Throws Error as spawn_worker() does.
+// Starts `binary` with these words, by default --plan, and with the file `question` as standard
+// input. Throws Error as spawn_worker() does.
 struct Asked {
   pid_t pid = 0;
   shm::Fd pidfd;

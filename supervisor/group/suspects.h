@@ -1,8 +1,8 @@
-// Records that workers die on. A record is condemned after `max_attempts` deaths that can only be
-// its doing, or twice as many that may be anybody's.
+// Records that workers die on. A record is condemned after `max_attempts` deaths that it certainly
+// caused, or twice as many that it may have caused.
 //
-// At a worker's death the page of each of its lanes tells which record was being worked on, if any.
-// Whose doing it was:
+// When a worker dies, the page of each of its lanes tells which record the lane was working on, if
+// any. The blame goes to:
 //   a lane faulted or stalled       that lane's record, and no other's
 //   a fault that no lane raised     came from outside: nobody's
 //   SIGKILL, an exit status         perhaps the record's (no memory was left), perhaps not: each
@@ -27,13 +27,13 @@ class Suspects {
   explicit Suspects(std::uint32_t max_attempts) : max_attempts_(max_attempts) {}
 
   struct Verdict {
-    bool condemned = false;    // with this death; once
-    std::uint32_t deaths = 0;  // on this record, one after the other
+    bool condemned = false;    // by this death; true only once
+    std::uint32_t deaths = 0;  // on this record, in a row
   };
-  // A worker died while its lane worked on `key`. A death on another record of the lane lets the
-  // one before it go.
+  // A worker died while its lane worked on `key`. If the lane's last death was on another record,
+  // that one is let go.
   Verdict on_death(std::uint32_t lane, std::uint64_t key, Blame blame);
-  // It was another record's doing.
+  // Another record was to blame.
   void acquit(std::uint32_t lane) { by_lane_.erase(lane); }
 
  private:

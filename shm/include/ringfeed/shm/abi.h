@@ -1,8 +1,8 @@
-// The first 256 bytes of every segment, and what all layouts share: version, identity, the hash of
-// the layout.
+// The first 256 bytes of every segment. All layouts share them: version, identity, the hash of the
+// layout.
 //
-// Includes nothing that needs the C++ runtime: the client library is built on libc alone and reads
-// the same structs.
+// This header includes nothing that needs the C++ runtime, because the client library depends on
+// libc alone and reads the same structs.
 //
 // SegmentHeader, ABI 2 (bytes from the segment's start, little-endian; written by the builder, then
 // fixed):
@@ -44,8 +44,8 @@ inline constexpr std::uint32_t kAbiMinor = 0;
 inline constexpr std::uint32_t kAbiMinReader = 0;
 inline constexpr std::uint32_t kEndian = 0x01020304;
 
-// 128 and not 64: x86 fetches lines in pairs and some arm64 lines are that long, so fields of
-// different writers at a distance of 64 would still share.
+// 128 and not 64: x86 fetches lines in pairs, and some arm64 lines are 128 bytes long. Fields of
+// different writers that are 64 bytes apart would still share.
 inline constexpr std::size_t kLineBytes = 128;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kRecordAlign = 64;
@@ -58,7 +58,7 @@ enum class SegmentKind : std::uint32_t {
   kFeedControl = 5,
   kGroup = 6,
   kPayload = 7,
-  kLocks = 8,  // nobody maps it: the locks of supervisor and workers stand on its bytes
+  kLocks = 8,  // nobody maps it: supervisor and workers lock its bytes
 };
 
 enum class SegmentState : std::uint32_t { kBuilding = 0, kReady = 1, kCondemned = 2 };

@@ -50,7 +50,7 @@ inline constexpr std::size_t kPortsMax = 32;
 class Arena {
  public:
   Arena() = default;
-  // Maps `bytes_max` of address space over the segment, of which what is reserved now may be
+  // Maps `bytes_max` of address space over the segment. Only the part that is reserved now may be
   // touched.
   static Result<Arena> map(int fd, std::uint64_t bytes_max, std::string name);
 
@@ -65,8 +65,8 @@ class Arena {
     return reinterpret_cast<JournalEntry*>(mapping_.data() + journal_area_offset(area));
   }
 
-  // At least `state_bytes` of state may be touched afterwards. Nothing is changed on error
-  // (kNoMemory). A death in the middle leaves reserved room that nothing refers to.
+  // Afterwards at least `state_bytes` of state may be touched. On error (kNoMemory) nothing
+  // changes. A death in the middle leaves reserved room that nothing refers to.
   Status grow(std::uint64_t state_bytes) noexcept;
 
  private:

@@ -6,10 +6,10 @@
 //     3. looks at the cursors again (seq_cst)
 //     4. futex wait on the values of 1.
 //
-// In the one total order either the sleeper sees the cursor or the waker sees `waiting`; a ring
+// In the one total order either the sleeper sees the cursor or the waker sees `waiting`. A ring
 // between the last look and the kernel's compare changes the value, and the wait fails. Every wait
-// ends after kSleepMsMax at the latest: the last resort, should a waker die between its store and
-// its ring. Modelled in tests/model/wakeup.pml.
+// ends after kSleepMsMax at the latest, in case a waker dies between its store and its ring.
+// Modelled in tests/model/wakeup.pml.
 #pragma once
 
 #include <time.h>
@@ -29,15 +29,15 @@ struct BellWord {
   std::uint32_t seen;
 };
 
-// Waits until one of the words has changed, is rung, or the time is over. Read-only mappings
+// Waits until one of the words has changed or is rung, or the time is over. Read-only mappings
 // suffice.
 void futex_wait_any(std::span<const BellWord> words, int timeout_ms) noexcept;
 void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept;
 
 inline void ring(std::atomic<std::uint32_t>& bell) noexcept {
-  // release, pairs with the acquire of the bell's value before a sleeper looks: where a bell is
-  // rung without asking who sleeps (feed, groups, wishes), a sleeper that has read the new value,
-  // which will not wake it, sees what it was rung for.
+  // release, pairs with the acquire of the bell's value before a sleeper looks. Some bells are rung
+  // without asking who sleeps (feed, groups, wishes). A sleeper that has read the new value, which
+  // will not wake it, then sees the reason for the ring.
   bell.fetch_add(1, std::memory_order_release);
   futex_wake_all(bell);
 }
@@ -57,14 +57,15 @@ struct Neighbour {
 };
 
 // Puts this lane to sleep unless `ready` says that there is something to do. `settle` runs between
-// the announcement and the last look: there the lane rings whom it still owes a wake-up, so that
-// two lanes never sleep on each other. words[0] is filled in with the own bell; the others are
-// further bells (consumer groups); `seen` is filled in here.
+// the announcement and the last look: there the lane rings every neighbour that it still owes a
+// wake-up, so that two lanes never wait for each other. This function sets words[0] to the lane's
+// own bell and fills in `seen`; the other words are further bells (consumer groups).
 template <typename Ready, typename Settle>
 void sleep(LanePage& page, const Bell& own, std::span<BellWord> words, int timeout_ms,
            Ready&& ready, Settle&& settle) noexcept {
   words[0].word = &own.rings;
-  // acquire: the values must be older than the last look below, which sees what they were rung for.
+  // acquire: the values must be older than the last look below, which sees the reasons for the
+  // rings.
   for (BellWord& bell : words) bell.seen = bell.word->load(std::memory_order_acquire);
   // seq_cst, pairs with Neighbour::wake.
   page.waiting.store(1, std::memory_order_seq_cst);
@@ -72,7 +73,7 @@ void sleep(LanePage& page, const Bell& own, std::span<BellWord> words, int timeo
   if (!ready()) futex_wait_any(words, timeout_ms < kSleepMsMax ? timeout_ms : kSleepMsMax);
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  // relaxed: for the supervisor, which tells by it a lane that sleeps from one that hangs.
+  // relaxed: the supervisor uses it to tell a sleeping lane from one that hangs.
   page.woke_ns.store(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
                          static_cast<std::uint64_t>(now.tv_nsec),
                      std::memory_order_relaxed);

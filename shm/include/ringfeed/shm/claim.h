@@ -1,4 +1,5 @@
-// A claim word says who has one batch for one consumer group; one compare-and-swap changes hands.
+// A claim word says which member of one consumer group has one batch. One compare-and-swap passes
+// it on.
 //
 //   word.seq < s, or AVAIL(s)       may be taken, once s is published and s >= start;
 //        |                          in a ranked group (s - 1) mod world = rank
@@ -12,8 +13,8 @@
 //   may be taken --producing lane, acq_rel--> SKIPPED(s)   policy skip, or the group is draining
 //
 // Word, from the lowest bit: state 8, tries 8, member 8, seq 40. Every transition is a
-// compare-and-swap from the exact old value and seq never decreases, so there is no ABA, and a
-// recovery may run twice or beside another. Modelled in tests/model/claims.pml.
+// compare-and-swap from the exact old value, and seq never decreases. So there is no ABA problem,
+// and a recovery may run twice or beside another one. Modelled in tests/model/claims.pml.
 #pragma once
 
 #include "ringfeed/shm/abi.h"
@@ -48,14 +49,14 @@ constexpr Claim decode_claim(std::uint64_t word) noexcept {
 constexpr bool claim_open(const Claim& claim, std::uint64_t s) noexcept {
   return claim.seq < s || (claim.seq == s && claim.state == ClaimState::kAvail);
 }
-// Is the group through with batch s, so that its slot and its descriptor may be reused?
+// Has the group finished batch s, so that its slot and its descriptor may be reused?
 constexpr bool claim_finished(const Claim& claim, std::uint64_t s) noexcept {
   return claim.seq > s || (claim.seq == s && (claim.state == ClaimState::kDone ||
                                               claim.state == ClaimState::kSkipped));
 }
 
-// The batch changes hands to `member`; false if it was not open in `seen`, or somebody was quicker
-// (the caller then loads the word again).
+// Gives the batch to `member`; false if it was not open in `seen`, or if somebody was quicker (the
+// caller then loads the word again).
 inline bool claim_take(std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t s,
                        std::uint8_t member) noexcept {
   const Claim old = decode_claim(seen);
@@ -63,17 +64,18 @@ inline bool claim_take(std::atomic<std::uint64_t>& word, std::uint64_t seen, std
   const std::uint8_t tries = old.seq == s ? old.tries : std::uint8_t{0};
   const std::uint64_t taken =
       encode_claim({.seq = s, .member = member, .tries = tries, .state = ClaimState::kTaken});
-  // acq_rel: acquire pairs with the release of the one who gave the batch back; release publishes
-  // nothing of ours but keeps the reads of the slot behind the claim for whoever inspects the word.
+  // acq_rel: acquire pairs with the release of the member that gave the batch back. release
+  // publishes none of our data, but keeps our reads of the slot after the claim for anyone who
+  // inspects the word.
   return word.compare_exchange_strong(seen, taken, std::memory_order_acq_rel,
                                       std::memory_order_relaxed);
 }
 
-// The holder is through with batch s; false if the claim is not his any more (his group was
-// recovered or left).
+// The holder has finished batch s; false if the claim is no longer its own (its group was recovered
+// or left).
 inline bool claim_finish(std::atomic<std::uint64_t>& word, std::uint64_t s,
                          std::uint8_t member) noexcept {
-  // relaxed: only the holder himself and the recovery of his death change a TAKEN word; the
+  // relaxed: only the holder itself and the recovery after its death change a TAKEN word; the
   // exchange below decides.
   std::uint64_t seen = word.load(std::memory_order_relaxed);
   const Claim old = decode_claim(seen);
@@ -81,13 +83,13 @@ inline bool claim_finish(std::atomic<std::uint64_t>& word, std::uint64_t s,
   const std::uint64_t done =
       encode_claim({.seq = s, .member = member, .tries = old.tries, .state = ClaimState::kDone});
   // release, pairs with the producing lane's acquire before it reuses the slot: all reads of the
-  // batch are over.
+  // batch are over by then.
   return word.compare_exchange_strong(seen, done, std::memory_order_release,
                                       std::memory_order_relaxed);
 }
 
-// Called with proof of the member's death, any number of times, by anyone: his claim on this word
-// goes back. Returns true if this call changed it.
+// Gives back the claim of a dead member on this word. Anyone with proof of its death may call it,
+// any number of times. Returns true if this call changed the word.
 inline bool claim_recover(std::atomic<std::uint64_t>& word, std::uint8_t member, bool redeliver,
                           std::uint32_t tries_max) noexcept {
   // acquire: the member's last writes to the word are seen before it is judged.
@@ -99,15 +101,15 @@ inline bool claim_recover(std::atomic<std::uint64_t>& word, std::uint8_t member,
                       .member = member,
                       .tries = static_cast<std::uint8_t>(old.tries == 255 ? 255 : old.tries + 1),
                       .state = again ? ClaimState::kAvail : ClaimState::kSkipped};
-  // acq_rel: as in claim_take; the dead member's reads are over because he is proved dead.
+  // acq_rel: as in claim_take; the member's reads are over because it is proved dead.
   return word.compare_exchange_strong(seen, encode_claim(next), std::memory_order_acq_rel,
                                       std::memory_order_relaxed);
 }
 
-// Nobody has taken batch s and nobody shall: closes the word. An unclaimed word may never be
+// Closes the word if nobody has taken batch s, so that nobody can. An unclaimed word may never be
 // treated as finished without this, because a claim could be under way.
 inline bool claim_close(std::atomic<std::uint64_t>& word, std::uint64_t s) noexcept {
-  // acquire: pairs with the release of whoever changed it last.
+  // acquire: pairs with the release of the last change.
   std::uint64_t seen = word.load(std::memory_order_acquire);
   const Claim old = decode_claim(seen);
   if (!claim_open(old, s)) return false;

@@ -1,4 +1,4 @@
-// A lane's counters: plain numbers that survive the lane, read by the supervisor while they are
+// A lane's counters: plain numbers that survive the lane. The supervisor reads them while they are
 // written.
 //
 // LaneCounters (3072 bytes at 0x400 of the lane page; written by the lane only):
@@ -13,8 +13,8 @@
 //     2432   640   note          version (4), bytes (4) and text: what the lane wants a person
 //                                to know
 //
-// Time and sleep counts are plain stores after the step and may lack the last step of a lane that
-// died. Named counters are changed by the step's journal, so they count exactly what happened.
+// Times and sleep counts are plain stores after the step, so they may lack the last step of a lane
+// that died. The step's journal changes the named counters, so they count exactly what happened.
 #pragma once
 
 #include "ringfeed/shm/abi.h"

@@ -1,9 +1,9 @@
 // RF_FAILPOINT("shm.journal.before_commit") names a place where a test may kill or stop this
-// process. RF_FAILPOINT_ERROR("shm.segment.reserve") is one that can also report a failure: it is
-// true where a test wants one, and the code behind it does what it does when the system refuses.
+// process. RF_FAILPOINT_ERROR("shm.segment.reserve") can also report a failure: it is true if a
+// test wants one, and the code after it does what it does when the system refuses.
 //
-// Compiled in with -DRINGFEED_FAILPOINTS (presets debug and asan); nothing at all otherwise. The
-// environment arms one, read once, when the process starts:
+// Compiled in with -DRINGFEED_FAILPOINTS (presets debug and asan); otherwise they are nothing at
+// all. The environment, which is read once when the process starts, arms one of them:
 //   RINGFEED_FAILPOINT="name=action@count"   action: kill (SIGKILL), stop (SIGSTOP), exit, error;
 //                                            count: on which passing, from 1
 //   RINGFEED_FAILPOINT_ONCE=FILE             only for whoever makes this file, so that a successor
@@ -12,9 +12,9 @@
 //                                            one a line (" error" behind those that can fail), and
 //                                            ends
 //
-// The places are objects in a section of their own, which the linker puts side by side: the list is
-// complete without one of them being passed, and a new place is on it the day it is written. That
-// needs a function with one definition: no template and no inline function of a header. Depends on
+// The places are objects in their own section, which the linker puts side by side. So the list is
+// complete even if none of them is passed, and a new place is on it at once. This works only in a
+// function with one definition, not in a template or an inline function of a header. Depends on
 // libc alone, so that the client library has failpoints too.
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace ringfeed::shm {
 
-// alignas: the compiler may not align it further, so that neighbours in the section are an array.
+// alignas: the compiler must not align it more, so that neighbours in the section form an array.
 class alignas(64) Failpoint {
  public:
   constexpr Failpoint(const char* name, bool fails) noexcept : name_(name), fails_(fails) {}

@@ -1,9 +1,9 @@
 // The final feed: batches in slots, one descriptor per batch, one claim word per batch and consumer
 // group.
 //
-// Batch s (from 1) is written by producing lane (s - 1) mod L. Its descriptor stands at index s mod
-// D, where D is a multiple of L, so that an index has one writer; the descriptor names the slot, so
-// slots return in any order. A batch is published iff descriptor.seq == s.
+// Producing lane (s - 1) mod L writes batch s (from 1). Its descriptor is at index s mod D, where D
+// is a multiple of L, so that an index has one writer. The descriptor names the slot, so slots may
+// return in any order. A batch is published iff descriptor.seq == s.
 //
 // Feed control segment, ABI 2 (read-only for trainers):
 //   offset     size  field        written by       meaning
@@ -14,10 +14,10 @@
 //     4096  128 * L  lanes        its lane         newest batch published, closed
 //      ...  128 * D  descriptors  its lane         Descriptor
 //
-// Payload segment: slot i at 4096 + i * slot_bytes, written by the lane that owns it (i mod L). Its
-// page 0 is the header and, from byte 2048 on, a word for each slot: the batch in it that its lane
-// has given up last, stored before the slot is written again. So the bytes of batch s are whole as
-// long as the word of its slot is less than s, also if nobody knows any more what groups have
+// Payload segment: slot i is at 4096 + i * slot_bytes; the lane that owns it (i mod L) writes it.
+// Page 0 has the header and, from byte 2048 on, a word for each slot: the last batch in it that its
+// lane has given up, stored before the slot is written again. So the bytes of batch s are whole as
+// long as the word of its slot is less than s, even if it is no longer known what groups have
 // finished.
 //
 // Group page, ABI 2 (4096 bytes of a group segment; the header stands on the page before it):
@@ -29,13 +29,13 @@
 //
 // Admission: the supervisor writes the head, epoch + 1, JOINING. Each producing lane answers the
 // epoch; from its answer on it holds back every batch from `from` on. When all have answered, the
-// supervisor clears the words (a lane that was stopped in the middle of closing a word of the
-// page's last group has come to its end by then), sets start, ACTIVE.
+// supervisor clears the words and sets start, ACTIVE. By then a lane that was stopped while it
+// closed a word of the page's last group has finished that.
 //
-// A trainer that scribbles over its group page spoils its own group: producing lanes check every
-// value they read here, and the supervisor, who keeps its own account of every group, bars a page
-// that contradicts it (LanePage::groups_barred). The header before the page is as writable: nobody
-// reads it.
+// A trainer that overwrites its group page harms only its own group. Producing lanes check every
+// value that they read here. The supervisor keeps its own account of every group, and bars a page
+// that contradicts it (LanePage::groups_barred). The header before the page is just as writable, so
+// nobody reads it.
 #pragma once
 
 #include "ringfeed/shm/abi.h"
@@ -52,7 +52,7 @@ struct Descriptor {
   std::uint32_t layout_id;
   std::uint64_t offset;  // of the batch in the payload segment
   std::uint64_t bytes;
-  std::uint64_t token[2];  // lineage: what went into it
+  std::uint64_t token[2];  // lineage: its origin
   std::uint32_t rows;
   std::uint32_t crc32c;  // of the payload; 0 unless the feed computes checksums
   std::uint64_t published_ns;
@@ -91,7 +91,7 @@ struct GroupHead {
       state;  // supervisor; a producing lane may set ACTIVE -> DRAINING (policy detach)
   std::uint32_t kind;
   std::uint32_t policy;
-  std::uint32_t redeliver;           // of members that do not say; see Member::at_most_once
+  std::uint32_t redeliver;           // for members that do not choose; see Member::at_most_once
   std::atomic<std::uint64_t> epoch;  // admission number; grows with every use of this page
   std::atomic<std::uint64_t> start;  // first batch that this group is entitled to
   std::uint32_t max_hold;            // batches that one member may hold
@@ -100,8 +100,8 @@ struct GroupHead {
   std::uint32_t stall_ms;
   char name[64];
   std::uint64_t rejoin_ms;   // how long the group outlives its members
-  std::uint8_t declared;     // 1: of the configuration, stays without members
-  std::uint8_t from_oldest;  // 1: begins at the oldest batch that is held (JOINING)
+  std::uint8_t declared;     // 1: from the configuration, stays without members
+  std::uint8_t from_oldest;  // 1: starts at the oldest batch that is held (JOINING)
   std::uint8_t reserved[6];
 };
 static_assert(sizeof(GroupHead) == 0x80);
@@ -122,14 +122,14 @@ struct Member {
   std::atomic<std::uint64_t> done;
   std::atomic<std::uint64_t> last_ns;  // CLOCK_MONOTONIC of the last claim or release
   std::uint32_t rank;
-  std::uint32_t at_most_once;  // 1: what it holds when it dies is closed, not given to another one
+  std::uint32_t at_most_once;  // 1: what it holds when it dies is closed, not redelivered
   std::uint8_t reserved1[16];
 };
 static_assert(sizeof(Member) == 64);
 
 struct GroupPage {
   GroupHead head;
-  std::atomic<std::uint64_t> low;  // a hint, only raised: every batch below it is finished
+  std::atomic<std::uint64_t> low;  // a hint that only grows: every batch below it is finished
   std::atomic<std::uint32_t>
       bell;  // rung by members that give a batch back; producing lanes wait on it
   std::uint8_t reserved0[0x100 - 0x8c];
@@ -146,10 +146,10 @@ inline constexpr std::uint64_t kGroupSegmentBytes = 2 * kPageBytes;
 inline constexpr std::size_t kGivenUpOffset = 2048;
 static_assert(kGivenUpOffset + kDescriptorsMax * sizeof(std::uint64_t) == kPageBytes);
 
-// The supervisor's own account of the groups: in the control segment, behind the bells, a GroupPage
-// for each group of each output. Nobody else writes it, so it is what the next supervisor believes;
-// the group's own page, which members write, is a copy of its heads and members. Its words are
-// those of the group's page a moment ago: for a feed whose processes have all died.
+// The supervisor's own account of the groups: a GroupPage for each group of each output, in the
+// control segment behind the bells. Nobody else writes it, so the next supervisor believes it. The
+// group's own page, which members write, has copies of its heads and members. Its words are those
+// of the group's page a moment ago; they serve a feed whose processes have all died.
 inline constexpr std::uint64_t account_offset(std::uint64_t lane_count, std::uint64_t output,
                                               std::uint64_t group) noexcept {
   return control_bytes(lane_count) + (output * kGroupsMax + group) * sizeof(GroupPage);
@@ -159,10 +159,10 @@ inline constexpr std::uint64_t control_bytes_with_accounts(std::uint64_t lane_co
   return account_offset(lane_count, outputs, 0);
 }
 
-// Is `group` through with batch s? D is the number of descriptors.
+// Has `group` finished batch s?
 inline bool group_finished(const GroupPage& group, std::uint64_t s,
                            std::uint64_t descriptors) noexcept {
-  // acquire: pairs with the release of claim_finish; what the holder read of the slot is over.
+  // acquire: pairs with the release of claim_finish; the holder's reads of the slot are over.
   const Claim claim = decode_claim(group.words[s % descriptors].load(std::memory_order_acquire));
   if (claim_finished(claim, s)) return true;
   // acquire: start is stored before the state becomes ACTIVE.

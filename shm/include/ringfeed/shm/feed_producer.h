@@ -1,9 +1,9 @@
-// A producing lane's side of the final feed: finds a slot that nobody needs, lets the stage fill
-// it, publishes it.
+// A producing lane's side of the final feed: it finds a slot that nobody needs, lets the stage fill
+// it, and publishes it.
 //
 // Lane l of L (from 0) writes the batches s with (s - 1) mod L = l, into slots i with i mod L = l.
 // It publishes s in this order:
-//   1. Every consumer group that it respects is finished with s - D, whose descriptor s will take.
+//   1. Every consumer group that it respects has finished s - D, whose descriptor s will take.
 //   2. It takes a slot of its own whose last batch every such group has finished. Without any group
 //      it takes only one that was never used: the first batches wait for the first trainer.
 //   3. It stores the slot's last batch in the slot's word of the payload's first page, and
@@ -11,12 +11,12 @@
 //   4. The stage fills the slot, over several steps if need be. The slot's number is a word of the
 //      arena.
 //   5. The step is committed that stores the descriptor, with descriptor.seq = s.
-// What a slot last held follows from the descriptors, so a restarted lane knows the same.
+// The descriptors say what a slot last held, so a restarted lane knows the same.
 //
-// A member that does not let go (it is stopped, say) may not stop the others when its group gives
-// way. Its slot is never reused while it lives; but after D batches its descriptor is needed. Then
-// its group leaves (DRAINING, also with policy skip), and the slot is noted as kept in the lane's
-// page, before the descriptor changes, until the group's last member is gone.
+// A member that does not let go (for example because it is stopped) must not stop the others if its
+// group gives way. Its slot is never reused while it lives, but after D batches its descriptor is
+// needed. Then its group leaves (DRAINING, also with policy skip). The lane's page notes the slot
+// as kept, before the descriptor changes, until the group's last member is gone.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ constexpr std::uint64_t payload_bytes(const FeedGeometry& geometry) noexcept {
   return kPageBytes + geometry.slots * geometry.slot_bytes;
 }
 
-// As many descriptors as fit: they bound for how many batches one member may keep one while the
-// feed goes on.
+// As many descriptors as fit. Their number bounds how many batches the feed can go on while a
+// member keeps one.
 constexpr std::uint32_t descriptor_count(std::uint32_t lanes) noexcept {
   return kDescriptorsMax / lanes * lanes;
 }
@@ -72,13 +72,13 @@ class FeedProducer {
   std::optional<std::span<std::byte>> open(Journal& journal) noexcept;
   // Lists the batch in the open slot as published, with its checksum if the feed has them.
   void publish(Journal& journal, const BatchInfo& info) noexcept;
-  // Lists the end of this lane's batches.
+  // Lists the end of this lane's batches in the journal.
   void close(Journal& journal) noexcept;
   // After a commit that published or closed: trainers wake up.
   void announce() noexcept;
 
-  // Answers consumer groups that are joining and closes untaken batches of groups that are leaving.
-  // Called between steps, and at least every kSleepMsMax.
+  // Answers consumer groups that are joining, and closes untaken batches of groups that are
+  // leaving. Called between steps, and at least every kSleepMsMax.
   void attend_groups() noexcept;
 
   // Number of the batch that open() is for.
@@ -86,7 +86,7 @@ class FeedProducer {
   // Bells of the groups that exist; filled into `words`, returns how many.
   std::size_t group_bells(std::span<BellWord> words) const noexcept;
   // The sleeper's look, after it has read its bells: attends to groups that have moved since
-  // open(), and says whether open() would say yes now. Nothing is taken from a group by it.
+  // open(), and says whether open() would succeed now. It takes nothing from a group.
   [[nodiscard]] bool has_room(const Journal& journal) noexcept;
   [[nodiscard]] const FeedGeometry& geometry() const noexcept { return geometry_; }
 
@@ -95,12 +95,13 @@ class FeedProducer {
     std::uint32_t index;
     std::uint64_t last;  // batch that it holds, 0 if never used
   };
-  // What is asked of groups that give way (policy skip or detach, and all that are leaving).
+  // What the lane demands from groups that give way (policy skip or detach, and all that are
+  // leaving).
   enum class Insist {
     kNo,          // nothing: the batch is needed
-    kCould,       // nothing, but a batch that nobody holds counts as one that they let go
-    kSlot,        // to let the batch go, if nobody holds it
-    kDescriptor,  // and if somebody does, to leave: the slot stays his, the descriptor goes on
+    kCould,       // nothing, but a batch that nobody holds counts as let go
+    kSlot,        // they let the batch go if nobody holds it
+    kDescriptor,  // and if a member holds it, they leave; it keeps the slot, not the descriptor
   };
   [[nodiscard]] std::span<std::byte> slot_memory(std::uint64_t slot) const noexcept;
   [[nodiscard]] std::uint64_t& given_up_word(std::uint64_t slot) const noexcept;
@@ -121,10 +122,10 @@ class FeedProducer {
   FeedGeometry geometry_;
   std::uint32_t lane_;
   bool announce_ = false;
-  // Policy detach: the batch that a group has not finished and a slot is needed for.
+  // Policy detach: the batch that a group has not finished and that blocks a slot.
   struct Blocked {
     std::uint64_t batch = 0;
-    std::uint64_t epoch = 0;  // of the group: its page may have been given to another since
+    std::uint64_t epoch = 0;  // of the group: its page may belong to another group by now
     std::uint64_t since_ns = 0;
   };
   Blocked blocked_[kGroupsMax] = {};

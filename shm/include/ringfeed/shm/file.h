@@ -1,5 +1,5 @@
-// Files: small ones as a whole (settings, records, what the kernel says of a process), and data
-// that is opened to be read.
+// Files: small ones are read whole (settings, records, what the kernel says about a process); data
+// files are opened for reading.
 #pragma once
 
 #include <cstddef>
@@ -11,28 +11,27 @@
 
 namespace ringfeed::shm {
 
-// What is larger is no small file: a device without an end, say.
+// Anything larger is not a small file; it may be a device without an end.
 inline constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
 
-// The file's content. kNotFound or kIo with the system's reason: also where it can be opened and
-// then not be read, as a file of /proc of a process that ends in between. kInvalidArgument if it
-// has more than `bytes_max`.
+// The file's content. kNotFound or kIo with the system's reason; also if it can be opened but not
+// read, like a /proc file of a process that ends in between. kInvalidArgument if it has more than
+// `bytes_max`.
 [[nodiscard]] Result<std::string> read_file(const std::string& path,
                                             std::size_t bytes_max = kFileBytesMax);
 
-// The same of what is open already, up to its end; `name` is what messages call it.
+// The same for a file that is already open, up to its end; messages call it `name`.
 [[nodiscard]] Result<std::string> read_to_end(int fd, const std::string& name,
                                               std::size_t bytes_max = kFileBytesMax);
 
-// The names of what is in a directory, without "." and "..", in no order. kNotFound or kIo with the
-// system's reason. The standard's iterators end the process where memory runs out.
+// The names in a directory, without "." and "..", in no particular order. kNotFound or kIo with the
+// system's reason. It exists because the standard's iterators end the process if memory runs out.
 [[nodiscard]] Result<std::vector<std::string>> names_in(const std::string& directory);
 
-// Opens data for reading, and nothing but a regular file: a FIFO or a device that somebody has put
-// in its place is refused at once, where a plain open() would wait for a writer for ever.
-// kNotFound: nothing is there; kNoMemory: no descriptor or memory is to be had now (is_starvation);
-// kIo: the system's reason, or what is there instead. The text is the reason alone, without the
-// path.
+// Opens data for reading, and only a regular file. A FIFO or a device in its place is refused at
+// once; a plain open() would wait for a writer for ever. kNotFound: nothing is there; kNoMemory:
+// there is no descriptor or memory now (is_starvation); kIo: the system's reason, or what is there
+// instead. The text is the reason alone, without the path.
 [[nodiscard]] Result<Fd> open_regular(const std::string& path);
 
 // The content of a file that must be a regular one.

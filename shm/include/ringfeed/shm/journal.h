@@ -1,5 +1,5 @@
-// One step, one store: the words that a lane changes are listed first, then `commit + 1` makes all
-// of them happen.
+// One step, one store: the lane first lists the words that it changes; then one store of `commit +
+// 1` makes all changes happen.
 //
 // Two areas of entries take turns by the parity of commit (step s uses area s & 1):
 //   1. the step's entries are written to area (s + 1) & 1, and their number to
@@ -7,10 +7,10 @@
 //   2. commit.store(s + 1, release)                             <- the step happens here
 //   3. each entry is stored to its word
 //   4. neighbours that sleep are woken
-// A lane that died between 1 and 2 has done nothing; after 2, its next incarnation stores the whole
-// list again before its first step. An entry is an absolute value of a word that only this lane
-// writes, so twice is the same as once. There are no entries that copy: a copy made after the
-// commit would read a source that a neighbour may already have overwritten.
+// A lane that died between 1 and 2 has done nothing. If it died after 2, its next incarnation
+// stores the whole list again before its first step. An entry is the absolute value of a word that
+// only this lane writes, so storing it twice is the same as once. No entry copies: a copy made
+// after the commit would read a source that a neighbour may already have overwritten.
 //
 // Journal area in the lane's arena, ABI 1: entries {where u64, value u64}; where = segment << 56 |
 // offset, the segment numbered as in the lane's own table (LaneSegment).
@@ -58,7 +58,7 @@ constexpr std::uint64_t offset_of(WordRef ref) noexcept {
   return ref.where & ((std::uint64_t{1} << 56) - 1);
 }
 
-// Writable memory of one segment of the lane's table; `data` is null for a number that is not used.
+// Writable memory of one segment of the lane's table; `data` is null for an unused number.
 struct WritableSegment {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
@@ -71,19 +71,19 @@ class Journal {
   Journal(LanePage& page, JournalEntry* area0, JournalEntry* area1, std::uint32_t capacity,
           std::span<const WritableSegment> segments, Stamps* stamps = nullptr);
 
-  // Stores the list of the last committed step again, unconditionally. Called once by a new
-  // incarnation, before its first step; a death in here is mended by the next call.
+  // Stores the list of the last committed step again, unconditionally. A new incarnation calls it
+  // once, before its first step. After a death in this function the next call does it all again.
   void recover() noexcept;
 
-  // The value that the step would leave in the word: its own store if it has made one, else what is
-  // there.
+  // The value that the step would leave in the word: the step's own store if there is one, else
+  // what is there.
   [[nodiscard]] std::uint64_t load(WordRef ref) const noexcept;
   // The word gets this value when the step is committed. The journal must have room
   // (entries_free()).
   void store(WordRef ref, std::uint64_t value) noexcept;
 
-  // A point in the step to return to, any number of times: what was stored after it is forgotten.
-  // Only the newest savepoint of a step is a way back (RF_CHECK).
+  // A point in the step to return to, any number of times; stores after it are forgotten. Only the
+  // newest savepoint of a step can be returned to (RF_CHECK).
   struct Savepoint {
     std::uint32_t entries;
     std::uint32_t undo;
@@ -122,8 +122,8 @@ class Journal {
   std::uint32_t count_ = 0;  // entries in it
   std::uint32_t fresh_ = 0;  // entries from here on are newer than the last savepoint
   std::vector<Undo> undo_;   // values that entries had before they were changed after a savepoint
-  // Which entry has a word: open addressing; a place is in use if its generation is the current
-  // step's.
+  // The entry of each word, by open addressing. A place is in use if its generation is that of the
+  // current step.
   struct Place {
     std::uint32_t generation;
     std::uint32_t entry;

@@ -1,9 +1,9 @@
-// A lane's page in the control segment, the bells, and the feed's state: who is alive, how far, and
-// who sleeps.
+// A lane's page in the control segment, the bells, and the feed's state: who is alive, how far each
+// lane is, and which lanes sleep.
 //
-// Control segment, ABI 2: page 0 holds the SegmentHeader, from 0x400 on the FeedState and from
-// 0x800 on the lanes of each node (node_lanes.h); then one LanePage per lane; then the bells, one
-// line each; then the supervisor's account of the consumer groups (feed.h). geometry[0] = lanes,
+// Control segment, ABI 2: page 0 holds the SegmentHeader, from 0x400 on the FeedState, and from
+// 0x800 on the lanes of each node (node_lanes.h). Then come one LanePage per lane, the bells, one
+// line each, and the supervisor's account of the consumer groups (feed.h). geometry[0] = lanes,
 // geometry[1] = offset of the bells / 4096.
 //
 // LanePage (4096 bytes; fields of different writers never share a 128-byte line):
@@ -33,11 +33,11 @@
 //   0x390   14x8  kept_slots      lane        own slots that wait for a member's end, see Kept
 //   0x400   3072  counters        lane        counters.h
 //
-// Parking: the supervisor stores the ticket, then `desired` = PARK, and rings. The lane answers
-// with the ticket (release) when all that it has begun is committed and carried out, and does not
-// touch shared memory until another desire is there, or its supervisor is gone; before it goes on
-// it stores 0. A ticket is used once: `parked` of a lane that died while it stood still names an
-// old one.
+// Parking: the supervisor stores the ticket, then `desired` = PARK, and rings. When everything that
+// the lane has begun is committed and carried out, it stores the ticket in `parked` (release). It
+// then does not touch shared memory until the desire changes or its supervisor is gone; before it
+// goes on it stores 0. A ticket is used once, so `parked` of a lane that died while it stood still
+// names an old one.
 #pragma once
 
 #include "ringfeed/shm/abi.h"
@@ -79,10 +79,10 @@ constexpr std::uint64_t seq_of(std::uint64_t record_key) noexcept {
   return record_key & ((std::uint64_t{1} << 48) - 1);
 }
 
-// A lane's answer to the admission of one consumer group: from batch `from` on it reuses nothing
-// that this group, in this epoch, has not finished. `from` is stored first, then `epoch` (release).
-// `skipped` counts what the lane has taken from the group since (policy skip); a death between the
-// two loses a count.
+// A lane's answer to the admission of one consumer group: from batch `from` on, the lane reuses
+// nothing that this group, in this epoch, has not finished. `from` is stored first, then `epoch`
+// (release). `skipped` counts the batches that the lane has taken from the group since (policy
+// skip). It is stored separately, so a death in between loses a count.
 struct AdmissionAnswer {
   std::atomic<std::uint32_t> epoch;
   std::atomic<std::uint32_t> skipped;
@@ -90,8 +90,8 @@ struct AdmissionAnswer {
 };
 static_assert(sizeof(AdmissionAnswer) == 16);
 
-// A slot that a member of a group still holds after its descriptor had to be given to another batch
-// (feed_producer.h). It comes back when the group has another epoch, or its page is unused. Word,
+// A slot that a member of a group still holds after its descriptor had to go to another batch
+// (feed_producer.h). It becomes free when the group has another epoch, or its page is unused. Word,
 // from the lowest bit: slot + 1 (16 bits), group (8), epoch (40); 0: none.
 struct Kept {
   std::uint32_t slot = 0;
@@ -146,8 +146,8 @@ static_assert(offsetof(LanePage, generation) == 0x21c);
 static_assert(offsetof(LanePage, retire) == 0x280 && offsetof(LanePage, answers) == 0x290);
 static_assert(offsetof(LanePage, kept_slots) == 0x390 && offsetof(LanePage, counters) == 0x400);
 
-// Bells stand on pages of their own, so that a worker can ring its neighbours without being able to
-// write their lane pages. Anyone may ring; a bell is only ever incremented.
+// Bells have their own pages, so that a worker can ring its neighbours without write access to
+// their lane pages. Anyone may ring; a bell is only ever incremented.
 struct alignas(kLineBytes) Bell {
   std::atomic<std::uint32_t> rings;
   std::uint8_t reserved[kLineBytes - 4];
@@ -160,10 +160,10 @@ enum class FeedPhase : std::uint32_t {
   kDraining = 2,
   kEnded = 3,    // every producing lane has closed; what is published stays readable
   kFailed = 4,   // `reason` says why; no more batches will come
-  kStopped = 5,  // ended before its lanes were at their end; `reason` says why, no more will come
+  kStopped = 5,  // ended before its lanes did; `reason` says why, no more batches will come
 };
 
-// Outputs of batches that a feed may have.
+// The most outputs of batches that a feed may have.
 inline constexpr std::uint32_t kOutputsMax = 8;
 
 // Written by the supervisor: the reason first, then the phase (release).
@@ -171,8 +171,8 @@ struct FeedState {
   std::atomic<std::uint32_t> phase;
   std::uint32_t reason_bytes;
   std::atomic<std::uint32_t> supervisor_pid;
-  // By output: a consumer group that is put back to an earlier batch: (1 + its new page) << 8 | 1 +
-  // its old page; 0: none. Here and not on the pages, which the group's trainers may write.
+  // For each output, a consumer group that is put back to an earlier batch: (1 + its new page) << 8
+  // | 1 + its old page; 0: none. It is here because the group's trainers may write the pages.
   std::atomic<std::uint32_t> replacing[kOutputsMax];
   char reason[1024 - 12 - 4 * kOutputsMax];
 };

@@ -1,5 +1,5 @@
-// Result<T>: a value, or the reason why the world refused it. Error: what a process cannot start
-// without.
+// Result<T>: a value, or the reason why the world refused it. Error: that reason; thrown if a
+// process cannot start.
 //
 // Three kinds of failure, three forms:
 //   expected (empty, full, end)          a value: std::optional or an enum
@@ -23,7 +23,7 @@ enum class ErrorCode {
   kNoMemory,         // too little memory, address space or room in a directory
   kIo,               // the system refused a read, a write, an open
   kDamaged,          // bytes that contradict their format or checksum
-  kUnsupported,      // a well-formed thing of a kind or version that is not handled here
+  kUnsupported,      // well-formed, but of a kind or version that is not handled here
   kIncompatible,     // another ABI, layout or feed than the one expected
   kNotFound,
   kBusy,  // somebody else has it
@@ -31,8 +31,8 @@ enum class ErrorCode {
   kClosed,
 };
 
-// Says who, what with the numbers, and what to do. Thrown where a process cannot start; carried by
-// Result elsewhere.
+// Says who, what with the numbers, and what to do. It is thrown if a process cannot start;
+// elsewhere Result carries it.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
@@ -99,7 +99,7 @@ std::string check_values(const Values&... values) {
   ((text += (text.empty() ? "" : ", ") + std::to_string(values)), ...);
   return text;
 }
-// Out of line and by value, so that a check costs the function that makes it a compare and a jump.
+// Out of line and by value, so that a check costs its function only a compare and a jump.
 template <typename... Values>
 [[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
                                                               const char* file, int line,
@@ -108,8 +108,8 @@ template <typename... Values>
 }
 }  // namespace detail
 
-// RF_CHECK(head <= tail, head, tail): holds, or the process prints the condition with the values
-// and aborts.
+// RF_CHECK(head <= tail, head, tail): if the condition does not hold, the process prints it with
+// the values and aborts.
 #define RF_CHECK(condition, ...)                                     \
   (__builtin_expect(static_cast<bool>(condition), 1)                 \
        ? static_cast<void>(0)                                        \

@@ -1,17 +1,16 @@
 // A ring carries records from one producing lane to one consuming lane: in order, each exactly
 // once.
 //
-// Records vary in length, are written in place and read in place, contiguous and 64-byte aligned.
-// What lies between head and tail is valid, all else is scratch, and free space is what follows
-// from that: a reservation that does not become a step costs nothing and needs no release. Layout:
-// ring_layout.h.
+// Records vary in length. They are written and read in place, contiguous and 64-byte aligned. Only
+// what is between head and tail is valid; the rest is free. So a reservation that does not become a
+// step costs nothing and needs no release. Layout: ring_layout.h.
 //
 // Both ends work on private copies of their cursors and let the journal of their step store them,
 // so a step that is never committed has never happened. There are no locks and no compare-and-swap.
 //
-// Overflow: BLOCK (reserve says no), DROP_NEW (the record is counted and forgotten), KEEP_NEWEST
-// (the oldest are given up, but never those that the consumer's step is reading; if these fill the
-// ring, the newcomer is dropped).
+// Overflow: BLOCK (reserve refuses), DROP_NEW (the record is counted and forgotten), KEEP_NEWEST
+// (the oldest records are given up, but never those that the consumer's step is reading; if these
+// fill the ring, the new record is dropped).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@ struct RingGeometry {
   Overflow overflow = Overflow::kBlock;
 };
 
-// The largest payload that the ring takes.
+// The largest payload that fits.
 constexpr std::uint64_t record_bytes_max(const RingGeometry& geometry) noexcept {
   return geometry.capacity_bytes / 2 - sizeof(RecordHeader);
 }
@@ -45,14 +44,14 @@ struct RecordInfo {
   std::uint64_t user = 0;
 };
 
-// Where a stream position lies in the ring. A division only when the stream has come round, not per
-// record (bench/ring_bench: a tenth of the rate at 64 B).
+// Maps a stream position to a place in the ring. It divides only when the stream wraps around, not
+// for each record (bench/ring_bench: a tenth of the rate at 64 B).
 class RingPlaces {
  public:
   RingPlaces() = default;
   explicit RingPlaces(std::uint64_t capacity_bytes) noexcept : capacity_bytes_(capacity_bytes) {}
   std::uint64_t offset(std::uint64_t at) noexcept {
-    // Unsigned, so that a position before this round is far away as well.
+    // Unsigned, so a position before this round is also far away.
     if (at - round_ >= capacity_bytes_) round_ = at - at % capacity_bytes_;
     return at - round_;
   }
@@ -70,12 +69,12 @@ class RingProducer {
   RingProducer(TailLine& line, std::byte* data, const HeadLine& head, RingGeometry geometry,
                std::uint8_t where) noexcept;
 
-  // Takes up the cursors that the last incarnation left; after Journal::recover().
+  // Takes over the cursors that the last incarnation left; call it after Journal::recover().
   void attach() noexcept;
 
-  // Room for a record of up to `bytes`, or nullptr: full (kBlock), or dropped and counted
-  // (last_dropped() is then true). The bytes may be written until put(); nobody looks at them
-  // before the commit. RF_CHECK: bytes <= record_bytes_max().
+  // Room for a record of up to `bytes`, or nullptr: the ring is full (kBlock), or the record is
+  // dropped and counted (last_dropped() is then true). The bytes may be written until put(); nobody
+  // reads them before the commit. RF_CHECK: bytes <= record_bytes_max().
   std::byte* reserve(std::uint64_t bytes) noexcept;
   [[nodiscard]] bool last_dropped() const noexcept { return last_dropped_; }
   // Turns the last reservation into a record of `bytes` (at most what was reserved).
@@ -86,8 +85,8 @@ class RingProducer {
 
   // Lists the cursors' new values in the journal if they have changed.
   void stage(Journal& journal) noexcept;
-  // Lists the end of the ring. After stage(): the words are stored in the order of the list, and a
-  // consumer that sees the end must not find an older tail behind it.
+  // Lists the end of the ring. Call it after stage(): words are stored in the order of the list,
+  // and a consumer that sees the end must not then find an older tail.
   void close(Journal& journal) noexcept;
 
   struct Savepoint {
@@ -95,7 +94,7 @@ class RingProducer {
   };
   [[nodiscard]] Savepoint savepoint() const noexcept { return {tail_, seq_, dropped_, last_}; }
   void rollback(const Savepoint& to) noexcept;
-  // The step has been committed: records before are out of reach.
+  // The step has been committed: earlier records cannot be changed any more.
   void settle() noexcept;
 
   [[nodiscard]] bool touched() const noexcept {
@@ -107,9 +106,9 @@ class RingProducer {
   // Records and bytes published that the consumer has not consumed, as of now.
   [[nodiscard]] std::uint64_t pending_records() const noexcept;
   [[nodiscard]] std::uint64_t pending_bytes() const noexcept;
-  // Has enough gathered that a consumer's switch is worth it? Less than that leaves a sleeper
-  // asleep until the producer is about to sleep itself, or time has passed (bench/ring_bench: half
-  // as many records again at 64 B as with two ends that look all the time).
+  // Is there enough to be worth waking the consumer? With less, a sleeper stays asleep until the
+  // producer is about to sleep itself, or time has passed (bench/ring_bench: half as many records
+  // again at 64 B as with two ends that look all the time).
   [[nodiscard]] bool worth_taking() const noexcept;
   [[nodiscard]] const RingGeometry& geometry() const noexcept { return geometry_; }
   [[nodiscard]] std::uint64_t bytes_put() const noexcept { return tail_ - committed_tail_; }
@@ -137,11 +136,11 @@ class RingProducer {
   std::uint64_t reserved_at_ = kNone;  // stream offset of the reserved record's header
   std::uint64_t reserved_bytes_ = 0;   // payload bytes reserved
   std::uint64_t last_ = kNone;         // stream offset of the last record put since the commit
-  std::uint64_t head_seen_ = 0;        // the consumer's cursors as last looked at
+  std::uint64_t head_seen_ = 0;        // the consumer's cursors when last read
   std::uint64_t head_seq_seen_ = 0;
 };
 
-// Inline, as are put() and peek(): what is done once per record, apart from what is rare
+// Inline, as are put() and peek(): the part that runs for every record, apart from the rare part
 // (bench/ring_bench).
 inline std::byte* RingProducer::reserve(std::uint64_t bytes) noexcept {
   RF_CHECK(bytes <= record_bytes_max(geometry_), bytes, geometry_.capacity_bytes);
@@ -192,12 +191,12 @@ class RingConsumer {
 
   void attach() noexcept;
 
-  // The next record that the step has not consumed; nullopt: nothing there now. Stays readable
+  // The next record that the step has not consumed; nullopt: there is none now. It stays readable
   // until the commit. RF_CHECK: type, sequence number and bounds of the record.
   std::optional<RecordView> peek() noexcept;
   // Moves past the record that peek() returned.
   void consume() noexcept;
-  // Closed, and nothing left to consume?
+  // Is the ring closed, with nothing left to consume?
   [[nodiscard]] bool ended() noexcept;
 
   void stage(Journal& journal) noexcept;
@@ -208,7 +207,7 @@ class RingConsumer {
   void rollback(const Savepoint& to) noexcept;
   // The step has been committed.
   void settle() noexcept;
-  // The step will not be committed: back to where it began.
+  // The step will not be committed: goes back to where it began.
   void abandon() noexcept;
 
   [[nodiscard]] bool touched() const noexcept { return head_ != committed_head_; }
@@ -217,7 +216,7 @@ class RingConsumer {
   [[nodiscard]] bool tail_moved() const noexcept;
   [[nodiscard]] std::uint64_t free_bytes() const noexcept;
   [[nodiscard]] std::uint64_t pending_records() const noexcept;
-  // Is there enough room that a producer's switch is worth it?
+  // Is there enough room to be worth waking the producer?
   [[nodiscard]] bool worth_refilling() const noexcept;
   [[nodiscard]] const RingGeometry& geometry() const noexcept { return geometry_; }
 
@@ -250,9 +249,9 @@ class RingConsumer {
   bool holding_ = false;
 };
 
-// Asks for the lines of [from, to) that are published. Where a record stands is known only from the
-// header before it, so without this small records come one cache miss after another
-// (bench/ring_bench). Lines beyond the tail are left alone: the producer is writing them.
+// Prefetches the published lines of [from, to). Only the header before a record says where it is,
+// so without this, small records cost one cache miss after another (bench/ring_bench). Lines beyond
+// the tail are left alone: the producer is writing them.
 inline void RingConsumer::prefetch(std::uint64_t from, std::uint64_t to) noexcept {
   to = to < tail_seen_ ? to : tail_seen_;
   std::uint64_t offset = places_.offset(head_) + (from - head_);
@@ -293,7 +292,7 @@ inline void RingConsumer::consume() noexcept {
   ++seq_;
 }
 
-// What a queue's user asks of a queue, read from the two lines; any process that maps them may ask.
+// The numbers of a queue, read from the two lines. Any process that maps them may read them.
 struct QueueView {
   std::uint64_t size_records = 0;
   std::uint64_t size_bytes = 0;
@@ -302,14 +301,14 @@ struct QueueView {
   bool closed = false;
   std::uint64_t put_total = 0;   // offered: published, dropped and given up
   std::uint64_t get_total = 0;   // consumed
-  std::uint64_t drop_total = 0;  // found no room, or given up for newer ones
+  std::uint64_t drop_total = 0;  // found no room, or gave way to newer ones
   // put_total = get_total + size_records + drop_total
 };
 QueueView view_queue(const TailLine& tail, const HeadLine& head,
                      const RingGeometry& geometry) noexcept;
 
-// Counts since the last reset; the counters themselves are never set back, because only their lane
-// may write them.
+// Counts since the last reset. The counters themselves are never reset, because only their lane may
+// write them.
 class QueueCounts {
  public:
   QueueView since_reset(const QueueView& now, bool reset) noexcept;

@@ -1,7 +1,7 @@
 // A ring's shared words and its record header. See ring.h for what a ring is.
 //
-// Ring segment, ABI 2 (mapped writable by the producing lane's worker only); geometry[0] = records
-// at most:
+// Ring segment, ABI 2 (mapped writable by the producing lane's worker only); geometry[0] = most
+// records:
 //   offset      size  field   written by  meaning
 //        0       256  header  supervisor
 //     2048       128  tail    producer    TailLine
@@ -26,7 +26,7 @@ struct alignas(kLineBytes) TailLine {
       dropped;  // records that found no room (DROP_NEW, or KEEP_NEWEST behind a busy consumer)
   std::atomic<std::uint64_t>
       discard;  // KEEP_NEWEST: bytes before this are given up, unless the consumer holds them
-  std::atomic<std::uint64_t> discard_seq;  // records before `discard`: what a view must not count
+  std::atomic<std::uint64_t> discard_seq;  // records before `discard`, which a view must not count
   std::uint8_t reserved[kLineBytes - 48];
 };
 static_assert(sizeof(TailLine) == kLineBytes);
@@ -36,7 +36,7 @@ struct alignas(kLineBytes) HeadLine {
   std::atomic<std::uint64_t> head_seq;  // records consumed or skipped so far
   std::atomic<std::uint64_t> skipped;   // KEEP_NEWEST: records given up before they were consumed
   std::atomic<std::uint64_t>
-      hold;  // KEEP_NEWEST: the step under way reads from here on; kHoldNothing else
+      hold;  // KEEP_NEWEST: the current step reads from here on; else kHoldNothing
   std::uint8_t reserved[kLineBytes - 32];
 };
 static_assert(sizeof(HeadLine) == kLineBytes);
@@ -45,7 +45,7 @@ inline constexpr std::uint64_t kHoldNothing = ~std::uint64_t{0};
 enum class RecordType : std::uint32_t {
   kData = 1,
   kPad = 2,      // fills the ring up to its end; not a record of the stream, no sequence number
-  kUnitEnd = 3,  // carries nothing but the end of a unit that had no record after the last commit
+  kUnitEnd = 3,  // carries only the end of a unit that had no record after the last commit
 };
 inline constexpr std::uint32_t kFlagUnitEnd = 1;  // the last record of its unit (dispatch, stage.h)
 

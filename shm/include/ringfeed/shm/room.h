@@ -16,12 +16,12 @@ struct Room {
       place;  // "this machine", "control group /user.slice", "tmpfs /dev/shm", "directory /data"
 };
 
-// For segments that lie there: of the file system that holds the directory; of the machine and this
-// process's control groups where segments are memory, on a tmpfs too.
+// The room for segments in this storage: that of the file system with the directory; if segments
+// are memory, also on a tmpfs, that of the machine and this process's control groups.
 [[nodiscard]] Room room_for(const Storage& storage);
 
-// Of control groups, version 1 and 2, and of all above them: `cgroups` is the text of
-// /proc/self/cgroup, `root` where their files are.
+// The room in these control groups, version 1 and 2, and all above them. `cgroups` is the text of
+// /proc/self/cgroup; their files are under `root`.
 [[nodiscard]] Room room_of_cgroups(std::string_view cgroups, const std::string& root);
 
 }  // namespace ringfeed::shm

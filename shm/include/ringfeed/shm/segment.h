@@ -1,9 +1,9 @@
 // Segments: shared memory with a checked header, reserved before anyone touches it.
 //
-// By default a segment is a memfd: no name is left behind, none collides, and a container's small
-// /dev/shm does not limit it. With a directory it is a file there (tmpfs, huge pages, disk) and
-// outlives all processes. Space is reserved by fallocate, so that too little memory is an error
-// message now and not a SIGBUS later.
+// By default a segment is a memfd: it leaves no name behind, names cannot collide, and a
+// container's small /dev/shm does not limit it. With a directory it is a file there (tmpfs, huge
+// pages, disk) and outlives all processes. fallocate reserves the space, so that too little memory
+// is an error message now and not a SIGBUS later.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace ringfeed::shm {
 
 using FeedId = std::array<std::uint8_t, 16>;
 
-// A file descriptor that is closed with its owner.
+// A file descriptor; its owner closes it.
 class Fd {
  public:
   Fd() = default;
@@ -38,7 +38,7 @@ class Fd {
 };
 
 // Where segments live: memfds if `directory` is empty, else files there named <segment name><mark>.
-// With a mark of its own a feed takes no file's place.
+// With its own mark a feed replaces no existing file.
 struct Storage {
   std::string directory;
   std::string mark = {};
@@ -57,20 +57,20 @@ struct FeedIdentity {
   std::uint64_t config_hash = 0;
 };
 
-// Creates, reserves and seals the segment (also against further seals) and writes its header (state
-// ready).
-// Errors: kNoMemory names the segment, what it needs and what is free; nothing is left behind.
+// Creates, reserves and seals the segment (also against further seals) and writes its header
+// (state: ready). Errors: kNoMemory; the text names the segment, what it needs and what is free.
+// Nothing is left behind.
 Result<Fd> create_segment(const SegmentSpec& spec, const Storage& storage,
                           const FeedIdentity& feed);
 
-// How a segment of this name is called in its directory and in /proc/PID/fd (`/memfd:<this>`).
+// The file name of a segment in its directory and in /proc/PID/fd (`/memfd:<this>`).
 std::string segment_file_name(const std::string& name);
 
-// The bytes that a new segment can still get: of the machine and its cgroup for memfds, of the file
-// system else.
+// The bytes that a new segment can still get: from the machine and its cgroup for memfds, else from
+// the file system.
 std::uint64_t available_bytes(const Storage& storage);
 
-// One mapping of a part of a segment; unmapped with its owner.
+// One mapping of a part of a segment; its owner unmaps it.
 class Mapping {
  public:
   Mapping() noexcept;
@@ -92,17 +92,17 @@ class Mapping {
 };
 
 // Maps `bytes` from `offset` (a multiple of the page); bytes = 0: to the end. A mapping may be
-// longer than the segment is now, for arenas that grow: only reserved bytes may be touched.
+// longer than the segment is now, for arenas that grow; only reserved bytes may be touched.
 Result<Mapping> map_segment(int fd, bool writable, std::uint64_t offset = 0,
                             std::uint64_t bytes = 0);
 
-// Is this a ready segment of this kind, ABI, layout and feed? `feed` may be null: then any feed is
+// Is this a ready segment of this kind, ABI, layout and feed? If `feed` is null, any feed is
 // accepted. Errors: kIncompatible or kDamaged, in one sentence.
 Status check_header(const SegmentHeader& header, SegmentKind kind, const FeedIdentity* feed,
                     std::uint64_t file_bytes, const std::string& name);
 
-// Reserves the segment up to `bytes` from its start. Errors: kNoMemory; the segment is then as
-// before.
+// Reserves the segment up to `bytes` from its start. Errors: kNoMemory; the segment is then
+// unchanged.
 Status grow_segment(int fd, std::uint64_t bytes, const std::string& name);
 
 FeedId random_feed_id();

@@ -1,5 +1,5 @@
-// Stamps: a lane says which pages of its arena and which of its batch slots it changes, so that a
-// snapshot need not look at all the others.
+// Stamps: a lane records which pages of its arena and which of its batch slots it changes, so that
+// a snapshot can skip the others.
 //
 // Heads segment of a lane, behind its head lines; geometry[0] = head lines, [1] = stamps of pages
 // (N, a power of 2), [2] = stamps of slots:
@@ -8,15 +8,15 @@
 //                                    as it is planned, shared by few if it grows far beyond that
 //   ...                 4 * slots    the lane's own slots, in turn
 // A stamp is the generation in which the page was last changed. Header, journal and runtime words
-// change all the time; what their stamps say is not to be relied upon.
+// change all the time, so do not rely on their stamps.
 //
-// The supervisor counts `generation` up in the lane page. The lane takes it over between two steps:
-// it stores `generation_seen` (release), and from then on stamps with it, each page before the
-// first byte of it is written. Neither word ever goes back. So whoever reads generation_seen = g
-// (acquire) has before him all that was written in earlier generations, with its stamps, and
-// everything that is written later has a stamp of g or more; whether the lane has answered the
-// newest generation or an old one makes no difference to that. What a dead lane has written was
-// stamped before; its next incarnation goes on from generation_seen or later.
+// The supervisor raises `generation` in the lane page. The lane takes it over between two steps: it
+// stores `generation_seen` (release), and from then on stamps with it, each page before the first
+// byte of it is written. Neither word ever decreases. So a reader of generation_seen = g (acquire)
+// sees everything that was written in earlier generations, with its stamps, and everything that is
+// written later has a stamp of g or more. This holds whether g is the newest generation or an old
+// one. What a dead lane has written was stamped before; its next incarnation goes on from
+// generation_seen or later.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +39,8 @@ constexpr std::uint64_t heads_bytes(std::uint64_t head_lines, std::uint64_t page
                                     std::uint64_t slots) noexcept {
   return stamps_offset(head_lines) + align_up((page_stamps + slots) * sizeof(Stamp), kPageBytes);
 }
-// What an arena may grow to is often far beyond what it ever does: 64 MiB have stamps of their own
-// even if it is planned with less.
+// An arena may often grow far more than it ever does. So its first 64 MiB have stamps of their own
+// even if less is planned.
 constexpr std::uint64_t page_stamps(std::uint64_t arena_bytes,
                                     std::uint64_t arena_bytes_max) noexcept {
   const std::uint64_t precise = std::max<std::uint64_t>(arena_bytes, 64 << 20);
@@ -63,10 +63,10 @@ class Stamps {
              heads.size(), head_lines, page_stamps, slots);
   }
 
-  // Between two steps, and before anything is written by a new incarnation.
+  // Called between two steps, and before a new incarnation writes anything.
   void follow() noexcept {
     if (page_ == nullptr) return;
-    // acquire: whatever this lane does in the new generation comes after the order for it.
+    // acquire: everything that this lane does in the new generation comes after the order for it.
     const std::uint32_t ordered = page_->generation.load(std::memory_order_acquire);
     // relaxed: this lane's own word.
     generation_ = page_->generation_seen.load(std::memory_order_relaxed);
@@ -87,7 +87,7 @@ class Stamps {
     const std::uint64_t last = (offset + bytes - 1) / kPageBytes;
     for (std::uint64_t page = offset / kPageBytes; page <= last; ++page)
       stamp(pages_[page & mask_]);
-    // The processor makes its stores visible in order or not at all, for a death; the compiler must
+    // After a death the processor's stores are visible in order or not at all. The compiler must
     // not move the write before its stamp.
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
@@ -101,14 +101,14 @@ class Stamps {
 
  private:
   void stamp(Stamp& word) const noexcept {
-    // relaxed, both: this lane is the only writer, and generation_seen publishes them. Not stored
-    // again if it is there, so that the line stays clean.
+    // relaxed, both: this lane is the only writer, and generation_seen publishes them. An equal
+    // value is not stored again, so that the line stays clean.
     if (word.load(std::memory_order_relaxed) != generation_) {
       word.store(generation_, std::memory_order_relaxed);
     }
   }
 
-  LanePage* page_ = nullptr;  // null: nobody wants stamps (tests of parts of a lane)
+  LanePage* page_ = nullptr;  // null: no stamps are wanted (tests of parts of a lane)
   Stamp* pages_ = nullptr;
   std::uint64_t mask_ = 0;
   std::uint64_t slots_ = 0;

@@ -1,6 +1,7 @@
-// Whether the system refused only because it has run out of something: of descriptors, processes,
-// threads, kernel memory, buffers. That says nothing about what was asked for, and the same may
-// succeed in a moment: it is waited out with backoff or refused, and never read as "not there".
+// Did the system refuse only because it has run out of something: descriptors, processes, threads,
+// kernel memory, buffers? Such a refusal says nothing about the thing that was asked for, and the
+// same call may succeed in a moment. Callers wait with backoff or refuse the request; they never
+// read it as "not there".
 #pragma once
 
 #include <cerrno>

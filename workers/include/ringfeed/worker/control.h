@@ -1,9 +1,9 @@
-// The last answers that a stage has given to messages, so that a message which comes again, because
-// nobody knows whether it was answered, gets its answer and takes effect once.
+// The last answers that a stage has given to messages. A message may come again, because nobody
+// knows whether it was answered. It then gets the same answer, and takes effect only once.
 //
-// Part of the state of a stage that answers messages: lay it out there, and say where it is
-// (Stage::control_box()); the runtime does the rest. An answer is committed in the step that
-// carries out its message.
+// It is part of the state of a stage that answers messages. Lay it out there and return it from
+// Stage::control_box(); the runtime does the rest. An answer is committed in the step that carries
+// out its message.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace ringfeed {
 
 class ControlBox {
  public:
-  // Answers that are remembered; whoever asks has at most so many messages on their way.
+  // Answers that are remembered; at most this many messages may be on their way at once.
   static constexpr std::uint64_t kAnswers = 16;
   static constexpr std::uint64_t kAnswerBytesMax = 2048;
 
@@ -40,7 +40,7 @@ class ControlBox {
   // RF_CHECK: the answer is not longer than kAnswerBytesMax.
   void keep(Step& step, std::uint64_t key, std::string_view answer) const noexcept {
     RF_CHECK(answer.size() <= kAnswerBytesMax, answer.size());
-    // The place that no key stands for, and behind it the next one is made such a place.
+    // One place always has no key. This is that place; the next one is cleared to take its role.
     const std::uint64_t at = step.load(next_) % kPlaces;
     step.fill(answers_[at], std::as_bytes(std::span(answer)));
     step.store(keys_[at], key);

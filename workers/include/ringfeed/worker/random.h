@@ -1,9 +1,9 @@
 // Random numbers as a function of a key and a counter: Philox 4x32, 10 rounds (Salmon, Moraes, Dror
 // and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// There is no state but the counter, so a step that is done again after a death draws the same
-// numbers, and what is drawn for a thing (a chunk in its third use) does not depend on the lane
-// that works on it.
+// The counter is the only state. So a step that is repeated after a death draws the same numbers,
+// and the numbers for a thing (a chunk in its third use) do not depend on the lane that works on
+// it.
 #pragma once
 
 #include <array>
@@ -49,7 +49,7 @@ constexpr std::array<std::uint64_t, 2> philox(std::uint64_t key, std::uint64_t c
   return {std::uint64_t{x1} << 32 | x0, std::uint64_t{x3} << 32 | x2};
 }
 
-// A sequence of numbers: position `counter` of the sequence that `key` names.
+// A sequence of numbers: `key` names the sequence, `counter` is the position in it.
 class Random {
  public:
   explicit constexpr Random(std::uint64_t key, std::uint64_t counter = 0) noexcept
