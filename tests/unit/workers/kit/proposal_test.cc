@@ -108,7 +108,7 @@ constexpr std::string_view kPipeline = R"(# Games in, batches out.
 #   ringfeed check toy.textproto
 #   ringfeed run toy.textproto --set stages.b.threads=2
 
-# By this name trainers attach: ringfeed.attach("toy").
+# Trainers attach by this name: ringfeed.attach("toy").
 feed: "toy"
 
 stages {
@@ -145,7 +145,7 @@ TEST(Pipeline, IsFilledIn) {
 #   ringfeed check there/mine.textproto
 #   ringfeed run there/mine.textproto --set stages.b.threads=2
 
-# By this name trainers attach: ringfeed.attach("mine").
+# Trainers attach by this name: ringfeed.attach("mine").
 feed: "mine"
 
 stages {
