@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Makes small parallel text from manual pages and their translations, as Debian has them.
+"""Makes small parallel text from Debian's manual pages and their translations.
 
     scripts/manpages_to_text.py OUT_DIR deu_Latn fra_Latn
 
-Downloads manual pages (apt-get download: nothing is installed, and it need not be root), English
-ones and their translations, and writes for each language two files in which line i of one is the
+Downloads English manual pages and their translations (with apt-get download, which installs nothing
+and does not need root). For each language it writes two files in which line i of one is the
 translation of line i of the other:
 
     OUT_DIR/eng_Latn-deu_Latn.eng_Latn
     OUT_DIR/eng_Latn-deu_Latn.deu_Latn
 
-scripts/text_to_bitext.py takes such files. Some ten thousand pairs of sentences a language: enough
-to see a small model learn, not to translate.
+scripts/text_to_bitext.py takes such files. They have some ten thousand pairs of sentences for each
+language: enough to see a small model learn, not to translate.
 
 A translated page has the paragraphs of the English one, since both come from one source. So two
 pages are aligned by place, but only in sections in which both have the same sequence of headings,
-paragraphs and lists. A paragraph is cut into sentences where both sides have equally many. Left out
-are examples and tables, what was left in English, what is far longer on one side, and pairs that
-were there before.
+paragraphs and lists. A paragraph is cut into sentences if both sides have equally many. Examples
+and tables are left out, and so are sentences left in English, pairs with one side far longer than
+the other, and repeated pairs.
 """
 
 from __future__ import annotations
@@ -394,8 +394,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "languages", metavar="LANGUAGE", nargs="+", choices=sorted(LANGUAGES), help="deu_Latn, ..."
     )
-    parser.add_argument("--man-dir", type=Path, help="pages (default: packages are downloaded)")
-    parser.add_argument("--packages-dir", type=Path, help="for these (OUT_DIR/packages)")
+    parser.add_argument(
+        "--man-dir", type=Path, help="directory of pages (default: download packages)"
+    )
+    parser.add_argument(
+        "--packages-dir", type=Path, help="where to keep packages (OUT_DIR/packages)"
+    )
     options = parser.parse_args(arguments)
     try:
         man_dir = options.man_dir

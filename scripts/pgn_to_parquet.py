@@ -4,19 +4,18 @@
     scripts/pgn_to_parquet.py OUT_DIR games.pgn more.pgn.gz --games-per-file 10000
     scripts/pgn_to_parquet.py OUT_DIR games.pgn --engine stockfish --nodes 20000 --variations 3
 
-Writes OUT_DIR/part-00000.parquet and so on, one row a position that was played from, with the
-columns fen, played_move, best_move, win, draw, loss, game_id and ply (from 1). A move is written as
-its two squares and a letter for a promotion, castling as king takes rook (e1h1), a promotion to a
-knight without a letter (a7a8).
+Writes OUT_DIR/part-00000.parquet and so on, one row for each position that a move was played from,
+with the columns fen, played_move, best_move, win, draw, loss, game_id and ply (from 1). A move is
+written as its two squares and a letter for a promotion, castling as king takes rook (e1h1), a
+promotion to a knight without a letter (a7a8).
 
-With a UCI engine, of --engine or a stockfish that is installed, each position is analysed:
-best_move is the engine's, and win, draw and loss are what it expects for the side to move. Without
-one best_move is the played move, and the values are the result of the game: missing where it has
-none.
+With a UCI engine, from --engine or an installed stockfish, each position is analysed: best_move is
+the engine's, and win, draw and loss are what it expects for the side to move. Without an engine
+best_move is the played move, and the values are the result of the game, if it has one.
 
 --variations N writes a second data set, by default to OUT_DIR-variations: up to
 --positions-per-game positions of a game with the engine's N best lines as variations. An engine has
-no visits as a tree search has; they are made up from the lines:
+no visits like those of a tree search; they are derived from the lines:
 
     weight of line r (from 1)   (win + draw / 2 + 0.01) / r
     visit_fraction              its part of all weights; visit_count is 1000 times that, rounded

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes token files of parallel text, as fairseq and the pipeline for translation read them.
+"""Makes token files from parallel text, in the form that fairseq and the translation pipeline read.
 
     scripts/text_to_bitext.py OUT_DIR --pair eng_Latn-deu_Latn text.en text.de --vocab-size 8000
     scripts/text_to_bitext.py OUT_DIR --pair eng_Latn-deu_Latn text.en text.de --model spm.model \\
         --dictionary dict.txt --shards 4 --valid-share 0.01
 
 Each pair is two files of UTF-8 text, possibly gzipped (.gz), in which line i of one is the
-translation of line i of the other. What is written:
+translation of line i of the other. It writes:
 
     OUT_DIR/spm.model                              the SentencePiece model, if it is trained here
     OUT_DIR/shard000/dict.eng_Latn.txt             the dictionary of each language
@@ -15,13 +15,13 @@ translation of line i of the other. What is written:
     OUT_DIR/shard000/valid.eng_Latn-deu_Latn...    with --valid-share
     OUT_DIR/shard001/...                           with --shards
 
-The files of a pair serve both directions. Its lines are spread over its shards at random; which
-line goes where follows from --seed, the pair and the number of its lines. In a file lines keep
-their order. Pairs in which a side is blank or no UTF-8 are left out and counted.
+The files of a pair serve both directions. Its lines are spread over its shards at random, depending
+only on --seed, the pair and the number of its lines. In a file lines keep their order. Pairs in
+which a side is blank or not UTF-8 are left out and counted.
 
-Ids: 0 to 3 are <s>, <pad>, </s> and <unk>, from 4 on the dictionary's lines, and every sentence
-ends in 2. All languages have the same dictionary: the pieces of the model without its special ones,
-each with count 1, or that of --dictionary.
+Ids: 0 to 3 are <s>, <pad>, </s> and <unk>; the dictionary's lines follow from 4 on, and every
+sentence ends in 2. All languages have the same dictionary: the pieces of the model without its
+special ones, each with count 1, or that of --dictionary.
 
     .bin   the ids of all sentences one behind the other, little-endian
     .idx   9 bytes "MMIDIDX\\0\\0", u64 1, u8 type of the ids, u64 sentences,
@@ -29,8 +29,8 @@ each with count 1, or that of --dictionary.
 
 Ids have 2 bytes (type 8) with a vocabulary below 65500, else 4 bytes (type 9).
 
-Needs sentencepiece and NumPy. Text is not held in memory; some twenty bytes a line are, and what
-SentencePiece needs for --train-lines lines.
+Needs sentencepiece and NumPy. It holds no text in memory, only some twenty bytes for each line, and
+what SentencePiece needs for --train-lines lines.
 """
 
 from __future__ import annotations
@@ -469,17 +469,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram")
     parser.add_argument("--character-coverage", type=float, default=0.9995)
     parser.add_argument(
-        "--train-lines", type=int, default=1_000_000, help="that a new model is made of (1000000)"
+        "--train-lines", type=int, default=1_000_000, help="lines to train a new model on (1000000)"
     )
-    parser.add_argument("--subset", default="train", help="what file names begin with (train)")
-    parser.add_argument("--shards", type=int, default=1, help="at most (1)")
+    parser.add_argument("--subset", default="train", help="prefix of file names (train)")
+    parser.add_argument("--shards", type=int, default=1, help="most shards of a pair (1)")
     parser.add_argument(
         "--lines-per-shard",
         type=int,
         help="a pair with few lines has fewer shards (as many as all)",
     )
-    parser.add_argument("--valid-share", type=float, default=0, help="of the lines, 0 to 1 (0)")
-    parser.add_argument("--seed", type=int, default=0, help="of shards, validation, model (0)")
+    parser.add_argument(
+        "--valid-share", type=float, default=0, help="share of the lines, 0 to 1 (0)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of shards, validation and model (0)"
+    )
     options = parser.parse_args(arguments)
     if not 1 <= options.shards <= 1000 or (options.lines_per_shard or 1) < 1:
         parser.error("--shards must be 1 to 1000, --lines-per-shard at least 1")
