@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "workers/bitext/bitext_facts.h"
 #include "workers/bitext/shared_token_files.h"
-#include "workers/kit/neighbours.h"
 
 namespace ringfeed {
 namespace {
@@ -18,24 +18,25 @@ constexpr std::size_t kPairsOpenOfLane = 128;
 // What collation takes for a row beside the slot.
 constexpr std::uint64_t kRowPrivateBytes = 184;
 
-formats::BitextLimits limits_of(const EpochPlannerConfig* planner) {
-  if (planner == nullptr) return {};
-  return {.tokens = planner->max_tokens(),
-          .rows = planner->batch_size(),
-          .source_positions = planner->max_source_positions(),
-          .target_positions = planner->max_target_positions()};
+// Of the plans that come in; all 0 if nobody says them.
+formats::BitextLimits limits_of(const StageView& stage) {
+  return stage.links.input("input").said.get(kPlanLimits);
 }
 
-formats::BitextPadding padding_of(const BitextCollatorConfig& own,
-                                  const EpochPlannerConfig* planner) {
+formats::BitextPadding padding_of(const StageView& stage) {
+  const BitextCollatorConfig& own = stage.config.bitext_collator();
+  const formats::BitextLimits* const plans = stage.links.input("input").said.find(kPlanLimits);
   formats::BitextPadding padding{.left_source = own.left_pad_source(),
                                  .left_target = own.left_pad_target(),
                                  .multiple = own.pad_to_multiple()};
-  if (own.pad_to_fixed_length() && planner != nullptr) {
+  if (own.pad_to_fixed_length() && plans != nullptr) {
+    const auto least = [](bool given, std::uint32_t length, std::uint64_t positions) {
+      return given ? length : static_cast<std::uint32_t>(positions);
+    };
     padding.source_least =
-        own.has_fixed_source_length() ? own.fixed_source_length() : planner->max_source_positions();
+        least(own.has_fixed_source_length(), own.fixed_source_length(), plans->source_positions);
     padding.target_least =
-        own.has_fixed_target_length() ? own.fixed_target_length() : planner->max_target_positions();
+        least(own.has_fixed_target_length(), own.fixed_target_length(), plans->target_positions);
   }
   return padding;
 }
@@ -47,9 +48,9 @@ BitextCollator::BatchPosition position_of(const formats::BatchPlanHead& head) no
 
 }  // namespace
 
-BitextCollator::Slot::Slot(const BitextCollatorConfig& own, const DataLoaderConfig& feed)
-    : padding(padding_of(own, planner_before(own, feed))),
-      capacity(formats::bitext_capacity(limits_of(planner_before(own, feed)), padding)) {
+BitextCollator::Slot::Slot(const StageView& stage)
+    : padding(padding_of(stage)), capacity(formats::bitext_capacity(limits_of(stage), padding)) {
+  const BitextCollatorConfig& own = stage.config.bitext_collator();
   SlotLayout layout;
   const auto add = [this, &layout](const char* name, const char* dtype,
                                    std::vector<std::int64_t> shape, std::uint64_t bytes) {
@@ -81,7 +82,7 @@ BitextCollator::Slot::Slot(const BitextCollatorConfig& own, const DataLoaderConf
 
 BitextCollator::BitextCollator(const StageContext& context)
     : compact_(context.config.bitext_collator().compact()),
-      slot_(context.config.bitext_collator(), context.feed),
+      slot_(context.view()),
       state_([] {
         StateLayout layout;
         return State(layout);
@@ -315,12 +316,12 @@ StageType bitext_collator_type() {
       {"plans_damaged", "Records that are not batch plans."},
       {"skipped_no_symbol", "Sentences with an id that the dictionary does not have."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const BitextCollatorConfig& own = config.bitext_collator();
+  type.problems = [](const StageView& stage) {
+    const BitextCollatorConfig& own = stage.config.bitext_collator();
     std::vector<Problem> problems;
-    const EpochPlannerConfig* const planner = planner_before(own, feed);
-    if (planner == nullptr) return problems;  // which the wiring says
-    const BitextCollator::Slot slot(own, feed);
+    const Facts& plans = stage.links.input("input").said;
+    if (plans.find(kPlanLimits) == nullptr) return problems;  // which the wiring says
+    const BitextCollator::Slot slot(stage);
     if (slot.end > kSlotBytesMax) {
       problems.push_back(
           {own.pad_to_fixed_length()   ? "pad_to_fixed_length"
@@ -333,23 +334,22 @@ StageType bitext_collator_type() {
                        slot.end, kSlotBytesMax, own.input(),
                        own.compact() ? "" : ", or set compact")});
     }
-    const StageConfig* const source = stage_named(feed, planner->input());
-    if (own.left_pad_target() && source != nullptr && source->has_bitext_source() &&
-        source->bitext_source().lang_tok_replacing_bos_eos()) {
+    const std::string* const replaced_by = plans.find(kBosEosReplacedBy);
+    if (own.left_pad_target() && replaced_by != nullptr) {
       problems.push_back({"left_pad_target",
                           fmt::format("with lang_tok_replacing_bos_eos of {} targets are padded on "
                                       "the right; remove one of the two",
-                                      planner->input())});
+                                      *replaced_by)});
     }
     return problems;
   };
-  type.batch = [](const StageConfig& config, const DataLoaderConfig& feed, BatchSchema& schema) {
-    const BitextCollator::Slot slot(config.bitext_collator(), feed);
+  type.batch = [](const StageView& stage, BatchSchema& schema) {
+    const BitextCollator::Slot slot(stage);
     describe_batch(slot.arrays, slot.capacity.rows, slot.end, schema);
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const BitextCollatorConfig& own = config.bitext_collator();
-    const BitextCollator::Slot slot(own, feed);
+  type.nodes = [](const StageView& stage) {
+    const BitextCollatorConfig& own = stage.config.bitext_collator();
+    const BitextCollator::Slot slot(stage);
     NodeSpec node;
     node.lanes = own.threads();
     StateLayout layout;

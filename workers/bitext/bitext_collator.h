@@ -59,7 +59,7 @@ class BitextCollator final : public Stage {
   // Where the arrays lie in a slot; those that the configuration does not ask for: kNone.
   struct Slot {
     static constexpr std::uint64_t kNone = ~std::uint64_t{0};
-    Slot(const BitextCollatorConfig& own, const DataLoaderConfig& feed);
+    explicit Slot(const StageView& stage);
     formats::BitextPadding padding;
     formats::BitextCapacity capacity;
     std::uint64_t id;

@@ -5,6 +5,7 @@
 
 #include "proto/stages/bitext.pb.h"
 #include "workers/bitext/batch_plan.h"
+#include "workers/bitext/bitext_facts.h"
 #include "workers/io/token_file.h"
 
 namespace ringfeed {
@@ -242,6 +243,47 @@ StepStatus BitextSource::step(Step& step) noexcept {
 
 // ---- the kind of stage
 
+namespace {
+
+// What the configuration tells of the text.
+void say_of_corpus(const StageView& stage, PortFacts& outputs) {
+  const BitextSourceConfig& own = stage.config.bitext_source();
+  Facts& said = outputs["output"];
+  said.set(kBitextCompat, BitextCompat_Name(own.compat()));
+  BitextDirections named;
+  const auto add = [&named](const std::string& category, const auto& pairs) {
+    for (const std::string& pair : pairs) named.keys.push_back(category + ":" + pair);
+  };
+  if (!own.ignore_main_data()) add("main", own.lang_pairs());
+  bool sharded = own.directory_size() > 1;
+  auto pairs = static_cast<std::uint64_t>(own.lang_pairs_size());
+  const auto longest = [](const auto& texts) {
+    std::uint64_t bytes = 0;
+    for (const std::string& text : texts) bytes = std::max<std::uint64_t>(bytes, text.size());
+    return bytes;
+  };
+  std::uint64_t directory_bytes = longest(own.directory());
+  std::uint64_t pair_bytes = longest(own.lang_pairs());
+  for (const auto& extra : own.extra_data()) {
+    add(extra.category(), extra.lang_pairs());
+    sharded = sharded || extra.directory_size() > 1;
+    pairs += static_cast<std::uint64_t>(extra.lang_pairs_size());
+    directory_bytes = std::max(directory_bytes, longest(extra.directory()));
+    pair_bytes = std::max(pair_bytes, longest(extra.lang_pairs()));
+  }
+  said.set(kBitextDirections, std::move(named));
+  said.set(kBitextSharded, sharded);
+  // With combine there may be more of them than there are names.
+  const auto subsets =
+      static_cast<std::uint64_t>(std::max(own.combine() ? 16 : 1, own.subsets_size()));
+  said.set(kBitextPartsMax, std::max<std::uint64_t>(1, pairs * subsets));
+  // DIRECTORY/SUBSET.SRC-TGT.LANG
+  said.set(kBitextPathBytesMax, directory_bytes + longest(own.subsets()) + 2 * pair_bytes + 32);
+  if (own.lang_tok_replacing_bos_eos()) said.set(kBosEosReplacedBy, stage.config.name());
+}
+
+}  // namespace
+
 StageType bitext_source_type() {
   StageType type;
   type.kind = "bitext_source";
@@ -254,16 +296,18 @@ StageType bitext_source_type() {
       {"skipped_damaged", "Directions in a shard whose files are not token files, or are damaged."},
       {"skipped_unequal", "Directions in a shard with source and target of different length."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
-    return bitext_problems(config.bitext_source());
+  type.problems = [](const StageView& stage) {
+    return bitext_problems(stage.config.bitext_source());
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+  type.facts = say_of_corpus;
+  type.nodes = [](const StageView& stage) {
     NodeSpec node;
     StateLayout layout;
-    (void)BitextSource::State(layout, bitext_pairs(config.bitext_source()).size());
+    (void)BitextSource::State(layout, bitext_pairs(stage.config.bitext_source()).size());
     node.state_bytes = layout.bytes();
     node.state_version = 2;
-    node.outputs = {output_spec(config.bitext_source(), "bitext", kQueueBytes, UnitRule::kRecord)};
+    node.outputs = {
+        output_spec(stage.config.bitext_source(), "bitext", kQueueBytes, UnitRule::kRecord)};
     node.weight = 0.1;
     // A record opens files, which may take their time: it is not to wait for others.
     node.steps_per_commit = 1;

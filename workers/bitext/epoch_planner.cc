@@ -12,7 +12,7 @@
 #include "proto/control.pb.h"
 #include "proto/stages/bitext.pb.h"
 #include "ringfeed/shm/lane_page.h"
-#include "workers/kit/neighbours.h"
+#include "workers/bitext/bitext_facts.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -91,19 +91,14 @@ std::string order_weights(const std::vector<std::pair<std::string, double>>& giv
   return {};
 }
 
-// The same for the directions that a bitext_source is told of.
+// The same for the directions that the configuration names.
 std::string weights_problem(const std::vector<std::pair<std::string, double>>& given,
-                            const StageConfig* stage) {
-  if (stage == nullptr || !stage->has_bitext_source()) return {};
-  const BitextSourceConfig& source = stage->bitext_source();
+                            const BitextDirections& named) {
+  if (named.keys.empty()) return {};
   BitextCatalogue told;
-  const auto add = [&told](const std::string& category, const auto& pairs) {
-    for (const std::string& pair : pairs) told.directions.push_back({.key = category + ":" + pair});
-  };
-  if (!source.ignore_main_data()) add("main", source.lang_pairs());
-  for (const auto& extra : source.extra_data()) add(extra.category(), extra.lang_pairs());
+  for (const std::string& key : named.keys) told.directions.push_back({.key = key});
   std::vector<double> weights;
-  return told.directions.empty() ? "" : order_weights(given, told, weights);
+  return order_weights(given, told, weights);
 }
 
 BitextRules rules_of(BitextCompat compat) {
@@ -130,8 +125,8 @@ SamplingMethod method_of(const EpochPlannerConfig& own) {
   }
 }
 
-PlanSettings plan_settings(const EpochPlannerConfig& own, const DataLoaderConfig& feed,
-                           std::uint64_t feed_seed) {
+PlanSettings plan_settings(const StageView& stage, std::uint64_t feed_seed) {
+  const EpochPlannerConfig& own = stage.config.epoch_planner();
   PlanSettings settings;
   settings.sampling.rules = rules_of(own.compat());
   settings.sampling.method = method_of(own);
@@ -144,14 +139,7 @@ PlanSettings plan_settings(const EpochPlannerConfig& own, const DataLoaderConfig
   }
   settings.sampling.first_shards = own.validation();
   settings.sampling.use_local_shard_size = own.use_local_shard_size();
-  const StageConfig* source = stage_named(feed, own.input());
-  if (source != nullptr && source->has_bitext_source()) {
-    const BitextSourceConfig& corpus = source->bitext_source();
-    settings.sampling.sharded =
-        corpus.directory_size() > 1 || std::ranges::any_of(corpus.extra_data(), [](const auto& e) {
-          return e.directory_size() > 1;
-        });
-  }
+  settings.sampling.sharded = stage.links.input("input").said.get(kBitextSharded);
   settings.batches.max_tokens = own.max_tokens();
   settings.batches.batch_size = own.batch_size();
   settings.batches.multiple = own.required_batch_size_multiple();
@@ -173,43 +161,18 @@ PlanSettings plan_settings(const EpochPlannerConfig& own, const DataLoaderConfig
 }
 
 // Bytes of the largest plan, about: how many files there are is not known before they are found.
-std::uint64_t plan_bytes_max(const StageConfig& config, const DataLoaderConfig& feed) {
-  const EpochPlannerConfig& own = config.epoch_planner();
+std::uint64_t plan_bytes_max(const StageView& stage) {
+  const EpochPlannerConfig& own = stage.config.epoch_planner();
   std::uint64_t rows = own.has_max_tokens() ? own.max_tokens() : own.batch_size();
   if (own.has_batch_size()) rows = std::min<std::uint64_t>(rows, own.batch_size());
-  std::uint64_t parts = 1;
-  std::uint64_t path_bytes = 256;
-  if (const StageConfig* stage = stage_named(feed, own.input());
-      stage != nullptr && stage->has_bitext_source()) {
-    const BitextSourceConfig& source = stage->bitext_source();
-    std::uint64_t pairs = static_cast<std::uint64_t>(source.lang_pairs_size());
-    std::uint64_t longest = 0;
-    const auto look = [&](const auto& texts) {
-      std::uint64_t bytes = 0;
-      for (const std::string& text : texts) bytes = std::max<std::uint64_t>(bytes, text.size());
-      return bytes;
-    };
-    longest = look(source.directory());
-    std::uint64_t pair_bytes = look(source.lang_pairs());
-    for (const auto& extra : source.extra_data()) {
-      pairs += static_cast<std::uint64_t>(extra.lang_pairs_size());
-      longest = std::max(longest, look(extra.directory()));
-      pair_bytes = std::max(pair_bytes, look(extra.lang_pairs()));
-    }
-    // With combine there may be more of them than there are names.
-    const auto subsets =
-        static_cast<std::uint64_t>(std::max(source.combine() ? 16 : 1, source.subsets_size()));
-    parts = std::max<std::uint64_t>(1, pairs * subsets);
-    // DIRECTORY/SUBSET.SRC-TGT.LANG
-    path_bytes = longest + look(source.subsets()) + 2 * pair_bytes + 32;
-  }
-  return formats::batch_plan_bytes(std::min(parts, rows), rows,
-                                   std::min(parts, rows) * 2 * path_bytes);
+  const Facts& corpus = stage.links.input("input").said;
+  const std::uint64_t parts = std::min(corpus.get(kBitextPartsMax, 1), rows);
+  return formats::batch_plan_bytes(parts, rows, parts * 2 * corpus.get(kBitextPathBytesMax, 256));
 }
 
 // Of a queue in which several of the largest plans find room.
-std::uint64_t plan_queue_bytes(const StageConfig& config, const DataLoaderConfig& feed) {
-  return shm::align_up(4 * plan_bytes_max(config, feed) + 64 * kKiB, 64 * kKiB);
+std::uint64_t plan_queue_bytes(const StageView& stage) {
+  return shm::align_up(4 * plan_bytes_max(stage) + 64 * kKiB, 64 * kKiB);
 }
 
 // Of one in which a plan finds room at all: it has half of it.
@@ -238,7 +201,7 @@ stages { name: "planner" epoch_planner { input: "bitext" max_tokens: 600 } }
 
 EpochPlanner::EpochPlanner(const StageContext& context, std::uint64_t narrow_max)
     : context_(context),
-      settings_(plan_settings(context.config.epoch_planner(), context.feed, context.seed)),
+      settings_(plan_settings(context.view(), context.seed)),
       update_freq_(context.config.epoch_planner().update_freq().begin(),
                    context.config.epoch_planner().update_freq().end()),
       epoch_remainder_(context.config.epoch_planner().epoch_remainder_batch()),
@@ -1115,14 +1078,14 @@ std::vector<CounterSpec> planner_counters() {
   };
 }
 
-NodeSpec planner_node(const StageConfig& config, const DataLoaderConfig& feed) {
+NodeSpec planner_node(const StageView& stage) {
   NodeSpec node;
   StateLayout layout;
   (void)EpochPlanner::State(layout);
   node.state_bytes = layout.bytes();
   node.state_bytes_max = kGrowsWithData;
   node.inputs = {{.port = "input", .from = ""}};
-  node.outputs = {output_spec(config.epoch_planner(), "batch_plans", plan_queue_bytes(config, feed),
+  node.outputs = {output_spec(stage.config.epoch_planner(), "batch_plans", plan_queue_bytes(stage),
                               UnitRule::kRecord)};
   node.weight = 0.1;
   // Memory that one step gives up may be written by the next one.
@@ -1130,6 +1093,19 @@ NodeSpec planner_node(const StageConfig& config, const DataLoaderConfig& feed) {
   node.entries_per_step = 64;
   node.create = [](const StageContext& context) { return std::make_unique<EpochPlanner>(context); };
   return node;
+}
+
+void say_of_plans(const StageView& stage, PortFacts& outputs) {
+  const EpochPlannerConfig& own = stage.config.epoch_planner();
+  Facts& plans = outputs["output"];
+  plans.set(kPlanLimits, {.tokens = own.max_tokens(),
+                          .rows = own.batch_size(),
+                          .source_positions = own.max_source_positions(),
+                          .target_positions = own.max_target_positions()});
+  const Facts& corpus = stage.links.input("input").said;
+  if (const std::string* const replaced_by = corpus.find(kBosEosReplacedBy)) {
+    plans.set(kBosEosReplacedBy, *replaced_by);
+  }
 }
 
 }  // namespace
@@ -1140,8 +1116,9 @@ StageType epoch_planner_type() {
   type.inputs = {{"input", "bitext"}};
   type.outputs = {{"output", "batch_plans"}};
   type.counters = planner_counters();
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const EpochPlannerConfig& own = config.epoch_planner();
+  type.answers = {"epoch_planner_request"};
+  type.problems = [](const StageView& stage) {
+    const EpochPlannerConfig& own = stage.config.epoch_planner();
     std::vector<Problem> problems;
     const auto add = [&](std::string_view field, std::string text) {
       problems.push_back({std::string(field), std::move(text)});
@@ -1185,7 +1162,7 @@ StageType epoch_planner_type() {
                              has_weights(own) || (own.has_sampling_method() && !round_robin))) {
       add("validation", "validation takes every sentence once; remove the settings of sampling");
     }
-    const std::uint64_t plan = plan_bytes_max(config, feed);
+    const std::uint64_t plan = plan_bytes_max(stage);
     if (own.has_queue_bytes() && own.queue_bytes() < queue_bytes_for(plan)) {
       problems.push_back(
           {.field = "queue_bytes",
@@ -1194,28 +1171,23 @@ StageType epoch_planner_type() {
                                plan, queue_bytes_for(plan)),
            .warning = true});
     }
-    const StageConfig* source = stage_named(feed, own.input());
-    if (own.single_direction() && source != nullptr && source->has_bitext_source()) {
-      const BitextSourceConfig& corpus = source->bitext_source();
-      int directions = corpus.ignore_main_data() ? 0 : corpus.lang_pairs_size();
-      for (const auto& extra : corpus.extra_data()) directions += extra.lang_pairs_size();
-      if (directions > 1) {
-        add("single_direction",
-            fmt::format("stage {} has {} directions; give each its own source, or remove it",
-                        source->name(), directions));
-      }
+    const Link& corpus = stage.links.input("input");
+    const BitextDirections directions = corpus.said.get(kBitextDirections);
+    if (own.single_direction() && directions.keys.size() > 1) {
+      add("single_direction",
+          fmt::format("stage {} has {} directions; give each its own source, or remove it",
+                      corpus.stage, directions.keys.size()));
     }
-    if (source != nullptr && source->has_bitext_source() &&
-        source->bitext_source().compat() != own.compat()) {
+    if (const std::string* const compat = corpus.said.find(kBitextCompat);
+        compat != nullptr && *compat != BitextCompat_Name(own.compat())) {
       add("compat", fmt::format("compat is {}, but that of stage {} is {}; give both the same",
-                                BitextCompat_Name(own.compat()), source->name(),
-                                BitextCompat_Name(source->bitext_source().compat())));
+                                BitextCompat_Name(own.compat()), corpus.stage, *compat));
     }
     if (has_weights(own)) {
       const char* const weights_field =
           own.has_sampling_weights_file() ? "sampling_weights_file" : "sampling_weights";
       try {
-        const std::string problem = weights_problem(configured_weights(own), source);
+        const std::string problem = weights_problem(configured_weights(own), directions);
         if (!problem.empty()) add(weights_field, problem);
       } catch (const Error& error) {
         add(weights_field, error.message());
@@ -1223,9 +1195,8 @@ StageType epoch_planner_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    return std::vector<NodeSpec>{planner_node(config, feed)};
-  };
+  type.facts = say_of_plans;
+  type.nodes = [](const StageView& stage) { return std::vector<NodeSpec>{planner_node(stage)}; };
   type.example = {.text = kExample, .maker = "token_files"};
   return type;
 }

@@ -5,12 +5,12 @@
 #include <cstring>
 
 #include "ringfeed/worker/random.h"
+#include "workers/chess/chess_columns.h"
 #include "workers/chess/exact_reader.h"
 #include "workers/chess/sequence_pool.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/kit/stage_help.h"
 #include "workers/rows/row_records.h"
-#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {
@@ -342,12 +342,18 @@ StageType chess_games_type() {
       {"files_given_up", "Files whose rest was not used after a fault; with EXACT."},
       {"rows_damaged", "Rows whose record contradicts itself."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    return sample_problems(config, config.chess_games(), feed);
+  type.problems = [](const StageView& stage) {
+    return sample_problems(stage, stage.config.chess_games());
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const ChessGamesConfig& own = config.chess_games();
-    if (own.order() == EXACT) return std::vector<NodeSpec>{exact_games_node(config, feed)};
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    sequences_facts(stage, stage.config.chess_games().length_max(), false, outputs);
+  };
+  type.wishes = [](const StageView& stage, PortFacts& inputs) {
+    rows_wishes(stage, wanted_columns(stage.config.chess_games()), inputs);
+  };
+  type.nodes = [](const StageView& stage) {
+    const ChessGamesConfig& own = stage.config.chess_games();
+    if (own.order() == EXACT) return std::vector<NodeSpec>{exact_games_node(stage)};
     NodeSpec gather;
     StateLayout layout;
     const ChessGames::State state(layout);

@@ -20,6 +20,7 @@
 
 #include "ringfeed/worker/stage.h"
 #include "workers/chess/chess_game.h"
+#include "workers/chess/game_index.h"
 #include "workers/io/row_batch.h"
 #include "workers/kit/place_pool.h"
 #include "workers/kit/stage_help.h"

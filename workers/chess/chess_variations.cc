@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "ringfeed/worker/random.h"
+#include "workers/chess/chess_columns.h"
 #include "workers/chess/exact_reader.h"
 #include "workers/chess/sequence_pool.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/rows/row_records.h"
-#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {
@@ -280,8 +280,8 @@ class ExactVariations final : public ExactReader {
 
 }  // namespace
 
-NodeSpec exact_variations_node(const StageConfig& config, const DataLoaderConfig& feed) {
-  return exact_node(config, feed, config.chess_variations(),
+NodeSpec exact_variations_node(const StageView& stage) {
+  return exact_node(stage, stage.config.chess_variations(),
                     [](const StageContext& context, std::uint32_t workers,
                        std::uint32_t batch_size) -> std::unique_ptr<Stage> {
                       return std::make_unique<ExactVariations>(context, workers, batch_size);
@@ -318,12 +318,18 @@ StageType chess_variations_type() {
       {"rows_damaged", "Rows whose record contradicts itself."},
       {"skipped_nodes", "Rows with a number of nodes that cannot be used."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    return sample_problems(config, config.chess_variations(), feed);
+  type.problems = [](const StageView& stage) {
+    return sample_problems(stage, stage.config.chess_variations());
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const ChessVariationsConfig& own = config.chess_variations();
-    if (own.order() == EXACT) return std::vector<NodeSpec>{exact_variations_node(config, feed)};
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    sequences_facts(stage, stage.config.chess_variations().length_max(), true, outputs);
+  };
+  type.wishes = [](const StageView& stage, PortFacts& inputs) {
+    rows_wishes(stage, wanted_variation_columns(), inputs);
+  };
+  type.nodes = [](const StageView& stage) {
+    const ChessVariationsConfig& own = stage.config.chess_variations();
+    if (own.order() == EXACT) return std::vector<NodeSpec>{exact_variations_node(stage)};
     NodeSpec tokens;
     StateLayout layout;
     (void)ChessVariations::State(layout);

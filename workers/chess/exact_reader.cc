@@ -5,8 +5,7 @@
 #include <numeric>
 
 #include "proto/feed_output.h"
-#include "workers/kit/neighbours.h"
-#include "workers/rows/wanted_columns.h"
+#include "workers/chess/chess_columns.h"
 
 namespace ringfeed {
 namespace {
@@ -14,82 +13,87 @@ namespace {
 // Items that come to nothing in one call of step().
 constexpr std::uint32_t kSkippedPerStep = 64;
 
-const ParquetSourceConfig& source_of(const StageConfig& config, const DataLoaderConfig& feed) {
-  const std::string& input =
-      config.has_chess_games() ? config.chess_games().input() : config.chess_variations().input();
-  const StageConfig* source = stage_named(feed, input);
-  return source != nullptr ? source->parquet_source() : ParquetSourceConfig::default_instance();
-}
-
 }  // namespace
 
-Reader exact_mixer(const StageConfig& config, const DataLoaderConfig& feed) {
-  const Reader reader = reader_of(feed, config.name());
-  return reader.stage != nullptr && reader.stage->has_sample_mixer() ? reader : Reader{};
+bool is_exact(const StageConfig& config) {
+  return config.has_chess_games()        ? config.chess_games().order() == EXACT
+         : config.has_chess_variations() ? config.chess_variations().order() == EXACT
+                                         : config.sample_mixer().order() == EXACT;
 }
 
-std::uint32_t exact_workers(const StageConfig& config, const DataLoaderConfig& feed) {
-  const Reader mixer = exact_mixer(config, feed);
-  const std::uint32_t workers = mixer.stage != nullptr     ? mixer.stage->sample_mixer().workers()
-                                : config.has_chess_games() ? config.chess_games().workers()
-                                                           : 0;
-  return std::max(workers, 1U);
+std::uint32_t exact_workers(const StageView& stage) {
+  const Facts& wishes = stage.links.output("output").said;
+  const std::uint64_t own =
+      wishes.get(kMixed) ? wishes.get(kTurnWorkers) : stage.config.chess_games().workers();
+  return std::max(static_cast<std::uint32_t>(own), 1U);
 }
 
-std::uint32_t exact_rank(const StageConfig& config, const DataLoaderConfig& feed) {
-  return source_of(config, feed).rank();
-}
-
-std::uint32_t exact_batch_size(const StageConfig& config, const DataLoaderConfig& feed) {
-  const Reader reader = reader_of(feed, config.name());
-  return reader.stage != nullptr && reader.stage->has_sequence_batcher()
-             ? reader.stage->sequence_batcher().batch_size()
-             : 1;
+std::uint32_t exact_batch_size(const StageView& stage) {
+  return static_cast<std::uint32_t>(stage.links.output("output").said.get(kBatchRows, 1));
 }
 
 // ---- the stages beside it
 
-void exact_ports(const StageConfig& config, const DataLoaderConfig& feed,
-                 std::vector<PortSpec>& inputs, std::vector<PortSpec>& outputs) {
-  if (!is_exact(&config)) return;
+void exact_ports(const StageView& stage, std::vector<PortSpec>& inputs,
+                 std::vector<PortSpec>& outputs) {
+  if (!is_exact(stage.config)) return;
   outputs.push_back({"requests", "requests"});
-  const Reader mixer = exact_mixer(config, feed);
-  if (mixer.stage == nullptr || !is_exact(mixer.stage)) return;
-  inputs.push_back(
-      {"turns", "turns",
-       mixer.stage->name() + (mixer.field == "input" ? ".game_turns" : ".variation_turns")});
+  const Link& mixer = stage.links.output("output");
+  if (!mixer.said.get(kMixed) || !mixer.said.get(kExactOrder)) return;
+  inputs.push_back({"turns", "turns",
+                    mixer.stage + (mixer.port == "input" ? ".game_turns" : ".variation_turns")});
 }
 
-std::vector<Problem> exact_problems(const StageConfig& config, const DataLoaderConfig& feed) {
+void sequences_facts(const StageView& stage, std::uint32_t length_max, bool variations,
+                     PortFacts& outputs) {
+  const Link& rows = stage.links.input("input");
+  Facts& said = outputs["output"];
+  said.set(kLengthMax, length_max);
+  said.set(kHasVariations, variations);
+  said.set(kFromRows, true);
+  said.set(kExactOrder, is_exact(stage.config));
+  said.set(kRank, rows.said.get(kRowsRank));
+  said.set(kRowsFrom, rows.stage);
+  // Of other sources nobody knows.
+  said.set(kRepeat, rows.said.get(kRowsRepeat, true));
+}
+
+void rows_wishes(const StageView& stage, std::vector<formats::ColumnWish> columns,
+                 PortFacts& inputs) {
+  inputs["input"].set(kRowColumns, std::move(columns));
+  inputs["input"].set(kFilesOnRequest, is_exact(stage.config));
+}
+
+std::vector<Problem> exact_problems(const StageView& stage) {
   std::vector<Problem> problems;
-  const Reader mixer = exact_mixer(config, feed);
-  if (mixer.stage != nullptr && is_exact(mixer.stage) != is_exact(&config)) {
+  const bool exact = is_exact(stage.config);
+  const Link& mixer = stage.links.output("output");
+  const bool mixed = mixer.said.get(kMixed);
+  if (mixed && mixer.said.get(kExactOrder) != exact) {
     problems.push_back(
         {"order",
          fmt::format(
              "order differs from that of stage '{}'; use the same in all chess stages of a feed",
-             mixer.stage->name())});
+             mixer.stage)});
   }
-  if (!is_exact(&config)) return problems;
-  const std::string& input =
-      config.has_chess_games() ? config.chess_games().input() : config.chess_variations().input();
-  const StageConfig* source = stage_named(feed, input);
-  if (source != nullptr && !source->has_parquet_source()) {
+  if (!exact) return problems;
+  const Link& rows = stage.links.input("input");
+  if (rows.linked() && !rows.said.get(kTakesFileRequests)) {
     problems.push_back(
-        {"input",
-         fmt::format("with order EXACT rows must come from a parquet_source, which '{}' is not",
-                     source->name())});
+        {"input", fmt::format("with order EXACT rows must come from a source that reads files on "
+                              "request, which '{}' is not",
+                              rows.stage)});
   }
-  if (config.has_chess_variations() && mixer.stage == nullptr) {
+  if (stage.config.has_chess_variations() && !mixed) {
     problems.push_back({"order",
                         "order EXACT needs a sample_mixer after it; use order: BETTER for a feed "
                         "of variations alone"});
   }
-  if (config.has_chess_games() && mixer.stage != nullptr && config.chess_games().workers() != 0) {
+  if (mixed && stage.config.chess_games().workers() != 0) {
     problems.push_back(
         {"workers",
          fmt::format("workers has an effect only before a sequence_batcher; set it in stage '{}'",
-                     mixer.stage->name())});
+                     mixer.stage)});
   }
   return problems;
 }
@@ -145,8 +149,8 @@ ExactReader::ExactReader(const StageContext& context, std::uint32_t workers,
                          std::uint32_t batch_size)
     : context_(context),
       rows_(context.counter("rows")),
-      rank_(exact_rank(context.config, context.feed)),
-      shuffle_files_(source_of(context.config, context.feed).shuffle_files()),
+      rank_(static_cast<std::uint32_t>(context.links.input("input").said.get(kRowsRank))),
+      shuffle_files_(context.links.input("input").said.get(kShuffleFiles)),
       state_([workers] {
         StateLayout layout;
         return State(layout, workers);
@@ -160,7 +164,7 @@ ExactReader::ExactReader(const StageContext& context, std::uint32_t workers,
       given_up_(context, "files_given_up"),
       damaged_(context, "rows_damaged"),
       caches_(workers) {
-  if (exact_mixer(context.config, context.feed).stage != nullptr) turns_ = context.input("turns");
+  if (context.links.output("output").said.get(kMixed)) turns_ = context.input("turns");
 }
 
 void ExactReader::fault(Step& step, const File& file, std::uint64_t row, std::string_view text) {
@@ -575,8 +579,8 @@ class ExactGames final : public ExactReader {
 
 }  // namespace
 
-NodeSpec exact_games_node(const StageConfig& config, const DataLoaderConfig& feed) {
-  return exact_node(config, feed, config.chess_games(),
+NodeSpec exact_games_node(const StageView& stage) {
+  return exact_node(stage, stage.config.chess_games(),
                     [](const StageContext& context, std::uint32_t workers,
                        std::uint32_t batch_size) -> std::unique_ptr<Stage> {
                       return std::make_unique<ExactGames>(context, workers, batch_size);

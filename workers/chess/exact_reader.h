@@ -28,36 +28,39 @@
 #include "workers/chess/chess_games.h"
 #include "workers/chess/chess_variation.h"
 #include "workers/chess/exact_turns.h"
+#include "workers/chess/game_index.h"
+#include "workers/chess/sequence_facts.h"
 #include "workers/chess/sequence_pool.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/io/row_batch.h"
-#include "workers/kit/neighbours.h"
 #include "workers/kit/numpy_random.h"
 #include "workers/rows/file_rows.h"
+#include "workers/rows/row_facts.h"
 #include "workers/rows/row_records.h"
 
 namespace ringfeed {
 
-// What `order: EXACT` adds to a stage's ports, and asks of the stages beside it.
-void exact_ports(const StageConfig& config, const DataLoaderConfig& feed,
-                 std::vector<PortSpec>& inputs, std::vector<PortSpec>& outputs);
-[[nodiscard]] std::vector<Problem> exact_problems(const StageConfig& config,
-                                                  const DataLoaderConfig& feed);
+// What `order: EXACT` adds to the ports of a stage that makes sequences of rows, and what such a
+// stage says of its sequences and wishes of its rows.
+void exact_ports(const StageView& stage, std::vector<PortSpec>& inputs,
+                 std::vector<PortSpec>& outputs);
+void sequences_facts(const StageView& stage, std::uint32_t length_max, bool variations,
+                     PortFacts& outputs);
+void rows_wishes(const StageView& stage, std::vector<formats::ColumnWish> columns,
+                 PortFacts& inputs);
+[[nodiscard]] std::vector<Problem> exact_problems(const StageView& stage);
+
+// `order: EXACT` of a stage of chess.
+[[nodiscard]] bool is_exact(const StageConfig& config);
 
 // The one node of chess_games and of chess_variations.
-[[nodiscard]] NodeSpec exact_games_node(const StageConfig& config, const DataLoaderConfig& feed);
-[[nodiscard]] NodeSpec exact_variations_node(const StageConfig& config,
-                                             const DataLoaderConfig& feed);
+[[nodiscard]] NodeSpec exact_games_node(const StageView& stage);
+[[nodiscard]] NodeSpec exact_variations_node(const StageView& stage);
 
-// The mixer that asks this stage for samples; nothing: it goes by itself.
-[[nodiscard]] Reader exact_mixer(const StageConfig& config, const DataLoaderConfig& feed);
 // Workers of the original that it stands for, at least 1.
-[[nodiscard]] std::uint32_t exact_workers(const StageConfig& config, const DataLoaderConfig& feed);
-// The rank of the source before it.
-[[nodiscard]] std::uint32_t exact_rank(const StageConfig& config, const DataLoaderConfig& feed);
+[[nodiscard]] std::uint32_t exact_workers(const StageView& stage);
 // Rows of the batches behind it.
-[[nodiscard]] std::uint32_t exact_batch_size(const StageConfig& config,
-                                             const DataLoaderConfig& feed);
+[[nodiscard]] std::uint32_t exact_batch_size(const StageView& stage);
 
 // The two streams of a worker in an epoch.
 class RandomStreams {
@@ -178,42 +181,39 @@ class ExactReader : public Stage {
 
 // All that may be wrong with the settings of chess_games or chess_variations.
 template <typename Config>
-[[nodiscard]] std::vector<Problem> sample_problems(const StageConfig& config, const Config& own,
-                                                   const DataLoaderConfig& feed) {
-  std::vector<Problem> problems = exact_problems(config, feed);
-  for (Problem& problem : sequence_queue_problems(config, own, feed, own.length_max())) {
+[[nodiscard]] std::vector<Problem> sample_problems(const StageView& stage, const Config& own) {
+  std::vector<Problem> problems = exact_problems(stage);
+  for (Problem& problem : sequence_queue_problems(stage, own, own.length_max())) {
     problems.push_back(std::move(problem));
   }
-  const Reader reader = reader_of(feed, config.name());
-  if (reader.stage != nullptr && reader.stage->has_sample_mixer() && !ordered_dispatch(feed) &&
+  if (stage.links.output("output").said.get(kMixed) && !ordered_dispatch(stage.feed) &&
       std::max(own.threads(), own.max_threads()) > 1) {
     problems.push_back(
         {"threads",
          "before a sample_mixer epochs must end in order; with dispatch RELAXED set threads: 1"});
   }
-  const StageConfig* source = stage_named(feed, own.input());
-  if (source != nullptr && source->has_parquet_source() &&
-      source->parquet_source().overflow_behavior() != BLOCK) {
+  const Link& rows = stage.links.input("input");
+  if (rows.said.get(kRowsMayDrop)) {
     problems.push_back({"input", fmt::format("dropped rows of stage '{}' would leave gaps in "
                                              "games; leave its overflow_behavior at BLOCK",
-                                             source->name())});
+                                             rows.stage)});
   }
   return problems;
 }
 
 // The node of a stage whose configuration is `own`.
 template <typename Config>
-NodeSpec exact_node(const StageConfig& config, const DataLoaderConfig& feed, const Config& own,
+NodeSpec exact_node(const StageView& stage, const Config& own,
                     std::unique_ptr<Stage> (*make)(const StageContext&, std::uint32_t workers,
                                                    std::uint32_t batch_size)) {
-  const std::uint32_t workers = exact_workers(config, feed);
+  const std::uint32_t workers = exact_workers(stage);
   StateLayout layout;
   const ExactReader::State state(layout, workers);
   NodeSpec node;
   node.state_bytes = state.places.head_bytes() + 16 * kMiB;
   node.state_bytes_max = std::uint64_t{1} << 40;
   node.inputs = {{.port = "input", .from = "", .block = 1}};
-  if (exact_mixer(config, feed).stage != nullptr) {
+  if (stage.links.output("output").said.get(kMixed)) {
     node.inputs.push_back({.port = "turns", .from = "", .block = 1});
   }
   node.outputs = {
@@ -228,8 +228,9 @@ NodeSpec exact_node(const StageConfig& config, const DataLoaderConfig& feed, con
   node.weight = 0.5;
   node.steps_per_commit = ExactReader::kStepsPerCommit;
   node.entries_per_step = 64 + 8 * workers + 4 * FileRows::kGivenUpMax;
-  node.create = [make, workers, batch_size = exact_batch_size(config, feed)](
-                    const StageContext& context) { return make(context, workers, batch_size); };
+  node.create = [make, workers, batch_size = exact_batch_size(stage)](const StageContext& context) {
+    return make(context, workers, batch_size);
+  };
   return node;
 }
 

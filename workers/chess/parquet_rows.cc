@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "proto/config.pb.h"
+#include "workers/chess/chess_columns.h"
 #include "workers/chess/chess_fen.h"
 #include "workers/chess/chess_game.h"
 #include "workers/chess/chess_variation.h"
-#include "workers/rows/file_rows.h"
-#include "workers/rows/wanted_columns.h"
+#include "workers/chess/game_index.h"
 
 namespace ringfeed::inspect {
 namespace {
@@ -258,17 +258,9 @@ ordered_json describe_rows(const std::string& path, const formats::OpenRowFile& 
     }
   }
   // A file with variations has all that a file of games has.
-  DataLoaderConfig feed;
-  StageConfig& games = *feed.add_stages();
-  games.set_name("games");
-  games.mutable_chess_games()->set_input("rows");
-  DataLoaderConfig searched;
-  StageConfig& variations = *searched.add_stages();
-  variations.set_name("variations");
-  variations.mutable_chess_variations()->set_input("rows");
-  for (const auto& [stage, config] :
-       {std::pair{"chess_games", &feed}, std::pair{"chess_variations", &searched}}) {
-    const std::vector<ColumnWish> wanted = wanted_columns(*config, "rows");
+  for (const bool games : {true, false}) {
+    const std::vector<ColumnWish> wanted =
+        games ? wanted_columns(ChessGamesConfig()) : wanted_variation_columns();
     const std::unique_ptr<RowFile> file = opened(path, open, wanted);
     std::vector<std::string> missing;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -278,8 +270,8 @@ ordered_json describe_rows(const std::string& path, const formats::OpenRowFile& 
                                      : wanted[i].name);
     }
     if (!missing.empty()) {
-      out["missing"][stage] = missing;
-    } else if (config == &feed) {
+      out["missing"][games ? "chess_games" : "chess_variations"] = missing;
+    } else if (games) {
       out["games"] = describe_games(*file, path, problems);
     } else {
       out["variations"] = describe_variations(*file, path, problems);

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "workers/chess/sequence_facts.h"
 #include "workers/chess/sequence_pool.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/chess/token_sequence.h"
-#include "workers/kit/neighbours.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -108,7 +108,7 @@ StepStatus SampleMixer::step(Step& step) noexcept {
   if (wants_variation) {
     step.count(games_instead_);
     if (step.load(state_.no_variations) == 0) {
-      give_up_variations(step, "they have ended (their parquet_source does not have repeat: true)");
+      give_up_variations(step, "they have ended (their source of rows does not have repeat: true)");
     }
   }
   return pass_on(step, *game, false);
@@ -131,15 +131,12 @@ ExactMixer::State::State(StateLayout& layout, std::uint32_t worker_count)
 ExactMixer::ExactMixer(const StageContext& context)
     : context_(context),
       ratio_(context.config.sample_mixer().variation_ratio()),
-      rank_([&context] {
-        const StageConfig* games = stage_named(context.feed, context.config.sample_mixer().input());
-        return games != nullptr ? exact_rank(*games, context.feed) : 0;
-      }()),
+      rank_(static_cast<std::uint32_t>(context.links.input("input").said.get(kRank))),
       state_([&context] {
         StateLayout layout;
         return State(layout, std::max(context.config.sample_mixer().workers(), 1U));
       }()),
-      turns_(state_.turns, exact_batch_size(context.config, context.feed)),
+      turns_(state_.turns, exact_batch_size(context.view())),
       games_in_(context.input("input")),
       variations_in_(context.input("variations")),
       out_(context.output("output")),
@@ -244,6 +241,35 @@ StepStatus ExactMixer::take(Step& step, const Record& answer, std::uint64_t aske
 
 // ---- the stage
 
+namespace {
+
+// Of the longest sequence that comes in.
+std::uint64_t length_of(const StageView& stage) {
+  return std::max(stage.links.input("input").said.get(kLengthMax),
+                  stage.links.input("variations").said.get(kLengthMax));
+}
+
+void say_of_mix(const StageView& stage, PortFacts& outputs) {
+  Facts& said = outputs["output"];
+  const Facts& games = stage.links.input("input").said;
+  const Facts& variations = stage.links.input("variations").said;
+  said.set(kLengthMax, length_of(stage));
+  said.set(kHasVariations, games.get(kHasVariations) || variations.get(kHasVariations));
+  said.set(kExactOrder, stage.config.sample_mixer().order() == EXACT);
+}
+
+void ask_of_sequences(const StageView& stage, PortFacts& inputs) {
+  const SampleMixerConfig& own = stage.config.sample_mixer();
+  for (const char* port : {"input", "variations"}) {
+    Facts& wishes = inputs[port];
+    wishes.set(kMixed, true);
+    wishes.set(kExactOrder, own.order() == EXACT);
+    wishes.set(kTurnWorkers, own.workers());
+  }
+}
+
+}  // namespace
+
 StageType sample_mixer_type() {
   StageType type;
   type.kind = "sample_mixer";
@@ -255,51 +281,49 @@ StageType sample_mixer_type() {
       {"variation_epochs", "Epochs of the variations that came to their end."},
       {"games_instead", "Games put out where a variation was drawn and there was none."},
   };
-  type.more_ports = [](const StageConfig& config, const DataLoaderConfig&, std::vector<PortSpec>&,
+  type.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {
-    if (config.sample_mixer().order() != EXACT) return;
+    if (stage.config.sample_mixer().order() != EXACT) return;
     outputs.push_back({"game_turns", "turns"});
     outputs.push_back({"variation_turns", "turns"});
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const SampleMixerConfig& own = config.sample_mixer();
-    std::vector<Problem> problems =
-        sequence_queue_problems(config, own, feed, sequence_length(config, feed));
-    const auto check = [&](const std::string& input, bool fits, const char* field,
-                           const char* kind) {
-      const StageConfig* before = stage_named(feed, input);
-      if (own.order() != EXACT || before == nullptr || fits) return;
+  type.problems = [](const StageView& stage) {
+    const SampleMixerConfig& own = stage.config.sample_mixer();
+    const Link& games = stage.links.input("input");
+    const Link& variations = stage.links.input("variations");
+    std::vector<Problem> problems = sequence_queue_problems(stage, own, length_of(stage));
+    const auto check = [&](const Link& link, bool fits, const char* field, const char* kind) {
+      if (own.order() != EXACT || !link.linked() || fits) return;
       problems.push_back({field, fmt::format("with order EXACT it must be a {}, which '{}' is not",
-                                             kind, before->name())});
+                                             kind, link.stage)});
     };
-    const StageConfig* games = stage_named(feed, own.input());
-    const StageConfig* variations = stage_named(feed, own.variations());
-    check(own.input(), games != nullptr && games->has_chess_games(), "input", "chess_games");
-    const StageConfig* lines = variations != nullptr && variations->has_chess_variations()
-                                   ? stage_named(feed, variations->chess_variations().input())
-                                   : nullptr;
-    if (own.order() != EXACT && feed.epochs() > 0 && own.variation_ratio() > 0 &&
-        lines != nullptr && lines->has_parquet_source() && !lines->parquet_source().repeat()) {
+    const bool searched = variations.said.get(kFromRows) && variations.said.get(kHasVariations);
+    check(games, games.said.get(kFromRows) && !games.said.get(kHasVariations), "input",
+          "chess_games");
+    if (own.order() != EXACT && stage.feed.epochs() > 0 && own.variation_ratio() > 0 && searched &&
+        !variations.said.get(kRepeat)) {
       problems.push_back(
           {.field = "variation_ratio",
            .text = fmt::format("variation_ratio {} holds only as long as there are variations: "
                                "stage '{}' ends with epoch {}; if that is before the end of the "
                                "games, only games follow; give it repeat: true",
-                               own.variation_ratio(), lines->name(), feed.epochs()),
+                               own.variation_ratio(), variations.said.get(kRowsFrom),
+                               stage.feed.epochs()),
            .warning = true});
     }
-    check(own.variations(), variations != nullptr && variations->has_chess_variations(),
-          "variations", "chess_variations");
+    check(variations, searched, "variations", "chess_variations");
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const SampleMixerConfig& own = config.sample_mixer();
+  type.facts = say_of_mix;
+  type.wishes = ask_of_sequences;
+  type.nodes = [](const StageView& stage) {
+    const SampleMixerConfig& own = stage.config.sample_mixer();
     NodeSpec node;
     StateLayout layout;
     node.inputs = {{.port = "input", .from = "", .block = 1},
                    {.port = "variations", .from = "", .block = 1}};
-    node.outputs = {output_spec(
-        own, "sequences", sequence_queue_bytes(sequence_length(config, feed)), UnitRule::kRecord)};
+    node.outputs = {
+        output_spec(own, "sequences", sequence_queue_bytes(length_of(stage)), UnitRule::kRecord)};
     node.weight = 0.1;
     if (own.order() != EXACT) {
       (void)SampleMixer::State(layout);

@@ -5,9 +5,9 @@
 
 #include "proto/feed_output.h"
 #include "ringfeed/worker/random.h"
+#include "workers/chess/sequence_facts.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/kit/batch_schema.h"
-#include "workers/kit/neighbours.h"
 
 namespace ringfeed {
 namespace {
@@ -18,12 +18,13 @@ constexpr std::uint32_t kCompactLengthMax = 32000;
 
 }  // namespace
 
-SequenceBatcher::Arrays::Arrays(const StageConfig& config, const DataLoaderConfig& feed)
-    : length(config.sequence_batcher().has_length() ? config.sequence_batcher().length()
-                                                    : sequence_length(config, feed)),
-      compact(config.sequence_batcher().compact()),
-      variations(makes_variations(config, feed)) {
-  const SequenceBatcherConfig& own = config.sequence_batcher();
+SequenceBatcher::Arrays::Arrays(const StageView& stage)
+    : length(static_cast<std::uint32_t>(stage.config.sequence_batcher().has_length()
+                                            ? stage.config.sequence_batcher().length()
+                                            : stage.links.input("input").said.get(kLengthMax))),
+      compact(stage.config.sequence_batcher().compact()),
+      variations(stage.links.input("input").said.get(kHasVariations)) {
+  const SequenceBatcherConfig& own = stage.config.sequence_batcher();
   numbers.fill(-1);
   const auto add = [this](Name id, const char* name, const char* wide, std::uint32_t wide_bytes,
                           const char* small, std::uint32_t small_bytes, std::uint32_t elements) {
@@ -65,7 +66,7 @@ SequenceBatcher::SequenceBatcher(const StageContext& context)
     : context_(context),
       own_(context.config.sequence_batcher()),
       drop_remainder_(context.feed.drop_remainder()),
-      arrays_(context.config, context.feed),
+      arrays_(context.view()),
       state_([] {
         StateLayout layout;
         return State(layout);
@@ -208,14 +209,14 @@ StageType sequence_batcher_type() {
       {"sequences_skipped", "Sequences that do not fit the batch."},
       {"sequences_elsewhere", "Sequences that are for other ranks."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const SequenceBatcherConfig& own = config.sequence_batcher();
-    const SequenceBatcher::Arrays arrays(config, feed);
+  type.problems = [](const StageView& stage) {
+    const SequenceBatcherConfig& own = stage.config.sequence_batcher();
+    const SequenceBatcher::Arrays arrays(stage);
+    const Facts& before = stage.links.input("input").said;
     std::vector<Problem> problems;
     if (arrays.length == 0) {
       problems.push_back({"length", "no earlier stage sets the length of sequences; set it here"});
-    } else if (const std::uint32_t longest = sequence_length(config, feed);
-               longest > arrays.length) {
+    } else if (const std::uint64_t longest = before.get(kLengthMax); longest > arrays.length) {
       problems.push_back({"length", fmt::format("incoming sequences have up to {} tokens, but rows "
                                                 "only {}; raise it, or lower length_max there",
                                                 longest, arrays.length)});
@@ -233,25 +234,28 @@ StageType sequence_batcher_type() {
           {"rank", fmt::format("{} is not one of {} machines, which are numbered from 0",
                                own.rank(), own.world_size())});
     }
-    if (own.threads() > 1 && (own.world_size() > 1 || is_exact(stage_named(feed, own.input())))) {
+    if (own.threads() > 1 && (own.world_size() > 1 || before.get(kExactOrder))) {
       problems.push_back({"threads",
                           "several lanes could not tell which samples are theirs; with world_size "
                           "or order EXACT set threads: 1"});
     }
     return problems;
   };
-  type.batch = [](const StageConfig& config, const DataLoaderConfig& feed, BatchSchema& schema) {
-    const SequenceBatcher::Arrays arrays(config, feed);
+  type.batch = [](const StageView& stage, BatchSchema& schema) {
+    const SequenceBatcher::Arrays arrays(stage);
     std::vector<BatchArray> described;
     for (const SequenceBatcher::Field& field : arrays.fields) {
       BatchArray& array = described.emplace_back();
       array = {field.name, field.dtype, {}, field.row_bytes(), field.offset};
       if (field.elements != 0) array.row_shape.push_back(field.elements);
     }
-    describe_batch(described, config.sequence_batcher().batch_size(), arrays.end, schema);
+    describe_batch(described, stage.config.sequence_batcher().batch_size(), arrays.end, schema);
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const SequenceBatcherConfig& own = config.sequence_batcher();
+  type.wishes = [](const StageView& stage, PortFacts& inputs) {
+    inputs["input"].set(kBatchRows, stage.config.sequence_batcher().batch_size());
+  };
+  type.nodes = [](const StageView& stage) {
+    const SequenceBatcherConfig& own = stage.config.sequence_batcher();
     NodeSpec node;
     node.lanes = own.threads();
     StateLayout layout;

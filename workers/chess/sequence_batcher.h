@@ -63,7 +63,7 @@ class SequenceBatcher final : public Stage {
   };
   // Which arrays a configuration asks for, and where they lie in a slot.
   struct Arrays {
-    Arrays(const StageConfig& config, const DataLoaderConfig& feed);
+    explicit Arrays(const StageView& stage);
     std::uint32_t length;
     bool compact;
     bool variations;

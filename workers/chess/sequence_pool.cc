@@ -4,7 +4,6 @@
 
 #include "workers/chess/sequence_records.h"
 #include "workers/chess/token_sequence.h"
-#include "workers/kit/neighbours.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -17,10 +16,7 @@ constexpr std::uint64_t kSampleBytesUsual = 1280;
 
 SequencePool::SequencePool(const StageContext& context, std::uint64_t pool_size)
     : pool_size_(pool_size),
-      tells_ends_([&context] {
-        const Reader reader = reader_of(context.feed, context.stage);
-        return reader.stage != nullptr && reader.stage->has_sample_mixer();
-      }()),
+      tells_ends_(context.links.output("output").said.get(kMixed)),
       state_([pool_size] {
         StateLayout layout;
         return State(layout, pool_size);
@@ -74,11 +70,11 @@ StepStatus SequencePool::step(Step& step) noexcept {
   return step.consume(*record);
 }
 
-std::uint64_t sequence_queue_bytes(std::uint32_t length_max) noexcept {
+std::uint64_t sequence_queue_bytes(std::uint64_t length_max) noexcept {
   return std::max<std::uint64_t>(2 * kMiB, std::uint64_t{128} * length_max);
 }
 
-std::uint64_t sequence_queue_bytes_min(std::uint32_t length_max) noexcept {
+std::uint64_t sequence_queue_bytes_min(std::uint64_t length_max) noexcept {
   // A token takes 2 bytes, and with all that may be said about it less than 32; a record fills at
   // most half of a queue.
   return 2 * (std::uint64_t{32} * length_max + 512);

@@ -19,23 +19,22 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
-#include "workers/kit/neighbours.h"
+#include "workers/chess/sequence_facts.h"
 #include "workers/kit/place_pool.h"
 
 namespace ringfeed {
 
 // Bytes of a queue of sequences of up to so many tokens: room for a few of the largest, and for
 // hundreds of usual ones.
-[[nodiscard]] std::uint64_t sequence_queue_bytes(std::uint32_t length_max) noexcept;
+[[nodiscard]] std::uint64_t sequence_queue_bytes(std::uint64_t length_max) noexcept;
 // The fewest that hold the largest of them.
-[[nodiscard]] std::uint64_t sequence_queue_bytes_min(std::uint32_t length_max) noexcept;
+[[nodiscard]] std::uint64_t sequence_queue_bytes_min(std::uint64_t length_max) noexcept;
 // What is wrong with the queue of a stage that puts out sequences of up to so many tokens: too
 // small for one of them, or not to be relied on by whoever reads it.
 template <typename Config>
-[[nodiscard]] std::vector<Problem> sequence_queue_problems(const StageConfig& config,
+[[nodiscard]] std::vector<Problem> sequence_queue_problems(const StageView& stage,
                                                            const Config& own,
-                                                           const DataLoaderConfig& feed,
-                                                           std::uint32_t length_max) {
+                                                           std::uint64_t length_max) {
   std::vector<Problem> problems;
   if (own.has_queue_bytes() && own.queue_bytes() < sequence_queue_bytes_min(length_max)) {
     problems.push_back(
@@ -43,9 +42,7 @@ template <typename Config>
                                     "give at least {}",
                                     length_max, sequence_queue_bytes_min(length_max))});
   }
-  const Reader reader = reader_of(feed, config.name());
-  const bool counted_on =
-      is_exact(&config) || (reader.stage != nullptr && reader.stage->has_sample_mixer());
+  const bool counted_on = own.order() == EXACT || stage.links.output("output").said.get(kMixed);
   if (counted_on && own.overflow_behavior() != BLOCK) {
     problems.push_back(
         {"overflow_behavior",

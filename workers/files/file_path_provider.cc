@@ -426,22 +426,22 @@ StageType file_path_provider_type() {
       {"files_still_open", "Files left out of a finite run: they were still being written."},
       {"files_unreadable", "Names of files that could not be examined."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
+  type.problems = [](const StageView& stage) {
     std::vector<Problem> problems;
-    if (config.file_path_provider().directory().empty()) {
+    if (stage.config.file_path_provider().directory().empty()) {
       problems.push_back(
           {"directory", "no directory is given; set it to the place of the training files"});
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+  type.nodes = [](const StageView& stage) {
     NodeSpec node;
     StateLayout layout;
     (void)FilePathProvider::State(layout);
     node.state_bytes = layout.bytes() + kLogGrowth;
     node.state_bytes_max = kLogBytesMax;
     node.outputs = {
-        output_spec(config.file_path_provider(), "files", 256 * kKiB, UnitRule::kRecord)};
+        output_spec(stage.config.file_path_provider(), "files", 256 * kKiB, UnitRule::kRecord)};
     node.weight = 0.01;
     node.steps_per_commit = 16;
     node.create = [](const StageContext& context) {

@@ -127,8 +127,8 @@ StageType chunk_filter_type() {
       {"chunks", "Chunks passed on."},
       {"files_left_out", "Files left out because of their names."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkFilterConfig& own = config.chunk_filter();
+  type.problems = [](const StageView& stage) {
+    const ChunkFilterConfig& own = stage.config.chunk_filter();
     std::vector<Problem> problems;
     if (own.include_size() + own.exclude_size() == 0) {
       problems.push_back({"include",
@@ -144,13 +144,14 @@ StageType chunk_filter_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
+  type.nodes = [](const StageView& stage) {
     NodeSpec node;
     StateLayout layout;
     (void)ChunkFilter::State(layout);
     node.state_bytes = layout.bytes();
     node.inputs = {{.port = "input", .from = "", .block = 1}};
-    node.outputs = {output_spec(config.chunk_filter(), "sources", 4 * kMiB, UnitRule::kFollow)};
+    node.outputs = {
+        output_spec(stage.config.chunk_filter(), "sources", 4 * kMiB, UnitRule::kFollow)};
     node.weight = 0.01;
     node.steps_per_commit = 4;
     node.create = [](const StageContext& context) {

@@ -57,7 +57,7 @@ ChunkReader::ChunkReader(const StageContext& context)
       store_games_(context.counter("store_games")),
       chunk_files_(context),
       too_large_(context, "skipped_too_large"),
-      choice_(consumer_choice(context.feed, context.stage, context.key_of)),
+      choice_(consumer_choice(context.links.output("output"), context.key_of)),
       store_(store_of(context)) {}
 
 // Counts and tells the window. Its ring may drop the word: the chunk is then drawn, and refused,

@@ -96,8 +96,7 @@ class ChunkReader final : public Stage {
 };
 
 template <typename Config>
-NodeSpec chunk_reader_node(const Config& config, const DataLoaderConfig& feed,
-                           const std::string& stage, std::uint64_t store_bytes,
+NodeSpec chunk_reader_node(const Config& config, const Links& links, std::uint64_t store_bytes,
                            const std::string& store_directory) {
   NodeSpec read;
   read.name = "read";
@@ -107,8 +106,7 @@ NodeSpec chunk_reader_node(const Config& config, const DataLoaderConfig& feed,
   read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};
   // Whole games are work enough for a commit, and memory enough for a queue; a few positions of
   // each are not: the lanes behind would be woken for every two of them.
-  const auto any_key = [](std::string_view) { return std::uint64_t{0}; };
-  const bool few = consumer_choice(feed, stage, any_key).has_value();
+  const bool few = links.output("output").said.find(kWantedPositions) != nullptr;
   read.steps_per_commit = few ? 32 : 1;
   OutputSpec chunks = output_spec(config, "chunks", 16 * kMiB, UnitRule::kFollow);
   if (few && !config.has_queue_capacity()) chunks.queue_capacity = 256;

@@ -114,8 +114,8 @@ StageType chunk_rescorer_type() {
       {"chunks_damaged", "Chunks whose record contradicts itself."},
       {"skipped_too_large", "Chunks that do not fit a record of the output."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkRescorerConfig& own = config.chunk_rescorer();
+  type.problems = [](const StageView& stage) {
+    const ChunkRescorerConfig& own = stage.config.chunk_rescorer();
     std::vector<Problem> problems;
     const auto no_tables = [&problems](const char* field, const std::string& paths) {
       if (paths.empty()) return;
@@ -136,8 +136,8 @@ StageType chunk_rescorer_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    return std::vector<NodeSpec>{whole_chunk_node<ChunkRescorer>(config.chunk_rescorer())};
+  type.nodes = [](const StageView& stage) {
+    return std::vector<NodeSpec>{whole_chunk_node<ChunkRescorer>(stage.config.chunk_rescorer())};
   };
   type.example = {.text = R"(
 stages { name: "provider" file_path_provider { directory: "/data" } }

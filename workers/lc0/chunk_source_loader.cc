@@ -229,8 +229,8 @@ StageType chunk_source_loader_type() {
       {"index_cache_hits", "Files whose index was known from an earlier run."},
       {"tar_problems", "Damaged places in tar files."},
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkSourceLoaderConfig& own = config.chunk_source_loader();
+  type.nodes = [](const StageView& stage) {
+    const ChunkSourceLoaderConfig& own = stage.config.chunk_source_loader();
     NodeSpec node;
     node.lanes = own.threads();
     node.lanes_max = std::max(own.threads(), own.max_threads());

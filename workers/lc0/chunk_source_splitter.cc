@@ -119,14 +119,14 @@ StageType chunk_source_splitter_type() {
                           .listed = true});
     }
   };
-  type.more_ports = [](const StageConfig& config, const DataLoaderConfig&, std::vector<PortSpec>&,
+  type.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {
-    for (const auto& output : config.chunk_source_splitter().outputs()) {
+    for (const auto& output : stage.config.chunk_source_splitter().outputs()) {
       outputs.push_back({output.name(), "sources"});
     }
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkSourceSplitterConfig& own = config.chunk_source_splitter();
+  type.problems = [](const StageView& stage) {
+    const ChunkSourceSplitterConfig& own = stage.config.chunk_source_splitter();
     std::vector<Problem> problems;
     if (own.outputs_size() == 0) {
       problems.push_back({"outputs",
@@ -165,8 +165,8 @@ StageType chunk_source_splitter_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkSourceSplitterConfig& own = config.chunk_source_splitter();
+  type.nodes = [](const StageView& stage) {
+    const ChunkSourceSplitterConfig& own = stage.config.chunk_source_splitter();
     NodeSpec node;
     StateLayout layout;
     (void)ChunkSourceSplitter::State(layout);

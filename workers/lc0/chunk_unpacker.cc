@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "workers/kit/stage_help.h"
+#include "workers/lc0/lc0_facts.h"
 #include "workers/lc0/packed_frame.h"
 
 namespace ringfeed {
@@ -17,7 +18,7 @@ ChunkUnpacker::ChunkUnpacker(const StageContext& context)
       out_(context.output("output")),
       frames_(context.counter("frames")),
       chunks_damaged_(context.counter("chunks_damaged")),
-      choice_(context.config.chunk_unpacker(), context.key) {}
+      choice_(wanted_positions(context.config.chunk_unpacker()), context.key) {}
 
 // Finds the frames of the chunk and chooses among them, unless its reader has; false: the record
 // contradicts itself.
@@ -103,8 +104,8 @@ StageType chunk_unpacker_type() {
       {"frames", "Frames put out."},
       {"chunks_damaged", "Chunks whose record contradicts itself."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkUnpackerConfig& own = config.chunk_unpacker();
+  type.problems = [](const StageView& stage) {
+    const ChunkUnpackerConfig& own = stage.config.chunk_unpacker();
     std::vector<Problem> problems;
     if (own.has_position_sampling_rate() && own.has_position_count()) {
       problems.push_back(
@@ -118,8 +119,15 @@ StageType chunk_unpacker_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ChunkUnpackerConfig& own = config.chunk_unpacker();
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    outputs["output"].set(kDealtInTurn, stage.config.chunk_unpacker().overflow_behavior() != BLOCK);
+  };
+  type.wishes = [](const StageView& stage, PortFacts& inputs) {
+    const WantedPositions wanted = wanted_positions(stage.config.chunk_unpacker());
+    if (!PositionChoice(wanted, 0).all()) inputs["input"].set(kWantedPositions, wanted);
+  };
+  type.nodes = [](const StageView& stage) {
+    const ChunkUnpackerConfig& own = stage.config.chunk_unpacker();
     NodeSpec node;
     node.lanes = static_cast<std::uint32_t>(own.threads());
     node.lanes_max = std::max(node.lanes, own.max_threads());

@@ -95,8 +95,8 @@ StageType chunk_validator_type() {
     type.counters.push_back(
         {fmt::format("rejected_{}", name), fmt::format("Chunks refused by the check {}.", name)});
   }
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    return std::vector<NodeSpec>{whole_chunk_node<ChunkValidator>(config.chunk_validator())};
+  type.nodes = [](const StageView& stage) {
+    return std::vector<NodeSpec>{whole_chunk_node<ChunkValidator>(stage.config.chunk_validator())};
   };
   type.example = {.text = R"(
 stages { name: "provider" file_path_provider { directory: "/data" } }

@@ -4,6 +4,7 @@
 
 #include "proto/feed_output.h"
 #include "workers/kit/stage_help.h"
+#include "workers/lc0/lc0_facts.h"
 
 namespace ringfeed {
 namespace {
@@ -54,14 +55,14 @@ StageType join_positions_type() {
   StageType type;
   type.kind = "join_positions";
   type.outputs = {{"output", "frames"}};
-  type.more_ports = [](const StageConfig& config, const DataLoaderConfig&,
-                       std::vector<PortSpec>& inputs, std::vector<PortSpec>&) {
-    for (int i = 0; i < config.join_positions().input_size(); ++i) {
+  type.more_ports = [](const StageView& stage, std::vector<PortSpec>& inputs,
+                       std::vector<PortSpec>&) {
+    for (int i = 0; i < stage.config.join_positions().input_size(); ++i) {
       inputs.push_back({port_name(i), "frames"});
     }
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
-    const int inputs = config.join_positions().input_size();
+  type.problems = [](const StageView& stage) {
+    const int inputs = stage.config.join_positions().input_size();
     std::vector<Problem> problems;
     if (inputs == 0) {
       problems.push_back(
@@ -74,8 +75,11 @@ StageType join_positions_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const JoinPositionsConfig& own = config.join_positions();
+  type.facts = [](const StageView&, PortFacts& outputs) {
+    outputs["output"].set(kDealtInTurn, true);
+  };
+  type.nodes = [](const StageView& stage) {
+    const JoinPositionsConfig& own = stage.config.join_positions();
     NodeSpec node;
     StateLayout layout;
     (void)JoinPositions::State(layout);

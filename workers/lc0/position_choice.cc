@@ -18,10 +18,6 @@ float tail_float(const std::byte* tail, std::size_t offset) noexcept {
   std::memcpy(&value, tail + (offset - formats::v6::kCastlingUsOoo), sizeof value);
   return value;
 }
-// The port that `input` names is the one without a name of its own.
-bool reads_output_of(const std::string& input, const std::string& stage) {
-  return input == stage || input == stage + ".output";
-}
 
 }  // namespace
 
@@ -110,11 +106,18 @@ float record_weight(const PositionSamplingConfig& config, const std::byte* recor
   return position_weight(config, record + formats::v6::kCastlingUsOoo);
 }
 
-PositionChoice::PositionChoice(const ChunkUnpackerConfig& config, std::uint64_t key)
-    : rate_(config.has_position_count() ? 0 : config.position_sampling_rate()),
-      count_(config.position_count()),
-      key_(key) {
-  if (config.has_position_sampling()) weights_ = config.position_sampling();
+PositionChoice::PositionChoice(const WantedPositions& wanted, std::uint64_t key)
+    : rate_(wanted.count > 0 ? 0 : wanted.rate),
+      count_(wanted.count),
+      key_(key),
+      weights_(wanted.weights) {}
+
+WantedPositions wanted_positions(const ChunkUnpackerConfig& config) {
+  WantedPositions wanted;
+  wanted.rate = config.position_sampling_rate();
+  wanted.count = config.position_count();
+  if (config.has_position_sampling()) wanted.weights = config.position_sampling();
+  return wanted;
 }
 
 void PositionChoice::choose(std::uint64_t identity, std::uint32_t frame_count, std::uint64_t use,
@@ -130,16 +133,10 @@ void PositionChoice::choose(std::uint64_t identity, std::uint32_t frame_count, s
 }
 
 std::optional<PositionChoice> consumer_choice(
-    const DataLoaderConfig& feed, const std::string& stage,
-    const std::function<std::uint64_t(std::string_view)>& key_of) {
-  for (const StageConfig& other : feed.stages()) {
-    if (!other.has_chunk_unpacker()) continue;
-    if (!reads_output_of(other.chunk_unpacker().input(), stage)) continue;
-    PositionChoice choice(other.chunk_unpacker(), key_of(other.name()));
-    if (choice.all()) return std::nullopt;
-    return choice;
-  }
-  return std::nullopt;
+    const Link& output, const std::function<std::uint64_t(std::string_view)>& key_of) {
+  const WantedPositions* const wanted = output.said.find(kWantedPositions);
+  if (wanted == nullptr) return std::nullopt;
+  return PositionChoice(*wanted, key_of(output.stage));
 }
 
 }  // namespace ringfeed

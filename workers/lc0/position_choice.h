@@ -14,13 +14,17 @@
 // probability weight / largest weight in the chunk, and the others wait for the next shuffle.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "proto/config.pb.h"
+#include "ringfeed/worker/facts.h"
 
 namespace ringfeed {
 
@@ -48,11 +52,24 @@ void sample_by_weight(std::uint64_t key, std::span<const float> weights, std::ui
 [[nodiscard]] float record_weight(const PositionSamplingConfig& config, const std::byte* record,
                                   std::uint32_t version) noexcept;
 
+// Which positions of each use of a chunk its reader wants (position_choice.h); it wishes for them
+// only if they are not all.
+struct WantedPositions {
+  double rate = 1;          // of 1, if `count` is 0
+  std::uint32_t count = 0;  // positions
+  std::optional<PositionSamplingConfig> weights;
+};
+inline std::string fact_text(const WantedPositions& wanted) {
+  if (wanted.count == 0) return fmt::format("{} of them", wanted.rate);
+  return fmt::format("{} of each{}", wanted.count, wanted.weights ? ", by weight" : "");
+}
+inline constexpr Fact<WantedPositions> kWantedPositions{"chunks.positions"};
+
 // The choice that a chunk_unpacker makes.
 class PositionChoice {
  public:
   // `key`: the unpacker's StageContext::key.
-  PositionChoice(const ChunkUnpackerConfig& config, std::uint64_t key);
+  PositionChoice(const WantedPositions& wanted, std::uint64_t key);
 
   // Is every position of every chunk given?
   [[nodiscard]] bool all() const noexcept { return count_ == 0 && rate_ >= 1.0; }
@@ -70,10 +87,12 @@ class PositionChoice {
   std::optional<PositionSamplingConfig> weights_;
 };
 
-// The choice of the one stage that takes what `stage` puts out at its port `output`, if that is a
-// chunk_unpacker that does not want everything; otherwise nothing. `key_of`: StageContext::key_of.
+// What a chunk_unpacker wants.
+[[nodiscard]] WantedPositions wanted_positions(const ChunkUnpackerConfig& config);
+
+// The choice of the stage that reads the chunks of this output; nothing: it wants all of them.
+// `key_of`: StageContext::key_of.
 [[nodiscard]] std::optional<PositionChoice> consumer_choice(
-    const DataLoaderConfig& feed, const std::string& stage,
-    const std::function<std::uint64_t(std::string_view)>& key_of);
+    const Link& output, const std::function<std::uint64_t(std::string_view)>& key_of);
 
 }  // namespace ringfeed

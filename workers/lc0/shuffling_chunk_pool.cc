@@ -1029,8 +1029,9 @@ StageType shuffling_chunk_pool_type() {
                  .help = "The sort key that chunks_since_anchor counts from.",
                  .setting = "chunk_anchor",
                  .answer = "chunk_pool_response.chunk_anchor"}};
-  type.problems = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ShufflingChunkPoolConfig& own = config.shuffling_chunk_pool();
+  type.answers = {"chunk_pool_request"};
+  type.problems = [](const StageView& stage) {
+    const ShufflingChunkPoolConfig& own = stage.config.shuffling_chunk_pool();
     std::vector<Problem> problems;
     if (own.has_hanse_sampling_gamma() && !own.has_hanse_sampling_threshold()) {
       problems.push_back(
@@ -1061,8 +1062,8 @@ StageType shuffling_chunk_pool_type() {
     }
     return problems;
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const ShufflingChunkPoolConfig& own = config.shuffling_chunk_pool();
+  type.nodes = [](const StageView& stage) {
+    const ShufflingChunkPoolConfig& own = stage.config.shuffling_chunk_pool();
     NodeSpec window;
     StateLayout layout;
     (void)ChunkWindow::State(layout, own.chunk_pool_size());
@@ -1088,7 +1089,7 @@ StageType shuffling_chunk_pool_type() {
     };
 
     const NodeSpec read =
-        chunk_reader_node(own, feed, config.name(), own.store_bytes(), own.store_directory());
+        chunk_reader_node(own, stage.links, own.store_bytes(), own.store_directory());
     std::vector<NodeSpec> nodes = {window, read};
     if (own.has_position_sampling()) nodes.push_back(chunk_weigher_node(own));
     return nodes;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "workers/kit/stage_help.h"
+#include "workers/lc0/lc0_facts.h"
 #include "workers/lc0/packed_frame.h"
 
 namespace ringfeed {
@@ -132,8 +133,12 @@ StageType shuffling_frame_sampler_type() {
        .capacity = {.setting = "reservoir_size_per_thread", .each_lane = true}},
       {"frames_skipped", "Frames of another size than the reservoir's places."},
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const ShufflingFrameSamplerConfig& own = config.shuffling_frame_sampler();
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    const ShufflingFrameSamplerConfig& own = stage.config.shuffling_frame_sampler();
+    outputs["output"].set(kDealtInTurn, own.threads() == 1 || own.overflow_behavior() != BLOCK);
+  };
+  type.nodes = [](const StageView& stage) {
+    const ShufflingFrameSamplerConfig& own = stage.config.shuffling_frame_sampler();
     NodeSpec node;
     node.lanes = own.threads();
     node.state_bytes = state_bytes_wanted(own.reservoir_size_per_thread());

@@ -93,8 +93,8 @@ StageType simple_chunk_extractor_type() {
     counter.capacity = {};
     type.counters.push_back(std::move(counter));
   }
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const SimpleChunkExtractorConfig& own = config.simple_chunk_extractor();
+  type.nodes = [](const StageView& stage) {
+    const SimpleChunkExtractorConfig& own = stage.config.simple_chunk_extractor();
     NodeSpec extract;
     StateLayout layout;
     (void)ChunkExtractor::State(layout);
@@ -106,7 +106,7 @@ StageType simple_chunk_extractor_type() {
     extract.create = [](const StageContext& context) {
       return std::make_unique<ChunkExtractor>(context);
     };
-    return std::vector<NodeSpec>{extract, chunk_reader_node(own, feed, config.name(), 0, "")};
+    return std::vector<NodeSpec>{extract, chunk_reader_node(own, stage.links, 0, "")};
   };
   type.example = {.text = R"(
 stages { name: "provider" file_path_provider { directory: "/data" } }

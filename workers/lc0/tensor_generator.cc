@@ -3,6 +3,7 @@
 #include "proto/feed_output.h"
 #include "ringfeed/worker/random.h"
 #include "workers/kit/batch_schema.h"
+#include "workers/lc0/lc0_facts.h"
 
 namespace ringfeed {
 namespace {
@@ -149,10 +150,10 @@ StageType tensor_generator_type() {
       {"rows_dropped", "Rows of the last batch, which drop_remainder left out."},
       {"frames_skipped", "Frames that could not become rows."},
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
+  type.problems = [](const StageView& stage) {
     // Lanes take batch_size units in turn. Only where a unit is one row, and so a lane's turn one
     // batch, do they come round in the order in which batches are numbered.
-    const TensorGeneratorConfig& own = config.tensor_generator();
+    const TensorGeneratorConfig& own = stage.config.tensor_generator();
     std::vector<Problem> problems;
     if (own.as_lczero_training() && own.planes() == TensorGeneratorConfig::PLANES_BITS) {
       problems.push_back(
@@ -160,33 +161,23 @@ StageType tensor_generator_type() {
            "as_lczero_training with planes: PLANES_BITS: one bit per square cannot hold the masks "
            "of files that it puts out as numbers; use PLANES_UINT8, or leave one of the two out"});
     }
-    if (own.threads() < 2 || !ordered_dispatch(feed)) {
+    if (own.threads() < 2 || !ordered_dispatch(stage.feed)) {
       return problems;
     }
-    const std::string before = own.input().substr(0, own.input().find('.'));
-    for (const StageConfig& stage : feed.stages()) {
-      if (stage.name() != before) continue;
-      if (stage.has_shuffling_frame_sampler() &&
-          (stage.shuffling_frame_sampler().threads() == 1 ||
-           stage.shuffling_frame_sampler().overflow_behavior() != BLOCK)) {
-        continue;
-      }
-      if (stage.has_join_positions()) continue;
-      if (stage.has_chunk_unpacker() && stage.chunk_unpacker().overflow_behavior() != BLOCK) {
-        continue;
-      }
+    const Link& before = stage.links.input("input");
+    if (before.linked() && !before.said.get(kDealtInTurn)) {
       problems.push_back(
           {"threads",
            fmt::format("{} lanes after stage '{}' would wait for each other for ever: with "
                        "dispatch ORDERED, only a shuffling_frame_sampler with one lane and "
                        "join_positions distribute rows in turn; set threads: 1 here, or put such a "
                        "sampler before it, or set feed_output.dispatch: RELAXED",
-                       own.threads(), before)});
+                       own.threads(), before.stage)});
     }
     return problems;
   };
-  type.batch = [](const StageConfig& config, const DataLoaderConfig&, BatchSchema& schema) {
-    const TensorGenerator::Tensors tensors(config.tensor_generator());
+  type.batch = [](const StageView& stage, BatchSchema& schema) {
+    const TensorGenerator::Tensors tensors(stage.config.tensor_generator());
     std::vector<BatchArray> arrays;
     for (std::size_t i = 0; i < tensors.fields.size(); ++i) {
       const formats::Lc0Field& field = tensors.fields[i];
@@ -196,10 +187,10 @@ StageType tensor_generator_type() {
                         field.row_bytes,
                         tensors.offsets[i]});
     }
-    describe_batch(arrays, config.tensor_generator().batch_size(), tensors.end, schema);
+    describe_batch(arrays, stage.config.tensor_generator().batch_size(), tensors.end, schema);
   };
-  type.nodes = [](const StageConfig& config, const DataLoaderConfig&) {
-    const TensorGeneratorConfig& own = config.tensor_generator();
+  type.nodes = [](const StageView& stage) {
+    const TensorGeneratorConfig& own = stage.config.tensor_generator();
     NodeSpec node;
     node.lanes = own.threads();
     StateLayout layout;

@@ -11,8 +11,8 @@
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/starvation.h"
 #include "ringfeed/worker/random.h"
+#include "workers/rows/row_facts.h"
 #include "workers/rows/row_records.h"
-#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {
@@ -88,6 +88,15 @@ std::vector<std::byte> mark(std::uint64_t first_row, std::uint32_t file, std::ui
   return bytes;
 }
 
+// The configured columns, or else those that the reader wishes for.
+std::vector<formats::ColumnWish> columns_to_read(const StageView& stage) {
+  const ParquetSourceConfig& own = stage.config.parquet_source();
+  if (own.columns().empty()) return stage.links.output("output").said.get(kRowColumns);
+  std::vector<formats::ColumnWish> columns;
+  for (const std::string& name : own.columns()) columns.push_back({name, ColumnType::kAny, true});
+  return columns;
+}
+
 }  // namespace
 
 ParquetSource::ParquetSource(const StageContext& context, formats::OpenRowFile open)
@@ -98,13 +107,10 @@ ParquetSource::ParquetSource(const StageContext& context, formats::OpenRowFile o
         return State(layout);
       }()),
       out_(context.output("output")),
-      exact_([&] {
-        const auto reader = rows_reader(context.feed, context.stage);
-        return reader && reader->chooses_files;
-      }()),
+      exact_(context.links.output("output").said.get(kFilesOnRequest)),
       waits_(context.feed.epochs() == 0),
       repeats_(waits_ || context.config.parquet_source().repeat()),
-      wishes_(wanted_columns(context.feed, context.stage)),
+      wishes_(columns_to_read(context.view())),
       files_found_(context.counter("files_found")),
       files_read_(context.counter("files_read")),
       row_groups_(context.counter("row_groups")),
@@ -620,15 +626,15 @@ StageType parquet_source_type() {
       {"row_groups_damaged", "Row groups that could not be read to their end."},
       {"rows_too_large", "Rows that do not fit a record of the output."},
   };
-  type.more_ports = [](const StageConfig& config, const DataLoaderConfig& feed,
-                       std::vector<PortSpec>& inputs, std::vector<PortSpec>&) {
-    const auto reader = rows_reader(feed, config.name());
-    if (reader && reader->chooses_files) {
-      inputs.push_back({"requests", "requests", reader->stage + ".requests"});
+  type.more_ports = [](const StageView& stage, std::vector<PortSpec>& inputs,
+                       std::vector<PortSpec>&) {
+    const Link& reader = stage.links.output("output");
+    if (reader.said.get(kFilesOnRequest)) {
+      inputs.push_back({"requests", "requests", reader.stage + ".requests"});
     }
   };
-  type.problems = [](const StageConfig& config, const DataLoaderConfig& feed) {
-    const ParquetSourceConfig& own = config.parquet_source();
+  type.problems = [](const StageView& stage) {
+    const ParquetSourceConfig& own = stage.config.parquet_source();
     std::vector<Problem> problems;
     if (own.directory().empty() && own.files_size() == 0) {
       problems.push_back(
@@ -642,29 +648,39 @@ StageType parquet_source_type() {
       problems.push_back({"rank", fmt::format("rank is {} in a world of {}; give 0 to {}",
                                               own.rank(), own.world_size(), own.world_size() - 1)});
     }
-    const auto reader = rows_reader(feed, config.name());
-    if (reader && !reader->columns.empty() && own.columns_size() != 0) {
+    const Link& reader = stage.links.output("output");
+    const bool wishes = reader.said.find(kRowColumns) != nullptr;
+    if (wishes && own.columns_size() != 0) {
       problems.push_back(
           {"columns",
-           fmt::format("stage '{}' requests its own columns; leave columns out", reader->stage)});
+           fmt::format("stage '{}' requests its own columns; leave columns out", reader.stage)});
     }
-    if (reader && reader->columns.empty() && own.columns_size() == 0) {
+    if (reader.linked() && !wishes && own.columns_size() == 0) {
       problems.push_back({"columns", fmt::format("stage '{}' does not say which columns it wants; "
                                                  "give columns",
-                                                 reader->stage)});
+                                                 reader.stage)});
     }
     return problems;
   };
-  type.nodes = [open = formats::parquet_opener()](const StageConfig& config,
-                                                  const DataLoaderConfig& feed) {
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    const ParquetSourceConfig& own = stage.config.parquet_source();
+    Facts& rows = outputs["output"];
+    rows.set(kTakesFileRequests, true);
+    rows.set(kRowsMayDrop, own.overflow_behavior() != BLOCK);
+    rows.set(kRowsRepeat, own.repeat());
+    rows.set(kShuffleFiles, own.shuffle_files());
+    rows.set(kRowsRank, own.rank());
+  };
+  type.nodes = [open = formats::parquet_opener()](const StageView& stage) {
     NodeSpec node;
     StateLayout layout;
     (void)ParquetSource::State(layout);
     node.state_bytes = layout.bytes() + kLogGrowth;
     node.state_bytes_max = kLogBytesMax;
-    const auto reader = rows_reader(feed, config.name());
-    if (reader && reader->chooses_files) node.inputs = {{.port = "requests", .from = ""}};
-    node.outputs = {output_spec(config.parquet_source(), "rows", 4 * kMiB, UnitRule::kRecord)};
+    if (stage.links.output("output").said.get(kFilesOnRequest))
+      node.inputs = {{.port = "requests", .from = ""}};
+    node.outputs = {
+        output_spec(stage.config.parquet_source(), "rows", 4 * kMiB, UnitRule::kRecord)};
     node.weight = 1;
     node.steps_per_commit = 4;
     node.program = kParquetProgram;

@@ -30,8 +30,8 @@ std::uint64_t own_start_ticks() {
 }  // namespace
 
 LaneBuilder::LaneBuilder(const WorkerSetup& setup, const DataLoaderConfig& config,
-                         Segments& segments, const Registry& registry)
-    : setup_(setup), config_(config), segments_(segments), registry_(registry) {
+                         Segments& segments, const Registry& registry, const PipelineLinks& links)
+    : setup_(setup), config_(config), segments_(segments), registry_(registry), links_(links) {
   control_ = segments_.map(segments_.of_kind(shm::SegmentKind::kControl), true);
   lane_count_ = reinterpret_cast<const shm::SegmentHeader*>(control_)->geometry[0];
   start_ticks_ = own_start_ticks();
@@ -231,7 +231,8 @@ void LaneBuilder::keep_dead_letters(LaneParts& parts, const LaneSetup& lane) con
 
 BuiltLane LaneBuilder::build(const LaneSetup& lane) {
   const StageConfig& stage = config_.stages(static_cast<int>(lane.stage_index()));
-  const NodeSpec node = find_node(stage, config_, registry_, lane.node());
+  const StageView view = links_.view(static_cast<int>(lane.stage_index()));
+  const NodeSpec node = find_node(view, registry_, lane.node());
   BuiltLane built;
   built.arena = map_arena(lane, node);
   LaneParts parts = connect(lane, node, *built.arena);
@@ -253,7 +254,8 @@ BuiltLane LaneBuilder::build(const LaneSetup& lane) {
 
   built.runtime = std::make_unique<LaneRuntime>(std::move(parts));
   built.runtime->attach();
-  StageContext context{.config = stage, .feed = config_, .stage = lane.stage()};
+  StageContext context{
+      .config = stage, .feed = config_, .links = view.links, .stage = lane.stage()};
   context.lane = lane.number();
   context.lanes = lane.lanes();
   built.runtime->describe(context);

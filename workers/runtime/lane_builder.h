@@ -8,6 +8,7 @@
 
 #include "ringfeed/worker/stage.h"
 #include "workers/runtime/lane.h"
+#include "workers/runtime/links.h"
 #include "workers/runtime/registry.h"
 #include "workers/runtime/segments.h"
 
@@ -26,9 +27,10 @@ struct BuiltLane {
 
 class LaneBuilder {
  public:
-  // All of it outlives the lanes that are built: they write dead letters with `config` and `setup`.
+  // All of it outlives the lanes that are built: they write dead letters with `config` and `setup`,
+  // and their stages keep `links`, which are those of `config`.
   LaneBuilder(const WorkerSetup& setup, const DataLoaderConfig& config, Segments& segments,
-              const Registry& registry);
+              const Registry& registry, const PipelineLinks& links);
 
   // Carries out what the lane's last incarnation committed. Throws Error; what was carried out
   // stays so.
@@ -54,6 +56,7 @@ class LaneBuilder {
   const DataLoaderConfig& config_;
   Segments& segments_;
   const Registry& registry_;
+  const PipelineLinks& links_;
   std::byte* control_ = nullptr;
   std::uint32_t lane_count_ = 0;
   std::uint64_t start_ticks_ = 0;

@@ -11,6 +11,7 @@
 #include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/arena.h"
 #include "workers/runtime/lane.h"
+#include "workers/runtime/links.h"
 
 namespace ringfeed {
 
@@ -97,82 +98,97 @@ void plan_counters(const StageType& type, const StageConfig& config, StagePlan& 
   }
 }
 
+// What the stage says of the port, for `ringfeed check`.
+void plan_facts(const PortFacts& said, PortPlan& port) {
+  const auto found = said.find(port.name());
+  if (found == said.end()) return;
+  for (const auto& [name, text] : found->second.texts()) {
+    FactPlan& fact = *port.add_facts();
+    fact.set_name(name);
+    fact.set_text(text);
+  }
+}
+
+void plan_node(const NodeSpec& node, NodePlan& to) {
+  to.set_name(node.name);
+  to.set_lanes(node.lanes);
+  to.set_lanes_max(node.lanes_max);
+  to.set_arena_bytes(node.state_bytes);
+  to.set_arena_bytes_max(node.state_bytes_max);
+  to.set_state_version(node.state_version);
+  to.set_weight(node.weight);
+  if (node.redraws) to.set_redraws(true);
+  to.set_private_bytes(node.private_bytes);
+  if (!node.program.empty()) to.set_program(node.program);
+  if (!node.create) to.set_cannot_run(true);
+  for (const InputSpec& input : node.inputs) {
+    NodeInput& port = *to.add_inputs();
+    port.set_port(input.port);
+    port.set_from(input.from);
+    port.set_block(input.block);
+  }
+  for (const OutputSpec& output : node.outputs) {
+    NodeOutput& port = *to.add_outputs();
+    port.set_port(output.port);
+    port.set_record_type(output.record_type);
+    port.set_exported(output.exported);
+    port.set_queue_capacity(output.queue_capacity);
+    port.set_queue_bytes(shm::align_up(output.queue_bytes, shm::kPageBytes));
+    port.set_overflow(static_cast<OverflowBehavior>(output.overflow));
+  }
+}
+
+void plan_stage(const PipelineLinks& links, int number, const StageType& type, StagePlan& out) {
+  const StageView stage = links.view(number);
+  for (const PortSpec& port : links.inputs(number)) {
+    PortPlan& to = *out.add_inputs();
+    to.set_name(port.name);
+    to.set_record_type(port.record_type);
+    if (!port.from.empty()) to.set_from(port.from);
+    plan_facts(links.wishes(number), to);
+  }
+  for (const PortSpec& port : links.outputs(number)) {
+    PortPlan& to = *out.add_outputs();
+    to.set_name(port.name);
+    to.set_record_type(port.record_type);
+    plan_facts(links.facts(number), to);
+  }
+  for (const std::string& request : type.answers) out.add_answers(request);
+  if (type.problems) {
+    const std::vector<Problem> problems = type.problems(stage);
+    const bool runs = std::ranges::all_of(problems, &Problem::warning);
+    for (const Problem& problem : problems) {
+      // Of a stage that cannot run, what it might do without is no matter yet.
+      if (problem.warning && !runs) continue;
+      PlanProblem& to = *out.add_problems();
+      to.set_field(problem.field);
+      to.set_text(problem.text);
+    }
+    if (!runs) return;
+  }
+  for (const NodeSpec& node : type.nodes(stage)) plan_node(node, *out.add_nodes());
+  plan_counters(type, stage.config, out);
+  if (type.batch) type.batch(stage, *out.mutable_batch());
+}
+
 }  // namespace
 
 PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry) {
   PipelinePlan plan;
   plan.set_worker_version(RINGFEED_VERSION);
   plan.set_abi(shm::kAbiMajor);
-  for (const StageConfig& stage : config.stages()) {
+  const PipelineLinks links(config, registry);
+  for (int number = 0; number < config.stages_size(); ++number) {
     StagePlan& out = *plan.add_stages();
-    out.set_name(stage.name());
-    out.set_kind(stage_kind(stage));
-    const StageType* type = registry.find(out.kind());
-    if (type == nullptr) {
-      if (!out.kind().empty()) {
-        PlanProblem& problem = *out.add_problems();
-        problem.set_text(
-            fmt::format("this worker has no stage of kind {}; use a worker that has", out.kind()));
-      }
-      continue;
+    out.set_name(config.stages(number).name());
+    out.set_kind(stage_kind(config.stages(number)));
+    if (const StageType* const type = registry.find(out.kind())) {
+      plan_stage(links, number, *type, out);
+    } else if (!out.kind().empty()) {
+      PlanProblem& problem = *out.add_problems();
+      problem.set_text(
+          fmt::format("this worker has no stage of kind {}; use a worker that has", out.kind()));
     }
-    std::vector<PortSpec> inputs = type->inputs;
-    std::vector<PortSpec> outputs = type->outputs;
-    if (type->more_ports) type->more_ports(stage, config, inputs, outputs);
-    for (const PortSpec& port : inputs) {
-      PortPlan& to = *out.add_inputs();
-      to.set_name(port.name);
-      to.set_record_type(port.record_type);
-      if (!port.from.empty()) to.set_from(port.from);
-    }
-    for (const PortSpec& port : outputs) {
-      PortPlan& to = *out.add_outputs();
-      to.set_name(port.name);
-      to.set_record_type(port.record_type);
-    }
-    if (type->problems) {
-      const std::vector<Problem> problems = type->problems(stage, config);
-      const bool runs = std::ranges::all_of(problems, &Problem::warning);
-      for (const Problem& problem : problems) {
-        // Of a stage that cannot run, what it might do without is no matter yet.
-        if (problem.warning && !runs) continue;
-        PlanProblem& to = *out.add_problems();
-        to.set_field(problem.field);
-        to.set_text(problem.text);
-      }
-      if (!runs) continue;
-    }
-    for (const NodeSpec& node : type->nodes(stage, config)) {
-      NodePlan& to = *out.add_nodes();
-      to.set_name(node.name);
-      to.set_lanes(node.lanes);
-      to.set_lanes_max(node.lanes_max);
-      to.set_arena_bytes(node.state_bytes);
-      to.set_arena_bytes_max(node.state_bytes_max);
-      to.set_state_version(node.state_version);
-      to.set_weight(node.weight);
-      if (node.redraws) to.set_redraws(true);
-      to.set_private_bytes(node.private_bytes);
-      if (!node.program.empty()) to.set_program(node.program);
-      if (!node.create) to.set_cannot_run(true);
-      for (const InputSpec& input : node.inputs) {
-        NodeInput& port = *to.add_inputs();
-        port.set_port(input.port);
-        port.set_from(input.from);
-        port.set_block(input.block);
-      }
-      for (const OutputSpec& output : node.outputs) {
-        NodeOutput& port = *to.add_outputs();
-        port.set_port(output.port);
-        port.set_record_type(output.record_type);
-        port.set_exported(output.exported);
-        port.set_queue_capacity(output.queue_capacity);
-        port.set_queue_bytes(shm::align_up(output.queue_bytes, shm::kPageBytes));
-        port.set_overflow(static_cast<OverflowBehavior>(output.overflow));
-      }
-    }
-    plan_counters(*type, stage, out);
-    if (type->batch) type->batch(stage, config, *out.mutable_batch());
   }
   return plan;
 }
@@ -221,18 +237,17 @@ KindList list_kinds(const Registry& registry) {
   return list;
 }
 
-NodeSpec find_node(const StageConfig& config, const DataLoaderConfig& feed,
-                   const Registry& registry, std::string_view node) {
-  const StageType* type = registry.find(stage_kind(config));
+NodeSpec find_node(const StageView& stage, const Registry& registry, std::string_view node) {
+  const StageType* type = registry.find(stage_kind(stage.config));
   if (type != nullptr) {
-    for (NodeSpec& spec : type->nodes(config, feed)) {
+    for (NodeSpec& spec : type->nodes(stage)) {
       if (spec.name == node) return std::move(spec);
     }
   }
   throw Error(ErrorCode::kConfiguration,
               fmt::format("stage '{}': this worker has no part '{}' of a {}; supervisor and worker "
                           "must have the same version",
-                          config.name(), node, stage_kind(config)));
+                          stage.config.name(), node, stage_kind(stage.config)));
 }
 
 std::unique_ptr<Stage> create_stage(const NodeSpec& node, const StageContext& context) {

@@ -42,8 +42,7 @@ DataLoaderConfig example_of(const StageType& type);
 
 // One node of a configured stage: which part it is, and its description.
 // Errors: kConfiguration if the registry does not know the kind or the node.
-NodeSpec find_node(const StageConfig& config, const DataLoaderConfig& feed,
-                   const Registry& registry, std::string_view node);
+NodeSpec find_node(const StageView& stage, const Registry& registry, std::string_view node);
 
 // Makes the stage that runs on one lane of a node.
 std::unique_ptr<Stage> create_stage(const NodeSpec& node, const StageContext& context);

@@ -148,6 +148,7 @@ class Worker {
   DataLoaderConfig config_;
   Segments segments_;
   const Registry& registry_;
+  std::optional<PipelineLinks> links_;  // of config_
   std::vector<std::unique_ptr<shm::Arena>> arenas_;
   std::vector<const LaneSetup*> lane_setups_;  // of lanes_, one for one
   std::vector<std::unique_ptr<LaneRuntime>> lanes_;
@@ -172,7 +173,8 @@ Worker::Worker(const WorkerSetup& setup, std::vector<shm::Fd> descriptors, const
   if (!config_.ParseFromString(setup.config()))
     throw Error(ErrorCode::kIo, "the setup's configuration is damaged");
   take_lock();
-  LaneBuilder builder(setup_, config_, segments_, registry_);
+  links_.emplace(config_, registry_);
+  LaneBuilder builder(setup_, config_, segments_, registry_, *links_);
   for (const LaneSetup& lane : setup_.lanes()) {
     BuiltLane built = builder.build(lane);
     arenas_.push_back(std::move(built.arena));

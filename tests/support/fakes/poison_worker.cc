@@ -58,8 +58,8 @@ int main(int argc, char** argv) {
   using namespace ringfeed;  // NOLINT: a test program
   return testing::run_test_worker(argc, argv, "poison_worker", [](StageType& type) {
     if (type.kind == "chunk_unpacker") {
-      type.nodes = [nodes = type.nodes](const StageConfig& stage, const DataLoaderConfig& feed) {
-        std::vector<NodeSpec> made = nodes(stage, feed);
+      type.nodes = [nodes = type.nodes](const StageView& stage) {
+        std::vector<NodeSpec> made = nodes(stage);
         for (NodeSpec& node : made) {
           node.create = [create = node.create](const StageContext& context) {
             return std::make_unique<PoisonedUnpacker>(context, create(context));
@@ -69,8 +69,8 @@ int main(int argc, char** argv) {
       };
     }
     // As if it came of another version, which keeps other things in its memory.
-    type.nodes = [nodes = type.nodes](const StageConfig& stage, const DataLoaderConfig& feed) {
-      std::vector<NodeSpec> made = nodes(stage, feed);
+    type.nodes = [nodes = type.nodes](const StageView& stage) {
+      std::vector<NodeSpec> made = nodes(stage);
       const char* const version = std::getenv("RINGFEED_TEST_STATE_VERSION");
       for (NodeSpec& node : made) {
         if (version != nullptr) {

@@ -66,11 +66,10 @@ int main(int argc, char** argv) {
   using namespace ringfeed;  // NOLINT: a test program
   const std::string slow = setting("RINGFEED_SLOW");
   return testing::run_test_worker(argc, argv, "slow_worker", [&slow](StageType& type) {
-    type.nodes = [nodes = type.nodes, slow](const StageConfig& stage,
-                                            const DataLoaderConfig& feed) {
-      std::vector<NodeSpec> made = nodes(stage, feed);
+    type.nodes = [nodes = type.nodes, slow](const StageView& stage) {
+      std::vector<NodeSpec> made = nodes(stage);
       for (NodeSpec& node : made) {
-        if (slow != stage.name() + (node.name.empty() ? "" : "." + node.name)) continue;
+        if (slow != stage.config.name() + (node.name.empty() ? "" : "." + node.name)) continue;
         node.create = [create = node.create](const StageContext& context) {
           return std::make_unique<SlowStage>(create(context));
         };

@@ -245,20 +245,20 @@ void LaneRig::add_stage(const std::string& stage_text) {
   if (type == nullptr) {
     throw Error(ErrorCode::kConfiguration, "the rig knows no such stage: " + stage_text);
   }
+  const PipelineLinks links(config_, registry_);
+  const int number = config_.stages_size() - 1;
+  const StageView stage = links.view(number);
   if (type->problems) {
-    for (const Problem& problem : type->problems(config, config_)) {
+    for (const Problem& problem : type->problems(stage)) {
       if (problem.warning) continue;
       throw Error(ErrorCode::kConfiguration, problem.field + ": " + problem.text);
     }
   }
-  std::vector<PortSpec> inputs = type->inputs;
-  std::vector<PortSpec> outputs = type->outputs;
-  if (type->more_ports) type->more_ports(config, config_, inputs, outputs);
   std::map<std::string, std::string> back;  // ports that no field wires
-  for (const PortSpec& port : inputs) {
+  for (const PortSpec& port : links.inputs(number)) {
     if (!port.from.empty()) back[port.name] = port.from;
   }
-  for (NodeSpec& spec : type->nodes(config, config_)) {
+  for (NodeSpec& spec : type->nodes(stage)) {
     auto made = std::make_unique<Node>();
     made->name = config.name() + (spec.name.empty() ? "" : "." + spec.name);
     made->stage = config.name();
@@ -318,6 +318,7 @@ std::vector<RigSegment> LaneRig::segments() const {
 const std::string& LaneRig::node_of(std::size_t lane) const { return lanes_[lane]->node->name; }
 
 void LaneRig::build() {
+  links_.emplace(config_, registry_);
   std::uint32_t number = 0;
   for (const std::unique_ptr<Node>& made : nodes_) {
     made->number = number++;
@@ -424,7 +425,8 @@ void LaneRig::make_feed() {
                     [](const OutputSpec& output) { return output.record_type == "batches"; });
     if (!feeds) continue;
     BatchSchema schema;
-    registry_.find(stage_kind(made->config))->batch(made->config, config_, schema);
+    registry_.find(stage_kind(made->config))
+        ->batch({made->config, config_, links_of(made->stage)}, schema);
     const auto lanes = static_cast<std::uint32_t>(made->lanes.size());
     feed_geometry_ = {.lanes = lanes,
                       .slots = (output_settings(config_).slots() + lanes - 1) / lanes * lanes,
@@ -570,12 +572,23 @@ LaneParts LaneRig::make_parts(Lane& lane) {
   return parts;
 }
 
+const Links& LaneRig::links_of(const std::string& stage) const {
+  static const Links kNone;  // of a node that no stage of the configuration has
+  for (int s = 0; s < config_.stages_size(); ++s) {
+    if (config_.stages(s).name() == stage) return links_->view(s).links;
+  }
+  return kNone;
+}
+
 void LaneRig::attach(Lane& lane) {
   lane.runtime.reset();
   lane.runtime = std::make_unique<LaneRuntime>(make_parts(lane));
   lane.runtime->attach();
-  StageContext context{
-      .config = lane.node->config, .feed = config_, .stage = lane.node->stage, .lane = lane.lane};
+  StageContext context{.config = lane.node->config,
+                       .feed = config_,
+                       .links = links_of(lane.node->stage),
+                       .stage = lane.node->stage,
+                       .lane = lane.lane};
   context.lanes = lane.node->spec.lanes;
   lane.runtime->describe(context);
   context.seed = config_.seed();

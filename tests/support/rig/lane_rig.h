@@ -29,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -40,6 +41,7 @@
 #include "ringfeed/shm/segment.h"
 #include "workers/io/row_file.h"
 #include "workers/runtime/lane.h"
+#include "workers/runtime/links.h"
 #include "workers/runtime/registry.h"
 
 namespace ringfeed::testing {
@@ -220,6 +222,7 @@ class LaneRig {
   [[nodiscard]] const Node& node(const std::string& name) const;
   Node& port_owner(const std::string& name, const std::string& port);
   [[nodiscard]] shm::NodeLanesWords& node_lanes(std::uint32_t number) const;
+  [[nodiscard]] const Links& links_of(const std::string& stage) const;
   void attach(Lane& lane);
   [[nodiscard]] LaneParts make_parts(Lane& lane);
   void connect();
@@ -231,6 +234,7 @@ class LaneRig {
   [[nodiscard]] RigSegment arena_segment(const Lane& lane) const;
 
   DataLoaderConfig config_;
+  std::optional<PipelineLinks> links_;  // of config_, once all stages are there
   Registry registry_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -15,6 +15,7 @@
 #include "ringfeed/shm/lane_page.h"
 #include "tests/support/makers/bitext_maker.h"
 #include "tests/support/rig/stage_data.h"
+#include "tests/support/rig/stage_views.h"
 
 namespace ringfeed {
 namespace {
@@ -48,8 +49,8 @@ std::string stage_text(const std::string& settings) {
 
 BatchSchema schema_of(const std::string& limits, const std::string& settings) {
   BatchSchema schema;
-  bitext_collator_type().batch(parsed<StageConfig>(stage_text(settings)),
-                               parsed<DataLoaderConfig>(feed_text(limits)), schema);
+  const StageViews stages(feed_text(limits) + "stages {" + stage_text(settings) + "}");
+  bitext_collator_type().batch(stages["collate"], schema);
   return schema;
 }
 const TensorSpec* tensor(const BatchSchema& schema, std::string_view name) {
@@ -62,9 +63,8 @@ const TensorSpec* tensor(const BatchSchema& schema, std::string_view name) {
 std::vector<std::string> limit_problems(const std::string& limits, const std::string& settings,
                                         const std::string& source = "") {
   std::vector<std::string> texts;
-  for (const Problem& problem :
-       bitext_collator_type().problems(parsed<StageConfig>(stage_text(settings)),
-                                       parsed<DataLoaderConfig>(feed_text(limits, source)))) {
+  const StageViews stages(feed_text(limits, source) + "stages {" + stage_text(settings) + "}");
+  for (const Problem& problem : bitext_collator_type().problems(stages["collate"])) {
     texts.push_back(problem.field + ": " + problem.text);
   }
   return texts;

@@ -15,6 +15,7 @@
 #include "proto/control.pb.h"
 #include "proto/stages/bitext.pb.h"
 #include "tests/support/rig/stage_data.h"
+#include "tests/support/rig/stage_views.h"
 #include "workers/bitext/batch_plan.h"
 #include "workers/io/token_file.h"
 
@@ -457,15 +458,17 @@ TEST(EpochPlanner, EndsWithAWordIfThereIsNothing) {
 std::vector<RigRecord> run_node(const std::string& planner, std::uint64_t narrow_max) {
   LaneRig rig(corpus_stage(planner) + "seed: 9 epochs: 3");
   rig.add_source("corpus");
-  StageConfig config;
+  DataLoaderConfig feed = rig.config();
   RF_CHECK(google::protobuf::TextFormat::ParseFromString(
-               "name: 'plan' epoch_planner { input: 'corpus' " + planner + " }", &config),
+               "name: 'plan' epoch_planner { input: 'corpus' " + planner + " }", feed.add_stages()),
            planner.size());
-  NodeSpec node = epoch_planner_type().nodes(config, rig.config()).front();
+  const StageViews stages(std::move(feed));
+  NodeSpec node = epoch_planner_type().nodes(stages["plan"]).front();
   node.inputs.front().from = "corpus.output";
-  node.create = [&config, narrow_max](const StageContext& context) {
-    StageContext own{.config = config,
+  node.create = [&stages, narrow_max](const StageContext& context) {
+    StageContext own{.config = stages["plan"].config,
                      .feed = context.feed,
+                     .links = stages["plan"].links,
                      .stage = context.stage,
                      .seed = context.seed,
                      .state = context.state,
@@ -984,10 +987,9 @@ TEST_F(Talking, LongNamesAreCutShort) {
 // The ranks are members of one consumer group.
 TEST(EpochPlanner, AWorldThatNoGroupHasIsRefused) {
   const auto problems = [](std::uint32_t world) {
-    StageConfig stage;
-    stage.mutable_epoch_planner()->set_batch_size(1);
-    stage.mutable_epoch_planner()->set_world_size(world);
-    return epoch_planner_type().problems(stage, {});
+    const StageViews stages(fmt::format(
+        "stages {{ name: 'plan' epoch_planner {{ batch_size: 1 world_size: {} }} }}", world));
+    return epoch_planner_type().problems(stages["plan"]);
   };
   EXPECT_THAT(problems(16), ::testing::IsEmpty());
   ASSERT_THAT(problems(17), ::testing::SizeIs(1));
@@ -999,11 +1001,9 @@ TEST(EpochPlanner, AWorldThatNoGroupHasIsRefused) {
 
 TEST(EpochPlanner, AQueueThatMayBeTooSmallIsWarnedOf) {
   const auto warnings = [](const std::string& own) {
-    StageConfig stage;
-    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
-        "epoch_planner { input: 'c' " + own + " }", &stage));
+    const StageViews stages("stages { name: 'plan' epoch_planner { input: 'c' " + own + " } }");
     std::vector<std::string> texts;
-    for (const Problem& problem : epoch_planner_type().problems(stage, {})) {
+    for (const Problem& problem : epoch_planner_type().problems(stages["plan"])) {
       EXPECT_TRUE(problem.warning) << problem.text;
       texts.push_back(problem.field + ": " + problem.text);
     }

@@ -12,12 +12,13 @@
 #include <set>
 
 #include "tests/support/rig/stage_data.h"
+#include "tests/support/rig/stage_views.h"
+#include "workers/chess/chess_columns.h"
 #include "workers/chess/sample_mixer.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/chess/token_sequence.h"
 #include "workers/io/row_batch.h"
 #include "workers/rows/row_records.h"
-#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {
@@ -382,7 +383,7 @@ TEST(SampleMixer, SaysWhatTheMixIsAndWasToBe) {
   EXPECT_EQ(rig.note("mixer"), "0.333 of 1500 samples are variations, 0.700 is configured");
   const std::vector<std::string> said = rig.log("no_variations ");
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_THAT(said.front(), HasSubstr("their parquet_source does not have repeat: true"));
+  EXPECT_THAT(said.front(), HasSubstr("their source of rows does not have repeat: true"));
   EXPECT_THAT(said.front(), HasSubstr("0.700 is configured; only games from here on"));
 }
 
@@ -390,18 +391,16 @@ TEST(SampleMixer, WarnsOfVariationsThatDoNotBeginAgain) {
   using ::testing::HasSubstr;
   const auto warnings = [](const std::string& epochs, const std::string& searched,
                            const std::string& order = "BETTER") {
-    DataLoaderConfig feed;
-    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+    const StageViews stages(
         fmt::format("{} stages {{ name: 'g' parquet_source {{ files: 'a' }} }}"
                     " stages {{ name: 'games' chess_games {{ input: 'g' order: {} }} }}"
                     " stages {{ name: 's' parquet_source {{ files: 'b' {} }} }}"
                     " stages {{ name: 'searched' chess_variations {{ input: 's' order: {} }} }}"
                     " stages {{ name: 'mixer' sample_mixer {{ input: 'games' variations: "
                     "'searched' variation_ratio: 0.7 order: {} }} }}",
-                    epochs, order, searched, order, order),
-        &feed));
+                    epochs, order, searched, order, order));
     std::vector<std::string> texts;
-    for (const Problem& problem : sample_mixer_type().problems(feed.stages(4), feed)) {
+    for (const Problem& problem : sample_mixer_type().problems(stages["mixer"])) {
       EXPECT_TRUE(problem.warning) << problem.text;
       texts.push_back(problem.field + ": " + problem.text);
     }

@@ -12,6 +12,7 @@
 
 #include "ringfeed/worker/random.h"
 #include "tests/support/rig/stage_data.h"
+#include "tests/support/rig/stage_views.h"
 
 namespace ringfeed {
 namespace {
@@ -124,13 +125,12 @@ TEST(PositionWeight, IsTheDefaultWhereNothingIsKnown) {
 
 std::optional<PositionChoice> choice_behind(const std::string& unpacker,
                                             const std::string& input = "pool") {
-  DataLoaderConfig feed;
-  StageConfig& stage = *feed.add_stages();
-  RF_CHECK(
-      google::protobuf::TextFormat::ParseFromString(
-          fmt::format("name: 'take' chunk_unpacker {{ input: '{}' {} }}", input, unpacker), &stage),
-      unpacker.size());
-  return consumer_choice(feed, "pool", [](std::string_view name) { return mix(name); });
+  const StageViews stages(
+      fmt::format("stages {{ name: 'pool' shuffling_chunk_pool {{ }} }}"
+                  "stages {{ name: 'take' chunk_unpacker {{ input: '{}' {} }} }}",
+                  input, unpacker));
+  return consumer_choice(stages["pool"].links.output("output"),
+                         [](std::string_view name) { return mix(name); });
 }
 
 TEST(ConsumerChoice, IsThatOfTheUnpackerThatReadsTheOutput) {

@@ -13,6 +13,7 @@
 
 #include "proto/control.pb.h"
 #include "tests/support/rig/stage_data.h"
+#include "tests/support/rig/stage_views.h"
 #include "workers/kit/sort_key.h"
 
 namespace ringfeed {
@@ -555,9 +556,9 @@ TEST(PoolSettings, ThatMeanNothingAloneAreRefused) {
 }
 
 TEST(PoolSettings, AnExponentWithoutItsThresholdIsWarnedOf) {
-  StageConfig stage;
-  stage.mutable_shuffling_chunk_pool()->set_hanse_sampling_gamma(1.5);
-  const std::vector<Problem> problems = shuffling_chunk_pool_type().problems(stage, {});
+  const StageViews stages(
+      "stages { name: 'pool' shuffling_chunk_pool { hanse_sampling_gamma: 1.5 } }");
+  const std::vector<Problem> problems = shuffling_chunk_pool_type().problems(stages["pool"]);
   ASSERT_THAT(problems, SizeIs(1));
   EXPECT_TRUE(problems.front().warning);
   EXPECT_THAT(problems.front().text,

@@ -12,6 +12,7 @@
 #include "tests/support/makers/tar_maker.h"
 #include "tests/support/rig/lc0_sample.h"
 #include "tests/support/rig/stage_data.h"
+#include "tests/support/rig/stage_views.h"
 #include "workers/bitext/bitext_collator.h"
 #include "workers/lc0/tensor_generator.h"
 
@@ -258,7 +259,8 @@ TEST_P(StageCrash, AnywhereInBranchesLeavesTheBatchesAsTheyWere) {
 std::vector<std::string> arrays_of(const DataLoaderConfig& feed,
                                    const std::vector<RigBatch>& batches) {
   BatchSchema schema;
-  bitext_collator_type().batch(feed.stages(feed.stages_size() - 1), feed, schema);
+  const StageViews stages(feed);
+  bitext_collator_type().batch(stages[feed.stages(feed.stages_size() - 1).name()], schema);
   std::vector<std::string> all;
   for (const RigBatch& batch : batches) {
     std::string& seen = all.emplace_back();

@@ -16,7 +16,6 @@
 #include "tests/support/rig/stage_data.h"
 #include "workers/io/parquet_file.h"
 #include "workers/rows/row_records.h"
-#include "workers/rows/wanted_columns.h"
 
 namespace ringfeed {
 namespace {

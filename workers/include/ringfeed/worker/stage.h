@@ -44,6 +44,7 @@
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/ring.h"
 #include "ringfeed/worker/counters.h"
+#include "ringfeed/worker/facts.h"
 
 namespace ringfeed {
 
@@ -220,10 +221,18 @@ class Stage {
   [[nodiscard]] virtual int poll_ms() const noexcept { return 50; }
 };
 
+// A configured stage, as the functions of its kind see it.
+struct StageView {
+  const StageConfig& config;
+  const DataLoaderConfig& feed;
+  const Links& links;  // to the stages before and behind it, with what they say
+};
+
 // What a stage's constructor gets.
 struct StageContext {
   const StageConfig& config;
   const DataLoaderConfig& feed;
+  const Links& links;
   std::string stage;       // its name in the configuration
   std::uint32_t lane = 0;  // number among the lanes of its node
   std::uint32_t lanes = 1;
@@ -248,6 +257,7 @@ struct StageContext {
   std::function<void(std::string_view)> info = {};
   std::function<void(std::string_view)> warn = {};
 
+  [[nodiscard]] StageView view() const noexcept { return {config, feed, links}; }
   [[nodiscard]] std::uint64_t load(Word word) const noexcept {
     return reinterpret_cast<const std::atomic<std::uint64_t>*>(state + word.offset)
         ->load(std::memory_order_relaxed);
@@ -332,21 +342,29 @@ struct StageType {
   std::string kind;  // name of the field in StageConfig
   std::vector<PortSpec> inputs;
   std::vector<PortSpec> outputs;
-  // Adds the ports that follow from the configuration; may be empty. An input "name[2]" is wired by
-  // the third element of the repeated field `name`.
-  std::function<void(const StageConfig&, const DataLoaderConfig&, std::vector<PortSpec>& inputs,
+  // Adds the ports that follow from the configuration or from what the stages beside it say; may be
+  // empty. An input "name[2]" is wired by the third element of the repeated field `name`. Asked
+  // twice: before anything is said, for the ports that the configuration wires, and after it.
+  std::function<void(const StageView&, std::vector<PortSpec>& inputs,
                      std::vector<PortSpec>& outputs)>
       more_ports;
-  std::function<std::vector<NodeSpec>(const StageConfig&, const DataLoaderConfig&)> nodes;
+  // What it says of the records that it puts out, by port; `links` has what is said of its inputs.
+  // May be empty.
+  std::function<void(const StageView&, PortFacts& outputs)> facts;
+  // What it wishes of the records that it reads, by port; `links` has all facts of its inputs, and
+  // what is wished of its outputs. May be empty.
+  std::function<void(const StageView&, PortFacts& inputs)> wishes;
+  std::function<std::vector<NodeSpec>(const StageView&)> nodes;
   // All counters that a lane of it may ask for, in the order in which they are shown.
   std::vector<CounterSpec> counters;
   // Adds those that follow from the configuration; may be empty.
   std::function<void(const StageConfig&, std::vector<CounterSpec>&)> more_counters;
-  std::vector<MetricText> texts;  // shown beside them
-  std::function<std::vector<Problem>(const StageConfig&, const DataLoaderConfig&)>
-      problems;  // may be empty
-  std::function<void(const StageConfig&, const DataLoaderConfig&, BatchSchema&)>
-      batch;  // only of a stage that puts out batches
+  std::vector<MetricText> texts;                                   // shown beside them
+  std::function<std::vector<Problem>(const StageView&)> problems;  // may be empty
+  // Only of a stage that puts out batches.
+  std::function<void(const StageView&, BatchSchema&)> batch;
+  // The fields of StageControlRequest that it answers.
+  std::vector<std::string> answers;
   StageExample example;
 };
 

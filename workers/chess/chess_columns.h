@@ -1,19 +1,14 @@
-// What the stage behind a source of rows does with them: which columns it asks for, and whether the
-// files are its to choose. Both sides take it from here: the source reads these columns and puts
-// them out in this order, the reader finds them by the numbers below.
+// The columns of rows that chess stages ask for, and the numbers by which they find them.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "workers/io/row_file.h"
 
 namespace ringfeed {
 
-class DataLoaderConfig;
+class ChessGamesConfig;
 
 // Columns that chess_games asks for; the values are win, draw, loss or played_q, played_d.
 namespace game_columns {
@@ -41,19 +36,7 @@ inline constexpr std::uint32_t kDraw = 6;
 inline constexpr std::uint32_t kLoss = 7;
 }  // namespace variation_columns
 
-struct RowsReader {
-  std::string stage;
-  bool chooses_files = false;  // EXACT: the source reads what its port "requests" asks for
-  std::vector<formats::ColumnWish> columns;  // empty: it takes what it gets
-};
-
-// The stage that reads the output of a source of rows; nullopt: the configuration has none, or
-// none that is known to.
-[[nodiscard]] std::optional<RowsReader> rows_reader(const DataLoaderConfig& feed,
-                                                    std::string_view source);
-
-// The columns that a source reads: the configured ones, or else its reader's.
-[[nodiscard]] std::vector<formats::ColumnWish> wanted_columns(const DataLoaderConfig& feed,
-                                                              std::string_view source);
+[[nodiscard]] std::vector<formats::ColumnWish> wanted_columns(const ChessGamesConfig& config);
+[[nodiscard]] std::vector<formats::ColumnWish> wanted_variation_columns();
 
 }  // namespace ringfeed
