@@ -78,7 +78,7 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
       answers_{
           [this](control::ConnectionId to, const Reply& reply) { server_->send(to, reply); },
           [this](const Asker& asker, const std::exception& error) { refuse_for(asker, error); }},
-      stage_calls_(loop_, run.config, memory_.layout(), workers_, answers_,
+      stage_calls_(loop_, run.config, run.plan, memory_.layout(), workers_, answers_,
                    [this](const StageControlReply& answer) {
                      for (const StageControlAnswer& one : answer.answers()) {
                        texts_.take_answer(run_.plan, one);

@@ -5,13 +5,13 @@
 #include <google/protobuf/unknown_field_set.h>
 
 #include <algorithm>
-#include <array>
 #include <random>
 #include <string_view>
 #include <utility>
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 
 namespace ringfeed::process {
@@ -25,15 +25,6 @@ using google::protobuf::UnknownFieldSet;
 constexpr std::uint64_t kCallMs = 10'000;
 constexpr std::size_t kCallsMax = 16;        // ControlBox::kAnswers
 constexpr std::size_t kPastAnswersMax = 64;  // of a stage group
-
-// Which kind of stage answers which part of a StageControlRequest.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kAnsweredBy{
-    {{"chunk_pool_request", "shuffling_chunk_pool"}, {"epoch_planner_request", "epoch_planner"}}};
-
-bool is_kind(const StageConfig& stage, std::string_view kind) {
-  const auto* const field = StageConfig::descriptor()->FindFieldByName(std::string(kind));
-  return field != nullptr && stage.GetReflection()->HasField(stage, field);
-}
 
 // The parts of a StageControlRequest, by their numbers alone.
 struct Parts {
@@ -65,7 +56,8 @@ Parts parts_of(const std::string& request) {
 
 // Why nobody in the feed will answer the message; "" if somebody may. What is not known here may be
 // for a stage of another version.
-std::string message_for_nobody(const StageControlCall& asked, const DataLoaderConfig& feed) {
+std::string message_for_nobody(const StageControlCall& asked, const std::string& feed,
+                               const PipelinePlan& plan) {
   if (asked.request().empty()) return "the message is empty: give a request for a stage";
   const Parts parts = parts_of(asked.request());
   if (!parts.readable) {
@@ -73,23 +65,17 @@ std::string message_for_nobody(const StageControlCall& asked, const DataLoaderCo
                        asked.request().size());
   }
   if (parts.any_unknown) return {};
-  std::vector<std::string> kinds;
   std::vector<std::string> names;
   for (const FieldDescriptor* const part : parts.known) {
-    const auto* const known = std::ranges::find(
-        kAnsweredBy, part->name(), [](const auto& entry) { return std::string(entry.first); });
-    if (known == kAnsweredBy.end()) return {};
-    for (const StageConfig& stage : feed.stages()) {
+    for (const StagePlan& stage : plan.stages()) {
       const bool is_asked = !asked.has_stage() || stage.name() == asked.stage();
-      if (is_asked && is_kind(stage, known->second)) return {};
+      if (is_asked && std::ranges::count(stage.answers(), part->name()) != 0) return {};
     }
     names.push_back(part->name());
-    kinds.emplace_back(known->second);
   }
-  return fmt::format("{} is for a stage of kind {}, which {} not", fmt::join(names, ", "),
-                     fmt::join(kinds, " or "),
-                     asked.has_stage() ? fmt::format("stage '{}' is", asked.stage())
-                                       : fmt::format("feed '{}' has", feed.feed()));
+  return asked.has_stage()
+             ? fmt::format("stage '{}' does not answer {}", asked.stage(), fmt::join(names, " or "))
+             : fmt::format("no stage of feed '{}' answers {}", feed, fmt::join(names, " or "));
 }
 
 // What is wrong with a message that no stage has answered; "": nothing, it has no answer.
@@ -112,11 +98,12 @@ std::uint64_t random_number() {
 
 }  // namespace
 
-StageCalls::StageCalls(EventLoop& loop, const DataLoaderConfig& config,
+StageCalls::StageCalls(EventLoop& loop, const DataLoaderConfig& config, const PipelinePlan& plan,
                        const layout::FeedLayout& layout, const Workers& workers,
                        const Answers& answers, Heard on_answer)
     : loop_(loop),
       config_(config),
+      plan_(plan),
       layout_(layout),
       workers_(workers),
       answers_(answers),
@@ -155,7 +142,7 @@ bool StageCalls::take(control::ConnectionId connection, const Request& request, 
     return refuse(Reply::BAD_REQUEST,
                   fmt::format("feed '{}' has no stage '{}'", config_.feed(), asked.stage()));
   }
-  if (const std::string why = message_for_nobody(asked, config_); !why.empty()) {
+  if (const std::string why = message_for_nobody(asked, config_.feed(), plan_); !why.empty()) {
     return refuse(Reply::BAD_REQUEST, why);
   }
   const std::uint64_t id = next_call_++;

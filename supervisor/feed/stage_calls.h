@@ -22,6 +22,7 @@
 
 namespace ringfeed {
 class DataLoaderConfig;
+class PipelinePlan;
 class Request;
 class StageControlAnswer;
 class StageControlCall;
@@ -36,8 +37,9 @@ class StageCalls {
   using Heard = std::function<void(const StageControlReply&)>;
 
   // All references outlive this. `on_answer` sees every answer of a stage group.
-  StageCalls(EventLoop& loop, const DataLoaderConfig& config, const layout::FeedLayout& layout,
-             const Workers& workers, const Answers& answers, Heard on_answer);
+  StageCalls(EventLoop& loop, const DataLoaderConfig& config, const PipelinePlan& plan,
+             const layout::FeedLayout& layout, const Workers& workers, const Answers& answers,
+             Heard on_answer);
 
   // True: the reply, a refusal, must be sent now. Else the answer comes when all have answered, or
   // when the time is over.
@@ -72,6 +74,7 @@ class StageCalls {
 
   EventLoop& loop_;
   const DataLoaderConfig& config_;
+  const PipelinePlan& plan_;
   const layout::FeedLayout& layout_;
   const Workers& workers_;
   const Answers& answers_;
