@@ -84,6 +84,32 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+// So long a text of a fact that it would fill the screen is cut.
+std::string fact_shown(const std::string& text) {
+  constexpr std::size_t kBytesMax = 100;
+  if (text.size() <= kBytesMax) return text;
+  std::size_t end = kBytesMax;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + " ...";
+}
+
+// What stages say of their records, and wish of those that they read.
+std::string facts_text(const PipelinePlan& plan) {
+  std::vector<std::vector<std::string>> facts;
+  std::vector<std::vector<std::string>> wishes;
+  const auto add = [](const StagePlan& stage, const PortPlan& port, auto& rows) {
+    for (const FactPlan& fact : port.facts()) {
+      rows.push_back({stage.name() + "." + port.name(), fact.name(), fact_shown(fact.text())});
+    }
+  };
+  for (const StagePlan& stage : plan.stages()) {
+    for (const PortPlan& port : stage.outputs()) add(stage, port, facts);
+    for (const PortPlan& port : stage.inputs()) add(stage, port, wishes);
+  }
+  return (facts.empty() ? "" : "facts\n" + table(facts)) +
+         (wishes.empty() ? "" : "wishes\n" + table(wishes));
+}
+
 }  // namespace
 
 std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, const Wiring& wiring,
@@ -116,6 +142,7 @@ std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, co
                         table(rows));
   }
 
+  text += facts_text(plan);
   for (const BatchesPort& output : wiring.outputs) {
     const FeedOutputConfig& settings = output_settings(config, output.settings);
     const BatchSchema& schema = plan.stages(output.stage).batch();

@@ -106,7 +106,7 @@ def test_from_python(make_run: MakeRun) -> None:
             feed.control(damaged, stage="pool")
         ((stage, answer),) = feed.control(request, stage="pool")
         assert stage == "pool" and answer
-        with pytest.raises(ringfeed.FeedRefused, match="which stage 'sampler' is not"):
+        with pytest.raises(ringfeed.FeedRefused, match="does not answer chunk_pool_request"):
             feed.control(request, stage="sampler")
         with pytest.raises(ringfeed.FeedRefused, match="no stage 'nobody'"):
             feed.control(request, stage="nobody")
@@ -138,7 +138,7 @@ def test_from_c(make_run: MakeRun) -> None:
         ((number, answer),) = control.fields(response)
         assert number == 1 and (2, 125) in list(control.fields(answer))
         assert library.rf_control(raw, b"sampler", reset, len(reset), 30_000, note, None) == -4
-        assert b"which stage 'sampler' is not" in library.rf_last_error(raw)
+        assert b"does not answer chunk_pool_request" in library.rf_last_error(raw)
         assert len(answers) == 1
         assert library.rf_control(raw, b"nobody", reset, len(reset), 30_000, note, None) == -4
         assert b"no stage 'nobody'" in library.rf_last_error(raw)

@@ -63,5 +63,30 @@ TEST(Explain, NamesLengthsThatVary) {
               ::testing::HasSubstr("  planes float32 [rows, S1, 2, S0]\n"));
 }
 
+TEST(Explain, ShowsWhatStagesSayToEachOther) {
+  const CheckedText text = checked_text(lc0_text());
+  ASSERT_EQ(problem_report(text.checked.problems), "");
+  PipelinePlan plan = text.plan;
+  const auto say = [](PortPlan& port, const char* name, const std::string& value) {
+    FactPlan& fact = *port.add_facts();
+    fact.set_name(name);
+    fact.set_text(value);
+  };
+  say(*plan.mutable_stages(4)->mutable_outputs(0), "frames.dealt_in_turn", "yes");
+  // A letter of three bytes that begins inside what is shown and ends beyond.
+  say(*plan.mutable_stages(3)->mutable_outputs(0), "frames.long", std::string(99, 'x') + "\u20ac");
+  say(*plan.mutable_stages(3)->mutable_inputs(0), "chunks.positions", "4 of each");
+  EXPECT_THAT(explain(text.configuration.message(), plan, text.checked.wiring,
+                      stage_groups(text.configuration.message(), plan, text.checked.wiring, 2), {}),
+              ::testing::HasSubstr("facts\n"
+                                   "  unpacker.output  frames.long           " +
+                                   std::string(99, 'x') +
+                                   " ...\n"
+                                   "  sampler.output   frames.dealt_in_turn  yes\n"
+                                   "wishes\n"
+                                   "  unpacker.input  chunks.positions  4 of each\n"
+                                   "batches of up to"));
+}
+
 }  // namespace
 }  // namespace ringfeed::config
