@@ -85,7 +85,10 @@ def test_what_cannot_be_sent_is_refused(make_run: MakeRun) -> None:
     assert other.returncode == 1
     assert "stage 'unpacker' does not answer chunk_pool_request" in other.stderr
     nobody = run.command("control", "lc0", "epoch_planner_request {}")
-    assert nobody.returncode == 1 and "no stage of feed 'lc0' answers epoch_planner_request" in nobody.stderr
+    assert (
+        nobody.returncode == 1
+        and "no stage of feed 'lc0' answers epoch_planner_request" in nobody.stderr
+    )
     empty = run.command("control", "lc0", "")
     assert empty.returncode == 1 and "the message is empty" in empty.stderr
     both = run.command("control", "lc0", QUERY + " epoch_planner_request {}", "--json")
