@@ -1060,7 +1060,7 @@ namespace {
 
 std::vector<CounterSpec> planner_counters() {
   return {
-      {"epochs", "Epochs handed out to their end."},
+      {"epochs", "Epochs handed out in full."},
       {"batches", "Plans of batches put out, without stand-ins."},
       {"stand_ins", "Stand-ins put out where a rank has no batch."},
       {"plans", "Epochs planned."},

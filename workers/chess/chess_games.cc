@@ -329,7 +329,7 @@ StageType chess_games_type() {
       {"rows", "Rows read."},
       {"rows_without_game", "Rows that belong to no game."},
       {"games", "Games gathered from their rows."},
-      {"games_cut", "Games of which damage took rows."},
+      {"games_cut", "Games that lost rows to damage."},
       {"sequences", "Sequences made."},
       {.name = "sequences_held",
        .help = "Sequences in the shuffle pool.",
@@ -339,7 +339,7 @@ StageType chess_games_type() {
       {"skipped_played_move", "Games with a played move that cannot be read."},
       {"skipped_best_move", "Games with a best move that cannot be read."},
       {"skipped_too_large", "Games that do not fit a record."},
-      {"files_given_up", "Files whose rest was not used after a fault; with EXACT."},
+      {"files_given_up", "Files not used further after a fault; with EXACT only."},
       {"rows_damaged", "Rows whose record contradicts itself."},
   };
   type.problems = [](const StageView& stage) {

@@ -97,14 +97,15 @@ std::optional<Proposal> propose_chess(const DirectoryLook& look, const ProposalW
   if (!open) {
     proposal.needs_parquet = true;
     proposal.problem =
-        "ringfeed-worker-parquet reads Parquet files, which is not installed beside ringfeed";
+        "Parquet files are read by ringfeed-worker-parquet, which is not installed beside ringfeed";
     return proposal;
   }
   constexpr std::size_t kDirectoriesMax = 20;
   if (tables.size() > kDirectoriesMax) {
     proposal.problem = fmt::format(
-        "Parquet files lie in {} directories: give one of them, or one with games and searched "
-        "positions in a directory each",
+        "there are Parquet files in {} directories: give one of them, or one with games and "
+        "searched "
+        "positions in separate directories",
         look.count_text(tables.size()));
     return proposal;
   }
@@ -129,8 +130,8 @@ std::optional<Proposal> propose_chess(const DirectoryLook& look, const ProposalW
         searched.empty()
             ? fault
             : fmt::format(
-                  "{} has searched positions and no games beside them, which decide how "
-                  "long an epoch is: give a directory with both, in a directory each",
+                  "{} has searched positions but no games, and games decide how long an epoch "
+                  "is: give a directory that has both, in separate directories",
                   escaped(searched.front()->directory));
     return proposal;
   }

@@ -81,7 +81,7 @@ std::vector<Problem> exact_problems(const StageView& stage) {
   if (rows.linked() && !rows.said.get(kTakesFileRequests)) {
     problems.push_back(
         {"input", fmt::format("with order EXACT rows must come from a source that reads files on "
-                              "request, which '{}' is not",
+                              "request; '{}' does not",
                               rows.stage)});
   }
   if (stage.config.has_chess_variations() && !mixed) {

@@ -278,8 +278,8 @@ StageType sample_mixer_type() {
   type.counters = {
       {"games", "Sequences of games put out."},
       {"variations", "Sequences of variations put out."},
-      {"variation_epochs", "Epochs of the variations that came to their end."},
-      {"games_instead", "Games put out where a variation was drawn and there was none."},
+      {"variation_epochs", "Epochs of the variations that have ended."},
+      {"games_instead", "Games put out where a variation was drawn but none was left."},
   };
   type.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {

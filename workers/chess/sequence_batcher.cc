@@ -204,7 +204,7 @@ StageType sequence_batcher_type() {
   type.counters = {
       {"rows", "Rows written to batches."},
       {"batches", "Batches published."},
-      {"rows_dropped", "Rows of the last batch, which drop_remainder left out."},
+      {"rows_dropped", "Rows of the last batch, left out because of drop_remainder."},
       {"tokens", "Tokens written to batches, without padding."},
       {"sequences_skipped", "Sequences that do not fit the batch."},
       {"sequences_elsewhere", "Sequences that are for other ranks."},

@@ -147,7 +147,7 @@ StageType tensor_generator_type() {
   type.counters = {
       {"rows", "Rows written to batches."},
       {"batches", "Batches published."},
-      {"rows_dropped", "Rows of the last batch, which drop_remainder left out."},
+      {"rows_dropped", "Rows of the last batch, left out because of drop_remainder."},
       {"frames_skipped", "Frames that could not become rows."},
   };
   type.problems = [](const StageView& stage) {

@@ -610,12 +610,12 @@ StageType parquet_source_type() {
   type.outputs = {{"output", "rows"}};
   type.counters = {
       {"files_found", "Files found.", kGauge},
-      {"files_read", "Files read to their end, in every epoch anew."},
+      {"files_read", "Files read to the end, counted again in every epoch."},
       {"row_groups", "Row groups read."},
       {"rows", "Rows put out."},
-      {"epochs", "Epochs that came to their end."},
+      {"epochs", "Epochs that have ended."},
       {.name = "skipped_files",
-       .help = "Files of which nothing or not all could be used, for whatever reason.",
+       .help = "Files that could not be used, or not in full, for any reason.",
        .sum_of = {"skipped_vanished", "skipped_unreadable", "skipped_changed",
                   "skipped_missing_column", "skipped_wrong_type"}},
       {"skipped_vanished", "Files that were gone before they were read."},
@@ -623,7 +623,7 @@ StageType parquet_source_type() {
       {"skipped_changed", "Files that were replaced or written to while they were read."},
       {"skipped_missing_column", "Files without a column that is needed."},
       {"skipped_wrong_type", "Files with a column of a type that cannot be used."},
-      {"row_groups_damaged", "Row groups that could not be read to their end."},
+      {"row_groups_damaged", "Row groups that could not be read to the end."},
       {"rows_too_large", "Rows that do not fit a record of the output."},
   };
   type.more_ports = [](const StageView& stage, std::vector<PortSpec>& inputs,

@@ -284,7 +284,7 @@ def test_parquet_files_of_something_else(chess: Path, here: Path, tmp_path: Path
     assert init(chess / "variations", cwd=here).returncode == 0
     row = {"fen": "x", "variations": "[]", "win": 1.0, "draw": 0.0, "loss": 0.0}
     chess_data.write_parquet([row], other / "a.parquet")
-    assert "has searched positions and no games beside them" in refusal("chess", other, cwd=here)
+    assert "has searched positions but no games" in refusal("chess", other, cwd=here)
 
 
 def test_token_files_that_lack_something(fairseq: Path, here: Path, tmp_path: Path) -> None:
