@@ -31,17 +31,6 @@ constexpr std::chrono::seconds kRetryMin(10);
 constexpr std::chrono::seconds kRetryMax(600);
 constexpr std::uint64_t kLogBytesMax = 16ULL << 30;
 
-// One entry of the log; the path follows, padded to 8 bytes.
-struct LogEntry {
-  std::uint64_t bytes;
-  std::uint64_t mtime_ns;
-  std::uint64_t path_bytes;
-};
-
-std::uint64_t entry_bytes(std::uint64_t path_bytes) noexcept {
-  return sizeof(LogEntry) + shm::align_up(path_bytes, 8);
-}
-
 // Is somebody writing it? A read lease is refused as long as the file is open for writing. Where
 // leases are not to be had (another owner, some file systems) the answer is no, as if it had been
 // closed.
@@ -65,6 +54,7 @@ FilePathProvider::FilePathProvider(const StageContext& context)
         StateLayout layout;
         return State(layout);
       }()),
+      log_(state_.log_bytes, state_.log, kLogGrowth),
       out_(context.output("output")),
       files_found_(context.counter("files_found")),
       directories_unreadable_(context.counter("directories_unreadable")),
@@ -75,7 +65,8 @@ FilePathProvider::FilePathProvider(const StageContext& context)
       look_at_(Clock::now() + kLookEvery),
       retry_after_(kRetryMin) {
   while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
-  read_log(context);
+  log_.read(context,
+            [this](const Version& version, std::string path) { seen_[std::move(path)] = version; });
   if (!finite_) {
     inotify_ = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (inotify_ < 0)
@@ -86,21 +77,6 @@ FilePathProvider::FilePathProvider(const StageContext& context)
 
 FilePathProvider::~FilePathProvider() {
   if (inotify_ >= 0) ::close(inotify_);
-}
-
-void FilePathProvider::read_log(const StageContext& context) {
-  const std::uint64_t used = context.load(state_.log_bytes);
-  RF_CHECK(state_.log.offset + used <= context.state_bytes, used, context.state_bytes);
-  for (std::uint64_t at = 0; at < used;) {
-    const std::byte* bytes = context.state + state_.log.offset + at;
-    LogEntry entry{};
-    std::memcpy(&entry, bytes, sizeof entry);
-    RF_CHECK(entry.path_bytes < 65536 && at + entry_bytes(entry.path_bytes) <= used,
-             entry.path_bytes, at, used);
-    seen_[std::string(reinterpret_cast<const char*>(bytes) + sizeof entry, entry.path_bytes)] = {
-        entry.bytes, entry.mtime_ns};
-    at += entry_bytes(entry.path_bytes);
-  }
 }
 
 void FilePathProvider::scan() {
@@ -352,21 +328,13 @@ void FilePathProvider::read_events() {
 bool FilePathProvider::put_out(Step& step, const Found& found, bool* no_room) noexcept {
   const auto known = seen_.find(found.path);
   if (known != seen_.end() && known->second == found.version) return false;
-  const std::uint64_t used = step.load(state_.log_bytes);
-  const std::uint64_t end = state_.log.offset + used + entry_bytes(found.path.size());
-  if (!step.grow(end, end + kLogGrowth)) {
+  FileLog<Version>::Entries entry;
+  entry.add(found.version, found.path);
+  if (!log_.append(step, entry) ||
+      !step.put(out_, std::as_bytes(std::span(found.path)), {.user = kFileRecord})) {
     *no_room = true;
     return false;
   }
-  if (!step.put(out_, std::as_bytes(std::span(found.path)), {.user = kFileRecord})) {
-    *no_room = true;
-    return false;
-  }
-  const LogEntry entry{found.version.bytes, found.version.mtime_ns, found.path.size()};
-  step.fill({state_.log.offset + used, sizeof entry}, std::as_bytes(std::span(&entry, 1)));
-  step.fill({state_.log.offset + used + sizeof entry, found.path.size()},
-            std::as_bytes(std::span(found.path)));
-  step.store(state_.log_bytes, used + entry_bytes(found.path.size()));
   step.count(files_found_);
   return true;
 }

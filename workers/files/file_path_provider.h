@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/file_log.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -70,7 +71,6 @@ class FilePathProvider final : public Stage {
   };
   using Clock = std::chrono::steady_clock;
 
-  void read_log(const StageContext& context);
   void scan();
   void scan_directory(const std::string& path);
   void consider_file(const std::string& path);
@@ -84,6 +84,7 @@ class FilePathProvider final : public Stage {
 
   StageContext context_;
   State state_;
+  FileLog<Version> log_;
   OutPort out_;
   Counter files_found_;
   Counter directories_unreadable_;

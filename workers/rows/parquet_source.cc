@@ -30,18 +30,6 @@ constexpr std::uint64_t kLogBytesMax = 1ULL << 30;
 // Of the word `begun`: the file is read no further; that it failed is still to be said.
 constexpr std::uint64_t kGivenUp = 2;
 
-// One entry of the log; the path follows, padded to 8 bytes.
-struct LogEntry {
-  FileVersion version;
-  std::uint64_t own;  // of this rank
-  std::uint64_t path_bytes;
-};
-static_assert(sizeof(LogEntry) == 40);
-
-std::uint64_t entry_bytes(std::uint64_t path_bytes) noexcept {
-  return sizeof(LogEntry) + shm::align_up(path_bytes, 8);
-}
-
 // What lies at the path now; no version, but something: it cannot be looked at, or is no file,
 // which is said when it is opened. nullopt: nothing is there, or a directory.
 std::optional<FileVersion> version_at(const std::string& path) noexcept {
@@ -106,6 +94,7 @@ ParquetSource::ParquetSource(const StageContext& context, formats::OpenRowFile o
         StateLayout layout;
         return State(layout);
       }()),
+      log_(state_.log_bytes, state_.log, kLogGrowth),
       out_(context.output("output")),
       exact_(context.links.output("output").said.get(kFilesOnRequest)),
       waits_(context.feed.epochs() == 0),
@@ -124,7 +113,9 @@ ParquetSource::ParquetSource(const StageContext& context, formats::OpenRowFile o
       row_group_damaged_(context, "row_groups_damaged"),
       row_too_large_(context, "rows_too_large") {
   if (exact_) requests_ = context.input("requests");
-  read_log(context);
+  log_.read(context, [this](const Logged& logged, std::string path) {
+    take_up(std::move(path), logged.own != 0);
+  });
 }
 
 // ---- files
@@ -132,21 +123,6 @@ ParquetSource::ParquetSource(const StageContext& context, formats::OpenRowFile o
 void ParquetSource::take_up(std::string path, bool own) {
   if (own) files_.push_back(path);
   known_.insert(std::move(path));
-}
-
-void ParquetSource::read_log(const StageContext& context) {
-  const std::uint64_t used = context.load(state_.log_bytes);
-  RF_CHECK(state_.log.offset + used <= context.state_bytes, used, context.state_bytes);
-  for (std::uint64_t at = 0; at < used;) {
-    const std::byte* bytes = context.state + state_.log.offset + at;
-    LogEntry entry{};
-    std::memcpy(&entry, bytes, sizeof entry);
-    RF_CHECK(entry.path_bytes < 65536 && at + entry_bytes(entry.path_bytes) <= used,
-             entry.path_bytes, at, used);
-    take_up(std::string(reinterpret_cast<const char*>(bytes) + sizeof entry, entry.path_bytes),
-            entry.own != 0);
-    at += entry_bytes(entry.path_bytes);
-  }
 }
 
 void ParquetSource::report_starved(const std::string& path, std::string_view text) {
@@ -205,7 +181,7 @@ StepStatus ParquetSource::add_files(Step& step, const std::vector<Listed>& liste
   const ParquetSourceConfig& config = context_.config.parquet_source();
   const bool first = step.load(state_.scanned) == 0;
   std::vector<std::pair<std::string, bool>> fresh;
-  std::vector<std::byte> entries;
+  FileLog<Logged>::Entries entries;
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const auto& [path, version] = listed[i];
     if (known_.contains(path) && !(first && config.files_size() != 0)) continue;
@@ -213,19 +189,11 @@ StepStatus ParquetSource::add_files(Step& step, const std::vector<Listed>& liste
     // same time: their names decide.
     const std::uint64_t share = first ? i : mix(std::string_view(path).substr(path.rfind('/') + 1));
     const bool own = share % config.world_size() == config.rank();
-    const LogEntry entry{version, own ? std::uint64_t{1} : 0, path.size()};
-    const std::size_t at = entries.size();
-    entries.resize(at + entry_bytes(path.size()));
-    std::memcpy(entries.data() + at, &entry, sizeof entry);
-    std::memcpy(entries.data() + at + sizeof entry, path.data(), path.size());
+    entries.add({version, own ? std::uint64_t{1} : 0}, path);
     fresh.emplace_back(path, own);
   }
   if (fresh.empty()) return StepStatus::kIdle;
-  const std::uint64_t used = step.load(state_.log_bytes);
-  const std::uint64_t end = state_.log.offset + used + entries.size();
-  if (!step.grow(end, end + kLogGrowth)) return StepStatus::kNoRoom;
-  step.fill({state_.log.offset + used, entries.size()}, entries);
-  step.store(state_.log_bytes, used + entries.size());
+  if (!log_.append(step, entries)) return StepStatus::kNoRoom;
   step.store(state_.scanned, 1);
   for (auto& [path, own] : fresh) take_up(std::move(path), own);
   step.gauge(files_found_, files_.size());

@@ -25,6 +25,7 @@
 
 #include "ringfeed/worker/stage.h"
 #include "workers/io/row_file.h"
+#include "workers/kit/file_log.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -82,12 +83,16 @@ class ParquetSource final : public Stage {
     formats::FileVersion version;
     friend bool operator==(const Listed&, const Listed&) = default;
   };
+  // Of a file in the log.
+  struct Logged {
+    formats::FileVersion version;
+    std::uint64_t own;  // of this rank
+  };
   struct Task {
     std::uint32_t file = 0;
     std::uint32_t epoch = 0;
   };
 
-  void read_log(const StageContext& context);
   void take_up(std::string path, bool own);
   [[nodiscard]] std::vector<Listed> list_files();  // sets starved_
   void report_starved(const std::string& path, std::string_view text);
@@ -124,6 +129,7 @@ class ParquetSource final : public Stage {
   StageContext context_;
   formats::OpenRowFile open_;
   State state_;
+  FileLog<Logged> log_;
   OutPort out_;
   InPort requests_{};
   bool exact_;
