@@ -161,7 +161,7 @@ bool ChunkSourceLoader::open_gzip(Step& step, const std::string& path, int fd,
 }
 
 void ChunkSourceLoader::forget(Step& step, const Record&) noexcept {
-  step.store(state_.chunks_put, 0);
+  state_.split.forget(step);
   opened_ = false;
 }
 
@@ -174,11 +174,13 @@ StepStatus ChunkSourceLoader::step(Step& step) noexcept {
   }
   const std::string_view path(reinterpret_cast<const char*>(record->bytes.data()),
                               record->bytes.size());
-  const std::uint64_t done = step.load(state_.chunks_put);
+  const std::uint64_t done = state_.split.done(step);
   if (!opened_ || path_ != path) {
     path_ = path;
     opened_ = false;
-    if (!open_source(step, path_)) return starved_ ? StepStatus::kIdle : step.consume(*record);
+    if (!open_source(step, path_)) {
+      return starved_ ? StepStatus::kIdle : state_.split.finish(step, *record);
+    }
     opened_ = true;
   }
   // A tar that shrank while this lane was dead has nothing more to give.
@@ -200,13 +202,8 @@ StepStatus ChunkSourceLoader::step(Step& step) noexcept {
     step.count(sources_);
     step.count(chunks_, count);
   }
-  if (count < left) {
-    step.store(state_.chunks_put, done + count);
-    return StepStatus::kDone;
-  }
-  step.store(state_.chunks_put, 0);
-  opened_ = false;
-  return step.consume(*record);
+  if (count == left) opened_ = false;
+  return state_.split.advance(step, *record, done + count, done + left);
 }
 
 StageType chunk_source_loader_type() {

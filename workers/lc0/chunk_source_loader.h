@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/resumed_split.h"
 #include "workers/kit/stage_help.h"
 #include "workers/lc0/chunk_index.h"
 #include "workers/lc0/records.h"
@@ -30,8 +31,8 @@ StageType chunk_source_loader_type();
 class ChunkSourceLoader final : public Stage {
  public:
   struct State {
-    explicit State(StateLayout& layout) : chunks_put(layout.word()) {}
-    Word chunks_put;
+    explicit State(StateLayout& layout) : split(layout) {}
+    ResumedSplit split;  // chunks of the file at hand
   };
 
   explicit ChunkSourceLoader(const StageContext& context);

@@ -61,7 +61,7 @@ StepStatus ChunkSourceSplitter::step(Step& step) noexcept {
   const std::string_view name = sort_key({reinterpret_cast<const char*>(path.data()), path.size()});
   // As many as every output takes in one record, whoever gets them: a queue may be smaller than
   // that of the loader.
-  const std::uint64_t done = step.load(state_.dealt);
+  const std::uint64_t done = state_.split.done(step);
   std::uint64_t room_max = record->bytes.size();
   for (const OutPort output : outputs_) {
     room_max = std::min(room_max, step.record_bytes_max(output));
@@ -96,17 +96,10 @@ StepStatus ChunkSourceSplitter::step(Step& step) noexcept {
                       {.tag = {record->tag[0], record->tag[1]}, .user = kFileRecord});
     step.count(chunks_[to], dealt.size());
   }
-  if (end < source.chunk_count) {
-    step.store(state_.dealt, end);
-    return StepStatus::kDone;
-  }
-  if (done != 0) step.store(state_.dealt, 0);
-  return step.consume(*record);
+  return state_.split.advance(step, *record, end, source.chunk_count);
 }
 
-void ChunkSourceSplitter::forget(Step& step, const Record&) noexcept {
-  step.store(state_.dealt, 0);
-}
+void ChunkSourceSplitter::forget(Step& step, const Record&) noexcept { state_.split.forget(step); }
 
 StageType chunk_source_splitter_type() {
   StageType type;

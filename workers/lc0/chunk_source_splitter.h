@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/resumed_split.h"
 
 namespace ringfeed {
 
@@ -26,8 +27,8 @@ StageType chunk_source_splitter_type();
 class ChunkSourceSplitter final : public Stage {
  public:
   struct State {
-    explicit State(StateLayout& layout) : dealt(layout.word()) {}
-    Word dealt;  // chunks of the source at hand
+    explicit State(StateLayout& layout) : split(layout) {}
+    ResumedSplit split;  // chunks of the source at hand
   };
   explicit ChunkSourceSplitter(const StageContext& context);
   StepStatus step(Step& step) noexcept override;

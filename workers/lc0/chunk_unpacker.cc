@@ -61,20 +61,19 @@ bool ChunkUnpacker::open_chunk(const Record& record) noexcept {
 }
 
 void ChunkUnpacker::forget(Step& step, const Record&) noexcept {
-  step.store(state_.frames_put, 0);
+  state_.split.forget(step);
   opened_ = nullptr;
 }
 
 StepStatus ChunkUnpacker::step(Step& step) noexcept {
   const std::optional<Record> record = step.peek(in_);
   if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
-  const std::uint64_t done = step.load(state_.frames_put);
+  const std::uint64_t done = state_.split.done(step);
   // The first call for a record opens it; an address may come again with another record, but only
   // from its beginning.
   if ((opened_ != record->bytes.data() || done == 0) && !open_chunk(*record)) {
     step.count(chunks_damaged_);
-    step.store(state_.frames_put, 0);
-    return step.consume(*record);
+    return state_.split.finish(step, *record);
   }
   std::uint64_t next = done;
   for (; next < chosen_.size(); ++next) {
@@ -86,13 +85,7 @@ StepStatus ChunkUnpacker::step(Step& step) noexcept {
     }
   }
   step.count(frames_, next - done);
-  if (next < chosen_.size()) {
-    if (next == done) return StepStatus::kNoRoom;
-    step.store(state_.frames_put, next);
-    return StepStatus::kDone;
-  }
-  if (done != 0) step.store(state_.frames_put, 0);
-  return step.consume(*record);
+  return state_.split.advance(step, *record, next, chosen_.size());
 }
 
 StageType chunk_unpacker_type() {

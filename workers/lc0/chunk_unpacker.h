@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/resumed_split.h"
 #include "workers/lc0/position_choice.h"
 #include "workers/lc0/records.h"
 
@@ -23,8 +24,8 @@ StageType chunk_unpacker_type();
 class ChunkUnpacker final : public Stage {
  public:
   struct State {
-    explicit State(StateLayout& layout) : frames_put(layout.word()) {}
-    Word frames_put;
+    explicit State(StateLayout& layout) : split(layout) {}
+    ResumedSplit split;
   };
 
   explicit ChunkUnpacker(const StageContext& context);

@@ -25,7 +25,7 @@ ChunkExtractor::ChunkExtractor(const StageContext& context)
       dropped_(context.counter("chunks_dropped")) {}
 
 void ChunkExtractor::forget(Step& step, const Record& record) noexcept {
-  if (record.port.index == in_.index) step.store(state_.given, 0);
+  if (record.port.index == in_.index) state_.split.forget(step);
 }
 
 StepStatus ChunkExtractor::step(Step& step) noexcept {
@@ -40,11 +40,10 @@ StepStatus ChunkExtractor::step(Step& step) noexcept {
   SourceRecord source{};
   RF_CHECK(record->bytes.size() >= sizeof source, record->bytes.size());
   std::memcpy(&source, record->bytes.data(), sizeof source);
-  const std::uint64_t given = step.load(state_.given);
+  const std::uint64_t given = state_.split.done(step);
   if (given == source.chunk_count) {
-    step.store(state_.given, 0);
     step.count(sources_);
-    return step.consume(*record);
+    return state_.split.finish(step, *record);
   }
   const std::span<const std::byte> bytes = record->bytes.last(source.path_bytes);
   const std::string_view path(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -71,10 +70,10 @@ StepStatus ChunkExtractor::step(Step& step) noexcept {
   std::memcpy(room.data(), &task, sizeof task);
   std::memcpy(room.data() + sizeof task, path.data(), path.size());
   step.put_reserved(tasks_, sizeof task + path.size(), {.tag = {task.identity, task.uses}});
-  step.store(state_.given, given + 1);
   step.store(state_.total, total + 1);
   step.count(chunks_);
-  return StepStatus::kDone;
+  // One part more than there are chunks: the source's end is a step of its own.
+  return state_.split.advance(step, *record, given + 1, std::uint64_t{source.chunk_count} + 1);
 }
 
 StageType simple_chunk_extractor_type() {

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/resumed_split.h"
 
 namespace ringfeed {
 
@@ -20,9 +21,9 @@ StageType simple_chunk_extractor_type();
 class ChunkExtractor final : public Stage {
  public:
   struct State {
-    explicit State(StateLayout& layout) : given(layout.word()), total(layout.word()) {}
-    Word given;  // chunks of the source at hand
-    Word total;  // of all sources
+    explicit State(StateLayout& layout) : split(layout), total(layout.word()) {}
+    ResumedSplit split;  // chunks of the source at hand
+    Word total;          // of all sources
   };
   explicit ChunkExtractor(const StageContext& context);
   StepStatus step(Step& step) noexcept override;

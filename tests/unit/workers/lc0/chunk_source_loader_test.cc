@@ -191,6 +191,29 @@ TEST(SourceLoader, SplitsATarOfManyChunks) {
   EXPECT_EQ(loader.rig.counter("loader", "chunks"), 5001U);
 }
 
+// A tar that vanishes while its parts go out, and the lane with it, takes nothing from the next.
+TEST(SourceLoader, BeginsTheNextFileAtItsFirstChunkIfATarVanishesInBetween) {
+  Loader loader("queue_bytes: 65536 queue_capacity: 1");
+  TarMaker tar;
+  for (int i = 0; i < 5000; ++i) tar.add(fmt::format("{}", i), "chunk");
+  const std::string path = loader.directory.write("many.tar", tar.end().text());
+  loader.feed(path);
+  loader.rig.allow("out", 1);
+  loader.rig.run();
+  std::filesystem::remove(path);
+  loader.rig.restart("loader");
+  loader.rig.allow("out", 100);
+  loader.feed(loader.directory.write("next.tar", tar_of(9)));
+  loader.finish();
+  const std::vector<SeenSource> sources = loader.sources();
+  ASSERT_GE(sources.size(), 2U);
+  EXPECT_GT(sources.front().places.size(), 9U);
+  EXPECT_EQ(sources.back().path, loader.directory.path("next.tar"));
+  EXPECT_EQ(sources.back().first_chunk, 0U);
+  EXPECT_THAT(sources.back().places, SizeIs(9));
+  EXPECT_EQ(loader.rig.counter("loader", "skipped_vanished"), 1U);
+}
+
 // What a tar had is counted with its first part, however often it is opened for the others.
 TEST(SourceLoader, CountsTheProblemsOfATarOnce) {
   Loader loader("queue_bytes: 65536 queue_capacity: 1");
