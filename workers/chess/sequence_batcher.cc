@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "proto/feed_output.h"
-#include "ringfeed/worker/random.h"
 #include "workers/chess/sequence_facts.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/kit/batch_schema.h"
@@ -63,18 +62,14 @@ SequenceBatcher::Arrays::Arrays(const StageView& stage)
 }
 
 SequenceBatcher::SequenceBatcher(const StageContext& context)
-    : context_(context),
-      own_(context.config.sequence_batcher()),
-      drop_remainder_(context.feed.drop_remainder()),
+    : own_(context.config.sequence_batcher()),
       arrays_(context.view()),
       state_([] {
         StateLayout layout;
         return State(layout);
       }()),
+      batches_(context, state_.batch, arrays_.end),
       in_(context.input("input")),
-      rows_(context.counter("rows")),
-      batches_(context.counter("batches")),
-      rows_dropped_(context.counter("rows_dropped")),
       tokens_(context.counter("tokens")),
       elsewhere_(context.counter("sequences_elsewhere")),
       skipped_(context, "sequences_skipped") {}
@@ -110,33 +105,19 @@ void SequenceBatcher::write_row(std::byte* slot, std::uint64_t row) const noexce
   formats::write_tokens(sequence_, arrays_.length, to);
 }
 
-void SequenceBatcher::publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept {
-  step.publish_batch(static_cast<std::uint32_t>(rows), arrays_.end, {lineage, rows});
-  step.count(batches_);
-  step.store(state_.rows, 0);
-  step.store(state_.lineage, 0);
-}
-
 StepStatus SequenceBatcher::step(Step& step) noexcept {
-  std::uint64_t rows = step.load(state_.rows);
-  std::uint64_t lineage = step.load(state_.lineage);
+  if (!step.peek(in_)) return step.ended(in_) ? batches_.end(step) : StepStatus::kNoInput;
+  BatchWriter::Rows rows = batches_.under_way(step);
   std::uint64_t seen = step.load(state_.seen);
-  if (!step.peek(in_)) {
-    if (!step.ended(in_)) return StepStatus::kNoInput;
-    if (rows != 0 && drop_remainder_) step.count(rows_dropped_, rows);
-    if (rows != 0 && !drop_remainder_) publish(step, rows, lineage);
-    return StepStatus::kEnd;
-  }
   std::span<std::byte> slot;
   StepStatus status = StepStatus::kDone;
-  std::uint64_t written = 0;
   std::uint64_t tokens = 0;
   bool complete = false;
   for (std::uint32_t i = 0; i < kRowsPerStep && !complete && status == StepStatus::kDone; ++i) {
     const std::optional<Record> record = step.peek(in_);
     if (!record) break;
     if (record->user != kSequenceRecord) {
-      complete = record->user == kBatchEndRecord && rows != 0;
+      complete = record->user == kBatchEndRecord && rows.count != 0;
       status = step.consume(*record);
       continue;
     }
@@ -157,42 +138,35 @@ StepStatus SequenceBatcher::step(Step& step) noexcept {
       if (slot.empty()) return StepStatus::kNoRoom;
     }
     if (arrays_.compact) {
-      write_row<formats::CompactTokenRow>(slot.data(), rows);
+      write_row<formats::CompactTokenRow>(slot.data(), rows.count);
     } else {
-      write_row<formats::WideTokenRow>(slot.data(), rows);
+      write_row<formats::WideTokenRow>(slot.data(), rows.count);
     }
-    if (auto* first = at<std::uint8_t>(slot.data(), Name::kFirstIsNotBest, rows)) {
+    if (auto* first = at<std::uint8_t>(slot.data(), Name::kFirstIsNotBest, rows.count)) {
       *first = sequence_.first_is_not_best ? 1 : 0;
     }
     const formats::TokenSequence::Lineage& from = sequence_.lineage;
-    if (std::byte* epoch = at<std::byte>(slot.data(), Name::kVariationEpoch, rows)) {
+    if (std::byte* epoch = at<std::byte>(slot.data(), Name::kVariationEpoch, rows.count)) {
       const std::uint64_t value = from.variation_epoch;
       std::memcpy(epoch, &value, arrays_.compact ? 4 : 8);
     }
-    if (std::byte* to = at<std::byte>(slot.data(), Name::kLineage, rows)) {
+    if (std::byte* to = at<std::byte>(slot.data(), Name::kLineage, rows.count)) {
       std::memcpy(to, &from, sizeof from);
     }
-    ++rows;
-    ++written;
+    rows.add(*record);
     tokens += sequence_.tokens.size();
-    lineage = mix(lineage, mix(record->tag[0], record->tag[1]));
-    complete = rows == own_.batch_size();
+    complete = rows.count == own_.batch_size();
     status = step.consume(*record);
   }
-  step.count(rows_, written);
   step.count(tokens_, tokens);
   step.store(state_.seen, seen);
-  if (complete && rows < own_.batch_size() && drop_remainder_) {
-    step.count(rows_dropped_, rows);
-    step.store(state_.rows, 0);
-    step.store(state_.lineage, 0);
-  } else if (complete) {
-    if (slot.empty() && step.open_batch().empty()) return StepStatus::kNoRoom;
-    publish(step, rows, lineage);
-  } else {
-    step.store(state_.rows, rows);
-    step.store(state_.lineage, lineage);
+  if (!complete) {
+    batches_.keep(step, rows);
+    return status;
   }
+  if (rows.count < own_.batch_size() && batches_.drop(step, rows)) return status;
+  if (slot.empty() && step.open_batch().empty()) return StepStatus::kNoRoom;
+  batches_.publish(step, rows);
   return status;
 }
 
@@ -201,14 +175,11 @@ StageType sequence_batcher_type() {
   type.kind = "sequence_batcher";
   type.inputs = {{"input", "sequences"}};
   type.outputs = {{"output", "batches"}};
-  type.counters = {
-      {"rows", "Rows written to batches."},
-      {"batches", "Batches published."},
-      {"rows_dropped", "Rows of the last batch, left out because of drop_remainder."},
+  type.counters = batch_counters({
       {"tokens", "Tokens written to batches, without padding."},
       {"sequences_skipped", "Sequences that do not fit the batch."},
       {"sequences_elsewhere", "Sequences that are for other ranks."},
-  };
+  });
   type.problems = [](const StageView& stage) {
     const SequenceBatcherConfig& own = stage.config.sequence_batcher();
     const SequenceBatcher::Arrays arrays(stage);

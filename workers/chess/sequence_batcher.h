@@ -3,7 +3,7 @@
 //   input    sequences   packed token sequences, ends of epochs (passed over) and of batches
 //                        (EXACT)
 //   output   batches     input_ids int64 [B, L] and what else docs/pipelines/chess.md lists
-//   arena    rows written of the batch under way (8 bytes), its lineage (8), samples seen (8)
+//   arena    of the batch under way (kit/batch_writer.h), samples seen (8 bytes)
 //   at end   the last batch is published with the rows it has, unless drop_remainder (rows_dropped)
 //   skips    a record that is no sequence, or is longer than a row (sequences_skipped)
 #pragma once
@@ -14,6 +14,7 @@
 
 #include "ringfeed/worker/stage.h"
 #include "workers/chess/token_arrays.h"
+#include "workers/kit/batch_writer.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -23,10 +24,8 @@ StageType sequence_batcher_type();
 class SequenceBatcher final : public Stage {
  public:
   struct State {
-    explicit State(StateLayout& layout)
-        : rows(layout.word()), lineage(layout.word()), seen(layout.word()) {}
-    Word rows;
-    Word lineage;
+    explicit State(StateLayout& layout) : batch(layout), seen(layout.word()) {}
+    BatchWriter::State batch;
     Word seen;
   };
   // All arrays that a batch may have.
@@ -78,22 +77,17 @@ class SequenceBatcher final : public Stage {
   StepStatus step(Step& step) noexcept override;
 
  private:
-  void publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept;
   template <typename Row>
   void write_row(std::byte* slot, std::uint64_t row) const noexcept;
   // The row's elements of an array; nullptr: the batch does not have it.
   template <typename T>
   T* at(std::byte* slot, Name name, std::uint64_t row) const noexcept;
 
-  StageContext context_;
   SequenceBatcherConfig own_;
-  bool drop_remainder_;
   Arrays arrays_;
   State state_;
+  BatchWriter batches_;
   InPort in_;
-  Counter rows_;
-  Counter batches_;
-  Counter rows_dropped_;
   Counter tokens_;
   Counter elsewhere_;
   SkipReason skipped_;

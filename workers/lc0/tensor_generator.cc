@@ -1,7 +1,6 @@
 #include "workers/lc0/tensor_generator.h"
 
 #include "proto/feed_output.h"
-#include "ringfeed/worker/random.h"
 #include "workers/kit/batch_schema.h"
 #include "workers/lc0/lc0_facts.h"
 
@@ -70,58 +69,36 @@ TensorGenerator::Tensors::Tensors(const TensorGeneratorConfig& config)
 }
 
 TensorGenerator::TensorGenerator(const StageContext& context)
-    : context_(context),
-      batch_size_(context.config.tensor_generator().batch_size()),
-      drop_remainder_(context.feed.drop_remainder()),
+    : batch_size_(context.config.tensor_generator().batch_size()),
       tensors_(context.config.tensor_generator()),
-      state_([] {
-        StateLayout layout;
-        return State(layout);
-      }()),
+      batches_(
+          context,
+          [] {
+            StateLayout layout;
+            return State(layout).batch;
+          }(),
+          tensors_.end),
       in_(context.input("input")),
-      rows_(context.counter("rows")),
-      batches_(context.counter("batches")),
-      rows_dropped_(context.counter("rows_dropped")),
       skipped_(context, "frames_skipped"),
       writer_(tensors_.options) {}
 
-void TensorGenerator::publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept {
-  step.publish_batch(static_cast<std::uint32_t>(rows), tensors_.end, {lineage, rows});
-  step.count(batches_);
-  step.store(state_.rows, 0);
-  step.store(state_.lineage, 0);
-}
-
 StepStatus TensorGenerator::step(Step& step) noexcept {
-  std::uint64_t rows = step.load(state_.rows);
-  std::uint64_t lineage = step.load(state_.lineage);
-  if (!step.peek(in_)) {
-    if (!step.ended(in_)) return StepStatus::kNoInput;
-    if (rows == 0) return StepStatus::kEnd;
-    if (drop_remainder_) {
-      step.count(rows_dropped_, rows);
-    } else {
-      publish(step, rows, lineage);
-    }
-    return StepStatus::kEnd;
-  }
+  if (!step.peek(in_)) return step.ended(in_) ? batches_.end(step) : StepStatus::kNoInput;
   const std::span<std::byte> slot = step.open_batch();
   if (slot.empty()) return StepStatus::kNoRoom;
   formats::Lc0Tensors tensors;
   for (std::size_t i = 0; i < tensors_.fields.size(); ++i) {
     tensors.*tensors_.fields[i].place = slot.data() + tensors_.offsets[i];
   }
+  BatchWriter::Rows rows = batches_.under_way(step);
   StepStatus status = StepStatus::kDone;
-  std::uint64_t written = 0;
-  for (std::uint32_t i = 0; i < kRowsPerStep && rows < batch_size_ && status == StepStatus::kDone;
-       ++i) {
+  for (std::uint32_t i = 0;
+       i < kRowsPerStep && rows.count < batch_size_ && status == StepStatus::kDone; ++i) {
     const std::optional<Record> frame = step.peek(in_);
     if (!frame) break;
-    const formats::RowStatus row = writer_.write_row(frame->bytes, tensors, rows);
+    const formats::RowStatus row = writer_.write_row(frame->bytes, tensors, rows.count);
     if (row == formats::RowStatus::kWritten) {
-      ++rows;
-      ++written;
-      lineage = mix(lineage, mix(frame->tag[0], frame->tag[1]));
+      rows.add(*frame);
     } else {
       skipped_.skip(step, "frame", frame->tag[1], formats::row_status_name(row));
     }
@@ -129,12 +106,10 @@ StepStatus TensorGenerator::step(Step& step) noexcept {
   }
   // The rows are in memory before the step that says so.
   formats::store_fence();
-  step.count(rows_, written);
-  if (rows == batch_size_) {
-    publish(step, rows, lineage);
+  if (rows.count == batch_size_) {
+    batches_.publish(step, rows);
   } else {
-    step.store(state_.rows, rows);
-    step.store(state_.lineage, lineage);
+    batches_.keep(step, rows);
   }
   return status;
 }
@@ -144,12 +119,7 @@ StageType tensor_generator_type() {
   type.kind = "tensor_generator";
   type.inputs = {{"input", "frames"}};
   type.outputs = {{"output", "batches"}};
-  type.counters = {
-      {"rows", "Rows written to batches."},
-      {"batches", "Batches published."},
-      {"rows_dropped", "Rows of the last batch, left out because of drop_remainder."},
-      {"frames_skipped", "Frames that could not become rows."},
-  };
+  type.counters = batch_counters({{"frames_skipped", "Frames that could not become rows."}});
   type.problems = [](const StageView& stage) {
     // Lanes take batch_size units in turn. Only where a unit is one row, and so a lane's turn one
     // batch, do they come round in the order in which batches are numbered.

@@ -3,16 +3,14 @@
 //   input    frames   packed frames
 //   output   batches  planes float32 [B,112,8,8], policy float32 [B,1858], values float32 [B,6,3],
 //                     or what else is configured (lc0/lc0_tensors.h)
-//   arena    rows written of the batch under way (8 bytes), its lineage (8)
+//   arena    of the batch under way (kit/batch_writer.h)
 //   at end   the last batch is published with the rows it has, unless drop_remainder (rows then in
 //            rows_dropped)
 //   skips    a frame that cannot be expanded (frames_skipped), logged with the reason
-//
-// Rows are committed as they are written, with the input consumed: the ring before it need not hold
-// a whole batch.
 #pragma once
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/batch_writer.h"
 #include "workers/kit/stage_help.h"
 #include "workers/lc0/lc0_tensors.h"
 
@@ -23,9 +21,8 @@ StageType tensor_generator_type();
 class TensorGenerator final : public Stage {
  public:
   struct State {
-    explicit State(StateLayout& layout) : rows(layout.word()), lineage(layout.word()) {}
-    Word rows;
-    Word lineage;
+    explicit State(StateLayout& layout) : batch(layout) {}
+    BatchWriter::State batch;
   };
   // The tensors that a configuration asks for, and where they lie in a slot.
   struct Tensors {
@@ -42,17 +39,10 @@ class TensorGenerator final : public Stage {
   StepStatus step(Step& step) noexcept override;
 
  private:
-  void publish(Step& step, std::uint64_t rows, std::uint64_t lineage) noexcept;
-
-  StageContext context_;
   std::uint64_t batch_size_;
-  bool drop_remainder_;
   Tensors tensors_;
-  State state_;
+  BatchWriter batches_;
   InPort in_;
-  Counter rows_;
-  Counter batches_;
-  Counter rows_dropped_;
   SkipReason skipped_;
   formats::Lc0TensorWriter writer_;
 };

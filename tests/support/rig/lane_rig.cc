@@ -425,8 +425,11 @@ void LaneRig::make_feed() {
                     [](const OutputSpec& output) { return output.record_type == "batches"; });
     if (!feeds) continue;
     BatchSchema schema;
-    registry_.find(stage_kind(made->config))
-        ->batch({made->config, config_, links_of(made->stage)}, schema);
+    // A node of the test's own has a page for a batch.
+    schema.set_slot_bytes(shm::kPageBytes);
+    if (const StageType* type = registry_.find(stage_kind(made->config))) {
+      type->batch({made->config, config_, links_of(made->stage)}, schema);
+    }
     const auto lanes = static_cast<std::uint32_t>(made->lanes.size());
     feed_geometry_ = {.lanes = lanes,
                       .slots = (output_settings(config_).slots() + lanes - 1) / lanes * lanes,

@@ -17,9 +17,9 @@ using namespace testing;  // NOLINT(google-build-using-namespace): the tests' ow
 using ::testing::ElementsAre;
 
 // Puts out the letters of each record, one a record; what stands behind a '.' is left out.
-class Letters final : public Stage {
+class LetterSplitter final : public Stage {
  public:
-  explicit Letters(const StageContext& context)
+  explicit LetterSplitter(const StageContext& context)
       : split_([] {
           StateLayout layout;
           return ResumedSplit(layout);
@@ -59,7 +59,9 @@ struct Splitter {
                      .queue_bytes = 4096,
                      .units = UnitRule::kFollow}};
     node.steps_per_commit = 1;
-    node.create = [](const StageContext& context) { return std::make_unique<Letters>(context); };
+    node.create = [](const StageContext& context) {
+      return std::make_unique<LetterSplitter>(context);
+    };
     rig.add_node("letters", std::move(node));
     rig.add_sink("out", "letters");
     rig.build();
