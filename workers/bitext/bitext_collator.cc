@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "workers/bitext/bitext_facts.h"
+#include "workers/bitext/corpus_example.h"
 #include "workers/bitext/shared_token_files.h"
 
 namespace ringfeed {
@@ -366,20 +367,9 @@ StageType bitext_collator_type() {
     };
     return std::vector<NodeSpec>{node};
   };
-  type.example = {.text = R"(
-stages {
-  name: "bitext"
-  bitext_source {
-    directory: "/data/shard000"
-    directory: "/data/shard001"
-    lang_pairs: "eng_Latn-tur_Latn"
-    lang_pairs: "fra_Latn-eng_Latn"
-  }
-}
-stages { name: "planner" epoch_planner { input: "bitext" max_tokens: 600 } }
-stages { name: "batches" bitext_collator { input: "planner" compact: true } }
-)",
-                  .maker = "token_files"};
+  type.example = corpus_example(
+      "stages { name: \"planner\" epoch_planner { input: \"bitext\" max_tokens: 600 } }\n"
+      "stages { name: \"batches\" bitext_collator { input: \"planner\" compact: true } }\n");
   return type;
 }
 

@@ -6,6 +6,7 @@
 #include "proto/stages/bitext.pb.h"
 #include "workers/bitext/batch_plan.h"
 #include "workers/bitext/bitext_facts.h"
+#include "workers/bitext/corpus_example.h"
 #include "workers/io/token_file.h"
 
 namespace ringfeed {
@@ -316,18 +317,7 @@ StageType bitext_source_type() {
     };
     return std::vector<NodeSpec>{node};
   };
-  type.example = {.text = R"(
-stages {
-  name: "bitext"
-  bitext_source {
-    directory: "/data/shard000"
-    directory: "/data/shard001"
-    lang_pairs: "eng_Latn-tur_Latn"
-    lang_pairs: "fra_Latn-eng_Latn"
-  }
-}
-)",
-                  .maker = "token_files"};
+  type.example = corpus_example();
   return type;
 }
 

@@ -13,6 +13,7 @@
 #include "proto/stages/bitext.pb.h"
 #include "ringfeed/shm/lane_page.h"
 #include "workers/bitext/bitext_facts.h"
+#include "workers/bitext/corpus_example.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -183,19 +184,6 @@ constexpr std::uint64_t queue_bytes_for(std::uint64_t plan_bytes) noexcept {
 std::uint64_t rounded_up(std::uint64_t value, std::uint64_t to) noexcept {
   return (value + to - 1) / to * to;
 }
-
-constexpr const char* kExample = R"(
-stages {
-  name: "bitext"
-  bitext_source {
-    directory: "/data/shard000"
-    directory: "/data/shard001"
-    lang_pairs: "eng_Latn-tur_Latn"
-    lang_pairs: "fra_Latn-eng_Latn"
-  }
-}
-stages { name: "planner" epoch_planner { input: "bitext" max_tokens: 600 } }
-)";
 
 }  // namespace
 
@@ -1197,7 +1185,8 @@ StageType epoch_planner_type() {
   };
   type.facts = say_of_plans;
   type.nodes = [](const StageView& stage) { return std::vector<NodeSpec>{planner_node(stage)}; };
-  type.example = {.text = kExample, .maker = "token_files"};
+  type.example = corpus_example(
+      "stages { name: \"planner\" epoch_planner { input: \"bitext\" max_tokens: 600 } }\n");
   return type;
 }
 
