@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._core import native
+from ._core.scope import Scope
 from ._core.transfers import Transfers
 from .errors import BatchReleased, FeedDamaged
 from .schema import Schema, Tensor
@@ -34,7 +34,7 @@ class _Memory:
         }
 
 
-class Batch(Mapping[str, np.ndarray]):
+class Batch(Mapping[str, np.ndarray], Scope):
     """Name to array over the shared memory, in the order of the schema; no copies.
 
     The slot stays claimed while this object or any array from it lives; views, slices and tensors
@@ -223,15 +223,7 @@ class Batch(Mapping[str, np.ndarray]):
 
         return bridge.to_device(self, device, non_blocking, self._transfers)
 
-    def __enter__(self) -> Batch:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self.release()
 
     def __reduce__(self) -> Any:

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ._core import control, messages, native, states
+from ._core.scope import Scope
 from ._core.transfers import Transfers
 from .batch import Batch
 from .errors import FeedEnd, FeedIOError, FeedTimeout, InvalidRequest, RingfeedError
@@ -139,7 +139,7 @@ class Bottleneck:
     shares: dict[str, dict[str, float]]
 
 
-class Feed:
+class Feed(Scope):
     """A member of a consumer group: an iterator of batches, and a context manager.
 
     Attributes: ``name``, ``group``, ``timeout_s`` and ``view``, as given to ``attach``;
@@ -565,15 +565,7 @@ class Feed:
             self._let_devices_go()
         self._handle.close()
 
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         if error is None:
             self._ahead.clear()
         try:

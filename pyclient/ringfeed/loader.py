@@ -14,12 +14,12 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from ._core import control, messages, native, programs
+from ._core.scope import Scope
 from .errors import (
     FeedDamaged,
     FeedDetached,
@@ -145,7 +145,7 @@ class _Supervisor:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class DataLoader:
+class DataLoader(Scope):
     """A private feed: configure, start(), get_next() until FeedEnd, stop().
 
         loader = ringfeed.DataLoader(Path("lc0.textproto").read_text())
@@ -473,12 +473,7 @@ class DataLoader:
             self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self.stop()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any
 
 import torch
 import torch.utils.data
 
 from .._core import states
+from .._core.scope import Scope
 from .._core.torch_bridge import Tensors, rank_and_world
 from ..errors import FeedEnd, InvalidRequest
 from ..feed import Feed, attach
@@ -117,7 +117,7 @@ def _no_workers(name: str) -> InvalidRequest:
     )
 
 
-class FeedLoader:
+class FeedLoader(Scope):
     """A loader for training loops: batches, name to tensor.
 
         loader = FeedLoader("lc0", group="run-a", batches=1000, device="cuda")
@@ -265,17 +265,9 @@ class FeedLoader:
         if self._owner:
             self.feed.close()
 
-    def __enter__(self) -> FeedLoader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         if self._owner:
-            self.feed.__exit__(kind, error, trace)
+            self.feed._leave(error)
 
     def __repr__(self) -> str:
         length = "" if self.batches is None else f", batches={self.batches}"
