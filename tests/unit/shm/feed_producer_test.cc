@@ -118,13 +118,16 @@ struct Join {
   GroupPolicy policy = GroupPolicy::kBlock;
   std::uint32_t stall_ms = 0;
 };
+void set_state(const FeedMemory& memory, std::size_t g, GroupState state) {
+  memory.group(g).head.state = static_cast<std::uint32_t>(state);
+}
 void begin_join(const FeedMemory& memory, std::size_t g, const Join& join = {}) {
   GroupPage& group = memory.group(g);
   for (auto& word : group.words) word = 0;
   group.head.policy = static_cast<std::uint32_t>(join.policy);
   group.head.stall_ms = join.stall_ms;
   group.head.epoch.fetch_add(1);
-  group.head.state = static_cast<std::uint32_t>(GroupState::kJoining);
+  set_state(memory, g, GroupState::kJoining);
 }
 bool answered(const FeedMemory& memory, std::size_t g) {
   for (const LaneMemory& lane : memory.lanes) {
@@ -139,7 +142,7 @@ void finish_join(const FeedMemory& memory, std::size_t g) {
     start = std::max(start, lane.page().answers[g].from.load());
   }
   memory.group(g).head.start = start;
-  memory.group(g).head.state = static_cast<std::uint32_t>(GroupState::kActive);
+  set_state(memory, g, GroupState::kActive);
 }
 void join(const FeedMemory& memory, std::vector<Lane*> lanes, std::size_t g,
           const Join& with = {}) {
@@ -151,6 +154,16 @@ void join(const FeedMemory& memory, std::vector<Lane*> lanes, std::size_t g,
 GroupState state_of(const FeedMemory& memory, std::size_t g) {
   return static_cast<GroupState>(memory.group(g).head.state.load());
 }
+
+// A feed of one lane, and group 0 that has joined before its first batch.
+struct Attended {
+  Attended(std::uint32_t slots, std::uint32_t descriptors, const Join& with = {})
+      : memory(geometry_of(1, slots, descriptors)), lane(memory) {
+    join(memory, {&lane}, 0, with);
+  }
+  const FeedMemory memory;
+  Lane lane;
+};
 
 // A member's part.
 bool take(const FeedMemory& memory, std::size_t g, std::uint64_t s, std::uint8_t member = 1) {
@@ -175,6 +188,14 @@ void use(const FeedMemory& memory, std::size_t g, std::uint64_t s) {
   ASSERT_TRUE(take(memory, g, s)) << s;
   ASSERT_EQ(content(memory, s), s);
   ASSERT_TRUE(finish(memory, g, s)) << s;
+}
+void use_all(const FeedMemory& memory, std::size_t g, std::uint64_t first, std::uint64_t last) {
+  for (std::uint64_t s = first; s <= last; ++s) ASSERT_NO_FATAL_FAILURE(use(memory, g, s));
+}
+// The lane's next batch is number s, and the group uses it.
+void publish_and_use(const FeedMemory& memory, Lane& lane, std::size_t g, std::uint64_t s) {
+  ASSERT_EQ(lane.publish(), s);
+  use(memory, g, s);
 }
 
 // ---- publishing ---------------------------------------------------------------------------------
@@ -294,15 +315,13 @@ TEST(FeedSlots, TheFirstBatchesWaitForTheFirstTrainer) {
   join(memory, {&lane}, 0);
   EXPECT_EQ(memory.group(0).head.start.load(), 1U) << "none was lost";
   EXPECT_EQ(lane.publish(), std::nullopt);
-  for (std::uint64_t s = 1; s <= 3; ++s) use(memory, 0, s);
+  use_all(memory, 0, 1, 3);
   EXPECT_TRUE(lane.feed.has_room(lane.journal));
   EXPECT_THAT(lane.publish_all(), ElementsAre(4, 5, 6));
 }
 
 TEST(FeedSlots, ComeBackInAnyOrder) {
-  const FeedMemory memory(geometry_of(1, 4, 64));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(4, 64);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2, 3, 4));
   use(memory, 0, 3);
   EXPECT_THAT(lane.publish_all(), ElementsAre(5));
@@ -314,9 +333,7 @@ TEST(FeedSlots, ComeBackInAnyOrder) {
 }
 
 TEST(FeedSlots, OneThatIsHeldIsNeverReused) {
-  const FeedMemory memory(geometry_of(1, 3, 256));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(3, 256);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2, 3));
   ASSERT_TRUE(take(memory, 0, 2));
   use(memory, 0, 1);
@@ -331,9 +348,7 @@ TEST(FeedSlots, OneThatIsHeldIsNeverReused) {
 
 // Every group counts, and each on its own.
 TEST(FeedSlots, WaitForTheLastOfAllGroups) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   join(memory, {&lane}, 5);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   use(memory, 0, 1);
@@ -345,15 +360,10 @@ TEST(FeedSlots, WaitForTheLastOfAllGroups) {
 
 // Batch s takes the descriptor of s - D: one batch held so long stops the feed, whatever is free.
 TEST(FeedSlots, ADescriptorIsReusedOnlyWhenItsBatchIsFinished) {
-  const FeedMemory memory(geometry_of(1, 4, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(4, 8);
   ASSERT_EQ(lane.publish(), 1U);
   ASSERT_TRUE(take(memory, 0, 1));
-  for (std::uint64_t s = 2; s <= 8; ++s) {
-    ASSERT_EQ(lane.publish(), s);
-    use(memory, 0, s);
-  }
+  for (std::uint64_t s = 2; s <= 8; ++s) publish_and_use(memory, lane, 0, s);
   EXPECT_EQ(lane.publish(), std::nullopt) << "batch 9 would take the descriptor of 1";
   EXPECT_FALSE(lane.feed.has_room(lane.journal));
   EXPECT_TRUE(memory.published(1));
@@ -364,13 +374,8 @@ TEST(FeedSlots, ADescriptorIsReusedOnlyWhenItsBatchIsFinished) {
 }
 
 TEST(FeedSlots, GoRoundManyTimes) {
-  const FeedMemory memory(geometry_of(1, 3, 4));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
-  for (std::uint64_t s = 1; s <= 1000; ++s) {
-    ASSERT_EQ(lane.publish(), s);
-    use(memory, 0, s);
-  }
+  auto [memory, lane] = Attended(3, 4);
+  for (std::uint64_t s = 1; s <= 1000; ++s) publish_and_use(memory, lane, 0, s);
 }
 
 // Two lanes: odd batches and odd slots are one's, even ones the other's, each at its own pace.
@@ -394,18 +399,14 @@ TEST(FeedLanes, WriteTheirOwnBatchesIntoTheirOwnSlots) {
 // ---- policies -----------------------------------------------------------------------------------
 
 TEST(FeedPolicy, BlockWaitsForTheSlowest) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   for (int i = 0; i < 100; ++i) ASSERT_EQ(lane.publish(), std::nullopt);
   EXPECT_EQ(memory.group(0).words[1].load(), 0U) << "nothing was taken from the group";
 }
 
 TEST(FeedPolicy, SkipGivesUpTheOldestThatNobodyHolds) {
-  const FeedMemory memory(geometry_of(1, 3, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
+  auto [memory, lane] = Attended(3, 8, {.policy = GroupPolicy::kSkip});
   ASSERT_THAT(lane.publish_all(3), ElementsAre(1, 2, 3));
   ASSERT_TRUE(take(memory, 0, 1));
   EXPECT_TRUE(lane.feed.has_room(lane.journal));
@@ -419,9 +420,7 @@ TEST(FeedPolicy, SkipGivesUpTheOldestThatNobodyHolds) {
 }
 
 TEST(FeedPolicy, SkipGoesOnAsLongAsThereAreDescriptors) {
-  const FeedMemory memory(geometry_of(1, 3, 256));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
+  auto [memory, lane] = Attended(3, 256, {.policy = GroupPolicy::kSkip});
   ASSERT_EQ(lane.publish(), 1U);
   ASSERT_TRUE(take(memory, 0, 1));
   for (std::uint64_t s = 2; s <= 256; ++s) ASSERT_EQ(lane.publish(), s);
@@ -432,9 +431,7 @@ TEST(FeedPolicy, SkipGoesOnAsLongAsThereAreDescriptors) {
 // Then the group leaves, and the feed goes on for ever, in the other slots.
 TEST(FeedPolicy, WhoHoldsABatchWhileAllDescriptorsGoRoundLeavesAndKeepsIt) {
   for (const GroupPolicy policy : {GroupPolicy::kSkip, GroupPolicy::kDetach}) {
-    const FeedMemory memory(geometry_of(1, 3, 16));
-    Lane lane(memory);
-    join(memory, {&lane}, 0, {.policy = policy, .stall_ms = 0});
+    auto [memory, lane] = Attended(3, 16, {.policy = policy, .stall_ms = 0});
     join(memory, {&lane}, 1);
     ASSERT_EQ(lane.publish(), 1U);
     ASSERT_TRUE(take(memory, 0, 1));
@@ -455,7 +452,7 @@ TEST(FeedPolicy, WhoHoldsABatchWhileAllDescriptorsGoRoundLeavesAndKeepsIt) {
       ASSERT_NE(memory.descriptor(s).slot, 0U);
     }
     // The supervisor has seen the last member go.
-    memory.group(0).head.state.store(static_cast<std::uint32_t>(GroupState::kUnused));
+    set_state(memory, 0, GroupState::kUnused);
     bool reused = false;
     for (std::uint64_t s = 121; s <= 126; ++s) {
       ASSERT_EQ(next.publish(), s);
@@ -467,24 +464,17 @@ TEST(FeedPolicy, WhoHoldsABatchWhileAllDescriptorsGoRoundLeavesAndKeepsIt) {
 }
 
 TEST(FeedPolicy, ABlockingGroupKeepsItsDescriptors) {
-  const FeedMemory memory(geometry_of(1, 3, 16));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(3, 16);
   ASSERT_EQ(lane.publish(), 1U);
   ASSERT_TRUE(take(memory, 0, 1));
-  for (std::uint64_t s = 2; s <= 16; ++s) {
-    ASSERT_EQ(lane.publish(), s);
-    use(memory, 0, s);
-  }
+  for (std::uint64_t s = 2; s <= 16; ++s) publish_and_use(memory, lane, 0, s);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(lane.publish(), std::nullopt);
   ASSERT_TRUE(finish(memory, 0, 1));
   EXPECT_EQ(lane.publish(), 17U);
 }
 
 TEST(FeedPolicy, SkipStopsWhenEverySlotIsHeld) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
+  auto [memory, lane] = Attended(2, 8, {.policy = GroupPolicy::kSkip});
   ASSERT_THAT(lane.publish_all(2), ElementsAre(1, 2));
   ASSERT_TRUE(take(memory, 0, 1));
   ASSERT_TRUE(take(memory, 0, 2));
@@ -493,9 +483,7 @@ TEST(FeedPolicy, SkipStopsWhenEverySlotIsHeld) {
 
 // A batch is worth something as long as giving it up would free nothing.
 TEST(FeedPolicy, SkipGivesNothingUpWhileAnotherGroupNeedsTheSlots) {
-  const FeedMemory memory(geometry_of(1, 3, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
+  auto [memory, lane] = Attended(3, 8, {.policy = GroupPolicy::kSkip});
   join(memory, {&lane}, 1, {.policy = GroupPolicy::kBlock});
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2, 3));
   for (std::uint64_t s = 1; s <= 3; ++s) EXPECT_FALSE(skipped(memory, 0, s)) << s;
@@ -509,9 +497,7 @@ TEST(FeedPolicy, SkipGivesNothingUpWhileAnotherGroupNeedsTheSlots) {
 // open() finds the slots held; before the lane has read its bells, one comes back. The lane has to
 // see it, or sleeps although nobody will ring again.
 TEST(FeedPolicy, TheSleepersLookSeesWhatOpenWouldMakeFree) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kSkip});
+  auto [memory, lane] = Attended(2, 8, {.policy = GroupPolicy::kSkip});
   join(memory, {&lane}, 1, {.policy = GroupPolicy::kBlock});
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   EXPECT_FALSE(lane.feed.has_room(lane.journal));
@@ -522,9 +508,7 @@ TEST(FeedPolicy, TheSleepersLookSeesWhatOpenWouldMakeFree) {
 }
 
 TEST(FeedPolicy, DetachLetsAStalledGroupGo) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kDetach, .stall_ms = 0});
+  auto [memory, lane] = Attended(2, 8, {.policy = GroupPolicy::kDetach, .stall_ms = 0});
   ASSERT_THAT(lane.publish_all(2), ElementsAre(1, 2));
   ASSERT_TRUE(take(memory, 0, 1));
   // Any wait is too long for this group; the loop only lets the clock move.
@@ -537,9 +521,7 @@ TEST(FeedPolicy, DetachLetsAStalledGroupGo) {
 
 // Long after the descriptors have come round, and with another group that takes everything.
 TEST(FeedPolicy, DetachLetsAGroupGoThatStallsLate) {
-  const FeedMemory memory(geometry_of(1, 4, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kDetach, .stall_ms = 0});
+  auto [memory, lane] = Attended(4, 8, {.policy = GroupPolicy::kDetach, .stall_ms = 0});
   join(memory, {&lane}, 1);
   for (std::uint64_t s = 1; s <= 30; ++s) {
     ASSERT_EQ(lane.publish(), s);
@@ -556,9 +538,7 @@ TEST(FeedPolicy, DetachLetsAGroupGoThatStallsLate) {
 }
 
 TEST(FeedPolicy, DetachIsPatientUntilStallMsIsOver) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0, {.policy = GroupPolicy::kDetach, .stall_ms = 3'600'000});
+  auto [memory, lane] = Attended(2, 8, {.policy = GroupPolicy::kDetach, .stall_ms = 3'600'000});
   ASSERT_THAT(lane.publish_all(2), ElementsAre(1, 2));
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(lane.publish(), std::nullopt);
   EXPECT_EQ(state_of(memory, 0), GroupState::kActive);
@@ -567,13 +547,8 @@ TEST(FeedPolicy, DetachIsPatientUntilStallMsIsOver) {
 // ---- admission and leaving ----------------------------------------------------------------------
 
 TEST(FeedAdmission, AnAnswerSaysFromWhichBatchOnNothingIsReused) {
-  const FeedMemory memory(geometry_of(1, 3, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
-  for (std::uint64_t s = 1; s <= 10; ++s) {
-    ASSERT_EQ(lane.publish(), s);
-    use(memory, 0, s);
-  }
+  auto [memory, lane] = Attended(3, 8);
+  for (std::uint64_t s = 1; s <= 10; ++s) publish_and_use(memory, lane, 0, s);
   begin_join(memory, 1);
   EXPECT_FALSE(answered(memory, 1));
   lane.feed.attend_groups();
@@ -585,25 +560,21 @@ TEST(FeedAdmission, AnAnswerSaysFromWhichBatchOnNothingIsReused) {
 }
 
 TEST(FeedAdmission, ALaneRespectsAGroupFromItsAnswerOn) {
-  const FeedMemory memory(geometry_of(1, 3, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(3, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2, 3));
-  for (std::uint64_t s = 1; s <= 3; ++s) use(memory, 0, s);
+  use_all(memory, 0, 1, 3);
   begin_join(memory, 1);
   lane.feed.attend_groups();
   // Everything is finished for group 0; the joining group may still want all of it.
   EXPECT_EQ(lane.publish(), std::nullopt);
   finish_join(memory, 1);
   EXPECT_EQ(lane.publish(), std::nullopt);
-  for (std::uint64_t s = 1; s <= 3; ++s) use(memory, 1, s);
+  use_all(memory, 1, 1, 3);
   EXPECT_EQ(lane.publish(), 4U);
 }
 
 TEST(FeedAdmission, ALaneAnswersBeforeItReusesAnything) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   use(memory, 0, 1);
   begin_join(memory, 1);
@@ -622,14 +593,12 @@ TEST(FeedAdmission, TheSleepersLookAnswers) {
 }
 
 TEST(FeedAdmission, AGroupThatStartsLaterDoesNotHoldWhatWasBefore) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   begin_join(memory, 1);
   lane.feed.attend_groups();
   memory.group(1).head.start = 3;  // at the newest
-  memory.group(1).head.state = static_cast<std::uint32_t>(GroupState::kActive);
+  set_state(memory, 1, GroupState::kActive);
   use(memory, 0, 1);
   EXPECT_EQ(lane.publish(), 3U);
   use(memory, 1, 3);
@@ -653,14 +622,12 @@ TEST(FeedAdmission, TheNextIncarnationStandsByTheAnswer) {
 }
 
 TEST(FeedAdmission, APageUsedAgainIsAnsweredAgain) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   use(memory, 0, 1);
   use(memory, 0, 2);
   ASSERT_THAT(lane.publish_all(), ElementsAre(3, 4));
-  memory.group(0).head.state = static_cast<std::uint32_t>(GroupState::kUnused);
+  set_state(memory, 0, GroupState::kUnused);
   begin_join(memory, 0);
   EXPECT_FALSE(answered(memory, 0));
   lane.feed.attend_groups();
@@ -669,12 +636,10 @@ TEST(FeedAdmission, APageUsedAgainIsAnsweredAgain) {
 }
 
 TEST(FeedLeaving, ADrainingGroupsUntakenBatchesAreClosed) {
-  const FeedMemory memory(geometry_of(1, 3, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(3, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2, 3));
   ASSERT_TRUE(take(memory, 0, 2));
-  memory.group(0).head.state = static_cast<std::uint32_t>(GroupState::kDraining);
+  set_state(memory, 0, GroupState::kDraining);
   lane.feed.attend_groups();
   EXPECT_TRUE(skipped(memory, 0, 1));
   EXPECT_FALSE(skipped(memory, 0, 2));
@@ -686,13 +651,11 @@ TEST(FeedLeaving, ADrainingGroupsUntakenBatchesAreClosed) {
 // Nobody waits for the answer of a finished lane, so one that is started again must keep its hands
 // off: when it comes to close a batch, the page may be another group's.
 TEST(FeedLeaving, AFinishedLaneTouchesNoGroup) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   ASSERT_THAT(lane.publish_all(1), ElementsAre(1));
   lane.feed.close(lane.journal);
   lane.journal.commit();
-  memory.group(0).head.state = static_cast<std::uint32_t>(GroupState::kDraining);
+  set_state(memory, 0, GroupState::kDraining);
   begin_join(memory, 1);
   Lane next_life(memory);
   next_life.feed.attend_groups();
@@ -701,23 +664,19 @@ TEST(FeedLeaving, AFinishedLaneTouchesNoGroup) {
 }
 
 TEST(FeedLeaving, TheSleepersLookClosesWhatIsLeft) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   EXPECT_FALSE(lane.feed.has_room(lane.journal));
-  memory.group(0).head.state = static_cast<std::uint32_t>(GroupState::kDraining);
+  set_state(memory, 0, GroupState::kDraining);
   EXPECT_TRUE(lane.feed.has_room(lane.journal));
   EXPECT_TRUE(skipped(memory, 0, 1));
 }
 
 TEST(FeedLeaving, WithoutGroupsTheFeedWaitsForTheNextOne) {
-  const FeedMemory memory(geometry_of(1, 2, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(2, 8);
   ASSERT_THAT(lane.publish_all(), ElementsAre(1, 2));
   use(memory, 0, 1);
-  memory.group(0).head.state = static_cast<std::uint32_t>(GroupState::kUnused);
+  set_state(memory, 0, GroupState::kUnused);
   EXPECT_EQ(lane.publish(), std::nullopt);
   EXPECT_TRUE(memory.published(1) && memory.published(2));
   join(memory, {&lane}, 1);
@@ -741,9 +700,7 @@ TEST(FeedGroups, TheirBellsAreThoseOfTheGroupsThatExist) {
 // stays whole.
 TEST(FeedGroups, RandomBytesInAGroupPageHarmOnlyThatGroup) {
   testing::Draws draws(42);
-  const FeedMemory memory(geometry_of(1, 3, 8));
-  Lane lane(memory);
-  join(memory, {&lane}, 0);
+  auto [memory, lane] = Attended(3, 8);
   join(memory, {&lane}, 1, {.policy = GroupPolicy::kSkip});
   std::uint64_t next = 1;
   int published = 0;
@@ -757,7 +714,7 @@ TEST(FeedGroups, RandomBytesInAGroupPageHarmOnlyThatGroup) {
     }
   }
   EXPECT_GT(published, 0);
-  memory.group(1).head.state = static_cast<std::uint32_t>(GroupState::kUnused);
+  set_state(memory, 1, GroupState::kUnused);
   for (int i = 0; i < 20; ++i) {
     ASSERT_EQ(lane.publish(), next);
     use(memory, 0, next++);
@@ -850,7 +807,7 @@ TEST(FeedRestarts, LoseNothingRepeatNothingAndOverwriteNothing) {
             group.next_expected = memory.group(g).head.start.load();
             group.active = true;
           } else if (g != 0 && group.held.empty()) {
-            memory.group(g).head.state = static_cast<std::uint32_t>(GroupState::kUnused);
+            set_state(memory, g, GroupState::kUnused);
             group.active = false;
           }
           break;

@@ -120,6 +120,27 @@ class Member {
   std::vector<std::uint64_t> held_;
 };
 
+// A feed, and a member of its only group.
+struct Joined {
+  explicit Joined(FakeFeedOptions options = {}, const Wish& wish = {})
+      : fake(std::move(options)), member(fake, wish) {}
+  FakeFeed fake;
+  Member member;
+};
+
+// Publishes so many batches as fast as there is room, and closes the feed; then the threads that
+// take them come to their end. `broken`: one of them has given up.
+void publish_to(FakeFeed& fake, std::uint64_t batches, std::vector<std::thread>& threads,
+                const std::atomic<bool>* broken = nullptr) {
+  for (std::uint64_t published = 0; published < batches;) {
+    if (broken != nullptr && *broken) break;
+    published += fake.publish(batches - published);
+    std::this_thread::yield();
+  }
+  fake.close();
+  for (std::thread& thread : threads) thread.join();
+}
+
 std::size_t open_descriptors() {
   std::size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -140,8 +161,7 @@ std::size_t mappings() {
 // ---- attach ----
 
 TEST(Attach, GivesTheSchemaOfTheFeed) {
-  FakeFeed fake({.rows_max = 4});
-  Member member(fake);
+  auto [fake, member] = Joined({.rows_max = 4});
   const rf_schema_info* schema = rf_schema(member.feed());
   ASSERT_NE(schema, nullptr);
   ASSERT_EQ(schema->tensor_count, 3U);
@@ -448,8 +468,7 @@ INSTANTIATE_TEST_SUITE_P(
 // ---- next ----
 
 TEST(Next, GivesEveryBatchInOrderWithItsBytes) {
-  FakeFeed fake({.slots = 3, .rows_max = 4});
-  Member member(fake);
+  auto [fake, member] = Joined({.slots = 3, .rows_max = 4});
   for (std::uint64_t s = 1; s <= 600; ++s) {  // more than twice around the descriptors
     ASSERT_EQ(fake.publish(1), 1U);
     ASSERT_EQ(member.next(), RF_OK);
@@ -465,8 +484,7 @@ TEST(Next, GivesEveryBatchInOrderWithItsBytes) {
 }
 
 TEST(Next, WithoutABatchIsATimeoutAndClaimsNothing) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   EXPECT_EQ(member.next(0), RF_TIMEOUT);
   EXPECT_EQ(member.next(5), RF_TIMEOUT);
   EXPECT_THAT(member.error(), HasSubstr("no batch came in time; the feed is running"));
@@ -487,8 +505,7 @@ TEST(Next, SleepsUntilABatchComes) {
 
 //   lane 0: 1 . 5     lane 1: . 2 ...     an ordered feed waits for 1 although 2 is there
 TEST(Next, AnOrderedFeedIsTakenInItsOrder) {
-  FakeFeed fake({.lanes = 2});
-  Member member(fake);
+  auto [fake, member] = Joined({.lanes = 2});
   ASSERT_TRUE(fake.publish_lane(1));
   EXPECT_EQ(member.next(0), RF_TIMEOUT);
   ASSERT_TRUE(fake.publish_lane(0));
@@ -497,8 +514,7 @@ TEST(Next, AnOrderedFeedIsTakenInItsOrder) {
 }
 
 TEST(Next, ARelaxedFeedIsTakenAsItIsReady) {
-  FakeFeed fake({.lanes = 2, .slots = 8, .ordered = false, .max_hold = 8});
-  Member member(fake);
+  auto [fake, member] = Joined({.lanes = 2, .slots = 8, .ordered = false, .max_hold = 8});
   ASSERT_TRUE(fake.publish_lane(1));
   ASSERT_TRUE(fake.publish_lane(1));
   EXPECT_EQ(member.take(), 2U);
@@ -508,8 +524,7 @@ TEST(Next, ARelaxedFeedIsTakenAsItIsReady) {
 }
 
 TEST(Next, ALaneThatHasClosedIsNotWaitedFor) {
-  FakeFeed fake({.lanes = 2, .slots = 8, .max_hold = 8});
-  Member member(fake);
+  auto [fake, member] = Joined({.lanes = 2, .slots = 8, .max_hold = 8});
   ASSERT_EQ(fake.publish(2), 2U);
   fake.close_lane(0);
   ASSERT_TRUE(fake.publish_lane(1));  // 4; there is no 3
@@ -545,8 +560,7 @@ TEST(Next, ASignalEndsTheWait) {
 }
 
 TEST(Next, EventsOfTheSupervisorDoNotDisturb) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   for (int i = 0; i < 1000; ++i) fake.send_event();
   EXPECT_EQ(member.next(0), RF_TIMEOUT);
   fake.publish(1);
@@ -554,8 +568,7 @@ TEST(Next, EventsOfTheSupervisorDoNotDisturb) {
 }
 
 TEST(Next, RefusesAStructWithoutItsSize) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   rf_batch batch{};
   EXPECT_EQ(rf_next(member.feed(), 0, &batch), RF_INVALID);
   EXPECT_EQ(rf_next(nullptr, 0, &batch), RF_INVALID);
@@ -564,8 +577,7 @@ TEST(Next, RefusesAStructWithoutItsSize) {
 }
 
 TEST(Next, AnOlderCallersShorterStructIsNotOverrun) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   struct {
     rf_batch batch;
@@ -581,8 +593,7 @@ TEST(Next, AnOlderCallersShorterStructIsNotOverrun) {
 // ---- the end ----
 
 TEST(End, ComesWhenAllIsTakenAlsoIfTheLastOnesAreStillHeldHere) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(2);
   fake.close();
   EXPECT_EQ(member.take(), 1U);
@@ -622,8 +633,7 @@ TEST(End, ADeadMembersBatchComesBackBeforeIt) {
 }
 
 TEST(End, AFeedThatWasStoppedEndsThoughItsLanesNeverClosed) {
-  FakeFeed fake({.lanes = 2});
-  Member member(fake);
+  auto [fake, member] = Joined({.lanes = 2});
   fake.publish(1);
   fake.set_phase(shm::FeedPhase::kEnded);
   EXPECT_EQ(member.take(), 1U);
@@ -631,8 +641,7 @@ TEST(End, AFeedThatWasStoppedEndsThoughItsLanesNeverClosed) {
 }
 
 TEST(End, AFailureComesAfterWhatWasPublished) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   fake.fail("feed 'fake' has failed: group pool died 11 times within 60 s");
   EXPECT_EQ(member.take(), 1U);
@@ -641,8 +650,7 @@ TEST(End, AFailureComesAfterWhatWasPublished) {
 }
 
 TEST(End, AStopComesAfterWhatWasPublishedAndIsNoEnd) {
-  FakeFeed fake({.lanes = 2});
-  Member member(fake);
+  auto [fake, member] = Joined({.lanes = 2});
   fake.publish(1);
   fake.stop("stopped by a request of process 7");
   EXPECT_EQ(member.take(), 1U);
@@ -652,8 +660,7 @@ TEST(End, AStopComesAfterWhatWasPublishedAndIsNoEnd) {
 }
 
 TEST(End, AFeedWithoutABatchEndsWhenItsSupervisorSaysHow) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.close_lane(0);
   EXPECT_EQ(member.next(20), RF_TIMEOUT) << "lanes close before the supervisor knows why";
   fake.fail("the run ended without a single batch");
@@ -661,8 +668,7 @@ TEST(End, AFeedWithoutABatchEndsWhenItsSupervisorSaysHow) {
 }
 
 TEST(End, ItsReasonIsTold) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   fake.close();
   EXPECT_EQ(member.take(), 1U);
@@ -671,8 +677,7 @@ TEST(End, ItsReasonIsTold) {
 }
 
 TEST(End, AGroupThatIsStillBeingAdmittedHearsOfTheFailure) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   fake.set_group_state(0, shm::GroupState::kJoining);
   EXPECT_EQ(member.next(0), RF_TIMEOUT);
@@ -725,16 +730,14 @@ TEST(Attach, DoesNotWaitForAFeedThatHasFailed) {
 }
 
 TEST(End, AGroupThatHasLeftTheFeedSaysSo) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.set_group_state(0, shm::GroupState::kDraining);
   EXPECT_EQ(member.next(), RF_DETACHED);
   EXPECT_THAT(member.error(), HasSubstr("group g has left the feed"));
 }
 
 TEST(End, AMemberThatWasTakenForDeadClaimsNothingMore) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   fake.recover_member(0, 0);
   EXPECT_EQ(member.next(), RF_DETACHED);
@@ -842,8 +845,7 @@ TEST(Groups, ARanksBatchComesBackToItsSuccessor) {
 }
 
 TEST(Stats, NextIsTheLowestBatchThatTheGroupHasNotFinished) {
-  FakeFeed fake({.slots = 8, .max_hold = 8});
-  Member member(fake);
+  auto [fake, member] = Joined({.slots = 8, .max_hold = 8});
   EXPECT_EQ(member.stats().next, 1U) << "nothing is published yet";
   fake.publish(5);
   EXPECT_EQ(member.stats().next, 1U);
@@ -876,8 +878,7 @@ TEST(Stats, NextOfARankIsOneOfItsOwn) {
 }
 
 TEST(Stats, AnOlderCallersShorterStructIsNotOverrun) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   rf_stats_info stats{};
   stats.struct_size = offsetof(rf_stats_info, next);
   stats.next = 77;
@@ -907,12 +908,7 @@ TEST(Groups, ConcurrentMembersNeverShareABatch) {
   for (std::size_t i = 0; i < members.size(); ++i) {
     threads.emplace_back([&, i] { seen[i] = members[i]->take_all(); });
   }
-  for (std::uint64_t published = 0; published < kBatches;) {
-    published += fake.publish(kBatches - published);
-    std::this_thread::yield();
-  }
-  fake.close();
-  for (std::thread& thread : threads) thread.join();
+  publish_to(fake, kBatches, threads);
   std::vector<std::uint64_t> all;
   for (const auto& part : seen) {
     EXPECT_TRUE(std::is_sorted(part.begin(), part.end()));
@@ -972,12 +968,7 @@ TEST(Groups, ThreadsOfOneMemberMayTakeAndReleaseForEachOther) {
       }
     });
   }
-  for (std::uint64_t published = 0; published < kBatches;) {
-    published += fake.publish(kBatches - published);
-    std::this_thread::yield();
-  }
-  fake.close();
-  for (std::thread& thread : threads) thread.join();
+  publish_to(fake, kBatches, threads);
   EXPECT_EQ(released, kBatches);
   EXPECT_EQ(member.stats().held, 0U);
 }
@@ -1049,8 +1040,7 @@ TEST(PrivateView, WhatIsWrittenIsSeenByThisMemberAloneAndOnlyWithThisBatch) {
 }
 
 TEST(PrivateView, TakesMemoryForWrittenPagesAloneAndGivesItBackWithTheBatch) {
-  FakeFeed fake({.slots = 2, .rows_max = kWideRows});
-  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  auto [fake, member] = Joined({.slots = 2, .rows_max = kWideRows}, {.view = RF_VIEW_PRIVATE});
   fake.publish(2);
   ASSERT_EQ(member.take(), 1U);
   const rf_batch first = member.batch();
@@ -1071,8 +1061,7 @@ TEST(PrivateView, TakesMemoryForWrittenPagesAloneAndGivesItBackWithTheBatch) {
 
 // A program that locks its memory copies every page of a private mapping at that moment.
 TEST(PrivateView, PagesThatAProgramHasLockedDoNotShowOldBytes) {
-  FakeFeed fake({.slots = 2, .rows_max = kWideRows});
-  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  auto [fake, member] = Joined({.slots = 2, .rows_max = kWideRows}, {.view = RF_VIEW_PRIVATE});
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   const auto* const slots = static_cast<const std::byte*>(member.batch().data) -
@@ -1134,13 +1123,7 @@ TEST(PrivateView, ThreadsThatWriteToTheirBatchesDoNotDisturbEachOther) {
       }
     });
   }
-  for (std::uint64_t published = 0; published < kBatches;) {
-    if (broken) break;
-    published += fake.publish(kBatches - published);
-    std::this_thread::yield();
-  }
-  fake.close();
-  for (std::thread& thread : threads) thread.join();
+  publish_to(fake, kBatches, threads, &broken);
   EXPECT_EQ(taken, kBatches);
   EXPECT_EQ(old_bytes, 0U);
   EXPECT_EQ(lost_bytes, 0U);
@@ -1160,8 +1143,7 @@ TEST(PrivateView, LeavesNoMappingBehind) {
 }
 
 TEST(Payload, IsWhereTheBatchesLie) {
-  FakeFeed fake({.slots = 3});
-  Member member(fake);
+  auto [fake, member] = Joined({.slots = 3});
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   const void* data = nullptr;
@@ -1177,8 +1159,7 @@ TEST(Payload, IsWhereTheBatchesLie) {
 }
 
 TEST(Payload, OfAPrivateViewIsNotGivenAway) {
-  FakeFeed fake;
-  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  auto [fake, member] = Joined({}, {.view = RF_VIEW_PRIVATE});
   const void* data = nullptr;
   std::uint64_t bytes = 0;
   EXPECT_EQ(rf_payload(member.feed(), &data, &bytes), RF_INVALID);
@@ -1188,8 +1169,7 @@ TEST(Payload, OfAPrivateViewIsNotGivenAway) {
 // ---- hoarding ----
 
 TEST(Exhausted, BeyondMaxHold) {
-  FakeFeed fake({.slots = 8, .max_hold = 3});
-  Member member(fake);
+  auto [fake, member] = Joined({.slots = 8, .max_hold = 3});
   fake.publish(5);
   for (std::uint64_t s = 1; s <= 3; ++s) ASSERT_EQ(member.take(), s);
   EXPECT_EQ(member.next(), RF_SLOTS_EXHAUSTED);
@@ -1201,8 +1181,7 @@ TEST(Exhausted, BeyondMaxHold) {
 }
 
 TEST(Exhausted, WithAllSlotsOfTheFeed) {
-  FakeFeed fake({.slots = 2, .max_hold = 100});
-  Member member(fake);
+  auto [fake, member] = Joined({.slots = 2, .max_hold = 100});
   fake.publish(2);
   ASSERT_EQ(member.take(), 1U);
   ASSERT_EQ(member.take(), 2U);
@@ -1215,8 +1194,7 @@ TEST(Exhausted, WithAllSlotsOfTheFeed) {
 
 // slots 0 2 of lane 0, 1 3 of lane 1; held: 1 3 (lane 0). Batch 5 is lane 0's and cannot come.
 TEST(Exhausted, WithAllSlotsOfTheLaneThatIsNext) {
-  FakeFeed fake({.lanes = 2, .slots = 4, .max_hold = 100});
-  Member member(fake);
+  auto [fake, member] = Joined({.lanes = 2, .slots = 4, .max_hold = 100});
   fake.publish(4);
   for (std::uint64_t s = 1; s <= 4; ++s) ASSERT_EQ(member.take(), s);
   EXPECT_EQ(member.release(2), RF_OK);
@@ -1227,8 +1205,7 @@ TEST(Exhausted, WithAllSlotsOfTheLaneThatIsNext) {
 
 // One batch kept while the feed goes on: D batches later its descriptor is needed.
 TEST(Exhausted, WithABatchSoOldThatItsDescriptorIsNeeded) {
-  FakeFeed fake({.slots = 4, .descriptors = 16, .max_hold = 4});
-  Member member(fake);
+  auto [fake, member] = Joined({.slots = 4, .descriptors = 16, .max_hold = 4});
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   for (std::uint64_t s = 2; s <= 16; ++s) {
@@ -1255,8 +1232,7 @@ TEST(Exhausted, IsNotWhatAnotherMembersHoardIsCalled) {
 }
 
 TEST(Exhausted, TheEndComesFirst) {
-  FakeFeed fake({.max_hold = 2});
-  Member member(fake);
+  auto [fake, member] = Joined({.max_hold = 2});
   fake.publish(2);
   fake.close();
   ASSERT_EQ(member.take(), 1U);
@@ -1267,8 +1243,7 @@ TEST(Exhausted, TheEndComesFirst) {
 // ---- release and detach ----
 
 TEST(Release, OnceAndOnlyWhatIsHeld) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   EXPECT_EQ(member.release(2), RF_INVALID);
@@ -1280,8 +1255,7 @@ TEST(Release, OnceAndOnlyWhatIsHeld) {
 }
 
 TEST(Verify, TellsABatchWhoseBytesAreOthers) {
-  FakeFeed fake({.rows_max = 5000, .checksum = true});
-  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  auto [fake, member] = Joined({.rows_max = 5000, .checksum = true}, {.view = RF_VIEW_PRIVATE});
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   EXPECT_EQ(rf_verify(member.feed(), &member.batch()), RF_OK) << member.error();
@@ -1299,8 +1273,7 @@ TEST(Verify, TellsABatchWhoseBytesAreOthers) {
 }
 
 TEST(Verify, NeedsAFeedThatComputesChecksums) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   EXPECT_EQ(member.batch().crc32c, 0U);
@@ -1309,8 +1282,7 @@ TEST(Verify, NeedsAFeedThatComputesChecksums) {
 }
 
 TEST(Release, ABatchThatWasNeverFilledIsNone) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   rf_batch batch{};
   EXPECT_EQ(rf_release_batch(member.feed(), &batch), RF_OK);
   EXPECT_EQ(rf_release_batch(member.feed(), nullptr), RF_INVALID);
@@ -1322,8 +1294,7 @@ TEST(Release, ABatchThatWasNeverFilledIsNone) {
 }
 
 TEST(Release, RingsForALaneThatWaitsForRoom) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   const std::uint32_t before = fake.group(0).bell.load();
@@ -1332,8 +1303,7 @@ TEST(Release, RingsForALaneThatWaitsForRoom) {
 }
 
 TEST(Detach, HeldBatchesStayReadableAndClaimedUntilTheyAreReleased) {
-  FakeFeed fake({.slots = 2});
-  Member member(fake);
+  auto [fake, member] = Joined({.slots = 2});
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   const void* data = member.batch().data;
@@ -1363,8 +1333,7 @@ TEST(Detach, OthersNeedNotWaitForWhatIsHeldThen) {
 }
 
 TEST(Detach, LeavingKeepsTheHandleForLaterCalls) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(2);
   ASSERT_EQ(member.take(), 1U);
   ASSERT_EQ(rf_leave(member.feed()), RF_OK);
@@ -1409,8 +1378,7 @@ TEST(Detach, FreesThePlaceBeforeItReturns) {
 // ---- processes ----
 
 TEST(Fork, TheChildsCallsAreRefusedAndReleaseNothing) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(2);
   ASSERT_EQ(member.take(), 1U);
   const pid_t child = ::fork();
@@ -1436,8 +1404,7 @@ TEST(Fork, TheChildsCallsAreRefusedAndReleaseNothing) {
 }
 
 TEST(Fork, TheBatchsMemoryIsNotMappedInTheChild) {
-  FakeFeed fake;
-  Member member(fake);
+  auto [fake, member] = Joined();
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   const auto* const data = static_cast<const volatile unsigned char*>(member.batch().data);
@@ -1456,8 +1423,7 @@ TEST(Fork, TheBatchsMemoryIsNotMappedInTheChild) {
 }
 
 TEST(Fork, APrivateViewIsNotMappedInTheChildEither) {
-  FakeFeed fake;
-  Member member(fake, {.view = RF_VIEW_PRIVATE});
+  auto [fake, member] = Joined({}, {.view = RF_VIEW_PRIVATE});
   fake.publish(1);
   ASSERT_EQ(member.take(), 1U);
   const auto* const data = static_cast<const volatile unsigned char*>(member.batch().data);

@@ -51,6 +51,20 @@ struct Pool {
     rig.run();
     EXPECT_TRUE(rig.all_finished());
   }
+  // There are no files but those that were added: everything that comes of them.
+  void scan_and_finish() {
+    complete_scan();
+    finish();
+  }
+  // The same while lanes die. Before each round one does with the probability `restarts`.
+  std::vector<SeenChunk> scan_and_finish_with(std::uint64_t seed, double restarts) {
+    complete_scan();
+    rig.finish("sources");
+    std::mt19937_64 random(seed);
+    rig.run_with_restarts(random, restarts);
+    EXPECT_TRUE(rig.all_finished());
+    return chunks();
+  }
   [[nodiscard]] std::vector<SeenChunk> chunks() const {
     std::vector<SeenChunk> all;
     for (const RigRecord& record : rig.got("out")) all.push_back(see_chunk(record));
@@ -76,6 +90,13 @@ struct Pool {
   LaneRig rig;
 };
 
+// The numbers from `first` to `last`, each `times` times, in their order.
+std::vector<std::uint64_t> repeated(std::uint64_t first, std::uint64_t last, int times) {
+  std::vector<std::uint64_t> all;
+  for (const std::uint64_t id : numbers(first, last)) all.insert(all.end(), times, id);
+  return all;
+}
+
 // ---- the window
 
 TEST(PoolWindow, GivesEachChunkOnceInAFinitePass) {
@@ -83,8 +104,7 @@ TEST(PoolWindow, GivesEachChunkOnceInAFinitePass) {
   pool.add("a", 0, 10);
   pool.add("b", 10, 1);
   pool.add("c", 11, 19);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_EQ(sorted(pool.ids()), numbers(0, 30));
   EXPECT_NE(pool.ids(), numbers(0, 30)) << "in a random order";
   EXPECT_EQ(pool.rig.counter("pool.read", "chunks_read"), 30U);
@@ -96,8 +116,7 @@ TEST(PoolWindow, IsTheNewestChunks) {
   Pool pool("epochs: 1", 20);
   pool.add("2024-01", 0, 15);
   pool.add("2024-02", 15, 15);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_EQ(sorted(pool.ids()), numbers(10, 30));
   EXPECT_EQ(pool.rig.counter("pool", "sources_kept"), 2U);
   EXPECT_EQ(pool.rig.counter("pool", "chunks_kept"), 30U) << "of both of them";
@@ -137,13 +156,8 @@ TEST(PoolWindow, IsTheSameForEveryOrderOfArrival) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     Pool pool("epochs: 2 seed: 4", 25);
     for (const std::string& name : names) pool.add(name, files[name], 10);
-    pool.complete_scan();
-    pool.finish();
-    EXPECT_EQ(sorted(pool.ids()), sorted([] {
-                std::vector<std::uint64_t> twice = numbers(25, 50);
-                for (const std::uint64_t id : numbers(25, 50)) twice.push_back(id);
-                return twice;
-              }()));
+    pool.scan_and_finish();
+    EXPECT_EQ(sorted(pool.ids()), repeated(25, 50, 2));
     if (expected.empty()) expected = pool.ids();
     EXPECT_EQ(pool.ids(), expected) << "order " << seed;
     EXPECT_EQ(pool.rig.counter("pool", "chunks_outside_window"), 25U);
@@ -192,8 +206,7 @@ TEST(PoolWindow, MovesUpWithNewFiles) {
 TEST(PoolPasses, RepeatNothingWithinAPassAndCountTheUses) {
   Pool pool("epochs: 4", 100);
   pool.add("a", 0, 25);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   const std::vector<SeenChunk> chunks = pool.chunks();
   ASSERT_THAT(chunks, SizeIs(100));
   std::set<std::vector<std::uint64_t>> orders;
@@ -226,8 +239,7 @@ TEST(PoolPasses, GiveChunksTheSameIdentityInEveryRunAndDirectory) {
     Pool pool(fmt::format("epochs: 1 seed: {}", run), 100);  // a new directory each time
     pool.add("a", 0, 10);
     pool.add("b", 10, 10);
-    pool.complete_scan();
-    pool.finish();
+    pool.scan_and_finish();
     std::map<std::uint64_t, std::uint64_t> identities;
     for (const SeenChunk& chunk : pool.chunks()) identities[chunk.identity] = chunk.ids.front();
     EXPECT_THAT(identities, SizeIs(20)) << "no two alike";
@@ -247,11 +259,7 @@ TEST(PoolPasses, UseEveryFileOfAFiniteRunWhateverTheMarkerOvertook) {
   pool.rig.run();
   pool.add("b", 5, 5);
   pool.finish();
-  EXPECT_EQ(sorted(pool.ids()), sorted([] {
-              std::vector<std::uint64_t> twice = numbers(0, 10);
-              for (const std::uint64_t id : numbers(0, 10)) twice.push_back(id);
-              return twice;
-            }()));
+  EXPECT_EQ(sorted(pool.ids()), repeated(0, 10, 2));
 }
 
 // ---- replaced files
@@ -261,8 +269,7 @@ TEST(PoolReplaced, WhileScanningOnlyTheNewContentIsKept) {
   pool.add("a", 0, 10);
   pool.add("b", 100, 5);
   pool.add("a", 200, 3);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_EQ(sorted(pool.ids()),
             (std::vector<std::uint64_t>{100, 101, 102, 103, 104, 200, 201, 202}));
 }
@@ -352,8 +359,7 @@ TEST_P(PoolBad, IsSkippedOnceAndForAll) {
   }
   pool.rig.feed("sources", source_record(path, {bad.place}));
   pool.add("c", 5, 5);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   std::map<std::uint64_t, int> times;
   for (const std::uint64_t id : pool.ids()) ++times[id];
   EXPECT_THAT(times, SizeIs(10));
@@ -393,8 +399,7 @@ TEST(PoolRead, AcceptsWhatTheTrailerClaimsTooLittle) {
                                                  .frames = 1,
                                                  .uses = 0,
                                                  .flags = kChunkGzip}}));
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   ASSERT_THAT(pool.chunks(), SizeIs(1));
   EXPECT_EQ(pool.chunks().front().ids, numbers(40, 60));
 }
@@ -404,11 +409,8 @@ TEST(PoolRead, ReadsFromTheMiddleOfAFileAndKeepsManyOpen) {
   for (std::uint64_t file = 0; file < 200; ++file) {
     pool.add(fmt::format("{:03}", file), 2 * file, 2);
   }
-  pool.complete_scan();
-  pool.finish();
-  std::vector<std::uint64_t> twice = numbers(0, 400);
-  for (const std::uint64_t id : numbers(0, 400)) twice.push_back(id);
-  EXPECT_EQ(sorted(pool.ids()), sorted(twice));
+  pool.scan_and_finish();
+  EXPECT_EQ(sorted(pool.ids()), repeated(0, 400, 2));
 }
 
 // ---- nothing to draw
@@ -439,8 +441,7 @@ TEST(PoolEmpty, WaitsForTheFirstFile) {
 
 TEST(PoolEmpty, EndsAFiniteRunAndSaysSo) {
   Pool pool("epochs: 5", 10);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_THAT(pool.ids(), IsEmpty());
   EXPECT_THAT(pool.rig.log("no_chunks"), SizeIs(1));
 }
@@ -448,8 +449,7 @@ TEST(PoolEmpty, EndsAFiniteRunAndSaysSo) {
 TEST(PoolEmpty, EndsAFiniteRunOfNothingButBadChunks) {
   Pool pool("epochs: 5", 10);
   pool.rig.feed("sources", source_record("/nowhere/at/all", {raw_place(0, 9)}));
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_THAT(pool.ids(), IsEmpty());
   EXPECT_EQ(pool.rig.counter("pool", "chunks_dropped"), 1U);
 }
@@ -528,12 +528,7 @@ TEST(PoolRestart, BetweenAnyTwoRoundsAndWithAnyLanesGivesTheSameChunks) {
     pool.add("c", 30, 10);
     pool.add("b", 10, 20);
     pool.add("c", 60, 8);
-    pool.complete_scan();
-    pool.rig.finish("sources");
-    std::mt19937_64 random(seed);
-    pool.rig.run_with_restarts(random, restarts);
-    EXPECT_TRUE(pool.rig.all_finished());
-    return pool.chunks();
+    return pool.scan_and_finish_with(seed, restarts);
   };
   const std::vector<SeenChunk> undisturbed = run(1, 0, 0);
   ASSERT_THAT(undisturbed, SizeIs(3 * 27)) << "three of the thirty cannot be read";
@@ -595,8 +590,7 @@ TEST(PoolHanse, AcceptsChunksByTheirRecords) {
   constexpr std::uint64_t kPasses = 200;
   Pool pool(fmt::format("seed: 5 epochs: {}", kPasses), 1000, "hanse_sampling_threshold: 4");
   pool.rig.feed("sources", source_of_sizes(pool.directory, kChunks));
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   std::map<std::size_t, double> accepted;
   std::map<std::uint64_t, std::uint16_t> uses;
   for (const SeenChunk& chunk : pool.chunks()) {
@@ -619,12 +613,7 @@ TEST(PoolHanse, GivesTheSameWhateverHappens) {
     Pool pool("seed: 5 epochs: 9", 60,
               "hanse_sampling_threshold: 6 hanse_sampling_gamma: 2.5 threads: 2");
     pool.rig.feed("sources", source_of_sizes(pool.directory, 70));
-    pool.complete_scan();
-    pool.rig.finish("sources");
-    std::mt19937_64 random(seed);
-    pool.rig.run_with_restarts(random, restarts);
-    EXPECT_TRUE(pool.rig.all_finished());
-    return pool.chunks();
+    return pool.scan_and_finish_with(seed, restarts);
   };
   const std::vector<SeenChunk> undisturbed = run(0, 0);
   EXPECT_LT(undisturbed.size(), 9 * 60U);
@@ -661,8 +650,7 @@ TEST(PoolHanse, SaysWhyAWholePassGivesNothing) {
 TEST(PoolHanse, SaysLittleOfPassesWithoutLuck) {
   Pool pool("seed: 5 epochs: 50", 60, "hanse_sampling_threshold: 100");
   pool.rig.feed("sources", source_of_sizes(pool.directory, 40));
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_THAT(pool.ids(), Not(IsEmpty()));
   // Of the 50 passes one in six has no luck.
   EXPECT_THAT(pool.rig.log("nothing_accepted").size(), Le(2U)) << "once, and again each tenfold";
@@ -675,8 +663,7 @@ TEST(PoolHanse, AcceptsWhatClaimsNothing) {
   ChunkPlace place = raw_place(0, 11);
   place.frames = 0;
   pool.rig.feed("sources", source_record(pool.directory.path() + "/bad.gz", {place}));
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_EQ(pool.rig.counter("pool.read", "skipped_record"), 1U);
 }
 
@@ -691,8 +678,7 @@ TEST(PoolWeights, AcceptChunksByTheirShareOfTheLargest) {
     Pool pool(fmt::format("seed: 5 epochs: {}", kPasses), 1000,
               fmt::format("position_sampling {{ }} weighted_sampling_gamma: {}", gamma));
     pool.rig.feed("sources", source_of_sizes(pool.directory, kChunks));
-    pool.complete_scan();
-    pool.finish();
+    pool.scan_and_finish();
     std::map<std::size_t, double> accepted;
     std::map<std::uint64_t, std::uint16_t> uses;
     for (const SeenChunk& chunk : pool.chunks()) {
@@ -720,12 +706,7 @@ TEST(PoolWeights, GiveTheSameWhateverHappens) {
     Pool pool("seed: 5 epochs: 9", 60,
               fmt::format("position_sampling {{ }} weighted_sampling_gamma: 0.7 {}", settings));
     pool.rig.feed("sources", source_of_sizes(pool.directory, 70));
-    pool.complete_scan();
-    pool.rig.finish("sources");
-    std::mt19937_64 random(seed);
-    pool.rig.run_with_restarts(random, restarts);
-    EXPECT_TRUE(pool.rig.all_finished());
-    return pool.chunks();
+    return pool.scan_and_finish_with(seed, restarts);
   };
   const std::vector<SeenChunk> undisturbed = run("", 0, 0);
   EXPECT_LT(undisturbed.size(), 9 * 60U);
@@ -743,8 +724,7 @@ TEST(PoolWeights, LeaveOutWhatCannotBeRead) {
   const std::string path = pool.directory.write("bad.gz", "not records");
   pool.rig.feed("sources", source_record(path, {raw_place(0, 11)}));
   pool.add("c", 10, 10);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_EQ(sorted(pool.ids()).size(), 60U) << "all weigh the same";
   EXPECT_EQ(pool.rig.counter("pool.weigh", "skipped_record"), 1U);
   EXPECT_EQ(pool.rig.counter("pool", "chunks_dropped"), 1U);
@@ -782,8 +762,7 @@ TEST(PoolWeights, AreThoseOfThePositions) {
     file += record;
   }
   pool.rig.feed("sources", source_record(pool.directory.write("w", file), places));
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   double even = 0;
   double odd = 0;
   for (const std::uint64_t id : pool.ids()) (id % 2 == 0 ? even : odd) += 1;
@@ -958,8 +937,7 @@ TEST(PoolLimits, MoveWithNewFiles) {
 TEST(PoolLimits, SayThatTheDefaultNumberOfChunksIsReachedFirst) {
   Pool pool("epochs: 1", 10, "window_positions: 1000");
   pool.add("a", 0, 20);
-  pool.complete_scan();
-  pool.finish();
+  pool.scan_and_finish();
   EXPECT_THAT(pool.rig.log("window_cut"), IsEmpty()) << "chunk_pool_size was given";
 }
 
@@ -1006,8 +984,7 @@ TEST(PoolWindow, GoesByNumbersInNamesIfItIsTold) {
     Pool pool("epochs: 1", 10, numeric ? "numeric_sort_keys: true" : "");
     pool.add("run9", 0, 10);
     pool.add("run10", 10, 10);
-    pool.complete_scan();
-    pool.finish();
+    pool.scan_and_finish();
     EXPECT_EQ(sorted(pool.ids()), numeric ? numbers(10, 20) : numbers(0, 10));
   }
 }
@@ -1143,8 +1120,7 @@ TEST(PoolWindow, OrdersFilesOfTheSameNameByTheirPaths) {
     Pool pool("epochs: 1", 10);
     pool.add(turned ? "y/a" : "x/a", turned ? 10 : 0, 10);
     pool.add(turned ? "x/a" : "y/a", turned ? 0 : 10, 10);
-    pool.complete_scan();
-    pool.finish();
+    pool.scan_and_finish();
     EXPECT_EQ(sorted(pool.ids()), numbers(10, 20));
   }
 }
