@@ -9,7 +9,7 @@ _Held = TypeVar("_Held", bound="Scope")
 
 
 class Scope:
-    """Base of what a ``with`` block holds: the class says in ``_leave`` what ends with the block."""
+    """Base of what a ``with`` block holds; ``_leave`` says what ends with the block."""
 
     __slots__ = ()
 
