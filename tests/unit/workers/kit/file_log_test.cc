@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-struct Seen {
+struct FileFacts {
   std::uint64_t bytes;
   std::uint64_t mtime_ns;
 };
@@ -41,12 +41,12 @@ class Log {
     node.steps_per_commit = 1;
     node.create = [this](const StageContext& context) {
       seen_.clear();
-      log_.read(context, [this](const Seen& facts, std::string path) {
+      log_.read(context, [this](const FileFacts& facts, std::string path) {
         seen_.push_back({facts.bytes, facts.mtime_ns, std::move(path)});
       });
       return std::make_unique<FunctionStage>([this](Step& step) {
         if (entries_.empty()) return StepStatus::kIdle;
-        FileLog<Seen>::Entries entries;
+        FileLog<FileFacts>::Entries entries;
         for (const Seen& entry : entries_) entries.add({entry.bytes, entry.mtime_ns}, entry.path);
         entries_.clear();
         appended_ = log_.append(step, entries);
@@ -74,7 +74,7 @@ class Log {
   LaneRig rig_;
   StateLayout layout_;
   Word used_;
-  FileLog<Seen> log_;
+  FileLog<FileFacts> log_;
   std::vector<Seen> entries_;
   std::vector<Seen> seen_;
   StepStatus status_ = StepStatus::kDone;
@@ -138,10 +138,10 @@ void read_arena(std::uint64_t used, std::uint64_t path_bytes) {
   StateLayout layout;
   const Word word = layout.word();
   const Place place = layout.place(0);
-  const FileLog<Seen> log(word, place, kGrowth);
+  const FileLog<FileFacts> log(word, place, kGrowth);
   alignas(64) std::array<std::byte, 256> arena{};
   std::memcpy(arena.data() + word.offset, &used, sizeof used);
-  std::memcpy(arena.data() + place.offset + sizeof(Seen), &path_bytes, sizeof path_bytes);
+  std::memcpy(arena.data() + place.offset + sizeof(FileFacts), &path_bytes, sizeof path_bytes);
   const StageConfig config;
   const DataLoaderConfig feed;
   const Links links;
@@ -151,7 +151,7 @@ void read_arena(std::uint64_t used, std::uint64_t path_bytes) {
                              .stage = "log",
                              .state = arena.data(),
                              .state_bytes = 256};
-  log.read(context, [](const Seen&, const std::string&) {});
+  log.read(context, [](const FileFacts&, const std::string&) {});
 }
 
 TEST(FileLogDamage, AbortsInsteadOfReadingBeyondTheLog) {
