@@ -13,7 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.lint import commits, cpp, docs, kinds, lengths, rooms, sources, style, tables, tidy
+from tests.lint import (
+    commits,
+    cpp,
+    docs,
+    kinds,
+    lengths,
+    mistakes,
+    rooms,
+    sources,
+    style,
+    tables,
+    tidy,
+)
 from tests.lint.tree import Problem, Tree
 
 MakeTree = Callable[[dict[str, str]], Tree]
@@ -502,6 +514,27 @@ for one in files:
         assert run("--all") == (1, f"{bad}tidy: 0 passed, 1 failed\n")
         assert run("shm") == (1, f"{bad}tidy: 0 passed, 1 failed\n")
         assert run("shm/a.cc", "tests") == (0, "tidy: 1 passed, 0 failed\n"), "tests are left out"
+
+
+def test_a_patch_that_does_not_fit_is_named(make_tree: MakeTree) -> None:
+    patch = "It counts too early.\n--- a/{0}\n+++ b/{0}\n@@ -1,2 +1,2 @@\n first\n-{1}\n+other\n"
+    tree = make_tree(
+        {
+            "workers/tar.cc": "first\nsecond\n",
+            "tests/crash/mistakes/fits.patch": patch.format("workers/tar.cc", "second"),
+            "tests/crash/mistakes/old.patch": patch.format("workers/tar.cc", "third"),
+            "tests/crash/mistakes/lost.patch": patch.format("workers/zip.cc", "second"),
+        }
+    )
+    problems = said(mistakes.check(tree))
+    assert len(problems) == 2
+    assert problems[0].startswith(
+        "tests/crash/mistakes/lost.patch: does not fit its source any more: "
+    )
+    assert problems[1] == (
+        "tests/crash/mistakes/old.patch: does not fit its source any more: Hunk #1 FAILED at 1."
+    )
+    assert tree.text("workers/tar.cc") == (tree.root / "workers/tar.cc").read_text()
 
 
 def test_the_tree_is_what_git_would_take(tmp_path: Path) -> None:
