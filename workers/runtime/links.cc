@@ -33,6 +33,19 @@ std::string source_of(const Message& own, std::string_view port) {
              : std::string();
 }
 
+// The output that a reader means: `asked`, empty where it names the stage alone. Which one a stage
+// alone is, supervisor/config/wiring.cc says. A name that no output has is refused there; here the
+// stages are linked all the same, so that nothing else is reported because of it.
+std::string output_meant(const std::vector<PortSpec>& outputs, std::string_view asked) {
+  const auto has = [&](std::string_view name) {
+    return std::any_of(outputs.begin(), outputs.end(),
+                       [name](const PortSpec& output) { return output.name == name; });
+  };
+  if (has(asked)) return std::string(asked);
+  if (!has("output") && outputs.size() == 1) return outputs.front().name;
+  return "output";
+}
+
 }  // namespace
 
 PipelineLinks::PipelineLinks(const DataLoaderConfig& feed, const Registry& registry) : feed_(feed) {
@@ -94,7 +107,9 @@ void PipelineLinks::find_wires() {
       const std::size_t dot = source.find('.');
       const auto writer = by_name.find(std::string_view(source).substr(0, dot));
       if (writer == by_name.end() || writer->first.empty()) continue;
-      const std::string port = dot == std::string::npos ? "output" : source.substr(dot + 1);
+      const std::string port = output_meant(
+          entries_[writer->second].outputs,
+          dot == std::string::npos ? std::string_view() : std::string_view(source).substr(dot + 1));
       Link& from = entries_[s].links.add_input(input.name);
       from.stage = writer->first;
       from.port = port;

@@ -60,6 +60,16 @@ class LinksTest : public ::testing::Test {
       };
       registry_.add(pass);
     }
+    StageType split;
+    split.kind = "chunk_source_splitter";
+    split.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
+                          std::vector<PortSpec>& outputs) {
+      for (const auto& output : stage.config.chunk_source_splitter().outputs()) {
+        outputs.push_back({output.name(), "things"});
+      }
+    };
+    split.facts = [](const StageView&, PortFacts& outputs) { outputs["all"].set(kLength, 9); };
+    registry_.add(split);
     StageType both;
     both.kind = "sample_mixer";
     both.inputs = {{"input", "things"}, {"variations", "things"}};
@@ -132,6 +142,19 @@ TEST_F(LinksTest, TheFirstReaderOfAnOutputIsHeard) {
   EXPECT_EQ(output(0).said.find(kWanted), nullptr) << "it wishes nothing";
   EXPECT_EQ(input(1, "variations").said.get(kPath), "a");
   EXPECT_EQ(input(2).said.get(kPath), "a") << "facts are for all that read";
+}
+
+TEST_F(LinksTest, AWrongNameOfAnOutputDoesNotUnlinkTheStages) {
+  links(
+      "stages { name: 'a' parquet_source {} } stages { name: 'b' chess_games { input: 'a.rows' } }"
+      "stages { name: 's' chunk_source_splitter { outputs { name: 'all' } } }"
+      "stages { name: 'c' sequence_batcher { input: 's' } }");
+  EXPECT_EQ(input(1).port, "output");
+  EXPECT_EQ(input(1).said.get(kPath), "a");
+  EXPECT_EQ(output(0).stage, "b");
+  EXPECT_EQ(input(3).port, "all") << "a stage's only output, whatever its name";
+  EXPECT_EQ(input(3).said.get(kLength), 9U);
+  EXPECT_EQ(links_->view(2).links.output("all").stage, "c");
 }
 
 TEST_F(LinksTest, InputsMayBeNumbered) {
