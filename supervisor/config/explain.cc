@@ -8,6 +8,7 @@
 #include "proto/config.pb.h"
 #include "proto/feed_output.h"
 #include "proto/plan.pb.h"
+#include "ringfeed/shm/quote.h"
 #include "supervisor/config/check.h"
 #include "supervisor/os/text.h"
 
@@ -84,13 +85,14 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-// So long a text of a fact that it would fill the screen is cut.
+// So long a text of a fact that it would fill the screen is cut. Facts may be names of columns and
+// categories, so what a terminal would act on is escaped.
 std::string fact_shown(const std::string& text) {
   constexpr std::size_t kBytesMax = 100;
-  if (text.size() <= kBytesMax) return text;
+  if (text.size() <= kBytesMax) return escaped(text);
   std::size_t end = kBytesMax;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end) + " ...";
+  return escaped(std::string_view(text).substr(0, end)) + " ...";
 }
 
 // What stages say of their records, and wish of those that they read.

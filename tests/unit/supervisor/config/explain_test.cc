@@ -75,7 +75,8 @@ TEST(Explain, ShowsWhatStagesSayToEachOther) {
   say(*plan.mutable_stages(4)->mutable_outputs(0), "frames.dealt_in_turn", "yes");
   // A letter of three bytes that begins inside what is shown and ends beyond.
   say(*plan.mutable_stages(3)->mutable_outputs(0), "frames.long", std::string(99, 'x') + "\u20ac");
-  say(*plan.mutable_stages(3)->mutable_inputs(0), "chunks.positions", "4 of each");
+  // As a category out of somebody's file.
+  say(*plan.mutable_stages(3)->mutable_inputs(0), "chunks.positions", "4 of\n\x1b[2J each\xff");
   EXPECT_THAT(explain(text.configuration.message(), plan, text.checked.wiring,
                       stage_groups(text.configuration.message(), plan, text.checked.wiring, 2), {}),
               ::testing::HasSubstr("facts\n"
@@ -84,7 +85,8 @@ TEST(Explain, ShowsWhatStagesSayToEachOther) {
                                    " ...\n"
                                    "  sampler.output   frames.dealt_in_turn  yes\n"
                                    "wishes\n"
-                                   "  unpacker.input  chunks.positions  4 of each\n"
+                                   R"(  unpacker.input  chunks.positions  4 of\n\x1b[2J each\xff)"
+                                   "\n"
                                    "batches of up to"));
 }
 
