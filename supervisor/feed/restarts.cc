@@ -18,10 +18,20 @@
 namespace ringfeed::process {
 namespace {
 
+using google::protobuf::util::MessageDifferencer;
+
 // A program that is to take over says what it needs at once, or is not what it should be.
 constexpr int kPlanMs = 5'000;
 // Programs that may be asked for a plan at a time.
 constexpr int kPlansMax = 4;
+
+// What a stage keeps in shared memory, without what it tells others.
+StagePlan memory_of(StagePlan plan) {
+  plan.clear_answers();
+  for (PortPlan& port : *plan.mutable_inputs()) port.clear_facts();
+  for (PortPlan& port : *plan.mutable_outputs()) port.clear_facts();
+  return plan;
+}
 
 }  // namespace
 
@@ -68,9 +78,16 @@ std::string Restarts::other_plan(std::uint32_t group, const std::string& binary,
       }
     }
     std::string differences;
-    google::protobuf::util::MessageDifferencer differencer;
+    MessageDifferencer differencer;
     differencer.ReportDifferencesToString(&differences);
     if (!differencer.Compare(then, wanted)) {
+      if (MessageDifferencer::Equals(memory_of(then), memory_of(wanted))) {
+        return fmt::format(
+            "in {} stage '{}' tells the stages beside it, or answers, something else than in the "
+            "feed's program: start the feed anew with this program, or keep the previous "
+            "program\n{}",
+            binary, then.name(), differences);
+      }
       return fmt::format(
           "{} lays out the memory of stage '{}' differently, so it cannot take it over: start the "
           "feed anew with this program, or keep the previous program\n{}",
@@ -135,7 +152,14 @@ void Restarts::replace(control::ConnectionId connection, std::uint32_t group,
                        const std::string& binary, Reply& reply) {
   GroupProcess& worker = *workers_[group];
   const auto waiting = waiting_.emplace(worker.name(), Asker{connection, reply.id()});
-  if (worker.replace(binary)) return;
+  bool replaced = false;
+  try {
+    replaced = worker.replace(binary);
+  } catch (...) {
+    waiting_.erase(waiting);  // whoever catches this answers
+    throw;
+  }
+  if (replaced) return;
   waiting_.erase(waiting);
   reply.set_error(Reply::INTERNAL);
   reply.set_text(fmt::format("stage group '{}' is {} and cannot be replaced now", worker.name(),

@@ -101,6 +101,14 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
     text = refused(BIN / "poison_worker")
     assert "lays out the memory of stage 'tensors' differently" in text
     assert "state_version: 2 -> 77" in text
+    talks = script(
+        tmp_path / "talks",
+        "unset RINGFEED_TEST_STATE_VERSION\nexport RINGFEED_TEST_ANSWERS=chunk_pool_request\n"
+        f'exec {BIN / "poison_worker"} "$@"',
+    )
+    text = refused(talks)
+    assert "stage 'tensors' tells the stages beside it, or answers, something else" in text
+    assert 'answers[0]: "chunk_pool_request"' in text
     assert "exit status 1" in refused(Path("/bin/false"))
     assert "are not a plan" in refused(Path("/bin/echo"))
     slow = script(tmp_path / "slow", "exec sleep 100")
