@@ -66,8 +66,9 @@ void Snapshots::answer(const Result<SnapshotTask::Facts>& result) {
 
 void Snapshots::give_up(const std::string& why) {
   if (!under_way()) return;
+  Error abandoned(ErrorCode::kClosed, fmt::format("the snapshot was abandoned: {}", why));
   task_->give_up();
-  done(Error(ErrorCode::kClosed, fmt::format("the snapshot was abandoned: {}", why)));
+  done(std::move(abandoned));
 }
 
 }  // namespace ringfeed::process

@@ -450,9 +450,9 @@ void GroupProcess::after_end(const Ending& ending) {
     const std::string reason = fmt::format(
         "{} ended with {} before it was ready{}{}; {} runs stage group '{}' again", rules_.binary,
         ending.text(), said.empty() ? "" : ": ", said, *binary_before_, name());
+    hooks_.on_refused(reason);  // first: if that throws, all of this is done again
     rules_.binary = *std::exchange(binary_before_, {});
-    apply(ChildEvent::kDiedAgain);
-    return hooks_.on_refused(reason);
+    return apply(ChildEvent::kDiedAgain);
   }
   if (starving_) return wait_out(failure_);
   const DeathCount count = count_death(ending);
@@ -632,8 +632,9 @@ void GroupProcess::kill_stalled(std::uint32_t lane) {
 bool GroupProcess::replace(const std::string& binary) {
   if (state_ != ChildState::kRunning) return false;
   if (!binary.empty()) {
-    if (!binary_before_) binary_before_ = rules_.binary;
-    rules_.binary = binary;
+    std::string next = binary;  // what may throw comes before anything is changed
+    std::swap(rules_.binary, next);
+    if (!binary_before_) binary_before_ = std::move(next);
   }
   apply(ChildEvent::kReplace);
   return true;

@@ -161,9 +161,10 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
     if (!asked_.pidfd) {
       Result<Asked> asked = start_->take();
       if (!asked) {
+        const Result<std::string> refused(asked.error());  // while this can be called again
         loop_.unwatch(start_->fd());
         start_.reset();
-        return answer(asked.error());
+        return answer(refused);
       }
       asked_ = std::move(*asked);
     }
@@ -179,6 +180,7 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
 
   void read() {
     std::array<char, 65536> bytes;
+    text_.reserve(text_.size() + bytes.size());  // what was read is never lost for want of memory
     const ssize_t n = ::read(asked_.answer.get(), bytes.data(), bytes.size());
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n > 0) {
@@ -205,18 +207,23 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
     const auto self = shared_from_this();
     loop_.unwatch(asked_.pidfd.get());
     const Ending ending = reap(std::exchange(asked_.pidfd, shm::Fd()));
-    if (!answered_) return;
-    if (!ending.exited || ending.status != 0) {
-      return answer(Error(ErrorCode::kIo, fmt::format("{} {} ended with {}: see what it said above",
-                                                      binary_, word_, ending.text())));
-    }
-    answer(std::move(text_));
+    if (answered_) answer(said(ending));
+  }
+
+  // Throws nothing: the program ends once.
+  Result<std::string> said(const Ending& ending) noexcept try {
+    if (ending.exited && ending.status == 0) return std::move(text_);
+    return Error(ErrorCode::kIo, fmt::format("{} {} ended with {}: see what it said above", binary_,
+                                             word_, ending.text()));
+  } catch (const std::exception&) {
+    return Error(ErrorCode::kNoMemory, "no memory");  // so short that it needs none
   }
 
   void late(int timeout_ms) {
-    timer_.reset();
-    give_up({ErrorCode::kTimeout,
-             fmt::format("{} {} has not answered within {} ms", binary_, word_, timeout_ms)});
+    Error why(ErrorCode::kTimeout,
+              fmt::format("{} {} has not answered within {} ms", binary_, word_, timeout_ms));
+    timer_.reset();  // a timer that throws is called again
+    give_up(std::move(why));
   }
 
   void give_up(Error why) {

@@ -72,10 +72,10 @@ void Feed::on_request(control::ConnectionId connection, const Request& request) 
 
 bool Feed::on_stop(control::ConnectionId connection, const Request& request, Reply& reply) {
   reply.mutable_stop();
-  server_->send(connection, reply);
-  // Trainers are told only after the answer is on its way.
   const std::string why =
       fmt::format("stopped by a request of process {}", server_->peer(connection).pid);
+  server_->send(connection, reply);
+  // Trainers are told only after the answer is on its way.
   order_end(request.stop().now() || draining_, why);
   return false;
 }
