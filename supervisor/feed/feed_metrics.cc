@@ -37,7 +37,7 @@ void Feed::look_around(bool regular) {
   std::vector<const control::ConsumerGroups*> groups;
   for (const std::unique_ptr<Output>& output : outputs_) groups.push_back(&output->groups);
   history_.add(
-      [&](metrics::Look& sample) { looker_.look(groups, pids, clock_ns(CLOCK_MONOTONIC), sample); },
+      [&](metrics::Look& look) { looker_.look(groups, pids, clock_ns(CLOCK_MONOTONIC), look); },
       regular);
   ++looks_;
   looking_ns_ += clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;

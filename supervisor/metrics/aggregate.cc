@@ -27,10 +27,10 @@ class Between {
     return begin_ == nullptr ? 0 : seconds(end_.time_ns - begin_->time_ns);
   }
   [[nodiscard]] const Look& end() const { return end_; }
-  [[nodiscard]] std::uint64_t lane(std::size_t lane, std::uint64_t LaneSample::*what) const {
+  [[nodiscard]] std::uint64_t lane(std::size_t lane, std::uint64_t LaneLook::*what) const {
     return end_.lanes[lane].*what - (begin_ == nullptr ? 0 : begin_->lanes[lane].*what);
   }
-  [[nodiscard]] std::uint64_t port(std::size_t port, std::uint64_t PortSample::*what) const {
+  [[nodiscard]] std::uint64_t port(std::size_t port, std::uint64_t PortLook::*what) const {
     return end_.ports[port].*what - (begin_ == nullptr ? 0 : begin_->ports[port].*what);
   }
   [[nodiscard]] std::uint64_t latest(std::size_t counter) const {
@@ -100,13 +100,13 @@ void fill_load(const layout::NodeLayout& node, const Between& between, LoadMetri
     // Those that were taken away again have their past.
     const std::uint32_t lane = node.first_lane + i;
     lanes += between.end().lanes[lane].at_work ? 1 : 0;
-    busy += between.lane(lane, &LaneSample::busy_ns);
-    starved += between.lane(lane, &LaneSample::starved_ns);
-    blocked += between.lane(lane, &LaneSample::blocked_ns);
-    cpu += between.lane(lane, &LaneSample::cpu_ns);
-    core_wait += between.lane(lane, &LaneSample::core_wait_ns);
-    records_in += between.lane(lane, &LaneSample::records_in);
-    records_out += between.lane(lane, &LaneSample::records_out);
+    busy += between.lane(lane, &LaneLook::busy_ns);
+    starved += between.lane(lane, &LaneLook::starved_ns);
+    blocked += between.lane(lane, &LaneLook::blocked_ns);
+    cpu += between.lane(lane, &LaneLook::cpu_ns);
+    core_wait += between.lane(lane, &LaneLook::core_wait_ns);
+    records_in += between.lane(lane, &LaneLook::records_in);
+    records_out += between.lane(lane, &LaneLook::records_out);
   }
   load.set_lanes(lanes);
   load.set_busy_seconds(seconds(busy));
@@ -127,10 +127,10 @@ void fill_load(const layout::NodeLayout& node, const Between& between, LoadMetri
 void fill_queue(const FeedFacts& facts, std::size_t port, const Between& between,
                 const Fullness& fullness, QueueMetricProto& queue) {
   queue.set_name(facts.shape.ports[port].name);
-  queue.set_put_count(between.port(port, &PortSample::put));
-  queue.set_get_count(between.port(port, &PortSample::get));
-  queue.set_drop_count(between.port(port, &PortSample::drop));
-  queue.set_put_bytes(between.port(port, &PortSample::put_bytes));
+  queue.set_put_count(between.port(port, &PortLook::put));
+  queue.set_get_count(between.port(port, &PortLook::get));
+  queue.set_drop_count(between.port(port, &PortLook::drop));
+  queue.set_put_bytes(between.port(port, &PortLook::put_bytes));
   queue.set_capacity(between.end().ports[port].capacity);
   StatisticsProtoInt64& seen = *queue.mutable_fullness();
   seen.set_min(static_cast<std::int64_t>(fullness.min));

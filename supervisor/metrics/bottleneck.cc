@@ -315,23 +315,23 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, cons
       load.reads_from.push_back(input.from_node);
     }
     for (std::uint32_t i = 0; i < node.lanes_max; ++i) {
-      const LaneSample& was = begin.lanes[node.first_lane + i];
-      const LaneSample& is = end.lanes[node.first_lane + i];
+      const LaneLook& was = begin.lanes[node.first_lane + i];
+      const LaneLook& is = end.lanes[node.first_lane + i];
       if (!is.at_work || window <= 0) continue;
       ++load.lanes;
-      const auto share = [&](std::uint64_t LaneSample::*what) {
+      const auto share = [&](std::uint64_t LaneLook::*what) {
         return std::clamp(static_cast<double>(is.*what - was.*what) / window, 0.0, 1.0);
       };
-      const double starved = share(&LaneSample::starved_ns);
-      const double blocked = share(&LaneSample::blocked_ns);
-      double busy = std::min(share(&LaneSample::busy_ns), std::max(0.0, 1 - starved - blocked));
+      const double starved = share(&LaneLook::starved_ns);
+      const double blocked = share(&LaneLook::blocked_ns);
+      double busy = std::min(share(&LaneLook::busy_ns), std::max(0.0, 1 - starved - blocked));
       // A step is counted when it is over: one that still goes on takes what is missing.
       if (is.awake) busy = std::max(busy, 1 - starved - blocked);
       load.busy += std::max(0.0, busy);
       load.starved += starved;
       load.blocked += blocked;
-      load.cpu += share(&LaneSample::cpu_ns);
-      load.core_wait += share(&LaneSample::core_wait_ns);
+      load.cpu += share(&LaneLook::cpu_ns);
+      load.core_wait += share(&LaneLook::core_wait_ns);
     }
     if (load.lanes == 0) continue;
     for (double* const sum :

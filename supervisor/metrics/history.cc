@@ -10,10 +10,10 @@ constexpr std::size_t kLooksMax = kSpanNs / kLookNs + 3;
 
 void not_less(std::uint64_t& value, std::uint64_t before) { value = std::max(value, before); }
 
-void keep_growing(Look& sample, const Look& before) {
-  for (std::size_t i = 0; i < std::min(sample.lanes.size(), before.lanes.size()); ++i) {
-    LaneSample& lane = sample.lanes[i];
-    const LaneSample& was = before.lanes[i];
+void keep_growing(Look& look, const Look& before) {
+  for (std::size_t i = 0; i < std::min(look.lanes.size(), before.lanes.size()); ++i) {
+    LaneLook& lane = look.lanes[i];
+    const LaneLook& was = before.lanes[i];
     not_less(lane.busy_ns, was.busy_ns);
     not_less(lane.starved_ns, was.starved_ns);
     not_less(lane.blocked_ns, was.blocked_ns);
@@ -22,9 +22,9 @@ void keep_growing(Look& sample, const Look& before) {
     not_less(lane.records_in, was.records_in);
     not_less(lane.records_out, was.records_out);
   }
-  for (std::size_t i = 0; i < std::min(sample.ports.size(), before.ports.size()); ++i) {
-    PortSample& port = sample.ports[i];
-    const PortSample& was = before.ports[i];
+  for (std::size_t i = 0; i < std::min(look.ports.size(), before.ports.size()); ++i) {
+    PortLook& port = look.ports[i];
+    const PortLook& was = before.ports[i];
     not_less(port.put, was.put);
     not_less(port.get, was.get);
     not_less(port.drop, was.drop);
@@ -32,9 +32,9 @@ void keep_growing(Look& sample, const Look& before) {
   }
 }
 
-bool flows(const Look& sample, const FeedShape& shape) {
+bool flows(const Look& look, const FeedShape& shape) {
   for (std::size_t i = 0; i < shape.ports.size(); ++i) {
-    if (shape.ports[i].output && sample.ports[i].put != 0) return true;
+    if (shape.ports[i].output && look.ports[i].put != 0) return true;
   }
   return false;
 }
@@ -60,9 +60,9 @@ void Fullness::add(std::uint64_t value) {
   mean += (static_cast<double>(value) - mean) / static_cast<double>(count);
 }
 
-void History::add(const std::function<void(Look&)>& look, bool regular) {
+void History::add(const std::function<void(Look&)>& fill, bool regular) {
   if (ring_.empty()) ring_.resize(kLooksMax);
-  look(next_);
+  fill(next_);
   if (count_ != 0) keep_growing(next_, newest());
   if (count_ != 0 && !newest_regular_) --count_;
   newest_regular_ = regular;

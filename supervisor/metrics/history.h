@@ -27,10 +27,10 @@ struct Fullness {
 
 class History {
  public:
-  // Takes a look; `look` fills the sample, whose time is later than the last one's. What only grows
-  // is never less than in the look before: words of one lane are read one after the other. A look
-  // that was taken between the regular ones, because somebody asked, gives way to the next.
-  void add(const std::function<void(Look&)>& look, bool regular = true);
+  // Takes a look. `fill` fills it; its time is later than the last one's. What only grows is never
+  // less than in the look before: words of one lane are read one after the other. A look that was
+  // taken between the regular ones, because somebody asked, gives way to the next.
+  void add(const std::function<void(Look&)>& fill, bool regular = true);
 
   [[nodiscard]] bool empty() const { return count_ == 0; }
   [[nodiscard]] const Look& newest() const { return at(count_ - 1); }

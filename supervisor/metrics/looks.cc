@@ -82,7 +82,7 @@ ThreadClocks::ThreadClocks(const layout::FeedLayout& layout)
 // Threads are told by their names; where these were cut and are alike, by their numbers: a process
 // starts its lanes in their order.
 void ThreadClocks::find_threads(std::uint32_t group, pid_t pid,
-                                const std::vector<LaneSample>& lanes) {
+                                const std::vector<LaneLook>& lanes) {
   const std::string tasks = fmt::format("/proc/{}/task", pid);
   std::vector<std::pair<int, std::string>> threads;
   if (DIR* const directory = ::opendir(tasks.c_str())) {
@@ -113,7 +113,7 @@ void ThreadClocks::find_threads(std::uint32_t group, pid_t pid,
   }
 }
 
-void ThreadClocks::look(const std::vector<pid_t>& pids, std::vector<LaneSample>& lanes) {
+void ThreadClocks::look(const std::vector<pid_t>& pids, std::vector<LaneLook>& lanes) {
   for (std::uint32_t group = 0; group < pids_.size(); ++group) {
     const pid_t pid = group < pids.size() ? pids[group] : 0;
     const std::vector<std::uint32_t>& members = layout_.groups[group].lanes;
@@ -161,11 +161,11 @@ Looker::Looker(const layout::FeedMemory& memory)
       uptime_(open_to_read("/proc/uptime")) {}
 
 void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
-                  const std::vector<pid_t>& pids, std::uint64_t now_ns, Look& sample) {
+                  const std::vector<pid_t>& pids, std::uint64_t now_ns, Look& taken) {
   const layout::FeedLayout& layout = memory_.layout();
-  sample.time_ns = now_ns;
-  sample.lanes.assign(layout.lanes.size(), {});
-  sample.ports.assign(shape_.ports.size(), {});
+  taken.time_ns = now_ns;
+  taken.lanes.assign(layout.lanes.size(), {});
+  taken.ports.assign(shape_.ports.size(), {});
 
   std::vector<shm::NodeLanes> node_lanes;
   for (std::uint32_t node = 0; node < layout.nodes.size(); ++node) {
@@ -173,7 +173,7 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
   }
   for (const layout::LanePlan& plan : layout.lanes) {
     const shm::LanePage& page = memory_.lane(plan.index);
-    LaneSample& lane = sample.lanes[plan.index];
+    LaneLook& lane = taken.lanes[plan.index];
     lane.at_work = read(page.pid) != 0 && !memory_.lane_finished(plan.index) &&
                    plan.number < node_lanes[plan.node_index].now;
     lane.awake = read(page.waiting) == 0;
@@ -188,7 +188,7 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
   }
   for (std::size_t p = 0; p < shape_.ports.size(); ++p) {
     const PortShape& shape = shape_.ports[p];
-    PortSample& port = sample.ports[p];
+    PortLook& port = taken.ports[p];
     for (const std::uint32_t index : shape.rings) {
       const layout::RingPlan& ring = layout.rings[index];
       const shm::QueueView view =
@@ -204,7 +204,7 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
           to.number < node_lanes[to.node_index].now) {
         port.capacity += view.capacity_records;
       }
-      sample.lanes[ring.from_lane].records_out += read(memory_.tail(ring).tail_seq);
+      taken.lanes[ring.from_lane].records_out += read(memory_.tail(ring).tail_seq);
     }
     if (!shape.output) continue;
     const layout::OutputMemory memory = memory_.output(*shape.output);
@@ -218,12 +218,12 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
     for (std::uint32_t number = 0; number < output.producing_lanes.size(); ++number) {
       const std::uint64_t newest = read(memory.producer(number).newest);
       if (newest == 0) continue;
-      sample.lanes[output.producing_lanes[number]].records_out +=
+      taken.lanes[output.producing_lanes[number]].records_out +=
           (newest - 1 - number) / output.geometry.lanes + 1;
     }
   }
 
-  sample.counters.assign(counters_.size(), 0);
+  taken.counters.assign(counters_.size(), 0);
   for (const layout::LanePlan& plan : layout.lanes) {
     std::vector<Known>& known = known_[plan.index];
     const shm::LaneCounters& counters = memory_.lane(plan.index).counters;
@@ -236,18 +236,18 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
       // A lane that begins a new life writes the names again: one that is half written is known.
       if (known[i].name != name && !(was_known && known[i].name.starts_with(name))) {
         known[i] = {std::string(name), counters_.place(plan.stage, std::string(name))};
-        if (sample.counters.size() < counters_.size()) sample.counters.resize(counters_.size(), 0);
+        if (taken.counters.size() < counters_.size()) taken.counters.resize(counters_.size(), 0);
       }
-      sample.counters[known[i].place] += read(counter.value);
+      taken.counters[known[i].place] += read(counter.value);
     }
   }
 
-  clocks_.look(pids, sample.lanes);
+  clocks_.look(pids, taken.lanes);
   if (uptime_) {
     std::array<char, 64> room;
     const std::string_view text = read_again(uptime_, room);
     const std::size_t space = text.find(' ');
-    if (space != text.npos) sample.idle_s = std::strtod(text.data() + space, nullptr);
+    if (space != text.npos) taken.idle_s = std::strtod(text.data() + space, nullptr);
   }
 }
 

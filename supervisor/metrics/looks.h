@@ -19,7 +19,7 @@
 
 namespace ringfeed::metrics {
 
-struct LaneSample {
+struct LaneLook {
   bool at_work = false;  // has a process, is not spare, has not ended
   bool awake = false;    // is in a step, or about to begin one
   std::uint64_t busy_ns = 0;
@@ -33,7 +33,7 @@ struct LaneSample {
 };
 
 // A port's queue: all its rings; of the port whose output is the feed, the slots.
-struct PortSample {
+struct PortLook {
   std::uint64_t put = 0;
   std::uint64_t get = 0;
   std::uint64_t drop = 0;
@@ -44,9 +44,9 @@ struct PortSample {
 };
 
 struct Look {
-  std::uint64_t time_ns = 0;      // CLOCK_MONOTONIC
-  std::vector<LaneSample> lanes;  // as in the layout
-  std::vector<PortSample> ports;  // as in FeedShape
+  std::uint64_t time_ns = 0;    // CLOCK_MONOTONIC
+  std::vector<LaneLook> lanes;  // as in the layout
+  std::vector<PortLook> ports;  // as in FeedShape
   // As in CounterTable; one that was met later than this look was 0.
   std::vector<std::uint64_t> counters;
   double idle_s = 0;  // of all processors of the machine, since it began
@@ -85,7 +85,7 @@ class ThreadClocks {
  public:
   explicit ThreadClocks(const layout::FeedLayout& layout);
   // `pids`: the process of each stage group, 0: none.
-  void look(const std::vector<pid_t>& pids, std::vector<LaneSample>& lanes);
+  void look(const std::vector<pid_t>& pids, std::vector<LaneLook>& lanes);
 
  private:
   struct Clock {
@@ -96,7 +96,7 @@ class ThreadClocks {
     std::uint64_t core_wait_ns = 0;
     std::uint32_t searches = 0;  // in vain, for the thread
   };
-  void find_threads(std::uint32_t group, pid_t pid, const std::vector<LaneSample>& lanes);
+  void find_threads(std::uint32_t group, pid_t pid, const std::vector<LaneLook>& lanes);
 
   const layout::FeedLayout& layout_;
   std::vector<Clock> clocks_;  // by lane
@@ -108,7 +108,7 @@ class Looker {
   explicit Looker(const layout::FeedMemory& memory);
   // `groups`: of each output.
   void look(const std::vector<const control::ConsumerGroups*>& groups,
-            const std::vector<pid_t>& pids, std::uint64_t now_ns, Look& sample);
+            const std::vector<pid_t>& pids, std::uint64_t now_ns, Look& taken);
   [[nodiscard]] const FeedShape& shape() const { return shape_; }
   [[nodiscard]] const CounterTable& counters() const { return counters_; }
 

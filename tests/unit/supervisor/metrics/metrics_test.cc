@@ -35,7 +35,7 @@ class Metrics : public ::testing::Test {
       : feed_(test::planned_feed()),
         memory_(test::feed_memory()),
         groups_(memory_->output()),
-        sampler_(*memory_) {
+        looker_(*memory_) {
     StagePlan& pool = *feed_.plan.mutable_stages(1);
     pool.set_name("mix");
     declare(pool, "sources_kept").set_gauge(true);
@@ -64,11 +64,11 @@ class Metrics : public ::testing::Test {
   }
 
   FeedFacts facts() const {
-    return {feed_.config,     feed_.plan,          memory_->layout(),
-            sampler_.shape(), sampler_.counters(), texts_};
+    return {feed_.config,    feed_.plan,         memory_->layout(),
+            looker_.shape(), looker_.counters(), texts_};
   }
   void look(std::uint64_t time_ns, bool regular = true) {
-    history_.add([&](Look& sample) { sampler_.look({&groups_}, {}, time_ns, sample); }, regular);
+    history_.add([&](Look& look) { looker_.look({&groups_}, {}, time_ns, look); }, regular);
   }
   // So many seconds of looks, in each of which the lane was busy for 100 of 250 ms.
   void pass(std::uint64_t seconds) {
@@ -127,7 +127,7 @@ class Metrics : public ::testing::Test {
   test::PlannedFeed feed_;
   std::unique_ptr<layout::FeedMemory> memory_;
   control::ConsumerGroups groups_;
-  Looker sampler_;
+  Looker looker_;
   History history_;
   Texts texts_;
   std::uint64_t now_ = 100 * kSecond;
@@ -366,23 +366,23 @@ TEST_F(Metrics, TheOutputOfTheFeedIsItsSlots) {
 TEST_F(Metrics, TheFeedIsAnotherOneAfterItsFirstBatchAndAfterScaling) {
   look(now_);
   pass(2);
-  EXPECT_EQ(history_.steady_since(0, sampler_.shape()), 0U);
+  EXPECT_EQ(history_.steady_since(0, looker_.shape()), 0U);
   test::ProducingLane lane(*memory_, 0);
   ASSERT_TRUE(lane.publish());
   pass(1);
-  EXPECT_EQ(history_.steady_since(0, sampler_.shape()), 9U);
+  EXPECT_EQ(history_.steady_since(0, looker_.shape()), 9U);
   const std::uint32_t read = memory_->layout().lanes[2].node_index;
   shm::NodeLanes lanes = memory_->node_lanes(read);
   lanes.now = 1;
   memory_->set_node_lanes(read, lanes);
   pass(1);
-  EXPECT_EQ(history_.steady_since(0, sampler_.shape()), 13U);
+  EXPECT_EQ(history_.steady_since(0, looker_.shape()), 13U);
 }
 
 TEST_F(Metrics, AThreadsClockIsFoundByItsNameAndSummedOverItsLives) {
   // Lane 0 is this test's own thread beside the main one.
   ThreadClocks clocks(memory_->layout());
-  std::vector<LaneSample> lanes(memory_->layout().lanes.size());
+  std::vector<LaneLook> lanes(memory_->layout().lanes.size());
   lanes[0].at_work = true;
   const auto live = [&] {
     std::atomic<int> phase{0};
