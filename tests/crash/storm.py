@@ -582,7 +582,7 @@ def undisturbed(
     return {line.number: line.checksum for line in read_lines(member.out)}
 
 
-def main() -> int:
+def arguments_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -611,106 +611,121 @@ def main() -> int:
         "--everything", action="store_true", help="all processes at once, instead of one at a time"
     )
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # thousands of them would fill the disk
+    return parser.parse_args()
 
-    work = Path(tempfile.mkdtemp(prefix="rf-storm-"))
-    started = time.monotonic()
+
+def strike(storm: Storm, arguments: argparse.Namespace) -> tuple[float, int, str]:
+    """All the blows, and then the feed's end: the seconds that the blows took, the exit status of
+    the supervisor and what it said.
+    """
+    run = storm.run
     try:
-        data = lc0_data.make_dataset(work / "data", games=60, tars=3, seed=3, loose=5)
-        # About 190 batches an epoch.
-        per_kill = arguments.batches_per_kill / (4 if arguments.everything else 1)
-        epochs = max(3, round(arguments.kills * per_kill / 190))
-        settings = {**SETTINGS, "extra": EXTRA.format(stall_ms=arguments.stall_ms)}
-        reference = {**settings, "groups": 'groups { name: "alone" }'}
-        expected = undisturbed(work / "undisturbed", Path(data.directory), epochs, reference)
-        prepared_s = time.monotonic() - started
-        storm_dir = work / "storm"
-        storm_dir.mkdir()
-        segments: Path | None = None
+        run.start()
+        for member in storm.members:
+            member.start(run)
+        wait_until(lambda: read_lines(storm.members[0].out), "the first batch")
+        began = storm.newest_s = time.monotonic()
         if arguments.everything:
-            segments = storm_dir / "segments"
-            segments.mkdir()
-            settings["extra"] += f'storage {{ directory: "{segments}" }}'
-        run = FeedRun(storm_dir, Path(data.directory), epochs=epochs, **settings)
-        pace = Pace(arguments.pause_ms)
-        storm = Storm(
-            run,
-            members_of(storm_dir, pace),
-            arguments.seed,
-            arguments.victims.split(","),
-            arguments.rate,
-            per_kill,
-            arguments.stall_ms,
-            pace,
-        )
-        try:
-            run.start()
-            for member in storm.members:
-                member.start(run)
-            wait_until(lambda: read_lines(storm.members[0].out), "the first batch")
-            began = storm.newest_s = time.monotonic()
-            if arguments.everything:
-                while storm.total() < arguments.kills and not storm.over():
-                    dice = random.Random(f"{arguments.seed} {storm.total()}")
-                    storm.kill_everything(dice)
-                    time.sleep(dice.random() * 0.1)
-            else:
-                storm.rage(arguments.kills)
-            raged_s = time.monotonic() - began
-            storm.raged = True
-            # The last blow may have been the supervisor's: somebody has to end the feed.
-            while storm.supervisor_due_s or not all(member.done for member in storm.members):
-                storm.look_after()
-                if storm.over() and not any(member.lives() for member in storm.members):
-                    break
-                time.sleep(0.01)
-            status = run.wait(120)
-            text = run.text()
-        finally:
-            for member in storm.members:
-                if member.lives():
-                    assert member.process is not None
-                    member.process.kill()
-                    member.process.wait()
-            run.close()
-        if status != 0:
-            print(text[-4000:], file=sys.stderr)
-        found = audit(storm.members, expected)
-        left = remains(run, segments)
-        report = {
-            "seed": arguments.seed,
-            "kills": storm.kills(),
-            "kills_a_second": round(storm.total() / raged_s, 1),
-            "batches": len(expected),
-            "groups": 4,
-            "trainer_starts": sum(member.starts for member in storm.members),
-            **found,
-            "dead_letters": text.count("dead_letter "),
-            "started_anew": text.count(" feed_started ") - 1,
-            "adoptions": text.count(" feed_adopted "),
-            "starts_after_everything": storm.starts,
-            "gaps": gaps(storm.members, storm.blows),
-            "returns": returns(storm.watch),
-            "left_behind": left,
-            "seconds": round(time.monotonic() - started, 1),
-            "seconds_undisturbed": round(prepared_s, 1),
-            "seconds_of_blows": round(raged_s, 1),
-            "exit_status": status,
-        }
-        print(json.dumps(report, indent=2))
-        if arguments.json:
-            arguments.json.write_text(json.dumps(report, indent=2))
-        bad = found["lost"] + found["repeated"] + found["torn"] + found["out_of_order"] + len(left)
-        enough = storm.total() >= arguments.kills
-        print(
-            f"storm: {storm.total()} kills, {len(expected)} batches to 4 groups: "
-            f"{found['lost']} lost, {found['repeated']} repeated, {found['torn']} torn, "
-            f"{found['out_of_order']} out of order, {len(left)} left behind"
-            + ("" if enough else "; the feed ended before all kills were made")
-        )
-        bad += report["dead_letters"] + report["started_anew"]
-        return 0 if status == 0 and bad == 0 and enough else 1
+            while storm.total() < arguments.kills and not storm.over():
+                dice = random.Random(f"{arguments.seed} {storm.total()}")
+                storm.kill_everything(dice)
+                time.sleep(dice.random() * 0.1)
+        else:
+            storm.rage(arguments.kills)
+        raged_s = time.monotonic() - began
+        storm.raged = True
+        # The last blow may have been the supervisor's: somebody has to end the feed.
+        while storm.supervisor_due_s or not all(member.done for member in storm.members):
+            storm.look_after()
+            if storm.over() and not any(member.lives() for member in storm.members):
+                break
+            time.sleep(0.01)
+        return raged_s, run.wait(120), run.text()
+    finally:
+        for member in storm.members:
+            if member.lives():
+                assert member.process is not None
+                member.process.kill()
+                member.process.wait()
+        run.close()
+
+
+def storm_in(work: Path, arguments: argparse.Namespace) -> int:
+    """The storm in a folder of its own. 0: nothing was lost, repeated or left behind."""
+    started = time.monotonic()
+    data = lc0_data.make_dataset(work / "data", games=60, tars=3, seed=3, loose=5)
+    # About 190 batches an epoch.
+    per_kill = arguments.batches_per_kill / (4 if arguments.everything else 1)
+    epochs = max(3, round(arguments.kills * per_kill / 190))
+    settings = {**SETTINGS, "extra": EXTRA.format(stall_ms=arguments.stall_ms)}
+    reference = {**settings, "groups": 'groups { name: "alone" }'}
+    expected = undisturbed(work / "undisturbed", Path(data.directory), epochs, reference)
+    prepared_s = time.monotonic() - started
+    storm_dir = work / "storm"
+    storm_dir.mkdir()
+    segments: Path | None = None
+    if arguments.everything:
+        segments = storm_dir / "segments"
+        segments.mkdir()
+        settings["extra"] += f'storage {{ directory: "{segments}" }}'
+    run = FeedRun(storm_dir, Path(data.directory), epochs=epochs, **settings)
+    pace = Pace(arguments.pause_ms)
+    storm = Storm(
+        run,
+        members_of(storm_dir, pace),
+        arguments.seed,
+        arguments.victims.split(","),
+        arguments.rate,
+        per_kill,
+        arguments.stall_ms,
+        pace,
+    )
+    raged_s, status, text = strike(storm, arguments)
+    if status != 0:
+        print(text[-4000:], file=sys.stderr)
+    found = audit(storm.members, expected)
+    left = remains(run, segments)
+    report = {
+        "seed": arguments.seed,
+        "kills": storm.kills(),
+        "kills_a_second": round(storm.total() / raged_s, 1),
+        "batches": len(expected),
+        "groups": 4,
+        "trainer_starts": sum(member.starts for member in storm.members),
+        **found,
+        "dead_letters": text.count("dead_letter "),
+        "started_anew": text.count(" feed_started ") - 1,
+        "adoptions": text.count(" feed_adopted "),
+        "starts_after_everything": storm.starts,
+        "gaps": gaps(storm.members, storm.blows),
+        "returns": returns(storm.watch),
+        "left_behind": left,
+        "seconds": round(time.monotonic() - started, 1),
+        "seconds_undisturbed": round(prepared_s, 1),
+        "seconds_of_blows": round(raged_s, 1),
+        "exit_status": status,
+    }
+    print(json.dumps(report, indent=2))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2))
+    bad = found["lost"] + found["repeated"] + found["torn"] + found["out_of_order"] + len(left)
+    enough = storm.total() >= arguments.kills
+    print(
+        f"storm: {storm.total()} kills, {len(expected)} batches to 4 groups: "
+        f"{found['lost']} lost, {found['repeated']} repeated, {found['torn']} torn, "
+        f"{found['out_of_order']} out of order, {len(left)} left behind"
+        + ("" if enough else "; the feed ended before all kills were made")
+    )
+    bad += report["dead_letters"] + report["started_anew"]
+    return 0 if status == 0 and bad == 0 and enough else 1
+
+
+def main() -> int:
+    arguments = arguments_of()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # thousands of them would fill the disk
+    work = Path(tempfile.mkdtemp(prefix="rf-storm-"))
+    try:
+        return storm_in(work, arguments)
     finally:
         if os.environ.get("RINGFEED_KEEP") != "1":
             shutil.rmtree(work, ignore_errors=True)
