@@ -86,8 +86,7 @@ def test_any_processes_killed_at_random_change_no_batch(
     run = make_run(
         epochs=2, extra=GROUPS + "restart { max_restarts: 1000 backoff_ms_max: 20 }"
     ).start()
-    trainer = run.trainer(pause_ms=20)
-    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    trainer = run.trainer_after(1, pause_ms=20)
     supervisors = workers = 0
     while trainer.batches() < len(undisturbed) - 20:
         if dice.random() < 0.4:
@@ -193,8 +192,7 @@ def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(
         extra=GROUPS + f'storage {{ directory: "{storage}" }}',
         groups='groups { name: "g" }',
     ).start()
-    first = run.trainer(group="g", pause_ms=10)
-    wait_until(lambda: first.batches() >= 10, "batch 10")
+    first = run.trainer_after(10, group="g", pause_ms=10)
     first.process.send_signal(signal.SIGSTOP)  # nothing is under way in it
     killed = run.all_workers()
     kill_supervisor(run)
@@ -245,8 +243,7 @@ def test_a_trainer_whose_feed_is_dead_for_good_is_told(
     make_run: MakeRun, games: lc0_data.Manifest
 ) -> None:
     run = make_run(epochs=0, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=5, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "batch 3")
+    trainer = run.trainer_after(3, pause_ms=5, positions=0)
     workers = run.all_workers()
     kill_supervisor(run)
     for pid in workers.values():

@@ -73,8 +73,7 @@ def test_a_directory_that_comes_back_brings_its_chunks_back(
     data = tmp_path / "data"
     shutil.copytree(games.directory, data)
     run = make_run(data, in_pool=pool, **SMALL).start()
-    trainer = run.trainer(positions=0)
-    wait_until(lambda: trainer.batches() >= 5, "batches")
+    trainer = run.trainer_after(5, positions=0)
     for times in (1, 2):
         with away(data):
             wait_until(
@@ -108,8 +107,7 @@ def test_a_tar_that_is_copied_back_brings_its_chunks_back_as_it_grows(
     stored = (data / name).read_bytes()
     times = (data / name).stat()
     run = make_run(data, **SMALL).start()
-    trainer = run.trainer(positions=0)
-    wait_until(lambda: trainer.batches() >= 5, "batches")
+    trainer = run.trainer_after(5, positions=0)
     (data / name).unlink()
     wait_until(lambda: " window_unusable " in run.text(), "nothing to be left")
     descriptor = os.open(data / name, os.O_WRONLY | os.O_CREAT, 0o600)

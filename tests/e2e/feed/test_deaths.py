@@ -120,8 +120,7 @@ def test_a_stopped_worker_is_replaced_after_stall_ms(
 ) -> None:
     """Whether its lanes worked or slept when it was stopped."""
     run = make_run(epochs=2, extra=GROUPS + "restart { stall_ms: 500 }").start()
-    trainer = run.trainer(positions=0, pause_ms=10)
-    wait_until(lambda: trainer.batches() >= 5, "batch 5")
+    trainer = run.trainer_after(5, positions=0, pause_ms=10)
     pid = run.workers()[group]
     os.kill(pid, signal.SIGSTOP)
     wait_until(
@@ -139,8 +138,7 @@ def test_a_feed_that_was_frozen_as_a_whole_kills_nobody_for_it(
 ) -> None:
     """As by a machine that sleeps or a container that is paused; the supervisor wakes up first."""
     run = make_run(epochs=2, extra=GROUPS + "restart { stall_ms: 1000 }").start()
-    trainer = run.trainer(positions=0, pause_ms=10)
-    wait_until(lambda: trainer.batches() >= 5, "batch 5")
+    trainer = run.trainer_after(5, positions=0, pause_ms=10)
     workers = run.workers()
     assert run.process is not None
     everyone = [run.process.pid, *workers.values()]

@@ -25,8 +25,7 @@ MakeRun = Callable[..., FeedRun]
 
 def started(make_run: MakeRun, trainer_pause_ms: int = 10) -> tuple[FeedRun, object]:
     run = make_run(epochs=2, extra=GROUPS, groups='groups { name: "default" }').start()
-    trainer = run.trainer(pause_ms=trainer_pause_ms, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "batch 2")
+    trainer = run.trainer_after(2, pause_ms=trainer_pause_ms, positions=0)
     return run, trainer
 
 
@@ -215,8 +214,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up(
         stderr=writer,
     )
     os.close(writer)
-    trainer = run.trainer(pause_ms=10, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "batch 2")
+    trainer = run.trainer_after(2, pause_ms=10, positions=0)
     kill_stage(run)
     kill_stage(run, "pool")
     status = run.status()
@@ -233,7 +231,6 @@ def test_a_feed_whose_standard_streams_are_closed_writes_into_nothing_of_its_own
         ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', str(run.program), "run", str(run.config)],
         env=run.environment,
     )
-    trainer = run.trainer(pause_ms=10, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "batch 2")
+    trainer = run.trainer_after(2, pause_ms=10, positions=0)
     kill_stage(run)
     assert_undisturbed(run, trainer, undisturbed)

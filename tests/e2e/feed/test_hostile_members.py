@@ -39,8 +39,7 @@ FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 def feed_of_two(make_run: MakeRun, extra: str = "") -> tuple[FeedRun, Trainer, RawMember]:
     """A feed with an honest trainer, and this process as a member of a group that gives way."""
     run = make_run(epochs=2, extra=GROUPS + extra, slots=12, groups=HONEST).start()
-    trainer = run.trainer(group="honest", pause_ms=15, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "the first batches")
+    trainer = run.trainer_after(2, group="honest", pause_ms=15, positions=0)
     member = RawMember(
         run.sockets / f"{run.feed}.sock", "hostile", policy=SKIP, max_hold=2, rejoin_ms=0
     )
@@ -236,8 +235,7 @@ def test_a_trainer_outlives_the_death_of_all_others_with_its_page(
     run = make_run(
         epochs=2, extra=GROUPS + f'storage {{ directory: "{storage}" }}', groups=HONEST
     ).start()
-    trainer = run.trainer(group="honest", pause_ms=20, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "batch 3")
+    trainer = run.trainer_after(3, group="honest", pause_ms=20, positions=0)
     kill_supervisor_and_workers(run)
     run.start()
     assert_exact_to_the_end(run, trainer, undisturbed)

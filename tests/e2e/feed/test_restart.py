@@ -38,8 +38,7 @@ def test_every_group_is_replaced_under_load_and_nothing_is_lost(
     undisturbed: np.ndarray,  # noqa: F811
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=20, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    trainer = run.trainer_after(3, pause_ms=20, positions=0)
     for group in ("out", "mix", "pool", "mix"):
         before = run.workers().get(group)
         if before is None:
@@ -65,8 +64,7 @@ def test_a_new_program_takes_over_the_rings_and_arenas_of_the_old_one(
     newer = tmp_path / "newer-worker"
     shutil.copy(BIN / "ringfeed-worker", newer)
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=20, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    trainer = run.trainer_after(3, pause_ms=20, positions=0)
     done = run.command("restart", "lc0", "out", "--binary", str(newer))
     assert done.returncode == 0, done.stderr
     workers = run.workers()
@@ -88,8 +86,7 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
     run = make_run(epochs=2, extra=GROUPS)
     run.environment["RINGFEED_TEST_STATE_VERSION"] = "77"  # for the worker made for tests
     run.start()
-    trainer = run.trainer(pause_ms=300, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    trainer = run.trainer_after(3, pause_ms=300, positions=0)
     before = run.workers()
 
     def refused(binary: Path, group: str = "out") -> str:

@@ -53,8 +53,7 @@ def test_scaling_up_and_down_changes_no_batch(
     deaths: bool,
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start(*ROOM)
-    trainer = run.trainer(pause_ms=60, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "some batches")
+    trainer = run.trainer_after(2, pause_ms=60, positions=0)
     done = 0
     for number, (stage, lanes) in enumerate(
         [("unpacker", 4), ("pool", 3), ("unpacker", 2), ("pool", 1), ("unpacker", 1), ("pool", 2)]
@@ -77,8 +76,7 @@ def test_scaling_up_and_down_changes_no_batch(
 
 def test_lanes_that_were_added_work_and_those_that_were_taken_rest(make_run: MakeRun) -> None:
     run = make_run(epochs=0, extra=GROUPS).start(*ROOM)
-    trainer = run.trainer(batches=1000, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "some batches")
+    run.trainer_after(2, batches=1000, positions=0)
     assert list(lanes_at_work(run, "unpacker")) == ["unpacker.0"]
     assert scaled(run, "unpacker", 3).returncode == 0
     wait_until(
@@ -96,8 +94,7 @@ def test_lanes_that_were_added_work_and_those_that_were_taken_rest(make_run: Mak
 
 def test_what_cannot_be_scaled_is_refused_with_what_can_be_done(make_run: MakeRun) -> None:
     run = make_run(epochs=0, extra=GROUPS).start(*ROOM)
-    trainer = run.trainer(batches=20, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "some batches")
+    run.trainer_after(2, batches=20, positions=0)
     for stage, lanes, text in (
         ("sampler", 2, "the state of its lanes depends on their number: set threads"),
         ("tensors", 2, "the state of its lanes depends on their number"),
@@ -126,8 +123,7 @@ def test_a_change_waits_for_the_one_before_and_says_so_when_that_takes_long(
     busy = scaled(run, "unpacker", 2)  # nobody takes batches
     assert busy.returncode == 1
     assert "the work from before the last change has not been finished" in busy.stderr
-    trainer = run.trainer(batches=500, positions=0)
-    wait_until(lambda: trainer.batches() >= 40, "batches")
+    run.trainer_after(40, batches=500, positions=0)
     assert scaled(run, "unpacker", 2).returncode == 0
 
 
@@ -136,8 +132,7 @@ def test_another_lane_count_in_the_configuration_is_taken_over(
     undisturbed: np.ndarray,  # noqa: F811
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start(*ROOM)
-    trainer = run.trainer(pause_ms=30, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    trainer = run.trainer_after(3, pause_ms=30, positions=0)
     kill_supervisor(run)
     run.start(*ROOM, "--set", "stages.unpacker.threads=3", "--set", "restart.max_restarts=7")
     wait_until(
@@ -161,8 +156,7 @@ def test_a_snapshot_goes_on_with_another_lane_count(
     tmp_path: Path,
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start(*ROOM)
-    trainer = run.trainer(pause_ms=30, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    run.trainer_after(3, pause_ms=30, positions=0)
     assert scaled(run, "unpacker", 4).returncode == 0
     saved = tmp_path / "saved"
     assert run.command("snapshot", "lc0", str(saved)).returncode == 0

@@ -33,17 +33,6 @@ def snapshot(run: FeedRun, directory: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def taking(run: FeedRun, directory: Path) -> subprocess.Popen[str]:
-    """A snapshot on its way; also a context manager, which waits for its end."""
-    return subprocess.Popen(
-        [str(run.program), "snapshot", run.feed, str(directory)],
-        env=run.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def bytes_in(directory: Path) -> int:
     """What the files of a snapshot take; 0 if it is not there, or just gets its name."""
     try:
@@ -93,8 +82,7 @@ def test_a_snapshot_needs_nothing_of_the_feed_that_it_was_taken_of(
     tmp_path: Path,
 ) -> None:
     run = make_run(**TWO_GROUPS).start()
-    trainer = run.trainer(pause_ms=5, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    run.trainer_after(3, pause_ms=5, positions=0)
     snapshot(run, tmp_path / "saved")
     shutil.move(tmp_path / "saved", tmp_path / "moved")
     kill_everything(run)
@@ -126,8 +114,7 @@ def test_the_next_run_after_everybody_died_takes_the_newest_snapshot_by_itself(
     tmp_path: Path,
 ) -> None:
     run = make_run(**TWO_GROUPS).start()
-    trainer = run.trainer(pause_ms=5, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "some batches")
+    trainer = run.trainer_after(2, pause_ms=5, positions=0)
     saved = tmp_path / "saved"
     snapshot(run, saved)
     wait_until(lambda: trainer.batches() >= 5, "more of them")
@@ -172,7 +159,7 @@ def test_snapshots_of_a_feed_whose_stages_die_are_right(
         wait_until(lambda at=4 * number: trainer.batches() >= 2 + at, "more batches")
         saved = tmp_path / f"saved{number}"
         pid = run.workers().get(group)
-        with taking(run, saved) as command:
+        with run.command_later("snapshot", run.feed, str(saved)) as command:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
             _, errors = command.communicate()
@@ -203,7 +190,7 @@ def test_a_supervisor_that_dies_while_it_takes_one_leaves_no_lane_standing_still
         if trainer.batches() > len(undisturbed) - 20:
             break  # a slow machine: the feed must not end between two supervisors
         wait_until(lambda: run.status() is not None, "the supervisor to answer")
-        with taking(run, saved) as command:
+        with run.command_later("snapshot", run.feed, str(saved)) as command:
             # At all moments of its way: copying, lanes parked, saving.
             wait_until(
                 lambda n=percent, at=command: at.poll() is not None
@@ -236,8 +223,7 @@ def test_a_damaged_or_foreign_snapshot_is_refused_with_what_is_wrong(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     run = make_run(**TWO_GROUPS).start()
-    trainer = run.trainer(pause_ms=5, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    run.trainer_after(3, pause_ms=5, positions=0)
     good = tmp_path / "good"
     snapshot(run, good)
     manifest = (good / "manifest.textproto").read_text()
@@ -288,8 +274,7 @@ def test_a_run_does_not_begin_anew_where_a_snapshot_or_a_living_feed_could_be_me
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     run = make_run(**ONE_GROUP).start()
-    trainer = run.trainer(pause_ms=50, positions=0)
-    wait_until(lambda: trainer.batches() >= 2, "some batches")
+    run.trainer_after(2, pause_ms=50, positions=0)
     saved = tmp_path / "saved"
     snapshot(run, saved)
     kill_supervisor(run)
@@ -314,8 +299,7 @@ def test_a_snapshot_that_cannot_be_written_changes_nothing(
     tmp_path: Path,
 ) -> None:
     run = make_run(**ONE_GROUP).start()
-    trainer = run.trainer(pause_ms=5, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    trainer = run.trainer_after(3, pause_ms=5, positions=0)
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("kept")
@@ -333,8 +317,7 @@ def test_one_that_was_given_up_leaves_the_next_one_its_place(
 ) -> None:
     """A lane that does not come to the end of its step: that one is refused, and no other."""
     run = make_run(epochs=0, groups='groups { name: "default" }').start()
-    trainer = run.trainer(positions=0, pause_ms=20)
-    wait_until(lambda: trainer.batches() >= 2, "batches")
+    run.trainer_after(2, positions=0, pause_ms=20)
     pid = run.workers()[sorted(run.workers())[0]]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -109,8 +109,7 @@ def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
     assert plain.wait() == 0, plain.text()
 
     run, starver = starved_feed(make_run, tmp_path, **SETTINGS)
-    trainer = run.trainer(positions=0, pause_ms=50)
-    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    trainer = run.trainer_after(2, positions=0, pause_ms=50)
 
     def kill_a_stage() -> None:
         workers = run.workers()
@@ -239,8 +238,7 @@ def test_each_call_of_each_request_may_fail(
     room = ("--set", "stages.unpacker.max_threads=2")
     run, starver = starved_feed(make_run, tmp_path, start=room, **settings)
     # Somebody takes batches for as long as the rest lasts.
-    taker = run.trainer(positions=0, pause_ms=20)
-    wait_until(lambda: taker.batches() >= 2, "batches")
+    taker = run.trainer_after(2, positions=0, pause_ms=20)
     lanes = iter([2, 1] * 100_000)
     program = str(BIN / "ringfeed-worker")
     group = sorted(run.workers())[0]
@@ -296,8 +294,7 @@ def test_each_call_of_a_takeover_and_of_a_first_request_may_fail(
     many = "restart { max_restarts: 100000 }"
     settings = {"epochs": 0, "seed": 5, "groups": 'groups { name: "default" }', "extra": many}
     run, starver = starved_feed(make_run, tmp_path, **settings)
-    trainer = run.trainer(positions=0, pause_ms=20)
-    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    trainer = run.trainer_after(2, positions=0, pause_ms=20)
     workers = run.all_workers()
     own = run.environment
     status_of = "status", run.feed
@@ -351,8 +348,7 @@ def test_a_program_that_cannot_even_be_started_holds_up_nobody(
 ) -> None:
     """As from a file system that hangs: whoever starts it does not come back."""
     run, starver = starved_feed(make_run, tmp_path, epochs=0)
-    trainer = run.trainer(positions=0, pause_ms=20)
-    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    trainer = run.trainer_after(2, positions=0, pause_ms=20)
     group = sorted(run.workers())[0]
     program = str(BIN / "ringfeed-worker")
     starver.refuse("hung posix_spawn", 0, 0)
@@ -387,8 +383,7 @@ def test_a_disk_that_hangs_holds_up_a_snapshot_alone(
     make_run: Callable[..., FeedRun], tmp_path: Path
 ) -> None:
     run, starver = starved_feed(make_run, tmp_path, epochs=0)
-    trainer = run.trainer(positions=0, pause_ms=20)
-    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    trainer = run.trainer_after(2, positions=0, pause_ms=20)
     starver.refuse("hung pwrite", 0, 0)
     asked = run.command_later("snapshot", run.feed, str(tmp_path / "saved"))
     wait_until(starver.hangs, "the write")
@@ -421,8 +416,7 @@ def test_a_stage_that_gets_no_thread_is_tried_again(
 ) -> None:
     restarts = "restart { max_restarts: 3 within_s: 600 }"
     run, starver = starved_feed(make_run, tmp_path, "ringfeed-worker", epochs=0, extra=restarts)
-    trainer = run.trainer(positions=0, pause_ms=20)
-    wait_until(lambda: trainer.batches() >= 2, "the feed to run")
+    trainer = run.trainer_after(2, positions=0, pause_ms=20)
     group, pid = sorted(run.workers().items())[0]
     starver.refuse("pthread_create", 0, 6)
     os.kill(pid, signal.SIGKILL)

@@ -99,8 +99,7 @@ def test_want_of_descriptors_or_memory_ends_no_feed(
     undisturbed: np.ndarray,  # noqa: F811
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=60)
-    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    trainer = run.trainer_after(1, pause_ms=60)
     workers = run.all_workers()
     kill_supervisor(run)
     outcomes = []
@@ -137,8 +136,7 @@ def test_a_socket_that_cannot_be_bound_leaves_the_feed_as_it_is(
     undisturbed: np.ndarray,  # noqa: F811
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=10)
-    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    trainer = run.trainer_after(1, pause_ms=10)
     workers = run.all_workers()
     kill_supervisor(run)
     socket = run.sockets / f"{run.feed}.sock"
@@ -171,8 +169,7 @@ def test_files_outlive_attempts_that_cannot_open_them(
 ) -> None:
     storage = tmp_path / "storage"
     run = in_files(make_run, storage).start()
-    first = run.trainer(group="g", pause_ms=10)
-    wait_until(lambda: first.batches() >= 4, "batch 4")
+    first = run.trainer_after(4, group="g", pause_ms=10)
     first.process.kill()
     first.process.wait()
     kill_supervisor_and_workers(run)
@@ -214,8 +211,7 @@ def test_a_damaged_snapshot_takes_nothing_from_what_is_left(
 ) -> None:
     storage = tmp_path / "storage"
     run = in_files(make_run, storage).start()
-    first = run.trainer(group="g", pause_ms=10)
-    wait_until(lambda: first.batches() >= 2, "batch 2")
+    first = run.trainer_after(2, group="g", pause_ms=10)
     saved = tmp_path / "saved"
     assert run.command("snapshot", run.feed, str(saved)).returncode == 0
     first.process.kill()
@@ -246,8 +242,7 @@ def test_a_recorded_snapshot_that_is_not_there_is_no_new_beginning(
     make_run: MakeRun, games: lc0_data.Manifest, tmp_path: Path
 ) -> None:
     run = make_run(epochs=0, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=5, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "batch 3")
+    trainer = run.trainer_after(3, pause_ms=5, positions=0)
     saved = tmp_path / "saved\nhere, \\ and there"
     assert run.command("snapshot", run.feed, str(saved)).returncode == 0
     trainer.process.kill()
@@ -336,8 +331,7 @@ def test_an_unknown_boot_is_no_other_one(
 ) -> None:
     needs(PROCESSES_ONLY, BOOT_ID, False)
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=10)
-    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    trainer = run.trainer_after(1, pause_ms=10)
     workers = run.all_workers()
     kill_supervisor(run)
     assert "cleaned" not in command_in(PROCESSES_ONLY, run, "clean").stdout
@@ -388,8 +382,7 @@ def test_workers_that_cannot_be_seen_are_neither_ended_nor_replaced(
         before = HIDES_OTHERS
         needs(before, f"/proc/{os.getpid()}", False)
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=10)
-    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    trainer = run.trainer_after(1, pause_ms=10)
     workers = run.all_workers()
     kill_supervisor(run)
     state = run.sockets / f"{run.feed}.state"
@@ -434,8 +427,7 @@ def test_a_feed_of_another_namespace_is_refused_with_the_reason(
     probe = subprocess.run([*namespace, "true"], capture_output=True, text=True)
     assert probe.returncode == 0, f"this test needs namespaces of its own: {probe.stderr}"
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer(pause_ms=10)
-    wait_until(lambda: trainer.batches() >= 1, "the first batch")
+    trainer = run.trainer_after(1, pause_ms=10)
     workers = run.all_workers()
     kill_supervisor(run)
     record = run.record()

@@ -100,8 +100,7 @@ def test_totals_are_what_the_trainer_saw(make_run: MakeRun, games: lc0_data.Mani
 
 def test_the_json_is_that_of_the_message(make_run: MakeRun) -> None:
     run = make_run(epochs=0, extra=GROUPS).start()
-    trainer = run.trainer(batches=1000, positions=0)
-    wait_until(lambda: trainer.batches() >= 5, "some batches")
+    run.trainer_after(5, batches=1000, positions=0)
 
     def after_two_seconds() -> dict[str, Any] | None:
         metrics = asked(run)
@@ -149,8 +148,7 @@ def test_no_counter_ever_falls_whoever_is_killed(make_run: MakeRun) -> None:
         unpackers=2,
         extra="restart { max_restarts: 1000 backoff_ms_min: 1 backoff_ms_max: 5 }",
     ).start("--set", "stages.unpacker.max_threads=4")
-    trainer = run.trainer(batches=100000, positions=0)
-    wait_until(lambda: trainer.batches() >= 3, "some batches")
+    trainer = run.trainer_after(3, batches=100000, positions=0)
     rng = random.Random(11)
     highest: dict[str, float] = {}
     supervisors = 0

@@ -177,6 +177,12 @@ class FeedRun:
         self.trainers.append(trainer)
         return trainer
 
+    def trainer_after(self, batches: int, /, **options: Any) -> Trainer:
+        """A trainer that has had so many batches."""
+        trainer = self.trainer(**options)
+        wait_until(lambda: trainer.batches() >= batches, f"{batches} batches")
+        return trainer
+
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
