@@ -135,7 +135,7 @@ def main() -> int:
         for at in range(0, len(ones), BATCH)
     ]
     end = time.monotonic() + args.minutes * 60
-    failed, unread = 0, list[str]()
+    passed, failed, unread = 0, 0, list[str]()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
 
         def run(batch: tuple[list[str], tuple[str, ...]]) -> list[str] | None:
@@ -149,9 +149,11 @@ def main() -> int:
             elif found:
                 failed += 1
                 print("\n".join(found), flush=True)
+            else:
+                passed += 1
     if unread:
         print(f"tidy: {args.minutes:g} minutes are over; not read: {' '.join(unread)}")
-    print(f"tidy: {len(batches) - failed - len(unread)} passed, {failed} failed")
+    print(f"tidy: {passed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -514,6 +514,11 @@ for one in files:
         assert run("--all") == (1, f"{bad}tidy: 0 passed, 1 failed\n")
         assert run("shm") == (1, f"{bad}tidy: 0 passed, 1 failed\n")
         assert run("shm/a.cc", "tests") == (0, "tidy: 1 passed, 0 failed\n"), "tests are left out"
+        monkeypatch.setattr(tidy, "changed_files", lambda base: ["shm/a.cc", "shm/b.cc"])
+        assert run("--minutes", "0") == (
+            0,
+            "tidy: 0 minutes are over; not read: shm/a.cc shm/b.cc\ntidy: 0 passed, 0 failed\n",
+        )
 
 
 def test_a_patch_that_does_not_fit_is_named(make_tree: MakeTree) -> None:
