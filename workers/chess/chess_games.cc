@@ -168,8 +168,9 @@ bool ChessGames::deal_game(Step& step, std::uint32_t game) noexcept {
   }
   layout_.lay_out(moved_, included_);
   const std::size_t choice = first_ply_ ? 0 : random.below(layout_.start_count());
-  const auto [begin, rows_end] = layout_.window_rows(choice, length_max_);
-  const auto rows = static_cast<std::uint32_t>(rows_end - begin);
+  const formats::GameTokens::Rows window = layout_.window_rows(choice, length_max_);
+  const std::size_t begin = window.begin;
+  const auto rows = static_cast<std::uint32_t>(window.end - begin);
 
   std::array<std::uint64_t, 3> text_bytes{};
   const auto text_of = [&](std::uint32_t column,

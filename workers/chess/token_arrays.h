@@ -45,6 +45,7 @@ void write_tokens(const TokenSequence& sequence, std::uint32_t length, const Row
   std::fill(row.input_ids + count, row.input_ids + length, kPadToken);
   for (std::uint32_t i = 0; i + 1 < count; ++i) {
     const std::int8_t id = board_id(sequence.tokens[i + 1]);
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): its sign is kept on purpose
     row.board_target_ids[i] = id < 0 ? static_cast<std::int8_t>(kIgnored) : id;
   }
   const std::uint32_t targeted = count == 0 ? 0 : count - 1;
@@ -61,6 +62,7 @@ void write_tokens(const TokenSequence& sequence, std::uint32_t length, const Row
   std::fill_n(row.d_targets, length, 0.0F);
 
   for (const TokenSequence::Target& target : sequence.targets) {
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): its sign is kept on purpose
     row.board_target_ids[target.at] = target.board;
     row.move_target_ids[target.at] = target.move;
     const auto mark = [&target](std::uint8_t* mask, TokenSequence::Mask which) {

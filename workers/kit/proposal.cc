@@ -119,8 +119,11 @@ DirectoryLook look_at(const std::string& directory, const LookLimits& limits) {
       std::string path = place.path == "/" ? "/" : place.path + "/";
       path += entry->d_name;
       const Type type = type_of(opened, *entry);
-      if (type == Type::kFile) look.files.push_back(std::move(path));
-      if (type == Type::kDirectory) below.push_back(std::move(path));
+      if (type == Type::kFile) {
+        look.files.push_back(std::move(path));
+      } else if (type == Type::kDirectory) {
+        below.push_back(std::move(path));
+      }
     }
     if (place.depth == limits.depth) {
       if (!below.empty()) look.whole = false;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -180,7 +181,7 @@ std::optional<Proposal> propose_lc0(const DirectoryLook& look, const ProposalWis
                : static_cast<double>(seen.positions) * all / static_cast<double>(seen.bytes);
   };
   const auto positions =
-      static_cast<std::uint64_t>(estimate(games, of_games) + estimate(tars, of_tars) + 0.5);
+      static_cast<std::uint64_t>(std::llround(estimate(games, of_games) + estimate(tars, of_tars)));
   std::string files;
   if (!tars.empty()) files = counted(tars.size(), "tar");
   if (!games.empty()) {

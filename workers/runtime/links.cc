@@ -67,10 +67,11 @@ PipelineLinks::PipelineLinks(const DataLoaderConfig& feed, const Registry& regis
       entries_[wire.peer].links.add_input(wire.peer_port).said = said->second;
     }
   }
-  for (auto s = order.rbegin(); s != order.rend(); ++s) {
-    Entry& entry = entries_[*s];
+  const std::vector<std::size_t> upward(order.rbegin(), order.rend());
+  for (const std::size_t s : upward) {
+    Entry& entry = entries_[s];
     if (entry.type == nullptr || !entry.type->wishes) continue;
-    entry.type->wishes(view(static_cast<int>(*s)), entry.wishes);
+    entry.type->wishes(view(static_cast<int>(s)), entry.wishes);
     for (const Wire& wire : entry.reads) {
       const auto said = entry.wishes.find(wire.port);
       if (said == entry.wishes.end() || !wire.first) continue;
