@@ -152,6 +152,21 @@ def test_batches_that_wait_at_the_end_of_a_feed_outlive_its_supervisor(
     assert_the_rest_comes(run, undisturbed)
 
 
+def test_a_feed_that_ends_without_its_supervisor_is_not_begun_anew(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+) -> None:
+    run = make_run(epochs=2, extra=GROUPS).start()
+    trainer = run.trainer_after(2, pause_ms=10, positions=0)
+    kill_supervisor(run)
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    run.start()
+    assert run.wait() == 0, run.text()
+    text = run.text()
+    assert text.count("feed_started") == 1 and text.count("feed_adopted") == 1, text
+    assert text.count("feed_ended") == 1 and not run.record()
+
+
 def test_idle_workers_of_a_feed_at_its_end_have_successors_that_hold_its_memory(
     make_run: MakeRun,
     games: lc0_data.Manifest,
