@@ -529,15 +529,20 @@ def test_a_patch_that_does_not_fit_is_named(make_tree: MakeTree) -> None:
             "tests/crash/mistakes/fits.patch": patch.format("workers/tar.cc", "second"),
             "tests/crash/mistakes/old.patch": patch.format("workers/tar.cc", "third"),
             "tests/crash/mistakes/lost.patch": patch.format("workers/zip.cc", "second"),
+            "tests/crash/CMakeLists.txt": "planted_mistake(fits workers/tar.cc workers/a.cc)\n",
+            "workers/CMakeLists.txt": "ringfeed_library(\n  x\n  ALONE\n  tar.cc)\n",
         }
     )
     problems = said(mistakes.check(tree))
-    assert len(problems) == 2
+    assert len(problems) == 3
     assert problems[0].startswith(
         "tests/crash/mistakes/lost.patch: does not fit its source any more: "
     )
     assert problems[1] == (
         "tests/crash/mistakes/old.patch: does not fit its source any more: Hunk #1 FAILED at 1."
+    )
+    assert problems[2] == (
+        "tests/crash/CMakeLists.txt: workers/a.cc carries the mistake fits: name it behind ALONE"
     )
     assert tree.text("workers/tar.cc") == (tree.root / "workers/tar.cc").read_text()
 
