@@ -470,8 +470,8 @@ class Feed(Scope):
         stats = self.stats()
         if stats.held:
             raise InvalidRequest(
-                f"{where}: to go back to batch {position} the {stats.held} batches in hand must be "
-                "released first"
+                f"{where}: release the {stats.held} batches that this member holds before going "
+                f"back to batch {position}"
             )
         if self._attach_at is None:
             raise InvalidRequest(
@@ -616,7 +616,7 @@ def _bottleneck(found: Mapping[str, Any]) -> Bottleneck:
 # admission.
 _MOVED = "the group begins with"
 _ELSEWHERE = (
-    "that takes a snapshot of the feed saved together with the model (ringfeed run --resume); "
+    "this needs a snapshot of the feed saved together with the model (ringfeed run --resume); "
     "without load_state_dict() training continues with the next batch"
 )
 

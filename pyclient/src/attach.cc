@@ -190,7 +190,7 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
       if (received == -1) {
         withdraw(socket);
         return fail(nullptr, RF_TIMEOUT,
-                    "feed %s: its supervisor is there but has not answered in time: it may still "
+                    "feed %s: its supervisor is running but has not answered in time: it may still "
                     "be starting, see `ringfeed status %s`",
                     options.feed, options.feed);
       }
@@ -206,7 +206,7 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
     if (!decode_reply(hello->message, static_cast<size_t>(received), &id, &hello->reply)) {
       close_all(fds, fd_count);
       return fail(nullptr, RF_DAMAGED,
-                  "feed %s: the answer of its supervisor, %zd bytes, is not a reply", options.feed,
+                  "feed %s: its supervisor sent %zd bytes that are not a valid reply", options.feed,
                   received);
     }
     // An event of the feed that came first; but a refusal of the connection has no number either.
@@ -218,7 +218,7 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
       close_all(fds, fd_count);
       return fail(nullptr, status_of_refusal(hello->reply.error), "%s",
                   hello->reply.text[0] != '\0' ? hello->reply.text
-                                               : "the supervisor refuses without a reason");
+                                               : "the supervisor refused without giving a reason");
     }
     // The answer's own numbers first: a supervisor of another version may send other descriptors.
     if (hello->reply.abi_major != shm::kAbiMajor || hello->reply.layout_hash != shm::kLayoutHash) {

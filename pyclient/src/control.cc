@@ -98,7 +98,8 @@ Asked ask_once(const char* path, const Deadline& deadline, Buffers* buffers, cha
 }
 
 rf_status damaged(const rf_feed* feed) {
-  return fail(feed, RF_DAMAGED, "feed %s: the supervisor's answer is not a reply", feed->name);
+  return fail(feed, RF_DAMAGED, "feed %s: the supervisor's answer is not a valid reply",
+              feed->name);
 }
 
 // RF_OK: the answer lies in *buffers.

@@ -121,8 +121,8 @@ std::string saved_unlike(const SnapshotManifest& saved, const DataLoaderConfig& 
 Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
   const std::string& feed = prepared.configuration.message().feed();
   const auto refuse = [&](ErrorCode code, const std::string& why) {
-    return Error(code, fmt::format("feed '{}' is not taken over, and everything left of it stays "
-                                   "as it is: {}; --fresh would end it and start anew",
+    return Error(code, fmt::format("feed '{}' cannot be taken over, and nothing of it was "
+                                   "changed: {}; --fresh ends it and starts a new one",
                                    feed, why));
   };
   Left out;
@@ -190,7 +190,7 @@ Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
                                "snapshot with --resume DIR",
                                files, left.files.size(), error.message()));
     }
-    out.gone = "all its processes have died, and its memory is gone with them";
+    out.gone = "all its processes have died, and its memory was lost with them";
     return out;
   }
   Result<shm::Mapping> mapping = shm::map_segment(found->fds[0].get(), false);

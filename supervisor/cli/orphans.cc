@@ -85,7 +85,7 @@ int no_such_feed(const std::vector<std::string>& directories, const std::string&
   }
   fmt::print(stderr, "no feed '{}' runs in {}; {}\n", escaped(feed), places_text(directories),
              there.empty()
-                 ? "none runs there"
+                 ? "no feed is running there"
                  : fmt::format("running: {}", escaped(fmt::format("{}", fmt::join(there, ", ")))));
   return kNoSuchFeed;
 }

@@ -149,7 +149,7 @@ void print_text(const Letter& letter, const layout::LanePlan& lane,
     if (input.port == letter.port) continue;
     fmt::print("  input {} was empty and had ended\n", input.port);
   }
-  fmt::print("  its memory was that of a new feed: no other record came before it\n");
+  fmt::print("  it started with the memory of a new feed: no other record came before it\n");
   if (!report.lines.empty()) fmt::print("output of its worker:\n");
   for (const std::string& line : report.lines) fmt::print("  {}\n", escaped(line));
 }

@@ -95,8 +95,8 @@ void add_scale(CLI::App& verb, int& result) {
   verb.add_option("LANES", given->lanes, "number of lanes, 1 to max_threads of the stage")
       ->required();
   verb.footer(
-      "Nothing is lost or repeated, and the order of the batches stays the same.\nThe next "
-      "`ringfeed run` that takes the feed over uses its configuration again.\n"
+      "Nothing is lost or repeated. With ORDERED dispatch the batches stay the same.\nThe next "
+      "`ringfeed run` that takes the feed over uses the threads of its configuration again.\n"
       "Example: ringfeed scale lc0 unpacker 4");
   add_directory(verb, given->directory);
   verb.callback(

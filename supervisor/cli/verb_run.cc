@@ -49,9 +49,8 @@ std::uint64_t drawn_seed() {
   return seed;
 }
 
-// What workers do that cannot be seen from here cannot be known, only that they live. A new
-// beginning leaves those of another namespace to end by themselves, as its record says where they
-// are.
+// Of workers that cannot be seen from here, only that they are alive is known, not what they do.
+// --fresh leaves workers of another namespace to end on their own: the record says where they are.
 void refuse_unseen(const control::FeedLock& lock, const std::string& feed, bool fresh) {
   const std::string unseen = lock.lives_unseen();
   if (unseen.empty()) return;
@@ -62,8 +61,8 @@ void refuse_unseen(const control::FeedLock& lock, const std::string& feed, bool 
   }
   if (fresh) return;
   throw Error(ErrorCode::kBusy,
-              fmt::format("feed '{}' cannot be taken over from here: {}: {}, or start anew with "
-                          "--fresh, which lets them end by themselves",
+              fmt::format("feed '{}' cannot be taken over from here: {}: {}, or start a new one "
+                          "with --fresh, which leaves them to end on their own",
                           feed, unseen, lock.unseen_remedy()));
 }
 
@@ -220,7 +219,7 @@ bool Start::find_feed() {
   if (!differs.empty()) {
     fmt::print(stderr,
                "feed '{}' is running without a supervisor, and its configuration differs:\n{}use "
-               "the configuration that it runs with, or end it and start anew with --fresh\n",
+               "the configuration that it runs with, or end it and start a new feed with --fresh\n",
                feed_, escaped_lines(differs));
     return false;
   }
@@ -239,7 +238,7 @@ void Start::find_newest_snapshot() {
         readable.error().code(),
         fmt::format(
             "all processes of feed '{}' have died, and its newest snapshot cannot be used: {}: put "
-            "it back, resume from another one with --resume DIR, or start anew with --fresh",
+            "it back, resume from another one with --resume DIR, or start a new feed with --fresh",
             feed_, readable.error().message()));
   }
   snapshot_ = left_.snapshot;
@@ -250,7 +249,7 @@ bool Start::fits_snapshot() const {
   if (differs.empty()) return true;
   fmt::print(stderr,
              "snapshot {} was taken with another configuration:\n{}use that configuration (it is "
-             "in {}), or start anew with --fresh\n",
+             "in {}), or start a new feed with --fresh\n",
              escaped(snapshot_), escaped_lines(differs), snapshot::kManifestFile);
   return false;
 }
@@ -369,7 +368,7 @@ void add_run(CLI::App& verb, int& result) {
   CLI::Option* const run_config = add_config(verb, given->config);
   add_directory(verb, given->directory);
   verb.add_flag("--fresh", given->options.fresh,
-                "start anew, even if a feed of this name could be taken over");
+                "start a new feed, even if a feed of this name could be taken over");
   CLI::Option* const resume =
       verb.add_option("--resume", given->options.resume,
                       "resume from this snapshot; CONFIG may then be left out")
@@ -405,8 +404,8 @@ void add_check(CLI::App& verb, int& result) {
   const auto given = std::make_shared<Given>();
   add_config(verb, given->config)->required();
   verb.add_flag("--part", given->part,
-                "for programs: CONFIG is a part of a configuration, other stages follow; print it "
-                "in text format");
+                "for programs: CONFIG is only part of a configuration, and more stages follow; "
+                "print it in text format");
   verb.footer("Example: ringfeed check lc0.textproto");
   verb.callback(
       [=, &result] { result = given->part ? check_part(given->config) : check(given->config); });

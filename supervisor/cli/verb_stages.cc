@@ -141,7 +141,7 @@ std::string shown_kind(const Kind& kind) {
   std::string out = fmt::format("{}  ({})\n", kind.schema.kind, kind.schema.domain);
   for (const std::string& block : kind.schema.text) out += "\n" + shown_block(block, 0);
   if (kind.own.kind().empty()) {
-    out += "\nNo worker that is installed here has it.\n";
+    out += "\nNo installed worker provides it.\n";
   } else {
     out += "\nPorts\n" + shown_ports("  in: ", kind.own.inputs()) +
            shown_ports("  out:", kind.own.outputs());
@@ -264,7 +264,7 @@ void add_stages(CLI::App& verb, int& result) {
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
-  verb.add_option("KIND", given->kind, "show all about this kind; default: list all kinds");
+  verb.add_option("KIND", given->kind, "describe this kind in full; default: list all kinds");
   verb.add_flag("--json", given->json, "print one JSON object");
   verb.footer("Example: ringfeed stages");
   verb.callback([=, &result] { result = show_stages(given->kind, given->json); });

@@ -141,7 +141,7 @@ void add_why(CLI::App& verb, int& result) {
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
   verb.add_flag("--json", given->json, "print BottleneckProto of proto/metrics.proto as JSON");
-  verb.footer("Based on the last 10 seconds, or less if there is less.\nExample: ringfeed why lc0");
+  verb.footer("Based on the last 10 seconds at most.\nExample: ringfeed why lc0");
   add_directory(verb, given->directory);
   verb.callback([=, &result] { result = why(given->directory, given->feed, given->json); });
 }

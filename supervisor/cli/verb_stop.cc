@@ -80,7 +80,7 @@ int clean(const std::string& directory, bool force) {
       Result<control::FeedLock> lock =
           control::FeedLock::take(control::lock_path(place, feed), feed);
       if (!lock) {
-        // A live supervisor: nothing of his is touched.
+        // A live supervisor: nothing of its own is touched.
         if (lock.error().code() != ErrorCode::kBusy) {
           fmt::print(stderr, "{}\n", escaped(lock.error().message()));
         }

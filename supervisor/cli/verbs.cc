@@ -47,7 +47,7 @@ constexpr Verb kVerbs[] = {
     {"status", "Show a feed: stages, lanes, rings, rates, trainers", add_status},
     {"metrics", "Show metrics: totals, and rates over 1, 10 and 60 seconds", add_metrics},
     {"why", "Show what limits a feed: a stage, the trainers, the files or the machine", add_why},
-    {"stop", "End a feed and wait for its end", add_stop},
+    {"stop", "End a feed and wait until it has ended", add_stop},
     {"restart", "Replace the process of a stage group, between two of its steps", add_restart},
     {"scale", "Give a stage more or fewer lanes, between two of its steps", add_scale},
     {"control", "Send a message to the stages of a feed, and show their answers", add_control},
@@ -57,7 +57,7 @@ constexpr Verb kVerbs[] = {
     {"dead-letters",
      "List the records that were set aside because they killed their stage, or try one again",
      add_dead_letters},
-    {"stages", "List the kinds of stages, or show all about one", add_stages},
+    {"stages", "List the kinds of stages, or describe one", add_stages},
     {"inspect", "Identify a file, and show the records in it", add_inspect},
     {"import-lc0", "Convert the data loader of an lczero-training configuration", add_import_lc0},
     {"version", "Show the version and the ABI", add_version},
@@ -74,8 +74,8 @@ std::string verb_mistake(const CLI::App& app, int argc, char** argv) {
                      config::did_you_mean(argv[1], verbs, "there are"));
 }
 
-// Of a program that was started with a standard stream closed: else the next file that it opens, a
-// segment say, would have that number, and get what is said.
+// For a program that was started with a standard stream closed. Otherwise the next file that it
+// opens, for example a segment, would get that number, and messages would be written into it.
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) < 0) static_cast<void>(::open("/dev/null", O_RDWR));

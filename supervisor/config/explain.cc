@@ -173,7 +173,7 @@ std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, co
       sum += part.bytes;
       rows.push_back({part.part, shown_bytes(part.bytes)});
     }
-    rows.push_back({"in sum", shown_bytes(sum)});
+    rows.push_back({"in total", shown_bytes(sum)});
     text += "memory\n" + table(rows);
     if (config.storage().has_memory_budget_bytes()) {
       text +=

@@ -1,5 +1,5 @@
 // What `ringfeed check` shows of a configuration that is right: groups, stages, ports, batches, and
-// the memory per part and in sum.
+// the memory per part and in total.
 #pragma once
 
 #include <cstdint>

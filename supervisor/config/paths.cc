@@ -92,7 +92,7 @@ std::string doubt_about_data(const fs::path& directory, bool finite) {
 std::string doubt_about_file(const fs::path& file, bool finite) {
   std::error_code failed;
   const fs::file_status status = fs::status(file, failed);
-  const std::string_view then = finite ? "it is left out" : "it is left out until it is there";
+  const std::string_view then = finite ? "it is left out" : "it is left out until it appears";
   if (status.type() == fs::file_type::not_found) {
     return fmt::format("file {} does not exist: {}", file.string(), then);
   }

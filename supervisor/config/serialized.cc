@@ -59,7 +59,7 @@ std::string wanted(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return fmt::format("a message {}", field.message_type()->name());
     case FieldDescriptor::CPPTYPE_STRING:
-      return "a text";
+      return "a string";
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true (1) or false (0)";
     case FieldDescriptor::CPPTYPE_ENUM: {

@@ -276,7 +276,7 @@ Result<FeedLock> FeedLock::take(const std::string& path, const std::string& feed
       lock.whole_ =
           Error{ErrorCode::kDamaged,
                 fmt::format("the record of feed '{}', {}, is damaged, so what is left of the feed "
-                            "is unknown: repair the file, or start anew with --fresh",
+                            "is unknown: repair the file, or start a new feed with --fresh",
                             feed, state_path(path))};
     }
     return lock;

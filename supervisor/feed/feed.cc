@@ -370,8 +370,8 @@ void Feed::serve() {
   talk_.say(totals_text());
   if (!snapshots_.ended_within(kSnapshotEndMs)) {
     event(metrics::Level::kWarn, "snapshot_hangs",
-          "what=" + in_quotes("the disk of the abandoned snapshot does not answer: this process "
-                              "ends when it does; the feed has ended"));
+          "what=" + in_quotes("the feed has ended, but the disk of the abandoned snapshot does not "
+                              "respond: this process exits as soon as it does"));
   }
 }
 
@@ -417,7 +417,7 @@ void Feed::take_over() {
   // Whoever the dead one owed a bell.
   memory_.ring_all_lanes();
   for (const std::unique_ptr<Output>& output : outputs_) output->memory.ring_feed();
-  if (phase == shm::FeedPhase::kDraining) drain("the drain that was ordered before continues");
+  if (phase == shm::FeedPhase::kDraining) drain("an earlier drain continues");
   if (phase == shm::FeedPhase::kStarting) worker_ready();
   worker_over();
 }
@@ -567,7 +567,7 @@ std::string Feed::totals_text() const {
 bool Feed::totals_awaited() {
   if (!any_trainer()) return false;
   if (needless_ms_ == 0) needless_ms_ = now_ms();
-  lingers_for_ = "trainers are told of the end";
+  lingers_for_ = "trainers are being told that the feed is over";
   return now_ms() < needless_ms_ + kTotalsMs;
 }
 
@@ -731,8 +731,8 @@ void Feed::end_unread() {
   }
 }
 
-// What an event asked for and there was no memory for when it came: each of these is done by what
-// it finds, so it may be done again.
+// Does what an event asked for when there was no memory for it. Each of these acts on the state
+// that it finds, so it may be repeated.
 void Feed::look_after_workers() {
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     worker->look_after();

@@ -61,7 +61,7 @@ std::optional<std::string> held_up_by(const control::ConsumerGroups& groups) {
                                        : fmt::format("{} members", members));
     if (const std::vector<std::uint32_t> missing = groups.missing_ranks(g);
         members != 0 && !missing.empty()) {
-      text += fmt::format(", in a world of {} without rank {}", groups.terms(g).world,
+      text += fmt::format(", of its {} ranks these are missing: {}", groups.terms(g).world,
                           fmt::join(missing, ", "));
     }
   }

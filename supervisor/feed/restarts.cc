@@ -83,14 +83,14 @@ std::string Restarts::other_plan(std::uint32_t group, const std::string& binary,
     if (!differencer.Compare(then, wanted)) {
       if (MessageDifferencer::Equals(memory_of(then), memory_of(wanted))) {
         return fmt::format(
-            "in {} stage '{}' tells the stages beside it, or answers, something else than in the "
-            "feed's program: start the feed anew with this program, or keep the previous "
+            "in {} stage '{}' declares other facts or wishes, or answers other messages, than in "
+            "the feed's program: start a new feed with this program, or keep the previous "
             "program\n{}",
             binary, then.name(), differences);
       }
       return fmt::format(
-          "{} lays out the memory of stage '{}' differently, so it cannot take it over: start the "
-          "feed anew with this program, or keep the previous program\n{}",
+          "{} lays out the memory of stage '{}' differently, so it cannot take it over: start a "
+          "new feed with this program, or keep the previous program\n{}",
           binary, then.name(), differences);
     }
   }

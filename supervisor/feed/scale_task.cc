@@ -158,8 +158,8 @@ void ScaleTask::guarded(const std::function<void()>& part) {
 void ScaleTask::wait() {
   if (now_ms() - began_ms_ >= patience_ms_) {
     return finish(Error(ErrorCode::kBusy,
-                        fmt::format("the work from before the last change has not been finished "
-                                    "within {} s: try again when trainers have taken more batches",
+                        fmt::format("after {} s the lanes still have work from before the last "
+                                    "change: try again when trainers have taken more batches",
                                     patience_ms_ / 1000)));
   }
   parking_.end();
@@ -199,7 +199,7 @@ std::string cannot_scale(const FeedMemory& memory, std::uint32_t stage, std::uin
       [&](const NodeLayout& candidate) { return candidate.stage == stage && candidate.scales; });
   if (found == layout.nodes.end()) {
     return "the state of its lanes depends on their number: set threads in the configuration, and "
-           "start anew with --fresh";
+           "start a new feed with --fresh";
   }
   node = static_cast<std::uint32_t>(found - layout.nodes.begin());
   if (lanes == 0 || lanes > found->lanes_max) {
@@ -211,7 +211,7 @@ std::string cannot_scale(const FeedMemory& memory, std::uint32_t stage, std::uin
     for (const layout::InputPlan& input : lane->inputs) {
       if (layout.ordered && !is_ordered(layout, input.rings)) {
         return "its input may drop records, so its lanes are not at the same unit: set threads in "
-               "the configuration, and start anew with --fresh";
+               "the configuration, and start a new feed with --fresh";
       }
     }
   }

@@ -61,7 +61,7 @@ std::uint64_t memory_sum(const FeedLayout& layout) {
 
 std::string memory_table(const FeedLayout& layout) {
   std::vector<config::MemoryPart> parts = memory_parts(layout);
-  parts.push_back({"in sum", memory_sum(layout)});
+  parts.push_back({"in total", memory_sum(layout)});
   std::size_t width = 0;
   for (const config::MemoryPart& part : parts) width = std::max(width, part.part.size());
   std::string text;

@@ -127,7 +127,8 @@ std::string how_to_scale(const std::string& feed, const NodeLoad& node, std::uin
         "anew with --fresh",
         lanes, node.lanes_max);
   }
-  return fmt::format("set threads: {} in the configuration and start anew with --fresh", lanes);
+  return fmt::format("set threads: {} in the configuration and start a new feed with --fresh",
+                     lanes);
 }
 
 std::string doing(const NodeLoad& node) {

@@ -181,7 +181,7 @@ def snapshot(
     for number, reply in fields(_request(socket_path, Request.snapshot, body, timeout_s)):
         if number == Reply.snapshot and isinstance(reply, bytes):
             return {field: value for field, value in fields(reply) if isinstance(value, int)}
-    raise FeedDamaged("the supervisor's answer to a snapshot is not a reply")
+    raise FeedDamaged("the supervisor's answer to a snapshot is not a valid reply")
 
 
 def metrics(
@@ -202,7 +202,7 @@ def metrics(
             if inner == MetricsReply.json and isinstance(value, bytes):
                 answer: dict[str, Any] = json.loads(value)
                 return answer
-    raise FeedDamaged("the supervisor's answer to a request for metrics is not a reply")
+    raise FeedDamaged("the supervisor's answer to a request for metrics is not a valid reply")
 
 
 def stage_control(

@@ -60,8 +60,8 @@ def number(state: Mapping[str, Any], key: str, where: str, least: int = 0) -> in
     if type(value) is not int or not least <= value <= SEQ_MAX:
         given = f"{key} {_shown(value)}" if key in state else f"no {key}"
         raise InvalidRequest(
-            f"{where}: the state has {given}, where a whole number from {least} to {SEQ_MAX} "
-            "belongs: it is damaged; use another one"
+            f"{where}: the state has {given} instead of a whole number from {least} to "
+            f"{SEQ_MAX}: it is damaged; use another one"
         )
     return value
 
@@ -93,8 +93,8 @@ def read(state: Mapping[str, Any], own: Mapping[str, Any], where: str, elsewhere
             raise InvalidRequest(f"{where}: the state belongs to {key} {other}: {elsewhere}")
     if state.get("feed_id") != own["feed_id"]:
         raise InvalidRequest(
-            f"{where}: the state belongs to another run of this feed, whose batches are numbered "
-            f"again and mixed differently: {elsewhere}"
+            f"{where}: the state belongs to another run of this feed, in which batches have other "
+            f"numbers and another order: {elsewhere}"
         )
     rank, world = number(state, "rank", where), number(state, "world", where)
     if (rank, world) != (own["rank"], own["world"]):
@@ -113,8 +113,8 @@ def read(state: Mapping[str, Any], own: Mapping[str, Any], where: str, elsewhere
     fits = isinstance(held, (list, tuple)) and len(held) <= _HELD_MAX
     if not fits or any(type(seq) is not int or not 0 < seq <= SEQ_MAX for seq in held or ()):
         raise InvalidRequest(
-            f"{where}: the state has held {_shown(held)}, where a list of numbers of batches "
-            "belongs: it is damaged; use another one"
+            f"{where}: the state has held {_shown(held)} instead of a list of batch numbers: it "
+            "is damaged; use another one"
         )
     whole = "check" in state and state["check"] == _check({"output": "", **state})
     return State(last, following, frozenset(held or ()), whole)

@@ -324,10 +324,10 @@ def _answer_of(
     if not found:
         where = f"feed {feed.name}" if stage is None else f"stage {stage} of feed {feed.name}"
         raise InvalidRequest(
-            f"{where}: no epoch_planner answers: there is none, or it has nothing more to plan "
-            "(all its epochs are planned, or none gives a batch, as the log then says); with "
-            "`epochs: 0` (trainers stop when they like) it answers at any time, and a feed can "
-            "start at a given place (start_epoch, start_batch)"
+            f"{where}: no epoch_planner answers: either there is none, or it has nothing left to "
+            "plan (all its epochs are planned, or no epoch gives a batch; the log says so). With "
+            "`epochs: 0`, where trainers decide when to stop, it always answers. To start a feed "
+            "at a given place, set start_epoch and start_batch"
         )
     if len(found) > 1:
         names = ", ".join(name for name, _ in found)

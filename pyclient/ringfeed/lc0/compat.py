@@ -413,7 +413,7 @@ class TensorBase:
         array = np.asarray(array)
         formats = {"float32": "f", "float64": "d", "int32": "i", "int64": "q"}
         if array.dtype.name not in formats:
-            raise TypeError(f"a tensor of {array.dtype}: it is one of {', '.join(formats)}")
+            raise TypeError(f"{array.dtype} is not supported: use one of {', '.join(formats)}")
         self._array = array
         self.shape: list[int] = list(array.shape)
         self.strides: list[int] = list(array.strides)

@@ -45,7 +45,7 @@ def bytes_at_start(run: FeedRun) -> int:
     """What the feed says that it needs, from the refusal that it gives in a room without any."""
     done = run.command("run", str(run.config))
     assert done.returncode == 1
-    found = re.search(r"in sum +([0-9.]+) ([MG])iB", done.stderr)
+    found = re.search(r"in total +([0-9.]+) ([MG])iB", done.stderr)
     assert found is not None, done.stderr
     # Rounded to a tenth.
     return round((float(found[1]) + 0.05) * (1 << 20 if found[2] == "M" else 1 << 30))

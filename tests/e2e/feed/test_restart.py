@@ -104,7 +104,7 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
         f'exec {BIN / "poison_worker"} "$@"',
     )
     text = refused(talks)
-    assert "stage 'tensors' tells the stages beside it, or answers, something else" in text
+    assert "stage 'tensors' declares other facts or wishes, or answers other messages" in text
     assert 'answers[0]: "chunk_pool_request"' in text
     assert "exit status 1" in refused(Path("/bin/false"))
     assert "are not a plan" in refused(Path("/bin/echo"))

@@ -122,7 +122,7 @@ def test_a_change_waits_for_the_one_before_and_says_so_when_that_takes_long(
     assert scaled(run, "unpacker", 4).returncode == 0
     busy = scaled(run, "unpacker", 2)  # nobody takes batches
     assert busy.returncode == 1
-    assert "the work from before the last change has not been finished" in busy.stderr
+    assert "lanes still have work from before the last change" in busy.stderr
     run.trainer_after(40, batches=500, positions=0)
     assert scaled(run, "unpacker", 2).returncode == 0
 

@@ -148,7 +148,7 @@ def test_nobody_is_put_back_while_batches_are_in_hand(run: FeedRun) -> None:
         state = feed.state_dict()
         take(feed, 2)
         batch = feed.next()
-        with pytest.raises(ringfeed.InvalidRequest, match="must be released first"):
+        with pytest.raises(ringfeed.InvalidRequest, match="batches that this member holds"):
             feed.load_state_dict(state)
         batch.release()
         feed.load_state_dict(state)

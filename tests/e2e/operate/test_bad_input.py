@@ -157,7 +157,7 @@ def test_too_little_memory_is_refused_with_the_sums(make_run: MakeRun) -> None:
     run = make_run(extra="storage { memory_budget_bytes: 30000000 }")
     done = run.command("run", str(run.config))
     assert done.returncode == 1
-    for word in ("batches", "arena of sampler", "in sum", "memory_budget_bytes"):
+    for word in ("batches", "arena of sampler", "in total", "memory_budget_bytes"):
         assert word in done.stderr, done.stderr
 
 
@@ -178,7 +178,7 @@ def test_a_full_directory_for_segments_is_refused(make_run: MakeRun, tmp_path: P
         run = make_run(extra=f'storage {{ directory: "{room}" }}')
         done = run.command("run", str(run.config))
         assert done.returncode == 1
-        assert str(room) in done.stderr and "in sum" in done.stderr, done.stderr
+        assert str(room) in done.stderr and "in total" in done.stderr, done.stderr
         assert not list(room.iterdir()), "nothing is left behind"
     finally:
         subprocess.run(["umount", str(room)], check=True)

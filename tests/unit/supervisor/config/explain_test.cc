@@ -46,7 +46,7 @@ TEST(Explain, ShowsGroupsStagesPortsBatchesAndMemory) {
       "memory\n"
       "  rings         96.0 MiB\n"
       "  feed payload  235.0 MiB\n"
-      "  in sum        331.0 MiB\n"
+      "  in total      331.0 MiB\n"
       "  of a budget of 4.0 GiB\n");
 }
 

@@ -736,8 +736,8 @@ TEST_F(Groups, ARankThatIsMissingIsNamed) {
   answer();
   lanes_[0]->publish_all();
   EXPECT_EQ(process::held_up_by(groups_),
-            "the feed waits for group 'ddp': 4 batches behind, 1 member attached, in a world of 3 "
-            "without rank 0, 2");
+            "the feed waits for group 'ddp': 4 batches behind, 1 member attached, of its 3 ranks "
+            "these are missing: 0, 2");
 }
 
 TEST_F(Groups, WhoeverAsksForAnotherWorldIsToldTheGroups) {

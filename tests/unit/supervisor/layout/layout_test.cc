@@ -228,7 +228,7 @@ TEST(Memory, ARefusalSaysWhatIsNeededWhatThereIsAndWhatToChange) {
               AllOf(HasSubstr("feed 'test'"), HasSubstr(std::to_string(memory_sum(layout))),
                     HasSubstr("directory /dev/shm has 1.0 MiB (1048576 bytes) free"),
                     HasSubstr("lower feed_output.slots, or batch_size of stage 'pack'"),
-                    HasSubstr("batches, 8 slots"), HasSubstr("in sum")));
+                    HasSubstr("batches, 8 slots"), HasSubstr("in total")));
 }
 
 TEST(Memory, AddressesThatAProcessMayNotHaveAreRefusedBeforeAnythingStarts) {

@@ -203,7 +203,7 @@ TEST_F(Bottlenecks, WhatCannotBeScaledIsSaidWithWhatCanBeDone) {
   EXPECT_THAT(find().sentence(), HasSubstr("cannot be shared among lanes"));
   steady(kSampler);
   EXPECT_THAT(find().sentence(),
-              HasSubstr("set threads: 2 in the configuration and start anew with --fresh"));
+              HasSubstr("set threads: 2 in the configuration and start a new feed with --fresh"));
   steady(kUnpacker);
   nodes_[kUnpacker].lanes = 4;
   EXPECT_THAT(find().sentence(), HasSubstr("max_threads is 4 now"));
