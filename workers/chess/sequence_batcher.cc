@@ -68,7 +68,7 @@ SequenceBatcher::SequenceBatcher(const StageContext& context)
         StateLayout layout;
         return State(layout);
       }()),
-      batches_(context, state_.batch, arrays_.end),
+      batches_(context, state_.batch, own_.batch_size(), arrays_.end),
       in_(context.input("input")),
       tokens_(context.counter("tokens")),
       elsewhere_(context.counter("sequences_elsewhere")),

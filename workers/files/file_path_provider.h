@@ -59,6 +59,7 @@ class FilePathProvider final : public Stage {
     std::uint64_t mtime_ns;
     friend bool operator==(const Version&, const Version&) = default;
   };
+  static_assert(sizeof(Version) == 16, "another log needs another state_version");
   struct Found {
     std::string path;
     Version version;

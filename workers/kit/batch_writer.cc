@@ -17,8 +17,10 @@ std::vector<CounterSpec> batch_counters(std::vector<CounterSpec> own) {
   return counters;
 }
 
-BatchWriter::BatchWriter(const StageContext& context, const State& state, std::uint64_t bytes)
+BatchWriter::BatchWriter(const StageContext& context, const State& state, std::uint64_t batch_size,
+                         std::uint64_t bytes)
     : state_(state),
+      batch_size_(batch_size),
       bytes_(bytes),
       drop_remainder_(context.feed.drop_remainder()),
       rows_(context.counter("rows")),
@@ -26,7 +28,10 @@ BatchWriter::BatchWriter(const StageContext& context, const State& state, std::u
       rows_dropped_(context.counter("rows_dropped")) {}
 
 BatchWriter::Rows BatchWriter::under_way(const Step& step) const noexcept {
-  return {step.load(state_.rows), step.load(state_.lineage)};
+  const std::uint64_t rows = step.load(state_.rows);
+  // A full batch is published with its last row. More would be written beyond the slot.
+  RF_CHECK(rows < batch_size_, rows, batch_size_);
+  return {rows, step.load(state_.lineage)};
 }
 
 void BatchWriter::keep(Step& step, const Rows& rows) const noexcept {

@@ -60,8 +60,9 @@ class BatchWriter {
     }
   };
 
-  // `bytes`: what a published batch says that it has.
-  BatchWriter(const StageContext& context, const State& state, std::uint64_t bytes);
+  // `batch_size`: rows of a full batch. `bytes`: what a published batch says that it has.
+  BatchWriter(const StageContext& context, const State& state, std::uint64_t batch_size,
+              std::uint64_t bytes);
 
   [[nodiscard]] Rows under_way(const Step& step) const noexcept;
   // The batch is not complete: the next step goes on with it.
@@ -78,6 +79,7 @@ class BatchWriter {
   void begin_anew(Step& step) const noexcept;
 
   State state_;
+  std::uint64_t batch_size_;
   std::uint64_t bytes_;
   bool drop_remainder_;
   Counter rows_;

@@ -52,7 +52,7 @@ class FileLog {
   template <std::invocable<const Fixed&, std::string> See>
   void read(const StageContext& context, See&& see) const {
     const std::uint64_t used = context.load(bytes_);
-    RF_CHECK(log_.offset + used <= context.state_bytes, used, context.state_bytes);
+    RF_CHECK(used <= context.state_bytes - log_.offset, used, context.state_bytes);
     for (std::uint64_t at = 0; at < used;) {
       const std::byte* entry = context.state + log_.offset + at;
       Fixed fixed{};

@@ -41,7 +41,7 @@ StepStatus ChunkExtractor::step(Step& step) noexcept {
   RF_CHECK(record->bytes.size() >= sizeof source, record->bytes.size());
   std::memcpy(&source, record->bytes.data(), sizeof source);
   const std::uint64_t given = state_.split.done(step);
-  if (given == source.chunk_count) {
+  if (given >= source.chunk_count) {
     step.count(sources_);
     return state_.split.finish(step, *record);
   }

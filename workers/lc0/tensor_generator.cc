@@ -77,7 +77,7 @@ TensorGenerator::TensorGenerator(const StageContext& context)
             StateLayout layout;
             return State(layout).batch;
           }(),
-          tensors_.end),
+          batch_size_, tensors_.end),
       in_(context.input("input")),
       skipped_(context, "frames_skipped"),
       writer_(tensors_.options) {}

@@ -88,6 +88,7 @@ class ParquetSource final : public Stage {
     formats::FileVersion version;
     std::uint64_t own;  // of this rank
   };
+  static_assert(sizeof(Logged) == 32, "another log needs another state_version");
   struct Task {
     std::uint32_t file = 0;
     std::uint32_t epoch = 0;

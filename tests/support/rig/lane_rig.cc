@@ -919,6 +919,12 @@ std::uint64_t LaneRig::state_word(const std::string& name, std::uint64_t offset,
   return reinterpret_cast<const std::atomic<std::uint64_t>*>(state + offset)->load();
 }
 
+void LaneRig::damage_state_word(const std::string& name, std::uint64_t offset, std::uint64_t value,
+                                std::uint32_t lane) {
+  std::byte* const state = lanes_[node(name).lanes[lane]]->arena->state();
+  reinterpret_cast<std::atomic<std::uint64_t>*>(state + offset)->store(value);
+}
+
 std::vector<std::string> LaneRig::log(std::string_view text) const {
   const std::lock_guard lock(log_mutex_);
   std::vector<std::string> lines;

@@ -195,6 +195,9 @@ class LaneRig {
   // A committed word of a lane's state.
   [[nodiscard]] std::uint64_t state_word(const std::string& node, std::uint64_t offset,
                                          std::uint32_t lane = 0) const;
+  // The same, written as by whoever damages memory.
+  void damage_state_word(const std::string& node, std::uint64_t offset, std::uint64_t value,
+                         std::uint32_t lane = 0);
   [[nodiscard]] const shm::LanePage& page(std::size_t number) const;
   // What the lane says that it changes: by page of its arena, by slot of its own (stamps.h).
   [[nodiscard]] std::span<const shm::Stamp> page_stamps(std::size_t number) const;

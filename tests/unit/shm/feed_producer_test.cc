@@ -363,7 +363,8 @@ TEST(FeedSlots, ADescriptorIsReusedOnlyWhenItsBatchIsFinished) {
   auto [memory, lane] = Attended(4, 8);
   ASSERT_EQ(lane.publish(), 1U);
   ASSERT_TRUE(take(memory, 0, 1));
-  for (std::uint64_t s = 2; s <= 8; ++s) publish_and_use(memory, lane, 0, s);
+  for (std::uint64_t s = 2; s <= 8; ++s)
+    ASSERT_NO_FATAL_FAILURE(publish_and_use(memory, lane, 0, s));
   EXPECT_EQ(lane.publish(), std::nullopt) << "batch 9 would take the descriptor of 1";
   EXPECT_FALSE(lane.feed.has_room(lane.journal));
   EXPECT_TRUE(memory.published(1));
@@ -375,7 +376,8 @@ TEST(FeedSlots, ADescriptorIsReusedOnlyWhenItsBatchIsFinished) {
 
 TEST(FeedSlots, GoRoundManyTimes) {
   auto [memory, lane] = Attended(3, 4);
-  for (std::uint64_t s = 1; s <= 1000; ++s) publish_and_use(memory, lane, 0, s);
+  for (std::uint64_t s = 1; s <= 1000; ++s)
+    ASSERT_NO_FATAL_FAILURE(publish_and_use(memory, lane, 0, s));
 }
 
 // Two lanes: odd batches and odd slots are one's, even ones the other's, each at its own pace.
@@ -467,7 +469,8 @@ TEST(FeedPolicy, ABlockingGroupKeepsItsDescriptors) {
   auto [memory, lane] = Attended(3, 16);
   ASSERT_EQ(lane.publish(), 1U);
   ASSERT_TRUE(take(memory, 0, 1));
-  for (std::uint64_t s = 2; s <= 16; ++s) publish_and_use(memory, lane, 0, s);
+  for (std::uint64_t s = 2; s <= 16; ++s)
+    ASSERT_NO_FATAL_FAILURE(publish_and_use(memory, lane, 0, s));
   for (int i = 0; i < 100; ++i) ASSERT_EQ(lane.publish(), std::nullopt);
   ASSERT_TRUE(finish(memory, 0, 1));
   EXPECT_EQ(lane.publish(), 17U);
@@ -548,7 +551,8 @@ TEST(FeedPolicy, DetachIsPatientUntilStallMsIsOver) {
 
 TEST(FeedAdmission, AnAnswerSaysFromWhichBatchOnNothingIsReused) {
   auto [memory, lane] = Attended(3, 8);
-  for (std::uint64_t s = 1; s <= 10; ++s) publish_and_use(memory, lane, 0, s);
+  for (std::uint64_t s = 1; s <= 10; ++s)
+    ASSERT_NO_FATAL_FAILURE(publish_and_use(memory, lane, 0, s));
   begin_join(memory, 1);
   EXPECT_FALSE(answered(memory, 1));
   lane.feed.attend_groups();

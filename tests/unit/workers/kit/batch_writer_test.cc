@@ -32,7 +32,7 @@ class LetterRows final : public Stage {
               StateLayout layout;
               return BatchWriter::State(layout);
             }(),
-            kBatchSize),
+            kBatchSize, kBatchSize),
         in_(context.input("input")) {}
 
   StepStatus step(Step& step) noexcept override {
@@ -178,6 +178,17 @@ TEST(BatchWriterRestart, NeitherLosesNorRepeatsARow) {
   EXPECT_THAT(undisturbed.first, Not(IsEmpty()));
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     ASSERT_EQ(run(seed, 0.3), undisturbed) << "seed " << seed;
+  }
+}
+
+TEST(BatchWriterDamage, MoreRowsThanABatchHasEndTheProcess) {
+  Writer writer;
+  writer.feed("ab");
+  writer.rig.run();
+  writer.feed("cd");
+  for (const std::uint64_t rows : {kBatchSize, kBatchSize + 1, ~std::uint64_t{0}}) {
+    writer.rig.damage_state_word("batches", 0, rows);
+    EXPECT_DEATH(writer.rig.run(), "rows < batch_size_");
   }
 }
 

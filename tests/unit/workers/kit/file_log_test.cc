@@ -157,6 +157,7 @@ void read_arena(std::uint64_t used, std::uint64_t path_bytes) {
 TEST(FileLogDamage, AbortsInsteadOfReadingBeyondTheLog) {
   read_arena(32, 8);
   EXPECT_DEATH(read_arena(1000, 8), "RF_CHECK|used");
+  EXPECT_DEATH(read_arena(~std::uint64_t{0}, 8), "RF_CHECK|used");
   EXPECT_DEATH(read_arena(16, 8), "RF_CHECK|used");
   EXPECT_DEATH(read_arena(32, 9), "RF_CHECK|used");
   EXPECT_DEATH(read_arena(32, 1ULL << 60), "RF_CHECK|used");
