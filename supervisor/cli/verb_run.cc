@@ -50,7 +50,8 @@ std::uint64_t drawn_seed() {
 }
 
 // Of workers that cannot be seen from here, only that they are alive is known, not what they do.
-// --fresh leaves workers of another namespace to end on their own: the record says where they are.
+// A fresh start leaves workers of another namespace to end on their own: the record says where they
+// are.
 void refuse_unseen(const control::FeedLock& lock, const std::string& feed, bool fresh) {
   const std::string unseen = lock.lives_unseen();
   if (unseen.empty()) return;
