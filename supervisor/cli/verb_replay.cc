@@ -138,11 +138,11 @@ void print_text(const Letter& letter, const layout::LanePlan& lane,
              letter.deaths, escaped(letter.cause.substr(0, letter.cause.find('\n'))));
   fmt::print("{}\n", escaped(verdict(report, lane.name())));
   for (const process::ReplayPort& port : report.ports) {
-    fmt::print("  put out {} records on port {}, {} bytes{}\n", port.records, port.port, port.bytes,
+    fmt::print("  output {} records on port {}, {} bytes{}\n", port.records, port.port, port.bytes,
                port.dropped == 0 ? "" : fmt::format("; {} were dropped", port.dropped));
   }
   if (report.batches_port) {
-    fmt::print("  put out {} batches, {} rows\n", report.batches, report.rows);
+    fmt::print("  output {} batches, {} rows\n", report.batches, report.rows);
   }
   for (const auto& [name, value] : report.counters) fmt::print("  counted {}: {}\n", name, value);
   for (const layout::InputPlan& input : lane.inputs) {

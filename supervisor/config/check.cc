@@ -420,7 +420,7 @@ class Checker {
         if (output.overflow() == DROP_NEW) {
           problem(stage_path(from.stage),
                   fmt::format(
-                      "it puts out batches for trainers but drops new ones (overflow_behavior: "
+                      "it outputs batches for trainers but drops new ones (overflow_behavior: "
                       "DROP_NEW); use BLOCK, or KEEP_NEWEST if it should not wait for trainers"));
         }
       }

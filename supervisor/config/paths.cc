@@ -46,7 +46,7 @@ void make_absolute(Message& message, const fs::path& directory) {
   }
 }
 
-// The first file that a provider would put out, or at least look at.
+// The first file that a provider would output, or at least look at.
 bool holds_a_file(const fs::path& directory) {
   std::error_code failed;
   fs::recursive_directory_iterator at(directory,

@@ -147,9 +147,9 @@ class Wirer {
     problem(
         stage, path,
         fmt::format("{} is missing; {}", port.name(),
-                    sources.empty() ? fmt::format("add a stage that puts out {}, and name it here",
+                    sources.empty() ? fmt::format("add a stage that outputs {}, and name it here",
                                                   port.record_type())
-                                    : fmt::format("name the stage that puts out {}: {}",
+                                    : fmt::format("name the stage that outputs {}: {}",
                                                   port.record_type(), listed(sources))));
   }
 
@@ -235,7 +235,7 @@ class Wirer {
             fmt::format("{}.{} carries {}, {}.{} takes {}; {}", label(producer), output.name(),
                         output.record_type(), label(stage), port.name(), port.record_type(),
                         fitting.empty()
-                            ? fmt::format("add a stage that puts out {}", port.record_type())
+                            ? fmt::format("add a stage that outputs {}", port.record_type())
                             : fmt::format("{} come from {}", port.record_type(), listed(fitting))));
   }
 
@@ -333,7 +333,7 @@ class Wirer {
   void report_unsettled() {
     if (wiring_.outputs.size() > shm::kOutputsMax) {
       problem(-1, "stages",
-              fmt::format("{} stages put out batches; a feed has at most {} outputs",
+              fmt::format("{} stages output batches; a feed has at most {} outputs",
                           wiring_.outputs.size(), shm::kOutputsMax));
     }
     if (wiring_.outputs.size() < 2 || doubtful_outputs_) return;
@@ -371,7 +371,7 @@ class Wirer {
             fmt::format("{}.{} ({})", label(end.stage), end.port->name(), end.port->record_type()));
       }
       problem(-1, "stages",
-              fmt::format("no stage puts out batches for trainers; {}",
+              fmt::format("no stage outputs batches for trainers; {}",
                           ends.empty()
                               ? std::string("add a stage that does")
                               : fmt::format("add a stage that makes them from {}", listed(ends))));

@@ -711,7 +711,7 @@ void Feed::tick() {
 }
 
 // A stage may end before those that feed it: a mixer ends with one of its inputs. Once the last
-// stages are at their end nobody will read what the others put out, and these would wait for room
+// stages are at their end nobody will read what the others output, and these would wait for room
 // for ever.
 void Feed::end_unread() {
   if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;

@@ -39,7 +39,7 @@ constexpr std::uint64_t kStopMs = 2'000;
 constexpr std::uint64_t kBacktraceMs = 5'000;
 // Outputs are looked at this often: nobody rings here.
 constexpr int kAttendMs = 1;
-// Of one ring in a row; a stage may put out records for ever.
+// Of one ring in a row; a stage may output records for ever.
 constexpr int kRecordsPerTurn = 4096;
 constexpr std::uint32_t kJournalEntries = 64;
 // Has the thread of a lane write its backtrace (workers/runtime/fault.h).

@@ -58,7 +58,7 @@ class Walk {
       reads = true;
       go(from);
     }
-    // A source that waits; what it puts out at times is no reason to look elsewhere.
+    // A source that waits; what it outputs at times is no reason to look elsewhere.
     if (!reads && node.reads_from.empty()) source_ = i;
   }
 
@@ -254,7 +254,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
     found.set_stage(node.stage);
     found.set_sentence(
         fmt::format("stage '{}' {}", name_of(node),
-                    node.reason.empty() ? "puts out nothing of what it has" : node.reason));
+                    node.reason.empty() ? "outputs nothing of what it has" : node.reason));
     return;
   }
   Walk walk(nodes);
@@ -264,7 +264,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
     found.set_kind(BottleneckProto::FILES);
     found.set_stage(source.stage);
     found.set_sentence(
-        fmt::format("there are no new files: '{}' has nothing to put out {} of the time, and the "
+        fmt::format("there are no new files: '{}' has nothing to output {} of the time, and the "
                     "stages after it wait",
                     name_of(source), percent(source.starved)));
     return;

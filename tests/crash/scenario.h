@@ -15,12 +15,12 @@ namespace ringfeed::crash {
 
 // What a lane did in a round, as far as its death there is concerned.
 enum class Kind : std::uint8_t {
-  kFind,     // the provider puts out a file
-  kIndex,    // the loader puts out a source
+  kFind,     // the provider outputs a file
+  kIndex,    // the loader outputs a source
   kCollect,  // the pool's window takes a source
   kGrow,     // an arena grows, or a bank in it moves
   kDraw,     // the window draws a chunk
-  kRead,     // a reading lane puts out a chunk
+  kRead,     // a reading lane outputs a chunk
   kUnpack,   // frames of a chunk
   kFill,     // frames go into the reservoir
   kSwap,     // frames take the places of others

@@ -15,7 +15,7 @@
  * The lane keeps one record in a pool of two places, one of them spare. A step takes a record n, writes it
  * into the spare place, puts the record that leaves the pool on ring a and the number of records taken on
  * ring b; its journal lists the two tails, which place is which, the count, and the head. The last step
- * puts out what is left and closes both rings, in one commit. The rings hold ROOM records, so the upstream
+ * outputs what is left and closes both rings, in one commit. The rings hold ROOM records, so the upstream
  * lane overwrites what the head has given away, and the lane what its readers have read.
  *
  * A separate process kills the lane between any two accesses, in its recovery as well, DEATHS times; the

@@ -262,7 +262,7 @@ round:
 #ifndef MISTAKE_WISH_READ_AFTER_ROUND
     wanted = mem[DESIRED];
 #endif
-    /* One call of the stage after the other. A source that is told to drain puts out nothing new. */
+    /* One call of the stage after the other. A source that is told to drain outputs nothing new. */
     do
     :: atomic {
          mem[DESIRED] ->
@@ -311,7 +311,7 @@ round:
     :: else
     fi;
 
-    /* Nothing to do: no room, or nothing left to put out. */
+    /* Nothing to do: no room, or nothing left to output. */
 #ifdef MISTAKE_WISH_READ_AFTER_ROUND /* what the lane is wanted to do is read after the round that looked at it */
     wanted = mem[DESIRED];
 #endif

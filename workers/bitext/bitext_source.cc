@@ -290,7 +290,7 @@ StageType bitext_source_type() {
   type.kind = "bitext_source";
   type.outputs = {{"output", "bitext"}};
   type.counters = {
-      {"directions", "Directions put out, one for each direction and shard."},
+      {"directions", "Directions output, one for each direction and shard."},
       {"sentences", "Sentences of all shards; repeated parts count each time."},
       {"directions_missing", "Directions without files."},
       {"skipped_unreadable", "Directions in a shard that could not be opened or read."},

@@ -3,7 +3,7 @@
 //
 //   output   bitext    BitextDirection, one for each direction and shard: all directions of shard
 //                      0, then those that have a shard 1, and so on
-//   arena    whether directories have been looked into (8 bytes), records put out so far (8); of
+//   arena    whether directories have been looked into (8 bytes), records output so far (8); of
 //            each direction its shards and the ids of its tokens (24)
 //   at end   after the last record, whatever `epochs` says; on drain at once
 //   waits    for directories and dictionaries that are not there yet, in an endless run; a finite

@@ -1049,19 +1049,19 @@ namespace {
 std::vector<CounterSpec> planner_counters() {
   return {
       {"epochs", "Epochs handed out in full."},
-      {"batches", "Plans of batches put out, without stand-ins."},
-      {"stand_ins", "Stand-ins put out where a rank has no batch."},
+      {"batches", "Plans of batches output, without stand-ins."},
+      {"stand_ins", "Stand-ins output where a rank has no batch."},
       {"plans", "Epochs planned."},
       {"sentences", "Sentences planned, counted again in every epoch."},
       {"sentences_kept", "Planned sentences that are within the limits."},
       {"skipped_too_long", "Planned sentences that are beyond the limits."},
       {"skipped_empty", "Planned sentences left out: neither side has a token."},
-      {"batches_dropped", "Planned batches that were not put out."},
-      {"sentences_dropped", "Sentences of the batches that were not put out."},
+      {"batches_dropped", "Planned batches that were not output."},
+      {"sentences_dropped", "Sentences of the batches that were not output."},
       {"sentences_repeated", "Sentences that were drawn again within an epoch."},
       {"epoch", "The current epoch, from 1.", kGauge},
       {"epoch_batches", "Batches of the current epoch.", kGauge},
-      {"epoch_batch", "Batches of the current epoch that were put out.", kGauge},
+      {"epoch_batch", "Batches of the current epoch that were output.", kGauge},
       {"plan_percent", "How much of the next plan is made, in percent.", kGauge},
   };
 }

@@ -109,7 +109,7 @@ class EpochPlanner final : public Stage {
     Word epoch;   // at hand
     Word begin;   // the batch with which it began
     Word next;    // batch, beyond the last one: stand-in
-    Word firsts;  // stand-ins put out at its begin
+    Word firsts;  // stand-ins output at its begin
     // 1 + the batch from which updates are counted, where fairseq has resumed in the middle; 0:
     // none.
     Word updates_from;

@@ -276,10 +276,10 @@ StageType sample_mixer_type() {
   type.inputs = {{"input", "sequences"}, {"variations", "sequences"}};
   type.outputs = {{"output", "sequences"}};
   type.counters = {
-      {"games", "Sequences of games put out."},
-      {"variations", "Sequences of variations put out."},
+      {"games", "Sequences of games output."},
+      {"variations", "Sequences of variations output."},
       {"variation_epochs", "Epochs of the variations that have ended."},
-      {"games_instead", "Games put out where a variation was drawn but none was left."},
+      {"games_instead", "Games output where a variation was drawn but none was left."},
   };
   type.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {

@@ -8,7 +8,7 @@
 //               each worker where its streams are
 //   at end      of the variations: games alone follow, which is warned of with both ratios
 //
-// With `order: EXACT` it also puts out turns (row_records.h), by which it asks the stages before it
+// With `order: EXACT` it also outputs turns (row_records.h), by which it asks the stages before it
 // for a sample each: whose random numbers come from the same streams as its own.
 #pragma once
 

@@ -29,7 +29,7 @@ namespace ringfeed {
 [[nodiscard]] std::uint64_t sequence_queue_bytes(std::uint64_t length_max) noexcept;
 // The fewest that hold the largest of them.
 [[nodiscard]] std::uint64_t sequence_queue_bytes_min(std::uint64_t length_max) noexcept;
-// What is wrong with the queue of a stage that puts out sequences of up to so many tokens: too
+// What is wrong with the queue of a stage that outputs sequences of up to so many tokens: too
 // small for one of them, or not to be relied on by whoever reads it.
 template <typename Config>
 [[nodiscard]] std::vector<Problem> sequence_queue_problems(const StageView& stage,
@@ -55,7 +55,7 @@ template <typename Config>
 // The output of the lanes that make sequences, in front of the pool.
 [[nodiscard]] OutputSpec sequences_inside(std::uint32_t length_max);
 
-// The part that reads `from` inside the stage and puts out the stage's `output`.
+// The part that reads `from` inside the stage and outputs the stage's `output`.
 NodeSpec sequence_pool_node(std::string from, std::uint64_t pool_size, OutputSpec output);
 
 class SequencePool final : public Stage {

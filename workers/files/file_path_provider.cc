@@ -140,7 +140,7 @@ void FilePathProvider::report_file(const std::string& path, int error) {
                             error == ENOENT ? "a link to nothing" : std::strerror(error)));
 }
 
-// Watches first, lists second: what appears in between is seen twice and put out once.
+// Watches first, lists second: what appears in between is seen twice and output once.
 void FilePathProvider::scan_directory(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return report_directory(path, errno);

@@ -1,19 +1,19 @@
-// Finds files below a directory and puts out their paths: a scan in order of names, a record that
+// Finds files below a directory and outputs their paths: a scan in order of names, a record that
 // says that the scan is complete, and then, in an endless run, whatever is closed after writing or
 // moved in.
 //
 //   out      files    one path a record; a marker record after the scan
 //   arena    length of the log (8 bytes), marker sent (8), the log: {size, mtime_ns, path} of every
-//            file put out
+//            file output
 //   at end   in a finite run it ends after the marker; on drain at once
 //   skips    names that begin with a dot; directories that cannot be read
 //            (directories_unreadable) and names that cannot be looked at (files_unreadable: no
 //            permission, a path that is too long, a link to nothing, a failing disk), each counted
 //            once and logged; an endless run tries them again, less and less often
 //
-// What has been put out is in the arena, so a restart scans again and compares: an event that was
+// What has been output is in the arena, so a restart scans again and compares: an event that was
 // missed while dead, or that the kernel dropped (queue overflow), is found by comparison. A file
-// that was rewritten (another size or time) is put out again. One that is open for writing is left
+// that was rewritten (another size or time) is output again. One that is open for writing is left
 // until it is closed; a finite run, which does not wait, counts it in files_still_open.
 //
 // The kernel reports nothing of a directory that was removed and made again while files in it are

@@ -105,8 +105,8 @@ StageType chunk_rescorer_type() {
   type.inputs = {{"input", "chunks"}};
   type.outputs = {{"output", "chunks"}};
   type.counters = {
-      {"chunks", "Chunks put out."},
-      {"frames", "Frames of the chunks put out."},
+      {"chunks", "Chunks output."},
+      {"frames", "Frames of the chunks output."},
       {"plies_left_filled", "Frames that got the number of plies left."},
       {"chunks_deblundered", "Chunks in which a blunder changed targets."},
       {"blunders", "Moves taken for blunders."},

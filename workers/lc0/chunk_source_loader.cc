@@ -221,8 +221,8 @@ StageType chunk_source_loader_type() {
       {"skipped_unreadable", "Files that could not be opened or read."},
       {"skipped_empty", "Files without a byte."},
       {"skipped_no_chunks", "Tar files without a chunk."},
-      {"sources", "Sources put out; a large file is several."},
-      {"chunks", "Chunks in the sources put out."},
+      {"sources", "Sources output; a large file is several."},
+      {"chunks", "Chunks in the sources output."},
       {"index_cache_hits", "Files whose index was known from an earlier run."},
       {"tar_problems", "Damaged places in tar files."},
   };

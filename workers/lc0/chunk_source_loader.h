@@ -4,7 +4,7 @@
 //   input    files    paths
 //   output   sources  where the chunks of a file lie; a tar of very many chunks comes in several
 //                     records
-//   arena    chunks of the present file already put out (8 bytes)
+//   arena    chunks of the present file already output (8 bytes)
 //   skips    other extensions (skipped_extension), files that are gone (skipped_vanished) or cannot
 //            be read (skipped_unreadable), empty ones (skipped_empty), tars without a chunk
 //            (skipped_no_chunks); damaged places in a tar are counted in tar_problems and logged

@@ -94,7 +94,7 @@ StageType chunk_unpacker_type() {
   type.inputs = {{"input", "chunks"}};
   type.outputs = {{"output", "frames"}};
   type.counters = {
-      {"frames", "Frames put out."},
+      {"frames", "Frames output."},
       {"chunks_damaged", "Chunks whose record contradicts itself."},
   };
   type.problems = [](const StageView& stage) {

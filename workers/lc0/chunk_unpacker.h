@@ -3,7 +3,7 @@
 //   input    chunks   packed frames of one game
 //   output   frames   one packed frame a record, in the order of the game; tag = identity of the
 //                     chunk, index in it
-//   arena    frames of the present chunk already put out (8 bytes)
+//   arena    frames of the present chunk already output (8 bytes)
 //   skips    a chunk record that contradicts itself (chunks_damaged)
 //
 // Which positions: position_choice.h.

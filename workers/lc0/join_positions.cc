@@ -66,8 +66,7 @@ StageType join_positions_type() {
     std::vector<Problem> problems;
     if (inputs == 0) {
       problems.push_back(
-          {"input",
-           "input is missing; name the stages that put out frames, each in its own input"});
+          {"input", "input is missing; name the stages that output frames, each in its own input"});
     } else if (inputs > kInputsMax) {
       problems.push_back(
           {fmt::format("input[{}]", kInputsMax),

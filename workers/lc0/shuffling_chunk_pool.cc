@@ -679,7 +679,7 @@ void ChunkWindow::say_barren(const Step& step) noexcept {
     }
   }
   std::string text = fmt::format(
-      "puts out nothing: in {} passes in a row none of the {} chunks in the window was accepted",
+      "outputs nothing: in {} passes in a row none of the {} chunks in the window was accepted",
       barren_passes_, usable);
   if (weighted_) {
     text += fmt::format(" by its weight: lower weighted_sampling_gamma ({:g})",

@@ -10,7 +10,7 @@
 // kept as the window needs. The window has as many of the newest chunks as chunk_pool_size,
 // window_positions and window_bytes allow, all of them. Then they are numbered oldest first, and
 // every chunk of the window is drawn once per pass; sources that arrive later join the pass under
-// way and push the oldest out. A file that is put out again (rewritten) replaces what it had. In a
+// way and push the oldest out. A file that is output again (rewritten) replaces what it had. In a
 // finite run the pool draws when its input has ended (what loaders without an order put behind the
 // marker belongs to the scan) and ends after `epochs` passes; chunks outside of the window are not
 // used and said so.

@@ -129,7 +129,7 @@ StageType tensor_generator_type() {
       problems.push_back(
           {"as_lczero_training",
            "as_lczero_training with planes: PLANES_BITS: one bit per square cannot hold the masks "
-           "of files that it puts out as numbers; use PLANES_UINT8, or leave one of the two out"});
+           "of files that it outputs as numbers; use PLANES_UINT8, or leave one of the two out"});
     }
     if (own.threads() < 2 || !ordered_dispatch(stage.feed)) {
       return problems;

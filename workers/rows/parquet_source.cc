@@ -580,7 +580,7 @@ StageType parquet_source_type() {
       {"files_found", "Files found.", kGauge},
       {"files_read", "Files read to the end, counted again in every epoch."},
       {"row_groups", "Row groups read."},
-      {"rows", "Rows put out."},
+      {"rows", "Rows output."},
       {"epochs", "Epochs that have ended."},
       {.name = "skipped_files",
        .help = "Files that could not be used, or not in full, for any reason.",

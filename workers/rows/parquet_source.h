@@ -59,7 +59,7 @@ class ParquetSource final : public Stage {
     Word epoch;        // from 0
     Word epoch_open;   // it is under way
     Word epoch_files;  // files of the epoch: those that were known when it began
-    Word epoch_rows;   // 1: some of its rows have been put out
+    Word epoch_rows;   // 1: some of its rows have been output
     Word position;     // in the epoch's order
     Word begun;        // the file at hand has been opened, and was then of this version:
     Word begun_bytes;
@@ -67,7 +67,7 @@ class ParquetSource final : public Stage {
     Word begun_inode;
     Word row_group;  // of the file at hand; the next record's
     Word row;        // of the row group
-    Word announced;  // EXACT: the list of files has been put out
+    Word announced;  // EXACT: the list of files has been output
     Word forgotten;  // EXACT: 1 + the file of a request that was set aside, which still is to fail
     Place log;       // to the end of the arena; grows
   };
@@ -120,7 +120,7 @@ class ParquetSource final : public Stage {
                            std::uint64_t bytes_max, bool& over) noexcept;
   StepStatus damaged(Step& step, const Task& task, const std::string& text, bool& over) noexcept;
   [[nodiscard]] bool put_mark(Step& step, const Task& task, std::uint64_t user) noexcept;
-  // The file is given up: `gap`: after some of it may have been put out.
+  // The file is given up: `gap`: after some of it may have been output.
   StepStatus fail(Step& step, const Task& task, bool gap, SkipReason& reason, std::string_view text,
                   bool& over) noexcept;
   void leave_file(Step& step) noexcept;

@@ -16,7 +16,7 @@ inline constexpr std::uint64_t kRowsGapRecord = 1;
 inline constexpr std::uint64_t kFileEndRecord = 2;
 // It cannot be read to its end. With EXACT nothing of it counts.
 inline constexpr std::uint64_t kFileFailedRecord = 3;
-// All files of the epoch have been put out.
+// All files of the epoch have been output.
 inline constexpr std::uint64_t kEpochEndRecord = 4;
 // The first record with EXACT: FileList.
 inline constexpr std::uint64_t kFilesRecord = 5;

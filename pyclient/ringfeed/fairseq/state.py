@@ -89,8 +89,8 @@ def load_state(
 ) -> PlannerState:
     """Make a feed continue where a state was saved; batches before that are passed over.
 
-    The planner puts out the batch of the state next, and continues as if it had come there by
-    itself; nothing is read to get there. Batches that it had put out before still come, and this
+    The planner outputs the batch of the state next, and continues as if it had come there by
+    itself; nothing is read to get there. Batches that it had output before still come, and this
     feed object passes over them. Every rank calls this with the same state, and it takes effect
     once.
 
@@ -212,7 +212,7 @@ def set_weights(
         weights: The weights of all directions: key ("main:eng_Latn-tur_Latn"; without a category it
             means "main") to weight, from 0 on. Only their ratios count.
         from_batch: A batch of the planner's current epoch, over all ranks, from 0. None, and if
-            that batch was put out already: the first that was not.
+            that batch was output already: the first that was not.
         timeout_s, attempt, stage: As for load_state().
     Returns:
         The planner's place; ``from_batch`` and ``sentences_left`` say how the epoch ends.

@@ -65,7 +65,7 @@ def test_a_file_that_came_while_the_provider_was_dead_is_found_once(
     wait_until(lambda: run.workers().get("files") not in (None, pid), "the provider to be back")
     wait_until(lambda: counter(run, "loader", "sources") == 3, "the new tar")
     wait_until(lambda: counter(run, "pool", "chunks_total") == 12, "its games")
-    assert counter(run, "loader", "sources") == 3, "nothing was put out twice"
+    assert counter(run, "loader", "sources") == 3, "nothing was output twice"
     assert run.stop() == 0, run.text()
 
 

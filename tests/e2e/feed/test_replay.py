@@ -172,7 +172,7 @@ def test_once_the_stage_is_mended_the_same_command_shows_what_comes_out(letters:
         done = letters.replay(record)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "took the record" in done.stdout
-        assert f"put out {frames_of(record)} records on port output" in done.stdout
+        assert f"output {frames_of(record)} records on port output" in done.stdout
         assert f"counted frames: {frames_of(record)}" in done.stdout
 
 

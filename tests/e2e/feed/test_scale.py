@@ -34,7 +34,7 @@ def scaled(run: FeedRun, stage: str, lanes: int) -> subprocess.CompletedProcess[
 
 
 def lanes_at_work(run: FeedRun, stage: str) -> dict[str, int]:
-    """Records that each lane of a stage has put out, of those that are not spare."""
+    """Records that each lane of a stage has output, of those that are not spare."""
     status = run.status() or {"stages": []}
     for entry in status["stages"]:
         if entry["name"] == stage:
@@ -82,7 +82,7 @@ def test_lanes_that_were_added_work_and_those_that_were_taken_rest(make_run: Mak
     wait_until(
         lambda: all(records > 0 for records in lanes_at_work(run, "unpacker").values())
         and len(lanes_at_work(run, "unpacker")) == 3,
-        "three lanes that put out records",
+        "three lanes that output records",
     )
     assert scaled(run, "unpacker", 1).returncode == 0
     again = scaled(run, "unpacker", 1)

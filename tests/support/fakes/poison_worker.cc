@@ -1,6 +1,6 @@
 // ringfeed-worker with a chunk_unpacker that cannot bear some chunks: those whose identity is a
 // multiple of RINGFEED_POISON_EVERY, read as an unsigned number. On them it does what
-// RINGFEED_POISON says, once it has put out what it can of them: `crash` (writes where nothing is),
+// RINGFEED_POISON says, once it has output what it can of them: `crash` (writes where nothing is),
 // `abort`, `exit` (status 9), `hang`.
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 // LaneRig: a pipeline of lanes in the test's own process, on real segments (memfds), round by
 // round.
 //
-// A rig is described first: stages by their configuration, nodes by a NodeSpec, sources that put
-// out what the test feeds, sinks that keep what arrives. build() lays out the memory as the
+// A rig is described first: stages by their configuration, nodes by a NodeSpec, sources that output
+// what the test feeds, sinks that keep what arrives. build() lays out the memory as the
 // supervisor does and attaches every lane as the worker does. From then on the test decides which
 // lane makes a round when, and between any two rounds it may throw lanes away: restart() drops all
 // that is private to a lane and attaches a new one to the same memory.
@@ -114,7 +114,7 @@ class LaneRig {
   // goes to lane u mod lanes.
   void feed(const std::string& source, RigRecord record, bool ends_unit = true);
   void end_unit(const std::string& source);
-  // Nothing comes after what has been fed: the lanes (or one of them) close when it is put out.
+  // Nothing comes after what has been fed: the lanes (or one of them) close when it is output.
   void finish(const std::string& source);
   void finish_lane(const std::string& source, std::uint32_t lane);
 

@@ -58,7 +58,7 @@ enum class LaneState : std::uint32_t {
 
 enum class LaneDesire : std::uint32_t {
   kRun = 0,
-  kDrain = 1,  // sources put out nothing new; what is under way flows out
+  kDrain = 1,  // sources output nothing new; what is under way flows out
   kStop = 2,   // leave between two steps
   kPark = 3,   // stand still between two steps, until something else is desired
 };

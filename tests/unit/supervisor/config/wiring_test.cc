@@ -52,7 +52,7 @@ TEST(Wiring, AnInputCanNameItsPort) {
 TEST(WiringRefuses, AMissingInput) {
   EXPECT_THAT(messages(lc0_text_with("input: \"unpacker\"", "")),
               ElementsAre("lc0.textproto:5:26: stage 'sampler': input is missing; name the stage "
-                          "that puts out frames: unpacker"));
+                          "that outputs frames: unpacker"));
   EXPECT_THAT(messages(lc0_text_with("input: \"provider\"", "input: \"\"")),
               ElementsAre(HasSubstr("2:47: stage 'loader': input is missing")));
 }
@@ -60,7 +60,7 @@ TEST(WiringRefuses, AMissingInput) {
 TEST(WiringRefuses, AnInputThatNobodyCouldGive) {
   EXPECT_THAT(
       messages("stages { name: \"t\" tensor_generator {} }"),
-      ElementsAre(HasSubstr("stage 't': input is missing; add a stage that puts out frames")));
+      ElementsAre(HasSubstr("stage 't': input is missing; add a stage that outputs frames")));
 }
 
 TEST(WiringRefuses, AnUnknownStage) {
@@ -111,7 +111,7 @@ TEST(WiringRefuses, AnOutputThatNobodyReads) {
 
 TEST(WiringRefuses, APipelineWithoutBatches) {
   EXPECT_THAT(messages("stages { name: \"p\" file_path_provider { directory: \"/d\" } }\n"),
-              ElementsAre("lc0.textproto:1:1: no stage puts out batches for trainers; add a "
+              ElementsAre("lc0.textproto:1:1: no stage outputs batches for trainers; add a "
                           "stage that makes them from p.output (files)"));
 }
 

@@ -695,7 +695,7 @@ TEST(BitextProblems, RefuseTheStage) { EXPECT_THROW(Source("lang_pairs: 'a-b'"),
 
 // ---- what becomes bad after the start
 
-// The first record has been put out and two wait at most; then something happens to the files.
+// The first record has been output and two wait at most; then something happens to the files.
 struct Started {
   explicit Started(const std::string& own) : source(own + " queue_capacity: 1") {
     source.rig.allow("out", 1);

@@ -152,7 +152,7 @@ TEST(Poison, UnitsKeepTheirOrderOverAnyLanes) {
   }
 }
 
-// Half of a record had been put out when it was condemned.
+// Half of a record had been output when it was condemned.
 TEST(Poison, TheStageForgetsHowFarItHadCome) {
   PoisonRig half;
   LaneRig& rig = half.rig;

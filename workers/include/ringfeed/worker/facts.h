@@ -1,6 +1,6 @@
 // What stages tell each other before anything runs.
 //
-// A *fact* goes down: a stage says it of the records that it puts out ("sequences have at most 512
+// A *fact* goes down: a stage says it of the records that it outputs ("sequences have at most 512
 // tokens"), and the stage that reads them finds it at its input. A *wish* goes up: a stage says
 // which records it would like to read ("these columns"), and the stage that makes them finds it at
 // its output. Both are said in StageType and read through StageView::links. So a stage asks what is

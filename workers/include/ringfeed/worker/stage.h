@@ -1,6 +1,6 @@
 // All that a stage author reads.
 //
-// A stage is a class with one method, step(): it looks at records of its inputs, puts out records,
+// A stage is a class with one method, step(): it looks at records of its inputs, outputs records,
 // changes words of its lasting memory, and says what came of it. The runtime makes all of that
 // happen at once, or, if the process is killed, not at all: then the next process finds everything
 // as before and calls step() again.
@@ -56,11 +56,11 @@ class ControlBox;
 class BatchSchema;
 
 enum class StepStatus {
-  kDone,     // something was consumed, put out or stored: commit it
+  kDone,     // something was consumed, output or stored: commit it
   kNoInput,  // nothing to work on now
   kNoRoom,   // an output has no room now
   kIdle,     // a source with nothing to do now: call again after poll_ms
-  kEnd,      // this lane will never put out anything again: commit, and close the outputs
+  kEnd,      // this lane will never output anything again: commit, and close the outputs
 };
 
 struct InPort {
@@ -188,7 +188,7 @@ class Step {
   // A counter of the lane changes with the step, exactly.
   void count(Counter counter, std::uint64_t by = 1) noexcept;
   void gauge(Counter counter, std::uint64_t value) noexcept;
-  // The feed is asked to end: a source puts out nothing new.
+  // The feed is asked to end: a source outputs nothing new.
   [[nodiscard]] bool draining() const noexcept;
 
  private:
@@ -348,7 +348,7 @@ struct StageType {
   std::function<void(const StageView&, std::vector<PortSpec>& inputs,
                      std::vector<PortSpec>& outputs)>
       more_ports;
-  // What it says of the records that it puts out, by port; `links` has what is said of its inputs.
+  // What it says of the records that it outputs, by port; `links` has what is said of its inputs.
   // May be empty.
   std::function<void(const StageView&, PortFacts& outputs)> facts;
   // What it wishes of the records that it reads, by port; `links` has all facts of its inputs, and
@@ -361,7 +361,7 @@ struct StageType {
   std::function<void(const StageConfig&, std::vector<CounterSpec>&)> more_counters;
   std::vector<MetricText> texts;                                   // shown beside them
   std::function<std::vector<Problem>(const StageView&)> problems;  // may be empty
-  // Only of a stage that puts out batches.
+  // Only of a stage that outputs batches.
   std::function<void(const StageView&, BatchSchema&)> batch;
   // The fields of StageControlRequest that it answers.
   std::vector<std::string> answers;
