@@ -303,7 +303,7 @@ class Feed(Scope):
     ) -> Snapshot:
         """Save the whole feed, so that ``ringfeed run --resume`` can continue from there.
 
-        The feed goes on meanwhile; it stands still for some milliseconds only. Take the snapshot
+        The feed continues meanwhile; it pauses for some milliseconds only. Take the snapshot
         before state_dict(): batches that are returned between the two are then passed over after a
         resume.
 
@@ -312,7 +312,7 @@ class Feed(Scope):
                 snapshot in its place is replaced.
             timeout_s: Longest wait in seconds; None: until it is done.
         Raises:
-            FeedRefused: The snapshot could not be taken; the text is the reason. The feed goes on.
+            FeedRefused: The snapshot could not be taken; the text is the reason. The feed continues.
             FeedIOError: The supervisor does not answer in time, or is gone.
         """
         path = Path(directory).absolute()
