@@ -23,7 +23,7 @@ if(RINGFEED_FAILPOINTS)
   target_compile_definitions(ringfeed_options INTERFACE RINGFEED_FAILPOINTS=1)
 endif()
 
-# Sanitizers apply to everything, generated code too: a mixed process reports nonsense.
+# Sanitizers apply to everything that is compiled here.
 foreach(sanitizer IN LISTS RINGFEED_SANITIZE)
   add_compile_options(-fsanitize=${sanitizer})
   add_link_options(-fsanitize=${sanitizer})

@@ -8,12 +8,18 @@ venv=${RINGFEED_VENV:-$root/.venv}
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 
-# build PRESET [TARGET...]: configures when needed, then builds; one line of progress on a terminal, else nothing.
+# build PRESET [TARGET...]: configures when needed, then builds; one line of progress on a terminal, else nothing. What
+# protoc writes is compiled in release alone, and linked by the others; proto_is_built says that it is there.
+proto_is_built=
 build() {
-  local preset=$1
+  local preset=$1 proto=()
   shift
+  if [ "$preset" != release ]; then
+    [ -n "$proto_is_built" ] || build release ringfeed_proto
+    proto=(-D "RINGFEED_PROTO_LIBRARY=$root/build/release/proto/libringfeed_proto.a")
+  fi
   if [ ! -f "$root/build/$preset/build.ninja" ]; then
-    (cd "$root" && cmake --preset "$preset" >"$root/build-$preset.log" 2>&1) || {
+    (cd "$root" && cmake --preset "$preset" "${proto[@]}" >"$root/build-$preset.log" 2>&1) || {
       cat "$root/build-$preset.log" >&2
       exit 1
     }

@@ -238,7 +238,7 @@ def test_each_call_of_each_request_may_fail(
     room = ("--set", "stages.unpacker.max_threads=2")
     run, starver = starved_feed(make_run, tmp_path, start=room, **settings)
     # Somebody takes batches for as long as the rest lasts.
-    taker = run.trainer_after(2, positions=0, pause_ms=20)
+    taker = run.trainer_after(2, positions=0, pause_ms=100)
     lanes = iter([2, 1] * 100_000)
     program = str(BIN / "ringfeed-worker")
     group = sorted(run.workers())[0]
