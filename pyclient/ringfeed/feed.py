@@ -312,7 +312,8 @@ class Feed(Scope):
                 snapshot in its place is replaced.
             timeout_s: Longest wait in seconds; None: until it is done.
         Raises:
-            FeedRefused: The snapshot could not be taken; the text is the reason. The feed continues.
+            FeedRefused: The snapshot could not be taken; the text is the reason.
+                The feed continues.
             FeedIOError: The supervisor does not answer in time, or is gone.
         """
         path = Path(directory).absolute()
