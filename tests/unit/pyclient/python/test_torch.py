@@ -878,7 +878,7 @@ def test_a_position_to_which_the_group_cannot_be_put_back_is_refused(make_feed: 
         ids(loader)
         with pytest.raises(
             ringfeed.InvalidRequest,
-            match="batches from 3 on have been used.*the next one is 5.*takes a snapshot",
+            match="batches from 3 on have been used.*the next one is 5.*needs a snapshot",
         ):
             loader.load_state_dict(state)
         assert ids(loader) == [5, 6], "nothing has changed"
