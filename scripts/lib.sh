@@ -9,17 +9,19 @@ export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,tim
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 
 # build PRESET [TARGET...]: configures when needed, then builds; one line of progress on a terminal, else nothing. What
-# protoc writes is compiled in release alone, and linked by the others; proto_is_built says that it is there.
-proto_is_built=
+# protoc writes is compiled in release alone, and linked by the others; sanitized tests of the client start the programs
+# of release. release_is_built says that these are there.
+release_is_built=
 build() {
-  local preset=$1 proto=()
+  local preset=$1 taken=()
   shift
   if [ "$preset" != release ]; then
-    [ -n "$proto_is_built" ] || build release ringfeed_proto
-    proto=(-D "RINGFEED_PROTO_LIBRARY=$root/build/release/proto/libringfeed_proto.a")
+    taken=(-D "RINGFEED_PROTO_LIBRARY=$root/build/release/proto/libringfeed_proto.a")
+    [ "${preset%san}" = "$preset" ] || taken+=(-D "RINGFEED_PROGRAMS=$root/build/release/bin")
+    [ -n "$release_is_built" ] || build release ringfeed_proto ringfeed ringfeed-worker
   fi
   if [ ! -f "$root/build/$preset/build.ninja" ]; then
-    (cd "$root" && cmake --preset "$preset" "${proto[@]}" >"$root/build-$preset.log" 2>&1) || {
+    (cd "$root" && cmake --preset "$preset" "${taken[@]}" >"$root/build-$preset.log" 2>&1) || {
       cat "$root/build-$preset.log" >&2
       exit 1
     }

@@ -165,7 +165,7 @@ TEST(CppFeed, MetricsOfAnySizeAreGiven) {
 
 // ---- the loader, with the real program ----
 
-const std::string kProgram = RINGFEED_BINARY_DIR "/bin/ringfeed";
+const std::string kProgram = RINGFEED_PROGRAMS "/ringfeed";
 constexpr std::uint64_t kSampleRows = 324;  // of the four games in tests/data/lc0
 
 std::string files_stage(const std::string& name) {
