@@ -51,6 +51,8 @@ class LinksTest : public ::testing::Test {
         asked_.push_back("facts " + stage.config.name());
         const Facts& in = stage.links.input("input").said;
         outputs["output"] = in;
+        // Of 20,000 stages in a row it would be gigabytes.
+        if (in.get(kPath).size() > 1000) return;
         outputs["output"].set(kPath, in.get(kPath) + ">" + stage.config.name());
       };
       pass.wishes = [this](const StageView& stage, PortFacts& inputs) {
