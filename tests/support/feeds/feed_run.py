@@ -262,7 +262,7 @@ class Trainer:
     def batches(self) -> int:
         """Batches noted so far."""
         try:
-            return int(self.progress.read_text() or 0)
+            return int(self.progress.read_text())
         except FileNotFoundError:
             return 0
 

@@ -19,6 +19,13 @@ import ringfeed  # noqa: E402
 from tests.support.oracles import lc0_reference  # noqa: E402
 
 
+def note_progress(path: Path, batches: int) -> None:
+    """Note the number of batches so that readers, and a kill at any moment, leave a whole note."""
+    new = path.with_suffix(".new")
+    new.write_text(str(batches))
+    new.replace(path)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--feed", required=True)
@@ -62,7 +69,7 @@ def main() -> int:
                 )
             if arguments.pause_ms:
                 time.sleep(arguments.pause_ms / 1000)
-            arguments.progress.write_text(str(len(numbers)))
+            note_progress(arguments.progress, len(numbers))
             if arguments.batches and len(numbers) >= arguments.batches:
                 break
     np.savez(
