@@ -83,6 +83,18 @@ TEST(Extractor, CountsWhatCannotBeUsedAndGoesOn) {
   EXPECT_EQ(extractor.rig.counter("extract.read", "skipped_record"), 1U);
 }
 
+// The chunks of a source that have been given are counted in the stage's state.
+TEST(Extractor, GoesOnWithTheNextSourceWhenItsCountIsDamaged) {
+  Extractor extractor;
+  extractor.rig.damage_state_word("extract", 0, 11);
+  extractor.add("damaged", 0, 10);
+  extractor.add("whole", 10, 10);
+  extractor.rig.finish("sources");
+  extractor.rig.run();
+  EXPECT_EQ(sorted(extractor.ids()), numbers(10, 20));
+  EXPECT_TRUE(extractor.rig.all_finished());
+}
+
 // As a pool's readers do (position_choice.h).
 TEST(Extractor, PassesOnOnlyWhatTheUnpackerWants) {
   LaneRig rig("epochs: 1");
