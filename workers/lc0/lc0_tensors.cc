@@ -281,7 +281,7 @@ void Lc0TensorWriter::write_planes(const PackedFrameView& view, ExpandPlanes<Bit
   const LastPlanes last = last_planes(view, options_.classical_planes);
   MadePlanes<Bits> made;
   std::copy(std::begin(last.squares), std::end(last.squares), std::begin(made.squares));
-  const auto bits_of = [this](float value) {
+  const auto bits_of = [&](float value) {
     if constexpr (sizeof(Bits) == 4) {
       return std::bit_cast<Bits>(value);
     } else if constexpr (sizeof(Bits) == 2) {

@@ -819,8 +819,10 @@ TEST_F(Talking, WeightsToComeComeWithTheSeek) {
   const std::vector<Planned> whole = got();
   ASSERT_GE(whole.back().epoch, 5U);
   for (const auto& [epoch, batch] : {std::pair(1U, 4U), {2U, 0U}, {3U, 2U}, {3U, 11U}}) {
-    const auto first = std::ranges::find_if(
-        whole, [&](const Planned& plan) { return plan.epoch == epoch && plan.batch == batch; });
+    const auto first =
+        std::ranges::find_if(whole, [epoch = epoch, batch = batch](const Planned& plan) {
+          return plan.epoch == epoch && plan.batch == batch;
+        });
     ASSERT_NE(first, whole.end());
     start(planner);
     take(3);
