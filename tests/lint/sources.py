@@ -13,7 +13,7 @@ from tests.lint.tree import CPP, Problem, Tree
 
 TOP = frozenset(
     ".ci .clang-format .clang-tidy .gitignore CMakeLists.txt CMakePresets.json LICENSE README.md"
-    " cmake docs proto pyclient pytest.ini scripts share shm supervisor tests workers".split()
+    " cmake docs proto pyclient scripts share shm supervisor tests workers".split()
 )
 BUILT = ("shm", "workers", "supervisor", "pyclient", "proto", "tests", "docs/examples")
 # What is included by programs of others, or by generated sources.
