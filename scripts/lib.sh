@@ -15,10 +15,15 @@ release_is_built=
 build() {
   local preset=$1 taken=()
   shift
-  if [ "$preset" != release ]; then
-    taken=(-D "RINGFEED_PROTO_LIBRARY=$root/build/release/proto/libringfeed_proto.a")
-    [ "${preset%san}" = "$preset" ] || taken+=(-D "RINGFEED_PROGRAMS=$root/build/release/bin")
-    [ -n "$release_is_built" ] || build release ringfeed_proto ringfeed ringfeed-worker
+  local needs=()
+  case $preset in
+    release | demo) ;;
+    *san) needs=(ringfeed_proto ringfeed ringfeed-worker) taken=(-D "RINGFEED_PROGRAMS=$root/build/release/bin") ;;
+    *) needs=(ringfeed_proto) ;;
+  esac
+  if [ ${#needs[@]} -gt 0 ]; then
+    taken+=(-D "RINGFEED_PROTO_LIBRARY=$root/build/release/proto/libringfeed_proto.a")
+    [ -n "$release_is_built" ] || build release "${needs[@]}"
   fi
   if [ ! -f "$root/build/$preset/build.ninja" ]; then
     (cd "$root" && cmake --preset "$preset" "${taken[@]}" >"$root/build-$preset.log" 2>&1) || {
