@@ -12,7 +12,7 @@ skips what it is too slow for; meanwhile the test kills a worker and the supervi
 restart and adoption happen in every run. A place that nobody passes in it, nor with records that
 kill their stage, fails the test: then the run needs another act.
 
-Needs binaries with failpoints (preset debug): RINGFEED_BIN_DIR, RINGFEED_LIBRARY.
+Needs binaries with failpoints (preset failpoints): RINGFEED_BIN_DIR, RINGFEED_LIBRARY.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ def test_the_binaries_have_places_in_every_part() -> None:
         "supervisor.adoption",
         "client.next",
     ):
-        assert part in parts, f"no failpoint {part}.*: build preset debug, set RINGFEED_LIBRARY"
+        assert part in parts, f"no {part}.*: build preset failpoints, set RINGFEED_LIBRARY"
 
 
 def test_a_supervisor_that_dies_while_it_replaces_the_dead_leaves_out_none_who_live(
