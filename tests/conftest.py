@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 sys.path.insert(0, str(ROOT))
+# Models of tests are small: one thread is quicker than two that wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if importlib.util.find_spec("ringfeed") is None:
     sys.path.insert(0, str(ROOT / "pyclient"))
     build = Path(os.environ.get("RINGFEED_BUILD_DIR", ROOT / "build" / "release"))

@@ -5,12 +5,12 @@ ends.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
@@ -59,10 +59,10 @@ def main() -> int:
             numbers.append(batch.seq)
             tries.append(batch.tries)
             rows.append(batch.rows)
-            digest = hashlib.blake2b(digest_size=8)
+            digest = xxhash.xxh3_64()
             for name in ("planes", "policy", "values"):
                 digest.update(np.ascontiguousarray(batch[name]).data)
-            digests.append(int.from_bytes(digest.digest(), "little"))
+            digests.append(digest.intdigest())
             if arguments.positions:
                 hashes.append(
                     lc0_reference.position_hashes(batch["planes"], batch["policy"], batch["values"])

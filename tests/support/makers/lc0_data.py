@@ -482,7 +482,7 @@ class Manifest:
             "positions": self.positions,
             "record_bytes_raw": self.record_bytes_raw,
             "record_bytes_packed": self.record_bytes_packed,
-            "record_hash": "blake2b-8 over planes, policy and values as float32, little-endian",
+            "record_hash": "XXH3-64 over planes, policy and values as float32, little-endian",
             "hash_sum": None if self.hash_sum is None else f"{self.hash_sum:016x}",
             "hash_xor": None if self.hash_xor is None else f"{self.hash_xor:016x}",
             "files": self.files,
