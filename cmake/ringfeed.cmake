@@ -77,6 +77,13 @@ function(ringfeed_test name)
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ${fixture})
 endfunction()
 
+# ringfeed_apart(SOURCE): compiled apart from the others, because it is below this build's directory: several sources
+# that are compiled as one would have its path in them, and another build of the same tree would find none of them in the
+# compiler's cache.
+function(ringfeed_apart source)
+  set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # ringfeed_domain(NAME STAGES chunk_unpacker ... NEEDS files SOURCES lc0_record ... LINK x y): a folder of workers/ as the
 # library ringfeed_NAME, alias ringfeed::NAME. The stage chunk_unpacker is in chunk_unpacker.cc, which defines
 # StageType chunk_unpacker_type(); add_NAME() of the folder's domain.h, which is written here, registers them all.
@@ -107,6 +114,7 @@ function(ringfeed_domain name)
     CONTENT
       "#include \"workers/${name}/domain.h\"\n#include \"workers/runtime/registry.h\"\n\nnamespace ringfeed {\n${types}\nvoid add_${name}(Registry& registry) {\n${adds}}\n}  // namespace ringfeed\n"
     @ONLY)
+  ringfeed_apart(${table})
   list(TRANSFORM arg_STAGES APPEND .cc)
   list(TRANSFORM arg_SOURCES APPEND .cc)
   list(TRANSFORM arg_ALONE APPEND .cc)
@@ -143,5 +151,6 @@ function(ringfeed_embed_pipeline name pipeline symbol)
     CONTENT
       "#include <string_view>\n\nnamespace ringfeed::pipelines {\nextern const std::string_view ${symbol};\nconst std::string_view ${symbol} = R\"pipeline(${text})pipeline\";\n}  // namespace ringfeed::pipelines\n"
     @ONLY)
+  ringfeed_apart(${source})
   target_sources(ringfeed_${name} PRIVATE ${source})
 endfunction()
