@@ -37,9 +37,7 @@ BATCH = 10
 # As in cmake/options.cmake.
 CLANG = ("-fconstexpr-steps=16777216", "-Wno-unknown-warning-option")
 # Of a source's command: what clang has no use for, and the precompiled header, which is GCC's.
-_WITHOUT = re.compile(
-    r"-W(?!no-)\S*|-include|\S+cmake_pch\.hxx|-o|\S+\.o|-c|-g1|-fPI[CE]|-fpch-\S+"
-)
+_WITHOUT = re.compile(r"-W(?!no-)\S*|-include|\S+cmake_pch\.hxx|-o|\S+\.o|-c|-fPI[CE]|-fpch-\S+")
 
 
 def commands(build: Path) -> dict[str, tuple[str, ...]]:
