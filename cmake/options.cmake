@@ -45,8 +45,8 @@ if(RINGFEED_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# ringfeed_off_the_path(): no batch passes through what this folder compiles, but for the sources that are compiled ALONE. A
-# build for a first look does not optimise it (decision 29).
+# ringfeed_off_the_path(): no batch passes through what this folder compiles, except through the sources that are compiled
+# ALONE. RINGFEED_QUICK_BUILD does not optimise it (decision 29).
 function(ringfeed_off_the_path)
   if(RINGFEED_QUICK_BUILD)
     add_compile_options(-O0)

@@ -77,9 +77,9 @@ function(ringfeed_test name)
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ${fixture})
 endfunction()
 
-# ringfeed_apart(SOURCE): compiled apart from the others, because it is below this build's directory: several sources
-# that are compiled as one would have its path in them, and another build of the same tree would find none of them in the
-# compiler's cache.
+# ringfeed_apart(SOURCE): a source below this build's directory, compiled by itself. Among sources that are compiled as one
+# its path would be in what the compiler reads, and another build of this tree would find none of them in the compiler's
+# cache.
 function(ringfeed_apart source)
   set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

@@ -218,16 +218,16 @@ def decode(records: Records) -> Tensors:
 def position_hashes(planes: Any, policy: Any, values: Any) -> NDArray[np.uint64]:
     """Name each delivered position by its bits: uint64 [n].
 
-    A name is XXH3 (64 bits, seed 0) over the bytes of the planes row, the policy row and the
-    values row, in this order. One bit of difference in any of the 9,044
-    floats gives another name; NaNs are told apart by their bits, too.
+    A name is XXH3 (64 bits, seed 0) over the bytes of the planes row, the policy row and the values
+    row, in this order. Floats that differ in any bit give another name; NaNs are told apart by their
+    bits, too.
 
     Args:
         planes, policy, values: float32 arrays of n rows; views and read-only arrays will do.
     Raises:
         ValueError: A shape or dtype is not that of a batch, so the names would mean nothing.
     """
-    import xxhash  # the demo's data are made without it
+    import xxhash  # here, because the demo makes its data without it
 
     rows = []
     for name, array, shape in (
