@@ -12,6 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 # Models of tests are small: one thread is quicker than two that wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As where neither is installed: what needs them is skipped, and nothing else may import them.
+if os.environ.get("RINGFEED_NO_FRAMEWORKS"):
+    sys.modules.update(dict.fromkeys(("torch", "jax")))
 if importlib.util.find_spec("ringfeed") is None:
     sys.path.insert(0, str(ROOT / "pyclient"))
     build = Path(os.environ.get("RINGFEED_BUILD_DIR", ROOT / "build" / "release"))

@@ -22,6 +22,12 @@ __all__ = ["BIN", "ROOT", "FeedRun", "Trainer", "runs", "wait_until"]
 
 
 @pytest.fixture(scope="session")
+def with_torch() -> None:
+    """For a test that needs PyTorch somewhere below it: skipped where there is none."""
+    pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
+
+
+@pytest.fixture(scope="session")
 def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lc0_data.Manifest]:
     """About 11,000 positions in 120 games in three tars, and five loose files."""
     directory = tmp_path_factory.mktemp("games")

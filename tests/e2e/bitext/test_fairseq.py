@@ -505,7 +505,9 @@ EPOCHS_OF_RUN = 9
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+def undisturbed(
+    with_torch: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Undisturbed]:
     top = tmp_path_factory.mktemp("undisturbed")
     config = own_config(
         top / "data",
@@ -890,6 +892,7 @@ def test_a_message_that_is_refused_fails_the_command(make_feed: MakeFeed, tmp_pa
     assert run.command("control", "mt", "epoch_planner_request {}").returncode == 0
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_a_state_knows_the_weights(make_feed: MakeFeed, tmp_path: Path) -> None:
     """Set by all ranks; saved before they are in effect, and after; loaded into new feeds."""
     settings = {"sampling_method": "UNIFORM", "virtual_epoch_size": 200, "max_tokens": 80}
@@ -960,6 +963,7 @@ def assert_is_sample(got: Any, batch: reference.Batch) -> None:
     assert {str(array.dtype) for array in arrays} == {"torch.int64"}
 
 
+@pytest.mark.usefixtures("with_torch")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -1012,6 +1016,7 @@ def test_updates_of_an_iterator(make_feed: MakeFeed, changes: dict[str, Any]) ->
     assert run.wait() == 0, run.text()
 
 
+@pytest.mark.usefixtures("with_torch")
 @pytest.mark.parametrize(
     "changes",
     [

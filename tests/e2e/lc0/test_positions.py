@@ -190,11 +190,13 @@ def test_the_supervisor_may_die_while_a_group_is_put_back(run: FeedRun) -> None:
             wait_until(run.status, "it to answer")
 
 
+@pytest.mark.usefixtures("with_torch")
 def test_checkpoint_and_snapshot_together_survive_everybodys_death(
     run: FeedRun, tmp_path: Path
 ) -> None:
-    bridge = pytest.importorskip("ringfeed.torch")
-    loader = bridge.FeedLoader("lc0", batches=10, timeout_s=60, attach_timeout_s=60)
+    from ringfeed.torch import FeedLoader
+
+    loader = FeedLoader("lc0", batches=10, timeout_s=60, attach_timeout_s=60)
 
     def steps(count: int) -> list[bytes]:
         out = []
@@ -212,7 +214,7 @@ def test_checkpoint_and_snapshot_together_survive_everybodys_death(
     loader.close()
     kill_everything(run)
     run.start("--resume", str(tmp_path / "feed"))
-    loader = bridge.FeedLoader("lc0", batches=10, timeout_s=60, attach_timeout_s=60)
+    loader = FeedLoader("lc0", batches=10, timeout_s=60, attach_timeout_s=60)
     loader.load_state_dict(state)
     assert steps(6) == seen
     loader.close()
