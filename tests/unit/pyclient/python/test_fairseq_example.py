@@ -171,7 +171,7 @@ def run_ranks(tmp_path: Path, world: int, steps: int) -> subprocess.CompletedPro
 
 
 def test_two_ranks_learn_together(tmp_path: Path) -> None:
-    done = run_ranks(tmp_path, world=2, steps=301)
+    done = run_ranks(tmp_path, world=2, steps=151)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"step (\d+): epoch 1, batch (\d+) of 999: loss (\S+)", done.stdout)
     assert [(int(step), int(batch)) for step, batch, _ in found] == [
@@ -179,9 +179,6 @@ def test_two_ranks_learn_together(tmp_path: Path) -> None:
         (50, 100),
         (100, 200),
         (150, 300),
-        (200, 400),
-        (250, 500),
-        (300, 600),
     ]
     assert float(found[-1][2]) < 0.5 * float(found[0][2]), found
 
