@@ -23,8 +23,8 @@ if(RINGFEED_FAILPOINTS)
   target_compile_definitions(ringfeed_options INTERFACE RINGFEED_FAILPOINTS=1)
 endif()
 
-# GCC frees memory whenever its heap has doubled, however much there is. Let to grow further it needs a twelfth less time and
-# a third more memory, 1.6 GB at most for a file of ours (decision 29).
+# GCC collects garbage whenever its heap has doubled, however much memory there is. With these limits it collects less
+# often: less time, a third more memory (figures in decision 29).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
   cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
