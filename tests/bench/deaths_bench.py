@@ -113,7 +113,7 @@ def measure(
         if trainer:
             os.kill(trainer, signal.SIGKILL)
             os.waitpid(trainer, 0)
-        run.stop(signal.SIGKILL)
+        run.stop(signal.SIGQUIT)
         run.command("clean", "--force")
         run.close()
     raw = out.read_bytes()

@@ -136,7 +136,7 @@ def one_round(work: Path, data: Path, case: Case, number: int) -> float:
     finally:
         for pid in pids:
             end(pid)
-        run.stop(signal.SIGKILL)
+        run.stop(signal.SIGQUIT)
         run.command("clean")
         run.close()
         shutil.rmtree(place, ignore_errors=True)
@@ -187,7 +187,7 @@ def attaches(work: Path, data: Path, count: int) -> dict[str, Any]:
     finally:
         if pid:
             end(pid)
-        run.stop(signal.SIGKILL)
+        run.stop(signal.SIGQUIT)
         run.command("clean")
         run.close()
     return {
