@@ -184,14 +184,15 @@ def memory(arguments: argparse.Namespace) -> dict[str, float]:
         sizes = []
         own = tree(feed.supervisor.pid)
         trainers = [pid for trainer in feed.trainers for pid in tree(trainer.pid)]
-        while (positions := feed.counts()[0][0] - first) < POSITIONS:
+        while not sizes or sizes[-1][0] < POSITIONS:
+            positions = feed.counts()[0][0] - first
             sizes.append((positions, memory_bytes(own), memory_bytes(trainers)))
             print(
                 f"  {positions:,}: {sizes[-1][1] / 1e6:,.0f} MB, "
                 f"trainer {sizes[-1][2] / 1e6:,.0f} MB",
                 file=sys.stderr,
             )
-            time.sleep(5)
+            time.sleep(2)
         parts = subprocess.run(
             [feed.program, "check", str(feed.work / "bench.textproto")],
             capture_output=True,
