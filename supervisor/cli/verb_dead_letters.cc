@@ -1,5 +1,6 @@
 // ringfeed dead-letters: the records that a feed has set aside.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +11,9 @@
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/cli/letter.h"
+#include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
+#include "supervisor/control/client.h"
 #include "supervisor/control/place.h"
 
 namespace ringfeed::cli {
@@ -19,7 +22,33 @@ namespace {
 // The first line: how the stage ended; the worker's last words follow.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-int dead_letters(const std::string& feed, const std::string& directory, bool json) {
+bool runs(const std::string& sockets, const std::string& feed) {
+  const std::vector<std::string> directories = look_in(sockets);
+  return control::ControlClient::connect(directories, feed).has_value() ||
+         find_orphan(directories, feed).has_value();
+}
+
+int unknown(const std::string& sockets, const std::filesystem::path& place,
+            const std::string& feed) {
+  const int status = no_such_feed(look_in(sockets), feed);
+  // Beside FEED/dead-letters: those of other feeds.
+  std::vector<std::string> others;
+  const std::filesystem::path state = place.parent_path().parent_path();
+  if (const auto names = shm::names_in(state.string()); names) {
+    for (const std::string& name : *names) {
+      if (std::filesystem::is_directory(state / name / place.filename())) others.push_back(name);
+    }
+  }
+  std::ranges::sort(others);
+  if (!others.empty()) {
+    fmt::print(stderr, "there are dead letters of: {}\n",
+               escaped(fmt::format("{}", fmt::join(others, ", "))));
+  }
+  return status;
+}
+
+int dead_letters(const std::string& feed, const std::string& directory, const std::string& sockets,
+                 bool json) {
   const std::filesystem::path place =
       control::dead_letter_directory(directory, feed, control::read_environment());
   std::vector<std::filesystem::path> files;
@@ -54,7 +83,10 @@ int dead_letters(const std::string& feed, const std::string& directory, bool jso
       fmt::print(stderr, "{}: is damaged\n", escaped(file.string()));
     }
   }
-  if (files.empty()) fmt::print(stderr, "no dead letters in {}\n", place.string());
+  if (!files.empty()) return kOk;
+  // Without a place of its own and without a process: a name that nobody knows.
+  if (!names && directory.empty() && !runs(sockets, feed)) return unknown(sockets, place, feed);
+  fmt::print(stderr, "no dead letters in {}\n", escaped(place.string()));
   return kOk;
 }
 
@@ -64,6 +96,7 @@ void add_dead_letters(CLI::App& verb, int& result) {
   struct Given {
     std::string feed;
     std::string directory;
+    std::string sockets;
     ReplayOptions replay;
     bool json = false;
   };
@@ -103,13 +136,14 @@ void add_dead_letters(CLI::App& verb, int& result) {
       "not take it.\n"
       "Examples: ringfeed dead-letters lc0\n"
       "          ringfeed dead-letters --replay .../unpacker-input-0.0-17.record");
+  add_directory(verb, given->sockets);
   verb.callback([=, &result] {
     if (replays->count() != 0) {
       result = replay_letter(given->feed, given->directory, given->replay, given->json);
       return;
     }
     if (given->feed.empty()) throw CLI::RequiredError("FEED (or --replay FILE)");
-    result = dead_letters(given->feed, given->directory, given->json);
+    result = dead_letters(given->feed, given->directory, given->sockets, given->json);
   });
 }
 

@@ -27,7 +27,7 @@ StatusReply ask_status(control::ControlClient& client, std::uint64_t id) {
   return reply.status();
 }
 
-int status(const std::string& directory, const std::string& feed, bool json) {
+int status(const std::string& directory, const std::string& feed, bool json, bool all) {
   const std::vector<std::string> directories = look_in(directory);
   std::vector<std::string> feeds{feed};
   std::vector<Orphan> orphans;
@@ -52,7 +52,7 @@ int status(const std::string& directory, const std::string& feed, bool json) {
     std::this_thread::sleep_for(kRateInterval);
     const StatusReply now = ask_status(*client, 2);
     fmt::print("{}", json ? ringfeed::metrics::status_json(now, &before)
-                          : ringfeed::metrics::show_status(now, &before));
+                          : ringfeed::metrics::show_status(now, &before, all));
   }
   for (const Orphan& orphan : orphans) {
     fmt::print("{}", json ? orphan_json(orphan) : orphan_text(orphan));
@@ -109,13 +109,16 @@ void add_status(CLI::App& verb, int& result) {
     std::string directory;
     std::string feed;
     bool json = false;
+    bool all = false;
   };
   const auto given = std::make_shared<Given>();
   verb.add_option("FEED", given->feed, "name of the feed; default: all running feeds");
   verb.add_flag("--json", given->json, "print one JSON object per feed");
+  verb.add_flag("--all", given->all, "show counters that are 0 as well");
   verb.footer("Example: ringfeed status lc0 --json");
   add_directory(verb, given->directory);
-  verb.callback([=, &result] { result = status(given->directory, given->feed, given->json); });
+  verb.callback(
+      [=, &result] { result = status(given->directory, given->feed, given->json, given->all); });
 }
 
 void add_metrics(CLI::App& verb, int& result) {

@@ -74,6 +74,26 @@ std::string verb_mistake(const CLI::App& app, int argc, char** argv) {
                      config::did_you_mean(argv[1], verbs, "there are"));
 }
 
+// The first word that begins like an option and is none of the verb's: what might be meant. "":
+// there is none.
+std::string option_mistake(const CLI::App& app, int argc, char** argv) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const CLI::App& verb = chosen.empty() ? app : *chosen.front();
+  std::vector<std::string> known;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word(argv[i]);
+    const std::string name(word.substr(0, word.find('=')));
+    if (word == "--") break;
+    if (!word.starts_with("--") || std::ranges::count(known, name) != 0) continue;
+    return fmt::format("there is no option '{}'{}", escaped(name),
+                       config::did_you_mean(name, known, "there are"));
+  }
+  return {};
+}
+
 // For a program that was started with a standard stream closed. Otherwise the next file that it
 // opens, for example a segment, would get that number, and messages would be written into it.
 void open_standard_streams() {
@@ -132,6 +152,11 @@ void say_error(std::string_view text) {
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    const std::string mistake = option_mistake(app, argc, argv);
+    fmt::print(stderr, "ringfeed: {}\nRun with --help for more information.\n",
+               mistake.empty() ? escaped(error.what()) : mistake);
+    return kUsage;
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     std::ostringstream wrong;

@@ -65,7 +65,11 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
     const std::size_t allowed =
         std::max<std::size_t>(1, std::max(name.size(), candidate.size()) / 3);
     // A single letter is one edit away from every other single letter: that says nothing.
-    const bool near = distance <= allowed && distance < std::min(name.size(), candidate.size());
+    // Whoever mistypes rarely begins with another letter, and a short word is near many others:
+    // `stop` is not what is meant by `top`.
+    const bool near = distance <= allowed && distance < std::min(name.size(), candidate.size()) &&
+                      (lower(name.front()) == lower(candidate.front()) ||
+                       std::min(name.size(), candidate.size()) > 4);
     const bool prefix = std::min(name.size(), candidate.size()) >= 3 &&
                         (begins_with(name, candidate) || begins_with(candidate, name));
     if ((near || prefix) && (nearest.empty() || distance < nearest_distance)) {

@@ -261,7 +261,7 @@ std::string show_bottlenecks(const MetricsReply& given) {
   return text;
 }
 
-std::string show_status(const StatusReply& given, const StatusReply* before) {
+std::string show_status(const StatusReply& given, const StatusReply* before, bool all) {
   const StatusReply status = printable(given);
   std::string text =
       fmt::format("feed {}: {} for {}, process {}, seed {}, {}\n", status.feed(),
@@ -279,6 +279,7 @@ std::string show_status(const StatusReply& given, const StatusReply* before) {
   for (const StageStatus& stage : status.stages()) {
     std::string counters;
     for (const CounterStatus& counter : stage.counters()) {
+      if (counter.value() == 0 && !all) continue;
       counters += fmt::format(" {}={}", counter.name(), counter.value());
     }
     if (!counters.empty()) text += fmt::format("{}:{}\n", stage.name(), counters);

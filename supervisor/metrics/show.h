@@ -11,7 +11,9 @@ class StatusReply;
 namespace ringfeed::metrics {
 
 // Text for a terminal. `before` is an earlier status of the same feed, for rates; it may be null.
-[[nodiscard]] std::string show_status(const StatusReply& status, const StatusReply* before);
+// `all`: counters that are 0 as well.
+[[nodiscard]] std::string show_status(const StatusReply& status, const StatusReply* before,
+                                      bool all = false);
 
 // JSON with the names of control.proto (metrics/json.h). With `before`, every lane has
 // records_per_s and the output has batches_per_s.

@@ -35,6 +35,8 @@ using Bytes = std::vector<std::byte>;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kListed = 20;
+// Of a tar: if none of so many members looks like a game, it holds something else.
+constexpr std::size_t kLookedAt = 64;
 constexpr std::uint64_t kWholeFileMax = formats::kInflatedBytesMax;
 
 std::uint32_t first_number(std::span<const std::byte> head) {
@@ -133,6 +135,16 @@ class Games {
     return 0;
   }
 
+  // By its size, and the version where that can be read without inflating.
+  static bool looks_like_game(const File& file, const formats::TarMember& member) {
+    if (formats::member_use(member.name) == formats::MemberUse::kGzipChunk) {
+      return records_in(formats::gzip_uncompressed_bytes(member.last_bytes)) != 0;
+    }
+    if (records_in(member.data_bytes) == 0) return false;
+    const std::uint32_t version = first_number(file.read(member.data_offset, 4));
+    return version >= 3 && version <= 7;
+  }
+
   void tar(const File& file) {
     const formats::TarIndex index = formats::index_tar(file.fd()).value_or_throw();
     std::vector<const formats::TarMember*> games;
@@ -144,8 +156,20 @@ class Games {
         games.push_back(&member);
       }
     }
-    is("tar", fmt::format("a tar with {}{}", plural(games.size(), "game"),
-                          others == 0 ? "" : " and " + plural(others, "other file")));
+    // A tar of something else; a damaged one of games has some that look like it.
+    const auto first = std::span(games).first(std::min(games.size(), kLookedAt));
+    if (options_.chunk.empty() && !options_.record &&
+        std::ranges::none_of(first, [&](const formats::TarMember* member) {
+          return looks_like_game(file, *member);
+        })) {
+      is("tar", fmt::format("a tar with {}, none of which looks like a game: ringfeed reads no "
+                            "other tars",
+                            plural(index.members.size(), "file")));
+      games.clear();
+    } else {
+      is("tar", fmt::format("a tar with {}{}", plural(games.size(), "game"),
+                            others == 0 ? "" : " and " + plural(others, "other file")));
+    }
     for (const formats::TarProblem& found : index.problems) {
       problem(fmt::format("{}: byte {}: {} ({})", options_.path, found.offset, found.text,
                           formats::tar_reason_name(found.reason)));

@@ -48,6 +48,10 @@ TEST(DidYouMean, ListsTheCandidatesWhereNoneIsNear) {
   EXPECT_EQ(did_you_mean("pol", names, "there are"), "; did you mean 'pool'?");
   EXPECT_EQ(did_you_mean("mixer", names, "there are"), "; there are pool, loader");
   EXPECT_EQ(did_you_mean("mixer", {}, "there are"), "");
+  const std::vector<std::string> verbs{"stop", "status"};
+  EXPECT_EQ(did_you_mean("top", verbs, "there are"), "; there are stop, status")
+      << "a short word is near many others";
+  EXPECT_EQ(did_you_mean("stpo", verbs, "there are"), "; did you mean 'stop'?");
 }
 
 TEST(Names, StagesHaveNoDot) {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "ringfeed/shm/result.h"
+#include "tests/support/makers/tar_maker.h"
 #include "tests/support/makers/token_maker.h"
 #include "tests/support/rig/lc0_sample.h"
 #include "workers/lc0/chunk_index.h"
@@ -32,6 +33,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kSampleGames;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 // As the program asks: all domains.
@@ -143,6 +145,19 @@ TEST_F(Inspect, ATarListsItsGames) {
   EXPECT_EQ(found["members"][1]["records_claimed"], 89);
   EXPECT_THAT(problems(found), IsEmpty());
   EXPECT_THAT(as_text(found), AllOf(HasSubstr("a tar with 4 games"), HasSubstr(" 89  lc0-data")));
+}
+
+TEST_F(Inspect, ATarOfPicturesIsNoTarOfGames) {
+  testing::TarMaker tar;
+  for (const char* name : {"n01440764/a.JPEG", "n01440764/b.JPEG", "n01440764/c.cls"}) {
+    tar.add(name, "\xff\xd8\xff\xe0 a picture");
+  }
+  const ordered_json found = inspect_path({.path = write("images.tar", tar.end().bytes())});
+  EXPECT_EQ(found["kind"], "tar");
+  EXPECT_THAT(as_text(found),
+              AllOf(HasSubstr("a tar with 3 files, none of which looks like a game"),
+                    Not(HasSubstr("3 games"))));
+  EXPECT_THAT(found["members"], IsEmpty());
 }
 
 TEST_F(Inspect, AGameOfATarByNameOrIndex) {
