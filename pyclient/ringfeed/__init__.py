@@ -11,6 +11,7 @@ feed. Other modules must be imported by name: ``ringfeed.torch`` has loaders for
 the command line of the supervisor.
 """
 
+from .bar import Progress, progress
 from .batch import Batch
 from .errors import (
     BatchReleased,
@@ -60,10 +61,12 @@ __all__ = [
     "InvalidConfiguration",
     "InvalidRequest",
     "NoSuchFeed",
+    "Progress",
     "RingfeedError",
     "Schema",
     "SlotsExhausted",
     "Snapshot",
     "Tensor",
     "attach",
+    "progress",
 ]

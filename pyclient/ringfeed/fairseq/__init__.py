@@ -14,6 +14,7 @@ The batches of such a feed come from a ``bitext_collator``, which follows the pl
 """
 
 from .iterators import BatchIterator, EpochIterator, GroupedIterator
+from .progress import ProgressBar, progress_bar
 from .samples import Sample, sample
 from .state import PlannerState, load_state, planner_state, set_weights
 
@@ -22,9 +23,11 @@ __all__ = [
     "EpochIterator",
     "GroupedIterator",
     "PlannerState",
+    "ProgressBar",
     "Sample",
     "load_state",
     "planner_state",
+    "progress_bar",
     "sample",
     "set_weights",
 ]
