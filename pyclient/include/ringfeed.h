@@ -94,6 +94,31 @@ enum {
   RF_PHASE_STOPPED = 5
 };
 
+/* What rf_notice tells. */
+enum {
+  RF_NOTICE_WAITS = 1,  /* this member has waited for some seconds because of the trainer named */
+  RF_NOTICE_HELD_UP = 2 /* others have waited for this member, which has just come back */
+};
+
+/* Something that the people who run a trainer should hear. All of it ends with the call. */
+typedef struct rf_notice {
+  uint32_t struct_size;
+  uint32_t kind;       /* RF_NOTICE_WAITS, RF_NOTICE_HELD_UP */
+  const char* text;    /* one line of UTF-8 that says all of it and what to do */
+  const char* group;   /* RF_NOTICE_WAITS: the consumer group that is waited for; else NULL */
+  int32_t member;      /* its member; -1: the group has none who could go on */
+  uint32_t pid;        /* process of that member; 0: unknown */
+  const char* command; /* its command line as /proc shows it, cut; NULL: unknown */
+  uint64_t idle_ms;    /* since it last took a batch or gave one back; 0: unknown */
+  uint64_t waited_ms; /* RF_NOTICE_WAITS: how long this member has waited; else how long others have
+                         waited for it */
+  uint32_t held;      /* batches that it holds */
+  uint32_t reserved;  /* 0 */
+} rf_notice;
+
+/* Called in rf_next, by the thread that called that, with no lock held. */
+typedef void (*rf_on_notice)(void* user, const rf_notice* notice);
+
 /* What to attach to. From `kind` on, fields describe the group. They are used if this call creates
  * the group, and compared if it exists; 0 matches anything. */
 typedef struct rf_attach_options {
@@ -125,6 +150,13 @@ typedef struct rf_attach_options {
                          over; a group that is beyond it is put back, if the feed still holds it */
   const char* output; /* alias of the output whose batches are wanted, for a feed with several;
                          NULL: its first one */
+  rf_on_notice on_notice; /* NULL: nobody is told. After five seconds of waiting in rf_next because
+                             of a consumer group, and then each minute, it is called for each
+                             trainer that is waited for; and when this member comes back after a
+                             pause in which others waited for it */
+  void* notice_user;      /* the first argument of on_notice */
+  uint32_t observe;       /* 1: only looks, see rf_next. All that concerns a group must be 0 */
+  uint32_t reserved;      /* 0 */
 } rf_attach_options;
 
 /* One array of a batch. Its memory is at rf_batch.data + offset, row-major, little-endian. */
@@ -212,8 +244,10 @@ typedef struct rf_stats_info {
   char group[68]; /* name, NUL-terminated */
   uint64_t next;  /* lowest batch that the group has not finished; in a ranked group: of those that
                      this rank takes */
-  char socket[112]; /* path of the control socket, NUL-terminated */
-  char output[72];  /* alias of the output, NUL-terminated; "": it has none */
+  char socket[112];  /* path of the control socket, NUL-terminated */
+  char output[72];   /* alias of the output, NUL-terminated; "": it has none */
+  uint32_t closed;   /* 1: nothing will be published after `published` */
+  uint32_t reserved; /* 0 */
 } rf_stats_info;
 
 /* Becomes a member of a consumer group and maps the feed: payload read-only (or private), own
@@ -234,6 +268,11 @@ RF_API rf_status rf_attach(const rf_attach_options* options, rf_feed** feed);
  * Shared groups: the lowest batch that nobody has taken, first those that were given back. Ranked
  * groups: the lowest batch of this rank. Waits up to timeout_ms (< 0: no limit, 0: not at all) on a
  * futex; other threads go on.
+ *
+ * Observers (rf_attach_options.observe): the newest batch of the feed, if this handle has not given
+ * it before; else the next that is published, or one later. It is a copy, in memory that rf_release
+ * frees. An observer takes nothing from anybody and holds nothing up: batches that come faster than
+ * it asks pass it by.
  *
  * Result: RF_OK: held until rf_release(feed, batch->seq), or until this process dies. RF_TIMEOUT,
  * RF_INTERRUPTED: nothing is claimed, calling again is safe. RF_END: nothing will come.
@@ -323,6 +362,11 @@ RF_API rf_status rf_metrics(rf_feed* feed, uint32_t form, int64_t timeout_ms, rf
  * them (or at once, if none is held) it tells the supervisor, waits at most a second for the
  * answer, and unmaps the memory. Calling again is harmless. RF_INVALID, RF_FORKED. */
 RF_API rf_status rf_leave(rf_feed* feed);
+
+/* The same, because the work has failed: the group waits for a successor as it does after a death.
+ * (A group that did not ask for rejoin_ms is given up five seconds after its last member has left
+ * with rf_leave or rf_detach, or has exited with status 0.) */
+RF_API rf_status rf_leave_failed(rf_feed* feed);
 
 /* Leaves the group as rf_leave does, and ends the handle. After it only rf_release may be called,
  * for batches that are still held; the last one frees the handle. NULL is allowed. RF_FORKED: the

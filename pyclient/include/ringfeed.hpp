@@ -25,12 +25,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -71,6 +73,10 @@ struct AttachOptions {
   std::optional<std::string> output = {};  // alias of an output; none: the feed's first one
   int32_t timeout_ms = 10'000;             // for the feed to appear and to answer; < 0: no limit
   int32_t answer_ms = 0;                   // for its answer; 0: what is left of timeout_ms
+  bool observe = false;                    // only looks; then nothing about a group may be given
+  // Called in next() when this trainer waits for another one, or has held others up; see rf_notice.
+  // Throws nothing.
+  std::function<void(const rf_notice&)> on_notice = {};
 };
 
 // The answer of one stage.
@@ -207,22 +213,38 @@ class Feed {
     raw.view = options.view;
     raw.answer_ms = options.answer_ms;
     raw.output = options.output ? options.output->c_str() : nullptr;
+    if (options.observe) raw.group = nullptr;
+    raw.observe = options.observe ? 1 : 0;
+    if (options.on_notice) {
+      on_notice_ = std::make_unique<std::function<void(const rf_notice&)>>(options.on_notice);
+      raw.on_notice = [](void* user, const rf_notice* notice) {
+        (*static_cast<std::function<void(const rf_notice&)>*>(user))(*notice);
+      };
+      raw.notice_user = on_notice_.get();
+    }
     private_view_ = options.view == RF_VIEW_PRIVATE;
     if (const rf_status status = rf_attach(&raw, &feed_); status != RF_OK) {
       throw ClientError(status, rf_last_error(nullptr));
     }
   }
   Feed(Feed&& other) noexcept
-      : feed_(std::exchange(other.feed_, nullptr)), private_view_(other.private_view_) {}
+      : feed_(std::exchange(other.feed_, nullptr)),
+        private_view_(other.private_view_),
+        on_notice_(std::move(other.on_notice_)) {}
   Feed& operator=(Feed&& other) noexcept {
     if (this != &other) {
       rf_detach(feed_);
       feed_ = std::exchange(other.feed_, nullptr);
       private_view_ = other.private_view_;
+      on_notice_ = std::move(other.on_notice_);
     }
     return *this;
   }
-  ~Feed() { rf_detach(feed_); }
+  // If an exception ends the scope, the group waits for a successor; see rf_leave_failed.
+  ~Feed() {
+    if (feed_ != nullptr && std::uncaught_exceptions() > exceptions_) rf_leave_failed(feed_);
+    rf_detach(feed_);
+  }
 
   // The next batch; nullopt at the end of the feed. timeout_ms < 0: no limit. Throws ClientError:
   // RF_TIMEOUT, RF_SLOTS_EXHAUSTED, RF_FEED_FAILED, ...; signals do not end the wait.
@@ -284,6 +306,8 @@ class Feed {
  private:
   rf_feed* feed_ = nullptr;
   bool private_view_ = false;
+  std::unique_ptr<std::function<void(const rf_notice&)>> on_notice_;  // where the library finds it
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 // A private feed: configure, start(), get_next() until nullopt, stop(). The supervisor is a child

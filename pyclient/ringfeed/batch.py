@@ -90,8 +90,13 @@ class Batch(Mapping[str, np.ndarray], Scope):
         if schema.varies:
             self._check_lengths()
         if view == "copy":
-            self._arrays = {name: np.array(self._mapped(name)) for name in schema}
-            self._lease = None
+            self._copy_out()
+
+    def _copy_out(self) -> None:
+        """Become a copy, which holds no slot."""
+        self._arrays = {name: np.array(self._mapped(name)) for name in self._schema}
+        self._lease = None
+        self.view = "copy"
 
     def _check_lengths(self) -> None:
         """Raises FeedDamaged for lengths that do not fit, so that no array reaches beyond its

@@ -6,12 +6,14 @@ import copy
 import gc
 import math
 import os
+import shlex
 import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ class FeedStats:
         rank.
         socket: Path of the supervisor's control socket.
         output: Alias of the output that the batches come from, "" if it has none.
+        closed: Nothing will be published after ``published``.
     """
 
     phase: str
@@ -82,6 +85,7 @@ class FeedStats:
     next: int
     socket: str
     output: str
+    closed: bool
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,8 @@ class Feed(Scope):
     """A member of a consumer group: an iterator of batches, and a context manager.
 
     Attributes: ``name``, ``group``, ``timeout_s`` and ``view``, as given to ``attach``;
-    ``end_reason``: why the feed ended ("the run is over", or who drained it), None before that.
+    ``observes``: it is no member, see ``attach(observe=True)``; ``end_reason``: why the feed ended
+    ("the run is over", or who drained it), None before that.
 
     ``attach`` makes it. Several threads may use it. A forked child cannot use it (ForkedFeed):
     attach there.
@@ -159,8 +164,10 @@ class Feed(Scope):
         view: str = "readonly",
         attach_at: Callable[[int], native.Handle] | None = None,
         socket_path: Path | None = None,
+        observes: bool = False,
     ) -> None:
         self._handle = handle
+        self.observes = observes
         self._attach_at = attach_at
         self._socket_path = socket_path
         self._last = 0  # number of the last batch that was returned
@@ -277,6 +284,53 @@ class Feed(Scope):
         self._last = seq
         self._leases = [(held, alive) for held, alive in self._leases if alive() is not None]
         self._leases.append((seq, lease))
+
+    @cached_property
+    def _shape(self) -> FeedStats:
+        """Numbers that stay: lanes, slots, world, rank, max_hold."""
+        return self.stats()
+
+    @property
+    def _world(self) -> int:
+        return 1 if self.observes else self._shape.world
+
+    def _holds_many(self, batch: Batch) -> bool:
+        """For a batch that was just taken: if it is kept, may one of the next two not come?
+
+        A loop holds two at most: the last batch lives until it has the next one.
+        """
+        if self.observes:
+            return False
+        shape = self._shape
+        held = [seq for seq, lease in self._leases if lease() is not None]
+        same_lane = sum(seq % shape.lanes == batch.seq % shape.lanes for seq in held)
+        return (
+            len(held) > 2
+            or len(held) >= shape.max_hold
+            or same_lane >= shape.slots // shape.lanes
+            # If all ranks hold as many.
+            or len(held) * shape.world >= shape.slots
+        )
+
+    def _round_is_whole(self, batch: Batch) -> bool:
+        """In a ranked group: is there a batch for each rank? Waits until that is known.
+
+        Holds no slot meanwhile, if the feed may need it for the batches of the other ranks.
+        """
+        shape = self._shape
+        last = batch.seq - shape.rank + shape.world - 1
+        pause_s = 0.0005
+        while True:
+            stats = self.stats()
+            # What a feed that fails has published is delivered; next() gives the reason.
+            if stats.published >= last or stats.phase in ("failed", "stopped"):
+                return True
+            if stats.closed:
+                return False
+            if batch._lease is not None and 2 * shape.world > shape.slots:
+                batch._copy_out()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.02)
 
     def _waits_for(self) -> str:
         """What the feed waits for, as the supervisor says; "" if it says nothing."""
@@ -395,18 +449,57 @@ class Feed(Scope):
 
     def state_dict(self) -> dict[str, Any]:
         """The place of this member, to be saved with the model: plain numbers, strings and
-        lists."""
+        lists.
+
+        ``"snapshot"`` is the directory of the newest snapshot of the feed that leads to this place,
+        if there is one: ``ringfeed run --resume`` continues there, and the state is good for that.
+
+        Raises:
+            InvalidRequest: An observer has no place.
+        """
+        self._must_be_member("has no place that could be saved")
         stats = self.stats()
-        return states.sealed(
+        following = self._next_batch(stats)
+        state = states.sealed(
             {
                 "version": states.VERSION,
                 **_place(stats),
                 "last": self._last,
-                "next": self._next_batch(stats),
+                "next": following,
                 # Returned and still held: these come again if this process dies now.
                 "held": [seq for seq, lease in self._leases if lease() is not None],
             }
         )
+        snapshot = self._snapshot_before(following, stats)
+        return state if snapshot is None else {**state, "snapshot": snapshot["directory"]}
+
+    def _snapshot_before(self, batch: int, stats: FeedStats) -> dict[str, Any] | None:
+        """The newest snapshot of this run from which this group still gets the batch, if its
+        supervisor knows one."""
+        try:
+            found = control.snapshots(stats.socket)
+        except RingfeedError:
+            return None
+        place = stats.group, stats.output
+        fitting = [one for one in found if 0 < one["places"].get(place, 0) <= batch]
+        return fitting[-1] if fitting else None
+
+    def _elsewhere(self, batch: int, stats: FeedStats) -> str:
+        """What to do about a batch that the feed does not hold any more."""
+        snapshot = self._snapshot_before(batch, stats)
+        if snapshot is None:
+            return _ELSEWHERE
+        directory = snapshot["directory"]
+        return (
+            f"the snapshot {directory} ({snapshot['bytes'] / 2**20:.1f} MiB, up to batch "
+            f"{snapshot['newest_batch']}) leads there: `ringfeed stop {stats.feed}`, then "
+            f"`ringfeed run --resume {shlex.quote(directory)}`; without load_state_dict() training "
+            "continues with the next batch"
+        )
+
+    def _must_be_member(self, why_not: str) -> None:
+        if self.observes:
+            raise InvalidRequest(f"feed {self.name}: an observer {why_not}: attach as a member")
 
     def _next_batch(self, stats: FeedStats) -> int:
         """Number of the batch that is returned next; one may have been claimed already."""
@@ -422,7 +515,8 @@ class Feed(Scope):
         since, it is put back. For that, the feed must still hold the batches, and no member of the
         group may hold one; every rank of a ranked group does it for itself. In a shared group of
         several members, a member has no position of its own: the batches that this member held are
-        passed over when they come again.
+        passed over when they come again. The state of another rank of the same group names the
+        same round of batches, because ranks train in step.
 
         A position that the feed has not reached is accepted only if the state is, field for field,
         what state_dict() made: then the feed was resumed from an earlier snapshot, and will reach
@@ -433,6 +527,7 @@ class Feed(Scope):
                 another run, another group or another rank; or the feed no longer holds that batch:
                 start the feed from the snapshot that was taken with the state. Nothing has changed.
         """
+        self._must_be_member("has no place that could be changed")
         stats = self.stats()
         where = f"feed {stats.feed}, group {stats.group}"
         saved = states.read(state, _place(stats), where, _ELSEWHERE)
@@ -477,14 +572,16 @@ class Feed(Scope):
         if self._attach_at is None:
             raise InvalidRequest(
                 f"{where}: batches from {position} on have been used since the state was saved, "
-                f"the next one is {stats.next}: {_ELSEWHERE}"
+                f"the next one is {stats.next}: {self._elsewhere(position, stats)}"
             )
         try:
             handle = self._attach_at(position)
         except RingfeedError as error:
             if isinstance(error, FeedTimeout) or _MOVED in str(error):
                 self._follow(stats)
-            raise InvalidRequest(f"{where}: {error}") from error
+            snapshot = self._snapshot_before(position, stats)
+            more = "" if snapshot is None else f"; {self._elsewhere(position, stats)}"
+            raise InvalidRequest(f"{where}: {error}{more}") from error
         goes_on_with = handle.stats()["next"]
         if goes_on_with > position:
             handle.pass_over(stats.next)  # as if nothing had been asked
@@ -497,7 +594,7 @@ class Feed(Scope):
         if goes_on_with > position:
             raise InvalidRequest(
                 f"{where}: batches from {position} on have been used since the state was saved, "
-                f"the next one is {goes_on_with}: {_ELSEWHERE}"
+                f"the next one is {goes_on_with}: {self._elsewhere(position, stats)}"
             )
         self._ahead.clear()
 
@@ -641,6 +738,7 @@ def attach(
     rejoin_ms: int | None = None,
     view: str = "readonly",
     output: str | None = None,
+    observe: bool = False,
 ) -> Feed:
     """Become a member of a consumer group of a running feed.
 
@@ -676,6 +774,10 @@ def attach(
             back before next() returns.
         output: Alias of the output to read, for a feed with several ("train", "validation"); None:
             its first one. Each output has its own consumer groups.
+        observe: Only look, for notebooks, dashboards and debugging: next() gives the newest batch
+            that it has not given before, as a copy. An observer is in no group, takes nothing from
+            anybody and holds nothing up; batches that come faster than it asks pass it by. All
+            arguments about a group must be left out.
     Returns:
         The member: iterate over it, or call next().
     Raises:
@@ -707,6 +809,7 @@ def attach(
         rejoin_ms=rejoin_ms,
         view=view,
         output=output,
+        observe=observe,
         on_wait=None,
     )
 
@@ -722,6 +825,28 @@ def _left_ms(deadline: float | None) -> int:
 def choice(name: str, value: str | None, known: dict[str, int]) -> None:
     if value is not None and value not in known:
         raise InvalidRequest(f"attach: {name}={value!r} is not one of {', '.join(known)}")
+
+
+def _check_observer(group: str, **about_group: object) -> None:
+    names = [name for name, value in about_group.items() if value is not None]
+    if group != "default":
+        names.insert(0, "group")
+    if names:
+        raise InvalidRequest(f"attach: an observer is in no group: leave out {', '.join(names)}")
+
+
+def _check_rank(rank: int | None, world: int | None) -> None:
+    if (rank is None) != (world is None):
+        given, missing = ("rank", "world") if world is None else ("world", "rank")
+        raise InvalidRequest(
+            f"attach: {given}={rank if world is None else world} without {missing}: give both "
+            "rank and world (world: number of ranks, 1 to 16; rank: 0 to world - 1), or neither "
+            "for a shared group"
+        )
+    if rank is not None and world is not None and not 0 <= rank < world <= 16:
+        raise InvalidRequest(
+            f"attach: rank {rank} of world {world}: world must be 1 to 16, rank 0 to world - 1"
+        )
 
 
 def _attach(
@@ -744,18 +869,21 @@ def _attach(
     view: str,
     output: str | None,
     on_wait: Callable[[], None] | None,
+    observe: bool = False,
 ) -> Feed:
-    if (rank is None) != (world is None):
-        given, missing = ("rank", "world") if world is None else ("world", "rank")
-        raise InvalidRequest(
-            f"attach: {given}={rank if world is None else world} without {missing}: give both "
-            "rank and world (world: number of ranks, 1 to 16; rank: 0 to world - 1), or neither "
-            "for a shared group"
+    if observe:
+        _check_observer(
+            group,
+            rank=rank,
+            world=world,
+            policy=policy,
+            stall_ms=stall_ms,
+            redeliver=redeliver,
+            max_tries=max_tries,
+            max_hold=max_hold,
+            rejoin_ms=rejoin_ms,
         )
-    if rank is not None and world is not None and not 0 <= rank < world <= 16:
-        raise InvalidRequest(
-            f"attach: rank {rank} of world {world}: world must be 1 to 16, rank 0 to world - 1"
-        )
+    _check_rank(rank, world)
     choice("start", start, native.STARTS)
     choice("policy", policy, native.POLICIES)
     choice("view", view, native.VIEWS)
@@ -788,6 +916,7 @@ def _attach(
                 view=view,
                 position=position,
                 output=output,
+                observe=observe,
             )
             if handle is not None:
                 return handle
@@ -800,4 +929,14 @@ def _attach(
                 on_wait()
 
     place = Path(socket_path) if socket_path else control.find_socket(feed, socket_dir)
-    return Feed(attach_at(0), feed, group, timeout_s, on_wait, view, attach_at, place)
+    return Feed(
+        attach_at(0),
+        feed,
+        "" if observe else group,
+        timeout_s,
+        on_wait,
+        view,
+        attach_at,
+        place,
+        observes=observe,
+    )

@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint64_t kAttachId = 1;
 constexpr uint64_t kDetachId = 2;
+constexpr uint64_t kAtExitId = 5;
 constexpr uint64_t kLookAgainNs = 100'000'000;
 // With neither timeout_ms nor answer_ms a supervisor that exists gets this long to answer.
 constexpr int64_t kAnswerMs = 10'000;
@@ -68,6 +69,13 @@ rf_status check_options(const rf_attach_options& options, const char* group) {
         nullptr, RF_INVALID,
         "attach: '%s' is not an alias of an output: use 1 to 64 characters from A-Z a-z 0-9 _ -",
         options.output);
+  }
+  if (options.observe != 0 &&
+      (options.kind != 0 || options.policy != 0 || options.redeliver != 0 ||
+       options.max_tries != 0 || options.max_hold != 0 || options.stall_ms != 0 ||
+       options.rejoin_ms != 0 || options.position != 0)) {
+    return fail(nullptr, RF_INVALID,
+                "attach: an observer is in no group: leave out all that is about a group");
   }
   if (options.view > RF_VIEW_PRIVATE) {
     return fail(nullptr, RF_INVALID, "attach: view %u is neither read-only nor private",
@@ -148,7 +156,7 @@ rf_status connect_or_wait(const rf_attach_options& options, const Deadline& dead
 // Takes back a request whose answer will not be waited for: the supervisor reads both in order.
 void withdraw(int fd) {
   uint8_t message[64];
-  const size_t bytes = encode_detach(kDetachId, message, sizeof message);
+  const size_t bytes = encode_detach(false, false, kDetachId, message, sizeof message);
   send_message(fd, message, bytes);
 }
 
@@ -231,6 +239,12 @@ rf_status request_attach(int socket, const rf_attach_options& options, const cha
           static_cast<unsigned long long>(hello->reply.layout_hash), shm::kAbiMajor, shm::kAbiMinor,
           static_cast<unsigned long long>(shm::kLayoutHash));
     }
+    // Without a group's page between them.
+    if (options.observe != 0 && fd_count == kFds - 1) {
+      fds[kPayloadFd] = fds[kGroupFd];
+      fds[kGroupFd] = -1;
+      fd_count = kFds;
+    }
     if (fd_count != kFds || !hello->reply.has_feed_id || hello->reply.tensor_count == 0 ||
         hello->reply.member_index >= shm::kMembersMax) {
       close_all(fds, fd_count);
@@ -305,13 +319,14 @@ rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
     status = map_segment(fds[kFeedControlFd], shm::SegmentKind::kFeedControl, "feed control", id,
                          Access::kRead, &feed->feed_control);
   }
-  if (status == RF_OK) {
+  if (status == RF_OK && !feed->observes) {
     status = map_segment(fds[kGroupFd], shm::SegmentKind::kGroup, "group", id, Access::kWrite,
                          &feed->group_segment);
   }
   if (status == RF_OK) {
     status = map_segment(fds[kPayloadFd], shm::SegmentKind::kPayload, "payload", id,
-                         feed->private_view ? Access::kPrivate : Access::kRead, &feed->payload);
+                         feed->private_view && !feed->observes ? Access::kPrivate : Access::kRead,
+                         &feed->payload);
   }
   if (status != RF_OK) return status;
 
@@ -326,7 +341,7 @@ rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
       feed->descriptors >= feed->slots && feed->descriptors % feed->lanes == 0 &&
       feed->descriptors <= shm::kDescriptorsMax &&
       feed->feed_control.bytes >= shm::feed_control_bytes(feed->lanes, feed->descriptors) &&
-      feed->group_segment.bytes >= shm::kGroupSegmentBytes &&
+      (feed->observes || feed->group_segment.bytes >= shm::kGroupSegmentBytes) &&
       feed->slot_bytes <= (feed->payload.bytes - shm::kPageBytes) / feed->slots;
   if (!sound) {
     return fail(nullptr, RF_DAMAGED,
@@ -338,8 +353,10 @@ rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
                 static_cast<unsigned long long>(feed->descriptors),
                 static_cast<unsigned long long>(feed->payload.bytes));
   }
-  feed->group = feed->group_segment.at<shm::GroupPage>(shm::kPageBytes);
-  if (status = check_private(feed); status != RF_OK) return status;
+  if (!feed->observes) {
+    feed->group = feed->group_segment.at<shm::GroupPage>(shm::kPageBytes);
+    if (status = check_private(feed); status != RF_OK) return status;
+  }
 
   feed->schema.struct_size = sizeof feed->schema;
   feed->schema.tensor_count = hello.reply.tensor_count;
@@ -359,21 +376,6 @@ rf_status map_all(rf_feed* feed, const Hello& hello, const int* fds) {
     if (const rf_status told = check_shape(feed, tensor); told != RF_OK) return told;
   }
   return RF_OK;
-}
-
-// Has the group finished batch `s`?
-bool finished(const rf_feed* feed, uint64_t s) {
-  // relaxed: for a report; nothing is read because of it.
-  const uint64_t word = feed->group->words[s % feed->descriptors].load(std::memory_order_relaxed);
-  return shm::claim_finished(shm::decode_claim(word), s);
-}
-
-// The lowest batch from `from` on that this member may get and the group has not finished.
-uint64_t next_unfinished(const rf_feed* feed, const rf_stats_info& stats, uint64_t from) {
-  const uint64_t world = stats.world > 0 ? stats.world : 1;
-  uint64_t s = from + (stats.rank + world - (from - 1) % world) % world;
-  while (s <= stats.published && finished(feed, s)) s += world;
-  return s;
 }
 
 void unmap_all(rf_feed* feed) {
@@ -397,9 +399,12 @@ void put_owner(rf_feed* feed) {
 // Tells the supervisor and gives it a moment to answer, so that the member's place is free when
 // this returns. Silence is no harm: the socket's end is a hint, the process's death is proof.
 void leave(rf_feed* feed) {
+  if (feed->observes) return;
   RF_FAILPOINT("client.leave.asking");
   uint8_t message[4096];
-  const size_t bytes = encode_detach(kDetachId, message, sizeof message);
+  // relaxed: stored before the last use was given up.
+  const bool failed = feed->left_failed.load(std::memory_order_relaxed) != 0;
+  const size_t bytes = encode_detach(failed, false, kDetachId, message, sizeof message);
   // A supervisor that came after the one that died is told who leaves.
   if (!send_message(feed->socket, message, bytes) &&
       !(find_supervisor(feed, true) && send_message(feed->socket, message, bytes))) {
@@ -461,6 +466,65 @@ rf_status check_position(const rf_feed* feed, bool admitted) {
 
 }  // namespace
 
+// ---- the end of the process ----
+
+namespace {
+
+// Members of this process, for its exit.
+pthread_mutex_t living_lock = PTHREAD_MUTEX_INITIALIZER;
+rf_feed* living = nullptr;
+
+// The supervisor is told that this member leaves of itself when its process has ended.
+void announce_end(const rf_feed* feed) {
+  uint8_t message[64];
+  const size_t bytes = encode_detach(false, true, kAtExitId, message, sizeof message);
+  send(feed->socket, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// A process that exits with status 0 has done its work: its groups need not wait for a successor.
+// What its other threads still read stays claimed until it has ended. After fork() the list is the
+// parent's.
+void at_exit(int status, void*) {
+  if (status != 0 || pthread_mutex_trylock(&living_lock) != 0) return;
+  for (const rf_feed* feed = living; feed != nullptr; feed = feed->next_living) {
+    // relaxed: stored by this process before it came to its end.
+    if (feed->pid != getpid() || feed->left_failed.load(std::memory_order_relaxed) != 0) continue;
+    announce_end(feed);
+  }
+  pthread_mutex_unlock(&living_lock);
+}
+
+// Another thread of the parent may have had the lock.
+void forget_parents() {
+  living_lock = PTHREAD_MUTEX_INITIALIZER;
+  living = nullptr;
+}
+
+void note_living(rf_feed* feed) {
+  static bool registered = false;
+  pthread_mutex_lock(&living_lock);
+  // on_exit, because a handler of atexit() does not hear the status.
+  if (!registered) {
+    registered =
+        pthread_atfork(nullptr, nullptr, forget_parents) == 0 && on_exit(at_exit, nullptr) == 0;
+  }
+  feed->next_living = living;
+  living = feed;
+  pthread_mutex_unlock(&living_lock);
+}
+
+void forget_living(const rf_feed* feed) {
+  pthread_mutex_lock(&living_lock);
+  for (rf_feed** at = &living; *at != nullptr; at = &(*at)->next_living) {
+    if (*at != feed) continue;
+    *at = feed->next_living;
+    break;
+  }
+  pthread_mutex_unlock(&living_lock);
+}
+
+}  // namespace
+
 bool find_supervisor(rf_feed* feed, bool now) {
   const uint64_t time = now_ns();
   uint64_t not_before = feed->look_again_ns.load(std::memory_order_relaxed);
@@ -490,6 +554,7 @@ void put_user(rf_feed* feed) {
   // acq_rel: release, so that this call's last accesses are over before another thread unmaps;
   // acquire, so that the thread that unmaps has seen everybody else's end.
   if (feed->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  forget_living(feed);
   leave(feed);
   unmap_all(feed);
   put_owner(feed);
@@ -527,9 +592,13 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   feed->group_fd = -1;
   pthread_mutex_init(&feed->claiming, nullptr);
   feed->private_view = options.view == RF_VIEW_PRIVATE;
+  feed->on_notice = options.on_notice;
+  feed->notice_user = options.notice_user;
+  feed->active_ns.store(now_ns(), std::memory_order_relaxed);  // relaxed: nobody else has it yet
   feed->position = options.position;
   snprintf(feed->name, sizeof feed->name, "%s", options.feed);
-  snprintf(feed->group_name, sizeof feed->group_name, "%s", group);
+  feed->observes = options.observe != 0;
+  snprintf(feed->group_name, sizeof feed->group_name, "%s", feed->observes ? "" : group);
 
   const Deadline deadline = Deadline::after(options.timeout_ms);
   int fds[kFds] = {-1, -1, -1, -1};
@@ -543,7 +612,7 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   }
   bool member = false;
   if (status == RF_OK) {
-    member = true;
+    member = !feed->observes;
     RF_FAILPOINT("client.attach.member");
     status = RF_FAILPOINT_ERROR("client.attach.map")
                  ? fail(nullptr, RF_IO, "feed %s: a test wants no mapping", feed->name)
@@ -564,6 +633,12 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
     feed->sees_processes =
         feed->supervisor_pid != 0 &&
         (kill(static_cast<pid_t>(feed->supervisor_pid), 0) == 0 || errno == EPERM);
+  }
+  if (status == RF_OK && feed->observes) {
+    // The supervisor has nothing to do with it from here on.
+    close(feed->socket);
+    feed->socket = -1;
+  } else if (status == RF_OK) {
     // acquire, pairs with the supervisor's release of the group's state: the head is that of this
     // admission.
     feed->group->head.state.load(std::memory_order_acquire);
@@ -575,6 +650,7 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   if (status == RF_OK) {
     feed->users.store(1, std::memory_order_relaxed);   // relaxed, both: nobody else has the
     feed->owners.store(2, std::memory_order_relaxed);  // handle yet
+    if (!feed->observes) note_living(feed);
     RF_FAILPOINT("client.attach.done");
     *out = feed;
   } else {
@@ -587,18 +663,32 @@ extern "C" rf_status rf_attach(const rf_attach_options* given, rf_feed** out) {
   return status;
 }
 
-extern "C" rf_status rf_leave(rf_feed* feed) {
+namespace {
+
+rf_status leave_as(rf_feed* feed, bool failed) {
   if (feed == nullptr) return fail(feed, RF_INVALID, "leave: a handle is needed");
   if (feed->pid != getpid()) return forked(feed);
+  // relaxed: read after the last use has been given up, below.
+  if (failed) feed->left_failed.store(1, std::memory_order_relaxed);
   // acq_rel: exactly one call gives up the membership's use; waiting threads see it with acquire.
   if (feed->left.exchange(1, std::memory_order_acq_rel) != 0) return RF_OK;
   // What is still held has been worked on or will not be: others need not wait for it to come
   // back.
-  mark_at_end(feed);
+  if (!feed->observes) mark_at_end(feed);
   RF_FAILPOINT("client.leave.at_end");
+  // It leaves with the last batch that is released, or, if none ever is, with the process.
+  if (!feed->observes && !failed && feed->held_count.load(std::memory_order_relaxed) != 0) {
+    announce_end(feed);
+  }
   put_user(feed);
   return RF_OK;
 }
+
+}  // namespace
+
+extern "C" rf_status rf_leave(rf_feed* feed) { return leave_as(feed, false); }
+
+extern "C" rf_status rf_leave_failed(rf_feed* feed) { return leave_as(feed, true); }
 
 extern "C" rf_status rf_detach(rf_feed* feed) {
   if (feed == nullptr) return RF_OK;
@@ -620,6 +710,10 @@ extern "C" rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* byte
   const User user(feed);
   // acquire, pairs with rf_leave.
   if (!user || feed->left.load(std::memory_order_acquire) != 0) return detached(feed);
+  if (feed->observes) {
+    return fail(feed, RF_INVALID, "feed %s: an observer gets copies, none of the feed's memory",
+                feed->name);
+  }
   if (feed->private_view) {
     return fail(
         feed, RF_INVALID,
@@ -629,67 +723,6 @@ extern "C" rf_status rf_payload(rf_feed* feed, const void** data, uint64_t* byte
   }
   *data = feed->payload.data;
   *bytes = feed->payload.bytes;
-  return RF_OK;
-}
-
-extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
-  if (feed == nullptr || stats == nullptr || stats->struct_size < sizeof(uint32_t)) {
-    return fail(feed, RF_INVALID, "stats: a handle and a struct with its struct_size are needed");
-  }
-  if (feed->pid != getpid()) return forked(feed);
-  const User user(feed);
-  // acquire, pairs with rf_leave.
-  if (!user || feed->left.load(std::memory_order_acquire) != 0) return detached(feed);
-  rf_stats_info full{};
-  full.struct_size = stats->struct_size;
-  const shm::GroupPage& group = *feed->group;
-  const shm::Member& self = group.members[feed->member];
-  // relaxed, all below: a report of numbers that move on; none is acted on.
-  full.phase = feed_state(feed).phase.load(std::memory_order_relaxed);
-  for (uint64_t lane = 0; lane < feed->lanes; ++lane) {
-    const uint64_t newest = producer_line(feed, lane).newest.load(std::memory_order_relaxed);
-    if (newest > full.published) full.published = newest;
-  }
-  full.taken = self.taken.load(std::memory_order_relaxed);
-  full.done = self.done.load(std::memory_order_relaxed);
-  full.start = group.head.start.load(std::memory_order_relaxed);
-  const uint64_t low = group.low.load(std::memory_order_relaxed);
-  uint64_t from = full.start > low ? full.start : low;
-  if (from == 0) from = 1;
-  if (full.published >= feed->descriptors && from <= full.published - feed->descriptors) {
-    from = full.published - feed->descriptors + 1;
-  }
-  for (uint64_t s = from; s <= full.published; ++s) {
-    const bool published = descriptor(feed, s).seq.load(std::memory_order_relaxed) == s;
-    if (published && !finished(feed, s)) ++full.lag;
-  }
-  full.wait_ns = feed->wait_ns.load(std::memory_order_relaxed);
-  full.waits = feed->waits.load(std::memory_order_relaxed);
-  full.held = feed->held_count.load(std::memory_order_relaxed);
-  full.max_hold = group.head.max_hold;
-  full.slots = static_cast<uint32_t>(feed->slots);
-  full.lanes = static_cast<uint32_t>(feed->lanes);
-  full.group_index = feed->group_index;
-  full.member = feed->member;
-  for (const shm::Member& member : group.members) {
-    const auto state = static_cast<shm::MemberState>(member.state.load(std::memory_order_relaxed));
-    if (state == shm::MemberState::kLive || state == shm::MemberState::kAtEnd) ++full.members;
-  }
-  const bool ranked = group.head.kind == static_cast<uint32_t>(shm::GroupKind::kRanked);
-  full.kind = ranked ? RF_RANKED : RF_SHARED;
-  full.rank = ranked ? self.rank : 0;
-  full.world = ranked ? group.head.world : 1;
-  full.supervisor_pid = feed_state(feed).supervisor_pid.load(std::memory_order_relaxed);
-  if (full.supervisor_pid == 0) full.supervisor_pid = feed->supervisor_pid;
-  full.ordered = feed->ordered ? 1 : 0;
-  memcpy(full.feed_id, feed->feed_control.header()->feed_id, sizeof full.feed_id);
-  memcpy(full.feed, feed->name, sizeof full.feed);
-  memcpy(full.group, feed->group_name, sizeof full.group);
-  full.next = next_unfinished(feed, full, from);
-  memcpy(full.output, feed->output_alias, sizeof full.output);
-  // A path that could be connected to is shorter; the rest is zero.
-  memcpy(full.socket, feed->socket_path, strnlen(feed->socket_path, sizeof full.socket - 1));
-  memcpy(stats, &full, stats->struct_size < sizeof full ? stats->struct_size : sizeof full);
   return RF_OK;
 }
 

@@ -52,6 +52,10 @@ struct Deadline {
 
 // Of the request in which a member tells a later supervisor of itself.
 constexpr uint64_t kRejoinId = 3;
+// Of one that asks for whom it waits, or who has waited for it.
+constexpr uint64_t kWaitId = 4;
+// Room for what a supervisor says without being asked, and for its answer to that.
+constexpr size_t kHeardBytes = 8192;
 
 // ---- messages (codec.cc): the attach part of proto/control.proto, written and read by hand ----
 
@@ -77,11 +81,28 @@ struct AttachReply {
 // The serialized Request; returns its bytes, 0 if it does not fit.
 size_t encode_attach(const rf_attach_options& options, const char* group, const char* client,
                      uint64_t id, uint8_t* out, size_t room);
-size_t encode_detach(uint64_t id, uint8_t* out, size_t room);
+// `failed`: a successor may come; `at_exit`: not now, but when this process has ended.
+size_t encode_detach(bool failed, bool at_exit, uint64_t id, uint8_t* out, size_t room);
+size_t encode_wait(uint64_t waited_ms, uint64_t id, uint8_t* out, size_t room);
+// Calls `give` for each notice in the answer to that, with the words that `say` makes of the
+// supervisor's; false, perhaps after some, if the bytes are no message. *count: how many.
+struct Notices {
+  rf_on_notice give;
+  void* user;
+  // Puts the sentence for a notice into out; `text`: the supervisor's.
+  void (*say)(const void* feed, const rf_notice& notice, const char* text, char* out, size_t room);
+  const void* feed;
+  uint64_t waited_ms;
+  uint32_t given;
+};
+bool for_each_notice(const uint8_t* bytes, size_t count, Notices* notices);
 size_t encode_rejoin(const uint8_t* feed_id, uint32_t output, uint32_t group, uint32_t member,
                      uint64_t epoch, uint64_t id, uint8_t* out, size_t room);
 // False if the bytes are no message. *id: Reply.id, 0 for an event.
 bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply);
+
+// Reply.id; false if the bytes are no message.
+bool decode_id(const uint8_t* bytes, size_t count, uint64_t* id);
 
 // Reply.error and Reply.text; false if the bytes are no message.
 bool decode_error(const uint8_t* bytes, size_t count, int64_t* error, char* text, size_t room);
@@ -158,6 +179,8 @@ rf_status map_segment(int fd, shm::SegmentKind kind, const char* name, const uin
 bool drop_private(uint8_t* data, uint64_t bytes);
 void unmap(Map* map);
 
+struct Observed;
+
 }  // namespace ringfeed::client
 
 // A member of a consumer group, and everything that it maps.
@@ -170,7 +193,8 @@ struct rf_feed {
   pid_t pid;
   std::atomic<uint32_t> users;
   std::atomic<uint32_t> owners;
-  std::atomic<uint32_t> left;  // 1: rf_leave was called
+  std::atomic<uint32_t> left;         // 1: rf_leave was called
+  std::atomic<uint32_t> left_failed;  // 1: because its work has failed
   int socket;
   int group_fd;  // of the group's page: a feed whose own processes have died finds it here
   pthread_mutex_t claiming;  // one look at the claim words at a time; never held while sleeping
@@ -201,6 +225,21 @@ struct rf_feed {
   std::atomic<uint64_t> look_again_ns;    // for another supervisor, not before this time
   std::atomic<uint64_t> abandoned_ns;     // since when neither it nor any lane lives; 0: they do
   char socket_path[512];
+
+  // Of notices (notices.cc): CLOCK_MONOTONIC, 0: never.
+  rf_on_notice on_notice;
+  void* notice_user;
+  std::atomic<uint64_t> active_ns;        // the caller was last here
+  std::atomic<uint64_t> waits_since_ns;   // for a batch
+  std::atomic<uint64_t> waits_seen_ns;    // it last waited
+  std::atomic<uint64_t> ask_at_ns;        // for whom it waits, not before
+  std::atomic<uint32_t> answers_awaited;  // of questions who waited for it
+  rf_feed* next_living;                   // in the list of those that leave at exit
+
+  // Of an observer (observe.cc), which has no group, and after it has attached no socket.
+  bool observes;
+  uint64_t observed_newest;              // under `claiming`
+  ringfeed::client::Observed* observed;  // batches that were not released yet, under `claiming`
 
   std::atomic<uint64_t> held[ringfeed::shm::kDescriptorsMax];  // by s mod D: s, 0 none
   std::atomic<uint32_t> held_slot[ringfeed::shm::kDescriptorsMax];

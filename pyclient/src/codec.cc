@@ -246,6 +246,7 @@ size_t encode_attach(const rf_attach_options& options, const char* group, const 
   if (options.rejoin_ms != 0) attach.varint(16, options.rejoin_ms);
   if (options.position != 0) attach.varint(17, options.position);
   if (options.output != nullptr && options.output[0] != '\0') attach.text(18, options.output);
+  if (options.observe != 0) attach.varint(19, 1);
   const size_t body_bytes = attach.finish();
   if (body_bytes == 0) return 0;
   Writer request(out, room);
@@ -270,11 +271,93 @@ size_t encode_rejoin(const uint8_t* feed_id, uint32_t output, uint32_t group, ui
   return request.finish();
 }
 
-size_t encode_detach(uint64_t id, uint8_t* out, size_t room) {
+size_t encode_detach(bool failed, bool at_exit, uint64_t id, uint8_t* out, size_t room) {
+  uint8_t body[8];
+  Writer detach(body, sizeof body);
+  if (failed) detach.varint(2, 1);
+  if (at_exit) detach.varint(3, 1);
   Writer request(out, room);
   request.varint(1, id);
-  request.bytes(3, "", 0);
+  request.bytes(3, body, detach.finish());
   return request.finish();
+}
+
+size_t encode_wait(uint64_t waited_ms, uint64_t id, uint8_t* out, size_t room) {
+  uint8_t body[16];
+  Writer wait(body, sizeof body);
+  if (waited_ms != 0) wait.varint(1, waited_ms);
+  Writer request(out, room);
+  request.varint(1, id);
+  request.bytes(13, body, wait.finish());
+  return request.finish();
+}
+
+namespace {
+
+bool give_awaited(const uint8_t* bytes, size_t count, Notices* notices) {
+  char group[72] = "";
+  char command[1024] = "";
+  char text[2048] = "";
+  char line[3072];
+  rf_notice notice{};
+  notice.struct_size = sizeof notice;
+  notice.kind = RF_NOTICE_WAITS;
+  notice.member = -1;
+  notice.waited_ms = notices->waited_ms;
+  Reader in(bytes, count);
+  while (in.next()) {
+    if (in.wire == 2) {
+      if (in.field == 1) in.copy_text(group, sizeof group);
+      if (in.field == 4) in.copy_text(command, sizeof command);
+      if (in.field == 7) in.copy_text(text, sizeof text);
+    } else if (in.field == 2) {
+      notice.member = static_cast<int32_t>(in.value & 0x7fffffff);
+    } else if (in.field == 3) {
+      notice.pid = static_cast<uint32_t>(in.value);
+    } else if (in.field == 5) {
+      notice.idle_ms = in.value;
+    } else if (in.field == 6) {
+      notice.held = static_cast<uint32_t>(in.value);
+    }
+  }
+  if (!in.whole()) return false;
+  notice.group = group;
+  notice.command = command[0] == '\0' ? nullptr : command;
+  notices->say(notices->feed, notice, text, line, sizeof line);
+  notice.text = line;
+  ++notices->given;
+  notices->give(notices->user, &notice);
+  return true;
+}
+
+}  // namespace
+
+bool for_each_notice(const uint8_t* bytes, size_t count, Notices* notices) {
+  Reader reply(bytes, count);
+  while (reply.next()) {
+    if (reply.field != 17 || reply.wire != 2) continue;
+    char text[3072] = "";
+    char line[4096];
+    rf_notice held_up{};
+    held_up.struct_size = sizeof held_up;
+    held_up.kind = RF_NOTICE_HELD_UP;
+    held_up.member = -1;
+    Reader wait(reply.data, reply.count);
+    while (wait.next()) {
+      if (wait.field == 1 && wait.wire == 2 && !give_awaited(wait.data, wait.count, notices)) {
+        return false;
+      }
+      if (wait.field == 2 && wait.wire == 0) held_up.waited_ms = wait.value;
+      if (wait.field == 3 && wait.wire == 2) wait.copy_text(text, sizeof text);
+    }
+    if (!wait.whole()) return false;
+    if (held_up.waited_ms == 0) continue;
+    notices->say(notices->feed, held_up, text, line, sizeof line);
+    held_up.text = line;
+    ++notices->given;
+    notices->give(notices->user, &held_up);
+  }
+  return reply.whole();
 }
 
 bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply) {
@@ -286,6 +369,15 @@ bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply*
     if (in.field == 2 && in.wire == 0) reply->error = static_cast<int64_t>(in.value);
     if (in.field == 3 && in.wire == 2) in.copy_text(reply->text, sizeof reply->text);
     if (in.field == 4 && in.wire == 2 && !decode_attach(in.data, in.count, reply)) return false;
+  }
+  return in.whole();
+}
+
+bool decode_id(const uint8_t* bytes, size_t count, uint64_t* id) {
+  *id = 0;
+  Reader in(bytes, count);
+  while (in.next()) {
+    if (in.field == 1 && in.wire == 0) *id = in.value;
   }
   return in.whole();
 }

@@ -12,6 +12,8 @@
 
 #include "feed_access.h"
 #include "look.h"
+#include "notices.h"
+#include "observe.h"
 #include "ringfeed/shm/crc32c.h"
 #include "ringfeed/shm/failpoint.h"
 
@@ -392,6 +394,9 @@ using namespace ringfeed::client;  // NOLINT
 extern "C" rf_status rf_pass_over(rf_feed* feed, uint64_t position) {
   if (feed == nullptr) return fail(feed, RF_INVALID, "pass over: a handle is needed");
   if (feed->pid != getpid()) return forked(feed);
+  if (feed->observes) {
+    return fail(feed, RF_INVALID, "feed %s: an observer has no place in the feed", feed->name);
+  }
   if (position > kSeqMax) {
     return fail(feed, RF_INVALID, "pass over: position %llu: batches have numbers from 1 to %llu",
                 static_cast<unsigned long long>(position),
@@ -408,6 +413,7 @@ extern "C" rf_status rf_pass_over(rf_feed* feed, uint64_t position) {
 extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
   if (feed == nullptr) return fail(feed, RF_INVALID, "release: a handle is needed");
   if (feed->pid != getpid()) return forked(feed);
+  if (feed->observes) return release_observed(feed, seq);
   uint64_t expected = seq;
   // acquire, pairs with the release in rf_next; relaxed on failure: nothing is read. Exactly one
   // release of a batch gets past here.
@@ -436,6 +442,7 @@ extern "C" rf_status rf_release(rf_feed* feed, uint64_t seq) {
     self.last_ns.store(now_ns(), std::memory_order_relaxed);
     ring_group(feed);
   }
+  note_return(feed);
   feed->held_count.fetch_sub(1, std::memory_order_relaxed);  // relaxed: own count
   const rf_status status = finished ? RF_OK
                                     : fail(feed, RF_DETACHED,
@@ -454,8 +461,10 @@ extern "C" rf_status rf_verify(rf_feed* feed, const rf_batch* batch) {
   if (feed->pid != getpid()) return forked(feed);
   const auto seq = static_cast<unsigned long long>(batch->seq);
   // acquire, pairs with the release in rf_next, whichever thread called it.
-  if (batch->seq == 0 ||
-      feed->held[batch->seq % feed->descriptors].load(std::memory_order_acquire) != batch->seq) {
+  const bool held = feed->observes ? is_observed(feed, *batch)
+                                   : feed->held[batch->seq % feed->descriptors].load(
+                                         std::memory_order_acquire) == batch->seq;
+  if (batch->seq == 0 || !held) {
     return fail(feed, RF_INVALID, "feed %s: batch %llu is not held by this handle", feed->name,
                 seq);
   }

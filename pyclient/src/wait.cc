@@ -13,6 +13,8 @@
 
 #include "feed_access.h"
 #include "look.h"
+#include "notices.h"
+#include "observe.h"
 
 namespace ringfeed::client {
 namespace {
@@ -22,6 +24,8 @@ constexpr uint64_t kAbandonedNs = 5'000'000'000;
 
 // A supervisor that does not know this member is that of another feed of the same name.
 void note_answer(rf_feed* feed, const uint8_t* bytes, size_t count) {
+  uint64_t of = 0;
+  if (decode_id(bytes, count, &of) && of == kWaitId) return note_notices(feed, bytes, count);
   auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
   uint64_t id = 0;
   if (reply != nullptr && decode_reply(bytes, count, &id, reply) && id == kRejoinId &&
@@ -35,7 +39,7 @@ void note_answer(rf_feed* feed, const uint8_t* bytes, size_t count) {
 
 // Reads what the supervisor says without being asked; its end is noted for the timeout's sentence.
 void hear_supervisor(rf_feed* feed) {
-  uint8_t event[4096];
+  uint8_t event[kHeardBytes];
   for (int i = 0; i < 16; ++i) {
     const ssize_t received = recv(feed->socket, event, sizeof event, MSG_DONTWAIT);
     if (received > 0) {
@@ -119,8 +123,9 @@ rf_status timed_out(const rf_feed* feed, Found found) {
   const uint32_t phase = feed_state(feed).phase.load(std::memory_order_relaxed);
   static constexpr const char* kPhases[] = {"starting", "running", "draining",
                                             "ended",    "failed",  "stopped"};
-  return fail(feed, RF_TIMEOUT, "feed %s, group %s: no batch came in time; the feed is %s%s%s",
-              feed->name, feed->group_name, phase < 6 ? kPhases[phase] : "in an unknown state",
+  return fail(feed, RF_TIMEOUT, "feed %s%s%s: no batch came in time; the feed is %s%s%s",
+              feed->name, feed->observes ? "" : ", group ", feed->group_name,
+              phase < 6 ? kPhases[phase] : "in an unknown state",
               found == Found::kJoining ? ", the group is still being admitted" : "",
               gone ? " and its supervisor has closed the connection" : "");
 }
@@ -139,19 +144,26 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
   if (feed->pid != getpid()) return forked(feed);
   const User user(feed);
   if (!user) return detached(feed);
+  if (note_return(feed)) hear_supervisor(feed);
   const Deadline deadline = Deadline::after(timeout_ms);
   for (;;) {
     // acquire: the value is older than the look below, so a batch published after the look has
     // changed it and the wait fails.
     const uint32_t rings = feed_bell(feed).load(std::memory_order_acquire);
     pthread_mutex_lock(&feed->claiming);
-    const Look seen = look(feed, batch);
+    const Look seen = feed->observes ? observe(feed, batch) : look(feed, batch);
     pthread_mutex_unlock(&feed->claiming);
+    if (seen.found == Found::kBatch) note_batch(feed);
     if (seen.found == Found::kBatch || seen.found == Found::kEnd || seen.found == Found::kError) {
       return seen.status;
     }
     if (seen.found == Found::kAgain) continue;
-    hear_supervisor(feed);
+    if (!feed->observes) {
+      hear_supervisor(feed);
+    } else {
+      // relaxed: a hint; the look at the processes decides.
+      feed->supervisor_gone.store(supervisor_is_gone(feed) ? 1 : 0, std::memory_order_relaxed);
+    }
     if (is_abandoned(feed)) {
       return fail(feed, RF_FEED_FAILED,
                   "feed %s: its supervisor and all its workers are gone: start it again with "
@@ -160,6 +172,7 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
     }
     const int64_t left = deadline.left_ms(seen.found == Found::kJoining ? 2 : kSliceMs);
     if (left == 0) return timed_out(feed, seen.found);
+    note_wait(feed);
     if (!sleep_on_bell(feed, rings, left)) {
       return fail(feed, RF_INTERRUPTED, "feed %s: interrupted while waiting", feed->name);
     }

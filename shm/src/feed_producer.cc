@@ -279,8 +279,9 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
   const std::uint64_t given_up =
       std::max(slot->last, s > geometry_.descriptors ? s - geometry_.descriptors : 0);
   RF_FAILPOINT("shm.feed.retiring");
-  // relaxed: ordered for whoever reads it by the end of this process; nobody does before.
-  std::atomic_ref(given_up_word(slot->index)).store(slot->last, std::memory_order_relaxed);
+  // seq_cst, pairs with the loads of an observer (pyclient/src/observe.cc): the first byte, which
+  // may be a streaming store, is written after it. A full barrier, once a batch.
+  std::atomic_ref(given_up_word(slot->index)).store(slot->last, std::memory_order_seq_cst);
   // relaxed: written by this lane only.
   if (given_up + 1 > memory_.page->retire.load(std::memory_order_relaxed)) {
     // release, pairs with the supervisor's acquire of an answer: a group that joins later learns a

@@ -48,6 +48,7 @@ std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool
     config->clear_restart();
     config->clear_log();
     config->clear_shutdown();
+    config->clear_snapshot();
     config->mutable_storage()->clear_memory_budget_bytes();
     if (new_memory) {
       config->mutable_storage()->clear_directory();

@@ -57,6 +57,7 @@ class Checker {
     check_stage_groups();
     check_outputs();
     check_restarts();
+    check_snapshots();
     if (checked_.problems.empty()) require_consistent(config_, plan_);
     sort_problems(checked_.problems);
     sort_problems(checked_.warnings);
@@ -246,6 +247,7 @@ class Checker {
     if (field.options().GetExtension(::ringfeed::path_use) != PATH_READ) return;
     const std::string directory = message.GetReflection()->GetString(message, &field);
     if (directory.empty()) return;
+    if (is_address(directory)) return problem(path, address_text(directory));
     const std::string doubt = is_directory_field(field)
                                   ? doubt_about_data(directory, config_.epochs() > 0)
                                   : doubt_about_setting(directory);
@@ -262,6 +264,10 @@ class Checker {
     const Reflection& reflection = *message.GetReflection();
     for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
       const std::string file = reflection.GetRepeatedString(message, &field, i);
+      if (is_address(file)) {
+        problem(fmt::format("{}[{}]", path, i), address_text(file));
+        continue;
+      }
       const std::string doubt = is_directory_field(field)
                                     ? doubt_about_data(file, config_.epochs() > 0)
                                     : doubt_about_file(file, config_.epochs() > 0);
@@ -483,6 +489,21 @@ class Checker {
                        "that kills its stage may use up the restarts and stop the feed before it "
                        "is set aside; raise max_restarts, or lower max_attempts",
                        restart.max_attempts(), restart.max_restarts()));
+    }
+  }
+
+  void check_snapshots() {
+    if (!config_.has_snapshot()) return;
+    const SnapshotConfig& snapshot = config_.snapshot();
+    if (snapshot.directory().empty()) {
+      problem("snapshot.directory",
+              "snapshot.directory is missing: give the directory that the "
+              "snapshots are to be in");
+    }
+    if (snapshot.every_batches() == 0 && snapshot.every_s() == 0) {
+      problem("snapshot",
+              "snapshot says neither every_batches nor every_s, so none would be taken: "
+              "give one of them, or leave snapshot out");
     }
   }
 

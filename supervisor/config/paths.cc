@@ -33,7 +33,8 @@ void make_absolute(Message& message, const fs::path& directory) {
     if (field->options().GetExtension(::ringfeed::path_use) == NO_PATH) continue;
     // Not normalized: x/.. is another place than . if x is a link.
     const auto absolute = [&directory](const fs::path& given) {
-      return !given.empty() && given.is_relative() ? (directory / given).string() : given.string();
+      const bool is_meant = !given.empty() && given.is_relative() && !is_address(given.string());
+      return is_meant ? (directory / given).string() : given.string();
     };
     if (!field->is_repeated()) {
       reflection.SetString(&message, field, absolute(reflection.GetString(message, field)));
@@ -69,6 +70,22 @@ bool holds_a_file(const fs::path& directory) {
 
 void make_paths_absolute(DataLoaderConfig& config, const fs::path& directory) {
   make_absolute(config, directory);
+}
+
+bool is_address(std::string_view path) noexcept {
+  const std::size_t mark = path.find("://");
+  return mark != std::string_view::npos && mark > 1 &&
+         path.substr(0, mark).find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-") ==
+             std::string_view::npos;
+}
+
+std::string address_text(std::string_view path) {
+  return fmt::format(
+      "{} is the address of an object store, and ringfeed reads files: mount it as a directory "
+      "(rclone mount, mount-s3, gcsfuse), or copy it to one (rclone sync, aws s3 sync), and give "
+      "that directory",
+      path);
 }
 
 std::string doubt_about_data(const fs::path& directory, bool finite) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace ringfeed {
 class DataLoaderConfig;
@@ -14,6 +15,11 @@ namespace ringfeed::config {
 // in a file that lies elsewhere, because the same path may come from --set. Made absolute at once,
 // they mean the same to a supervisor that takes the feed over from another directory.
 void make_paths_absolute(DataLoaderConfig& config, const std::filesystem::path& directory);
+
+// Is it the address of an object store ("s3://bucket/games"), and no path?
+[[nodiscard]] bool is_address(std::string_view path) noexcept;
+// What is to be done about it.
+[[nodiscard]] std::string address_text(std::string_view path);
 
 // What a person should know of a directory from which an endless (or finite) run is to read: "" if
 // it holds a file, or cannot be looked into.

@@ -166,6 +166,7 @@ void ConsumerGroups::copy_head(std::uint32_t g, GroupPage& page) const {
   page.head.rejoin_ms = terms.rejoin_ms;
   page.head.declared = group.declared ? 1 : 0;
   page.head.from_oldest = group.oldest ? 1 : 0;
+  page.head.brief = terms.brief ? 1 : 0;
   std::memset(page.head.name, 0, sizeof page.head.name);
   terms.name.copy(page.head.name, sizeof page.head.name - 1);
   // relaxed, both: published by the release of state.
@@ -263,6 +264,7 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     group.terms.max_tries = page.head.max_tries;
     group.terms.max_hold = page.head.max_hold;
     group.terms.rejoin_ms = page.head.rejoin_ms;
+    group.terms.brief = page.head.brief != 0;
     group.declared = page.head.declared != 0;
     group.oldest = page.head.from_oldest != 0;
     group.had_member = !group.declared;
@@ -413,6 +415,7 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
                                               ? kMaxHoldYielding
                                               : memory_.layout().geometry.slots);
   terms.rejoin_ms = wish.rejoin_ms.value_or(terms.rejoin_ms);
+  terms.brief = !wish.rejoin_ms && terms.kind == shm::GroupKind::kShared;
   if (terms.kind == shm::GroupKind::kRanked &&
       (terms.world == 0 || terms.world > shm::kMembersMax)) {
     return Error{ErrorCode::kInvalidArgument,
@@ -627,7 +630,8 @@ std::uint64_t ConsumerGroups::lost(std::uint32_t group) const {
 }
 
 // Modelled in tests/model: claims.pml and wakeup_feed.pml.
-std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_ms) noexcept {
+std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_ms,
+                                    Leaving how) noexcept {
   GroupPage& page = memory_.group(place.group);
   Group& group = groups_[place.group];
   std::uint32_t returned = 0;
@@ -647,6 +651,7 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
     member.state.store(static_cast<std::uint32_t>(MemberState::kFree), std::memory_order_release);
   }
   RF_FAILPOINT("supervisor.member.freed");
+  group.left_done = how == Leaving::kDone;
   if (live_members(place.group) == 0) group.empty_since_ms = now_ms;
   memory_.ring_group(place.group);
   memory_.ring_producers();
@@ -750,7 +755,7 @@ std::string_view ConsumerGroups::damage(std::uint32_t g) const {
       page.head.world == (terms.kind == shm::GroupKind::kRanked ? terms.world : 0) &&
       page.head.stall_ms == stall_ms_of(terms) && page.head.rejoin_ms == terms.rejoin_ms &&
       page.head.declared == (group.declared ? 1 : 0) &&
-      page.head.from_oldest == (group.oldest ? 1 : 0) &&
+      page.head.from_oldest == (group.oldest ? 1 : 0) && page.head.brief == (terms.brief ? 1 : 0) &&
       terms.name ==
           std::string_view(page.head.name, ::strnlen(page.head.name, sizeof page.head.name));
   if (!same_terms) return "terms";
@@ -827,9 +832,13 @@ void ConsumerGroups::look_at_page(std::uint32_t g) {
   }
 }
 
-bool ConsumerGroups::rejoin_over(std::uint32_t group, std::uint64_t now_ms) const {
-  return live_members(group) == 0 &&
-         now_ms - std::min(now_ms, groups_[group].empty_since_ms) >= groups_[group].terms.rejoin_ms;
+std::uint64_t ConsumerGroups::rejoin_left_ms(std::uint32_t g, std::uint64_t now_ms) const {
+  const Group& group = groups_[g];
+  const std::uint64_t most = group.terms.brief && group.left_done
+                                 ? std::min(kBriefMs, group.terms.rejoin_ms)
+                                 : group.terms.rejoin_ms;
+  const std::uint64_t empty_ms = now_ms - std::min(now_ms, group.empty_since_ms);
+  return most - std::min(most, empty_ms);
 }
 
 // Modelled in tests/model/claims.pml.
@@ -953,7 +962,7 @@ bool ConsumerGroups::needs(std::uint32_t group, std::uint64_t batch) const {
          !shm::group_finished(memory_.group(group), batch, memory_.layout().geometry.descriptors);
 }
 
-std::vector<std::uint32_t> ConsumerGroups::holding_up() const {
+std::vector<std::uint64_t> ConsumerGroups::stuck_on() const {
   const shm::FeedGeometry& feed = memory_.layout().geometry;
   const std::uint64_t newest = memory_.newest_batch();
   struct LaneSlots {
@@ -972,17 +981,74 @@ std::vector<std::uint32_t> ConsumerGroups::holding_up() const {
       break;
     }
   }
-  std::set<std::uint32_t> groups;
+  std::vector<std::uint64_t> stuck;
   for (std::uint32_t lane = 0; lane < feed.lanes; ++lane) {
     if (lanes[lane].needed < feed.slots / feed.lanes ||
         memory_.lane_finished(memory_.layout().producing_lanes[lane])) {
       continue;
     }
+    stuck.push_back(lanes[lane].oldest);
+  }
+  return stuck;
+}
+
+std::vector<std::uint32_t> ConsumerGroups::holding_up() const {
+  std::set<std::uint32_t> groups;
+  for (const std::uint64_t s : stuck_on()) {
     for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
-      if (needs(g, lanes[lane].oldest)) groups.insert(g);
+      if (needs(g, s)) groups.insert(g);
     }
   }
   return {groups.begin(), groups.end()};
+}
+
+std::vector<Awaited> ConsumerGroups::awaited() const {
+  std::set<Awaited> found;
+  for (const std::uint64_t s : stuck_on()) {
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      if (!needs(g, s)) continue;
+      const Group& group = groups_[g];
+      const auto lives = [&](std::uint32_t m) { return group.members[m].pid != 0; };
+      // relaxed: for people.
+      const shm::Claim claim =
+          shm::decode_claim(memory_.group(g).words[s % memory_.layout().geometry.descriptors].load(
+              std::memory_order_relaxed));
+      if (claim.seq == s && claim.state == ClaimState::kTaken && claim.member < shm::kMembersMax &&
+          lives(claim.member)) {
+        found.insert({g, claim.member});
+      } else if (group.terms.kind == shm::GroupKind::kRanked) {
+        const auto rank = static_cast<std::uint32_t>((s - 1) % std::max(group.terms.world, 1U));
+        found.insert({g, lives(rank) ? std::optional(rank) : std::nullopt});
+      } else if (live_members(g) == 0) {
+        found.insert({g, std::nullopt});
+      } else {
+        for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
+          if (lives(m)) found.insert({g, m});
+        }
+      }
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+std::vector<std::uint64_t> ConsumerGroups::held(const MemberPlace& place) const {
+  std::vector<std::uint64_t> batches;
+  const std::uint64_t newest = memory_.newest_batch();
+  for (std::uint32_t i = 0; i < memory_.layout().geometry.descriptors; ++i) {
+    // relaxed: for people.
+    const shm::Claim claim =
+        shm::decode_claim(memory_.group(place.group).words[i].load(std::memory_order_relaxed));
+    if (claim.state == ClaimState::kTaken && claim.member == place.member && claim.seq <= newest) {
+      batches.push_back(claim.seq);
+    }
+  }
+  std::ranges::sort(batches);
+  return batches;
+}
+
+std::uint64_t ConsumerGroups::active_ns(const MemberPlace& place) const {
+  // relaxed: for people.
+  return memory_.group(place.group).members[place.member].last_ns.load(std::memory_order_relaxed);
 }
 
 std::vector<std::uint32_t> ConsumerGroups::missing_ranks(std::uint32_t group) const {

@@ -6,7 +6,8 @@
 //                       words and low cleared, start = max(from) for the oldest, newest + 1 for the
 //                       newest
 //   UNUSED -> ACTIVE    declare(): before any worker starts; start = 1
-//   ACTIVE -> DRAINING  advance(): no member for rejoin_ms; close(); or a lane (policy detach)
+//   ACTIVE -> DRAINING  advance(): no member for rejoin_ms (kBriefMs if that is GroupTerms::brief
+//                       and the last one left of itself); close(); or a lane (policy detach)
 //   DRAINING -> UNUSED  advance(): no word is TAKEN and no member lives
 // A group that is put back to an earlier batch (GroupWish::position) is admitted anew, on another
 // page, while the old page still holds its batches; with the new page's ACTIVE the old one drains.
@@ -45,6 +46,8 @@ inline constexpr std::uint32_t kMaxHoldYielding = 2;
 // What a trainer may ask for: a week for one that comes back, a day for one that stalls.
 inline constexpr std::uint64_t kRejoinMsMax = 7 * 86'400'000ULL;
 inline constexpr std::uint64_t kStallMsMax = 86'400'000;
+// How long a group waits whose last member has left and not died, if nobody has said how long.
+inline constexpr std::uint64_t kBriefMs = 5'000;
 // Of trainers that name none.
 inline constexpr const char* kDefaultGroup = "default";
 
@@ -58,6 +61,14 @@ struct GroupTerms {
   std::uint32_t max_tries = 3;  // deliveries of one batch
   std::uint32_t max_hold = 0;   // of one member; 0: as many as there are slots
   std::uint64_t rejoin_ms = 60'000;
+  bool brief = false;  // nobody has asked for rejoin_ms: see kBriefMs
+};
+
+// A member that must take or give back a batch before a producing lane can write another one.
+struct Awaited {
+  std::uint32_t group = 0;
+  std::optional<std::uint32_t> member = {};  // nullopt: the group has no member who could
+  friend auto operator<=>(const Awaited&, const Awaited&) = default;
 };
 
 // What a trainer asks for: what is absent agrees with whatever the group has, or is the default of
@@ -106,7 +117,9 @@ class ConsumerGroups {
                                           std::uint64_t now_ms);
   // The member is dead (proved), or leaves: gives back what it holds and frees its place. Returns
   // how many batches went back. May be called again after a death in the middle.
-  std::uint32_t leave(const MemberPlace& place, std::uint64_t now_ms) noexcept;
+  enum class Leaving { kDone, kFailed };  // nobody is to come in its place; somebody may
+  std::uint32_t leave(const MemberPlace& place, std::uint64_t now_ms,
+                      Leaving how = Leaving::kFailed) noexcept;
   // The member that has just entered never came, for it could not be told: as if it had not
   // entered. A group that was made for it goes at once, one that was put back for it stays where it
   // was.
@@ -138,7 +151,16 @@ class ConsumerGroups {
   [[nodiscard]] const GroupTerms& terms(std::uint32_t group) const { return groups_[group].terms; }
   // Has a member ever been there, since the group was made?
   [[nodiscard]] bool had_member(std::uint32_t group) const { return groups_[group].had_member; }
-  [[nodiscard]] bool rejoin_over(std::uint32_t group, std::uint64_t now_ms) const;
+  // Without members: how much longer the group waits for one; 0: no longer. Declared groups wait
+  // for ever.
+  [[nodiscard]] std::uint64_t rejoin_left_ms(std::uint32_t group, std::uint64_t now_ms) const;
+  [[nodiscard]] bool rejoin_over(std::uint32_t group, std::uint64_t now_ms) const {
+    return live_members(group) == 0 && rejoin_left_ms(group, now_ms) == 0;
+  }
+  // Since when the group has no member; 0: not known.
+  [[nodiscard]] std::uint64_t empty_since_ms(std::uint32_t group) const {
+    return groups_[group].empty_since_ms;
+  }
   // Number of the admission, as its members know it.
   [[nodiscard]] std::uint64_t epoch(std::uint32_t group) const { return groups_[group].epoch; }
   [[nodiscard]] std::uint64_t start(std::uint32_t group) const { return groups_[group].start; }
@@ -159,6 +181,12 @@ class ConsumerGroups {
   [[nodiscard]] std::uint32_t slots_used() const;
   // The groups for whose sake a producing lane has no slot to write into; empty: each has one.
   [[nodiscard]] std::vector<std::uint32_t> holding_up() const;
+  // The members for whose sake; as their page says, which they may write.
+  [[nodiscard]] std::vector<Awaited> awaited() const;
+  // Batches that the member holds, as its page says.
+  [[nodiscard]] std::vector<std::uint64_t> held(const MemberPlace& place) const;
+  // CLOCK_MONOTONIC of its last claim or release, as its page says; 0: none yet.
+  [[nodiscard]] std::uint64_t active_ns(const MemberPlace& place) const;
   // Ranks of a ranked group that no live member has; empty for a shared one.
   [[nodiscard]] std::vector<std::uint32_t> missing_ranks(std::uint32_t group) const;
 
@@ -171,6 +199,7 @@ class ConsumerGroups {
     std::uint64_t wanted = 0;                    // from this batch on, if it is held; 0: as above
     std::optional<std::uint32_t> replaces = {};  // the page of the same group before
     std::uint64_t empty_since_ms = 0;
+    bool left_done = false;          // the last member has left, and not died
     std::uint64_t unused_since = 0;  // order in which pages became free
     shm::GroupState reported = shm::GroupState::kUnused;
     shm::GroupState state = shm::GroupState::kUnused;
@@ -187,6 +216,8 @@ class ConsumerGroups {
   };
 
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
+  // For each producing lane that has no slot to write into: the oldest batch in its slots.
+  [[nodiscard]] std::vector<std::uint64_t> stuck_on() const;
   // Has the group still to finish this published batch?
   [[nodiscard]] bool needs(std::uint32_t group, std::uint64_t batch) const;
   [[nodiscard]] std::optional<std::uint32_t> free_page() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "proto/batch.pb.h"
@@ -90,6 +91,15 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
                               layout.feed, shm::kAbiMajor, shm::kAbiMinor, shm::kLayoutHash,
                               request.abi_major(), request.abi_minor(), request.layout_hash()));
   }
+  if (request.observe()) {
+    fill(*reply.mutable_attach());
+    fds = memory_.observer_fds();
+    report_("observer_joined",
+            fmt::format("{}pid={} client={}",
+                        output.alias.empty() ? "" : "output=" + output.alias + " ",
+                        server.peer(connection).pid, log_value(request.client())));
+    return;
+  }
   Trainer trainer;
   trainer.connection = connection;
   trainer.client = request.client();
@@ -139,10 +149,11 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   const MemberPlace at = *place;
   const int pidfd = trainer.pidfd.get();
   try {
+    fill(*reply.mutable_attach());
     fill(at, *reply.mutable_attach());
     fds = memory_.trainer_fds(at.group);
     places_.insert_or_assign(at, std::move(trainer));
-    loop_.watch(pidfd, [this, at] { died(at); });
+    loop_.watch(pidfd, [this, at] { ended(at); });
     report_("trainer_joined", fmt::format("{} client={}", shown(at, places_.at(at).who.pid),
                                           log_value(request.client())));
   } catch (const std::exception& met) {
@@ -157,40 +168,44 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   }
 }
 
-void Trainers::fill(const MemberPlace& at, AttachReply& out) const {
+void Trainers::fill(AttachReply& out) const {
   const layout::FeedLayout& layout = memory_.feed().layout();
   const layout::OutputLayout& output = memory_.layout();
-  const GroupTerms& terms = groups_.terms(at.group);
   out.set_abi_major(shm::kAbiMajor);
   out.set_abi_minor(shm::kAbiMinor);
   out.set_layout_hash(shm::kLayoutHash);
   const shm::FeedId& id = memory_.feed().identity().feed_id;
   out.set_feed_id(id.data(), id.size());
   out.set_feed(layout.feed);
-  out.set_group_index(at.group);
-  out.set_member_index(at.member);
   out.set_lanes(output.geometry.lanes);
   out.set_slots(output.geometry.slots);
   out.set_descriptors(output.geometry.descriptors);
   out.set_slot_bytes(output.slot_bytes);
   out.set_slot_stride(output.geometry.slot_bytes);
   out.set_rows_max(output.rows_max);
-  const auto bytes = [&](std::uint32_t segment) {
-    return shm::align_up(layout.segments[segment].spec.bytes, shm::kPageBytes);
-  };
-  out.set_control_bytes(bytes(0));
-  out.set_feed_control_bytes(bytes(output.feed_control_segment));
-  out.set_group_bytes(bytes(output.group_segments[at.group]));
-  out.set_payload_bytes(bytes(output.payload_segment));
+  out.set_control_bytes(segment_bytes(0));
+  out.set_feed_control_bytes(segment_bytes(output.feed_control_segment));
+  out.set_payload_bytes(segment_bytes(output.payload_segment));
   out.set_supervisor_pid(memory_.feed().state().supervisor_pid.load(std::memory_order_relaxed));
   *out.mutable_tensors() = schema_.tensors();
+  out.set_output(output.index);
+  if (!output.alias.empty()) out.set_output_alias(output.alias);
+}
+
+void Trainers::fill(const MemberPlace& at, AttachReply& out) const {
+  const GroupTerms& terms = groups_.terms(at.group);
+  out.set_group_index(at.group);
+  out.set_member_index(at.member);
+  out.set_group_bytes(segment_bytes(memory_.layout().group_segments[at.group]));
   out.set_kind(terms.kind == shm::GroupKind::kRanked ? ConsumerGroupConfig::RANKED
                                                      : ConsumerGroupConfig::SHARED);
   out.set_world(terms.world);
   out.set_policy(static_cast<ConsumerGroupConfig::Policy>(terms.policy));
   out.set_max_hold(terms.max_hold);
-  out.set_output(output.index);
-  if (!output.alias.empty()) out.set_output_alias(output.alias);
+}
+
+std::uint64_t Trainers::segment_bytes(std::uint32_t segment) const {
+  return shm::align_up(memory_.feed().layout().segments[segment].spec.bytes, shm::kPageBytes);
 }
 
 void Trainers::take_back(ConnectionId connection) noexcept {
@@ -223,7 +238,7 @@ void Trainers::adopt() {
     }
     const int pidfd = trainer.pidfd.get();
     places_.insert_or_assign(known.place, std::move(trainer));
-    loop_.watch(pidfd, [this, at = known.place] { died(at); });
+    loop_.watch(pidfd, [this, at = known.place] { ended(at); });
     report_("trainer_adopted", values);
   }
 }
@@ -247,14 +262,19 @@ void Trainers::rejoin(ControlServer& server, ConnectionId connection, const Rejo
       memory_.feed().state().supervisor_pid.load(std::memory_order_relaxed));  // relaxed: a number
 }
 
-void Trainers::remove(Places::iterator at, std::string_view event) {
+void Trainers::remove(Places::iterator at, std::string_view event, ConsumerGroups::Leaving how) {
   const MemberPlace place = at->first;
   const std::string values = shown(place, at->second.who.pid);
   // From here on nothing is refused: who has left has left.
   loop_.unwatch(at->second.pidfd.get());
   places_.erase(at);
-  const std::uint32_t returned = groups_.leave(place, now_ms());
+  const std::uint32_t returned = groups_.leave(place, now_ms(), how);
   report_(event, fmt::format("{} batches_returned={}", values, returned));
+}
+
+void Trainers::bury(Places::iterator at) {
+  if (at->second.ends_well) return remove(at, "trainer_left", ConsumerGroups::Leaving::kDone);
+  remove(at, end_of(at->first), ConsumerGroups::Leaving::kFailed);
 }
 
 // A trainer that leaves while arrays of a batch still live (an exception ended its loop, and the
@@ -267,10 +287,17 @@ std::string_view Trainers::end_of(const MemberPlace& place) const {
              : "trainer_died";
 }
 
+// Its last words may lie in its socket: what is ready in this round is read first.
+void Trainers::ended(const MemberPlace& place) {
+  const auto at = places_.find(place);
+  if (at == places_.end() || std::exchange(at->second.end_seen, true)) return died(place);
+  loop_.after(0, [this, place] { died(place); });
+}
+
 void Trainers::died(const MemberPlace& place) {
   const auto at = places_.find(place);
   if (at != places_.end() && process::has_ended(at->second.pidfd.get())) {
-    remove(at, end_of(place));
+    bury(at);
   }
 }
 
@@ -290,7 +317,13 @@ void Trainers::detach(ConnectionId connection, const DetachRequest& request, Rep
     return refuse(reply, Reply::BAD_REQUEST, "this connection is not attached");
   }
   const std::uint32_t group = at->first.group;
-  remove(at, "trainer_left");
+  if (request.at_exit()) {
+    at->second.ends_well = true;
+    reply.mutable_detach();
+    return;
+  }
+  remove(at, "trainer_left",
+         request.failed() ? ConsumerGroups::Leaving::kFailed : ConsumerGroups::Leaving::kDone);
   if (request.close_group() && groups_.live_members(group) == 0) groups_.close(group);
   reply.mutable_detach();
 }
@@ -300,12 +333,17 @@ void Trainers::connection_closed(ConnectionId connection) {
   if (at == places_.end()) return;
   at->second.connection = 0;
   // A hint, no proof: the pidfd decides.
-  if (process::has_ended(at->second.pidfd.get())) remove(at, end_of(at->first));
+  if (process::has_ended(at->second.pidfd.get())) bury(at);
 }
 
-std::string Trainers::client(const MemberPlace& place) const {
+TrainerFacts Trainers::facts(const MemberPlace& place) const {
   const auto at = places_.find(place);
-  return at == places_.end() ? std::string() : at->second.client;
+  return at == places_.end() ? TrainerFacts() : TrainerFacts{at->second.who, at->second.client};
+}
+
+std::optional<MemberPlace> Trainers::place(ConnectionId connection) {
+  const auto at = find(connection);
+  return at == places_.end() ? std::nullopt : std::optional(at->first);
 }
 
 std::vector<ConnectionId> Trainers::connections() const {

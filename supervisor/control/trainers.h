@@ -7,10 +7,11 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
-#include "supervisor/control/consumer_groups.h"
 #include "supervisor/control/server.h"
+#include "supervisor/control/waits.h"
 
 namespace ringfeed {
 class AttachReply;
@@ -51,7 +52,10 @@ class Trainers {
   // The answer has not reached the one who has just attached by this connection: as if he had not.
   void take_back(ConnectionId connection) noexcept;
 
-  [[nodiscard]] std::string client(const MemberPlace& place) const;
+  [[nodiscard]] std::string client(const MemberPlace& place) const { return facts(place).client; }
+  [[nodiscard]] TrainerFacts facts(const MemberPlace& place) const;
+  // The member that is attached by this connection.
+  [[nodiscard]] std::optional<MemberPlace> place(ConnectionId connection);
   // Connections of attached trainers, for events.
   [[nodiscard]] std::vector<ConnectionId> connections() const;
 
@@ -61,15 +65,23 @@ class Trainers {
     process::Identity who;
     shm::Fd pidfd;
     std::string client;
+    bool end_seen = false;
+    bool ends_well = false;  // it has said that its process is about to end with status 0
   };
   using Places = std::map<MemberPlace, Trainer>;
 
+  // What each who attaches is told; and a member besides.
+  void fill(AttachReply& out) const;
   void fill(const MemberPlace& at, AttachReply& out) const;
+  [[nodiscard]] std::uint64_t segment_bytes(std::uint32_t segment) const;
+  void ended(const MemberPlace& place);
   void died(const MemberPlace& place);
   void bury_dead(const std::string& group);
   // Of a member whose process has ended: had it left its group, or come to the feed's end?
   [[nodiscard]] std::string_view end_of(const MemberPlace& place) const;
-  void remove(Places::iterator at, std::string_view event);
+  void remove(Places::iterator at, std::string_view event, ConsumerGroups::Leaving how);
+  // As its process has ended.
+  void bury(Places::iterator at);
   [[nodiscard]] Places::iterator find(ConnectionId connection);
   // "output=validation group=a member=0 pid=7", for the log.
   [[nodiscard]] std::string shown(const MemberPlace& place, pid_t pid) const;

@@ -21,6 +21,7 @@
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/feed/linger.h"
+#include "supervisor/layout/memory.h"
 #include "supervisor/metrics/status.h"
 #include "supervisor/os/signals.h"
 
@@ -94,6 +95,11 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
                   [this](metrics::Level level, std::string_view name, const std::string& values) {
                     event(level, name, values);
                   }}),
+      auto_snapshots_(run.config, layout::memory_sum(memory_.layout()),
+                      {[this](const std::string& directory, AutoSnapshots::Done done) {
+                         return !lanes_park() && snapshots_.take_own(directory, std::move(done));
+                       },
+                       [this](const std::string& text) { note_problem("snapshot", text); }}),
       scaling_(loop_, memory_, run.config, answers_,
                {[this](std::uint64_t ticket) { park(ticket); },
                 [this](metrics::Level level, std::string_view name, const std::string& values) {
@@ -103,10 +109,13 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
   const auto report = [this](std::string_view name, const std::string& values) {
     event(metrics::Level::kInfo, name, values);
   };
+  const auto waits = [this](bool trouble, std::string_view name, const std::string& values) {
+    event(trouble ? metrics::Level::kWarn : metrics::Level::kInfo, name, values);
+  };
   for (std::uint32_t i = 0; i < memory_.layout().outputs.size(); ++i) {
     const auto stage = static_cast<int>(memory_.layout().outputs[i].stage);
-    outputs_.push_back(
-        std::make_unique<Output>(loop_, memory_.output(i), run.plan.stages(stage).batch(), report));
+    outputs_.push_back(std::make_unique<Output>(loop_, memory_.output(i),
+                                                run.plan.stages(stage).batch(), report, waits));
   }
 }
 
@@ -693,10 +702,14 @@ void Feed::tick() {
   reserve_.refill();
   look_after_workers();
   advance_groups();
+  for (const std::unique_ptr<Output>& output : outputs_) output->waits.look(now_ms());
   end_unread();
   look_for_trials();
   look_for_stalls();
-  if (phase_ == Phase::kRunning && !lanes_park()) scaling_.follow_configuration();
+  if (phase_ == Phase::kRunning && !lanes_park()) {
+    scaling_.follow_configuration();
+    auto_snapshots_.look(now_ms(), memory_.output().newest_batch());
+  }
   if (phase_ == Phase::kLingering && !snapshots_.under_way() && !still_needed() &&
       !totals_awaited()) {
     return finish(0);
@@ -825,7 +838,7 @@ std::string Feed::waiting_text() const {
                                   output->memory.layout().shown()));
     } else if (output->memory.layout().keep_newest) {
       continue;  // waits for nobody
-    } else if (const std::optional<std::string> held = held_up_by(output->groups)) {
+    } else if (const std::optional<std::string> held = output->waits.text(now_ms())) {
       waits.push_back(*held + output->memory.layout().shown());
     }
   }

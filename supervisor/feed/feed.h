@@ -34,7 +34,9 @@
 
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/trainers.h"
+#include "supervisor/control/waits.h"
 #include "supervisor/feed/answers.h"
+#include "supervisor/feed/auto_snapshots.h"
 #include "supervisor/feed/restarts.h"
 #include "supervisor/feed/scaling.h"
 #include "supervisor/feed/snapshots.h"
@@ -156,6 +158,8 @@ class Feed {
   bool on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_snapshots(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_wait(control::ConnectionId connection, const Request& request, Reply& reply);
   // Parts of attach.
   void answer_attach(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
@@ -194,9 +198,16 @@ class Feed {
     layout::OutputMemory memory;
     control::ConsumerGroups groups;
     control::Trainers trainers;
+    control::Waits waits;
     Output(EventLoop& loop, const layout::OutputMemory& of, const BatchSchema& schema,
-           const control::Trainers::Report& report)
-        : memory(of), groups(of), trainers(loop, of, groups, schema, report) {}
+           const control::Trainers::Report& report, const control::Waits::Report& waits_report)
+        : memory(of),
+          groups(of),
+          trainers(loop, of, groups, schema, report),
+          waits(
+              of, groups,
+              [this](const control::MemberPlace& place) { return trainers.facts(place); },
+              waits_report) {}
   };
   std::vector<std::unique_ptr<Output>> outputs_;
   DescriptorReserve reserve_{kReserveForRestart + kReserveForClients};
@@ -247,6 +258,7 @@ class Feed {
   StageCalls stage_calls_;
   Restarts restarts_;
   Snapshots snapshots_;
+  AutoSnapshots auto_snapshots_;
   Scaling scaling_;
 };
 

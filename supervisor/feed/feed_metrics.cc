@@ -15,6 +15,8 @@
 namespace ringfeed::process {
 namespace {
 
+// A trainer that has done nothing for so long is named.
+constexpr std::uint64_t kIdleMs = 5'000;
 // What is said about a bottleneck is of this time.
 constexpr std::uint64_t kBottleneckNs = 10'000'000'000;
 // Less than that says nothing: then the time before is taken too, though the feed was another one.
@@ -95,6 +97,7 @@ void Feed::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply
     std::vector<std::string> waits;
     for (const std::uint32_t g : of.groups.holding_up()) waits.push_back(of.groups.terms(g).name);
     output.held_up_by = fmt::format("{}", fmt::join(waits, ", "));
+    output.idle = of.waits.idle(now_ms(), kIdleMs);
     BottleneckProto& found = *reply.add_bottlenecks();
     found.set_seconds_covered(window_s);
     metrics::find_bottleneck(nodes, machine, output, found);

@@ -1,7 +1,6 @@
 #include "supervisor/feed/linger.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace ringfeed::process {
 
@@ -46,26 +45,6 @@ std::optional<std::string> reason_to_linger(const control::ConsumerGroups& group
     }
   }
   return std::nullopt;
-}
-
-std::optional<std::string> held_up_by(const control::ConsumerGroups& groups) {
-  std::string text;
-  for (const std::uint32_t g : groups.holding_up()) {
-    const std::uint64_t behind = groups.unfinished(g, false);
-    const std::uint32_t members = groups.live_members(g);
-    text += fmt::format("{}group '{}': {} {} behind, {} attached",
-                        text.empty() ? "the feed waits for " : "; for ", groups.terms(g).name,
-                        behind, behind == 1 ? "batch" : "batches",
-                        members == 0   ? "no member"
-                        : members == 1 ? "1 member"
-                                       : fmt::format("{} members", members));
-    if (const std::vector<std::uint32_t> missing = groups.missing_ranks(g);
-        members != 0 && !missing.empty()) {
-      text += fmt::format(", of its {} ranks these are missing: {}", groups.terms(g).world,
-                          fmt::join(missing, ", "));
-    }
-  }
-  return text.empty() ? std::optional<std::string>() : text;
 }
 
 bool drain_is_hopeless(const control::ConsumerGroups& groups) {

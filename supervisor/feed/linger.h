@@ -36,10 +36,6 @@ struct LingerFacts {
 [[nodiscard]] std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
                                                           const LingerFacts& facts);
 
-// Which groups keep the feed from writing its next batch, as text for people: "the feed waits for
-// group 'eval': 2 batches behind, no member attached"; nullopt: none.
-[[nodiscard]] std::optional<std::string> held_up_by(const control::ConsumerGroups& groups);
-
 // While the feed drains: can the batches on their way still get anywhere?
 [[nodiscard]] bool drain_is_hopeless(const control::ConsumerGroups& groups);
 

@@ -24,42 +24,64 @@ bool Snapshots::take(control::ConnectionId connection, const Request& request, R
                                            : "being scaled"));
     return true;
   }
+  asker_ = {connection, request.id()};
+  begin(request.snapshot().directory());
+  return false;
+}
+
+bool Snapshots::take_own(const std::string& directory,
+                         std::function<void(const Result<SnapshotTask::Facts>&)> done) {
+  if (task_) return false;
+  begin(directory);
+  own_ = std::move(done);
+  return true;
+}
+
+void Snapshots::begin(const std::string& directory) {
   SnapshotTask::Hooks hooks;
   hooks.park = hooks_.park;
   hooks.describe = hooks_.describe;
   hooks.done = [this](const Result<SnapshotTask::Facts>& result) { done(result); };
   hooks.ended = [this] { task_.reset(); };
-  asker_ = {connection, request.id()};
-  task_ = std::make_unique<SnapshotTask>(loop_, memory_, request.snapshot().directory(),
-                                         std::move(hooks));
-  return false;
+  task_ = std::make_unique<SnapshotTask>(loop_, memory_, directory, std::move(hooks));
 }
 
 void Snapshots::done(const Result<SnapshotTask::Facts>& result) {
+  if (const auto own = std::exchange(own_, {})) {
+    tell(result);
+    return own(result);
+  }
   answers_.or_refuse(asker_, [&] { answer(result); });
 }
 
+void Snapshots::tell(const Result<SnapshotTask::Facts>& result) {
+  if (!result) {
+    hooks_.event(metrics::Level::kWarn, "snapshot_failed",
+                 "reason=" + in_quotes(result.error().message()));
+    return;
+  }
+  newest_ = result->directory;
+  hooks_.on_taken();
+  hooks_.event(metrics::Level::kInfo, "snapshot_taken",
+               fmt::format("directory={} bytes={} newest_batch={} pause_us={} total_ms={}",
+                           log_value(result->directory), result->bytes, result->newest_batch,
+                           result->pause_us, result->total_ms));
+}
+
 void Snapshots::answer(const Result<SnapshotTask::Facts>& result) {
+  tell(result);
   Reply reply;
   reply.set_id(asker_.request);
   if (result) {
-    newest_ = result->directory;
-    hooks_.on_taken();
     SnapshotReply& out = *reply.mutable_snapshot();
     out.set_directory(result->directory);
     out.set_bytes(result->bytes);
     out.set_newest_batch(result->newest_batch);
     out.set_pause_us(result->pause_us);
     out.set_total_ms(result->total_ms);
-    hooks_.event(metrics::Level::kInfo, "snapshot_taken",
-                 fmt::format("directory={} bytes={} newest_batch={} pause_us={} total_ms={}",
-                             log_value(result->directory), result->bytes, result->newest_batch,
-                             result->pause_us, result->total_ms));
   } else {
     reply.set_error(Reply::INTERNAL);
     reply.set_text(result.error().message());
-    hooks_.event(metrics::Level::kWarn, "snapshot_failed",
-                 "reason=" + in_quotes(result.error().message()));
   }
   answers_.send(asker_.connection, reply);
 }

@@ -40,6 +40,9 @@ class Snapshots {
   // `is_scaled`: a stage's number of lanes is just being changed.
   [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply,
                           bool is_scaled);
+  // One that nobody has asked for: false: not now. The result comes through `done`.
+  [[nodiscard]] bool take_own(const std::string& directory,
+                              std::function<void(const Result<SnapshotTask::Facts>&)> done);
   // Is a snapshot being taken? One that was given up may still have its thread.
   [[nodiscard]] bool under_way() const { return task_ && !task_->over(); }
   void give_up(const std::string& why);
@@ -50,6 +53,8 @@ class Snapshots {
 
  private:
   void done(const Result<SnapshotTask::Facts>& result);
+  void begin(const std::string& directory);
+  void tell(const Result<SnapshotTask::Facts>& result);
   void answer(const Result<SnapshotTask::Facts>& result);
 
   EventLoop& loop_;
@@ -58,7 +63,8 @@ class Snapshots {
   const Answers& answers_;
   Hooks hooks_;
   std::unique_ptr<SnapshotTask> task_;  // the one under way, or one whose thread still runs
-  Asker asker_;
+  Asker asker_;                         // of a snapshot that was asked for
+  std::function<void(const Result<SnapshotTask::Facts>&)> own_;  // of one that was not
   std::string newest_;
 };
 

@@ -470,6 +470,11 @@ bool FeedMemory::all_lanes_finished() const {
 
 const OutputLayout& OutputMemory::layout() const { return feed_->layout_.outputs[index_]; }
 
+std::vector<int> OutputMemory::observer_fds() const {
+  const FeedMemory::Readers& readers = feed_->readers_[index_];
+  return {feed_->control_reader_.get(), readers.feed_control.get(), readers.payload.get()};
+}
+
 std::vector<int> OutputMemory::trainer_fds(std::uint32_t g) const {
   const FeedMemory::Readers& readers = feed_->readers_[index_];
   return {feed_->control_reader_.get(), readers.feed_control.get(), readers.groups[g].get(),

@@ -67,6 +67,8 @@ class OutputMemory {
   // What a trainer of consumer group g gets, in the order of AttachReply: control, feed control and
   // payload opened for reading only, the group's segment for both.
   [[nodiscard]] std::vector<int> trainer_fds(std::uint32_t g) const;
+  // The same for one that only looks: without a group.
+  [[nodiscard]] std::vector<int> observer_fds() const;
 
   [[nodiscard]] shm::LanePage& lane(std::uint32_t index) const;
   [[nodiscard]] bool lane_finished(std::uint32_t index) const;

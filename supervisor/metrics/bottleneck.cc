@@ -240,10 +240,10 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
             ? fmt::format("no trainer takes batches: '{}' waits for a free slot {} of the time",
                           name_of(last), percent(last.blocked))
             : fmt::format("the trainers are the bottleneck{}: '{}' waits for a free slot {} of the "
-                          "time{}",
+                          "time{}{}",
                           output.held_up_by.empty() ? std::string()
                                                     : fmt::format(" (group {})", output.held_up_by),
-                          name_of(last), percent(last.blocked), could));
+                          name_of(last), percent(last.blocked), could, output.idle));
     return;
   }
   const auto silent =

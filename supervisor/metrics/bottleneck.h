@@ -51,6 +51,7 @@ struct OutputLoad {
   std::uint64_t batches = 0;  // ever
   std::uint64_t trainers = 0;
   std::string held_up_by;  // consumer groups, for people
+  std::string idle;        // those of their trainers that do nothing: "; group 'b': member 0 …"
 };
 
 struct MachineLoad {

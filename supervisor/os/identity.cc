@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -118,6 +119,21 @@ std::string executable_name(pid_t pid) {
   constexpr std::string_view kDeleted = " (deleted)";
   if (name.ends_with(kDeleted)) name.resize(name.size() - kDeleted.size());
   return name.substr(name.rfind('/') + 1);
+}
+
+std::string command_line(const Identity& identity, std::size_t room) {
+  Result<std::string> file = shm::read_file(fmt::format("/proc/{}/cmdline", identity.pid));
+  if (!file || start_ticks(identity.pid) != identity.start_ticks) return {};
+  std::string line = *std::move(file);
+  while (line.ends_with('\0')) line.pop_back();
+  std::ranges::replace(line, '\0', ' ');
+  if (line.size() > room) line = line.substr(0, room - std::min<std::size_t>(room, 3)) + "...";
+  return line;
+}
+
+char state_letter(const Identity& identity) {
+  const Result<Stat> stat = read_stat(identity.pid);
+  return stat && stat->start_ticks == identity.start_ticks ? stat->state : '?';
 }
 
 pid_t pid_in_own_namespace(pid_t pid) {

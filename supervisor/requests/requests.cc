@@ -55,6 +55,8 @@ void Feed::on_request(control::ConnectionId connection, const Request& request) 
       {Request::kRestart, &Feed::on_restart},
       {Request::kScale, &Feed::on_scale},
       {Request::kSnapshot, &Feed::on_snapshot},
+      {Request::kWait, &Feed::on_wait},
+      {Request::kSnapshots, &Feed::on_snapshots},
   };
   Reply reply;
   reply.set_id(request.id());

@@ -2,17 +2,25 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/snapshot.pb.h"
 #include "supervisor/feed/feed.h"
 #include "supervisor/os/text.h"
+#include "supervisor/snapshot/series.h"
 
 namespace ringfeed::process {
+namespace {
+
+constexpr std::ptrdiff_t kSnapshotsTold = 64;
+
+}  // namespace
 
 bool Feed::on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply) {
   if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) {
@@ -21,6 +29,44 @@ bool Feed::on_snapshot(control::ConnectionId connection, const Request& request,
     return true;
   }
   return snapshots_.take(connection, request, reply, scaling_.under_way());
+}
+
+bool Feed::on_snapshots(control::ConnectionId, const Request&, Reply& reply) {
+  SnapshotsReply& out = *reply.mutable_snapshots();
+  std::vector<snapshot::Entry> entries;
+  if (run_.config.has_snapshot()) {
+    entries = snapshot::read_series(run_.config.snapshot().directory(), run_.config.feed());
+  }
+  // Of those that were asked for, the newest is known, and the one that this feed came from.
+  for (const std::string& directory : {run_.resumed_from, snapshots_.newest()}) {
+    if (directory.empty() || std::ranges::count(entries, directory, &snapshot::Entry::directory)) {
+      continue;
+    }
+    if (snapshot::Entry entry = snapshot::read_entry(directory); !entry.directory.empty()) {
+      entries.push_back(std::move(entry));
+    }
+  }
+  const shm::FeedId& id = memory_.identity().feed_id;
+  const std::string own = to_hex({reinterpret_cast<const char*>(id.data()), id.size()});
+  std::erase_if(entries, [&](const snapshot::Entry& entry) { return entry.feed_id != own; });
+  std::ranges::sort(entries, {}, &snapshot::Entry::newest_batch);
+  if (std::ssize(entries) > kSnapshotsTold) {
+    entries.erase(entries.begin(), entries.end() - kSnapshotsTold);
+  }
+  for (const snapshot::Entry& entry : entries) {
+    SnapshotInfo& info = *out.add_snapshots();
+    info.set_directory(entry.directory);
+    info.set_bytes(entry.bytes);
+    info.set_newest_batch(entry.newest_batch);
+    info.set_taken_at(entry.taken_at);
+    for (const snapshot::Entry::Group& group : entry.groups) {
+      SnapshotPlace& place = *info.add_places();
+      place.set_group(group.name);
+      if (!group.output.empty()) place.set_output(group.output);
+      place.set_next_batch(group.next_batch);
+    }
+  }
+  return true;
 }
 
 void Feed::describe_snapshot(SnapshotManifest& manifest,

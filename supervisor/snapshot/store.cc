@@ -99,7 +99,39 @@ void remove_files(const std::string& directory) noexcept {
   }
 }
 
+std::string partial_of(const std::string& directory) {
+  const fs::path place(directory);
+  return (place.parent_path() / fmt::format(".{}.partial", place.filename().string())).string();
+}
+
 }  // namespace
+
+void remove_partial(const std::string& directory) noexcept {
+  try {
+    const std::string partial = partial_of(directory);
+    const shm::Fd lock(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+    remove_files(partial);
+    ::rmdir(partial.c_str());  // stays if somebody's own files are in it
+  } catch (const std::exception&) {
+    // No memory: the next one takes it away.
+  }
+}
+
+Status remove_snapshot(const std::string& directory) {
+  if (Status ours = check_replaceable(directory); !ours) return ours;
+  remove_partial(directory);
+  const std::string partial = partial_of(directory);
+  if (::rename(directory.c_str(), partial.c_str()) != 0) {
+    if (errno == ENOENT) return {};
+    const bool busy = errno == ENOTEMPTY || errno == EEXIST;
+    return Error{
+        busy ? ErrorCode::kBusy : ErrorCode::kIo,
+        fmt::format("snapshot {} cannot be removed: {}", escaped(directory), std::strerror(errno))};
+  }
+  remove_partial(directory);
+  return {};
+}
 
 void Store::fail(const std::string& what, int error) const {
   const std::string parent = fs::path(directory_).parent_path().string();
@@ -133,7 +165,7 @@ Store::Store(std::string directory) : directory_(std::move(directory)) {
             escaped(directory_)));
   }
   check_replaceable(directory_).or_throw();
-  partial_ = (place.parent_path() / fmt::format(".{}.partial", place.filename().string())).string();
+  partial_ = partial_of(directory_);
   if (::mkdir(partial_.c_str(), 0700) != 0 && errno != EEXIST) {
     fail(fmt::format("{} cannot be created", partial_), errno);
   }

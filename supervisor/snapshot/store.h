@@ -41,6 +41,13 @@ struct PageRange {
 // What a copy looks at, by segment; nullopt: all of it. Ranges may reach beyond a segment's end.
 using Look = std::vector<std::optional<std::vector<PageRange>>>;
 
+// Takes away the snapshot that is there, and nothing else. A death in between leaves what the next
+// call of remove_partial() takes away. Errors: kInvalidArgument (something else is there, or beside
+// it), kBusy (it is just being replaced), kIo.
+[[nodiscard]] Status remove_snapshot(const std::string& directory);
+// The same for what a death has left of a snapshot to `directory`, unless it is being written.
+void remove_partial(const std::string& directory) noexcept;
+
 class Store {
  public:
   // Errors are thrown, from here and all below: kBusy (another snapshot is on its way to this

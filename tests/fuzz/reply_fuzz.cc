@@ -6,6 +6,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -41,6 +42,17 @@ void check_answer(void* user, const char* stage, const void* bytes, std::size_t 
   const auto* const response = static_cast<const std::uint8_t*>(bytes);
   RF_HOLDS(std::strlen(stage) < 72, stage);
   RF_HOLDS(count == 0 || (response >= begin && response + count <= end), count);
+}
+
+// A sentence for people, as notices.cc makes one.
+void say(const void*, const rf_notice& notice, const char* text, char* out, std::size_t room) {
+  RF_HOLDS(room > 0 && std::strlen(text) < 3072, room);
+  RF_HOLDS(notice.kind != RF_NOTICE_WAITS || std::strlen(notice.group) < 72, notice.kind);
+  std::snprintf(out, room, "%s", text);
+}
+void hear(void* count, const rf_notice* notice) {
+  RF_HOLDS(notice->member >= -1 && std::strlen(notice->text) < 4096, notice->member);
+  ++*static_cast<std::uint32_t*>(count);
 }
 
 void compare(const Reply& reply, const client::AttachReply& read) {
@@ -121,6 +133,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     RF_HOLDS(found >= data && found + found_bytes <= data + size, found_bytes);
   }
   static_cast<void>(client::is_in_descriptor(data, size));
+  std::uint32_t heard = 0;
+  client::Notices notices{hear, &heard, say, nullptr, 0, 0};
+  static_cast<void>(client::for_each_notice(data, size, &notices));
+  RF_HOLDS(heard == notices.given, heard, notices.given);
 
   Reply reply;
   if (!reply.ParseFromArray(data, static_cast<int>(size)) || !is_plain(reply, size)) return 0;

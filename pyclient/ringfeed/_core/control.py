@@ -21,7 +21,10 @@ from .messages import (
     MetricsRequest,
     Reply,
     Request,
+    SnapshotInfo,
+    SnapshotPlace,
     SnapshotRequest,
+    SnapshotsReply,
     StageControlAnswer,
     StageControlCall,
     StageControlReply,
@@ -182,6 +185,39 @@ def snapshot(
         if number == Reply.snapshot and isinstance(reply, bytes):
             return {field: value for field, value in fields(reply) if isinstance(value, int)}
     raise FeedDamaged("the supervisor's answer to a snapshot is not a valid reply")
+
+
+def snapshots(socket_path: str | os.PathLike[str], timeout_s: float = 1.0) -> list[dict[str, Any]]:
+    """The snapshots of this run that are there, the oldest first: ``directory``, ``bytes``,
+    ``newest_batch``, and ``places``, (group, output) to the group's next batch."""
+    found = []
+    for number, reply in fields(_request(socket_path, Request.snapshots, b"", timeout_s)):
+        if number != Reply.snapshots or not isinstance(reply, bytes):
+            continue
+        for inner, info in fields(reply):
+            if inner == SnapshotsReply.snapshots and isinstance(info, bytes):
+                found.append(_snapshot_info(info))
+    return found
+
+
+def _snapshot_info(message: bytes) -> dict[str, Any]:
+    info: dict[str, Any] = {"directory": "", "bytes": 0, "newest_batch": 0, "places": {}}
+    names = {
+        SnapshotInfo.directory: "directory",
+        SnapshotInfo.bytes: "bytes",
+        SnapshotInfo.newest_batch: "newest_batch",
+    }
+    for number, value in fields(message):
+        if number in names:
+            info[names[number]] = os.fsdecode(value) if isinstance(value, bytes) else value
+        if number == SnapshotInfo.places and isinstance(value, bytes):
+            place = dict(fields(value))
+            group, output = (
+                bytes(place.get(field, b"")).decode()
+                for field in (SnapshotPlace.group, SnapshotPlace.output)
+            )
+            info["places"][group, output] = place.get(SnapshotPlace.next_batch, 0)
+    return info
 
 
 def metrics(

@@ -17,6 +17,7 @@ class DataLoaderConfig:
     log = 18
     control = 19
     shutdown = 20
+    snapshot = 21
 
 
 class EpochPlannerControlRequest:
@@ -86,6 +87,8 @@ class Reply:
     snapshot = 13
     scale = 14
     metrics = 16
+    wait = 17
+    snapshots = 18
 
 
 class Request:
@@ -101,6 +104,8 @@ class Request:
     snapshot = 10
     scale = 11
     metrics = 12
+    wait = 13
+    snapshots = 14
 
 
 class SamplingWeight:
@@ -118,6 +123,20 @@ class ShufflingChunkPoolControlResponse:
     chunks_since_anchor = 2
 
 
+class SnapshotInfo:
+    directory = 1
+    bytes = 2
+    newest_batch = 3
+    taken_at = 4
+    places = 5
+
+
+class SnapshotPlace:
+    group = 1
+    output = 2
+    next_batch = 3
+
+
 class SnapshotReply:
     directory = 1
     bytes = 2
@@ -128,6 +147,10 @@ class SnapshotReply:
 
 class SnapshotRequest:
     directory = 1
+
+
+class SnapshotsReply:
+    snapshots = 1
 
 
 class StageControlAnswer:

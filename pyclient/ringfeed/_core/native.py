@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import logging
 import os
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
+
+_log = logging.getLogger("ringfeed")
 
 OK = 0
 TIMEOUT = 1
@@ -53,6 +56,24 @@ VIEWS = {"readonly": 0, "private": 1, "copy": 0}
 PHASES = ("starting", "running", "draining", "ended", "failed", "stopped")
 
 
+class _Notice(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+        ("text", ctypes.c_char_p),
+    ]
+
+
+_OnNotice = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Notice))
+
+
+def _tell(_user: Any, notice: Any) -> None:
+    _log.warning("%s", notice.contents.text.decode(errors="replace"))
+
+
+_on_notice = _OnNotice(_tell)
+
+
 class _AttachOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -76,6 +97,10 @@ class _AttachOptions(ctypes.Structure):
         ("view", ctypes.c_uint32),
         ("position", ctypes.c_uint64),
         ("output", ctypes.c_char_p),
+        ("on_notice", _OnNotice),
+        ("notice_user", ctypes.c_void_p),
+        ("observe", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -149,6 +174,8 @@ class _Stats(ctypes.Structure):
         ("next", ctypes.c_uint64),
         ("socket", ctypes.c_char * 112),
         ("output", ctypes.c_char * 72),
+        ("closed", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -180,9 +207,10 @@ def _load() -> ctypes.CDLL:
         ctypes.POINTER(ctypes.c_uint64),
     ]
     library.rf_leave.argtypes = [feed]
+    library.rf_leave_failed.argtypes = [feed]
     for function in (
         *("rf_attach", "rf_next", "rf_verify", "rf_release", "rf_pass_over"),
-        *("rf_stats", "rf_payload", "rf_leave"),
+        *("rf_stats", "rf_payload", "rf_leave", "rf_leave_failed"),
     ):
         getattr(library, function).restype = ctypes.c_int
     library.rf_schema.argtypes = [feed]
@@ -229,6 +257,11 @@ def _settle() -> None:
     """
     for reference in tuple(_watched):
         thing = reference()
+        if isinstance(thing, Handle):
+            # How the process ends decides, not that the interpreter drops its variables: the C
+            # library hears the exit status. What the callback has is empty now.
+            held, thing.raw = thing.raw, ctypes.c_void_p(thing.raw.value)
+            held.value = None
         if isinstance(thing, Lease):
             if thing.handle.finished:
                 _library.rf_release(thing.handle.raw, thing.seq)
@@ -329,6 +362,7 @@ class Handle:
         view: str,
         position: int = 0,
         output: str | None = None,
+        observe: bool = False,
     ) -> tuple[int, str, Handle | None]:
         """One call of rf_attach: (status, text, handle)."""
         options = _AttachOptions(
@@ -354,6 +388,8 @@ class Handle:
             view=VIEWS[view],
             position=position,
             output=None if output is None else output.encode(),
+            on_notice=_on_notice,
+            observe=1 if observe else 0,
         )
         handle = cls()
         status = int(_library.rf_attach(ctypes.byref(options), ctypes.byref(handle.raw)))
@@ -370,10 +406,11 @@ class Handle:
         """Leaves the group; what is held goes back with its last reference.
 
         ``finished``: what is held has been worked on, and may be given back when the process ends.
+        Without it the group waits for a successor.
         """
         self.finished = self.finished or finished
         self.closed = True
-        _library.rf_leave(self.raw)
+        (_library.rf_leave if self.finished else _library.rf_leave_failed)(self.raw)
 
     def next(self, timeout_ms: int) -> tuple[int, str, Lease | None]:
         """One call of rf_next: (status, text, lease)."""
@@ -424,7 +461,8 @@ class Handle:
         if status != OK:
             raise error_for(status, self._text(self.raw))
         values = {field[0]: getattr(raw, field[0]) for field in _Stats._fields_}
-        del values["struct_size"]
+        del values["struct_size"], values["reserved"]
+        values["closed"] = values["closed"] != 0
         values["feed_id"] = bytes(values["feed_id"])
         values["feed"] = values["feed"].decode()
         values["group"] = values["group"].decode()

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import ringfeed
 from conftest import FeedRun, wait_until
 
 from tests.support.feeds.scenes import GROUPS, kill_everything, kill_supervisor, next_batches
@@ -25,6 +27,12 @@ TWO_GROUPS: dict[str, Any] = {
     "groups": 'groups { name: "default" } groups { name: "slow" }',
 }
 ONE_GROUP = {**TWO_GROUPS, "groups": 'groups { name: "default" }'}
+
+
+def attach(run: FeedRun, group: str = "default", **options: Any) -> ringfeed.Feed:
+    return ringfeed.attach(
+        "lc0", group, socket_dir=run.sockets, attach_timeout_s=60, timeout_s=60, **options
+    )
 
 
 def snapshot(run: FeedRun, directory: Path) -> dict[str, Any]:
@@ -332,3 +340,87 @@ def test_one_that_was_given_up_leaves_the_next_one_its_place(
         "another one",
     )
     run.stop(signal.SIGQUIT)
+
+
+def taken(run: FeedRun) -> list[str]:
+    """Directories of the snapshots that the log says were taken."""
+    return re.findall(r" snapshot_taken .*directory=(\S+)", run.text())
+
+
+def test_a_feed_takes_snapshots_by_itself_and_a_state_names_the_one_that_leads_to_it(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    place = tmp_path / "snapshots"
+    settings: dict[str, Any] = {
+        "epochs": 0,
+        "batch": 32,
+        "extra": f'snapshot {{ directory: "{place}" every_batches: 30 keep: 2 }}',
+    }
+    run = make_run(**settings).start()
+    somebody_elses = place / "lc0-000000000001"
+    somebody_elses.mkdir(parents=True)
+    (somebody_elses / "thesis.txt").write_text("not a snapshot")
+    with attach(run, group="run-a", rejoin_ms=60_000) as feed:
+        old = feed.state_dict()
+        assert "snapshot" not in old, "there is none yet"
+
+        def goes_on() -> int:
+            feed.next(timeout_s=60).release()
+            return len(taken(run))
+
+        wait_until(lambda: goes_on() >= 4, "four snapshots")
+        wait_until(
+            lambda: len(list(place.glob("lc0-*/manifest.textproto"))) == 2
+            and not list(place.glob(".*")),
+            "older ones to go",
+        )
+        assert (somebody_elses / "thesis.txt").exists()
+        state = feed.state_dict()
+        newest = Path(state["snapshot"])
+        assert str(newest) == taken(run)[-1] and (newest / "manifest.textproto").exists()
+        for _ in range(20):
+            following = feed.next(timeout_s=60)
+            if following.seq == state["next"]:
+                wanted = following.copy()
+            following.release()
+        # Of a batch that is gone it says who has it; of one that nobody has it says that.
+        with pytest.raises(ringfeed.InvalidRequest) as told:
+            feed.load_state_dict(state)
+        for words in (str(newest), "MiB, up to batch", f"ringfeed run --resume {newest}"):
+            assert words in str(told.value)
+        with pytest.raises(ringfeed.InvalidRequest) as told:
+            feed.load_state_dict(old)
+        assert str(place) not in str(told.value)
+    kill_everything(run)
+    resumed = make_run(**settings)
+    resumed.start("--resume", str(newest))
+    with attach(resumed, group="run-a", rejoin_ms=60_000) as feed:
+        feed.load_state_dict(state)
+        batch = feed.next(timeout_s=60)
+        assert batch.seq == state["next"]
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(batch[name], array)
+    assert resumed.command("stop", "lc0", "--now").returncode == 0
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_not_begun_and_said(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the directory would be")
+    run = make_run(
+        epochs=0,
+        batch=32,
+        extra=f'snapshot {{ directory: "{blocked}/here" every_batches: 5 }}',
+    ).start()
+    with attach(run) as feed:
+
+        def told() -> bool:
+            feed.next(timeout_s=60).release()
+            return "snapshots cannot be written to" in run.text()
+
+        wait_until(told, "the log to say so")
+        problems = (run.status() or {})["problems"]
+        assert any(f"snapshots cannot be written to {blocked}/here" in one for one in problems)
+        feed.next(timeout_s=60)
+    assert run.command("stop", "lc0", "--now").returncode == 0

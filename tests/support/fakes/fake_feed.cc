@@ -425,7 +425,8 @@ std::string FakeFeed::answer_request(Connection& connection, const std::string& 
   reply.set_id(request.id());
   if (!decoded) return refused(reply, Reply::BAD_REQUEST, "the request cannot be decoded");
   if (request.has_detach()) {
-    leave(connection);
+    // One that leaves with its process is gone when its connection is.
+    if (!request.detach().at_exit()) leave(connection);
     reply.mutable_detach();
     return reply.SerializeAsString();
   }
@@ -500,6 +501,15 @@ std::string FakeFeed::attach(Connection& connection, const AttachRequest& wish, 
       wish.pid() == 0 || wish.client().empty()) {
     return refused(reply, Reply::INCOMPATIBLE,
                    "the client has another ABI, or names neither pid nor name");
+  }
+  if (wish.observe()) {
+    describe(*reply.mutable_attach());
+    reply.mutable_attach()->clear_group_bytes();
+    fds.push_back(copy_for_sending(control_fd_, shm::SegmentKind::kControl, control_.bytes()));
+    fds.push_back(
+        copy_for_sending(feed_control_fd_, shm::SegmentKind::kFeedControl, feed_control_.bytes()));
+    fds.push_back(copy_for_sending(payload_fd_, shm::SegmentKind::kPayload, payload_.bytes()));
+    return reply.SerializeAsString();
   }
 
   std::uint32_t g = 0;

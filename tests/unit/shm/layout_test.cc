@@ -126,6 +126,7 @@ constexpr char kGolden[] =
     "GroupHead:rejoin_ms:112:8;"
     "GroupHead:declared:120:1;"
     "GroupHead:from_oldest:121:1;"
+    "GroupHead:brief:122:1;"
     "Member:state:0:4;"
     "Member:pid:4:4;"
     "Member:start_ticks:8:8;"
@@ -139,7 +140,7 @@ constexpr char kGolden[] =
     "GroupPage:members:256:1024;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0x849361fc7c38b015;
+constexpr std::uint64_t kGoldenHash = 0x0ceeb57caae7aca5;
 
 std::string layout_text() {
   std::string text;

@@ -18,7 +18,7 @@
 // Page 0 has the header and, from byte 2048 on, a word for each slot: the last batch in it that its
 // lane has given up, stored before the slot is written again. So the bytes of batch s are whole as
 // long as the word of its slot is less than s, even if it is no longer known what groups have
-// finished.
+// finished; and a copy of them is whole if that is so after it was made (observers).
 //
 // Group page, ABI 2 (4096 bytes of a group segment; the header stands on the page before it):
 //   offset   size  field      written by
@@ -102,7 +102,9 @@ struct GroupHead {
   std::uint64_t rejoin_ms;   // how long the group outlives its members
   std::uint8_t declared;     // 1: from the configuration, stays without members
   std::uint8_t from_oldest;  // 1: starts at the oldest batch that is held (JOINING)
-  std::uint8_t reserved[6];
+  std::uint8_t brief;        // 1: nobody has asked for rejoin_ms: it goes sooner when its last
+                             // member has left and not died
+  std::uint8_t reserved[5];
 };
 static_assert(sizeof(GroupHead) == 0x80);
 

@@ -132,6 +132,7 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(GroupHead, rejoin_ms),
     RF_FIELD(GroupHead, declared),
     RF_FIELD(GroupHead, from_oldest),
+    RF_FIELD(GroupHead, brief),
     RF_FIELD(Member, state),
     RF_FIELD(Member, pid),
     RF_FIELD(Member, start_ticks),

@@ -23,6 +23,7 @@ set(expected
     rf_detach
     rf_last_error
     rf_leave
+    rf_leave_failed
     rf_metrics
     rf_next
     rf_pass_over

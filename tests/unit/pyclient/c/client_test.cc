@@ -158,6 +158,139 @@ std::size_t mappings() {
   return count;
 }
 
+// ---- observers ----
+
+// One that looks and is no member.
+class Observer {
+ public:
+  explicit Observer(const FakeFeed& fake) {
+    const std::string path = fake.socket_path();
+    rf_attach_options options{};
+    options.struct_size = sizeof options;
+    options.timeout_ms = kPatienceMs;
+    options.feed = fake.options().feed.c_str();
+    options.socket_path = path.c_str();
+    options.observe = 1;
+    EXPECT_EQ(rf_attach(&options, &feed_), RF_OK) << rf_last_error(nullptr);
+  }
+  ~Observer() { rf_detach(feed_); }
+  Observer(const Observer&) = delete;
+  Observer& operator=(const Observer&) = delete;
+
+  rf_status look(rf_batch* batch, std::int64_t timeout_ms = 0) {
+    *batch = {};
+    batch->struct_size = sizeof *batch;
+    return rf_next(feed_, timeout_ms, batch);
+  }
+  rf_feed* feed() const { return feed_; }
+
+ private:
+  rf_feed* feed_ = nullptr;
+};
+
+// The id of its first row.
+std::int64_t id_of(const rf_feed* feed, const rf_batch& batch) {
+  std::int64_t id = 0;
+  std::memcpy(&id, static_cast<const std::byte*>(batch.data) + rf_schema(feed)->tensors[1].offset,
+              sizeof id);
+  return id;
+}
+
+TEST(Observe, GivesTheNewestBatchOnceAndTakesNothing) {
+  FakeFeed fake({.slots = 4});
+  Observer eye(fake);
+  rf_batch batch{};
+  EXPECT_EQ(eye.look(&batch), RF_TIMEOUT);
+  EXPECT_EQ(fake.publish(3), 3U);
+  ASSERT_EQ(eye.look(&batch), RF_OK);
+  EXPECT_EQ(batch.seq, 3U);
+  EXPECT_EQ(id_of(eye.feed(), batch), 3);
+  rf_batch again{};
+  EXPECT_EQ(eye.look(&again), RF_TIMEOUT) << "nothing newer";
+  EXPECT_EQ(fake.members(), 0U);
+  // A member gets all of them, and the slots are written again while the copy is kept.
+  Member member(fake);
+  for (std::uint64_t s = 1; s <= 12; ++s) {
+    ASSERT_EQ(member.take(), s);
+    ASSERT_EQ(member.release(s), RF_OK);
+    fake.publish(1);
+  }
+  EXPECT_EQ(id_of(eye.feed(), batch), 3) << "a copy";
+  ASSERT_EQ(eye.look(&again), RF_OK);
+  EXPECT_GE(again.seq, 12U);
+  EXPECT_EQ(id_of(eye.feed(), again), static_cast<std::int64_t>(again.seq));
+  rf_stats_info stats{};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(rf_stats(eye.feed(), &stats), RF_OK);
+  EXPECT_EQ(stats.held, 2U);
+  EXPECT_EQ(stats.members, 0U);
+  EXPECT_STREQ(stats.group, "");
+  EXPECT_EQ(rf_release(eye.feed(), batch.seq), RF_OK);
+  EXPECT_EQ(rf_release(eye.feed(), batch.seq), RF_INVALID) << "twice";
+  EXPECT_EQ(rf_release(eye.feed(), again.seq), RF_OK);
+}
+
+TEST(Observe, HasNoPlaceNoPayloadAndNoGroup) {
+  FakeFeed fake(FakeFeedOptions{});
+  Observer eye(fake);
+  EXPECT_EQ(rf_pass_over(eye.feed(), 2), RF_INVALID);
+  const void* data = nullptr;
+  std::uint64_t bytes = 0;
+  EXPECT_EQ(rf_payload(eye.feed(), &data, &bytes), RF_INVALID);
+  const std::string path = fake.socket_path();
+  rf_attach_options options{};
+  options.struct_size = sizeof options;
+  options.feed = fake.options().feed.c_str();
+  options.socket_path = path.c_str();
+  options.observe = 1;
+  options.max_hold = 2;
+  rf_feed* feed = nullptr;
+  EXPECT_EQ(rf_attach(&options, &feed), RF_INVALID);
+  EXPECT_THAT(rf_last_error(nullptr), HasSubstr("an observer is in no group"));
+}
+
+TEST(Observe, EndsWithTheFeed) {
+  FakeFeed fake({.slots = 4});
+  Observer eye(fake);
+  fake.publish(2);
+  fake.close();
+  rf_batch batch{};
+  ASSERT_EQ(eye.look(&batch), RF_OK);
+  EXPECT_EQ(batch.seq, 2U);
+  rf_batch none{};
+  EXPECT_EQ(eye.look(&none, kPatienceMs), RF_END);
+  EXPECT_EQ(rf_release(eye.feed(), 2), RF_OK);
+}
+
+TEST(Observe, VerifiesItsCopy) {
+  FakeFeed fake({.checksum = true});
+  Observer eye(fake);
+  fake.publish(1);
+  rf_batch batch{};
+  ASSERT_EQ(eye.look(&batch), RF_OK);
+  EXPECT_EQ(rf_verify(eye.feed(), &batch), RF_OK);
+  *static_cast<unsigned char*>(const_cast<void*>(batch.data)) ^= 1;
+  EXPECT_EQ(rf_verify(eye.feed(), &batch), RF_DAMAGED);
+  EXPECT_EQ(rf_release(eye.feed(), batch.seq), RF_OK);
+}
+
+TEST(Observe, LeavesNoMappingAndNoDescriptorBehind) {
+  FakeFeed fake(FakeFeedOptions{});
+  fake.publish(1);
+  const std::size_t descriptors = open_descriptors();
+  const std::size_t mapped = mappings();
+  rf_batch batch{};
+  {
+    Observer eye(fake);
+    // The feed's end of its connection is this process's too, and is closed a moment later.
+    for (int ms = 0; ms < kPatienceMs && open_descriptors() != descriptors; ++ms) ::usleep(1000);
+    EXPECT_EQ(open_descriptors(), descriptors) << "not even a socket";
+    ASSERT_EQ(eye.look(&batch), RF_OK);
+    EXPECT_EQ(rf_release(eye.feed(), batch.seq), RF_OK);
+  }
+  EXPECT_EQ(mappings(), mapped);
+}
+
 // ---- attach ----
 
 TEST(Attach, GivesTheSchemaOfTheFeed) {

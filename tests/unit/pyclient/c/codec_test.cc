@@ -1,10 +1,12 @@
 // The hand-written wire format beside the real protocol buffers: what one writes the other reads.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client.h"
 #include "proto/control.pb.h"
@@ -73,11 +75,60 @@ TEST(AttachCodec, RefusesARequestThatDoesNotFit) {
 
 TEST(AttachCodec, WritesADetach) {
   std::uint8_t bytes[64];
-  const std::size_t count = encode_detach(300, bytes, sizeof bytes);
+  const std::size_t count = encode_detach(false, false, 300, bytes, sizeof bytes);
   Request request;
   ASSERT_TRUE(request.ParseFromArray(bytes, static_cast<int>(count)));
   EXPECT_EQ(request.id(), 300U);
   EXPECT_TRUE(request.has_detach());
+  EXPECT_FALSE(request.detach().failed() || request.detach().at_exit());
+}
+
+TEST(AttachCodec, SaysHowItLeaves) {
+  for (const bool failed : {false, true}) {
+    std::uint8_t bytes[64];
+    const std::size_t count = encode_detach(failed, !failed, 1, bytes, sizeof bytes);
+    Request request;
+    ASSERT_TRUE(request.ParseFromArray(bytes, static_cast<int>(count)));
+    EXPECT_EQ(request.detach().failed(), failed);
+    EXPECT_EQ(request.detach().at_exit(), !failed);
+  }
+}
+
+TEST(WaitCodec, AsksAndHearsForWhomItWaits) {
+  std::uint8_t bytes[64];
+  const std::size_t count = encode_wait(5000, kWaitId, bytes, sizeof bytes);
+  Request request;
+  ASSERT_TRUE(request.ParseFromArray(bytes, static_cast<int>(count)));
+  EXPECT_EQ(request.wait().waited_ms(), 5000U);
+
+  Reply reply;
+  reply.set_id(kWaitId);
+  AwaitedTrainer& awaited = *reply.mutable_wait()->add_awaited();
+  awaited.set_group("idle");
+  awaited.set_member(2);
+  awaited.set_pid(4711);
+  awaited.set_command("python notebook.py");
+  awaited.set_idle_ms(57'000);
+  awaited.set_held(1);
+  awaited.set_text("member 2 does nothing");
+  reply.mutable_wait()->add_awaited()->set_group("gone");
+  reply.mutable_wait()->set_held_up_ms(9000);
+  reply.mutable_wait()->set_held_up("two waited");
+  const std::string message = reply.SerializeAsString();
+  std::vector<std::string> heard;
+  const auto hear = [](void* user, const rf_notice* notice) {
+    static_cast<std::vector<std::string>*>(user)->push_back(
+        fmt::format("{} {} {} {} {} {} {}", notice->kind, notice->group ? notice->group : "-",
+                    notice->member, notice->pid, notice->idle_ms, notice->held, notice->text));
+  };
+  const auto say = [](const void*, const rf_notice&, const char* text, char* out,
+                      std::size_t room) { snprintf(out, room, "<%s>", text); };
+  Notices notices{hear, &heard, say, nullptr, 5000, 0};
+  ASSERT_TRUE(for_each_notice(reinterpret_cast<const std::uint8_t*>(message.data()), message.size(),
+                              &notices));
+  EXPECT_EQ(notices.given, 3U);
+  EXPECT_THAT(heard, ::testing::ElementsAre("1 idle 2 4711 57000 1 <member 2 does nothing>",
+                                            "1 gone -1 0 0 0 <>", "2 - -1 0 0 0 <two waited>"));
 }
 
 Reply full_reply() {

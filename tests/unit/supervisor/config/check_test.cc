@@ -60,6 +60,24 @@ TEST(Check, FiveMistakesGiveFiveMessages) {
                   "sampler.input takes frames; frames come from unpacker.output"));
 }
 
+TEST(Check, AnAddressOfAnObjectStoreIsToldWhatToDo) {
+  EXPECT_THAT(messages(lc0_text_with("/data", "s3://bucket/games")),
+              ElementsAre(AllOf(HasSubstr("stage 'provider'"),
+                                HasSubstr("s3://bucket/games is the address of an object store"),
+                                HasSubstr("mount it"))));
+  EXPECT_FALSE(is_address("/data/a://b") || is_address("C://x") || is_address("://x"));
+}
+
+TEST(Check, SnapshotsNeedAPlaceAndATime) {
+  EXPECT_THAT(messages(lc0_text() + "snapshot { directory: \"/tmp\" every_s: 60 }"), IsEmpty());
+  EXPECT_THAT(messages(lc0_text() + "snapshot { every_batches: 5 }"),
+              ElementsAre(HasSubstr("snapshot.directory is missing")));
+  EXPECT_THAT(messages(lc0_text() + "snapshot { directory: \"/tmp\" }"),
+              ElementsAre(HasSubstr("neither every_batches nor every_s")));
+  EXPECT_THAT(messages(lc0_text() + "snapshot { directory: \"/tmp\" every_s: 60 keep: 0 }"),
+              SizeIs(1));
+}
+
 TEST(Check, AMistakeInASyntaxDoesNotHideTheOthers) {
   EXPECT_THAT(messages(lc0_text_with("name: \"pool\"", "name \"pool\"") + "seed: x\n"),
               ElementsAre(StartsWith("lc0.textproto:3:15: expected ':' after 'name'"),

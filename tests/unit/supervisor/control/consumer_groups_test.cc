@@ -21,7 +21,9 @@ using shm::ClaimState;
 using shm::GroupState;
 using test::ProducingLane;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr process::Identity kSomebody{77, 1};
 
@@ -715,29 +717,87 @@ TEST_F(Groups, TheFeedIsHeldUpByThoseWhoNeedTheOldestBatchOfALaneWithoutASlot) {
   const MemberPlace place = must_enter({.name = "train", .oldest = true});
   answer();
   ASSERT_TRUE(lanes_[0]->publish());
-  EXPECT_EQ(process::held_up_by(groups_), std::nullopt) << "there is room";
+  EXPECT_THAT(groups_.awaited(), IsEmpty()) << "there is room";
   lanes_[0]->publish_all();
-  EXPECT_EQ(process::held_up_by(groups_),
-            "the feed waits for group 'eval': 4 batches behind, no member attached; for group "
-            "'train': 4 batches behind, 1 member attached");
+  EXPECT_THAT(groups_.awaited(), ElementsAre(Awaited{0}, Awaited{place.group, place.member}));
+  EXPECT_THAT(groups_.holding_up(), ElementsAre(0, place.group));
   for (std::uint64_t s = 1; s <= 4; ++s) {
     ASSERT_TRUE(take(place, s));
+    EXPECT_THAT(groups_.held(place), ElementsAre(s));
     ASSERT_TRUE(release(place, s));
   }
-  EXPECT_EQ(process::held_up_by(groups_),
-            "the feed waits for group 'eval': 4 batches behind, no member attached");
+  EXPECT_THAT(groups_.awaited(), ElementsAre(Awaited{0}));
   lanes_[0]->finish();
-  EXPECT_EQ(process::held_up_by(groups_), std::nullopt) << "it has nothing more to write";
+  EXPECT_THAT(groups_.awaited(), IsEmpty()) << "it has nothing more to write";
 }
 
-TEST_F(Groups, ARankThatIsMissingIsNamed) {
-  must_enter(
+TEST_F(Groups, OfASharedGroupWhoeverHoldsTheBatchIsAwaitedAndElseEachOfThem) {
+  const MemberPlace one = must_enter({.name = "two", .oldest = true});
+  const MemberPlace other = must_enter({.name = "two"});
+  answer();
+  lanes_[0]->publish_all();
+  EXPECT_THAT(groups_.awaited(),
+              ElementsAre(Awaited{one.group, one.member}, Awaited{one.group, other.member}));
+  ASSERT_TRUE(take(other, 1));
+  EXPECT_THAT(groups_.awaited(), ElementsAre(Awaited{one.group, other.member}));
+  // What stands in the page was written by members: a number that nobody has names nobody.
+  word(one.group, 1)
+      .store(shm::encode_claim({.seq = 1, .member = 200, .state = ClaimState::kTaken}));
+  EXPECT_THAT(groups_.awaited(),
+              ElementsAre(Awaited{one.group, one.member}, Awaited{one.group, other.member}));
+}
+
+TEST_F(Groups, OfARankedGroupTheRankIsAwaitedWhoseBatchItIs) {
+  const MemberPlace place = must_enter(
       {.name = "ddp", .kind = shm::GroupKind::kRanked, .rank = 1, .world = 3, .oldest = true});
   answer();
   lanes_[0]->publish_all();
-  EXPECT_EQ(process::held_up_by(groups_),
-            "the feed waits for group 'ddp': 4 batches behind, 1 member attached, of its 3 ranks "
-            "these are missing: 0, 2");
+  EXPECT_THAT(groups_.awaited(), ElementsAre(Awaited{place.group})) << "batch 1 is that of rank 0";
+  EXPECT_THAT(groups_.missing_ranks(place.group), ElementsAre(0, 2));
+}
+
+TEST_F(Groups, AGroupWhoseTermsNobodyGaveGoesSoonAfterItsLastMemberHasLeft) {
+  const MemberPlace place = must_enter({.name = "brief", .oldest = true});
+  answer();
+  groups_.leave(place, now_, ConsumerGroups::Leaving::kDone);
+  EXPECT_EQ(groups_.rejoin_left_ms(place.group, now_), kBriefMs);
+  now_ += kBriefMs - 1;
+  groups_.advance(now_);
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  ++now_;
+  groups_.advance(now_);
+  EXPECT_NE(groups_.state(place.group), GroupState::kActive);
+}
+
+TEST_F(Groups, AfterADeathAndWhereAWaitWasAskedForItStays) {
+  const MemberPlace died = must_enter({.name = "died", .oldest = true});
+  const MemberPlace asked = must_enter({.name = "asked", .oldest = true, .rejoin_ms = 60'000});
+  const MemberPlace ranked = must_enter(
+      {.name = "ranked", .kind = shm::GroupKind::kRanked, .rank = 0, .world = 1, .oldest = true});
+  answer();
+  groups_.leave(died, now_);
+  groups_.leave(asked, now_, ConsumerGroups::Leaving::kDone);
+  groups_.leave(ranked, now_, ConsumerGroups::Leaving::kDone);
+  now_ += 59'999;
+  groups_.advance(now_);
+  for (const MemberPlace& place : {died, asked, ranked}) {
+    EXPECT_EQ(groups_.state(place.group), GroupState::kActive) << place.group;
+  }
+  ++now_;
+  groups_.advance(now_);
+  for (const MemberPlace& place : {died, asked, ranked}) {
+    EXPECT_NE(groups_.state(place.group), GroupState::kActive) << place.group;
+  }
+}
+
+TEST_F(Groups, TheNextSupervisorKnowsThatNobodyAskedForAWait) {
+  const MemberPlace place = must_enter({.name = "brief", .oldest = true});
+  answer();
+  ConsumerGroups after(memory_->output());
+  after.adopt();
+  EXPECT_TRUE(after.terms(place.group).brief);
+  after.leave(place, now_, ConsumerGroups::Leaving::kDone);
+  EXPECT_EQ(after.rejoin_left_ms(place.group, now_), kBriefMs);
 }
 
 TEST_F(Groups, WhoeverAsksForAnotherWorldIsToldTheGroups) {

@@ -19,6 +19,7 @@
 #include "supervisor/snapshot/changes.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"
+#include "supervisor/snapshot/series.h"
 #include "supervisor/snapshot/store.h"
 #include "tests/unit/supervisor/feed_maker.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class Snapshots : public ::testing::Test {
@@ -536,6 +538,48 @@ TEST_F(Snapshots, LeaveNoFilesBehindWhereTheyCannotBeLoaded) {
 }
 
 // Numbers of processes mean nothing after a while, or elsewhere.
+std::vector<std::string> names_of(const std::vector<Entry>& entries) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries) names.push_back(fs::path(entry.directory).filename());
+  return names;
+}
+
+TEST_F(Snapshots, OfASeriesTheNewestStay) {
+  for (const std::uint64_t batch : {30, 60, 90}) save(series_path(work_, "test", batch));
+  EXPECT_THAT(names_of(read_series(work_, "test")),
+              ElementsAre("test-000000000030", "test-000000000060", "test-000000000090"));
+  EXPECT_EQ(prune_series(work_, "test", 2), 1U);
+  EXPECT_THAT(names_of(read_series(work_, "test")),
+              ElementsAre("test-000000000060", "test-000000000090"));
+  EXPECT_FALSE(fs::exists(work_ / "test-000000000030"));
+  EXPECT_EQ(prune_series(work_, "test", 0), 1U) << "never the last one";
+  EXPECT_THAT(names_of(read_series(work_, "test")), ElementsAre("test-000000000090"));
+}
+
+TEST_F(Snapshots, OfASeriesOneThatCannotBeReadIsNoneOfThoseThatStay) {
+  for (const std::uint64_t batch : {1, 2, 3}) save(series_path(work_, "test", batch));
+  std::ofstream(fs::path(series_path(work_, "test", 3)) / kManifestFile) << "damaged";
+  EXPECT_EQ(prune_series(work_, "test", 1), 1U);
+  EXPECT_THAT(names_of(read_series(work_, "test")), ElementsAre("test-000000000002"));
+  EXPECT_TRUE(fs::exists(series_path(work_, "test", 3))) << "somebody may want to look at it";
+}
+
+TEST_F(Snapshots, OfASeriesNothingElseIsTouched) {
+  save(work_ / "test-mine");
+  save(series_path(work_, "test2", 1));
+  for (const std::uint64_t batch : {1, 2}) save(series_path(work_, "test", batch));
+  std::ofstream(fs::path(series_path(work_, "test", 1)) / "thesis.txt") << "not ours";
+  fs::create_directory(work_ / ".test-000000000009.partial");
+  std::ofstream(work_ / ".test-000000000009.partial" / "000.segment") << "of one that was killed";
+  fs::create_directory(work_ / ".test-000000000008.partial");
+  std::ofstream(work_ / ".test-000000000008.partial" / "thesis.txt") << "not ours";
+  EXPECT_EQ(prune_series(work_, "test", 1), 0U);
+  EXPECT_TRUE(fs::exists(work_ / "test-mine") && fs::exists(series_path(work_, "test2", 1)));
+  EXPECT_TRUE(fs::exists(fs::path(series_path(work_, "test", 1)) / "thesis.txt"));
+  EXPECT_FALSE(fs::exists(work_ / ".test-000000000009.partial"));
+  EXPECT_TRUE(fs::exists(work_ / ".test-000000000008.partial" / "thesis.txt"));
+}
+
 TEST_F(Snapshots, KnowNobodyWhoWasAtWork) {
   shm::LanePage& lane = memory_->lane(2);
   lane.pid.store(static_cast<std::uint32_t>(::getpid()));
