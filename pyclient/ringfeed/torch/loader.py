@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,28 +13,99 @@ import torch.utils.data
 from .._core import states
 from .._core.scope import Scope
 from .._core.torch_bridge import Tensors, rank_and_world
-from ..errors import FeedEnd, InvalidRequest
+from ..batch import Batch
+from ..errors import FeedDetached, FeedEnd, InvalidRequest
 from ..feed import Feed, attach
 
 
-def _attached(feed: str | Feed, group: str, ranked: bool | None, options: dict[str, Any]) -> Feed:
-    if isinstance(feed, Feed):
-        if options or ranked is not None or group != "default":
+class _Source:
+    """The feed of a loader or dataset, attached when it is first needed.
+
+    A launcher may say which rank this is only after the loader was made: Lightning's ``Trainer``
+    makes the process group in ``fit()``.
+
+    Attributes:
+        name: Name of the feed.
+        is_own: It is attached, and left, here.
+    """
+
+    def __init__(
+        self, feed: str | Feed, group: str, ranked: bool | None, options: dict[str, Any], view: str
+    ) -> None:
+        self.is_own = not isinstance(feed, Feed)
+        self.name = feed.name if isinstance(feed, Feed) else feed
+        self._feed = feed if isinstance(feed, Feed) else None
+        if self._feed is not None and (options or ranked is not None or group != "default"):
             raise InvalidRequest(
-                f"feed {feed.name} is already attached: group, ranked and other options belong to "
+                f"feed {self.name} is already attached: group, ranked and other options belong to "
                 "attach()"
             )
-        return feed
-    if options.get("rank") is None and options.get("world") is None and ranked is not False:
+        self._group = group
+        self._ranked = ranked
+        self._options = {"view": view, **options}
+        self._closed = False
+        self.on_attach: Callable[[Feed], None] | None = None
+
+    @property
+    def attached(self) -> Feed | None:
+        return self._feed
+
+    @property
+    def feed(self) -> Feed:
+        """The feed; attaches to it if that has not been done."""
+        if self._feed is None:
+            if self._closed:
+                raise FeedDetached(f"feed {self.name}: the loader was closed")
+            options: dict[str, Any] = {**self._options, **self._place()}
+            feed = attach(self.name, self._group, **options)
+            try:
+                if self.on_attach is not None:
+                    self.on_attach(feed)
+            except BaseException:
+                feed.close()
+                raise
+            self._feed = feed
+        return self._feed
+
+    def _place(self) -> dict[str, int]:
+        """Rank and world of this process, if a launcher says them."""
+        given = self._options.get("rank"), self._options.get("world")
+        if given != (None, None) or self._ranked is False:
+            return {}
         launched = rank_and_world()
         if launched is not None:
-            options["rank"], options["world"] = launched
-        elif ranked:
+            for name in ("rank", "world"):
+                self._options.pop(name, None)
+            return {"rank": launched[0], "world": launched[1]}
+        if self._ranked:
             raise InvalidRequest(
                 "ranked=True, but neither torch.distributed nor RANK and WORLD_SIZE say which rank "
                 "this is: give rank and world"
             )
-    return attach(feed, group, **options)
+        return {}
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the group, if the feed was attached here; as the end of a ``with`` block."""
+        self._closed = True
+        if self.is_own and self._feed is not None:
+            self._feed._leave(error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Processes that are spawned before the first batch get the dataset or loader pickled; the
+        # loader sets on_attach again.
+        if self._feed is not None:
+            raise _no_workers(self.name)
+        return {**self.__dict__, "on_attach": None}
+
+    def tensors(self, batch: Batch, copy: bool | None) -> Tensors:
+        """A batch that was just taken, in host memory.
+
+        With ``copy=None`` the tensors share its memory, unless that could keep the feed from going
+        on: frameworks keep batches, and slots are few.
+        """
+        if copy is None and batch.view == "private" and self.feed._holds_many(batch):
+            copy = True
+        return batch.torch(copy)
 
 
 def _own_device(device: str | int | torch.device | None) -> torch.device | None:
@@ -68,7 +139,11 @@ class FeedDataset(torch.utils.data.IterableDataset[Tensors]):
     no workers. With worker processes iteration raises InvalidRequest. FeedLoader does everything
     that DataLoader does for a feed, and also knows its length and position.
 
-    Each iteration continues where the last one stopped, until the feed ends.
+    Each iteration continues where the last one stopped, until the feed ends. The feed is attached
+    when the first iteration begins, as the rank that is known then.
+
+    Attributes:
+        feed: The ringfeed.Feed; attaches to it if that has not been done.
     """
 
     def __init__(
@@ -84,29 +159,45 @@ class FeedDataset(torch.utils.data.IterableDataset[Tensors]):
         Args:
             feed: Name of the feed, or an attached Feed.
             group: Name of the consumer group.
-            copy: As for Batch.torch().
+            copy: As for Batch.torch(); with None, batches are copied as soon as three are alive,
+                because the feed needs their slots.
             ranked: None: a ranked group if a launcher gives the rank. False: a shared group.
             options: Other arguments of ringfeed.attach(); view is "private" if not given.
         """
         super().__init__()
-        if not isinstance(feed, Feed):
-            options.setdefault("view", "private")
-        self.feed = _attached(feed, group, ranked, options)
+        self._source = _Source(feed, group, ranked, options, "private")
         self._copy = copy
+
+    @classmethod
+    def _of(cls, source: _Source, copy: bool | None) -> FeedDataset:
+        dataset = cls.__new__(cls)
+        super(FeedDataset, dataset).__init__()
+        dataset._source = source
+        dataset._copy = copy
+        return dataset
+
+    @property
+    def feed(self) -> Feed:
+        """The ringfeed.Feed; attaches to it if that has not been done."""
+        return self._source.feed
 
     def __iter__(self) -> Iterator[Tensors]:
         if torch.utils.data.get_worker_info() is not None:
-            raise _no_workers(self.feed.name)
+            raise _no_workers(self._source.name)
         while True:
             try:
-                # Without a name, so that a loop holds only what its body holds.
-                yield self.feed.next().torch(self._copy)
+                yield self._source.tensors(self.feed.next(), self._copy)
             except FeedEnd:
                 return
 
-    def __reduce__(self) -> Any:
-        # Spawned workers get the dataset pickled.
-        raise _no_workers(self.feed.name)
+    def state_dict(self) -> dict[str, Any]:
+        """The place of this dataset: see Feed.state_dict(). torchdata's StatefulDataLoader saves
+        it."""
+        return self.feed.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the state was saved: see Feed.load_state_dict()."""
+        self.feed.load_state_dict(state)
 
 
 def _no_workers(name: str) -> InvalidRequest:
@@ -131,12 +222,20 @@ class FeedLoader(Scope):
     changed in place, which nobody else sees, and they hold their slot while they live. Tensors on a
     device have their own memory.
 
+    The feed is attached when it is first needed (an iteration, ``feed``, a state), as the rank that
+    is known then. Frameworks make the process group after the loader.
+
     Attributes:
-        feed: The ringfeed.Feed.
+        feed: The ringfeed.Feed; attaches to it if that has not been done.
         batches: Number of batches of one iteration; None: all.
         device: Where the tensors are; None: host memory.
         epoch: As set by set_epoch().
+        dropped: Batches at the end of the feed that this rank did not return, see ``even``.
+        dataset, batch_size, sampler, num_workers: As a DataLoader has them, for frameworks.
     """
+
+    sampler = None
+    num_workers = 0
 
     def __init__(
         self,
@@ -149,6 +248,7 @@ class FeedLoader(Scope):
         pin: bool = False,
         copy: bool | None = None,
         ranked: bool | None = None,
+        even: bool = True,
         **options: Any,
     ) -> None:
         """
@@ -162,13 +262,17 @@ class FeedLoader(Scope):
             memory.
             non_blocking: As for Batch.to().
             pin: Register the feed's memory with CUDA, see Feed.pin(); needs a device.
-            copy: For host tensors, as for Batch.torch().
+            copy: For host tensors, as for Batch.torch(); with None, batches are copied as soon as
+                three are alive, because the feed needs their slots.
             ranked: None: a ranked group if a launcher gives the rank. False: a shared group.
+            even: In a ranked group, all ranks get the same number of batches: at the end of the
+                feed the last ones are left out if there is not one for each rank. A rank with one
+                batch more would wait for the others for ever. False: every batch is returned.
             options: Other arguments of ringfeed.attach(); view, if not given, is "private" for host
                 tensors and "readonly" for a device.
         Raises:
-            InvalidRequest: The arguments contradict each other. And what attach() and Feed.pin()
-            raise.
+            InvalidRequest: The arguments contradict each other. What attach() and Feed.pin() raise
+                comes when the feed is attached.
         """
         if batches is not None and batches < 1:
             raise InvalidRequest(
@@ -179,21 +283,44 @@ class FeedLoader(Scope):
         self.batches = batches
         self.device = _own_device(device)
         self.epoch = 0
+        self.dropped = 0
+        self._asked_device = device
         self._non_blocking = non_blocking
+        self._pin = pin
         self._copy = copy
-        self._owner = not isinstance(feed, Feed)
-        if self._owner:
-            options.setdefault("view", "private" if self.device is None else "readonly")
-        self.feed = _attached(feed, group, ranked, options)
+        self._even = even
+        view = "private" if self.device is None else "readonly"
+        self._source = _Source(feed, group, ranked, options, view)
         self._at = 0  # batches of the iteration that have been returned
         self._resumed = False
-        try:
-            if pin:
-                with _current(self.device):
-                    self.feed.pin()
-        except BaseException:
-            self.close()
-            raise
+        self._source.on_attach = self._attached
+        if not self._source.is_own:
+            self._attached(self.feed)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._source.on_attach = self._attached
+
+    def _attached(self, feed: Feed) -> None:
+        self.device = _own_device(self._asked_device)  # the launcher may have said LOCAL_RANK since
+        if self._pin:
+            with _current(self.device):
+                feed.pin()
+
+    @property
+    def feed(self) -> Feed:
+        """The ringfeed.Feed; attaches to it if that has not been done."""
+        return self._source.feed
+
+    @property
+    def dataset(self) -> FeedDataset:
+        """The same feed as a dataset; it shares this loader's place."""
+        return FeedDataset._of(self._source, self._copy)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a full batch."""
+        return self.feed.schema.rows_max
 
     def __len__(self) -> int:
         """Batches of one iteration.
@@ -203,8 +330,8 @@ class FeedLoader(Scope):
         """
         if self.batches is None:
             raise TypeError(
-                f"feed {self.feed.name} is a stream and has no length: FeedLoader(..., batches=N) "
-                "makes iterations of N batches"
+                f"feed {self._source.name} is a stream and has no length: FeedLoader(..., "
+                "batches=N) makes iterations of N batches"
             )
         return self.batches
 
@@ -221,13 +348,17 @@ class FeedLoader(Scope):
         self._at = 0
 
     def _hand_out(self) -> Tensors:
-        batch = self.feed.next()
-        if self.device is None:
-            out = batch.torch(self._copy)
-        else:
-            out = batch.to(self.device, self._non_blocking)
+        """The next batch; FeedEnd also if there is not one for each rank."""
+        feed = self.feed
+        batch = feed.next()
+        while self._even and feed._world > 1 and not feed._round_is_whole(batch):
+            self.dropped += 1
+            batch.release()
+            batch = feed.next()  # the end: nothing can follow
         self._at += 1
-        return out
+        if self.device is not None:
+            return batch.to(self.device, self._non_blocking)
+        return self._source.tensors(batch, self._copy)
 
     def set_epoch(self, epoch: int) -> None:
         """Notes the number of the epoch, for state_dict(). It does not change the order: a feed
@@ -239,7 +370,9 @@ class FeedLoader(Scope):
     def state_dict(self) -> dict[str, Any]:
         """The place of this loader, to be saved with the model: plain numbers, strings and
         lists."""
-        return {**self.feed.state_dict(), "epoch": self.epoch, "at": self._at}
+        # A loop over `batches` may end without asking for one more.
+        at = 0 if self._at == self.batches else self._at
+        return {**self.feed.state_dict(), "epoch": self.epoch, "at": at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the state was saved, also in the middle of an iteration, as
@@ -250,7 +383,7 @@ class FeedLoader(Scope):
         """
         if not isinstance(state, Mapping):
             raise InvalidRequest(
-                f"feed {self.feed.name}: a state is what state_dict() returned, not a "
+                f"feed {self._source.name}: a state is what state_dict() returned, not a "
                 f"{type(state).__name__}"
             )
         where = f"feed {self.feed.name}, group {self.feed.group}"
@@ -262,13 +395,12 @@ class FeedLoader(Scope):
 
     def close(self) -> None:
         """Leave the group, if the feed was attached here."""
-        if self._owner:
-            self.feed.close()
+        self._source.close()
 
     def _leave(self, error: BaseException | None) -> None:
-        if self._owner:
-            self.feed._leave(error)
+        self._source.close(error)
 
     def __repr__(self) -> str:
         length = "" if self.batches is None else f", batches={self.batches}"
-        return f"FeedLoader({self.feed!r}, device={self.device}{length})"
+        feed = self._source.attached or repr(self._source.name)
+        return f"FeedLoader({feed}, device={self.device}{length})"

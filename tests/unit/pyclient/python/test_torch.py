@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -633,7 +634,8 @@ def test_a_rank_pins_with_its_own_device(
     fake = make_feed()
     make_runtime()
     monkeypatch.setattr(torch.cuda, "device", current)
-    with loader_of(fake, device="cuda:3", pin=True):
+    with loader_of(fake, device="cuda:3", pin=True) as loader:
+        loader.feed
         assert gpu.log == ["use cuda:3", "register with 8", "use the other again"]
 
 
@@ -733,13 +735,15 @@ def test_half_a_launchers_environment_is_refused(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    loader = FeedLoader("feed", socket_dir=tmp_path)
     with pytest.raises(ringfeed.InvalidRequest, match="set both to numbers or neither"):
-        FeedLoader("feed", socket_dir=tmp_path)
+        next(iter(loader))
 
 
 def test_a_ranked_loader_without_ranks_is_refused(tmp_path: Path) -> None:
+    loader = FeedLoader("feed", ranked=True, socket_dir=tmp_path)
     with pytest.raises(ringfeed.InvalidRequest, match="give rank and world"):
-        FeedLoader("feed", ranked=True, socket_dir=tmp_path)
+        next(iter(loader))
 
 
 @pytest.mark.parametrize(
@@ -826,16 +830,107 @@ def test_a_rank_goes_on_with_its_own_batches(make_feed: MakeFeed) -> None:
     fake = make_feed("--slots", "8")
     fake.tell("publish 9")
     fake.tell("close")
-    state = crashed_trainer(fake, 3, "rank=0", "world=2")
+    state = crashed_trainer(fake, 3, "rank=0", "world=2", "max_hold=4")
     assert (state["last"], state["next"], state["held"]) == (3, 5, [3])
-    with loader_of(fake, rank=0, world=2) as loader:
+    with loader_of(fake, rank=0, world=2, even=False) as loader:
         loader.load_state_dict(state)
         assert ids(loader) == [5, 7, 9]
+
+
+def test_frameworks_save_the_state_of_one_rank_for_all(make_feed: MakeFeed) -> None:
+    fake = make_feed("--slots", "8")
+    fake.tell("publish 8")
+    fake.tell("close")
+    state = crashed_trainer(fake, 3, "rank=0", "world=2")
     with loader_of(fake, rank=1, world=2) as loader:
-        with pytest.raises(
-            ringfeed.InvalidRequest, match="belongs to rank 0 of 2, this is rank 1 of 2"
-        ):
-            loader.load_state_dict(state)
+        with pytest.raises(ringfeed.InvalidRequest, match="belongs to rank 0, this is rank 1"):
+            loader.load_state_dict({**state, "last": 5, "next": 7})
+        loader.load_state_dict(state)
+        assert ids(loader) == [6, 8], "the round after the one of batch 3"
+    with loader_of(fake, group="other", rank=0, world=3) as loader:
+        other = loader.state_dict()
+    with loader_of(fake, rank=1, world=2) as loader:
+        with pytest.raises(ringfeed.InvalidRequest, match="rank 0 of 3, this is rank 1 of 2"):
+            loader.load_state_dict({**other, "group": "default"})
+
+
+# ---- the end for ranks ----
+
+
+@pytest.mark.parametrize("slots", ["2", "8"])
+def test_ranks_end_evenly(make_feed: MakeFeed, slots: str) -> None:
+    """Also where there are fewer slots than ranks that wait for each other."""
+    fake = make_feed("--slots", slots)
+    seen: dict[int, list[int]] = {}
+    loaders = [loader_of(fake, rank=rank, world=3) for rank in range(3)]
+    for loader in loaders:
+        loader.feed  # all of them are there before the first batch
+
+    def run(rank: int) -> None:
+        seen[rank] = [int(batch["id"][0]) for batch in loaders[rank]]
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    fake.tell("publish 10")
+    fake.tell("close")
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert seen == {0: [1, 4, 7], 1: [2, 5, 8], 2: [3, 6, 9]}
+    assert [loader.dropped for loader in loaders] == [1, 0, 0]
+    for loader in loaders:
+        loader.close()
+
+
+# ---- when the feed is attached ----
+
+
+def test_a_loader_is_made_before_anybody_knows_the_rank(
+    make_feed: MakeFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = make_feed("--slots", "4")
+    fake.tell("publish 4")
+    fake.tell("close")
+    loader, dataset = loader_of(fake), FeedDataset("fake", socket_dir=fake.directory)
+    copied = pickle.loads(pickle.dumps(loader))
+    fake.wait_until_members(0)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert ids(loader) == [2, 4]
+    assert loader.feed.stats().rank == 1
+    copied.close()
+    dataset._source.close()
+    with pytest.raises(ringfeed.FeedDetached, match="was closed"):
+        next(iter(copied))
+    loader.close()
+
+
+def test_what_frameworks_ask_of_a_loader_is_there(make_feed: MakeFeed) -> None:
+    fake = make_feed("--slots", "4", "--rows", "4")
+    fake.tell("publish 3")
+    fake.tell("close")
+    with loader_of(fake, batches=3) as loader:
+        assert (loader.batch_size, loader.sampler, loader.num_workers) == (4, None, 0)
+        assert isinstance(loader.dataset, torch.utils.data.IterableDataset)
+        assert ids(loader.dataset) == [1, 2, 3], "the same feed"
+
+
+# ---- what is kept ----
+
+
+def test_batches_that_are_kept_are_copies_before_the_feed_stands_still(
+    make_feed: MakeFeed,
+) -> None:
+    fake = make_feed("--slots", "3", "--max-hold", "3")
+    with loader_of(fake) as loader:
+        loader.feed
+        fake.tell("publish 20")
+        fake.tell("close")
+        kept = list(loader)
+        assert ids(kept) == list(range(1, 21))
+        for number, batch in enumerate(kept, 1):
+            np.testing.assert_array_equal(batch["x"].numpy(), rows_of(number, 4))
+        assert loader.feed.stats().held == 2
 
 
 def test_an_epoch_that_was_over_is_followed_by_a_whole_one(make_feed: MakeFeed) -> None:
