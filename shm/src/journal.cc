@@ -13,14 +13,6 @@ namespace {
 constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
 constexpr std::uint32_t kNoEntry = 0xffffffffU;
 
-// tail, head and closed: the words of a ring or heads segment on which neighbours decide whether to
-// sleep.
-constexpr bool is_cursor(std::uint8_t segment, std::uint64_t offset) noexcept {
-  if (segment == kArenaSegment || segment == kLanePageSegment) return false;
-  return offset % kLineBytes == 0 ||
-         (segment >= kFirstRingSegment && offset % kLineBytes == offsetof(TailLine, closed));
-}
-
 }  // namespace
 
 Journal::Journal(LanePage& page, JournalEntry* area0, JournalEntry* area1, std::uint32_t capacity,
@@ -35,7 +27,7 @@ Journal::Journal(LanePage& page, JournalEntry* area0, JournalEntry* area1, std::
   next_ = areas_[(commit_ + 1) & 1];
 }
 
-std::atomic<std::uint64_t>& Journal::word(WordRef ref) const noexcept {
+inline std::atomic<std::uint64_t>& Journal::word(WordRef ref) const noexcept {
   const std::uint8_t segment = segment_of(ref);
   const std::uint64_t offset = offset_of(ref);
   RF_CHECK(segment < segments_.size() && segments_[segment].data != nullptr, segment, offset);
@@ -45,30 +37,25 @@ std::atomic<std::uint64_t>& Journal::word(WordRef ref) const noexcept {
   return *reinterpret_cast<std::atomic<std::uint64_t>*>(segments_[segment].data + offset);
 }
 
-void Journal::stamp(WordRef ref) noexcept {
-  if (stamps_ != nullptr && segment_of(ref) == kArenaSegment) stamps_->mark(offset_of(ref), 8);
-}
-
 // Modelled in tests/model/journal.pml, as are recover(), store() and commit() below.
 void Journal::carry_out(const JournalEntry* entries, std::uint32_t count) noexcept {
   for (std::uint32_t i = 0; i < count; ++i) {
     RF_FAILPOINT("shm.journal.carry_out");
-    stamp(WordRef{entries[i].where});
     const WordRef ref{entries[i].where};
-    const std::uint8_t segment = segment_of(ref);
     std::atomic<std::uint64_t>& target = word(ref);
-    if (segment == kArenaSegment || segment == kLanePageSegment) {
-      // relaxed: only this lane reads its arena; counters are read by nobody who orders by them.
+    const std::uint8_t segment = segment_of(ref);
+    if (segment == kArenaSegment) {
+      if (stamps_ != nullptr) stamps_->mark(offset_of(ref), 8);
+      // relaxed: only this lane reads its arena.
       target.store(entries[i].value, std::memory_order_relaxed);
-    } else if (is_cursor(segment, offset_of(ref))) {
-      // seq_cst, pairs with the sleeper's seq_cst loads after its store of `waiting` (bell.h):
-      // either it sees this cursor or wake() sees that it sleeps. It is also the release that
-      // publishes the records before the tail, the slot before desc.seq, and, for a head, the end
-      // of the reads.
+    } else if (segment == kFeedControlSegment) {
+      // seq_cst: an observer orders its two looks at desc.seq around its copy of the slot
+      // (pyclient/src/observe.cc); for everybody else it is the release that publishes the slot.
       target.store(entries[i].value, std::memory_order_seq_cst);
     } else {
-      // release: the second words of a line (sequence numbers, close, newest) are read with
-      // acquire.
+      // release: publishes the records before a tail, and, for a head, says that the reads are
+      // over. Whoever then looks whether the neighbour sleeps stores the cursor once more, seq_cst
+      // (RingProducer::wake(), RingConsumer::wake()).
       target.store(entries[i].value, std::memory_order_release);
     }
   }
@@ -122,6 +109,12 @@ void Journal::store(WordRef ref, std::uint64_t value) noexcept {
   static_cast<void>(word(ref));
   next_[count_] = {ref.where, value};
   *entry = count_++;
+}
+
+void Journal::append(WordRef ref, std::uint64_t value) noexcept {
+  RF_CHECK(count_ < capacity_, count_, capacity_);
+  static_cast<void>(word(ref));  // as in store()
+  next_[count_++] = {ref.where, value};
 }
 
 Journal::Savepoint Journal::savepoint() noexcept {

@@ -118,7 +118,8 @@ std::byte* RingProducer::reserve_slowly(std::uint64_t bytes) noexcept {
   }
   reserved_at_ = tail_ + pad;
   reserved_bytes_ = bytes;
-  return data_ + places_.offset(reserved_at_) + sizeof(RecordHeader);
+  reserved_ = reinterpret_cast<RecordHeader*>(data_ + places_.offset(reserved_at_));
+  return reinterpret_cast<std::byte*>(reserved_ + 1);
 }
 
 bool RingProducer::mark_last(std::uint32_t flags) noexcept {
@@ -129,15 +130,15 @@ bool RingProducer::mark_last(std::uint32_t flags) noexcept {
 
 void RingProducer::stage(Journal& journal) noexcept {
   if (dropped_ != committed_dropped_) {
-    journal.store(word_ref(where_, kTailLineOffset + offsetof(TailLine, dropped)), dropped_);
+    journal.append(word_ref(where_, kTailLineOffset + offsetof(TailLine, dropped)), dropped_);
   }
   if (tail_ == committed_tail_) return;
-  journal.store(word_ref(where_, kTailLineOffset + offsetof(TailLine, tail_seq)), seq_);
-  journal.store(word_ref(where_, kTailLineOffset + offsetof(TailLine, tail)), tail_);
+  journal.append(word_ref(where_, kTailLineOffset + offsetof(TailLine, tail_seq)), seq_);
+  journal.append(word_ref(where_, kTailLineOffset + offsetof(TailLine, tail)), tail_);
 }
 
 void RingProducer::close(Journal& journal) noexcept {
-  journal.store(word_ref(where_, kTailLineOffset + offsetof(TailLine, closed)), 1);
+  journal.append(word_ref(where_, kTailLineOffset + offsetof(TailLine, closed)), 1);
 }
 
 void RingProducer::rollback(const Savepoint& to) noexcept {
@@ -158,6 +159,15 @@ void RingProducer::settle() noexcept {
 bool RingProducer::closed() const noexcept {
   // relaxed: written by this lane only.
   return line_->closed.load(std::memory_order_relaxed) != 0;
+}
+
+// Modelled in tests/model/wakeup.pml.
+bool RingProducer::wake(const Neighbour& consumer) noexcept {
+  // relaxed: this lane is their only writer and reads back its own stores. seq_cst, pairs with the
+  // consumer's seq_cst loads in tail_moved(). `closed` behind the tail, as in close().
+  line_->tail.store(line_->tail.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+  if (closed()) line_->closed.store(1, std::memory_order_seq_cst);
+  return consumer.wake();
 }
 
 bool RingProducer::head_moved() const noexcept {
@@ -237,6 +247,20 @@ bool RingConsumer::take_hold() noexcept {
   return true;
 }
 
+// Prefetches the next published lines that have not been. Only the header before a record says
+// where it is, so without this, small records cost one cache miss after another (bench/ring_bench).
+// Lines beyond the tail are left alone: the producer is writing them.
+void RingConsumer::prefetch() noexcept {
+  // A large record has left the mark behind: its first lines are being read already.
+  const std::uint64_t from = prefetched_ < head_ ? head_ + kPrefetchBytes : prefetched_;
+  prefetched_ = std::max(from, std::min(from + kPrefetchBytes, tail_seen_));
+  std::uint64_t offset = places_.offset(head_) + (from - head_);
+  for (std::uint64_t at = from; at < prefetched_; at += kRecordAlign, offset += kRecordAlign) {
+    __builtin_prefetch(
+        data_ + (offset < geometry_.capacity_bytes ? offset : offset - geometry_.capacity_bytes));
+  }
+}
+
 void RingConsumer::release_hold() noexcept {
   if (!holding_) return;
   holding_ = false;
@@ -257,7 +281,8 @@ std::optional<RecordView> RingConsumer::peek_slowly() noexcept {
       RF_CHECK(head_ <= tail_seen_ && tail_seen_ - kept_from <= geometry_.capacity_bytes, head_,
                tail_seen_, kept_from);
       if (head_ == tail_seen_) return std::nullopt;
-      prefetch(head_, head_ + kPrefetchBytes);
+      prefetched_ = std::max(prefetched_, head_);
+      prefetch();
     }
     const std::uint64_t offset = places_.offset(head_);
     const auto* header = reinterpret_cast<const RecordHeader*>(data_ + offset);
@@ -281,10 +306,10 @@ bool RingConsumer::ended() noexcept {
 void RingConsumer::stage(Journal& journal) noexcept {
   if (head_ == committed_head_) return;
   if (skipped_ != committed_skipped_) {
-    journal.store(word_ref(kHeadsSegment, line_offset_ + offsetof(HeadLine, skipped)), skipped_);
+    journal.append(word_ref(kHeadsSegment, line_offset_ + offsetof(HeadLine, skipped)), skipped_);
   }
-  journal.store(word_ref(kHeadsSegment, line_offset_ + offsetof(HeadLine, head_seq)), seq_);
-  journal.store(word_ref(kHeadsSegment, line_offset_ + offsetof(HeadLine, head)), head_);
+  journal.append(word_ref(kHeadsSegment, line_offset_ + offsetof(HeadLine, head_seq)), seq_);
+  journal.append(word_ref(kHeadsSegment, line_offset_ + offsetof(HeadLine, head)), head_);
 }
 
 void RingConsumer::rollback(const Savepoint& to) noexcept {
@@ -310,6 +335,14 @@ void RingConsumer::abandon() noexcept {
   seq_ = committed_seq_;
   skipped_ = committed_skipped_;
   release_hold();
+}
+
+// Modelled in tests/model/wakeup.pml.
+bool RingConsumer::wake(const Neighbour& producer) noexcept {
+  // relaxed: this lane is its only writer and reads back its own store. seq_cst, pairs with the
+  // producer's seq_cst load in head_moved().
+  line_->head.store(line_->head.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+  return producer.wake();
 }
 
 bool RingConsumer::tail_moved() const noexcept {

@@ -120,6 +120,15 @@ std::vector<std::byte> source_of(std::size_t bytes) {
   return source;
 }
 
+void check_sum(std::uint64_t sum, std::uint64_t expected) {
+  if (sum == expected) return;
+  std::fprintf(stderr, "ring_bench: the consumer read other bytes than were sent\n");
+  std::exit(1);
+}
+
+// Records that each end moves before the other has its turn, where one thread does both.
+constexpr int kTurn = 256;
+
 // ---- two processes ------------------------------------------------------------------------------
 
 struct Meeting {
@@ -155,10 +164,7 @@ double seconds_of(const Options& options, std::uint64_t sum_expected,
   const std::uint64_t end = now_ns();
   int status = 0;
   if (::waitpid(child, &status, 0) != child || status != 0) die("the consumer");
-  if (meeting.sum.load() != sum_expected) {
-    std::fprintf(stderr, "ring_bench: the consumer read other bytes than were sent\n");
-    std::exit(1);
-  }
+  check_sum(meeting.sum.load(), sum_expected);
   return static_cast<double>(end - start) * 1e-9;
 }
 
@@ -212,11 +218,15 @@ class TwoLanes {
       out.settle();
       in.settle();
       owes_ = true;
+      if (!neighbour().seems_asleep()) return;
       if (late_ && !(put && out.worth_taking()) && !(got && in.worth_refilling())) return;
       settle_debt();
     }
     void settle_debt() {
-      if (owes_) neighbour().wake();
+      if (owes_) {
+        in.wake(neighbour());
+        out.wake(neighbour());
+      }
       owes_ = false;
     }
     // From now on the neighbour is woken only for what is worth it, and this lane sleeps at once.
@@ -338,71 +348,146 @@ class BareRing {
  public:
   explicit BareRing(std::uint64_t bytes)
       : bytes_(bytes), cursors_(kPageBytes), data_(std::make_unique<Shared>(bytes)) {}
-  void put(const std::byte* record, std::uint64_t bytes) {
-    const std::uint64_t need = 8 + (bytes + 7) / 8 * 8;
-    std::uint64_t offset = tail_ % bytes_;
-    std::uint64_t skip = offset + need > bytes_ ? bytes_ - offset : 0;
-    while (tail_ + skip + need - head_ > bytes_) {
-      head_ = cursors().head.load(std::memory_order_acquire);
-      if (tail_ + skip + need - head_ > bytes_) pause();
+
+  // What one end remembers. An object belongs to one side, which only puts or only gets.
+  class End {
+   public:
+    explicit End(const BareRing& ring)
+        : bytes_(ring.bytes_),
+          cursors_(reinterpret_cast<BareCursors*>(ring.cursors_.data())),
+          data_(ring.data_->data()) {}
+    void put(const std::byte* record, std::uint64_t bytes) {
+      const std::uint64_t need = 8 + (bytes + 7) / 8 * 8;
+      std::uint64_t offset = tail_ % bytes_;
+      const std::uint64_t skip = offset + need > bytes_ ? bytes_ - offset : 0;
+      while (tail_ + skip + need - head_ > bytes_) {
+        head_ = cursors_->head.load(std::memory_order_acquire);
+        if (tail_ + skip + need - head_ > bytes_) pause();
+      }
+      if (skip != 0) {
+        length_at(offset) = kSkip;
+        offset = 0;
+      }
+      length_at(offset) = bytes;
+      std::memcpy(data_ + offset + 8, record, bytes);
+      tail_ += skip + need;
+      cursors_->tail.store(tail_, std::memory_order_release);
     }
-    if (skip != 0) {
-      length_at(offset) = kSkip;
-      offset = 0;
-    }
-    length_at(offset) = bytes;
-    std::memcpy(data_->data() + offset + 8, record, bytes);
-    tail_ += skip + need;
-    cursors().tail.store(tail_, std::memory_order_release);
-  }
-  // Calls `use` on the next record and then gives its room back.
-  template <typename Use>
-  void get(Use&& use) {
-    wait_for_record();
-    if (length_at(head_ % bytes_) == kSkip) {
-      head_ += bytes_ - head_ % bytes_;
+    // Calls `use` on the next record and then gives its room back.
+    template <typename Use>
+    void get(Use&& use) {
       wait_for_record();
+      if (length_at(head_ % bytes_) == kSkip) {
+        head_ += bytes_ - head_ % bytes_;
+        wait_for_record();
+      }
+      const std::uint64_t bytes = length_at(head_ % bytes_);
+      use(data_ + head_ % bytes_ + 8, bytes);
+      head_ += 8 + (bytes + 7) / 8 * 8;
+      cursors_->head.store(head_, std::memory_order_release);
     }
-    const std::uint64_t bytes = length_at(head_ % bytes_);
-    use(data_->data() + head_ % bytes_ + 8, bytes);
-    head_ += 8 + (bytes + 7) / 8 * 8;
-    cursors().head.store(head_, std::memory_order_release);
-  }
+
+   private:
+    static constexpr std::uint64_t kSkip = ~std::uint64_t{0};
+    void wait_for_record() {
+      while (tail_ == head_) {
+        tail_ = cursors_->tail.load(std::memory_order_acquire);
+        if (tail_ == head_) pause();
+      }
+    }
+    std::uint64_t& length_at(std::uint64_t offset) {
+      return *reinterpret_cast<std::uint64_t*>(data_ + offset);
+    }
+    std::uint64_t bytes_;
+    BareCursors* cursors_;
+    std::byte* data_;
+    std::uint64_t tail_ = 0;
+    std::uint64_t head_ = 0;
+  };
 
  private:
-  static constexpr std::uint64_t kSkip = ~std::uint64_t{0};
-  void wait_for_record() {
-    while (tail_ == head_) {
-      tail_ = cursors().tail.load(std::memory_order_acquire);
-      if (tail_ == head_) pause();
-    }
-  }
-  BareCursors& cursors() { return *reinterpret_cast<BareCursors*>(cursors_.data()); }
-  std::uint64_t& length_at(std::uint64_t offset) {
-    return *reinterpret_cast<std::uint64_t*>(data_->data() + offset);
-  }
   std::uint64_t bytes_;
   Shared cursors_;
   std::unique_ptr<Shared> data_;
-  std::uint64_t tail_ = 0;  // each process has a copy of its own
-  std::uint64_t head_ = 0;
 };
 
 double run_bare(const Options& options, const Load& load) {
-  BareRing ring(load.ring_bytes);
+  const BareRing ring(load.ring_bytes);
   const std::vector<std::byte> source = source_of(load.record_bytes);
   return seconds_of(
       options, sum_of(source.data(), source.size()) * load.records,
       [&] {
-        for (std::uint64_t i = 0; i < load.records; ++i) ring.put(source.data(), source.size());
+        BareRing::End end(ring);
+        for (std::uint64_t i = 0; i < load.records; ++i) end.put(source.data(), source.size());
       },
       [&] {
+        BareRing::End end(ring);
         std::uint64_t sum = 0;
         for (std::uint64_t i = 0; i < load.records; ++i) {
-          ring.get([&](const std::byte* data, std::uint64_t bytes) { sum += sum_of(data, bytes); });
+          end.get([&](const std::byte* data, std::uint64_t bytes) { sum += sum_of(data, bytes); });
         }
         return sum;
       });
+}
+
+// ---- both ends on one thread
+// ----------------------------------------------------------------------
+
+// Puts some records, takes them, and so on, on one CPU: what the two ends cost together. Siblings
+// of one core share its units and its first-level cache, so there this is what decides.
+double run_ringfeed_one_cpu(const Options& options, const Load& load) {
+  run_on(options.cpus[0]);
+  const TwoLanes lanes(load.ring_bytes);
+  const std::vector<std::byte> source = source_of(load.record_bytes);
+  TwoLanes::Lane producer(lanes, 0);
+  TwoLanes::Lane consumer(lanes, 1);
+  producer.wake_late();
+  consumer.wake_late();
+  std::uint64_t sum = 0;
+  const std::uint64_t turns = load.records / kTurn;
+  const std::uint64_t start = now_ns();
+  for (std::uint64_t turn = 0; turn < turns; ++turn) {
+    for (int i = 0, in_step = 0; i < kTurn; ++i) {
+      std::memcpy(producer.out.reserve(load.record_bytes), source.data(), load.record_bytes);
+      producer.out.put(load.record_bytes, {});
+      if (++in_step == load.per_step) {
+        producer.commit();
+        in_step = 0;
+      }
+    }
+    for (int i = 0, in_step = 0; i < kTurn; ++i) {
+      const std::optional<RecordView> record = consumer.in.peek();
+      sum += sum_of(record->bytes.data(), record->bytes.size());
+      consumer.in.consume();
+      if (++in_step == load.per_step) {
+        consumer.commit();
+        in_step = 0;
+      }
+    }
+  }
+  const std::uint64_t end = now_ns();
+  check_sum(sum, sum_of(source.data(), source.size()) * turns * kTurn);
+  return static_cast<double>(end - start) * 1e-9;
+}
+
+double run_bare_one_cpu(const Options& options, const Load& load) {
+  run_on(options.cpus[0]);
+  BareRing there(load.ring_bytes);
+  BareRing::End producer(there);
+  BareRing::End consumer(there);
+  const std::vector<std::byte> source = source_of(load.record_bytes);
+  std::uint64_t sum = 0;
+  const std::uint64_t turns = load.records / kTurn;
+  const std::uint64_t start = now_ns();
+  for (std::uint64_t turn = 0; turn < turns; ++turn) {
+    for (int i = 0; i < kTurn; ++i) producer.put(source.data(), source.size());
+    for (int i = 0; i < kTurn; ++i) {
+      consumer.get([&](const std::byte* data, std::uint64_t bytes) { sum += sum_of(data, bytes); });
+    }
+  }
+  const std::uint64_t end = now_ns();
+  check_sum(sum, sum_of(source.data(), source.size()) * turns * kTurn);
+  return static_cast<double>(end - start) * 1e-9;
 }
 
 // ---- peers --------------------------------------------------------------------------------------
@@ -535,18 +620,22 @@ double trip_ringfeed(const Options& options, std::uint64_t trips) {
 }
 
 double trip_bare(const Options& options, std::uint64_t trips) {
-  BareRing there(1 << 16);
-  BareRing back(1 << 16);
+  const BareRing forth(1 << 16);
+  const BareRing back_ring(1 << 16);
   const std::vector<std::byte> source = source_of(kTripBytes);
   const double seconds = seconds_of(
       options, sum_of(source.data(), source.size()) * trips,
       [&] {
+        BareRing::End there(forth);
+        BareRing::End back(back_ring);
         for (std::uint64_t i = 0; i < trips; ++i) {
           there.put(source.data(), source.size());
           back.get([](const std::byte*, std::uint64_t) {});
         }
       },
       [&] {
+        BareRing::End there(forth);
+        BareRing::End back(back_ring);
         std::uint64_t sum = 0;
         for (std::uint64_t i = 0; i < trips; ++i) {
           there.get([&](const std::byte* data, std::uint64_t bytes) {
@@ -690,6 +779,11 @@ int run(int argc, char** argv) {
       measure("ringfeed_16_awake", size.records, 16, run_ringfeed<true>);
       measure("bare_ring", size.records, 1, run_bare);
       measure("ringfeed_1_per_step", size.records, 1, run_ringfeed<false>);
+      if (size.bytes == 64) {
+        measure("one_cpu_ringfeed_16", size.records, 16, run_ringfeed_one_cpu);
+        measure("one_cpu_ringfeed_1", size.records, 1, run_ringfeed_one_cpu);
+        measure("one_cpu_bare_ring", size.records, 1, run_bare_one_cpu);
+      }
       measure("message_queue", size.records_peers, 1, run_message_queue);
       measure("pipe", size.records_peers, 1, run_pipe);
       measure("memcpy", size.records, 1, run_memcpy);
@@ -710,6 +804,10 @@ int run(int argc, char** argv) {
       {"bytes/s, 16 a step", "ringfeed_16_per_step/8KB", "bare_ring/8KB", 0.5},
       {"bytes/s, 16 a step", "ringfeed_16_per_step/1MB", "bare_ring/1MB", 2.0 / 3},
       {"records/s, 1 a step", "ringfeed_1_per_step/64B", "bare_ring/64B", 0.25},
+      {"records/s, 16 a step, both ends on one CPU", "one_cpu_ringfeed_16/64B",
+       "one_cpu_bare_ring/64B", 0.6},
+      {"records/s, 1 a step, both ends on one CPU", "one_cpu_ringfeed_1/64B",
+       "one_cpu_bare_ring/64B", 0.15},
       {"round trip", "round_trip/ringfeed", "round_trip/bare_ring", 3.0, true},
   };
 

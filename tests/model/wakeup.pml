@@ -5,7 +5,7 @@
  *   shm/include/ringfeed/shm/bell.h          sleep(), Neighbour::wake(), ring()
  *   workers/runtime/lane.cc                  LaneRuntime::sleep(), settle_debts(), wake_neighbours(),
  *                                            attach(), finish(), run()
- *   shm/src/ring.cc                          RingConsumer::tail_moved(), RingProducer::head_moved()
+ *   shm/src/ring.cc                          tail_moved(), head_moved(), wake() of both ends
  *   supervisor/layout/feed_memory.cc         FeedMemory::ring_sleepers(), set_desire()
  *
  * The producing lane is a source of at most RECORDS records that idles when it has none left, until the
@@ -31,8 +31,8 @@
  *   - A bell is one bit: has it been rung since its lane read it? The lane compares the value with the
  *     one that it read and looks at nothing else; 2^32 rings in between are not modelled.
  *   - A record is a number in the cursors; what it holds is journal.pml's matter.
- *   - "Enough has gathered" and "it is late" are free choices after each commit: that is more behaviour
- *     than the thresholds of wake_neighbours() allow.
+ *   - "Enough has gathered", "it seems asleep" and "it is late" are free choices after each commit: that
+ *     is more behaviour than wake_neighbours() allows.
  *   - A step's list of entries is the values that its cursors get, in the order of commit().
  *   - Lanes with more rings do the same for each of them; one bell for all of them rings more often.
  *
@@ -46,9 +46,9 @@
  *
  * Planted mistakes, the run that finds each, and what is wrong
  *   WAITING_NOT_SEQ_CST     waking  `waiting` is stored without a fence, and may still be in the store buffer
- *   TAIL_NOT_SEQ_CST        waking  so is the tail
- *   HEAD_NOT_SEQ_CST        waking  so is the head
- *   CLOSED_NOT_SEQ_CST      waking  so is the end of the ring
+ *   TAIL_NOT_ANNOUNCED      waking  so is the tail: before the look at `waiting` it is not stored once more
+ *   HEAD_NOT_ANNOUNCED      waking  so is the head
+ *   LOOKS_THEN_ANNOUNCES    waking  the cursors are stored once more after the look at `waiting`
  *   ANNOUNCED_AFTER_LOOK    waking  `waiting` is stored after the last look
  *   BELL_READ_AFTER_LOOK    waking  the bell is read after the last look
  *   LOOKS_AT_COMMIT         waking  the last look is at the neighbour's commit, which runs ahead of its cursors
@@ -120,8 +120,25 @@ inline ring(lane) {
   asleep[lane] = false
 }
 
-/* Neighbour::wake(). */
+/* The first half of RingProducer::wake() and RingConsumer::wake(): a seq_cst store of what the lane has
+ * stored there before. It waits until the store buffer is empty, and changes nothing. */
+inline announce(me) {
+  if
+#ifdef MISTAKE_TAIL_NOT_ANNOUNCED /* the tail not stored once more */
+  :: me == P
+#endif
+#ifdef MISTAKE_HEAD_NOT_ANNOUNCED /* the head not stored once more */
+  :: me == C
+#endif
+  :: empty(buffer[me])
+  fi
+}
+
+/* RingProducer::wake() and RingConsumer::wake(). */
 inline wake(me) {
+#ifndef MISTAKE_LOOKS_THEN_ANNOUNCES /* the cursors once more, but after the look */
+  announce(me);
+#endif
   if
 #ifndef MISTAKE_NEVER_RUNG
   :: mem[WAITING + other(me)] -> ring(other(me))
@@ -130,6 +147,10 @@ inline wake(me) {
   :: true
 #endif
   fi
+#ifdef MISTAKE_LOOKS_THEN_ANNOUNCES
+  ;
+  announce(me)
+#endif
 }
 
 /* LaneRuntime::settle_debts(). */
@@ -192,28 +213,13 @@ inline end_sleep(me) {
 
 /* The list of the last committed step, stored (again). */
 inline carry_out_P() {
-#ifdef MISTAKE_TAIL_NOT_SEQ_CST /* the cursor stored without seq_cst */
   buffered_store(P, TAIL, listed_tail);
-#else
-  store(P, TAIL, listed_tail);
-#endif
   if
-  :: listed_closed ->
-#ifdef MISTAKE_CLOSED_NOT_SEQ_CST /* the close stored without seq_cst */
-     buffered_store(P, CLOSED, 1)
-#else
-     store(P, CLOSED, 1)
-#endif
+  :: listed_closed -> buffered_store(P, CLOSED, 1)
   :: else
   fi
 }
-inline carry_out_C() {
-#ifdef MISTAKE_HEAD_NOT_SEQ_CST /* the head stored without seq_cst */
-  buffered_store(C, HEAD, listed_head)
-#else
-  store(C, HEAD, listed_head)
-#endif
-}
+inline carry_out_C() { buffered_store(C, HEAD, listed_head) }
 
 inline attach_wakes(me) {
   buffered_store(me, WAITING + me, 0);

@@ -71,10 +71,10 @@ void LaneRuntime::attach() {
       std::memory_order_release);
   // The dead incarnation may have died between a cursor's store and the wake-up.
   for (InputPort& port : parts_.inputs) {
-    for (InputPort::Ring& ring : port.rings) ring.neighbour.wake();
+    for (InputPort::Ring& ring : port.rings) ring.end.wake(ring.neighbour);
   }
   for (OutputPort& port : parts_.outputs) {
-    for (OutputPort::Ring& ring : port.rings) ring.neighbour.wake();
+    for (OutputPort::Ring& ring : port.rings) ring.end.wake(ring.neighbour);
   }
   if (parts_.feed) {
     parts_.feed->attend_groups();
@@ -277,20 +277,25 @@ void LaneRuntime::wake_neighbours(std::uint64_t now) noexcept {
   if (!owes_) return;
   const bool late = now - owes_since_ns_ > kOwedNsMax;
   bool still = false;
-  const auto attend = [&](auto& ring, bool enough) {
+  const auto attend = [&](auto& ring, auto enough) {
     if (!ring.owed) return;
-    if (!late && !enough) {
+    // One that seems awake stays owed: only the barrier in wake() tells for sure, and it is dear.
+    if (!late && !(ring.neighbour.seems_asleep() && enough(ring.end))) {
       still = true;
       return;
     }
     ring.owed = false;
-    if (ring.neighbour.wake()) add(parts_.page->counters.wakes, 1);
+    if (ring.end.wake(ring.neighbour)) add(parts_.page->counters.wakes, 1);
   };
   for (OutputPort& port : parts_.outputs) {
-    for (OutputPort::Ring& ring : port.rings) attend(ring, ring.owed && ring.end.worth_taking());
+    for (OutputPort::Ring& ring : port.rings) {
+      attend(ring, [](const shm::RingProducer& end) { return end.worth_taking(); });
+    }
   }
   for (InputPort& port : parts_.inputs) {
-    for (InputPort::Ring& ring : port.rings) attend(ring, ring.owed && ring.end.worth_refilling());
+    for (InputPort::Ring& ring : port.rings) {
+      attend(ring, [](const shm::RingConsumer& end) { return end.worth_refilling(); });
+    }
   }
   owes_ = still;
 }

@@ -95,6 +95,22 @@ TEST(Journal, LoadSeesTheStepsOwnStores) {
   EXPECT_EQ(journal.entries(), 1U) << "the same word again is the same entry";
 }
 
+TEST(Journal, WhatIsAppendedComesLastAndHappensWithTheStep) {
+  const World world;
+  Journal journal = attach(world);
+  journal.store(arena(1), 11);
+  journal.append(kTail, 22);
+  EXPECT_EQ(world.word(kTail).load(), 0U);
+  EXPECT_EQ(journal.entries(), 2U);
+  journal.commit();
+  EXPECT_EQ(world.word(arena(1)).load(), 11U);
+  EXPECT_EQ(world.word(kTail).load(), 22U);
+  journal.append(kTail, 33);
+  journal.abandon();
+  journal.commit();
+  EXPECT_EQ(world.word(kTail).load(), 22U) << "an abandoned step has never been";
+}
+
 TEST(Journal, AnAbandonedStepHasNeverBeen) {
   const World world;
   Journal journal = attach(world);
@@ -248,6 +264,15 @@ TEST(JournalDeathTest, MoreEntriesThanThereIsRoomForAreRefused) {
 }
 
 // Found at the commit's carrying-out, it would abort every later incarnation too.
+TEST(JournalDeathTest, SoAreThoseThatAreAppended) {
+  const World world;
+  Journal journal = attach(world);
+  for (std::uint32_t i = 0; i < kCapacity; ++i) journal.append(arena(i), i);
+  EXPECT_DEATH(journal.append(arena(kCapacity), 0), "check failed");
+  EXPECT_DEATH(attach(world).append(word_ref(kFirstRingSegment, kWordsBytes), 0), "check failed");
+  EXPECT_DEATH(attach(world).append(word_ref(kHeadsSegment, 0), 0), "check failed");
+}
+
 TEST(JournalDeathTest, AWordThatDoesNotExistIsRefusedBeforeTheCommit) {
   const World world;
   Journal journal = attach(world);

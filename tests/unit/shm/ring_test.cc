@@ -961,6 +961,58 @@ INSTANTIATE_TEST_SUITE_P(Seeds, RingRandomKeepNewest,
 
 // ---- what a queue's user sees -------------------------------------------------------------------
 
+TEST(RingWake, RingsASleeperAndLeavesTheCursorsAsTheyAre) {
+  const RingMemory memory({.capacity_bytes = kPageBytes, .records_max = 8});
+  PutLane producer(memory);
+  GetLane consumer(memory);
+  producer.put_and_commit("one");
+  EXPECT_FALSE(producer.ring.wake(memory.consumer.as_neighbour())) << "nobody sleeps";
+  memory.consumer.page().waiting = 1;
+  producer.put("of a step that is not committed");
+  EXPECT_TRUE(producer.ring.wake(memory.consumer.as_neighbour()));
+  EXPECT_EQ(memory.consumer.bell().rings.load(), 1U);
+  EXPECT_EQ(memory.tail().tail.load(), record_footprint(3));
+  EXPECT_EQ(memory.tail().closed.load(), 0U);
+
+  EXPECT_EQ(consumer.get(), "one");
+  memory.producer.page().waiting = 1;
+  EXPECT_TRUE(consumer.ring.wake(memory.producer.as_neighbour()));
+  EXPECT_EQ(memory.producer.bell().rings.load(), 1U);
+  EXPECT_EQ(memory.head().head.load(), 0U) << "consumed in a step that is not committed";
+
+  producer.close_and_commit();
+  EXPECT_TRUE(producer.ring.wake(memory.consumer.as_neighbour()));
+  EXPECT_EQ(memory.tail().closed.load(), 1U);
+}
+
+// Small records are fetched ahead of the reader; whatever their sizes, what is read is what is
+// there.
+TEST(RingPrefetch, FollowsRecordsOfAnySizeAroundTheRing) {
+  const RingMemory memory({.capacity_bytes = 4 * kPageBytes, .records_max = 1000});
+  PutLane producer(memory);
+  GetLane consumer(memory);
+  testing::Draws draws(7);
+  std::uint64_t put = 0;
+  std::uint64_t got = 0;
+  const auto bytes_of = [](std::uint64_t number) {
+    return number % 5 == 0 ? number * 977 % 7000 : number * 31 % 200;
+  };
+  while (got < 5'000) {
+    for (std::uint64_t left = 1 + draws.below(40); left > 0; --left) {
+      if (!producer.put(testing::numbered_record(put, bytes_of(put)))) break;
+      ++put;
+    }
+    producer.commit();
+    for (std::uint64_t left = 1 + draws.below(40); left > 0; --left) {
+      const std::optional<std::string> record = consumer.get();
+      if (!record) break;
+      ASSERT_EQ(*record, testing::numbered_record(got, bytes_of(got))) << got;
+      ++got;
+    }
+    consumer.commit();
+  }
+}
+
 TEST(QueueViews, TellSizeCapacityAndTotals) {
   RingMemory memory(with(Overflow::kDropNew, 4));
   PutLane producer(memory);

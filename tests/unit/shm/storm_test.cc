@@ -33,7 +33,7 @@ void sleep_in_storm(const LaneMemory& lane, Ready&& ready) {
 // Puts record after record, 1 to 8 a step, until `stop`; then closes.
 [[noreturn]] void produce(const RingMemory& memory, const std::atomic<std::uint32_t>& stop) {
   PutLane lane(memory);
-  memory.consumer.as_neighbour().wake();
+  lane.ring.wake(memory.consumer.as_neighbour());
   for (;;) {
     std::uint64_t number = lane.journal.load(arena_word_ref(kNextWord));
     const std::uint64_t step_end = number + 1 + number % 8;
@@ -43,7 +43,7 @@ void sleep_in_storm(const LaneMemory& lane, Ready&& ready) {
     const bool last = stop.load() != 0;
     if (last) lane.ring.close(lane.journal);
     lane.commit();
-    memory.consumer.as_neighbour().wake();
+    lane.ring.wake(memory.consumer.as_neighbour());
     if (last) ::_exit(0);
     if (full) {
       sleep_in_storm(memory.producer, [&] { return lane.ring.head_moved() || stop.load() != 0; });
@@ -54,7 +54,7 @@ void sleep_in_storm(const LaneMemory& lane, Ready&& ready) {
 // Takes record after record, 1 to 8 a step, and compares each with the one that must come.
 [[noreturn]] void consume(const RingMemory& memory) {
   GetLane lane(memory);
-  memory.producer.as_neighbour().wake();
+  lane.ring.wake(memory.producer.as_neighbour());
   while (!lane.ring.ended()) {
     std::uint64_t number = lane.journal.load(arena_word_ref(kNextWord));
     for (std::uint64_t left = 1 + number % 8; left > 0; --left) {
@@ -65,7 +65,7 @@ void sleep_in_storm(const LaneMemory& lane, Ready&& ready) {
     }
     lane.journal.store(arena_word_ref(kNextWord), number);
     lane.commit();
-    memory.producer.as_neighbour().wake();
+    lane.ring.wake(memory.producer.as_neighbour());
     sleep_in_storm(memory.consumer, [&] {
       return lane.ring.tail_moved() || lane.ring.ended() || lane.peek().has_value();
     });

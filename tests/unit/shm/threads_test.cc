@@ -113,7 +113,7 @@ std::uint64_t play(Side& first, Side& second, std::uint64_t rounds, Sleep sleep_
                    Sleep sleep_second) {
   std::atomic<bool> stop{false};
   const auto tell = [](Side& own, const Side& other, std::uint64_t round) {
-    // seq_cst, as Journal::carry_out() stores a cursor.
+    // seq_cst, as the ends of a ring store a cursor before they look who sleeps.
     own.cursor.store(round, std::memory_order_seq_cst);
     other.lane.as_neighbour().wake();
     own.told_ms.store(now_ms());
@@ -245,11 +245,11 @@ TEST(RingThreads, AMillionRecordsComeOutAsTheyWentIn) {
       while (number < step_end && lane.put(numbered_record(number, bytes_of(number)))) ++number;
       const bool full = number < step_end;
       lane.commit();
-      memory.consumer.as_neighbour().wake();
+      lane.ring.wake(memory.consumer.as_neighbour());
       if (full) sleep_until(memory.producer, [&] { return lane.ring.head_moved(); });
     }
     lane.close_and_commit();
-    memory.consumer.as_neighbour().wake();
+    lane.ring.wake(memory.consumer.as_neighbour());
   });
   Draws draws(2);
   GetLane lane(memory);
@@ -263,7 +263,7 @@ TEST(RingThreads, AMillionRecordsComeOutAsTheyWentIn) {
       ++number;
     }
     lane.commit();
-    memory.producer.as_neighbour().wake();
+    lane.ring.wake(memory.producer.as_neighbour());
     sleep_until(memory.consumer, [&] {
       return lane.ring.tail_moved() || lane.ring.ended() || lane.peek().has_value();
     });

@@ -81,6 +81,9 @@ class Journal {
   // The word gets this value when the step is committed. The journal must have room
   // (entries_free()).
   void store(WordRef ref, std::uint64_t value) noexcept;
+  // The same for a word that the step neither stores twice nor loads: entries that come last, the
+  // cursors of rings. Without the search for an earlier entry (bench/ring_bench).
+  void append(WordRef ref, std::uint64_t value) noexcept;
 
   // A point in the step to return to, any number of times; stores after it are forgotten. Only the
   // newest savepoint of a step can be returned to (RF_CHECK).
@@ -102,7 +105,6 @@ class Journal {
 
  private:
   std::atomic<std::uint64_t>& word(WordRef ref) const noexcept;
-  void stamp(WordRef ref) noexcept;
   void carry_out(const JournalEntry* entries, std::uint32_t count) noexcept;
   std::uint32_t* find(WordRef ref) const noexcept;
   void forget_places() noexcept;
