@@ -48,14 +48,11 @@ void Journal::carry_out(const JournalEntry* entries, std::uint32_t count) noexce
       if (stamps_ != nullptr) stamps_->mark(offset_of(ref), 8);
       // relaxed: only this lane reads its arena.
       target.store(entries[i].value, std::memory_order_relaxed);
-    } else if (segment == kFeedControlSegment) {
-      // seq_cst: an observer orders its two looks at desc.seq around its copy of the slot
-      // (pyclient/src/observe.cc); for everybody else it is the release that publishes the slot.
-      target.store(entries[i].value, std::memory_order_seq_cst);
     } else {
-      // release: publishes the records before a tail, and, for a head, says that the reads are
-      // over. Whoever then looks whether the neighbour sleeps stores the cursor once more, seq_cst
-      // (RingProducer::wake(), RingConsumer::wake()).
+      // release: publishes the records before a tail and the slot before desc.seq; a head says that
+      // the reads are over. The lane stores a ring's cursor once more, seq_cst, before it looks
+      // whether the neighbour sleeps (RingProducer::wake(), RingConsumer::wake()); the feed's bell
+      // is rung without such a look.
       target.store(entries[i].value, std::memory_order_release);
     }
   }
