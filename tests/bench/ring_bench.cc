@@ -431,7 +431,6 @@ double run_bare(const Options& options, const Load& load) {
 }
 
 // ---- both ends on one thread
-// ----------------------------------------------------------------------
 
 // Puts some records, takes them, and so on, on one CPU: what the two ends cost together. Siblings
 // of one core share its units and its first-level cache, so there this is what decides.
