@@ -58,7 +58,10 @@ ChunkReader::ChunkReader(const StageContext& context)
       chunk_files_(context),
       too_large_(context, "skipped_too_large"),
       choice_(consumer_choice(context.links.output("output"), context.key_of)),
-      store_(store_of(context)) {}
+      store_(store_of(context)),
+      weighed_games_(!store_ && context.config.shuffling_chunk_pool().has_position_sampling()
+                         ? WeighedGames::shared(context.stage)
+                         : nullptr) {}
 
 // Counts and tells the window. Its ring may drop the word: the chunk is then drawn, and refused,
 // once more.
@@ -132,21 +135,15 @@ void ChunkReader::finish(Step& step, const ChunkTask& task, const Output& output
 
 // ---- where chunks come from
 
-StepStatus ChunkReader::from_store(Step& step, const ChunkTask& task, const StoreKey& key,
-                                   ChunkStore::Lease& lease, bool* damaged) noexcept {
-  const auto broken = [&] {
-    store_->forget(key);
-    *damaged = true;
-    return StepStatus::kDone;
-  };
-  std::optional<formats::PackedGame> game = formats::PackedGame::open(lease);
-  if (!game) return broken();
-  const auto frame_count = static_cast<std::uint32_t>(game->frame_count());
+template <typename Game>
+std::optional<StepStatus> ChunkReader::from_game(Step& step, const ChunkTask& task,
+                                                 Game& game) noexcept {
+  const auto frame_count = static_cast<std::uint32_t>(game.frame_count());
   if (choice_) {
     weights_.clear();
     for (std::uint32_t i = 0; choice_->weighted() && i < frame_count; ++i) {
-      const std::span<const std::byte> tail = game->tail(i);
-      if (tail.empty()) return broken();
+      const std::span<const std::byte> tail = game.tail(i);
+      if (tail.empty()) return std::nullopt;
       weights_.push_back(position_weight(choice_->weights(), tail.data()));
     }
     choose(task, frame_count);
@@ -158,16 +155,30 @@ StepStatus ChunkReader::from_store(Step& step, const ChunkTask& task, const Stor
   begin(task, frame_count, output);
   for (std::uint64_t i = 0; i < frames; ++i) {
     const std::span<std::byte> room = output.room.subspan(output.used);
-    const std::size_t bytes = game->frame(choice_ ? chosen_[i] : i, room);
-    if (bytes == 0) {
-      if (room.size() >= formats::packed_bytes_max) return broken();
+    const std::size_t frame_bytes = game.frame(choice_ ? chosen_[i] : i, room);
+    if (frame_bytes == 0) {
+      if (room.size() >= formats::packed_bytes_max) return std::nullopt;
       return refuse_large(step, task, frames);
     }
-    output.used += bytes;
+    output.used += frame_bytes;
   }
   finish(step, task, output);
-  step.count(store_hits_);
+  if (store_) step.count(store_hits_);
   return step.consume(task.record);
+}
+
+std::optional<StepStatus> ChunkReader::from_kept(Step& step, const ChunkTask& task,
+                                                 const StoreKey& key) noexcept {
+  if (weighed_games_) {
+    const std::shared_ptr<const WeighedGames::Game> game = weighed_games_->find(key);
+    return game ? from_game(step, task, *game) : std::nullopt;
+  }
+  std::optional<ChunkStore::Lease> lease = store_->find(key, task.words.global_index, scratch_);
+  if (!lease) return std::nullopt;
+  std::optional<formats::PackedGame> game = formats::PackedGame::open(*lease);
+  const std::optional<StepStatus> status = game ? from_game(step, task, *game) : std::nullopt;
+  if (!status) store_->forget(key);
+  return status;
 }
 
 StepStatus ChunkReader::from_file(Step& step, const ChunkTask& task, int fd,
@@ -253,16 +264,11 @@ StepStatus ChunkReader::step(Step& step) noexcept {
     return refuse(step, task, *refusal);
   }
   StoreKey key{};
-  if (store_) {
+  if (store_ || weighed_games_) {
     key = ChunkFiles::key_of(task, file);
-    std::optional<ChunkStore::Lease> lease = store_->find(key, task.words.global_index, scratch_);
-    if (lease) {
-      bool damaged = false;
-      const StepStatus status = from_store(step, task, key, *lease, &damaged);
-      if (!damaged) {
-        if (status == StepStatus::kDone) tell_of_store(step);
-        return status;
-      }
+    if (const std::optional<StepStatus> status = from_kept(step, task, key)) {
+      if (store_ && status == StepStatus::kDone) tell_of_store(step);
+      return *status;
     }
   }
   // What is kept is named by the file that is read: it may have been replaced since the look at it.

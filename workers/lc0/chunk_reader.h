@@ -8,7 +8,8 @@
 //   skips    those of chunk_files.h; skipped_too_large (for the ring)
 //
 // With a store (lc0/chunk_store.h) a chunk is inflated once and kept, and later only the
-// positions that are wanted are read. The file is looked at every time: what has vanished or was
+// positions that are wanted are read; without one, what was just weighed is not inflated again
+// (lc0/weighed_games.h). The file is looked at every time: what has vanished or was
 // replaced is found out as without a store.
 #pragma once
 
@@ -26,6 +27,7 @@
 #include "workers/lc0/packed_game.h"
 #include "workers/lc0/position_choice.h"
 #include "workers/lc0/records.h"
+#include "workers/lc0/weighed_games.h"
 
 namespace ringfeed {
 
@@ -55,8 +57,13 @@ class ChunkReader final : public Stage {
     std::uint64_t used = 0;
   };
   // Each of them: kDone, or what step() returns at once.
-  [[nodiscard]] StepStatus from_store(Step& step, const ChunkTask& task, const StoreKey& key,
-                                      ChunkStore::Lease& lease, bool* damaged) noexcept;
+  // From a game that was kept, a PackedGame or its like; nothing: it is damaged.
+  template <typename Game>
+  [[nodiscard]] std::optional<StepStatus> from_game(Step& step, const ChunkTask& task,
+                                                    Game& game) noexcept;
+  // Nothing: the file is to be read.
+  [[nodiscard]] std::optional<StepStatus> from_kept(Step& step, const ChunkTask& task,
+                                                    const StoreKey& key) noexcept;
   [[nodiscard]] StepStatus from_file(Step& step, const ChunkTask& task, int fd,
                                      const StoreKey& key) noexcept;
   StepStatus refuse(Step& step, const ChunkTask& task, const ChunkRefusal& refusal) noexcept;
@@ -86,8 +93,9 @@ class ChunkReader final : public Stage {
   Counter store_games_;
   ChunkFiles chunk_files_;
   SkipReason too_large_;
-  std::optional<PositionChoice> choice_;  // none: all positions
-  std::shared_ptr<ChunkStore> store_;     // none: nothing is kept
+  std::optional<PositionChoice> choice_;         // none: all positions
+  std::shared_ptr<ChunkStore> store_;            // none: nothing is kept
+  std::shared_ptr<WeighedGames> weighed_games_;  // none: there is a store, or nothing is weighed
   ChunkStore::Figures told_;
   formats::GamePacker packer_;
   std::vector<std::byte> scratch_;

@@ -14,7 +14,8 @@ ChunkWeigher::ChunkWeigher(const StageContext& context)
       weighed_(context.counter("chunks_weighed")),
       bytes_inflated_(context.counter("bytes_inflated")),
       files_(context),
-      store_(store_of(context)) {}
+      store_(store_of(context)),
+      weighed_games_(store_ ? nullptr : WeighedGames::shared(context.stage)) {}
 
 std::optional<float> ChunkWeigher::weigh_stored(const ChunkTask& task,
                                                 const StoreKey& key) noexcept {
@@ -33,13 +34,23 @@ std::optional<float> ChunkWeigher::weigh_stored(const ChunkTask& task,
 
 void ChunkWeigher::keep(const ChunkTask& task, const ChunkFiles::Records& records,
                         const StoreKey& key) noexcept {
-  std::byte frame[formats::packed_bytes_max];
-  packer_.begin(static_cast<std::uint32_t>(records.check.frame_count), records.check.version,
+  const std::size_t count = records.check.frame_count;
+  scratch_.resize(count * formats::packed_bytes_max);
+  ends_.clear();
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    end += formats::pack(records.raw.data() + i * records.check.frame_bytes, records.check.version,
+                         std::span(scratch_).subspan(end));
+    ends_.push_back(static_cast<std::uint32_t>(end));
+  }
+  const std::span<const std::byte> frames = std::span(scratch_).first(end);
+  if (!store_) return weighed_games_->put(key, frames, ends_);
+  packer_.begin(static_cast<std::uint32_t>(count), records.check.version,
                 records.check.input_format);
-  for (std::size_t i = 0; i < records.check.frame_count; ++i) {
-    const std::size_t bytes = formats::pack(records.raw.data() + i * records.check.frame_bytes,
-                                            records.check.version, frame);
-    packer_.add({frame, bytes});
+  std::size_t begin = 0;
+  for (const std::uint32_t next : ends_) {
+    packer_.add(frames.subspan(begin, next - begin));
+    begin = next;
   }
   store_->put(key, packer_.finish(), task.words.global_index, task.words.window_lower);
 }
@@ -65,7 +76,7 @@ std::optional<float> ChunkWeigher::weigh(Step& step, const ChunkTask& task) noex
     weight += record_weight(weights_, records.raw.data() + i * records.check.frame_bytes,
                             records.check.version);
   }
-  if (store_) keep(task, records, ChunkFiles::key_of(task, file));
+  keep(task, records, ChunkFiles::key_of(task, file));
   step.count(bytes_inflated_, records.raw.size());
   return std::max(weight, 0.0F);
 }

@@ -5,8 +5,8 @@
 //   weights  WeightRecord, to the window lane, for each task one
 //   skips    as chunk_files.h
 //
-// A store that the stage has gets the game, so that the use for which it is accepted is a small
-// read.
+// The game is kept for the use for which it is accepted, which is then a small read: in the store
+// that the stage has, or for a while with the games weighed last (weighed_games.h).
 #pragma once
 
 #include <memory>
@@ -16,6 +16,7 @@
 #include "ringfeed/worker/stage.h"
 #include "workers/lc0/chunk_files.h"
 #include "workers/lc0/packed_game.h"
+#include "workers/lc0/weighed_games.h"
 
 namespace ringfeed {
 
@@ -43,9 +44,11 @@ class ChunkWeigher final : public Stage {
   Counter weighed_;
   Counter bytes_inflated_;
   ChunkFiles files_;
-  std::shared_ptr<ChunkStore> store_;
+  std::shared_ptr<ChunkStore> store_;            // none: the stage has no store
+  std::shared_ptr<WeighedGames> weighed_games_;  // none: it has one
   formats::GamePacker packer_;
   std::vector<std::byte> scratch_;
+  std::vector<std::uint32_t> ends_;  // of the frames in it
 };
 
 }  // namespace ringfeed

@@ -15,6 +15,7 @@
 #include "tests/support/rig/stage_data.h"
 #include "tests/support/rig/stage_views.h"
 #include "workers/kit/sort_key.h"
+#include "workers/lc0/weighed_games.h"
 
 namespace ringfeed {
 namespace {
@@ -715,6 +716,18 @@ TEST(PoolWeights, GiveTheSameWhateverHappens) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     ASSERT_EQ(run("threads: 2", seed, 0.2), undisturbed) << seed;
   }
+}
+
+// A chunk that is accepted when it has just been weighed is not read again; in later passes, when
+// its weight is known, it is, unless it is one of those weighed last.
+TEST(PoolWeights, ReadAChunkOnceForItsWeightAndItsFirstUse) {
+  constexpr std::uint64_t kChunks = 400;
+  Pool pool("seed: 5 epochs: 3", 1000, "position_sampling { } weighted_sampling_gamma: 0");
+  pool.rig.feed("sources", source_of_sizes(pool.directory, kChunks));
+  pool.scan_and_finish();
+  EXPECT_EQ(pool.chunks().size(), 3 * kChunks) << "all are accepted";
+  EXPECT_EQ(pool.rig.counter("pool.weigh", "chunks_weighed"), kChunks);
+  EXPECT_EQ(pool.rig.counter("pool.read", "chunks_read"), 2 * (kChunks - WeighedGames::kGames));
 }
 
 // A chunk that cannot be weighed is not used, and nothing waits for it.

@@ -1,0 +1,68 @@
+// The games that were weighed last, for the lanes that read: a draw is decided soon after its chunk
+// has been weighed, and a chunk that is accepted then need not be inflated again.
+//
+// A cache and nothing else, as lc0/chunk_store.h, which takes its part where a stage has one: what
+// comes out is what the file would give. It is of one process and bounded, and a game leaves it
+// with its first use. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "workers/lc0/chunk_store.h"
+
+namespace ringfeed {
+
+class WeighedGames {
+ public:
+  // More than are drawn ahead and under way to the reading lanes together.
+  static constexpr std::size_t kGames = 128;
+  static constexpr std::uint64_t kBytes = 32ULL << 20;
+
+  // Packed frames, one after the other, to be read as a PackedGame. Several threads may.
+  class Game {
+   public:
+    Game(std::span<const std::byte> frames, std::span<const std::uint32_t> ends)
+        : frames_(frames.begin(), frames.end()), ends_(ends.begin(), ends.end()) {}
+    [[nodiscard]] std::size_t frame_count() const noexcept { return ends_.size(); }
+    // Copies frame `index`; its bytes, or 0: `out` is too short.
+    [[nodiscard]] std::size_t frame(std::size_t index, std::span<std::byte> out) const noexcept;
+    // Record bytes from 8272 on of frame `index`.
+    [[nodiscard]] std::span<const std::byte> tail(std::size_t index) const noexcept;
+
+   private:
+    [[nodiscard]] std::span<const std::byte> at(std::size_t index) const noexcept;
+
+    const std::vector<std::byte> frames_;
+    const std::vector<std::uint32_t> ends_;  // of each frame
+  };
+
+  // The one of this name in this process, made by the first who asks and kept while somebody has
+  // it.
+  static std::shared_ptr<WeighedGames> shared(const std::string& name);
+
+  // Keeps packed frames, whose ends are given; the oldest games leave for them. What is larger than
+  // all the room is not kept.
+  void put(const StoreKey& key, std::span<const std::byte> frames,
+           std::span<const std::uint32_t> ends) noexcept;
+  // The game of this key; nullptr: it has left, or was never here.
+  [[nodiscard]] std::shared_ptr<const Game> find(const StoreKey& key) noexcept;
+
+ private:
+  struct Entry {
+    StoreKey key;
+    std::uint64_t bytes;
+    std::shared_ptr<const Game> game;
+  };
+
+  std::mutex mutex_;
+  std::deque<Entry> entries_;  // the oldest first
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace ringfeed
