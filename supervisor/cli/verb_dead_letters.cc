@@ -15,6 +15,7 @@
 #include "supervisor/cli/verb.h"
 #include "supervisor/control/client.h"
 #include "supervisor/control/place.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::cli {
 namespace {
@@ -76,8 +77,8 @@ int dead_letters(const std::string& feed, const std::string& directory, const st
       continue;
     }
     try {
-      fmt::print("{}  {} bytes, {} deaths, {}\n", escaped(record.string()),
-                 about.value("bytes", 0ULL), about.value("deaths", 0U),
+      fmt::print("{}  {}, {} deaths, {}\n", escaped(record.string()),
+                 shown_bytes(about.value("bytes", 0ULL)), about.value("deaths", 0U),
                  escaped(first_line(about.value("cause", std::string("unknown")))));
     } catch (const nlohmann::json::exception&) {  // a field that is not what it should be
       fmt::print(stderr, "{}: is damaged\n", escaped(file.string()));

@@ -22,6 +22,7 @@
 #include "supervisor/feed/replay.h"
 #include "supervisor/group/plan_question.h"
 #include "supervisor/layout/memory.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::cli {
 namespace {
@@ -134,11 +135,13 @@ std::string verdict(const process::ReplayReport& report, const std::string& lane
 
 void print_text(const Letter& letter, const layout::LanePlan& lane,
                 const process::ReplayReport& report) {
-  fmt::print("{}: {} bytes, {} deaths, {}\n", escaped(letter.file.string()), letter.bytes.size(),
-             letter.deaths, escaped(letter.cause.substr(0, letter.cause.find('\n'))));
+  fmt::print("{}: {}, {} deaths, {}\n", escaped(letter.file.string()),
+             shown_bytes(letter.bytes.size()), letter.deaths,
+             escaped(letter.cause.substr(0, letter.cause.find('\n'))));
   fmt::print("{}\n", escaped(verdict(report, lane.name())));
   for (const process::ReplayPort& port : report.ports) {
-    fmt::print("  output {} records on port {}, {} bytes{}\n", port.records, port.port, port.bytes,
+    fmt::print("  output {} records on port {}, {}{}\n", port.records, port.port,
+               shown_bytes(port.bytes),
                port.dropped == 0 ? "" : fmt::format("; {} were dropped", port.dropped));
   }
   if (report.batches_port) {

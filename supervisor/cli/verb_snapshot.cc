@@ -10,6 +10,7 @@
 #include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/control/client.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::cli {
 namespace {
@@ -46,10 +47,9 @@ int take_snapshot(const std::string& directory, const std::string& feed, const s
         json_text(taken.directory(), -1), taken.bytes(), taken.newest_batch(), taken.pause_us(),
         taken.total_ms());
   } else {
-    fmt::print(
-        "{}: {:.1f} MiB, up to batch {}; the lanes paused for {:.1f} ms, it took {} ms in all\n",
-        escaped(taken.directory()), static_cast<double>(taken.bytes()) / (1 << 20),
-        taken.newest_batch(), static_cast<double>(taken.pause_us()) / 1000, taken.total_ms());
+    fmt::print("{}: {}, up to batch {}; the lanes paused for {:.1f} ms, it took {} ms in all\n",
+               escaped(taken.directory()), shown_bytes(taken.bytes()), taken.newest_batch(),
+               static_cast<double>(taken.pause_us()) / 1000, taken.total_ms());
   }
   return kOk;
 }

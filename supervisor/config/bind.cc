@@ -14,6 +14,7 @@
 
 #include "supervisor/config/fields.h"
 #include "supervisor/config/names.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::config {
 namespace {
@@ -270,6 +271,12 @@ void Binder::value(const Node& node, Message& message, const FieldDescriptor& fi
     }
     store<Value>(message, field, *parsed, set, add);
   };
+  if (is_size(field) && node.kind == Node::Kind::kString) {
+    if (const std::optional<std::uint64_t> bytes = parse_bytes(node.text)) {
+      return store<std::uint64_t>(message, field, *bytes, &Reflection::SetUInt64,
+                                  &Reflection::AddUInt64);
+    }
+  }
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_MESSAGE: {
       if (node.kind != Node::Kind::kObject) {

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "proto/config.pb.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::config {
 namespace {
@@ -30,7 +31,25 @@ std::string whole_numbers(const Range& range) {
   return fmt::format("a whole number from {} to {}", low, high);
 }
 
+std::string shown_bound(const FieldDescriptor& field, double value) {
+  return is_size(field) ? exact_bytes(static_cast<std::uint64_t>(value)) : shown_number(value);
+}
+
+std::string sizes(const FieldDescriptor& field, const Range& range) {
+  std::string bounds = " in bytes";
+  if (range.has_min()) bounds = " of at least " + shown_bound(field, range.min());
+  if (range.has_min() && range.has_max()) {
+    bounds = fmt::format(" from {} to {}", shown_bound(field, range.min()),
+                         shown_bound(field, range.max()));
+  }
+  return fmt::format("a size{}, such as 65536 or \"1.5 GiB\"", bounds);
+}
+
 }  // namespace
+
+bool is_size(const FieldDescriptor& field) {
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64 && field.name().ends_with("_bytes");
+}
 
 const Range* range_of(const FieldDescriptor& field) {
   if (field.options().HasExtension(::ringfeed::range)) {
@@ -52,6 +71,7 @@ const FieldDescriptor* common_field(const FieldDescriptor& field) {
 std::string allowed_numbers(const FieldDescriptor& field) {
   const Range* const own = range_of(field);
   const Range range = own == nullptr ? Range() : *own;
+  if (is_size(field)) return sizes(field, range);
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
       return whole_numbers<std::int32_t>(range);
@@ -75,12 +95,13 @@ std::string shown_range(const FieldDescriptor& field) {
   const Range* const range = range_of(field);
   if (range == nullptr) return "";
   if (range->has_min() && range->has_max()) {
-    return fmt::format("{} to {}", shown_number(range->min()), shown_number(range->max()));
+    return fmt::format("{} to {}", shown_bound(field, range->min()),
+                       shown_bound(field, range->max()));
   }
   std::vector<std::string> conditions;
-  if (range->has_above()) conditions.push_back("above " + shown_number(range->above()));
-  if (range->has_min()) conditions.push_back("from " + shown_number(range->min()));
-  if (range->has_max()) conditions.push_back("at most " + shown_number(range->max()));
+  if (range->has_above()) conditions.push_back("above " + shown_bound(field, range->above()));
+  if (range->has_min()) conditions.push_back("from " + shown_bound(field, range->min()));
+  if (range->has_max()) conditions.push_back("at most " + shown_bound(field, range->max()));
   return fmt::format("{}", fmt::join(conditions, ", "));
 }
 

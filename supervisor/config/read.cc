@@ -19,6 +19,7 @@
 #include "supervisor/config/names.h"
 #include "supervisor/config/serialized.h"
 #include "supervisor/config/tree.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::config {
 namespace {
@@ -212,7 +213,8 @@ class Override {
   void assign(const FieldDescriptor& field, const std::string& path) {
     std::optional<Node> node;
     const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && !field.is_repeated();
-    if (text && !given_.starts_with('"') && !given_.starts_with('\'')) {
+    const bool size = is_size(field) && parse_bytes(given_).has_value();
+    if ((text || size) && !given_.starts_with('"') && !given_.starts_with('\'')) {
       node.emplace();
       node->kind = Node::Kind::kString;
       node->text = given_;

@@ -122,15 +122,24 @@ std::string output_text(const StatusReply& status, const FeedStatus& output,
   return text;
 }
 
+// A counter's value, with a unit where it counts bytes: "bytes_read=9.1GiB", a word for awk.
+std::string counter_text(const std::string& name, std::uint64_t value) {
+  const std::string words = "_" + name + "_";
+  if (words.find("_bytes_") == std::string::npos) return fmt::format("{}={}", name, value);
+  std::string bytes = shown_bytes(value);
+  bytes.erase(bytes.find(' '), 1);
+  return fmt::format("{}={}", name, bytes);
+}
+
 // What the stage counts, its capacities and texts, then what is not its kind's own.
 std::string counters_text(const StageMetricProto& stage) {
   std::vector<std::string> parts;
   std::vector<std::string> listed;
   for (const CounterMetricProto& counter : stage.counters()) {
     std::vector<std::string>& to = counter.listed() ? listed : parts;
-    if (counter.has_value()) to.push_back(fmt::format("{}={}", counter.name(), counter.value()));
+    if (counter.has_value()) to.push_back(counter_text(counter.name(), counter.value()));
     if (!counter.has_capacity()) continue;
-    to.push_back(fmt::format("{}={}", counter.capacity_name(), counter.capacity()));
+    to.push_back(counter_text(counter.capacity_name(), counter.capacity()));
   }
   for (const TextMetricProto& text : stage.texts()) {
     parts.push_back(fmt::format("{}={}", text.name(), text.text()));
@@ -280,7 +289,7 @@ std::string show_status(const StatusReply& given, const StatusReply* before, boo
     std::string counters;
     for (const CounterStatus& counter : stage.counters()) {
       if (counter.value() == 0 && !all) continue;
-      counters += fmt::format(" {}={}", counter.name(), counter.value());
+      counters += " " + counter_text(counter.name(), counter.value());
     }
     if (!counters.empty()) text += fmt::format("{}:{}\n", stage.name(), counters);
   }

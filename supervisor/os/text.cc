@@ -2,13 +2,41 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <limits>
 
 namespace ringfeed {
 
+namespace {
+
+constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+constexpr std::array<std::string_view, 5> kDecimalUnits{"B", "kB", "MB", "GB", "TB"};
+
+std::string in_small_letters(std::string_view text) {
+  std::string small(text);
+  std::transform(small.begin(), small.end(), small.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return small;
+}
+
+// Bytes of a unit, whatever its letters' case; 0: there is no such unit.
+std::uint64_t unit_bytes(std::string_view unit) {
+  const std::string small = in_small_letters(unit);
+  std::uint64_t binary = 1;
+  std::uint64_t decimal = 1;
+  for (std::size_t i = 0; i < kUnits.size(); ++i, binary *= 1024, decimal *= 1000) {
+    if (small == in_small_letters(kUnits[i])) return binary;
+    if (small == in_small_letters(kDecimalUnits[i])) return decimal;
+  }
+  return 0;
+}
+
+}  // namespace
+
 std::string shown_bytes(std::uint64_t bytes) {
-  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
   // 1023.95 would be rounded to 1024.0 of the smaller unit.
@@ -17,6 +45,36 @@ std::string shown_bytes(std::uint64_t bytes) {
     ++unit;
   }
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string exact_bytes(std::uint64_t bytes) {
+  std::size_t unit = 0;
+  for (; bytes != 0 && bytes % 1024 == 0 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return fmt::format("{} {}", bytes, kUnits[unit]);
+}
+
+std::optional<std::uint64_t> parse_bytes(std::string_view text) {
+  const std::size_t number = text.find_first_not_of("0123456789.");
+  const std::string_view digits = text.substr(0, number);
+  std::string_view unit = number == std::string_view::npos ? "B" : text.substr(number);
+  unit.remove_prefix(std::min(unit.find_first_not_of(' '), unit.size()));
+  const std::uint64_t each = unit_bytes(unit);
+  // Whole numbers exactly; a fraction as near as a double comes to it.
+  std::uint64_t whole = 0;
+  const char* const last = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), last, whole);
+  if (each == 0 || error != std::errc{}) return std::nullopt;
+  if (end == last) {
+    if (whole > std::numeric_limits<std::uint64_t>::max() / each) return std::nullopt;
+    return whole * each;
+  }
+  double value = 0;
+  const auto [fraction_end, wrong] = std::from_chars(digits.data(), last, value);
+  if (wrong != std::errc{} || fraction_end != last || digits.back() == '.') return std::nullopt;
+  value *= static_cast<double>(each);
+  constexpr double kExactMax = 9007199254740992;  // 2^53
+  if (each == 1 || value > kExactMax) return std::nullopt;
+  return static_cast<std::uint64_t>(std::llround(value));
 }
 
 std::string to_hex(std::string_view bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,11 @@ namespace ringfeed {
 
 // "0 B", "512 B", "1.0 KiB", "9.1 GiB".
 [[nodiscard]] std::string shown_bytes(std::uint64_t bytes);
+// The same without rounding, as a limit is written: "64 KiB", "1000 B".
+[[nodiscard]] std::string exact_bytes(std::uint64_t bytes);
+// What a person writes: "1.5 GiB", "64KiB", "2 MB" (a million each), "4096 B", "4096". Nothing for
+// anything else, for a part of a byte and for what no 64 bits can hold.
+[[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string_view text);
 
 // Hexadecimal digits, for files that people may look into.
 [[nodiscard]] std::string to_hex(std::string_view bytes);

@@ -360,12 +360,35 @@ TEST(ReadRefuses, ValuesOfTheWrongKind) {
           "f.textproto:3:17: drop_remainder is maybe; give true or false",
           HasSubstr("f.textproto:4:9: stage 'stages[0]': stages[0] is 5; give a message"),
           "f.textproto:5:7: feed is lc0; give a string in double quotes",
-          "f.textproto:6:32: storage.memory_budget_bytes is 1.5; give a whole number from "
-          "1048576 to 18446744073709551615",
+          "f.textproto:6:32: storage.memory_budget_bytes is 1.5; give a size of at least 1 MiB, "
+          "such as 65536 or \"1.5 GiB\"",
           "f.textproto:7:25: feed_output[0].dispatch is RELAXD; give one of ORDERED, RELAXED; did "
           "you mean 'RELAXED'?",
           "f.textproto:8:14: log.level is \"INFO\"; write INFO without quotes",
           HasSubstr("f.textproto:9:10: restart is a list; give a message")));
+}
+
+TEST(Read, SizesMayHaveUnits) {
+  const auto budget = [](const char* text, const char* file, std::vector<std::string> set = {}) {
+    const Configuration read = parse_config(text, file, set);
+    EXPECT_THAT(read.problems(), IsEmpty());
+    return read.message().storage().memory_budget_bytes();
+  };
+  EXPECT_EQ(budget("storage { memory_budget_bytes: \"1.5 GiB\" }", "f.textproto"), 3ULL << 29);
+  EXPECT_EQ(budget("storage { memory_budget_bytes: 4096 }", "f.textproto"), 4096U);
+  EXPECT_EQ(budget(R"({"storage": {"memory_budget_bytes": "2 MB"}})", "f.json"), 2'000'000U);
+  EXPECT_EQ(budget(R"({"storage": {"memoryBudgetBytes": "4096"}})", "f.json"), 4096U);
+  EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=1.5GiB"}), 3ULL << 29);
+  EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=\"64 KiB\""}), 65536U);
+  EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=65536"}), 65536U);
+}
+
+TEST(ReadRefuses, SizesWithUnitsThatThereAreNot) {
+  EXPECT_THAT(problems("storage { memory_budget_bytes: \"1.5 G\" }"),
+              ElementsAre("f.textproto:1:32: storage.memory_budget_bytes is \"1.5 G\"; give a size "
+                          "of at least 1 MiB, such as 65536 or \"1.5 GiB\""));
+  EXPECT_THAT(problems("seed: \"1 KiB\""), ElementsAre(HasSubstr("give a whole number")))
+      << "no size";
 }
 
 TEST(ReadRefuses, NumbersThatDoNotFitTheirType) {

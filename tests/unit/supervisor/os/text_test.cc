@@ -14,6 +14,31 @@ TEST(Text, BytesHaveTheUnitThatReadsBest) {
   EXPECT_EQ(shown_bytes(~0ULL), "16777216.0 TiB");
 }
 
+TEST(Text, ExactBytesAreNotRounded) {
+  EXPECT_EQ(exact_bytes(0), "0 B");
+  EXPECT_EQ(exact_bytes(65536), "64 KiB");
+  EXPECT_EQ(exact_bytes(1000), "1000 B");
+  EXPECT_EQ(exact_bytes(3ULL << 29), "1536 MiB");
+  EXPECT_EQ(exact_bytes(1ULL << 40), "1 TiB");
+  EXPECT_EQ(exact_bytes(~0ULL), "18446744073709551615 B");
+}
+
+TEST(Text, BytesAreReadWithAUnitOrWithout) {
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("4096 B"), 4096U);
+  EXPECT_EQ(parse_bytes("64KiB"), 65536U);
+  EXPECT_EQ(parse_bytes("64 kib"), 65536U);
+  EXPECT_EQ(parse_bytes("1.5 GiB"), 3ULL << 29);
+  EXPECT_EQ(parse_bytes("2 MB"), 2'000'000U);
+  EXPECT_EQ(parse_bytes("0.1 GB"), 100'000'000U);
+  EXPECT_EQ(parse_bytes("18446744073709551615"), ~0ULL);
+  for (const char* text : {"", " ", "GiB", "1.5", "1.5 B", "1.5.2 GiB", "1. GiB", ".5 GiB",
+                           "-1 KiB", "1 XiB", "1 G", "1 GiB more", "16777216 TiB", "0x10",
+                           "1e3 KiB", "99999999999999999999 B", "9999999999.5 TiB"}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
 TEST(Text, HexadecimalDigitsAreTheBytesThatTheyCameFrom) {
   EXPECT_EQ(to_hex(std::string_view("\0\x7f\xff", 3)), "007fff");
   EXPECT_EQ(from_hex("007fff"), std::string("\0\x7f\xff", 3));
