@@ -80,6 +80,19 @@ void require_libraries(const std::string& binary, std::string_view who) {
 }
 
 std::optional<Prepared> prepare(const ConfigArguments& arguments) {
+  config::Checked checked;
+  std::optional<Prepared> prepared = prepare(arguments, checked);
+  if (!prepared) {
+    fmt::print(stderr, "{}", config::problem_report(checked.problems, checked.left_out));
+    return std::nullopt;
+  }
+  for (const config::Problem& warning : checked.warnings) {
+    fmt::print(stderr, "warning: {}\n", escaped_lines(warning.message()));
+  }
+  return prepared;
+}
+
+std::optional<Prepared> prepare(const ConfigArguments& arguments, config::Checked& checked) {
   Prepared prepared(arguments.text.empty()
                         ? config::read_config(arguments.file, arguments.overrides)
                         : config::parse_config(arguments.text, arguments.file, arguments.overrides,
@@ -90,16 +103,10 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments) {
     prepared.worker_binary = process::find_worker_binary();
     *prepared.plan = process::ask_plan(prepared.worker_binary, prepared.configuration.message());
   }
-  config::Checked checked = config::check_config(prepared.configuration, *prepared.plan);
-  if (!checked.ok()) {
-    fmt::print(stderr, "{}", config::problem_report(checked.problems, checked.left_out));
-    return std::nullopt;
-  }
-  for (const config::Problem& warning : checked.warnings) {
-    fmt::print(stderr, "warning: {}\n", escaped_lines(warning.message()));
-  }
+  checked = config::check_config(prepared.configuration, *prepared.plan);
+  if (!checked.ok()) return std::nullopt;
   const DataLoaderConfig& message = prepared.configuration.message();
-  prepared.wiring = std::move(checked.wiring);
+  prepared.wiring = checked.wiring;
   prepared.groups = config::stage_groups(message, *prepared.plan, prepared.wiring, usable_cores());
   prepared.layout = layout::lay_out(message, *prepared.plan, prepared.wiring, prepared.groups);
   for (const layout::GroupPlan& group : prepared.layout.groups) {

@@ -34,6 +34,9 @@ struct Prepared {
 
 // nullopt: there are problems, and all of them have been said on standard error. So are warnings.
 [[nodiscard]] std::optional<Prepared> prepare(const ConfigArguments& arguments);
+// The same, but nothing is said: what was found, problems and warnings, is in `checked`.
+[[nodiscard]] std::optional<Prepared> prepare(const ConfigArguments& arguments,
+                                              config::Checked& checked);
 
 // Throws Error (kNotFound) with what to install if `binary`, which is linked with Arrow, lacks its
 // libraries. `who` needs it.

@@ -38,6 +38,7 @@ void add_version(CLI::App& verb, int& result);
 CLI::Option* add_config(CLI::App& verb, ConfigArguments& arguments);
 CLI::Option* add_feed(CLI::App& verb, std::string& feed);
 void add_directory(CLI::App& verb, std::string& directory);
+void add_json(CLI::App& verb, bool& json);
 
 struct ReplayOptions {
   std::string file = {};    // of the record, or its name among the feed's letters

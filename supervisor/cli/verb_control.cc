@@ -144,7 +144,7 @@ void add_control(CLI::App& verb, int& result) {
       ->required();
   verb.add_option("--stage", given->stage,
                   "send to this stage only; default: all that understand the message");
-  verb.add_flag("--json", given->json, "print one JSON object");
+  add_json(verb, given->json);
   verb.footer(
       "The message takes effect between two steps of the stage, exactly once. If a stage cannot do "
       "what is asked, its answer says why (error), and the exit status is 1.\n"

@@ -11,11 +11,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
+#include "supervisor/cli/orphans.h"
 #include "supervisor/cli/prepare.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/config/names.h"
@@ -29,6 +31,7 @@ struct InitOptions {
   std::string feed = {};                // empty: the pipeline's own name
   std::string output = {};              // empty: FEED.textproto; - is standard output
   bool force = false;
+  bool json = false;
 };
 
 // Exit statuses of `ringfeed-worker --propose` (workers/inspect/propose.h).
@@ -178,6 +181,14 @@ int init(const InitOptions& options) {
   } else {
     write_new(path, answer.text, options.force);
   }
+  if (options.json) {
+    fmt::print(
+        "{}\n",
+        json_text(
+            {{"kind", answer.kind}, {"found", answer.found}, {"feed", answer.feed}, {"file", path}},
+            -1));
+    return kOk;
+  }
   const std::string file = prints ? answer.feed + ".textproto" : path;
   fmt::print(
       prints ? stderr : stdout,
@@ -204,6 +215,7 @@ void add_init(CLI::App& verb, int& result) {
   verb.add_option("KIND", given->first,
                   "lc0, chess or fairseq; default: the kind of data in the directory");
   verb.add_option("DIRECTORY", given->second, "where the data is; default: the current directory");
+  verb.add_flag("--json", given->options.json, "print one JSON object: what was found and written");
   verb.add_option("--feed", given->options.feed, "name of the feed; default: that of the pipeline")
       ->type_name("NAME");
   verb.add_option(
@@ -216,6 +228,9 @@ void add_init(CLI::App& verb, int& result) {
       "Examples: ringfeed init /data/lc0\n"
       "          ringfeed init chess /data/games --feed games --output games.textproto");
   verb.callback([=, &result] {
+    if (given->options.json && given->options.output == "-") {
+      throw CLI::ExcludesError("--json", "--output -, which prints the configuration");
+    }
     for (const std::string& word : {given->first, given->second}) {
       if (!word.empty()) given->options.words.push_back(word);
     }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/quote.h"
@@ -18,7 +19,7 @@ constexpr int kRestartMs = 60 * 1000;
 constexpr int kScaleMs = 60 * 1000;
 
 int restart(const std::string& directory, const std::string& feed, const std::string& group,
-            const std::string& binary) {
+            const std::string& binary, bool json) {
   const std::vector<std::string> directories = look_in(directory);
   std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
   if (!client) return no_such_feed(directories, feed);
@@ -30,12 +31,17 @@ int restart(const std::string& directory, const std::string& feed, const std::st
   }
   const Reply reply = client->call(request, kRestartMs);
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  if (json) {
+    fmt::print("{}\n",
+               json_text({{"feed", feed}, {"group", group}, {"pid", reply.restart().pid()}}, -1));
+    return kOk;
+  }
   fmt::print("stage group '{}' now runs in process {}\n", escaped(group), reply.restart().pid());
   return kOk;
 }
 
 int scale(const std::string& directory, const std::string& feed, const std::string& stage,
-          std::uint32_t lanes) {
+          std::uint32_t lanes, bool json) {
   const std::vector<std::string> directories = look_in(directory);
   std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
   if (!client) return no_such_feed(directories, feed);
@@ -46,6 +52,15 @@ int scale(const std::string& directory, const std::string& feed, const std::stri
   const Reply reply = client->call(request, kScaleMs);
   if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, escaped(reply.text()));
   const ScaleReply& done = reply.scale();
+  if (json) {
+    fmt::print("{}\n", json_text({{"feed", feed},
+                                  {"stage", stage},
+                                  {"lanes", done.lanes()},
+                                  {"before", done.before()},
+                                  {"pause_us", done.pause_us()}},
+                                 -1));
+    return kOk;
+  }
   const std::string count = fmt::format("{} lane{}", done.lanes(), done.lanes() == 1 ? "" : "s");
   if (done.before() == done.lanes()) {
     fmt::print("stage '{}' already has {}\n", escaped(stage), count);
@@ -64,6 +79,7 @@ void add_restart(CLI::App& verb, int& result) {
     std::string feed;
     std::string group;
     std::string binary;
+    bool json = false;
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
@@ -74,10 +90,11 @@ void add_restart(CLI::App& verb, int& result) {
                   "the memory of the stages differently")
       ->type_name("PATH")
       ->check(CLI::ExistingFile);
+  add_json(verb, given->json);
   verb.footer("Nothing is lost or repeated.\nExample: ringfeed restart lc0 sampler");
   add_directory(verb, given->directory);
   verb.callback([=, &result] {
-    result = restart(given->directory, given->feed, given->group, given->binary);
+    result = restart(given->directory, given->feed, given->group, given->binary, given->json);
   });
 }
 
@@ -87,6 +104,7 @@ void add_scale(CLI::App& verb, int& result) {
     std::string feed;
     std::string stage;
     std::uint32_t lanes = 0;
+    bool json = false;
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
@@ -94,13 +112,15 @@ void add_scale(CLI::App& verb, int& result) {
       ->required();
   verb.add_option("LANES", given->lanes, "number of lanes, 1 to max_threads of the stage")
       ->required();
+  add_json(verb, given->json);
   verb.footer(
       "Nothing is lost or repeated. With ORDERED dispatch the batches stay the same.\nThe next "
       "`ringfeed run` that takes the feed over uses the threads of its configuration again.\n"
       "Example: ringfeed scale lc0 unpacker 4");
   add_directory(verb, given->directory);
-  verb.callback(
-      [=, &result] { result = scale(given->directory, given->feed, given->stage, given->lanes); });
+  verb.callback([=, &result] {
+    result = scale(given->directory, given->feed, given->stage, given->lanes, given->json);
+  });
 }
 
 }  // namespace ringfeed::cli

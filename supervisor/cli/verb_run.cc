@@ -1,4 +1,4 @@
-// ringfeed run and ringfeed check.
+// ringfeed run: from a configuration, and what earlier runs left, to a feed.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
@@ -19,7 +19,6 @@
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/earlier.h"
 #include "supervisor/cli/verb.h"
-#include "supervisor/config/explain.h"
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
 #include "supervisor/feed/feed.h"
@@ -99,29 +98,6 @@ class Owner {
   shm::Fd pidfd_;
   std::filesystem::path config_file_;
 };
-
-int check(const ConfigArguments& arguments) {
-  const std::optional<Prepared> prepared = prepare(arguments);
-  if (!prepared) return kInvalidConfiguration;
-  const std::vector<config::MemoryPart> parts = layout::memory_parts(prepared->layout);
-  fmt::print("{}", config::explain(prepared->configuration.message(), *prepared->plan,
-                                   prepared->wiring, prepared->groups, parts));
-  layout::check_memory(prepared->layout, memory_limits(*prepared)).or_throw();
-  return kOk;
-}
-
-int check_part(const ConfigArguments& arguments) {
-  config::Configuration part = config::read_config(arguments.file, arguments.overrides);
-  if (const std::vector<config::Problem> problems = config::check_part(part); !problems.empty()) {
-    fmt::print(stderr, "{}", config::problem_report(problems));
-    return kInvalidConfiguration;
-  }
-  part.message().clear_feed();
-  std::string text;
-  google::protobuf::TextFormat::PrintToString(part.message(), &text);
-  fmt::print("{}", text);
-  return kOk;
-}
 
 // What --resume names, read into `saved`: an absolute path, or empty. The configuration is the one
 // that was saved, if no other is given.
@@ -395,21 +371,6 @@ void add_run(CLI::App& verb, int& result) {
     given->options.directory = given->directory;
     result = run(given->config, given->options);
   });
-}
-
-void add_check(CLI::App& verb, int& result) {
-  struct Given {
-    ConfigArguments config;
-    bool part = false;
-  };
-  const auto given = std::make_shared<Given>();
-  add_config(verb, given->config)->required();
-  verb.add_flag("--part", given->part,
-                "for programs: CONFIG is only part of a configuration, and more stages follow; "
-                "print it in text format");
-  verb.footer("Example: ringfeed check lc0.textproto");
-  verb.callback(
-      [=, &result] { result = given->part ? check_part(given->config) : check(given->config); });
 }
 
 }  // namespace ringfeed::cli

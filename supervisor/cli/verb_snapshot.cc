@@ -68,7 +68,7 @@ void add_snapshot(CLI::App& verb, int& result) {
   verb.add_option("DIR", given->target,
                   "directory to create; an existing snapshot there is replaced")
       ->required();
-  verb.add_flag("--json", given->json, "print one JSON object");
+  add_json(verb, given->json);
   verb.footer(
       "The feed pauses only for a moment. To resume later: ringfeed run --resume DIR\n"
       "Example: ringfeed snapshot lc0 /data/checkpoints/lc0-feed");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/quote.h"
@@ -15,8 +16,9 @@
 namespace ringfeed::cli {
 namespace {
 
-// Ends an orphaned feed as `clean` does. False: somebody takes it over just now.
-bool end_orphan(const Orphan& orphan) {
+// Ends an orphaned feed as `clean` does, and says what was done, on `out`. False: somebody takes it
+// over just now.
+bool end_orphan(const Orphan& orphan, std::FILE* out) {
   Result<control::FeedLock> lock =
       control::FeedLock::take(control::lock_path(orphan.directory, orphan.feed), orphan.feed);
   if (!lock) {
@@ -24,7 +26,7 @@ bool end_orphan(const Orphan& orphan) {
     return false;
   }
   for (const std::string& done : control::clear_remains(lock->left_behind(), &*lock)) {
-    fmt::print("feed {}: {}\n", escaped(orphan.feed), escaped(done));
+    fmt::print(out, "feed {}: {}\n", escaped(orphan.feed), escaped(done));
   }
   ::unlink(control::socket_path(orphan.directory, orphan.feed).c_str());
   lock->keep(false);
@@ -45,18 +47,17 @@ std::string worth_keeping(const control::FeedLock& lock) {
       "all its processes have died; `ringfeed run CONFIG` continues from its {} files", there);
 }
 
-// Why the remains of a feed are not cleared.
-void say_left(const std::string& feed, const Error& error) {
-  fmt::print(stderr, "feed {}: {}\n  left as it is\n", escaped(feed), escaped(error.message()));
-}
-
-int stop(const std::string& directory, const std::string& feed, bool now) {
+int stop(const std::string& directory, const std::string& feed, bool now, bool json) {
+  const auto ended = [&] {
+    if (json) fmt::print("{}\n", json_text({{"feed", feed}, {"drained", !now}}, -1));
+    return kOk;
+  };
   const std::vector<std::string> directories = look_in(directory);
   std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
   if (!client) {
     const std::optional<Orphan> orphan = find_orphan(directories, feed);
     if (!orphan) return no_such_feed(directories, feed);
-    if (now) return end_orphan(*orphan) ? kOk : kFailure;
+    if (now) return end_orphan(*orphan, json ? stderr : stdout) ? ended() : kFailure;
     fmt::print(stderr, "{}", orphan_text(*orphan));
     return kOrphaned;
   }
@@ -68,68 +69,93 @@ int stop(const std::string& directory, const std::string& feed, bool now) {
   fmt::print(stderr, "feed '{}' {}\n", escaped(feed),
              now ? "stops" : "drains: its trainers get the work in progress, then it ends");
   client->wait_for_end();
-  return kOk;
+  return ended();
 }
 
-int clean(const std::string& directory, bool force) {
+// What became of one feed's remains.
+struct Cleaned {
+  bool cleaned = false;           // else they are left as they are
+  std::string why = {};           // they are left
+  std::string remedy = {};        // and what to do
+  std::vector<std::string> done;  // to clean them
+};
+
+// Nothing: the feed lives, and nothing of its own is touched.
+std::optional<Cleaned> clean_feed(const std::string& place, const std::string& feed, bool force) {
+  Result<control::FeedLock> lock = control::FeedLock::take(control::lock_path(place, feed), feed);
+  if (!lock) {
+    if (lock.error().code() != ErrorCode::kBusy) {
+      fmt::print(stderr, "{}\n", escaped(lock.error().message()));
+    }
+    return std::nullopt;
+  }
+  Cleaned outcome;
+  // The directory's other feeds are not this one's business.
+  try {
+    if (const std::string unseen = lock->lives_unseen(); !unseen.empty()) {
+      outcome.why = unseen;
+      outcome.remedy = lock->unseen_remedy();
+    } else if (const Orphan orphan{feed, place, lock->left_behind()};
+               !force && !control::living_workers(orphan.record).empty()) {
+      outcome.why =
+          fmt::format("orphaned: its supervisor (process {}) is dead, its workers keep running: {}",
+                      orphan.record.supervisor.pid, orphan.workers());
+      outcome.remedy =
+          "`ringfeed run CONFIG` takes it over, `ringfeed clean --force` ends all such feeds";
+    } else if (const std::string worth = force ? "" : worth_keeping(*lock); !worth.empty()) {
+      outcome.why = worth;
+      outcome.remedy = "`ringfeed clean --force` removes the remains of all such feeds";
+    } else {
+      outcome.done = control::clear_remains(lock->left_behind(), &*lock);
+      outcome.cleaned = true;
+    }
+  } catch (const Error& error) {
+    outcome.why = error.message();
+  }
+  if (!outcome.cleaned) return outcome;
+  control::remove_unfinished(lock->left_behind());
+  if (::unlink(control::socket_path(place, feed).c_str()) == 0) {
+    outcome.done.emplace_back("removed its socket");
+  }
+  lock->keep(false);
+  lock->remove();
+  return outcome;
+}
+
+void say_outcome(const std::string& feed, const Cleaned& outcome) {
+  for (const std::string& done : outcome.done) {
+    fmt::print("feed {}: {}\n", escaped(feed), escaped(done));
+  }
+  if (outcome.cleaned) return fmt::print("feed {}: cleaned\n", escaped(feed));
+  fmt::print(stderr, "feed {}: {}\n  left as it is{}{}\n", escaped(feed), escaped(outcome.why),
+             outcome.remedy.empty() ? "" : "; ", escaped(outcome.remedy));
+}
+
+int clean(const std::string& directory, bool force, bool json) {
   const std::vector<std::string> directories = look_in(directory);
-  int cleaned = 0;
-  int left = 0;
+  nlohmann::ordered_json out{{"cleaned", nlohmann::ordered_json::array()},
+                             {"left", nlohmann::ordered_json::array()}};
+  bool found = false;
   for (const std::string& place : directories) {
     for (const std::string& feed : control::feeds_in(place)) {
-      Result<control::FeedLock> lock =
-          control::FeedLock::take(control::lock_path(place, feed), feed);
-      if (!lock) {
-        // A live supervisor: nothing of its own is touched.
-        if (lock.error().code() != ErrorCode::kBusy) {
-          fmt::print(stderr, "{}\n", escaped(lock.error().message()));
-        }
-        continue;
+      const std::optional<Cleaned> outcome = clean_feed(place, feed, force);
+      if (!outcome) continue;
+      found = true;
+      if (!json) {
+        say_outcome(feed, *outcome);
+      } else if (outcome->cleaned) {
+        out["cleaned"].push_back({{"feed", feed}, {"directory", place}, {"done", outcome->done}});
+      } else {
+        out["left"].push_back({{"feed", feed},
+                               {"directory", place},
+                               {"why", outcome->why},
+                               {"remedy", outcome->remedy}});
       }
-      // The directory's other feeds are not this one's business.
-      try {
-        if (const std::string unseen = lock->lives_unseen(); !unseen.empty()) {
-          throw Error(ErrorCode::kBusy, fmt::format("{}: {}", unseen, lock->unseen_remedy()));
-        }
-      } catch (const Error& error) {
-        say_left(feed, error);
-        ++left;
-        continue;
-      }
-      if (!force && !control::living_workers(lock->left_behind()).empty()) {
-        fmt::print(stderr, "{}  left as it is; `ringfeed clean --force` ends all such feeds\n",
-                   orphan_text({feed, place, lock->left_behind()}));
-        ++left;
-        continue;
-      }
-      if (const std::string why = force ? "" : worth_keeping(*lock); !why.empty()) {
-        fmt::print(stderr,
-                   "feed {}: {}\n  left as it is; `ringfeed clean --force` removes the remains of "
-                   "all such feeds\n",
-                   escaped(feed), escaped(why));
-        ++left;
-        continue;
-      }
-      try {
-        for (const std::string& done : control::clear_remains(lock->left_behind(), &*lock)) {
-          fmt::print("feed {}: {}\n", escaped(feed), escaped(done));
-        }
-      } catch (const Error& error) {
-        say_left(feed, error);
-        ++left;
-        continue;
-      }
-      control::remove_unfinished(lock->left_behind());
-      if (::unlink(control::socket_path(place, feed).c_str()) == 0) {
-        fmt::print("feed {}: removed its socket\n", escaped(feed));
-      }
-      lock->keep(false);
-      lock->remove();
-      fmt::print("feed {}: cleaned\n", escaped(feed));
-      ++cleaned;
     }
   }
-  if (cleaned == 0 && left == 0) {
+  if (json) {
+    fmt::print("{}\n", json_text(out, 2));
+  } else if (!found) {
     fmt::print(stderr, "nothing to clean in {}\n", places_text(directories));
   }
   return kOk;
@@ -142,28 +168,33 @@ void add_stop(CLI::App& verb, int& result) {
     std::string directory;
     std::string feed;
     bool now = false;
+    bool json = false;
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
   verb.add_flag("--now", given->now, "do not drain: batches in progress are lost");
+  add_json(verb, given->json);
   verb.footer(
       "A feed without a supervisor cannot drain: --now ends its workers.\n"
       "Example: ringfeed stop lc0");
   add_directory(verb, given->directory);
-  verb.callback([=, &result] { result = stop(given->directory, given->feed, given->now); });
+  verb.callback(
+      [=, &result] { result = stop(given->directory, given->feed, given->now, given->json); });
 }
 
 void add_clean(CLI::App& verb, int& result) {
   struct Given {
     std::string directory;
     bool force = false;
+    bool json = false;
   };
   const auto given = std::make_shared<Given>();
   verb.add_flag("--force", given->force,
                 "also end feeds that run without a supervisor and could be taken over");
+  add_json(verb, given->json);
   verb.footer("Live feeds are not touched.\nExample: ringfeed clean");
   add_directory(verb, given->directory);
-  verb.callback([=, &result] { result = clean(given->directory, given->force); });
+  verb.callback([=, &result] { result = clean(given->directory, given->force, given->json); });
 }
 
 }  // namespace ringfeed::cli

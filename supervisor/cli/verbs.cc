@@ -201,9 +201,19 @@ void add_directory(CLI::App& verb, std::string& directory) {
       ->type_name("DIR");
 }
 
+void add_json(CLI::App& verb, bool& json) {
+  verb.add_flag("--json", json, "print one JSON object");
+}
+
 void add_version(CLI::App& verb, int&) {
+  const auto json = std::make_shared<bool>(false);
+  add_json(verb, *json);
   verb.footer("Example: ringfeed version");
-  verb.callback([] { fmt::print("{}\n", version_text()); });
+  verb.callback([json] {
+    if (!*json) return fmt::print("{}\n", version_text());
+    fmt::print("{{\"version\": \"{}\", \"abi\": \"{}.{}\", \"layout\": \"{:#018x}\"}}\n",
+               RINGFEED_VERSION, shm::kAbiMajor, shm::kAbiMinor, shm::kLayoutHash);
+  });
 }
 
 int main_with(int argc, char** argv) {

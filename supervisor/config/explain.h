@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "supervisor/config/grouping.h"
+#include "supervisor/config/places.h"
 #include "supervisor/config/wiring.h"
 
 namespace ringfeed::config {
@@ -21,5 +23,12 @@ struct MemoryPart {
 [[nodiscard]] std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan,
                                   const Wiring& wiring, std::span<const StageGroup> groups,
                                   std::span<const MemoryPart> memory);
+// The same for programs: `feed`, `epochs`, `groups` of `stages`, `batches`, `memory`.
+[[nodiscard]] nlohmann::ordered_json explain_json(const DataLoaderConfig& config,
+                                                  const PipelinePlan& plan, const Wiring& wiring,
+                                                  std::span<const StageGroup> groups,
+                                                  std::span<const MemoryPart> memory);
+// A list of `file`, `line`, `column`, `stage`, `path` and `text`.
+[[nodiscard]] nlohmann::ordered_json problems_json(std::span<const Problem> problems);
 
 }  // namespace ringfeed::config

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import BIN, FeedRun, runs, wait_until
@@ -80,6 +82,68 @@ def test_clean_removes_what_no_process_holds_any_more(make_run: MakeRun) -> None
     wait_until(lambda: not any(runs(pid) for pid in workers), "the workers to end")
     assert run.command("clean").returncode == 0
     assert not list(run.sockets.iterdir())
+
+
+def test_verbs_answer_programs_as_well(make_run: MakeRun, tmp_path: Path) -> None:
+    """With --json, which each of them has that answers at all."""
+    run = make_run(epochs=0).start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+
+    def answer(*words: str, of: FeedRun = run) -> dict[str, Any]:
+        done = of.command(*words, "--json")
+        assert done.returncode == 0, (words, done.stderr)
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    assert set(answer("version")) == {"version", "abi", "layout"}
+    checked = answer("check", str(run.config), "--socket-dir", str(run.sockets))
+    assert checked["ok"] and checked["feed"] == "lc0" and not checked["problems"]
+    assert checked["socket"] == str(run.sockets / "lc0.sock")
+    assert checked["memory_bytes"] == sum(part["bytes"] for part in checked["memory"])
+    group = next(iter(run.all_workers()))
+    assert answer("restart", "lc0", group)["pid"] == run.all_workers()[group]
+    scaled = answer("scale", "lc0", "unpacker", "1")
+    assert scaled["stage"] == "unpacker" and scaled["lanes"] == scaled["before"] == 1
+    assert answer("clean") == {"cleaned": [], "left": []}
+    assert answer("stop", "lc0", "--now") == {"feed": "lc0", "drained": False}
+    assert run.wait() == 0
+
+    run, workers = orphan(make_run)
+    (left,) = answer("clean", of=run)["left"]
+    assert left["feed"] == "lc0" and all(f"({pid})" in left["why"] for pid in workers)
+    (cleaned,) = answer("clean", "--force", of=run)["cleaned"]
+    assert cleaned["feed"] == "lc0" and cleaned["directory"] == str(run.sockets)
+    assert not any(runs(pid) for pid in workers)
+
+
+def test_check_tells_programs_what_is_wrong(make_run: MakeRun) -> None:
+    run = make_run()
+    size = "stages.unpacker.queue_bytes="
+    done = run.command("check", str(run.config), "--json", "--set", size + "1.5")
+    assert done.returncode == 3 and done.stderr == ""
+    said = json.loads(done.stdout)
+    (problem,) = said["problems"]
+    assert not said["ok"] and problem["stage"] == "unpacker" and problem["line"] == 1
+    assert 'give a size from 64 KiB to 1 TiB, such as 65536 or "1.5 GiB"' in problem["text"]
+    # Too little memory is found after all else.
+    budget = "storage.memory_budget_bytes=1MiB"
+    done = run.command("check", str(run.config), "--json", "--set", budget)
+    assert done.returncode == 1 and "memory_budget_bytes" in done.stderr
+    assert json.loads(done.stdout)["ok"] is False
+
+
+def test_sizes_have_units_on_the_way_in_and_out(make_run: MakeRun) -> None:
+    run = make_run(epochs=0)
+    size = "stages.unpacker.queue_bytes="
+    for given in ("1.5MiB", '"1.5 MiB"', "1572864"):
+        done = run.command("check", str(run.config), "--set", size + given)
+        assert "ring unpacker>sampler  1.5 MiB" in done.stdout, done.stdout
+    run.start()
+    wait_until(lambda: "first_batch" in run.text(), "the first batch")
+    for verb in ("status", "metrics"):
+        shown = run.command(verb, "lc0").stdout
+        assert re.search(r" bytes_read=[0-9.]+[KM]iB ", shown), shown
+    assert run.command("stop", "lc0", "--now").returncode == 0
 
 
 def test_a_misspelt_verb_is_answered_with_the_nearest(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -128,6 +129,17 @@ def test_games_of_leela_chess_zero(lc0: Path, here: Path) -> None:
     assert f'directory: "{lc0}"' in text and "reservoir_size_per_thread: 10000 " in text
     for batch in first_batch(here / "lc0.textproto", done.stdout):
         assert batch["planes"].shape == (1024, 112, 8, 8) and batch["values"].shape == (1024, 6, 3)
+
+
+def test_programs_are_told_what_was_written(lc0: Path, here: Path) -> None:
+    done = init(lc0, "--json", "-o", "mine.textproto", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        **{"kind": "lc0", "found": "1 tar, about 320 positions"},
+        **{"feed": "lc0", "file": "mine.textproto"},
+    }
+    assert written(here / "mine.textproto")
+    assert init(lc0, "--json", "-o", "-", cwd=here).returncode == 2
 
 
 def test_positions_are_estimated(games: lc0_data.Manifest, here: Path) -> None:

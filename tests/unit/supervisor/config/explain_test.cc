@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,39 @@ TEST(Explain, ShowsGroupsStagesPortsBatchesAndMemory) {
       "  feed payload  235.0 MiB\n"
       "  in total      331.0 MiB\n"
       "  of a budget of 4.0 GiB\n");
+}
+
+TEST(Explain, HasTheSameAsJson) {
+  const CheckedText text = checked_text(
+      "epochs: 2 feed_output { groups { name: \"ranks\" kind: RANKED world: 4 } }\n" + lc0_text(),
+      {"stages.pool.threads=2"});
+  const std::vector<MemoryPart> memory{{"rings", 96 << 20}, {"feed payload", 235 << 20}};
+  const nlohmann::ordered_json out = explain_json(
+      text.configuration.message(), text.plan, text.checked.wiring,
+      stage_groups(text.configuration.message(), text.plan, text.checked.wiring, 2), memory);
+  EXPECT_EQ(out["feed"], "lc0");
+  EXPECT_EQ(out["epochs"], 2);
+  EXPECT_EQ(out["seed"], nullptr);
+  EXPECT_EQ(out["groups"].size(), 3U);
+  const nlohmann::ordered_json& pool = out["groups"][0]["stages"][2];
+  EXPECT_EQ(pool["kind"], "shuffling_chunk_pool");
+  EXPECT_EQ(pool["nodes"][1],
+            (nlohmann::ordered_json{{"name", "read"}, {"lanes", 2}, {"lanes_max", 2}}));
+  EXPECT_EQ(pool["inputs"][0]["from_stage"], "loader");
+  EXPECT_EQ(pool["outputs"][0]["record_type"], "chunks");
+  const nlohmann::ordered_json& batches = out["batches"][0];
+  EXPECT_EQ(batches["rows_max"], 1024);
+  EXPECT_EQ(batches["slots"], 8);
+  EXPECT_EQ(batches["tensors"][0]["shape"], (std::vector<int>{-1, 112, 8, 8}));
+  EXPECT_EQ(batches["groups"][0]["world"], 4);
+  EXPECT_EQ(out["memory_bytes"], 331 << 20);
+}
+
+TEST(Explain, HasProblemsAsJson) {
+  const std::vector<Problem> problems{{{"f.textproto", 3, 7}, "pool", "it is wrong", "stages[2]"}};
+  EXPECT_EQ(problems_json(problems).dump(),
+            R"([{"file":"f.textproto","line":3,"column":7,"stage":"pool","path":"stages[2]",)"
+            R"("text":"it is wrong"}])");
 }
 
 TEST(Explain, NamesLengthsThatVary) {

@@ -1,0 +1,106 @@
+// ringfeed check: the mistakes of a configuration, or the feed that it would make.
+#include <fmt/format.h>
+#include <google/protobuf/text_format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "ringfeed/shm/quote.h"
+#include "supervisor/cli/orphans.h"
+#include "supervisor/cli/prepare.h"
+#include "supervisor/cli/verb.h"
+#include "supervisor/config/explain.h"
+#include "supervisor/control/place.h"
+#include "supervisor/layout/memory.h"
+
+namespace ringfeed::cli {
+namespace {
+
+// Where `run` would put the control socket.
+std::string socket_of(const DataLoaderConfig& config, const std::string& directory) {
+  return control::socket_path(
+      control::socket_directory(directory.empty() ? config.control().directory() : directory,
+                                control::read_environment()),
+      config.feed());
+}
+
+int check(const ConfigArguments& arguments, const std::string& directory) {
+  const std::optional<Prepared> prepared = prepare(arguments);
+  if (!prepared) return kInvalidConfiguration;
+  const DataLoaderConfig& config = prepared->configuration.message();
+  const std::vector<config::MemoryPart> parts = layout::memory_parts(prepared->layout);
+  fmt::print("{}control socket {}\n",
+             config::explain(config, *prepared->plan, prepared->wiring, prepared->groups, parts),
+             escaped(socket_of(config, directory)));
+  layout::check_memory(prepared->layout, memory_limits(*prepared)).or_throw();
+  return kOk;
+}
+
+// The same for programs: one object, also of a configuration that is wrong.
+int check_json(const ConfigArguments& arguments, const std::string& directory) {
+  config::Checked checked;
+  const std::optional<Prepared> prepared = prepare(arguments, checked);
+  nlohmann::ordered_json out;
+  out["ok"] = prepared.has_value();
+  out["problems"] = config::problems_json(checked.problems);
+  out["problems_left_out"] = checked.left_out;
+  out["warnings"] = config::problems_json(checked.warnings);
+  Status room;
+  if (prepared) {
+    const DataLoaderConfig& config = prepared->configuration.message();
+    room = layout::check_memory(prepared->layout, memory_limits(*prepared));
+    out["ok"] = room.ok();
+    const std::vector<config::MemoryPart> parts = layout::memory_parts(prepared->layout);
+    out.update(
+        config::explain_json(config, *prepared->plan, prepared->wiring, prepared->groups, parts));
+    out["socket"] = socket_of(config, directory);
+  }
+  fmt::print("{}\n", json_text(out, 2));
+  room.or_throw();
+  return prepared ? kOk : kInvalidConfiguration;
+}
+
+int check_part(const ConfigArguments& arguments) {
+  config::Configuration part = config::read_config(arguments.file, arguments.overrides);
+  if (const std::vector<config::Problem> problems = config::check_part(part); !problems.empty()) {
+    fmt::print(stderr, "{}", config::problem_report(problems));
+    return kInvalidConfiguration;
+  }
+  part.message().clear_feed();
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(part.message(), &text);
+  fmt::print("{}", text);
+  return kOk;
+}
+
+}  // namespace
+
+void add_check(CLI::App& verb, int& result) {
+  struct Given {
+    ConfigArguments config;
+    std::string directory;
+    bool part = false;
+    bool json = false;
+  };
+  const auto given = std::make_shared<Given>();
+  add_config(verb, given->config)->required();
+  CLI::Option* const json = verb.add_flag(
+      "--json", given->json, "print one JSON object: problems, or stages, batches and memory");
+  add_directory(verb, given->directory);
+  verb.add_flag("--part", given->part,
+                "for programs: CONFIG is only part of a configuration, and more stages follow; "
+                "print it in text format")
+      ->excludes(json);
+  verb.footer("Example: ringfeed check lc0.textproto");
+  verb.callback([=, &result] {
+    result = given->part   ? check_part(given->config)
+             : given->json ? check_json(given->config, given->directory)
+                           : check(given->config, given->directory);
+  });
+}
+
+}  // namespace ringfeed::cli
