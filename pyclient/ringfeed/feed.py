@@ -453,6 +453,8 @@ class Feed(Scope):
 
         ``"snapshot"`` is the directory of the newest snapshot of the feed that leads to this place,
         if there is one: ``ringfeed run --resume`` continues there, and the state is good for that.
+        ``"lineage"`` names the batches of a feed that can begin with any of them (translation): the
+        state is good for every run of the same configuration and seed.
 
         Raises:
             InvalidRequest: An observer has no place.
@@ -470,31 +472,37 @@ class Feed(Scope):
                 "held": [seq for seq, lease in self._leases if lease() is not None],
             }
         )
-        snapshot = self._snapshot_before(following, stats)
-        return state if snapshot is None else {**state, "snapshot": snapshot["directory"]}
+        snapshot, lineage = self._beginnings(following, stats)
+        if snapshot is not None:
+            state["snapshot"] = snapshot["directory"]
+        return {**state, "lineage": lineage} if lineage else state
 
-    def _snapshot_before(self, batch: int, stats: FeedStats) -> dict[str, Any] | None:
-        """The newest snapshot of this run from which this group still gets the batch, if its
-        supervisor knows one."""
+    def _beginnings(self, batch: int, stats: FeedStats) -> tuple[dict[str, Any] | None, str]:
+        """The newest snapshot of this run from which this group still gets the batch, and the
+        feed's lineage, if it has one; as far as its supervisor answers."""
         try:
-            found = control.snapshots(stats.socket)
+            found, lineage = control.snapshots(stats.socket)
         except RingfeedError:
-            return None
+            return None, ""
         place = stats.group, stats.output
         fitting = [one for one in found if 0 < one["places"].get(place, 0) <= batch]
-        return fitting[-1] if fitting else None
+        return (fitting[-1] if fitting else None), lineage
 
     def _elsewhere(self, batch: int, stats: FeedStats) -> str:
         """What to do about a batch that the feed does not hold any more."""
-        snapshot = self._snapshot_before(batch, stats)
+        snapshot, lineage = self._beginnings(batch, stats)
+        if lineage:
+            return (
+                f"`ringfeed stop {stats.feed}`, then `ringfeed run CONFIG --from-batch {batch}` "
+                f"with the seed that this run has leads there; {_OR_GO_ON}"
+            )
         if snapshot is None:
             return _ELSEWHERE
         directory = snapshot["directory"]
         return (
             f"the snapshot {directory} ({snapshot['bytes'] / 2**20:.1f} MiB, up to batch "
             f"{snapshot['newest_batch']}) leads there: `ringfeed stop {stats.feed}`, then "
-            f"`ringfeed run --resume {shlex.quote(directory)}`; without load_state_dict() training "
-            "continues with the next batch"
+            f"`ringfeed run --resume {shlex.quote(directory)}`; {_OR_GO_ON}"
         )
 
     def _must_be_member(self, why_not: str) -> None:
@@ -524,13 +532,21 @@ class Feed(Scope):
 
         Raises:
             InvalidRequest: This is not a state, or it is damaged; it belongs to another feed,
-                another run, another group or another rank; or the feed no longer holds that batch:
-                start the feed from the snapshot that was taken with the state. Nothing has changed.
+                another run, another group or another rank (of a feed with a lineage: to other
+                settings or another seed); or the feed no longer holds that batch: start the feed
+                from the snapshot that was taken with the state, or with --from-batch. Nothing has
+                changed.
         """
         self._must_be_member("has no place that could be changed")
         stats = self.stats()
         where = f"feed {stats.feed}, group {stats.group}"
-        saved = states.read(state, _place(stats), where, _ELSEWHERE)
+        place = _place(stats)
+        if isinstance(state, Mapping) and state.get("feed_id") != place["feed_id"]:
+            # Another run, but perhaps of the same batches.
+            lineage = self._beginnings(0, stats)[1]
+            if lineage and state.get("lineage") == lineage:
+                place["feed_id"] = state.get("feed_id")
+        saved = states.read(state, place, where, _ELSEWHERE)
         if saved.next > stats.published + stats.world and not saved.is_whole:
             raise InvalidRequest(
                 f"{where}: the state's next batch is {saved.next}, the newest one of the feed is "
@@ -579,8 +595,8 @@ class Feed(Scope):
         except RingfeedError as error:
             if isinstance(error, FeedTimeout) or _MOVED in str(error):
                 self._follow(stats)
-            snapshot = self._snapshot_before(position, stats)
-            more = "" if snapshot is None else f"; {self._elsewhere(position, stats)}"
+            leads = any(self._beginnings(position, stats))
+            more = f"; {self._elsewhere(position, stats)}" if leads else ""
             raise InvalidRequest(f"{where}: {error}{more}") from error
         goes_on_with = handle.stats()["next"]
         if goes_on_with > position:
@@ -713,9 +729,10 @@ def _bottleneck(found: Mapping[str, Any]) -> Bottleneck:
 # Words of rf_attach's message if a batch was given up between the supervisor's answer and the
 # admission.
 _MOVED = "the group begins with"
+_OR_GO_ON = "without load_state_dict() training continues with the next batch"
 _ELSEWHERE = (
     "this needs a snapshot of the feed saved together with the model (ringfeed run --resume); "
-    "without load_state_dict() training continues with the next batch"
+    f"{_OR_GO_ON}"
 )
 
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -57,6 +58,7 @@ std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool
     // Absent: as it was.
     if (now.stage_groups().empty()) config->clear_stage_groups();
     if (!now.has_seed()) config->clear_seed();
+    if (!now.has_from_batch()) config->clear_from_batch();
   }
   std::string found;
   google::protobuf::util::MessageDifferencer differencer;
@@ -113,6 +115,19 @@ std::string left_unlike(const control::LockRecord& left, const DataLoaderConfig&
   if (left.config.empty() || !then.ParseFromString(left.config)) return {};
   if (left.files.empty() && !anything_lives(left)) return {};
   return differences(then, now, false);
+}
+
+std::string lineage_of(const Prepared& prepared, std::uint64_t seed) {
+  const DataLoaderConfig& config = prepared.configuration.message();
+  if (!config::begins_nowhere_else(config, *prepared.plan, prepared.wiring).empty()) return {};
+  DataLoaderConfig what;
+  *what.mutable_stages() = config.stages();
+  for (StageConfig& stage : *what.mutable_stages()) ignore_lanes(stage);
+  what.set_seed(seed);
+  what.set_epochs(config.epochs());
+  what.set_drop_remainder(config.drop_remainder());
+  const std::string bytes = what.SerializeAsString();
+  return fmt::format("{:016x}", ::XXH3_64bits(bytes.data(), bytes.size()));
 }
 
 std::string saved_unlike(const SnapshotManifest& saved, const DataLoaderConfig& now) {

@@ -36,8 +36,9 @@ struct RunOptions {
   std::string directory = {};  // of the control socket; empty: as the configuration says, else by
                                // the rule of control/place.h
   bool fresh = false;          // does not take over what an earlier run has left, but ends it
-  std::string resume = {};     // a snapshot to go on from; then the configuration may be left out
-  int owner = -1;              // a pidfd: the feed is this process's own, and ends with it
+  std::optional<std::uint64_t> from_batch = {};  // with which a new feed begins
+  std::string resume = {};  // a snapshot to go on from; then the configuration may be left out
+  int owner = -1;           // a pidfd: the feed is this process's own, and ends with it
 };
 
 std::uint64_t drawn_seed() {
@@ -158,6 +159,7 @@ class Start {
   }
   [[nodiscard]] bool find_feed();
   void find_newest_snapshot();
+  void go_on_from(const DataLoaderConfig& begun);
   [[nodiscard]] bool fits_snapshot() const;
 
   Prepared& prepared_;
@@ -253,21 +255,30 @@ void Start::find_memory() {
   if (!snapshot_.empty()) {
     found_ = load_snapshot(snapshot_, saved_, prepared_, storage_).value_or_throw();
     seed_ = saved_.seed();
+    go_on_from(saved_.config());
     talk_.say(fmt::format("feed {} resumes from the snapshot of {}, with batch {}", feed_,
                           escaped(saved_.taken_at()), saved_.newest_batch() + 1));
-  } else if (!adopts_) {
+  } else if (adopts_) {
+    DataLoaderConfig begun;
+    if (begun.ParseFromString(left_.config)) go_on_from(begun);
+  } else {
     layout::check_memory(prepared_.layout, memory_limits(prepared_)).or_throw();
   }
   talk_.say(fmt::format("feed {} uses\n{}", feed_, layout::memory_table(prepared_.layout)));
 }
 
+// What goes on is the feed that was begun, also for stages that have not yet done a step.
+void Start::go_on_from(const DataLoaderConfig& begun) {
+  prepared_.configuration.message().set_from_batch(begun.from_batch());
+  prepared_.layout.first_batch = begun.from_batch();
+}
+
 int Start::run(const std::string& directory, const std::string& config_file, int owner) {
+  const std::uint64_t seed = message_.has_seed() ? message_.seed() : found_ ? seed_ : drawn_seed();
   const process::FeedRun feed_run{
       .config = message_,
       .plan = *prepared_.plan,
-      .seed = message_.has_seed() ? message_.seed()
-              : found_            ? seed_
-                                  : drawn_seed(),
+      .seed = seed,
       .config_file =
           config_file == "-" ? config_file : std::filesystem::absolute(config_file).string(),
       .worker_binary = prepared_.worker_binary,
@@ -276,6 +287,7 @@ int Start::run(const std::string& directory, const std::string& config_file, int
       .recorded_config = message_.SerializeAsString(),
       .dead_letters = control::dead_letter_directory(message_.restart().dead_letters(), feed_,
                                                      control::read_environment()),
+      .lineage = lineage_of(prepared_, seed),
       .resumed_from = snapshot_,
       .file_mark = storage_.mark,
       .on_recorded =
@@ -346,10 +358,18 @@ void add_run(CLI::App& verb, int& result) {
   add_directory(verb, given->directory);
   verb.add_flag("--fresh", given->options.fresh,
                 "start a new feed, even if a feed of this name could be taken over");
+  CLI::Option* const from_batch =
+      verb.add_option(
+              "--from-batch", given->options.from_batch,
+              "begin a new feed with the batch of this number, from 1, and make none before "
+              "it; where batches are planned ahead, as for translation")
+          ->type_name("N")
+          ->check(CLI::PositiveNumber);
   CLI::Option* const resume =
       verb.add_option("--resume", given->options.resume,
                       "resume from this snapshot; CONFIG may then be left out")
-          ->type_name("DIR");
+          ->type_name("DIR")
+          ->excludes(from_batch);
   verb.add_option("--owner-fd", given->options.owner,
                   "for programs: an open pidfd of the process that owns the feed; when that "
                   "process ends, the feed stops and CONFIG is removed")
@@ -369,6 +389,9 @@ void add_run(CLI::App& verb, int& result) {
       throw CLI::RequiredError("CONFIG (or --resume DIR)");
     }
     given->options.directory = given->directory;
+    if (const auto from = given->options.from_batch) {
+      given->config.overrides.push_back(fmt::format("from_batch={}", *from));
+    }
     result = run(given->config, given->options);
   });
 }

@@ -59,6 +59,7 @@ class Checker {
     check_restarts();
     check_snapshots();
     if (checked_.problems.empty()) require_consistent(config_, plan_);
+    if (checked_.problems.empty() && config_.from_batch() > 1) check_beginning();
     sort_problems(checked_.problems);
     sort_problems(checked_.warnings);
     return std::move(checked_);
@@ -293,6 +294,15 @@ class Checker {
     }
   }
 
+  void check_beginning() {
+    const std::string why = begins_nowhere_else(config_, plan_, checked_.wiring);
+    if (why.empty()) return;
+    problem("from_batch", fmt::format("from_batch is {}, but this feed can begin only with its "
+                                      "first batch: {}; resume from a snapshot instead (ringfeed "
+                                      "run --resume DIR)",
+                                      config_.from_batch(), why));
+  }
+
   void check_feed_name() {
     if (!valid_feed_name(config_.feed()) && !reported("feed")) {
       problem("feed", config_.has_feed()
@@ -525,6 +535,33 @@ Checked check_config(const Configuration& configuration, const PipelinePlan& pla
     return Checked{{}, configuration.problems(), {}, configuration.problems_left_out()};
   }
   return Checker(configuration, plan).check();
+}
+
+namespace {
+
+bool begins_anywhere(const StagePlan& stage, const std::string& port) {
+  return std::ranges::any_of(stage.nodes(), [&](const NodePlan& node) {
+    return node.begins_anywhere() && std::ranges::any_of(node.outputs(), [&](const NodeOutput& to) {
+             return to.exported() && to.port() == port && to.overflow() == BLOCK;
+           });
+  });
+}
+
+}  // namespace
+
+std::string begins_nowhere_else(const DataLoaderConfig& config, const PipelinePlan& plan,
+                                const Wiring& wiring) {
+  if (!ordered_dispatch(config)) return "with dispatch RELAXED batches have no fixed order";
+  for (const BatchesPort& output : wiring.outputs) {
+    const auto planned = [&](const Edge& edge) {
+      return edge.to_stage == output.stage &&
+             begins_anywhere(plan.stages(edge.from_stage), edge.from_port);
+    };
+    if (std::ranges::any_of(wiring.edges, planned)) continue;
+    return fmt::format("the batches of stage '{}' are not planned ahead",
+                       config.stages(output.stage).name());
+  }
+  return {};
 }
 
 std::uint32_t slot_count(const DataLoaderConfig& config, const BatchesPort& output) {

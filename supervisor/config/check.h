@@ -32,6 +32,10 @@ struct Checked {
 // configuration, or contradicts itself.
 [[nodiscard]] Checked check_config(const Configuration& configuration, const PipelinePlan& plan);
 
+// Why the feed cannot begin with any batch of its choice; "": it can.
+[[nodiscard]] std::string begins_nowhere_else(const DataLoaderConfig& config,
+                                              const PipelinePlan& plan, const Wiring& wiring);
+
 // What can be said of a part of a configuration, whose other stages follow: names, exactly one
 // configuration each, ranges. Nothing is said of wiring, and no worker is asked.
 [[nodiscard]] std::vector<Problem> check_part(const Configuration& configuration);

@@ -219,7 +219,7 @@ Status ConsumerGroups::declare(const GroupTerms& wanted) {
   groups_[*page].reported = GroupState::kActive;
   clear_words(memory_.group(*page));
   clear_words(memory_.account(*page));
-  set_start(*page, 1);
+  set_start(*page, memory_.feed().layout().first_batch);
   ever_joined_ = true;
   set_state(*page, GroupState::kActive);
   return {};

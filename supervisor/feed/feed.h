@@ -72,6 +72,7 @@ struct FeedRun {
   std::string recorded_groups = {};  // for the lock's record: the stage groups that were formed
   std::string recorded_config = {};  // the configuration as it was given
   std::string dead_letters = {};     // directory for records that are set aside
+  std::string lineage = {};          // what names its batches, if it can begin with any of them
   std::string resumed_from = {};     // the snapshot that `found` memory was read from
   std::string file_mark = {};        // for new files in storage.directory
   // Called once, when the record is this feed's: what an earlier feed left may then be removed.
@@ -158,6 +159,7 @@ class Feed {
   bool on_restart(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_scale(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
+  [[nodiscard]] bool is_steered() const;
   bool on_snapshots(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_wait(control::ConnectionId connection, const Request& request, Reply& reply);
   // Parts of attach.

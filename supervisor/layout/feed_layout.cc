@@ -55,6 +55,7 @@ class Builder {
   Builder(const DataLoaderConfig& config, const PipelinePlan& plan, const config::Wiring& wiring)
       : config_(config), plan_(plan), wiring_(wiring) {
     layout_.feed = config.feed();
+    layout_.first_batch = config.from_batch();
     layout_.ordered = ordered_dispatch(config);
   }
 
@@ -118,6 +119,7 @@ class Builder {
         laid_out.lanes = node.lanes();
         laid_out.lanes_max = std::max(node.lanes(), node.lanes_max());
         laid_out.scales = node.lanes_max() != 0;
+        laid_out.begins_anywhere = node.begins_anywhere();
         if (layout_.nodes.size() == shm::kNodesMax || laid_out.lanes_max > shm::kNodeLanesMax) {
           throw Error(
               ErrorCode::kConfiguration,

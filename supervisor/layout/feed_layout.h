@@ -89,9 +89,10 @@ struct NodeLayout {
   std::uint32_t stage = 0;  // in DataLoaderConfig.stages
   std::string name;         // "": the stage itself
   std::uint32_t first_lane = 0;
-  std::uint32_t lanes = 0;      // as configured
-  std::uint32_t lanes_max = 0;  // that are laid out
-  bool scales = false;          // may have another number while it runs
+  std::uint32_t lanes = 0;       // as configured
+  std::uint32_t lanes_max = 0;   // that are laid out
+  bool scales = false;           // may have another number while it runs
+  bool begins_anywhere = false;  // NodePlan.begins_anywhere
 };
 
 struct GroupPlan {
@@ -130,6 +131,7 @@ struct OutputLayout {
 
 struct FeedLayout {
   std::string feed;
+  std::uint64_t first_batch = 1;  // of a new feed: DataLoaderConfig.from_batch
   std::vector<NodeLayout> nodes;
   std::vector<LanePlan> lanes;
   std::vector<RingPlan> rings;

@@ -311,9 +311,26 @@ FeedMemory::FeedMemory(FeedLayout layout, const shm::Storage& storage,
       const std::uint32_t lanes = layout_.nodes[node].lanes;
       set_node_lanes(node, {.before = lanes, .now = lanes});
     }
+    for (const OutputLayout& output : layout_.outputs) begin_output(output);
   } catch (...) {
     for (const std::string& file : files_) ::unlink(file.c_str());
     throw;
+  }
+}
+
+// As if the batches before the first one had been published, and given up: the lanes number what
+// comes behind them, and groups begin there. Nobody else has the memory yet.
+void FeedMemory::begin_output(const OutputLayout& output) {
+  const std::uint64_t before = layout_.first_batch - 1;
+  const std::uint32_t lanes = output.geometry.lanes;
+  auto* const lines = reinterpret_cast<shm::ProducerLine*>(
+      mappings_[output.feed_control_segment].data() + shm::kProducerLinesOffset);
+  for (std::uint32_t l = 0; l < lanes && before != 0; ++l) {
+    // relaxed, both: the workers get the memory later, by a message.
+    if (before > l) {
+      lines[l].newest.store(before - (before - 1 - l) % lanes, std::memory_order_relaxed);
+    }
+    lane(output.producing_lanes[l]).retire.store(layout_.first_batch, std::memory_order_relaxed);
   }
 }
 
@@ -557,7 +574,8 @@ std::uint64_t OutputMemory::batches_published() const {
     const std::uint64_t newest = producer(l).newest.load(std::memory_order_relaxed);
     if (newest != 0) count += (newest - 1 - l) / lanes + 1;
   }
-  return count;
+  const std::uint64_t before = feed_->layout().first_batch - 1;
+  return count > before ? count - before : 0;
 }
 
 }  // namespace ringfeed::layout

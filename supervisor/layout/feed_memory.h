@@ -163,6 +163,7 @@ class FeedMemory {
   void map_segment(std::uint32_t id);
   [[nodiscard]] shm::NodeLanesWords* node_lanes_words() const;
   void open_readers();
+  void begin_output(const OutputLayout& output);
 
   FeedLayout layout_;
   shm::FeedIdentity identity_;

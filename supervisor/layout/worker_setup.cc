@@ -42,6 +42,9 @@ class Filler {
       out.set_port(input.port);
       out.set_block(input.block);
       out.set_peer_node(input.from_node);
+      if (layout_.nodes[input.from_node].begins_anywhere) {
+        out.set_first_unit(layout_.first_batch - 1);
+      }
       for (const std::uint32_t ring : input.rings) {
         ring_end(layout_.rings[ring], layout_.rings[ring].from_lane, *out.add_rings());
         need(layout_.rings[ring].segment, false);
@@ -57,6 +60,9 @@ class Filler {
         out.set_feed(feed(*output.feed));
       } else {
         out.set_peer_node(output.to_node);
+      }
+      if (layout_.nodes[plan.node_index].begins_anywhere) {
+        out.set_first_unit(layout_.first_batch - 1);
       }
       for (const std::uint32_t ring : output.rings) {
         ring_end(layout_.rings[ring], layout_.rings[ring].to_lane, *out.add_rings());

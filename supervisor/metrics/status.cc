@@ -89,12 +89,11 @@ void fill_lane(const layout::FeedMemory& memory, const layout::LanePlan& plan,
   lane.set_blocked_ns(read(page.counters.blocked_ns));
 }
 
-// Names are written at attach and end with a zero at the latest in their last byte.
+}  // namespace
+
 std::string counter_name(const shm::NamedCounter& counter) {
   return {counter.name, ::strnlen(counter.name, sizeof counter.name)};
 }
-
-}  // namespace
 
 std::string read_note(const shm::LaneNote& note) {
   for (int attempt = 0; attempt < 4; ++attempt) {

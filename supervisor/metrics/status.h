@@ -35,6 +35,9 @@ void fill_output(const layout::OutputMemory& memory, const control::ConsumerGrou
 void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
                    const control::Trainers& trainers, StatusReply& status);
 
+// Names are written at attach and end with a zero at the latest in their last byte.
+[[nodiscard]] std::string counter_name(const shm::NamedCounter& counter);
+
 // What the lanes of a stage want a person to know, e.g. "812 of 100000 chunks"; empty: nothing.
 [[nodiscard]] std::string stage_note(const layout::FeedMemory& memory, std::uint32_t stage);
 // "pool: 812 of 100000 chunks", one for each stage that has something to say.

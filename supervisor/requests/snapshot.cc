@@ -10,8 +10,11 @@
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "proto/plan.pb.h"
 #include "proto/snapshot.pb.h"
 #include "supervisor/feed/feed.h"
+#include "supervisor/metrics/read.h"
+#include "supervisor/metrics/status.h"
 #include "supervisor/os/text.h"
 #include "supervisor/snapshot/series.h"
 
@@ -31,8 +34,23 @@ bool Feed::on_snapshot(control::ConnectionId connection, const Request& request,
   return snapshots_.take(connection, request, reply, scaling_.under_way());
 }
 
+// Has a message changed what a stage hands out next?
+bool Feed::is_steered() const {
+  for (const layout::LanePlan& lane : memory_.layout().lanes) {
+    for (const NodePlan& node : run_.plan.stages(static_cast<int>(lane.stage)).nodes()) {
+      if (node.name() != lane.node || node.steered_counter().empty()) continue;
+      for (const shm::NamedCounter& counter : memory_.lane(lane.index).counters.named) {
+        if (metrics::counter_name(counter) != node.steered_counter()) continue;
+        if (metrics::read(counter.value) != 0) return true;
+      }
+    }
+  }
+  return false;
+}
+
 bool Feed::on_snapshots(control::ConnectionId, const Request&, Reply& reply) {
   SnapshotsReply& out = *reply.mutable_snapshots();
+  if (!run_.lineage.empty() && !is_steered()) out.set_lineage(run_.lineage);
   std::vector<snapshot::Entry> entries;
   if (run_.config.has_snapshot()) {
     entries = snapshot::read_series(run_.config.snapshot().directory(), run_.config.feed());

@@ -14,9 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np  # noqa: E402
 
+from tests.support.feeds import fairseq_feeds  # noqa: E402
 from tests.support.feeds.feed_run import BIN, ROOT, FeedRun, Trainer, runs, wait_until  # noqa: E402
 from tests.support.feeds.scenes import GROUPS  # noqa: E402
 from tests.support.makers import lc0_data  # noqa: E402
+from tests.support.oracles.fairseq_reference import Config  # noqa: E402
 
 __all__ = ["BIN", "ROOT", "FeedRun", "Trainer", "runs", "wait_until"]
 
@@ -48,6 +50,23 @@ def make_run(tmp_path: Path, games: lc0_data.Manifest) -> Iterator[Callable[...,
 
     yield make
     for run in runs:
+        run.close()
+
+
+@pytest.fixture
+def make_bitext(tmp_path: Path) -> Iterator[Callable[..., FeedRun]]:
+    """Makes feeds of translation batches; each has a directory of its own."""
+    made: list[FeedRun] = []
+
+    def make(config: Config, **settings: Any) -> FeedRun:
+        made.append(fairseq_feeds.bitext_run(tmp_path / f"run{len(made)}", config, **settings))
+        return made[-1]
+
+    yield make
+    for run in made:
+        if run.process is not None and run.process.poll() is None:
+            # Draining would wait for groups whose members have left.
+            run.command("stop", run.feed, "--now")
         run.close()
 
 

@@ -206,6 +206,7 @@ EpochPlanner::EpochPlanner(const StageContext& context, std::uint64_t narrow_max
       epochs_(context.counter("epochs")),
       batches_(context.counter("batches")),
       stand_ins_(context.counter("stand_ins")),
+      messages_followed_(context.counter("messages_followed")),
       plans_(context.counter("plans")),
       sentences_(context.counter("sentences")),
       kept_(context.counter("sentences_kept")),
@@ -570,8 +571,19 @@ std::uint64_t EpochPlanner::sentences_from(const Step& step, std::uint64_t batch
   return sum;
 }
 
+// As if they had been put; what they would be, nobody needs to know.
+std::uint64_t EpochPlanner::to_pass(const Step& step) const noexcept {
+  const std::uint64_t before = context_.feed.from_batch() - 1;
+  const std::uint64_t put = step.load(state_.put);
+  return before > put ? before - put : 0;
+}
+
 // False: no room, and nothing has changed.
 bool EpochPlanner::put(Step& step, BatchKind kind, std::uint64_t batch) noexcept {
+  if (to_pass(step) != 0) {
+    step.store(state_.put, step.load(state_.put) + 1);
+    return true;
+  }
   const std::uint64_t frozen =
       kind == BatchKind::kBatch ? number_at(step, order_at_, batch) : std::uint64_t{0};
   // An epoch without a batch, or without a plan, has a stand-in without a row.
@@ -678,6 +690,11 @@ StepStatus EpochPlanner::hand_out(Step& step) noexcept {
     return StepStatus::kDone;
   }
   if (next >= end) return end_epoch(step);
+  if (const std::uint64_t passed = std::min(to_pass(step), end - next); passed != 0) {
+    step.store(state_.put, step.load(state_.put) + passed);
+    step.store(state_.next, next + passed);
+    return StepStatus::kDone;
+  }
   if (!put(step, next < used ? BatchKind::kBatch : BatchKind::kStandIn, next)) {
     return StepStatus::kNoRoom;
   }
@@ -787,6 +804,10 @@ StepStatus EpochPlanner::step(Step& step) noexcept {
     }
   }
   // A message may have moved it to where there is nothing, and the next one may move it elsewhere.
+  if (is_over(step) && to_pass(step) != 0) {
+    complain(fmt::format("from_batch: there is no batch {}, the run has only {}",
+                         context_.feed.from_batch(), step.load(state_.put)));
+  }
   if (is_over(step)) return is_stranded(step) ? StepStatus::kIdle : StepStatus::kEnd;
   // An epoch that ends where it begins needs no plan.
   if (const std::uint64_t cut = cut_of_epoch(step);
@@ -892,6 +913,7 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
     return;
   }
   if (to.only_look()) return;
+  step.count(messages_followed_);
   // Both before a word refers to them: what the step's words refer to now is not overwritten.
   const std::uint64_t version = weights.empty() ? 0 : keep_weights(step, weights);
   const std::uint64_t coming_version = coming.empty() ? 0 : keep_weights(step, coming, version);
@@ -989,6 +1011,7 @@ void EpochPlanner::change_weights(Step& step, const EpochPlannerControlRequest& 
     answer.set_sentences_left(sentences_from(step, from, used));
   }
   answer.set_from_batch(from);
+  step.count(messages_followed_);
   if (seeks) {
     // Of the epoch to come: carry_out_seek() goes on with it.
     step.store(state_.seek_cut, from + 1);
@@ -1025,6 +1048,14 @@ void EpochPlanner::control(Step& step, const StageControlRequest& request,
     answer.set_error("the directions are not known yet; send the message again in a moment");
     return;
   }
+  const bool moves = asked.has_seek() ? !asked.seek().only_look() : asked.weights_size() > 0;
+  if (moves && to_pass(step) != 0) {
+    answer.set_error(
+        fmt::format("the feed is on its way to batch {}; send the message again in a "
+                    "moment",
+                    context_.feed.from_batch()));
+    return;
+  }
   if (asked.has_seek()) {
     seek(step, asked, answer);
   } else if (asked.weights_size() > 0) {
@@ -1051,6 +1082,7 @@ std::vector<CounterSpec> planner_counters() {
       {"epochs", "Epochs handed out in full."},
       {"batches", "Plans of batches output, without stand-ins."},
       {"stand_ins", "Stand-ins output where a rank has no batch."},
+      {"messages_followed", "Messages that moved it, or changed weights."},
       {"plans", "Epochs planned."},
       {"sentences", "Sentences planned, counted again in every epoch."},
       {"sentences_kept", "Planned sentences that are within the limits."},
@@ -1076,6 +1108,8 @@ NodeSpec planner_node(const StageView& stage) {
   node.outputs = {output_spec(stage.config.epoch_planner(), "batch_plans", plan_queue_bytes(stage),
                               UnitRule::kRecord)};
   node.weight = 0.1;
+  node.begins_anywhere = true;
+  node.steered_counter = "messages_followed";
   // Memory that one step gives up may be written by the next one.
   node.steps_per_commit = 1;
   node.entries_per_step = 64;

@@ -193,6 +193,8 @@ class EpochPlanner final : public Stage {
   StepStatus store_plan(Step& step) noexcept;
   void report(const MadePlan& plan);
 
+  // Batches still to be passed over, so that the feed begins with from_batch.
+  [[nodiscard]] std::uint64_t to_pass(const Step& step) const noexcept;
   StepStatus hand_out(Step& step) noexcept;
   StepStatus end_epoch(Step& step) noexcept;
   void carry_out_seek(Step& step) noexcept;
@@ -249,6 +251,7 @@ class EpochPlanner final : public Stage {
   Counter epochs_;
   Counter batches_;
   Counter stand_ins_;
+  Counter messages_followed_;
   Counter plans_;
   Counter sentences_;
   Counter kept_;

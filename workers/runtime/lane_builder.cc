@@ -76,6 +76,7 @@ void LaneBuilder::add_input(LaneParts& parts, const LaneSetup& lane, const LaneI
     in.neighbour = neighbour(end.peer_lane());
     port.mode = mode(ring_geometry(ring).overflow);
   }
+  if (port.mode == EdgeMode::kOrdered) port.first_unit = input.first_unit();
   if (lane.inputs_size() != 0) {
     parts.segments[shm::kHeadsSegment] = {segments_.map(lane.heads_segment(), true),
                                           segments_.bytes(lane.heads_segment())};
@@ -109,6 +110,7 @@ void LaneBuilder::add_output(LaneParts& parts, const LaneSetup& lane, const Lane
     out.neighbour = neighbour(end.peer_lane());
     port.mode = mode(ring_geometry(ring).overflow);
   }
+  if (port.mode == EdgeMode::kOrdered) port.first_unit = output.first_unit();
   parts.outputs.push_back(std::move(port));
   parts.output_names.push_back(output.port());
 }

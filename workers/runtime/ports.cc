@@ -13,7 +13,7 @@ void PortLanes::load() noexcept {
 
 void InputPort::start(std::uint64_t stored) noexcept {
   follow_lanes();
-  position = stored != 0 ? stored - 1 : 0;
+  position = stored != 0 ? stored - 1 : first_unit;
   committed_position = saved_position = position;
 }
 
@@ -121,7 +121,7 @@ bool InputPort::moved() noexcept {
 
 void OutputPort::start(std::uint64_t stored) noexcept {
   follow_lanes();
-  position = stored != 0 ? stored - 1 : 0;
+  position = stored != 0 ? stored - 1 : first_unit;
   committed_position = saved_position = position;
   unit_open = false;
 }

@@ -59,7 +59,8 @@ class InputPort {
   std::uint64_t block = 1;
   std::uint32_t lane = 0;
   PortLanes lanes;
-  shm::WordRef word;  // where `position` lasts
+  shm::WordRef word;             // where `position` lasts
+  std::uint64_t first_unit = 0;  // of a lane that has never stored it (ORDERED)
   // ORDERED: the lane's units below it are consumed; else: ring << 1 | in the middle of a unit
   std::uint64_t position = 0;
   std::uint64_t committed_position = 0;
@@ -105,6 +106,7 @@ class OutputPort {
   bool unit_per_record = false;
   bool follows = false;
   shm::WordRef word;
+  std::uint64_t first_unit = 0;  // as above
   // ORDERED: the lane's units below it are put; else: ring << 1 | in the middle of a unit
   std::uint64_t position = 0;
   std::uint64_t committed_position = 0;

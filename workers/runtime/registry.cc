@@ -118,6 +118,8 @@ void plan_node(const NodeSpec& node, NodePlan& to) {
   to.set_state_version(node.state_version);
   to.set_weight(node.weight);
   if (node.redraws) to.set_redraws(true);
+  if (node.begins_anywhere) to.set_begins_anywhere(true);
+  if (!node.steered_counter.empty()) to.set_steered_counter(node.steered_counter);
   to.set_private_bytes(node.private_bytes);
   if (!node.program.empty()) to.set_program(node.program);
   if (!node.create) to.set_cannot_run(true);

@@ -187,17 +187,23 @@ def snapshot(
     raise FeedDamaged("the supervisor's answer to a snapshot is not a valid reply")
 
 
-def snapshots(socket_path: str | os.PathLike[str], timeout_s: float = 1.0) -> list[dict[str, Any]]:
+def snapshots(
+    socket_path: str | os.PathLike[str], timeout_s: float = 1.0
+) -> tuple[list[dict[str, Any]], str]:
     """The snapshots of this run that are there, the oldest first: ``directory``, ``bytes``,
-    ``newest_batch``, and ``places``, (group, output) to the group's next batch."""
+    ``newest_batch``, and ``places``, (group, output) to the group's next batch. And the feed's
+    lineage, which names its batches if it can begin with any of them."""
     found = []
+    lineage = ""
     for number, reply in fields(_request(socket_path, Request.snapshots, b"", timeout_s)):
         if number != Reply.snapshots or not isinstance(reply, bytes):
             continue
         for inner, info in fields(reply):
             if inner == SnapshotsReply.snapshots and isinstance(info, bytes):
                 found.append(_snapshot_info(info))
-    return found
+            if inner == SnapshotsReply.lineage and isinstance(info, bytes):
+                lineage = info.decode()
+    return found, lineage
 
 
 def _snapshot_info(message: bytes) -> dict[str, Any]:

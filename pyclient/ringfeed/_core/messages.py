@@ -18,6 +18,7 @@ class DataLoaderConfig:
     control = 19
     shutdown = 20
     snapshot = 21
+    from_batch = 22
 
 
 class EpochPlannerControlRequest:
@@ -151,6 +152,7 @@ class SnapshotRequest:
 
 class SnapshotsReply:
     snapshots = 1
+    lineage = 2
 
 
 class StageControlAnswer:

@@ -42,24 +42,7 @@ from tests.support.makers.fairseq_examples import EXAMPLES, example, flat, load
 from tests.support.oracles import fairseq_reference as reference
 from tests.support.oracles.fairseq_reference import Config, Reference, Refused
 
-MakeFeed = Callable[..., FeedRun]
-
-
-@pytest.fixture
-def make_feed(tmp_path: Path) -> Iterator[MakeFeed]:
-    runs: list[FeedRun] = []
-
-    def make(config: Config, **settings: Any) -> FeedRun:
-        runs.append(feeds.bitext_run(tmp_path / f"run{len(runs)}", config, **settings))
-        return runs[-1]
-
-    yield make
-    for run in runs:
-        if run.process is not None and run.process.poll() is None:
-            # Draining would wait for groups whose members have left.
-            run.command("stop", run.feed, "--now")
-        run.close()
-
+MakeBitext = Callable[..., FeedRun]
 
 # --- The worked examples ------------------------------------------------------------------------
 
@@ -106,23 +89,23 @@ def assert_example(got: Sequence[Arrays], name: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_as_fairseq_gave_it(make_feed: MakeFeed, name: str, threads: int) -> None:
+def test_an_example_as_fairseq_gave_it(make_bitext: MakeBitext, name: str, threads: int) -> None:
     epochs = len(load(f"outputs/{name}.json")["epochs"])
-    run = make_feed(example(name, threads=threads), epochs=epochs)
+    run = make_bitext(example(name, threads=threads), epochs=epochs)
     read = all_of if threads > 1 else all_of_processes
     assert_example(read(run, 2), name)
 
 
-def test_an_example_in_int32(make_feed: MakeFeed) -> None:
-    got = all_of(make_feed(example("d_virtual_epochs", compact=True), epochs=7), 2)
+def test_an_example_in_int32(make_bitext: MakeBitext) -> None:
+    got = all_of(make_bitext(example("d_virtual_epochs", compact=True), epochs=7), 2)
     assert_example(got, "d_virtual_epochs")
     for name in ("src_tokens", "prev_output_tokens", "target"):
         assert {arrays[name].dtype.name for arrays in got} == {"int32"}
 
 
-def test_the_first_stand_in_of_an_example(make_feed: MakeFeed) -> None:
+def test_the_first_stand_in_of_an_example(make_bitext: MakeBitext) -> None:
     """Each rank begins an epoch with what fairseq's trainer keeps for when it has no batch."""
-    got = all_of(make_feed(example("b_nllb", stand_in_first=True), epochs=2), 2)
+    got = all_of(make_bitext(example("b_nllb", stand_in_first=True), epochs=2), 2)
     wanted = load("outputs/b_nllb.json")["epochs"]
     kinds = [feeds.Place.of(arrays).kind for arrays in got]
     assert kinds.count(reference.FIRST_STAND_IN) == 2 * 2
@@ -248,17 +231,19 @@ CASES = [
 
 @pytest.mark.parametrize("compat, number", CASES)
 def test_a_random_corpus_as_the_reference_reads_it(
-    make_feed: MakeFeed, tmp_path: Path, compat: str, number: int
+    make_bitext: MakeBitext, tmp_path: Path, compat: str, number: int
 ) -> None:
     config, want = random_case(tmp_path, number, compat)
-    got = all_of(make_feed(config, epochs=EPOCHS), config.world_size)
+    got = all_of(make_bitext(config, epochs=EPOCHS), config.world_size)
     assert_batches(got, want, config)
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_random_corpus_without_compat(make_feed: MakeFeed, tmp_path: Path, number: int) -> None:
+def test_a_random_corpus_without_compat(
+    make_bitext: MakeBitext, tmp_path: Path, number: int
+) -> None:
     config, want = random_case(tmp_path, number, "NONE")
-    got = all_of(make_feed(config, epochs=EPOCHS), config.world_size)
+    got = all_of(make_bitext(config, epochs=EPOCHS), config.world_size)
     assert_batches(got, want, config)
 
 
@@ -294,10 +279,10 @@ def sentences(batches: Sequence[Arrays]) -> list[tuple[int, int]]:
     ]
 
 
-def test_every_sentence_comes_once_an_epoch(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_every_sentence_comes_once_an_epoch(make_bitext: MakeBitext, tmp_path: Path) -> None:
     config = own_config(tmp_path / "data", world_size=3, threads=2)
     own = Own(config)
-    got = all_of(make_feed(config, epochs=4), 3)
+    got = all_of(make_bitext(config, epochs=4), 3)
     for epoch in range(1, 5):
         of_epoch = [a for a in got if feeds.Place.of(a).epoch == epoch]
         real = [a for a in of_epoch if kind_of(a) == reference.BATCH]
@@ -311,12 +296,12 @@ def test_every_sentence_comes_once_an_epoch(make_feed: MakeFeed, tmp_path: Path)
     assert len(got) > 30
 
 
-def test_ranks_of_any_number_get_one_order(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_ranks_of_any_number_get_one_order(make_bitext: MakeBitext, tmp_path: Path) -> None:
     settings = {"sampling_method": "TEMPERATURE", "virtual_epoch_size": 90}
     orders = []
     for world in (1, 2, 3, 8):
         config = own_config(tmp_path / "data", world_size=world, **settings)
-        got = all_of(make_feed(config, epochs=7), world)
+        got = all_of(make_bitext(config, epochs=7), world)
         assert len(got) % world == 0
         order = [arrays for arrays in got if kind_of(arrays) == reference.BATCH]
         for arrays in order:
@@ -337,7 +322,7 @@ def assert_same(one: Arrays, other: Arrays) -> None:
 
 
 def test_over_the_epochs_all_sentences_are_seen_equally_often(
-    make_feed: MakeFeed, tmp_path: Path
+    make_bitext: MakeBitext, tmp_path: Path
 ) -> None:
     """Of a direction that is wanted oftener than it is, and of one of which a part is wanted."""
     config = own_config(
@@ -348,7 +333,7 @@ def test_over_the_epochs_all_sentences_are_seen_equally_often(
     )
     sizes = [of[0] for of in Own(config).sizes]
     assert min(sizes) == 1 and max(sizes) > 20
-    got = all_of(make_feed(config, epochs=7), 1)
+    got = all_of(make_bitext(config, epochs=7), 1)
     seen = Counter(sentences(got))
     assert seen.total() == 7 * 60
     for number, size in enumerate(sizes):
@@ -357,7 +342,9 @@ def test_over_the_epochs_all_sentences_are_seen_equally_often(
         assert max(counts) - min(counts) <= 1
 
 
-def test_a_direction_has_the_shards_that_have_files(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_a_direction_has_the_shards_that_have_files(
+    make_bitext: MakeBitext, tmp_path: Path
+) -> None:
     """One that lies in the second and fourth directory has two shards, and each is read."""
     config = own_config(tmp_path / "data", corpus={"shards": 4, "directions": 2}, world_size=1)
     pair = config.lang_pairs[0]
@@ -371,7 +358,7 @@ def test_a_direction_has_the_shards_that_have_files(make_feed: MakeFeed, tmp_pat
     own = Own(config)
     assert own.directories == [[1, 3], [0]]
     want = [batch for epoch in range(1, 5) for batch in given(own.epoch(epoch))]
-    assert_batches(all_of(make_feed(config, epochs=4), 1), want, config)
+    assert_batches(all_of(make_bitext(config, epochs=4), 1), want, config)
 
 
 # --- Deaths -------------------------------------------------------------------------------------
@@ -426,7 +413,7 @@ def killed(
     [("nllb", (), 1), ("nllb", (11, 40), 2), ("own", (), 3), ("own", (23,), 4)],
 )
 def test_ranks_notice_no_death(
-    make_feed: MakeFeed, tmp_path: Path, name: str, supervisor_at: Sequence[int], seed: int
+    make_bitext: MakeBitext, tmp_path: Path, name: str, supervisor_at: Sequence[int], seed: int
 ) -> None:
     if name == "nllb":
         config = example("d_virtual_epochs", threads=2, stand_in_first=True)
@@ -445,7 +432,7 @@ def test_ranks_notice_no_death(
         epochs = 10
         want = [batch for n in range(1, 11) for batch in given(own.epoch(n))]
     assert len(want) > 75
-    feed = make_feed(config, epochs=epochs, extra=f"{OFTEN} {APART}", **NARROW)
+    feed = make_bitext(config, epochs=epochs, extra=f"{OFTEN} {APART}", **NARROW)
     assert_batches(killed(feed, 2, 13, supervisor_at, seed), want, config)
 
 
@@ -594,10 +581,10 @@ def assert_goes_on(
         steps += 1
 
 
-def test_200_resumes_of_a_running_feed(make_feed: MakeFeed, undisturbed: Undisturbed) -> None:
+def test_200_resumes_of_a_running_feed(make_bitext: MakeBitext, undisturbed: Undisturbed) -> None:
     draw = random.Random(5)
     shared = 'groups { name: "all" }'
-    run = make_feed(replace(undisturbed.config, world_size=1), epochs=0, groups=shared).start()
+    run = make_bitext(replace(undisturbed.config, world_size=1), epochs=0, groups=shared).start()
     worlds = set()
     with feeds.member(run, None, None, "all") as feed:
         for number in range(200):
@@ -638,10 +625,10 @@ def assert_ranks_go_on(
         epoch, batch = epoch + 1, 0
 
 
-def test_ranks_of_a_running_feed_go_back(make_feed: MakeFeed, undisturbed: Undisturbed) -> None:
+def test_ranks_of_a_running_feed_go_back(make_bitext: MakeBitext, undisturbed: Undisturbed) -> None:
     """Again and again all ranks load the same state."""
     draw = random.Random(6)
-    run = make_feed(replace(undisturbed.config, world_size=3), epochs=0).start()
+    run = make_bitext(replace(undisturbed.config, world_size=3), epochs=0).start()
     with feeds.members(run, 3) as ranks:
         iterators = [EpochIterator(feed) for feed in ranks]
         for attempt in range(12):
@@ -665,11 +652,11 @@ def test_ranks_of_a_running_feed_go_back(make_feed: MakeFeed, undisturbed: Undis
 
 @pytest.mark.parametrize("world, seed", [(8, 1), (1, 2), (3, 3), (5, 4)])
 def test_a_state_is_loaded_into_a_new_feed(
-    make_feed: MakeFeed, undisturbed: Undisturbed, world: int, seed: int
+    make_bitext: MakeBitext, undisturbed: Undisturbed, world: int, seed: int
 ) -> None:
     state, epoch, batch = random_state(random.Random(seed), undisturbed)
     config = replace(undisturbed.config, world_size=world)
-    run = make_feed(config, epochs=EPOCHS_OF_RUN).start()
+    run = make_bitext(config, epochs=EPOCHS_OF_RUN).start()
     with feeds.members(run, world) as ranks:
         iterators = [EpochIterator(feed) for feed in ranks]
         for iterator in iterators:
@@ -680,10 +667,10 @@ def test_a_state_is_loaded_into_a_new_feed(
 
 
 def test_a_rank_that_loads_late_is_answered_by_a_planner_whose_run_is_over(
-    make_feed: MakeFeed, undisturbed: Undisturbed
+    make_bitext: MakeBitext, undisturbed: Undisturbed
 ) -> None:
     config = replace(undisturbed.config, world_size=1)
-    run = make_feed(config, epochs=EPOCHS_OF_RUN, groups='groups { name: "all" }').start()
+    run = make_bitext(config, epochs=EPOCHS_OF_RUN, groups='groups { name: "all" }').start()
     state = plain_state(EPOCHS_OF_RUN, len(undisturbed.order[EPOCHS_OF_RUN]) - 3)
 
     def is_over() -> bool:
@@ -704,21 +691,21 @@ def test_a_rank_that_loads_late_is_answered_by_a_planner_whose_run_is_over(
 
 @pytest.mark.parametrize("world, epoch, batch", [(8, 4, 16), (3, 1, 17), (1, 9, 5)])
 def test_a_new_feed_begins_where_it_is_told(
-    make_feed: MakeFeed, undisturbed: Undisturbed, world: int, epoch: int, batch: int
+    make_bitext: MakeBitext, undisturbed: Undisturbed, world: int, epoch: int, batch: int
 ) -> None:
     start = {"start_epoch": epoch, "start_batch": batch}
     config = replace(undisturbed.config, world_size=world, **start)
-    got = all_of(make_feed(config, epochs=EPOCHS_OF_RUN - epoch + 1), world)
+    got = all_of(make_bitext(config, epochs=EPOCHS_OF_RUN - epoch + 1), world)
     assert_goes_on(list(enumerate(got, 1)), undisturbed, epoch, batch, world)
     real = [arrays for arrays in got if kind_of(arrays) == reference.BATCH]
     assert len(real) == len(undisturbed.rest(epoch, batch))
 
 
 def test_a_snapshot_is_resumed_by_all_ranks(
-    make_feed: MakeFeed, undisturbed: Undisturbed, tmp_path: Path
+    make_bitext: MakeBitext, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """Behind it the ranks went on; what they did is done again."""
-    run = make_feed(undisturbed.config, epochs=EPOCHS_OF_RUN).start()
+    run = make_bitext(undisturbed.config, epochs=EPOCHS_OF_RUN).start()
     with feeds.members(run, 8) as ranks:
         before = list(itertools.islice(feeds.in_turn(ranks), 5 * 8))
         states = [feed.state_dict() for feed in ranks]
@@ -731,7 +718,7 @@ def test_a_snapshot_is_resumed_by_all_ranks(
         with contextlib.suppress(ProcessLookupError):  # it had done its work
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not run.all_workers(), "everybody's end")
-    resumed = make_feed(undisturbed.config, epochs=EPOCHS_OF_RUN)
+    resumed = make_bitext(undisturbed.config, epochs=EPOCHS_OF_RUN)
     resumed.start("--resume", str(tmp_path / "saved"))
     with feeds.members(resumed, 8) as ranks:
         for feed, state in zip(ranks, states, strict=True):
@@ -765,7 +752,7 @@ FORGETFUL = {
 
 @pytest.mark.parametrize("name", FORGETFUL)
 def test_a_state_of_fairseq_is_resumed_as_fairseq_does_it(
-    make_feed: MakeFeed, tmp_path: Path, name: str
+    make_bitext: MakeBitext, tmp_path: Path, name: str
 ) -> None:
     corpus = {"empty_shards": False, "sentences": 100}
     config = own_config(
@@ -773,7 +760,7 @@ def test_a_state_of_fairseq_is_resumed_as_fairseq_does_it(
     )
     draw = random.Random(name)
     whole = Reference(config)
-    run = make_feed(config, epochs=0, groups='groups { name: "all" }').start()
+    run = make_bitext(config, epochs=0, groups='groups { name: "all" }').start()
     differ = 0
     number = 0
     with feeds.member(run, None, None, "all") as feed:
@@ -823,7 +810,7 @@ def without_batches(position: Sequence[int]) -> list[int]:
     return [*position[:2], *position[3:]]
 
 
-def test_weights_that_change_while_the_feed_runs(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_weights_that_change_while_the_feed_runs(make_bitext: MakeBitext, tmp_path: Path) -> None:
     config = own_config(
         tmp_path / "data",
         seed=3,
@@ -836,7 +823,7 @@ def test_weights_that_change_while_the_feed_runs(make_feed: MakeFeed, tmp_path: 
     own = Own(config)
     keys = [pair if number % 2 else f"main:{pair}" for number, pair in enumerate(config.lang_pairs)]
     draw = random.Random(9)
-    run = make_feed(config, epochs=0, slots=4, planner="queue_capacity: 2").start()
+    run = make_bitext(config, epochs=0, slots=4, planner="queue_capacity: 2").start()
     epoch, chain, weights = 1, (1, 0), None
     with feeds.members(run, 2) as ranks:
         stream = feeds.in_turn(ranks)
@@ -875,9 +862,11 @@ def test_weights_that_change_while_the_feed_runs(make_feed: MakeFeed, tmp_path: 
                 epoch += 1
 
 
-def test_a_message_that_is_refused_fails_the_command(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_a_message_that_is_refused_fails_the_command(
+    make_bitext: MakeBitext, tmp_path: Path
+) -> None:
     config = own_config(tmp_path / "data", max_tokens=80)
-    run = make_feed(config, epochs=0, planner="queue_capacity: 1").start()
+    run = make_bitext(config, epochs=0, planner="queue_capacity: 1").start()
     wait_until(lambda: run.status(), "the supervisor")
     weights = " ".join(
         f'weights {{ key: "{pair}" weight: 1 }}' for pair in [*config.lang_pairs[1:], "eng-xyz"]
@@ -893,14 +882,14 @@ def test_a_message_that_is_refused_fails_the_command(make_feed: MakeFeed, tmp_pa
 
 
 @pytest.mark.usefixtures("with_torch")
-def test_a_state_knows_the_weights(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_a_state_knows_the_weights(make_bitext: MakeBitext, tmp_path: Path) -> None:
     """Set by all ranks; saved before they are in effect, and after; loaded into new feeds."""
     settings = {"sampling_method": "UNIFORM", "virtual_epoch_size": 200, "max_tokens": 80}
     config = own_config(
         tmp_path / "data", seed=3, corpus={"sentences": 130}, world_size=3, **settings
     )
     new = dict(zip(config.lang_pairs, (1, 0, 2, 3, 0.5), strict=True))
-    run = make_feed(config, epochs=0, slots=4, planner="queue_capacity: 1").start()
+    run = make_bitext(config, epochs=0, slots=4, planner="queue_capacity: 1").start()
     order: list[tuple[int, str]] = []
     saved: list[tuple[dict[str, Any], int]] = []
     with feeds.members(run, 3) as ranks:
@@ -931,7 +920,7 @@ def test_a_state_knows_the_weights(make_feed: MakeFeed, tmp_path: Path) -> None:
     some = [saved[0], saved[1], *saved[2 :: max(1, len(saved) // 4)]]
     for number, (state, done) in enumerate(some):
         world = (3, 2, 1, 4)[number % 4]
-        again = make_feed(replace(config, world_size=world), epochs=0).start()
+        again = make_bitext(replace(config, world_size=world), epochs=0).start()
         with feeds.members(again, world) as ranks:
             iterators = [EpochIterator(feed) for feed in ranks]
             for iterator in iterators:
@@ -975,10 +964,10 @@ def assert_is_sample(got: Any, batch: reference.Batch) -> None:
     ],
     ids=["example", "remainder", "list", "world", "compact"],
 )
-def test_updates_of_an_iterator(make_feed: MakeFeed, changes: dict[str, Any]) -> None:
+def test_updates_of_an_iterator(make_bitext: MakeBitext, changes: dict[str, Any]) -> None:
     config = example("b_nllb", **changes)
     world = config.world_size
-    run = make_feed(config, epochs=4).start()
+    run = make_bitext(config, epochs=4).start()
     whole = Reference(config)
     with feeds.members(run, world) as ranks:
         iterators = [EpochIterator(feed) for feed in ranks]
@@ -1028,14 +1017,14 @@ def test_updates_of_an_iterator(make_feed: MakeFeed, changes: dict[str, Any]) ->
     ids=["remainder", "dropped", "list", "main"],
 )
 def test_updates_go_on_behind_a_state(
-    make_feed: MakeFeed, tmp_path: Path, changes: dict[str, Any]
+    make_bitext: MakeBitext, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     """With a state of fairseq, in the middle of an epoch, and of an update."""
     corpus = {"sentences": 600, "shards": 1}
     changes = {"compat": "NLLB", "world_size": 2, "lineage": False, **changes}
     config = own_config(tmp_path / "data", corpus=corpus, **changes)
     whole = Reference(config)
-    run = make_feed(config, epochs=0).start()
+    run = make_bitext(config, epochs=0).start()
     draw = random.Random(2)
     middles = 0
     with feeds.members(run, 2) as ranks:
@@ -1203,13 +1192,13 @@ def joined_directories(config: Config) -> tuple[Config, list[str]]:
     ],
 )
 def test_what_can_be_seen_before_is_refused(
-    make_feed: MakeFeed,
+    make_bitext: MakeBitext,
     tmp_path: Path,
     spoil: Callable[[Config], tuple[Config, list[str]]],
 ) -> None:
     """With file, place and remedy, and the line of the configuration; by check and by run."""
     config, words = spoil(small(tmp_path))
-    run = make_feed(config)
+    run = make_bitext(config)
     checked = run.command("check", str(run.config))
     assert checked.returncode == 3
     lines = checked.stderr.splitlines()
@@ -1222,14 +1211,14 @@ def test_what_can_be_seen_before_is_refused(
 
 
 def test_directions_without_files_are_warned_of_where_they_are_allowed(
-    make_feed: MakeFeed, tmp_path: Path
+    make_bitext: MakeBitext, tmp_path: Path
 ) -> None:
     """By check and by run, with the line of the configuration; and the feed runs without them."""
     config = small(tmp_path, compat="NLLB", world_size=1)
-    want = all_of(make_feed(config), 1)
+    want = all_of(make_bitext(config), 1)
     config = replace(config, lang_pairs=[*config.lang_pairs, "eng-jpn"])
     fairseq_data.write_dictionary(f"{config.directory[0]}/dict.jpn.txt", 100)
-    run = make_feed(config)
+    run = make_bitext(config)
     checked = run.command("check", str(run.config))
     assert checked.returncode == 0
     (line,) = checked.stderr.splitlines()
@@ -1241,10 +1230,10 @@ def test_directions_without_files_are_warned_of_where_they_are_allowed(
 
 
 def test_a_stage_that_is_warned_of_can_have_another_program(
-    make_feed: MakeFeed, tmp_path: Path
+    make_bitext: MakeBitext, tmp_path: Path
 ) -> None:
     config = small(tmp_path, max_tokens=4000)
-    run = make_feed(config, epochs=0, planner="queue_bytes: 65536").start()
+    run = make_bitext(config, epochs=0, planner="queue_bytes: 65536").start()
     wait_until(lambda: run.status(), "the supervisor")
     assert "a batch plan may take" in run.text()
     newer = tmp_path / "newer-worker"
@@ -1255,8 +1244,8 @@ def test_a_stage_that_is_warned_of_can_have_another_program(
             assert done.returncode == 0, done.stderr
 
 
-def test_stages_of_different_compat_are_refused(make_feed: MakeFeed, tmp_path: Path) -> None:
-    run = make_feed(small(tmp_path), planner="compat: NLLB")
+def test_stages_of_different_compat_are_refused(make_bitext: MakeBitext, tmp_path: Path) -> None:
+    run = make_bitext(small(tmp_path), planner="compat: NLLB")
     assert run.start().wait() == 3
     assert (
         "stage 'plans': compat is NLLB, but that of stage bitext is NONE; give both the same"
@@ -1288,14 +1277,14 @@ def outside(config: Config, shard: int, number: int, size: int) -> set[tuple[int
 
 @pytest.mark.parametrize("how", ["cut", "gone", "replaced"])
 def test_rows_that_cannot_be_read_are_skipped_and_counted(
-    make_feed: MakeFeed, tmp_path: Path, how: str
+    make_bitext: MakeBitext, tmp_path: Path, how: str
 ) -> None:
     """Of a file that was whole when the feed began; the others of its batch come."""
     config = small(tmp_path, threads=2)
     # One that is gone or replaced is waited for when it is planned with again.
     epochs = 4 if how == "cut" else 2
     want = [batch for epoch in range(epochs) for batch in given(Own(config).epoch(1 + epoch))]
-    run = make_feed(config, epochs=epochs, slots=4, planner="queue_capacity: 1").start()
+    run = make_bitext(config, epochs=epochs, slots=4, planner="queue_capacity: 1").start()
     path = Path(config.directory[1]) / "train.eng-tur.eng.bin"
     data = path.read_bytes()
     size = len(data) // 3 if how == "cut" else 0
@@ -1343,7 +1332,7 @@ def test_rows_that_cannot_be_read_are_skipped_and_counted(
     assert all(" sentence=" in line and " offset=" not in line for line in said)
 
 
-def test_a_file_that_is_cut_while_it_is_mapped(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_while_it_is_mapped(make_bitext: MakeBitext, tmp_path: Path) -> None:
     """Its reader dies of it; the next one sees how long it is now."""
     config = small(tmp_path)
     config = replace(config, directory=config.directory[:1])
@@ -1353,7 +1342,7 @@ def test_a_file_that_is_cut_while_it_is_mapped(make_feed: MakeFeed, tmp_path: Pa
         file.write(bytes(3 * 4096))
     lost = outside(config, 0, 0, 0)
     extra = f"{OFTEN} {APART}"
-    run = make_feed(config, epochs=8, slots=4, planner="queue_capacity: 1", extra=extra).start()
+    run = make_bitext(config, epochs=8, slots=4, planner="queue_capacity: 1", extra=extra).start()
     got: list[Arrays] = []
     with feeds.members(run, 1) as (feed,):
         for batch in feed:
@@ -1370,11 +1359,13 @@ def test_a_file_that_is_cut_while_it_is_mapped(make_feed: MakeFeed, tmp_path: Pa
     assert "worker_died" in run.text() and "dead_letter" not in run.text()
 
 
-def test_an_index_that_is_another_one_is_waited_for(make_feed: MakeFeed, tmp_path: Path) -> None:
+def test_an_index_that_is_another_one_is_waited_for(
+    make_bitext: MakeBitext, tmp_path: Path
+) -> None:
     """When the next epoch is planned with it; once the former one is back the feed goes on."""
     config = small(tmp_path, shards=3)
     epochs = [given(Own(config).epoch(epoch)) for epoch in range(1, 6)]
-    run = make_feed(config, epochs=5, slots=4, planner="queue_capacity: 1").start()
+    run = make_bitext(config, epochs=5, slots=4, planner="queue_capacity: 1").start()
     path = Path(config.directory[0]) / "train.eng-tur.eng.idx"
     former = path.read_bytes()
     fairseq_data.write_mapped(tmp_path / "other", [[4, 2]] * 3)

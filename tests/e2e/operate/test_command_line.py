@@ -132,6 +132,14 @@ def test_check_tells_programs_what_is_wrong(make_run: MakeRun) -> None:
     assert json.loads(done.stdout)["ok"] is False
 
 
+def test_a_feed_that_shuffles_begins_with_its_first_batch(make_run: MakeRun) -> None:
+    run = make_run()
+    done = run.command("run", str(run.config), "--from-batch", "9")
+    assert done.returncode == 3 and "from_batch is 9, but this feed can begin only" in done.stderr
+    assert "the batches of stage 'tensors' are not planned ahead" in done.stderr
+    assert "run --resume" in done.stderr
+
+
 def test_sizes_have_units_on_the_way_in_and_out(make_run: MakeRun) -> None:
     run = make_run(epochs=0)
     size = "stages.unpacker.queue_bytes="
