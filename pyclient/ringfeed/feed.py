@@ -39,7 +39,8 @@ class FeedStats:
 
     Attributes:
         phase: "starting", "running", "draining", "ended", "failed" or "stopped".
-        published: Newest batch of the feed, 0 before the first.
+        published: Newest batch of the feed. Before the first one 0, or N - 1 in a feed that begins
+            with batch N.
         taken, done: Batches that this member has claimed, and how many of these it has released.
         lag: Published batches that the group has not finished; at most 256.
         start: First batch that the group is entitled to.
@@ -492,9 +493,11 @@ class Feed(Scope):
         """What to do about a batch that the feed does not hold any more."""
         snapshot, lineage = self._beginnings(batch, stats)
         if lineage:
+            world = max(stats.world, 1)
+            first = (batch - 1) // world * world + 1  # of the round, for all ranks
             return (
-                f"`ringfeed stop {stats.feed}`, then `ringfeed run CONFIG --from-batch {batch}` "
-                f"with the seed that this run has leads there; {_OR_GO_ON}"
+                f"`ringfeed stop {stats.feed}`, then `ringfeed run CONFIG --from-batch {first}` "
+                f"with the seed that this run has (`ringfeed status`) leads there; {_OR_GO_ON}"
             )
         if snapshot is None:
             return _ELSEWHERE

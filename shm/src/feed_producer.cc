@@ -172,6 +172,14 @@ bool FeedProducer::finished_by_all(std::uint64_t s, Insist insist) noexcept {
   return true;
 }
 
+bool FeedProducer::descriptor_free(std::uint64_t s, Insist insist) noexcept {
+  if (s <= geometry_.descriptors) return true;
+  // Of a feed that did not begin with batch 1 it may never have held one. relaxed: written by this
+  // lane only.
+  if (descriptor(s).seq.load(std::memory_order_relaxed) == 0) return true;
+  return finished_by_all(s - geometry_.descriptors, insist);
+}
+
 bool FeedProducer::is_kept(std::uint32_t slot) noexcept {
   bool found = false;
   for (std::atomic<std::uint64_t>& word : memory_.page->kept_slots) {
@@ -272,8 +280,7 @@ std::optional<std::span<std::byte>> FeedProducer::open(Journal& journal) noexcep
   attend_groups();
   // The descriptor's last batch must be over for everyone; before that its slot need not even be
   // looked for.
-  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, Insist::kDescriptor))
-    return std::nullopt;
+  if (!descriptor_free(s, Insist::kDescriptor)) return std::nullopt;
   const std::optional<Slot> slot = find_slot(s, Insist::kSlot);
   if (!slot) return std::nullopt;
   const std::uint64_t given_up =
@@ -392,8 +399,7 @@ bool FeedProducer::has_room(const Journal& journal) noexcept {
   attend_groups();
   if (journal.load(memory_.open_slot) != 0) return true;
   const std::uint64_t s = next_batch(journal);
-  if (s > geometry_.descriptors && !finished_by_all(s - geometry_.descriptors, Insist::kCould))
-    return false;
+  if (!descriptor_free(s, Insist::kCould)) return false;
   return find_slot(s, Insist::kCould).has_value();
 }
 

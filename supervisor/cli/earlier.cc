@@ -40,6 +40,17 @@ void ignore_lanes(StageConfig& stage) {
   }
 }
 
+// How many lanes a stage has and how long its queues are: batches do not follow from that.
+void ignore_sizes(StageConfig& stage) {
+  for (const google::protobuf::FieldDescriptor* kind : config::kinds_set(stage)) {
+    google::protobuf::Message& own = *stage.GetReflection()->MutableMessage(&stage, kind);
+    for (const char* const name : {"threads", "max_threads", "queue_capacity", "queue_bytes"}) {
+      const auto* const field = own.GetDescriptor()->FindFieldByName(name);
+      if (field != nullptr) own.GetReflection()->ClearField(&own, field);
+    }
+  }
+}
+
 // In what two configurations of a feed differ, a line each. What only the supervisor follows may
 // differ; where things lie as well, if the memory is made anew.
 std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool new_memory) {
@@ -58,7 +69,8 @@ std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool
     // Absent: as it was.
     if (now.stage_groups().empty()) config->clear_stage_groups();
     if (!now.has_seed()) config->clear_seed();
-    if (!now.has_from_batch()) config->clear_from_batch();
+    // Absent and not asked about, or as it was.
+    config->set_from_batch(now.has_from_batch() ? config->from_batch() : 1);
   }
   std::string found;
   google::protobuf::util::MessageDifferencer differencer;
@@ -122,7 +134,7 @@ std::string lineage_of(const Prepared& prepared, std::uint64_t seed) {
   if (!config::begins_nowhere_else(config, *prepared.plan, prepared.wiring).empty()) return {};
   DataLoaderConfig what;
   *what.mutable_stages() = config.stages();
-  for (StageConfig& stage : *what.mutable_stages()) ignore_lanes(stage);
+  for (StageConfig& stage : *what.mutable_stages()) ignore_sizes(stage);
   what.set_seed(seed);
   what.set_epochs(config.epochs());
   what.set_drop_remainder(config.drop_remainder());

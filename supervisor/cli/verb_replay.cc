@@ -203,8 +203,9 @@ int replay_letter(const std::string& feed, const std::string& directory,
     return kInvalidConfiguration;
   }
   const DataLoaderConfig& message = configuration.message();
-  const layout::FeedLayout whole = layout::lay_out(
+  layout::FeedLayout whole = layout::lay_out(
       message, plan, checked.wiring, config::stage_groups(message, plan, checked.wiring, 1));
+  whole.first_batch = 1;  // the record is all that there is
   const process::ReplayRecord record = place_of(letter, whole);
   layout::FeedLayout alone = layout::only_lane(whole, record.lane);
   layout::check_memory(alone,

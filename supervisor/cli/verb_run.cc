@@ -206,7 +206,8 @@ bool Start::find_feed() {
   found_ = std::move(looked.memory);
   ended_ = looked.ended;
   if (!found_ && !ended_ && !looked.gone.empty()) warn("feed_gone", looked.gone);
-  if (!found_ && !left_.snapshot.empty()) find_newest_snapshot();
+  // Whoever says where to begin does not want to begin elsewhere.
+  if (!found_ && !left_.snapshot.empty() && !options_.from_batch) find_newest_snapshot();
   return true;
 }
 

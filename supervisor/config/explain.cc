@@ -130,6 +130,8 @@ std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, co
                       config.has_seed() ? std::to_string(config.seed()) : "drawn at start",
                       FeedOutputConfig::Dispatch_Name(output_settings(config).dispatch()));
 
+  if (config.from_batch() > 1) text += fmt::format("  begins with batch {}\n", config.from_batch());
+
   for (const StageGroup& group : groups) {
     std::uint64_t group_lanes = 0;
     std::vector<std::vector<std::string>> rows;

@@ -82,6 +82,7 @@ Json explain_json(const DataLoaderConfig& config, const PipelinePlan& plan, cons
                   std::span<const StageGroup> groups, std::span<const MemoryPart> memory) {
   Json out{{"feed", config.feed()},
            {"epochs", config.epochs()},
+           {"from_batch", config.from_batch()},
            {"drop_remainder", config.drop_remainder()}};
   out["seed"] = config.has_seed() ? Json(config.seed()) : Json();
   out["groups"] = Json::array();

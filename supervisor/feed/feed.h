@@ -237,6 +237,7 @@ class Feed {
   shm::Fd signals_;
   Phase phase_ = Phase::kStarting;
   bool adopts_ = false;
+  bool steered_ = false;   // messages or a drain have changed which batches come
   bool lives_ = false;     // the feed could go on without this process
   bool draining_ = false;  // a drain was ordered; stays set while the feed lingers
   EventLoop::TimerId tick_ = 0;

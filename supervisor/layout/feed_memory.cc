@@ -566,16 +566,21 @@ bool OutputMemory::published(std::uint64_t batch) const {
   return batch != 0 && descriptor(batch).seq.load(std::memory_order_acquire) == batch;
 }
 
-std::uint64_t OutputMemory::batches_published() const {
+std::uint64_t OutputMemory::published_by(std::uint32_t number) const {
   const std::uint32_t lanes = layout().geometry.lanes;
+  // Those of this lane among the first `count` of all.
+  const auto among = [&](std::uint64_t count) {
+    return count > number ? (count - 1 - number) / lanes + 1 : 0;
+  };
+  // relaxed: a count for people.
+  const std::uint64_t newest = producer(number).newest.load(std::memory_order_relaxed);
+  return among(newest) - std::min(among(newest), among(feed_->layout().first_batch - 1));
+}
+
+std::uint64_t OutputMemory::batches_published() const {
   std::uint64_t count = 0;
-  for (std::uint32_t l = 0; l < lanes; ++l) {
-    // relaxed: a count for people.
-    const std::uint64_t newest = producer(l).newest.load(std::memory_order_relaxed);
-    if (newest != 0) count += (newest - 1 - l) / lanes + 1;
-  }
-  const std::uint64_t before = feed_->layout().first_batch - 1;
-  return count > before ? count - before : 0;
+  for (std::uint32_t l = 0; l < layout().geometry.lanes; ++l) count += published_by(l);
+  return count;
 }
 
 }  // namespace ringfeed::layout

@@ -95,6 +95,8 @@ class OutputMemory {
   // Published and still described.
   [[nodiscard]] bool published(std::uint64_t batch) const;
   [[nodiscard]] std::uint64_t batches_published() const;
+  // The same of one of the lanes that write batches; those before the first one are nobody's.
+  [[nodiscard]] std::uint64_t published_by(std::uint32_t number) const;
 
  private:
   [[nodiscard]] std::byte* feed_control() const;

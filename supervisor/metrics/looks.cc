@@ -216,10 +216,7 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
     port.capacity = output.geometry.slots;
     port.members = groups[*shape.output]->live_members();
     for (std::uint32_t number = 0; number < output.producing_lanes.size(); ++number) {
-      const std::uint64_t newest = read(memory.producer(number).newest);
-      if (newest == 0) continue;
-      taken.lanes[output.producing_lanes[number]].records_out +=
-          (newest - 1 - number) / output.geometry.lanes + 1;
+      taken.lanes[output.producing_lanes[number]].records_out += memory.published_by(number);
     }
   }
 

@@ -74,9 +74,7 @@ void fill_lane(const layout::FeedMemory& memory, const layout::LanePlan& plan,
     }
     if (!output.feed) continue;
     const layout::OutputMemory feed = memory.output(*output.feed);
-    const std::uint64_t newest = read(feed.producer(plan.number).newest);
-    const std::uint32_t lanes = feed.layout().geometry.lanes;
-    const std::uint64_t batches = newest == 0 ? 0 : (newest - 1 - plan.number) / lanes + 1;
+    const std::uint64_t batches = feed.published_by(plan.number);
     records_out += batches;
     bytes_out += batches * feed.layout().slot_bytes;
   }

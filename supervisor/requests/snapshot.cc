@@ -50,7 +50,9 @@ bool Feed::is_steered() const {
 
 bool Feed::on_snapshots(control::ConnectionId, const Request&, Reply& reply) {
   SnapshotsReply& out = *reply.mutable_snapshots();
-  if (!run_.lineage.empty() && !is_steered()) out.set_lineage(run_.lineage);
+  // A drain may give ranks stand-ins in place of batches.
+  steered_ = steered_ || draining_ || is_steered();
+  if (!run_.lineage.empty() && !steered_) out.set_lineage(run_.lineage);
   std::vector<snapshot::Entry> entries;
   if (run_.config.has_snapshot()) {
     entries = snapshot::read_series(run_.config.snapshot().directory(), run_.config.feed());

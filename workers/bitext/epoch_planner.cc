@@ -691,6 +691,10 @@ StepStatus EpochPlanner::hand_out(Step& step) noexcept {
   }
   if (next >= end) return end_epoch(step);
   if (const std::uint64_t passed = std::min(to_pass(step), end - next); passed != 0) {
+    context_.note(passed == to_pass(step)
+                      ? std::string()
+                      : fmt::format("on the way to batch {}: epoch {}", context_.feed.from_batch(),
+                                    step.load(state_.epoch)));
     step.store(state_.put, step.load(state_.put) + passed);
     step.store(state_.next, next + passed);
     return StepStatus::kDone;
@@ -804,7 +808,8 @@ StepStatus EpochPlanner::step(Step& step) noexcept {
     }
   }
   // A message may have moved it to where there is nothing, and the next one may move it elsewhere.
-  if (is_over(step) && to_pass(step) != 0) {
+  if (is_over(step) && context_.feed.from_batch() > 1 &&
+      step.load(state_.put) < context_.feed.from_batch()) {
     complain(fmt::format("from_batch: there is no batch {}, the run has only {}",
                          context_.feed.from_batch(), step.load(state_.put)));
   }
@@ -914,6 +919,8 @@ void EpochPlanner::seek(Step& step, const EpochPlannerControlRequest& request,
   }
   if (to.only_look()) return;
   step.count(messages_followed_);
+  // Whoever says where to go on need not wait for the way to where it would have begun.
+  step.store(state_.put, step.load(state_.put) + to_pass(step));
   // Both before a word refers to them: what the step's words refer to now is not overwritten.
   const std::uint64_t version = weights.empty() ? 0 : keep_weights(step, weights);
   const std::uint64_t coming_version = coming.empty() ? 0 : keep_weights(step, coming, version);
@@ -1048,11 +1055,10 @@ void EpochPlanner::control(Step& step, const StageControlRequest& request,
     answer.set_error("the directions are not known yet; send the message again in a moment");
     return;
   }
-  const bool moves = asked.has_seek() ? !asked.seek().only_look() : asked.weights_size() > 0;
-  if (moves && to_pass(step) != 0) {
+  if (!asked.has_seek() && asked.weights_size() > 0 && to_pass(step) != 0) {
     answer.set_error(
-        fmt::format("the feed is on its way to batch {}; send the message again in a "
-                    "moment",
+        fmt::format("the feed is on its way to batch {}: send another message when it "
+                    "is there",
                     context_.feed.from_batch()));
     return;
   }
@@ -1082,7 +1088,6 @@ std::vector<CounterSpec> planner_counters() {
       {"epochs", "Epochs handed out in full."},
       {"batches", "Plans of batches output, without stand-ins."},
       {"stand_ins", "Stand-ins output where a rank has no batch."},
-      {"messages_followed", "Messages that moved it, or changed weights."},
       {"plans", "Epochs planned."},
       {"sentences", "Sentences planned, counted again in every epoch."},
       {"sentences_kept", "Planned sentences that are within the limits."},
@@ -1095,6 +1100,7 @@ std::vector<CounterSpec> planner_counters() {
       {"epoch_batches", "Batches of the current epoch.", kGauge},
       {"epoch_batch", "Batches of the current epoch that were output.", kGauge},
       {"plan_percent", "How much of the next plan is made, in percent.", kGauge},
+      {"messages_followed", "Messages that moved it, or changed weights."},
   };
 }
 

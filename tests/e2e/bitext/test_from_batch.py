@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import ringfeed
 from conftest import FeedRun, wait_until
-from ringfeed.fairseq import set_weights
+from ringfeed.fairseq import load_state, set_weights
 
 from tests.support.feeds import fairseq_feeds as feeds
 from tests.support.feeds.fairseq_feeds import Arrays
@@ -22,6 +22,14 @@ from tests.support.oracles.fairseq_reference import Config
 
 MakeBitext = Callable[..., FeedRun]
 EPOCHS = 6
+# Of an iterator: at the begin of an epoch.
+STATE = {
+    **{"version": 2, "epoch": 1, "iterations_in_epoch": 0, "shuffle": True},
+    "ringfeed": {
+        **{"version": 1, "batch": 0, "chain": [1, 0], "world_size": 1},
+        **{"weights": None, "coming": [], "updates_from": None},
+    },
+}
 RANKS = 'groups { name: "ranks" kind: RANKED world: 1 }'
 SHARED = 'groups { name: "all" }'
 
@@ -77,6 +85,33 @@ def test_batches_and_numbers_are_those_of_the_whole_run(
     for first in (1, 2, 3, 8, last // 2, last - 1, last):
         run = make_bitext(config, epochs=EPOCHS)
         assert_rest(numbered(run.start("--from-batch", str(first)), world), whole, first)
+
+
+def test_a_feed_that_begins_far_on_fills_its_slots_without_anybody(
+    make_bitext: MakeBitext, tmp_path: Path
+) -> None:
+    """Beyond the descriptors of a feed, of which there are 256 at most."""
+    config = config_of(tmp_path / "data", threads=3)
+    whole = numbered(make_bitext(config, epochs=60, groups=RANKS).start(), 1)
+    first = 300
+    assert max(whole) > first + 50
+    run = make_bitext(config, epochs=60, groups="").start("--from-batch", str(first))
+    slots = 15  # of three lanes
+    wait_until(
+        lambda: (there := run.status()) and there["outputs"][0]["batches_published"] >= slots,
+        "full slots",
+    )
+    stage = next(s for s in run.status()["stages"] if s["name"] == "batches")
+    assert sum(lane["records_out"] for lane in stage["lanes"]) < 2 * slots, "those before are not"
+    assert "first_batch" in run.text()
+    got: dict[int, Arrays] = {}
+    with ringfeed.attach(
+        run.feed, group="all", socket_dir=run.sockets, timeout_s=60, start="oldest"
+    ) as feed:
+        for batch in feed:
+            got[batch.seq] = feeds.arrays_of(batch)
+    assert run.wait() == 0, run.text()
+    assert_rest(got, whole, first)
 
 
 def test_deaths_change_nothing(make_bitext: MakeBitext, tmp_path: Path) -> None:
@@ -164,7 +199,7 @@ def test_one_that_is_behind_catches_up(make_bitext: MakeBitext, tmp_path: Path) 
             ahead.next().release()
         with feeds.member(live, None, None, "late") as feed:
             joins = feed.state_dict()["next"]
-            assert joins > 20
+            assert joins > 10
             second = make_bitext(config, epochs=EPOCHS, groups=SHARED, feed="again")
             second.start("--from-batch", "5")
             got = {}
@@ -194,6 +229,37 @@ def test_a_feed_that_was_steered_has_no_lineage(make_bitext: MakeBitext, tmp_pat
             os.kill(pid, signal.SIGKILL)
         feed.next().release()
         assert "lineage" not in feed.state_dict()
+
+
+def test_ranks_are_told_the_number_of_their_round(make_bitext: MakeBitext, tmp_path: Path) -> None:
+    config = config_of(tmp_path / "data", world_size=2)
+    run = make_bitext(config, epochs=EPOCHS, slots=4).start()
+    with feeds.members(run, 2) as ranks:
+        for _ in range(3):
+            for rank in ranks:
+                rank.next().release()
+        state = ranks[1].state_dict()
+        assert state["next"] == 8
+        for _ in range(9):
+            for rank in ranks:
+                rank.next().release()
+        with pytest.raises(ringfeed.InvalidRequest, match="run CONFIG --from-batch 7` with the"):
+            ranks[1].load_state_dict(state)
+    run.command("stop", run.feed, "--now")
+
+
+def test_an_iterator_need_not_wait_for_the_way(make_bitext: MakeBitext, tmp_path: Path) -> None:
+    """Where it goes on it says itself, while the planner is still on its way to the batch."""
+    config = config_of(tmp_path / "data")
+    run = make_bitext(config, epochs=0, groups=SHARED).start("--from-batch", "100000000")
+    with feeds.member(run, None, None, "all") as feed:
+        there = load_state(feed, {**STATE, "epoch": 3})
+        assert there.epoch == 3
+        batch = feed.next()
+        assert batch.seq == 100000000
+        assert feeds.Place.of(feeds.arrays_of(batch)).epoch == 3
+        assert "lineage" not in feed.state_dict()
+    run.command("stop", run.feed, "--now")
 
 
 def test_what_cannot_be_is_said(make_bitext: MakeBitext, tmp_path: Path) -> None:
