@@ -59,9 +59,10 @@ ChunkReader::ChunkReader(const StageContext& context)
       too_large_(context, "skipped_too_large"),
       choice_(consumer_choice(context.links.output("output"), context.key_of)),
       store_(store_of(context)),
-      weighed_games_(!store_ && context.config.shuffling_chunk_pool().has_position_sampling()
-                         ? WeighedGames::shared(context.stage)
-                         : nullptr) {}
+      weighed_games_(
+          !store_ && context.config.shuffling_chunk_pool().has_position_sampling()
+              ? WeighedGames::shared(context.stage, context.config.shuffling_chunk_pool().threads())
+              : nullptr) {}
 
 // Counts and tells the window. Its ring may drop the word: the chunk is then drawn, and refused,
 // once more.

@@ -15,7 +15,10 @@ ChunkWeigher::ChunkWeigher(const StageContext& context)
       bytes_inflated_(context.counter("bytes_inflated")),
       files_(context),
       store_(store_of(context)),
-      weighed_games_(store_ ? nullptr : WeighedGames::shared(context.stage)) {}
+      weighed_games_(store_ ? nullptr
+                            : WeighedGames::shared(
+                                  context.stage, context.config.shuffling_chunk_pool().threads())) {
+}
 
 std::optional<float> ChunkWeigher::weigh_stored(const ChunkTask& task,
                                                 const StoreKey& key) noexcept {
@@ -35,23 +38,25 @@ std::optional<float> ChunkWeigher::weigh_stored(const ChunkTask& task,
 void ChunkWeigher::keep(const ChunkTask& task, const ChunkFiles::Records& records,
                         const StoreKey& key) noexcept {
   const std::size_t count = records.check.frame_count;
-  scratch_.resize(count * formats::packed_bytes_max);
-  ends_.clear();
-  std::size_t end = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    end += formats::pack(records.raw.data() + i * records.check.frame_bytes, records.check.version,
-                         std::span(scratch_).subspan(end));
-    ends_.push_back(static_cast<std::uint32_t>(end));
+  const auto pack = [&](std::size_t i, std::span<std::byte> to) {
+    return to.first(formats::pack(records.raw.data() + i * records.check.frame_bytes,
+                                  records.check.version, to));
+  };
+  std::byte frame[formats::packed_bytes_max];
+  if (!store_) {
+    packed_.clear();
+    ends_.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::span<const std::byte> packed = pack(i, frame);
+      if (packed_.size() + packed.size() > WeighedGames::kBytes) return;
+      packed_.insert(packed_.end(), packed.begin(), packed.end());
+      ends_.push_back(static_cast<std::uint32_t>(packed_.size()));
+    }
+    return weighed_games_->put(key, packed_, ends_);
   }
-  const std::span<const std::byte> frames = std::span(scratch_).first(end);
-  if (!store_) return weighed_games_->put(key, frames, ends_);
   packer_.begin(static_cast<std::uint32_t>(count), records.check.version,
                 records.check.input_format);
-  std::size_t begin = 0;
-  for (const std::uint32_t next : ends_) {
-    packer_.add(frames.subspan(begin, next - begin));
-    begin = next;
-  }
+  for (std::size_t i = 0; i < count; ++i) packer_.add(pack(i, frame));
   store_->put(key, packer_.finish(), task.words.global_index, task.words.window_lower);
 }
 

@@ -48,7 +48,8 @@ class ChunkWeigher final : public Stage {
   std::shared_ptr<WeighedGames> weighed_games_;  // none: it has one
   formats::GamePacker packer_;
   std::vector<std::byte> scratch_;
-  std::vector<std::uint32_t> ends_;  // of the frames in it
+  std::vector<std::byte> packed_;    // frames of the game at hand
+  std::vector<std::uint32_t> ends_;  // of each of them
 };
 
 }  // namespace ringfeed

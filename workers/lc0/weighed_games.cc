@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -28,26 +29,29 @@ std::span<const std::byte> WeighedGames::Game::tail(std::size_t index) const noe
   return {view->tail, formats::packed::tail_bytes(view->origin)};
 }
 
-std::shared_ptr<WeighedGames> WeighedGames::shared(const std::string& name) {
+std::shared_ptr<WeighedGames> WeighedGames::shared(const std::string& name, std::uint32_t lanes) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<WeighedGames>> all;
   const std::lock_guard lock(mutex);
   std::shared_ptr<WeighedGames> games = all[name].lock();
-  if (games == nullptr) all[name] = games = std::make_shared<WeighedGames>();
+  if (games == nullptr) all[name] = games = std::make_shared<WeighedGames>(lanes);
   return games;
 }
 
 void WeighedGames::put(const StoreKey& key, std::span<const std::byte> frames,
                        std::span<const std::uint32_t> ends) noexcept {
   if (frames.size() > kBytes) return;
-  auto game = std::make_shared<const Game>(frames, ends);
   const std::lock_guard lock(mutex_);
-  while (entries_.size() >= kGames || bytes_ + frames.size() > kBytes) {
+  try {
+    entries_.push_back({key, frames.size(), std::make_shared<const Game>(frames, ends)});
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  bytes_ += frames.size();
+  while (entries_.size() > games_ || bytes_ > kBytes) {
     bytes_ -= entries_.front().bytes;
     entries_.pop_front();
   }
-  bytes_ += frames.size();
-  entries_.push_back({key, frames.size(), std::move(game)});
 }
 
 std::shared_ptr<const WeighedGames::Game> WeighedGames::find(const StoreKey& key) noexcept {

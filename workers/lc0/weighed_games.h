@@ -2,8 +2,8 @@
 // has been weighed, and a chunk that is accepted then need not be inflated again.
 //
 // A cache and nothing else, as lc0/chunk_store.h, which takes its part where a stage has one: what
-// comes out is what the file would give. It is of one process and bounded, and a game leaves it
-// with its first use. Any thread.
+// comes out is what the file would give. It is of one process and bounded: what does not fit, or
+// finds no memory, is not kept. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,6 @@ namespace ringfeed {
 
 class WeighedGames {
  public:
-  // More than are drawn ahead and under way to the reading lanes together.
-  static constexpr std::size_t kGames = 128;
   static constexpr std::uint64_t kBytes = 32ULL << 20;
 
   // Packed frames, one after the other, to be read as a PackedGame. Several threads may.
@@ -42,9 +40,15 @@ class WeighedGames {
     const std::vector<std::uint32_t> ends_;  // of each frame
   };
 
+  // Keeps as many games as are drawn ahead and under way to so many reading lanes together, and as
+  // many again, for those that are refused.
+  explicit WeighedGames(std::uint32_t lanes) : games_(2 * (kAhead + kUnderWay * lanes)) {}
+  static constexpr std::size_t kAhead = 32;     // ChunkWindow::kCandidates
+  static constexpr std::size_t kUnderWay = 64;  // chunk_tasks_output()
+
   // The one of this name in this process, made by the first who asks and kept while somebody has
   // it.
-  static std::shared_ptr<WeighedGames> shared(const std::string& name);
+  static std::shared_ptr<WeighedGames> shared(const std::string& name, std::uint32_t lanes);
 
   // Keeps packed frames, whose ends are given; the oldest games leave for them. What is larger than
   // all the room is not kept.
@@ -60,6 +64,7 @@ class WeighedGames {
     std::shared_ptr<const Game> game;
   };
 
+  const std::size_t games_;
   std::mutex mutex_;
   std::deque<Entry> entries_;  // the oldest first
   std::uint64_t bytes_ = 0;
