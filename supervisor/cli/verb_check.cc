@@ -40,28 +40,39 @@ int check(const ConfigArguments& arguments, const std::string& directory) {
   return kOk;
 }
 
-// The same for programs: one object, also of a configuration that is wrong.
+// The same for programs: one object, whatever is wrong.
 int check_json(const ConfigArguments& arguments, const std::string& directory) {
   config::Checked checked;
-  const std::optional<Prepared> prepared = prepare(arguments, checked);
-  nlohmann::ordered_json out;
-  out["ok"] = prepared.has_value();
+  int status = kOk;
+  // What is wrong beside the configuration: a file, a program, the machine.
+  const auto note = [&](const std::string& text) {
+    checked.problems.push_back({{arguments.file, 0, 0}, {}, text, {}});
+    status = kFailure;
+  };
+  nlohmann::ordered_json out{{"ok", false}};
+  nlohmann::ordered_json shown = nlohmann::ordered_json::object();
+  try {
+    if (const std::optional<Prepared> prepared = prepare(arguments, checked)) {
+      const DataLoaderConfig& config = prepared->configuration.message();
+      const std::vector<config::MemoryPart> parts = layout::memory_parts(prepared->layout);
+      shown =
+          config::explain_json(config, *prepared->plan, prepared->wiring, prepared->groups, parts);
+      shown["socket"] = socket_of(config, directory);
+      const Status room = layout::check_memory(prepared->layout, memory_limits(*prepared));
+      if (!room) note(room.error().message());
+    } else {
+      status = kInvalidConfiguration;
+    }
+  } catch (const Error& error) {
+    note(error.message());
+  }
+  out["ok"] = status == kOk;
   out["problems"] = config::problems_json(checked.problems);
   out["problems_left_out"] = checked.left_out;
   out["warnings"] = config::problems_json(checked.warnings);
-  Status room;
-  if (prepared) {
-    const DataLoaderConfig& config = prepared->configuration.message();
-    room = layout::check_memory(prepared->layout, memory_limits(*prepared));
-    out["ok"] = room.ok();
-    const std::vector<config::MemoryPart> parts = layout::memory_parts(prepared->layout);
-    out.update(
-        config::explain_json(config, *prepared->plan, prepared->wiring, prepared->groups, parts));
-    out["socket"] = socket_of(config, directory);
-  }
+  out.update(shown);
   fmt::print("{}\n", json_text(out, 2));
-  room.or_throw();
-  return prepared ? kOk : kInvalidConfiguration;
+  return status;
 }
 
 int check_part(const ConfigArguments& arguments) {

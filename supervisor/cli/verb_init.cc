@@ -181,6 +181,9 @@ int init(const InitOptions& options) {
   } else {
     write_new(path, answer.text, options.force);
   }
+  if (const Status room = layout::check_memory(prepared->layout, memory_limits(*prepared)); !room) {
+    fmt::print(stderr, "warning: {}\n", escaped_lines(room.error().message()));
+  }
   if (options.json) {
     fmt::print(
         "{}\n",
@@ -197,9 +200,6 @@ int init(const InitOptions& options) {
       "  python3 -c 'import ringfeed; [print(batch) for batch in ringfeed.attach(\"{}\")]'\n",
       answer.kind, answer.found, prints ? "" : fmt::format("Wrote {}.\n", escaped(path)),
       escaped(for_shell(file)), answer.feed);
-  if (const Status room = layout::check_memory(prepared->layout, memory_limits(*prepared)); !room) {
-    fmt::print(stderr, "warning: {}\n", escaped_lines(room.error().message()));
-  }
   return kOk;
 }
 

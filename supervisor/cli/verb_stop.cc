@@ -49,7 +49,8 @@ std::string worth_keeping(const control::FeedLock& lock) {
 
 int stop(const std::string& directory, const std::string& feed, bool now, bool json) {
   const auto ended = [&] {
-    if (json) fmt::print("{}\n", json_text({{"feed", feed}, {"drained", !now}}, -1));
+    if (json)
+      fmt::print("{}\n", json_text({{"feed", feed}, {"asked", now ? "stop" : "drain"}}, -1));
     return kOk;
   };
   const std::vector<std::string> directories = look_in(directory);
@@ -74,21 +75,17 @@ int stop(const std::string& directory, const std::string& feed, bool now, bool j
 
 // What became of one feed's remains.
 struct Cleaned {
-  bool cleaned = false;           // else they are left as they are
-  std::string why = {};           // they are left
-  std::string remedy = {};        // and what to do
-  std::vector<std::string> done;  // to clean them
+  bool cleaned = false;                // else they are left as they are
+  std::string why = {};                // they are left
+  std::string remedy = {};             // and what to do
+  std::vector<std::string> done = {};  // to clean them
 };
 
 // Nothing: the feed lives, and nothing of its own is touched.
 std::optional<Cleaned> clean_feed(const std::string& place, const std::string& feed, bool force) {
   Result<control::FeedLock> lock = control::FeedLock::take(control::lock_path(place, feed), feed);
-  if (!lock) {
-    if (lock.error().code() != ErrorCode::kBusy) {
-      fmt::print(stderr, "{}\n", escaped(lock.error().message()));
-    }
-    return std::nullopt;
-  }
+  if (!lock && lock.error().code() == ErrorCode::kBusy) return std::nullopt;
+  if (!lock) return Cleaned{.why = lock.error().message()};
   Cleaned outcome;
   // The directory's other feeds are not this one's business.
   try {
@@ -100,8 +97,10 @@ std::optional<Cleaned> clean_feed(const std::string& place, const std::string& f
       outcome.why =
           fmt::format("orphaned: its supervisor (process {}) is dead, its workers keep running: {}",
                       orphan.record.supervisor.pid, orphan.workers());
-      outcome.remedy =
-          "`ringfeed run CONFIG` takes it over, `ringfeed clean --force` ends all such feeds";
+      outcome.remedy = fmt::format(
+          "`ringfeed run CONFIG` takes it over, `ringfeed stop {} --now` ends it, `ringfeed clean "
+          "--force` ends all such feeds",
+          feed);
     } else if (const std::string worth = force ? "" : worth_keeping(*lock); !worth.empty()) {
       outcome.why = worth;
       outcome.remedy = "`ringfeed clean --force` removes the remains of all such feeds";

@@ -213,7 +213,9 @@ class Override {
   void assign(const FieldDescriptor& field, const std::string& path) {
     std::optional<Node> node;
     const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && !field.is_repeated();
-    const bool size = is_size(field) && parse_bytes(given_).has_value();
+    // With a unit; a bare number is read as everywhere.
+    const bool size = is_size(field) && parse_bytes(given_).has_value() &&
+                      given_.find_first_not_of("0123456789") != std::string_view::npos;
     if ((text || size) && !given_.starts_with('"') && !given_.starts_with('\'')) {
       node.emplace();
       node->kind = Node::Kind::kString;

@@ -73,8 +73,11 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   if (wrong != std::errc{} || fraction_end != last || digits.back() == '.') return std::nullopt;
   value *= static_cast<double>(each);
   constexpr double kExactMax = 9007199254740992;  // 2^53
-  if (each == 1 || value > kExactMax) return std::nullopt;
-  return static_cast<std::uint64_t>(std::llround(value));
+  // Tenths of a unit are no exact doubles.
+  constexpr double kRounding = 1e-3;
+  const double bytes = std::round(value);
+  if (each == 1 || value > kExactMax || std::abs(value - bytes) > kRounding) return std::nullopt;
+  return static_cast<std::uint64_t>(bytes);
 }
 
 std::string to_hex(std::string_view bytes) {

@@ -105,7 +105,7 @@ def test_verbs_answer_programs_as_well(make_run: MakeRun, tmp_path: Path) -> Non
     scaled = answer("scale", "lc0", "unpacker", "1")
     assert scaled["stage"] == "unpacker" and scaled["lanes"] == scaled["before"] == 1
     assert answer("clean") == {"cleaned": [], "left": []}
-    assert answer("stop", "lc0", "--now") == {"feed": "lc0", "drained": False}
+    assert answer("stop", "lc0", "--now") == {"feed": "lc0", "asked": "stop"}
     assert run.wait() == 0
 
     run, workers = orphan(make_run)
@@ -128,8 +128,12 @@ def test_check_tells_programs_what_is_wrong(make_run: MakeRun) -> None:
     # Too little memory is found after all else.
     budget = "storage.memory_budget_bytes=1MiB"
     done = run.command("check", str(run.config), "--json", "--set", budget)
-    assert done.returncode == 1 and "memory_budget_bytes" in done.stderr
-    assert json.loads(done.stdout)["ok"] is False
+    said = json.loads(done.stdout)
+    assert done.returncode == 1 and said["ok"] is False and said["memory_bytes"] > 1 << 20
+    assert "memory_budget_bytes" in said["problems"][0]["text"]
+    done = run.command("check", "nothing.textproto", "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 1 and "cannot read the configuration" in said["problems"][0]["text"]
 
 
 def test_a_feed_that_shuffles_begins_with_its_first_batch(make_run: MakeRun) -> None:

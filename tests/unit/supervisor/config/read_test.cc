@@ -381,6 +381,8 @@ TEST(Read, SizesMayHaveUnits) {
   EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=1.5GiB"}), 3ULL << 29);
   EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=\"64 KiB\""}), 65536U);
   EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=65536"}), 65536U);
+  EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=0x10000"}), 65536U);
+  EXPECT_EQ(budget("", "f.textproto", {"storage.memory_budget_bytes=010"}), 8U) << "as in a file";
 }
 
 TEST(ReadRefuses, SizesWithUnitsThatThereAreNot) {

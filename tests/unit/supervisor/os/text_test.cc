@@ -32,9 +32,10 @@ TEST(Text, BytesAreReadWithAUnitOrWithout) {
   EXPECT_EQ(parse_bytes("2 MB"), 2'000'000U);
   EXPECT_EQ(parse_bytes("0.1 GB"), 100'000'000U);
   EXPECT_EQ(parse_bytes("18446744073709551615"), ~0ULL);
-  for (const char* text : {"", " ", "GiB", "1.5", "1.5 B", "1.5.2 GiB", "1. GiB", ".5 GiB",
-                           "-1 KiB", "1 XiB", "1 G", "1 GiB more", "16777216 TiB", "0x10",
-                           "1e3 KiB", "99999999999999999999 B", "9999999999.5 TiB"}) {
+  for (const char* text :
+       {"", " ", "GiB", "1.5", "1.5 B", "1.5.2 GiB", "1. GiB", ".5 GiB", "-1 KiB", "1 XiB", "1 G",
+        "1 GiB more", "16777216 TiB", "0x10", "1e3 KiB", "99999999999999999999 B",
+        "9999999999.5 TiB", "0.0001 kB", "1.0001 KiB"}) {
     EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
   }
 }
