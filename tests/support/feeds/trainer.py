@@ -26,6 +26,14 @@ def note_progress(path: Path, batches: int) -> None:
     new.replace(path)
 
 
+def digest_of(batch: ringfeed.Batch) -> int:
+    """A number that stands for the batch's three arrays."""
+    digest = xxhash.xxh3_64()
+    for name in ("planes", "policy", "values"):
+        digest.update(np.ascontiguousarray(batch[name]).data)
+    return digest.intdigest()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--feed", required=True)
@@ -59,10 +67,7 @@ def main() -> int:
             numbers.append(batch.seq)
             tries.append(batch.tries)
             rows.append(batch.rows)
-            digest = xxhash.xxh3_64()
-            for name in ("planes", "policy", "values"):
-                digest.update(np.ascontiguousarray(batch[name]).data)
-            digests.append(digest.intdigest())
+            digests.append(digest_of(batch))
             if arguments.positions:
                 hashes.append(
                     lc0_reference.position_hashes(batch["planes"], batch["policy"], batch["values"])
