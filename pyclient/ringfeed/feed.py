@@ -496,8 +496,9 @@ class Feed(Scope):
             world = max(stats.world, 1)
             first = (batch - 1) // world * world + 1  # of the round, for all ranks
             return (
-                f"`ringfeed stop {stats.feed}`, then `ringfeed run CONFIG --from-batch {first}` "
-                f"with the seed that this run has (`ringfeed status`) leads there; {_OR_GO_ON}"
+                f"to get there, note the seed that `ringfeed status {stats.feed}` shows, then "
+                f"`ringfeed stop {stats.feed}`, then `ringfeed run CONFIG --set seed=SEED "
+                f"--from-batch {first}`; {_OR_GO_ON}"
             )
         if snapshot is None:
             return _ELSEWHERE
@@ -534,10 +535,10 @@ class Feed(Scope):
         it.
 
         Raises:
-            InvalidRequest: This is not a state, or it is damaged; it belongs to another feed,
-                another run, another group or another rank (of a feed with a lineage: to other
-                settings or another seed); or the feed no longer holds that batch: start the feed
-                from the snapshot that was taken with the state, or with --from-batch. Nothing has
+            InvalidRequest: This is not a state, or it is damaged. It belongs to another feed, group
+                or rank, or to another run that does not have the same lineage. Or the feed no
+                longer holds that batch: then start the feed from the snapshot that was taken with
+                the state, or with ``--from-batch`` if its states have a lineage. Nothing has
                 changed.
         """
         self._must_be_member("has no place that could be changed")

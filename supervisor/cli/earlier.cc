@@ -69,7 +69,7 @@ std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool
     // Absent: as it was.
     if (now.stage_groups().empty()) config->clear_stage_groups();
     if (!now.has_seed()) config->clear_seed();
-    // Absent and not asked about, or as it was.
+    // Not given now, it is not compared; given, it must be what the feed began with.
     config->set_from_batch(now.has_from_batch() ? config->from_batch() : 1);
   }
   std::string found;

@@ -26,8 +26,8 @@ namespace ringfeed::cli {
 // The same for a snapshot, whose memory may lie elsewhere now.
 [[nodiscard]] std::string saved_unlike(const SnapshotManifest& saved, const DataLoaderConfig& now);
 
-// What names the batches of a feed that can begin with any of them: a hash of its stages, epochs
-// and seed, whatever the run. "": another feed.
+// What names the batches of a feed that can begin with any of them: a hash of its stages,
+// epochs, drop_remainder and seed, whatever the run. "": another feed.
 [[nodiscard]] std::string lineage_of(const Prepared& prepared, std::uint64_t seed);
 
 // What has become of the feed that was left.

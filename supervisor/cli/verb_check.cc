@@ -99,8 +99,10 @@ void add_check(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_config(verb, given->config)->required();
-  CLI::Option* const json = verb.add_flag(
-      "--json", given->json, "print one JSON object: problems, or stages, batches and memory");
+  CLI::Option* const json =
+      verb.add_flag("--json", given->json,
+                    "print one JSON object: problems and warnings, and if it is valid stages, "
+                    "batches, memory and the control socket");
   add_directory(verb, given->directory);
   verb.add_flag("--part", given->part,
                 "for programs: CONFIG is only part of a configuration, and more stages follow; "

@@ -362,8 +362,8 @@ void add_run(CLI::App& verb, int& result) {
   CLI::Option* const from_batch =
       verb.add_option(
               "--from-batch", given->options.from_batch,
-              "begin a new feed with the batch of this number, from 1, and make none before "
-              "it; where batches are planned ahead, as for translation")
+              "start a new feed with batch N (the first is 1) and make none before it; only "
+              "for feeds whose batches are planned ahead (translation)")
           ->type_name("N")
           ->check(CLI::PositiveNumber);
   CLI::Option* const resume =

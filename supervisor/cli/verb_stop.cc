@@ -75,10 +75,10 @@ int stop(const std::string& directory, const std::string& feed, bool now, bool j
 
 // What became of one feed's remains.
 struct Cleaned {
-  bool cleaned = false;                // else they are left as they are
-  std::string why = {};                // they are left
-  std::string remedy = {};             // and what to do
-  std::vector<std::string> done = {};  // to clean them
+  bool cleaned = false;                // false: the remains stay
+  std::string why = {};                // they stay
+  std::string remedy = {};             // what the user can do about it
+  std::vector<std::string> done = {};  // what was removed or ended
 };
 
 // Nothing: the feed lives, and nothing of its own is touched.

@@ -42,7 +42,7 @@ std::string sizes(const FieldDescriptor& field, const Range& range) {
     bounds = fmt::format(" from {} to {}", shown_bound(field, range.min()),
                          shown_bound(field, range.max()));
   }
-  return fmt::format("a size{}, such as 65536 or \"1.5 GiB\"", bounds);
+  return fmt::format("a size{}: a number of bytes, or with a unit, such as \"64 MiB\"", bounds);
 }
 
 }  // namespace

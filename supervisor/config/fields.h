@@ -28,8 +28,8 @@ namespace ringfeed::config {
 // Whether the field is a size in bytes, by its name: it may then be written with a unit.
 [[nodiscard]] bool is_size(const google::protobuf::FieldDescriptor& field);
 // "a number from 1 to 64", "a number above 0 and at most 1", "a whole number from 0 to 4294967295":
-// what the field takes, from its type and its range. Of a size "a size from 64 KiB to 1 TiB, such
-// as 65536 or "1.5 GiB"".
+// what the field takes, from its type and its range. Of a size
+// "a size from 64 KiB to 1 TiB: a number of bytes, or with a unit, such as "64 MiB"".
 [[nodiscard]] std::string allowed_numbers(const google::protobuf::FieldDescriptor& field);
 // The same in short: "1 to 64", "above 0, at most 1", "from 1"; "" without a range.
 [[nodiscard]] std::string shown_range(const google::protobuf::FieldDescriptor& field);

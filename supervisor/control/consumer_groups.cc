@@ -470,8 +470,8 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
     if (wanted < oldest) {
       return Error{ErrorCode::kInvalidArgument,
                    fmt::format("batch {} is no longer held, the oldest one is {}: start the feed "
-                               "from a snapshot of that time (ringfeed run --resume DIR), or with "
-                               "--from-batch where that is possible",
+                               "from an earlier snapshot (ringfeed run --resume DIR), or, if its "
+                               "batches are planned ahead, with --from-batch",
                                wish.position, oldest)};
     }
   }

@@ -12,8 +12,8 @@ namespace ringfeed {
 [[nodiscard]] std::string shown_bytes(std::uint64_t bytes);
 // The same without rounding, as a limit is written: "64 KiB", "1000 B".
 [[nodiscard]] std::string exact_bytes(std::uint64_t bytes);
-// What a person writes: "1.5 GiB", "64KiB", "2 MB" (a million each), "4096 B", "4096". Nothing for
-// anything else, for a part of a byte and for what no 64 bits can hold.
+// What a person writes: "1.5 GiB", "64KiB", "2 MB" (a million each), "4096 B", "4096". nullopt for
+// anything else, for a fraction of a byte, and for a number too large for 64 bits.
 [[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string_view text);
 
 // Hexadecimal digits, for files that people may look into.

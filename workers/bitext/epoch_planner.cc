@@ -807,12 +807,12 @@ StepStatus EpochPlanner::step(Step& step) noexcept {
       return put(step, BatchKind::kStandIn, 0) ? StepStatus::kDone : StepStatus::kNoRoom;
     }
   }
-  // A message may have moved it to where there is nothing, and the next one may move it elsewhere.
-  if (is_over(step) && context_.feed.from_batch() > 1 &&
+  if (is_over(step) && step.load(state_.generation) == 0 && context_.feed.from_batch() > 1 &&
       step.load(state_.put) < context_.feed.from_batch()) {
-    complain(fmt::format("from_batch: there is no batch {}, the run has only {}",
+    complain(fmt::format("from_batch is {}, but the feed has only {} batches",
                          context_.feed.from_batch(), step.load(state_.put)));
   }
+  // A message may have moved it to where there is nothing, and the next one may move it elsewhere.
   if (is_over(step)) return is_stranded(step) ? StepStatus::kIdle : StepStatus::kEnd;
   // An epoch that ends where it begins needs no plan.
   if (const std::uint64_t cut = cut_of_epoch(step);
@@ -1057,8 +1057,8 @@ void EpochPlanner::control(Step& step, const StageControlRequest& request,
   }
   if (!asked.has_seek() && asked.weights_size() > 0 && to_pass(step) != 0) {
     answer.set_error(
-        fmt::format("the feed is on its way to batch {}: send another message when it "
-                    "is there",
+        fmt::format("the feed has not reached batch {} yet: send the message again, "
+                    "with another attempt, when it has",
                     context_.feed.from_batch()));
     return;
   }
@@ -1100,7 +1100,7 @@ std::vector<CounterSpec> planner_counters() {
       {"epoch_batches", "Batches of the current epoch.", kGauge},
       {"epoch_batch", "Batches of the current epoch that were output.", kGauge},
       {"plan_percent", "How much of the next plan is made, in percent.", kGauge},
-      {"messages_followed", "Messages that moved it, or changed weights."},
+      {"messages_followed", "Messages that moved the planner or changed its weights."},
   };
 }
 

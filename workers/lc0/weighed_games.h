@@ -1,9 +1,9 @@
 // The games that were weighed last, for the lanes that read: a draw is decided soon after its chunk
 // has been weighed, and a chunk that is accepted then need not be inflated again.
 //
-// A cache and nothing else, as lc0/chunk_store.h, which takes its part where a stage has one: what
-// comes out is what the file would give. It is of one process and bounded: what does not fit, or
-// finds no memory, is not kept. Any thread.
+// This is only a cache: the output is the same as from the file. If the stage has a store
+// (lc0/chunk_store.h), the store is used instead. Each process has its own, of bounded size; a game
+// that does not fit, or for which there is no memory, is not kept. Any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -40,18 +40,18 @@ class WeighedGames {
     const std::vector<std::uint32_t> ends_;  // of each frame
   };
 
-  // Keeps as many games as are drawn ahead and under way to so many reading lanes together, and as
-  // many again, for those that are refused.
+  // Has room for every game that is drawn ahead or on its way to one of so many reading lanes,
+  // times two, because some are refused.
   explicit WeighedGames(std::uint32_t lanes) : games_(2 * (kAhead + kUnderWay * lanes)) {}
   static constexpr std::size_t kAhead = 32;     // ChunkWindow::kCandidates
   static constexpr std::size_t kUnderWay = 64;  // chunk_tasks_output()
 
-  // The one of this name in this process, made by the first who asks and kept while somebody has
-  // it.
+  // The instance of this name in this process. The first caller creates it; it lives as long as
+  // somebody holds it.
   static std::shared_ptr<WeighedGames> shared(const std::string& name, std::uint32_t lanes);
 
-  // Keeps packed frames, whose ends are given; the oldest games leave for them. What is larger than
-  // all the room is not kept.
+  // Keeps a game, given its packed frames and where each ends; the oldest games are dropped to make
+  // room. A game larger than kBytes is not kept.
   void put(const StoreKey& key, std::span<const std::byte> frames,
            std::span<const std::uint32_t> ends) noexcept;
   // The game of this key; nullptr: it has left, or was never here.

@@ -279,7 +279,8 @@ void LaneRuntime::wake_neighbours(std::uint64_t now) noexcept {
   bool still = false;
   const auto attend = [&](auto& ring, auto enough) {
     if (!ring.owed) return;
-    // One that seems awake stays owed: only the barrier in wake() tells for sure, and it is dear.
+    // One that seems awake stays owed: only wake() can tell for certain, and its barrier is
+    // expensive.
     if (!late && !(ring.neighbour.seems_asleep() && enough(ring.end))) {
       still = true;
       return;

@@ -165,7 +165,7 @@ def test_a_trainer_goes_on_where_its_state_is(make_bitext: MakeBitext, tmp_path:
         wanted = feeds.arrays_of(feed.next())
         for _ in range(12):
             feed.next().release()
-        with pytest.raises(ringfeed.InvalidRequest, match="run CONFIG --from-batch 10` with the"):
+        with pytest.raises(ringfeed.InvalidRequest, match="--set seed=SEED --from-batch 10`"):
             feed.load_state_dict(state)
     assert run.command("stop", run.feed, "--now").returncode == 0
     assert run.wait() == 0
@@ -243,7 +243,7 @@ def test_ranks_are_told_the_number_of_their_round(make_bitext: MakeBitext, tmp_p
         for _ in range(9):
             for rank in ranks:
                 rank.next().release()
-        with pytest.raises(ringfeed.InvalidRequest, match="run CONFIG --from-batch 7` with the"):
+        with pytest.raises(ringfeed.InvalidRequest, match="--set seed=SEED --from-batch 7`"):
             ranks[1].load_state_dict(state)
     run.command("stop", run.feed, "--now")
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_is_said(make_bitext: MakeBitext, tmp_path: Path) -> None
 
     run.start("--from-batch", "100000")
     assert run.wait() == 1
-    assert "from_batch: there is no batch 100000, the run has only" in run.text()
+    assert "from_batch is 100000, but the feed has only" in run.text()
 
     # What runs without a supervisor goes on; it does not begin anew.
     run = make_bitext(config, epochs=0, groups=SHARED).start("--from-batch", "5")

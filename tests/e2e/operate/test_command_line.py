@@ -113,7 +113,7 @@ def test_verbs_answer_programs_as_well(make_run: MakeRun, tmp_path: Path) -> Non
     assert left["feed"] == "lc0" and all(f"({pid})" in left["why"] for pid in workers)
     (cleaned,) = answer("clean", "--force", of=run)["cleaned"]
     assert cleaned["feed"] == "lc0" and cleaned["directory"] == str(run.sockets)
-    assert not any(runs(pid) for pid in workers)
+    wait_until(lambda: not any(runs(pid) for pid in workers), "the workers to end")
 
 
 def test_check_tells_programs_what_is_wrong(make_run: MakeRun) -> None:
@@ -124,7 +124,7 @@ def test_check_tells_programs_what_is_wrong(make_run: MakeRun) -> None:
     said = json.loads(done.stdout)
     (problem,) = said["problems"]
     assert not said["ok"] and problem["stage"] == "unpacker" and problem["line"] == 1
-    assert 'give a size from 64 KiB to 1 TiB, such as 65536 or "1.5 GiB"' in problem["text"]
+    assert "give a size from 64 KiB to 1 TiB: a number of bytes, or with a unit" in problem["text"]
     # Too little memory is found after all else.
     budget = "storage.memory_budget_bytes=1MiB"
     done = run.command("check", str(run.config), "--json", "--set", budget)

@@ -50,12 +50,14 @@ struct Neighbour {
   const LanePage* page = nullptr;
   Bell* bell = nullptr;
 
-  // A glance: did it sleep a moment ago? Decides what to do first, never what not to do at all.
+  // A hint: was it asleep a moment ago? A lane may put off a wake-up because of it, but never drop
+  // one.
   [[nodiscard]] bool seems_asleep() const noexcept {
     // relaxed: orders nothing.
     return page->waiting.load(std::memory_order_relaxed) != 0;
   }
-  // Rings if the neighbour sleeps; true if it did. What it is to see was stored before, seq_cst.
+  // Rings if the neighbour sleeps; true if it did. The caller must have stored, seq_cst, whatever
+  // the neighbour is to see.
   bool wake() const noexcept {
     // seq_cst, pairs with the sleeper's seq_cst store of waiting (above).
     if (page->waiting.load(std::memory_order_seq_cst) == 0) return false;

@@ -109,7 +109,8 @@ class FeedProducer {
   GroupState state_of(std::uint32_t g) const noexcept;
   bool respects(std::uint32_t g) const noexcept;
   bool finished_by_all(std::uint64_t s, Insist insist) noexcept;
-  // Is the descriptor that batch s will take free of the batch that it holds?
+  // May batch s take its descriptor: has everybody finished the batch that it describes now, if
+  // there is one?
   bool descriptor_free(std::uint64_t s, Insist insist) noexcept;
   // Does a member hold this slot, although no descriptor names it?
   bool is_kept(std::uint32_t slot) noexcept;

@@ -81,8 +81,8 @@ class Journal {
   // The word gets this value when the step is committed. The journal must have room
   // (entries_free()).
   void store(WordRef ref, std::uint64_t value) noexcept;
-  // The same for a word that the step neither stores twice nor loads: entries that come last, the
-  // cursors of rings. Without the search for an earlier entry (bench/ring_bench).
+  // Like store(), but does not search for an earlier entry of the word (bench/ring_bench). Only for
+  // a word that the step stores once and does not load: the cursors of rings, which come last.
   void append(WordRef ref, std::uint64_t value) noexcept;
 
   // A point in the step to return to, any number of times; stores after it are forgotten. Only the

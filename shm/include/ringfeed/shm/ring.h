@@ -102,9 +102,8 @@ class RingProducer {
     return tail_ != committed_tail_ || dropped_ != committed_dropped_;
   }
   [[nodiscard]] bool closed() const noexcept;
-  // Wakes the consumer if it sleeps; true if it did. For what has been committed before: the
-  // cursors are stored once more, ahead of the look at `waiting` in the one order that bell.h rests
-  // on.
+  // Wakes the consumer if it sleeps; true if it did. Covers everything committed so far: stores the
+  // cursors again (seq_cst), then looks at `waiting` (bell.h).
   bool wake(const Neighbour& consumer) noexcept;
   // Has the consumer moved since reserve() last said no? (the sleeper's look, seq_cst)
   [[nodiscard]] bool head_moved() const noexcept;
@@ -258,8 +257,9 @@ class RingConsumer {
   bool holding_ = false;
 };
 
-// Always inline, as is peek(): returned through memory, the span's two halves were loaded as one
-// before their stores had retired, a third of all time at 64 B (bench/ring_bench, perf annotate).
+// Always inline, like peek(). Otherwise the span is returned through memory: its two halves are
+// stored separately and loaded as one before the stores have retired, and that stall was a third of
+// the time at 64 B (bench/ring_bench, perf annotate).
 [[gnu::always_inline]] inline RecordView RingConsumer::checked_record(
     std::uint64_t offset, const RecordHeader* header) noexcept {
   RF_CHECK(header->bytes <= geometry_.capacity_bytes, header->bytes, head_, tail_seen_);

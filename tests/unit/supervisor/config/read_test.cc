@@ -360,8 +360,8 @@ TEST(ReadRefuses, ValuesOfTheWrongKind) {
           "f.textproto:3:17: drop_remainder is maybe; give true or false",
           HasSubstr("f.textproto:4:9: stage 'stages[0]': stages[0] is 5; give a message"),
           "f.textproto:5:7: feed is lc0; give a string in double quotes",
-          "f.textproto:6:32: storage.memory_budget_bytes is 1.5; give a size of at least 1 MiB, "
-          "such as 65536 or \"1.5 GiB\"",
+          "f.textproto:6:32: storage.memory_budget_bytes is 1.5; give a size of at least 1 MiB: "
+          "a number of bytes, or with a unit, such as \"64 MiB\"",
           "f.textproto:7:25: feed_output[0].dispatch is RELAXD; give one of ORDERED, RELAXED; did "
           "you mean 'RELAXED'?",
           "f.textproto:8:14: log.level is \"INFO\"; write INFO without quotes",
@@ -388,7 +388,8 @@ TEST(Read, SizesMayHaveUnits) {
 TEST(ReadRefuses, SizesWithUnitsThatThereAreNot) {
   EXPECT_THAT(problems("storage { memory_budget_bytes: \"1.5 G\" }"),
               ElementsAre("f.textproto:1:32: storage.memory_budget_bytes is \"1.5 G\"; give a size "
-                          "of at least 1 MiB, such as 65536 or \"1.5 GiB\""));
+                          "of at least 1 MiB: a number of bytes, or with a unit, such as \"64 "
+                          "MiB\""));
   EXPECT_THAT(problems("seed: \"1 KiB\""), ElementsAre(HasSubstr("give a whole number")))
       << "no size";
 }

@@ -306,10 +306,12 @@ struct NodeSpec {
   // Puts out what it holds again and again: its output does not wait for its input, once it is
   // full.
   bool redraws = false;
-  // Its output is a unit for each batch of the feed, in their order, and it can begin with any of
-  // them: with number DataLoaderConfig.from_batch.
+  // Its output has one unit for each batch of the feed, in order, and it can begin with any of
+  // them; DataLoaderConfig.from_batch says with which.
   bool begins_anywhere = false;
-  std::string steered_counter = {};     // of messages after which that is no longer so
+  // Name of the counter of messages that change later batches; above 0 they are no function of the
+  // configuration.
+  std::string steered_counter = {};
   std::uint32_t steps_per_commit = 16;  // calls of step() that may share one commit
   std::uint32_t entries_per_step = 32;  // words that one call may store, at most
   // Beside ringfeed-worker, what runs the node, with the whole stage group it is in; "": that does.
