@@ -116,7 +116,7 @@ def test_who_comes_late_gets_the_newest_and_stops_nobody(make_run: MakeRun) -> N
 def test_trainers_of_both_survive_the_supervisor(make_run: MakeRun) -> None:
     run = make_run(pipeline=TWO, epochs=0, batch=64).start()
     trainers = [
-        run.trainer(batches=400, positions=0),
+        run.trainer(batches=100, positions=0, pause_ms=30),
         run.trainer(batches=6, positions=0, pause_ms=150, output="validation"),
     ]
     wait_until(lambda: all(trainer.batches() > 1 for trainer in trainers), "batches of both")
