@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "ringfeed/shm/file.h"
+#include "workers/kit/shared_by_name.h"
 
 namespace ringfeed {
 namespace {
@@ -158,8 +159,15 @@ StoreKey ChunkFiles::key_of(const ChunkTask& task, const struct stat& file) noex
 std::shared_ptr<ChunkStore> store_of(const StageContext& context) {
   const ShufflingChunkPoolConfig& own = context.config.shuffling_chunk_pool();
   if (!own.has_store_bytes()) return nullptr;
-  return ChunkStore::shared(
-      context.stage, {.budget_bytes = own.store_bytes(), .directory = own.store_directory()});
+  return shared_by_name<ChunkStore>(
+      context.stage,
+      ChunkStore::Options{.budget_bytes = own.store_bytes(), .directory = own.store_directory()});
+}
+
+std::shared_ptr<WeighedGames> weighed_games_of(const StageContext& context) {
+  const ShufflingChunkPoolConfig& own = context.config.shuffling_chunk_pool();
+  if (own.has_store_bytes() || !own.has_position_sampling()) return nullptr;
+  return shared_by_name<WeighedGames>(context.stage, own.threads());
 }
 
 }  // namespace ringfeed

@@ -22,6 +22,7 @@
 #include "workers/lc0/chunk_store.h"
 #include "workers/lc0/lc0_record.h"
 #include "workers/lc0/records.h"
+#include "workers/lc0/weighed_games.h"
 
 namespace ringfeed {
 
@@ -88,5 +89,7 @@ class ChunkFiles {
 
 // The store that all lanes of a stage share; none if it keeps nothing.
 [[nodiscard]] std::shared_ptr<ChunkStore> store_of(const StageContext& context);
+// The games weighed last, likewise; none if there is a store, or nothing is weighed.
+[[nodiscard]] std::shared_ptr<WeighedGames> weighed_games_of(const StageContext& context);
 
 }  // namespace ringfeed

@@ -12,7 +12,7 @@ OutputSpec chunk_tasks_output() {
   return {.port = "tasks",
           .record_type = "tasks",
           .exported = false,
-          .queue_capacity = 64,
+          .queue_capacity = WeighedGames::kUnderWay,
           .queue_bytes = 256 * kKiB,
           .overflow = BLOCK,
           .units = UnitRule::kRecord};
@@ -59,10 +59,7 @@ ChunkReader::ChunkReader(const StageContext& context)
       too_large_(context, "skipped_too_large"),
       choice_(consumer_choice(context.links.output("output"), context.key_of)),
       store_(store_of(context)),
-      weighed_games_(
-          !store_ && context.config.shuffling_chunk_pool().has_position_sampling()
-              ? WeighedGames::shared(context.stage, context.config.shuffling_chunk_pool().threads())
-              : nullptr) {}
+      weighed_games_(weighed_games_of(context)) {}
 
 // Counts and tells the window. Its ring may drop the word: the chunk is then drawn, and refused,
 // once more.

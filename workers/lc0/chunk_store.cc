@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <map>
 
 #include "ringfeed/shm/abi.h"
 
@@ -135,15 +134,6 @@ ChunkStore::ChunkStore(Options options)
 ChunkStore::~ChunkStore() {
   if (lock_fd_ >= 0) ::close(lock_fd_);
   if (directory_fd_ >= 0) ::close(directory_fd_);
-}
-
-std::shared_ptr<ChunkStore> ChunkStore::shared(const std::string& name, const Options& options) {
-  static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<ChunkStore>> stores;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<ChunkStore> store = stores[name].lock();
-  if (store == nullptr) stores[name] = store = std::make_shared<ChunkStore>(options);
-  return store;
 }
 
 void ChunkStore::say(std::string text) noexcept {

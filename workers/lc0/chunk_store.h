@@ -65,10 +65,6 @@ class ChunkStore {
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
-  // The one of this name in this process, made by the first who asks and kept while somebody has
-  // it.
-  static std::shared_ptr<ChunkStore> shared(const std::string& name, const Options& options);
-
   // A game to be read; while it lives, its bytes stay.
   class Lease final : public formats::GameBytes {
    public:

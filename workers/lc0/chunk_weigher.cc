@@ -15,10 +15,7 @@ ChunkWeigher::ChunkWeigher(const StageContext& context)
       bytes_inflated_(context.counter("bytes_inflated")),
       files_(context),
       store_(store_of(context)),
-      weighed_games_(store_ ? nullptr
-                            : WeighedGames::shared(
-                                  context.stage, context.config.shuffling_chunk_pool().threads())) {
-}
+      weighed_games_(weighed_games_of(context)) {}
 
 std::optional<float> ChunkWeigher::weigh_stored(const ChunkTask& task,
                                                 const StoreKey& key) noexcept {

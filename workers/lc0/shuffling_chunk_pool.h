@@ -53,6 +53,7 @@
 #include "workers/kit/sort_key.h"
 #include "workers/kit/stream_shuffler.h"
 #include "workers/lc0/records.h"
+#include "workers/lc0/weighed_games.h"
 
 namespace ringfeed {
 
@@ -123,7 +124,7 @@ class ChunkWindow final : public Stage {
   // Draws that one step makes at most until it has a chunk that is accepted.
   static constexpr std::uint32_t kDrawsPerStep = 8;
   // Chunks that are weighed ahead; fewer than the queue of the weighing lanes takes.
-  static constexpr std::uint64_t kCandidates = 32;
+  static constexpr std::uint64_t kCandidates = WeighedGames::kAhead;
 
   explicit ChunkWindow(const StageContext& context);
   StepStatus step(Step& step) noexcept override;

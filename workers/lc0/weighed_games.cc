@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <new>
 #include <optional>
 #include <utility>
@@ -27,15 +26,6 @@ std::span<const std::byte> WeighedGames::Game::tail(std::size_t index) const noe
   const std::optional<formats::PackedFrameView> view = formats::view_packed(at(index));
   if (!view) return {};
   return {view->tail, formats::packed::tail_bytes(view->origin)};
-}
-
-std::shared_ptr<WeighedGames> WeighedGames::shared(const std::string& name, std::uint32_t lanes) {
-  static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<WeighedGames>> all;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<WeighedGames> games = all[name].lock();
-  if (games == nullptr) all[name] = games = std::make_shared<WeighedGames>(lanes);
-  return games;
 }
 
 void WeighedGames::put(const StoreKey& key, std::span<const std::byte> frames,

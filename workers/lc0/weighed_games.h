@@ -43,12 +43,8 @@ class WeighedGames {
   // Has room for every game that is drawn ahead or on its way to one of so many reading lanes,
   // times two, because some are refused.
   explicit WeighedGames(std::uint32_t lanes) : games_(2 * (kAhead + kUnderWay * lanes)) {}
-  static constexpr std::size_t kAhead = 32;     // ChunkWindow::kCandidates
-  static constexpr std::size_t kUnderWay = 64;  // chunk_tasks_output()
-
-  // The instance of this name in this process. The first caller creates it; it lives as long as
-  // somebody holds it.
-  static std::shared_ptr<WeighedGames> shared(const std::string& name, std::uint32_t lanes);
+  static constexpr std::size_t kAhead = 32;     // that the window draws ahead
+  static constexpr std::size_t kUnderWay = 64;  // tasks in the queue of a reading lane
 
   // Keeps a game, given its packed frames and where each ends; the oldest games are dropped to make
   // room. A game larger than kBytes is not kept.

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/support/rig/stage_data.h"
+#include "workers/kit/shared_by_name.h"
 
 namespace ringfeed {
 namespace {
@@ -325,9 +326,9 @@ TEST(StoreKeys, TellEveryStateOfAFile) {
 
 TEST(StoreShared, IsOneForAllLanesOfAStage) {
   const ChunkStore::Options options{.budget_bytes = kBudget, .directory = ""};
-  auto one = ChunkStore::shared("pool", options);
-  EXPECT_EQ(ChunkStore::shared("pool", options), one);
-  EXPECT_NE(ChunkStore::shared("other", options), one);
+  auto one = shared_by_name<ChunkStore>("pool", options);
+  EXPECT_EQ(shared_by_name<ChunkStore>("pool", options), one);
+  EXPECT_NE(shared_by_name<ChunkStore>("other", options), one);
   std::weak_ptr<ChunkStore> gone = one;
   one.reset();
   EXPECT_TRUE(gone.expired());
