@@ -202,7 +202,7 @@ def snapshots(
             if inner == SnapshotsReply.snapshots and isinstance(info, bytes):
                 found.append(_snapshot_info(info))
             if inner == SnapshotsReply.lineage and isinstance(info, bytes):
-                lineage = info.decode()
+                lineage = info.decode(errors="replace")
     return found, lineage
 
 
