@@ -69,6 +69,7 @@ struct Sizes {
   std::uint64_t chunk_bytes = 16384;  // of the ring behind the pool: a chunk may fill half of it
   std::uint64_t frame_bytes = 4096;   // of the rings that carry frames
   std::uint32_t reservoir = 4;
+  bool pool_frames = false;  // the pool puts out frames itself
 };
 
 void describe(LaneRig& rig, const std::string& directory, const Sizes& sizes) {
@@ -80,18 +81,26 @@ void describe(LaneRig& rig, const std::string& directory, const Sizes& sizes) {
       fmt::format("name: 'loader' chunk_source_loader {{ input: 'provider' threads: {} "
                   "queue_capacity: 2 queue_bytes: 4096 }}",
                   sizes.lanes));
+  if (sizes.pool_frames) {
+    rig.add_stage(
+        fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'loader' threads: {} "
+                    "chunk_pool_size: 20 frames {{ position_sampling_rate: {} }} "
+                    "queue_capacity: 2 queue_bytes: {} }}",
+                    sizes.lanes, sizes.rate, sizes.chunk_bytes));
+  } else {
+    rig.add_stage(
+        fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'loader' threads: {} "
+                    "chunk_pool_size: 20 queue_capacity: 2 queue_bytes: {} }}",
+                    sizes.lanes, sizes.chunk_bytes));
+    rig.add_stage(
+        fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'pool' threads: {} "
+                    "position_sampling_rate: {} queue_capacity: 3 queue_bytes: {} }}",
+                    sizes.lanes, sizes.rate, sizes.frame_bytes));
+  }
   rig.add_stage(
-      fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'loader' threads: {} "
-                  "chunk_pool_size: 20 queue_capacity: 2 queue_bytes: {} }}",
-                  sizes.lanes, sizes.chunk_bytes));
-  rig.add_stage(
-      fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'pool' threads: {} "
-                  "position_sampling_rate: {} queue_capacity: 3 queue_bytes: {} }}",
-                  sizes.lanes, sizes.rate, sizes.frame_bytes));
-  rig.add_stage(
-      fmt::format("name: 'sampler' shuffling_frame_sampler {{ input: 'unpacker' "
+      fmt::format("name: 'sampler' shuffling_frame_sampler {{ input: '{}' "
                   "reservoir_size_per_thread: {} queue_capacity: 3 queue_bytes: {} }}",
-                  sizes.reservoir, sizes.frame_bytes));
+                  sizes.pool_frames ? "pool" : "unpacker", sizes.reservoir, sizes.frame_bytes));
   rig.add_stage(fmt::format(
       "name: 'tensors' tensor_generator {{ input: 'sampler' threads: {} batch_size: 4 }}",
       sizes.lanes));
@@ -133,6 +142,22 @@ std::vector<Scenario> scenarios() {
                  .feed_text = "epochs: 2 seed: 3 feed_output { slots: 4 }",
                  .write = write_more,
                  .describe = with({.lanes = 2, .rate = 0.5})});
+  // A pool whose reading lanes put out frames themselves, through a queue that no game fits; in one
+  // pass also with a chunk to set aside, since the window hears of that at no certain time.
+  const auto reads = [](const LaneRig& rig, std::size_t lane) {
+    return rig.node_of(lane) == "pool.read";
+  };
+  all.push_back({.name = "frames",
+                 .feed_text = "epochs: 2 seed: 3 feed_output { slots: 4 }",
+                 .write = write_more,
+                 .describe = with({.lanes = 2, .rate = 0.5, .pool_frames = true}),
+                 .wanted = reads});
+  all.push_back({.name = "frames_letter",
+                 .feed_text = one_pass,
+                 .write = write_more,
+                 .describe = with({.pool_frames = true}),
+                 .condemned = {{"pool.read", 2}},
+                 .wanted = reads});
   // Every lane that reads records has one to set aside.
   all.push_back({.name = "letters",
                  .feed_text = one_pass,

@@ -20,6 +20,7 @@ OutputSpec chunk_tasks_output() {
 
 std::vector<CounterSpec> chunk_reader_counters() {
   return {
+      {"frames", "Frames output, where `frames` is set."},
       {"chunks_read", "Chunks read from files."},
       {"bytes_read", "Bytes read from files."},
       {"bytes_inflated", "Bytes of chunks after decompression."},
@@ -41,11 +42,77 @@ std::vector<CounterSpec> chunk_reader_counters() {
   };
 }
 
+// ---- games, wherever they are: frame_count(), weight(i), frame(i, out)
+
+namespace {
+
+// As they came from a file.
+class FileGame {
+ public:
+  explicit FileGame(const ChunkFiles::Records& records) : records_(records) {}
+  [[nodiscard]] std::uint32_t frame_count() const noexcept {
+    return static_cast<std::uint32_t>(records_.check.frame_count);
+  }
+  // None: damaged.
+  [[nodiscard]] std::optional<float> weight(const PositionSamplingConfig& weights,
+                                            std::uint32_t i) const noexcept {
+    return record_weight(weights, at(i), records_.check.version);
+  }
+  // The bytes of the packed frame; 0: `out` is too short, or the game is damaged.
+  [[nodiscard]] std::size_t frame(std::uint32_t i, std::span<std::byte> out) const noexcept {
+    return formats::pack(at(i), records_.check.version, out);
+  }
+
+ private:
+  [[nodiscard]] const std::byte* at(std::uint32_t i) const noexcept {
+    return records_.raw.data() + i * records_.check.frame_bytes;
+  }
+  const ChunkFiles::Records& records_;
+};
+
+// Kept by a store or by the lanes that weigh: a PackedGame or its like.
+template <typename Game>
+class KeptGame {
+ public:
+  explicit KeptGame(Game& game) : game_(game) {}
+  [[nodiscard]] std::uint32_t frame_count() const noexcept {
+    return static_cast<std::uint32_t>(game_.frame_count());
+  }
+  [[nodiscard]] std::optional<float> weight(const PositionSamplingConfig& weights,
+                                            std::uint32_t i) const noexcept {
+    const std::span<const std::byte> tail = game_.tail(i);
+    if (tail.empty()) return std::nullopt;
+    return position_weight(weights, tail.data());
+  }
+  [[nodiscard]] std::size_t frame(std::uint32_t i, std::span<std::byte> out) const noexcept {
+    return game_.frame(i, out);
+  }
+
+ private:
+  Game& game_;
+};
+
+// What a stage with this configuration chooses by itself.
+template <typename Config>
+std::optional<PositionChoice> own_choice(const Config& config, std::uint64_t key) {
+  if (!config.has_frames()) return std::nullopt;
+  return PositionChoice(wanted_positions(config.frames()), key);
+}
+
+std::optional<PositionChoice> own_choice(const StageContext& context) {
+  return context.config.has_shuffling_chunk_pool()
+             ? own_choice(context.config.shuffling_chunk_pool(), context.key)
+             : own_choice(context.config.simple_chunk_extractor(), context.key);
+}
+
+}  // namespace
+
 ChunkReader::ChunkReader(const StageContext& context)
     : context_(context),
       in_(context.input("tasks")),
       out_(context.output("output")),
       rejects_(context.output("rejects")),
+      frames_(context.counter("frames")),
       chunks_read_(context.counter("chunks_read")),
       bytes_read_(context.counter("bytes_read")),
       bytes_inflated_(context.counter("bytes_inflated")),
@@ -57,9 +124,16 @@ ChunkReader::ChunkReader(const StageContext& context)
       store_games_(context.counter("store_games")),
       chunk_files_(context),
       too_large_(context, "skipped_too_large"),
-      choice_(consumer_choice(context.links.output("output"), context.key_of)),
+      choice_(own_choice(context)),
       store_(store_of(context)),
-      weighed_games_(weighed_games_of(context)) {}
+      weighed_games_(weighed_games_of(context)) {
+  if (choice_) {
+    StateLayout layout;
+    state_.emplace(layout);
+  } else {
+    choice_ = consumer_choice(context.links.output("output"), context.key_of);
+  }
+}
 
 // Counts and tells the window. Its ring may drop the word: the chunk is then drawn, and refused,
 // once more.
@@ -68,7 +142,7 @@ StepStatus ChunkReader::refuse(Step& step, const ChunkTask& task,
   refusal.reason->skip(step, task.path, task.words.offset, refusal.text);
   const RejectRecord reject{task.words.global_index, refusal.away ? 1U : 0U};
   (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
-  return step.consume(task.record);
+  return state_ ? state_->split.finish(step, task.record) : step.consume(task.record);
 }
 
 StepStatus ChunkReader::refuse_large(Step& step, const ChunkTask& task,
@@ -84,6 +158,8 @@ StepStatus ChunkReader::refuse_large(Step& step, const ChunkTask& task,
 
 // A chunk that cannot be read alive leaves the window as well.
 void ChunkReader::forget(Step& step, const Record& record) noexcept {
+  at_hand_.task = nullptr;
+  if (state_) state_->split.forget(step);
   TaskRecord task{};
   if (record.bytes.size() < sizeof task) return;
   std::memcpy(&task, record.bytes.data(), sizeof task);
@@ -91,44 +167,107 @@ void ChunkReader::forget(Step& step, const Record& record) noexcept {
   (void)step.put(rejects_, std::as_bytes(std::span(&reject, 1)));
 }
 
-// ---- the record that goes out
+// ---- what goes out
 
-void ChunkReader::choose(const ChunkTask& task, std::uint32_t frame_count) noexcept {
-  choice_->choose(task.words.identity, frame_count, task.words.uses, weights_, chosen_);
+bool ChunkReader::begun(const Step& step) const noexcept {
+  return state_ && state_->split.done(step) != 0;
 }
 
-// Bytes that are enough for so many frames.
+template <typename Game>
+bool ChunkReader::choose(const ChunkTask& task, Game& game) noexcept {
+  weights_.clear();
+  for (std::uint32_t i = 0; choice_->weighted() && i < game.frame_count(); ++i) {
+    const std::optional<float> weight = game.weight(choice_->weights(), i);
+    if (!weight) return false;
+    weights_.push_back(*weight);
+  }
+  choice_->choose(task.words.identity, game.frame_count(), task.words.uses, weights_, chosen_);
+  return true;
+}
+
+// Bytes of a chunk record that are enough for so many frames.
 std::uint64_t ChunkReader::room_for(std::uint64_t frames) const noexcept {
   const std::uint64_t list = choice_ ? 4 * frames : 0;
   return sizeof(ChunkRecord) + list + 16 + frames * formats::packed_bytes_max;
 }
 
-// Room for so many frames, or as much as a record can have; false: none now.
-bool ChunkReader::reserve(Step& step, std::uint64_t frames, Output& output) noexcept {
-  const std::uint64_t bytes = std::min(step.record_bytes_max(out_), room_for(frames));
-  if (output.room.size() < bytes) output.room = step.reserve(out_, bytes);
-  return !output.room.empty();
+std::span<std::byte> ChunkReader::reserve(Step& step, std::uint64_t frames) noexcept {
+  const std::uint64_t wanted = state_ ? formats::packed_bytes_max : room_for(frames);
+  return step.reserve(out_, std::min(step.record_bytes_max(out_), wanted));
 }
 
-void ChunkReader::begin(const ChunkTask& task, std::uint32_t frame_count,
-                        Output& output) const noexcept {
-  const ChunkRecord chunk{
-      .identity = task.words.identity,
-      .frame_count = frame_count,
-      .uses = task.words.uses,
-      .flags = choice_ ? kChunkListed : std::uint16_t{0},
-      .listed_count = choice_ ? static_cast<std::uint32_t>(chosen_.size()) : frame_count,
-      .reserved = 0};
-  output.used = chunk_head_bytes(chunk);
-  std::memset(output.room.data(), 0, output.used);
-  std::memcpy(output.room.data(), &chunk, sizeof chunk);
-  if (choice_ && !chosen_.empty()) {
-    std::memcpy(output.room.data() + sizeof chunk, chosen_.data(), 4 * chosen_.size());
+// A chunk is not inflated for an output that is full. How many frames it has is what its trailer
+// claims.
+bool ChunkReader::has_room(Step& step, const ChunkTask& task) noexcept {
+  const std::uint32_t claimed = std::max(task.words.frames, 1U);
+  std::uint64_t frames = claimed;
+  if (!state_ && choice_ && !choice_->weighted()) {
+    choice_->choose(task.words.identity, claimed, task.words.uses, {}, chosen_);
+    frames = chosen_.size();
   }
+  return !reserve(step, frames).empty();
 }
 
-void ChunkReader::finish(Step& step, const ChunkTask& task, const Output& output) noexcept {
-  step.put_reserved(out_, output.used, {.tag = {task.words.identity, task.words.uses}});
+template <typename Game>
+std::optional<StepStatus> ChunkReader::put_chunk(Step& step, const ChunkTask& task,
+                                                 Game& game) noexcept {
+  const std::uint32_t frame_count = game.frame_count();
+  const auto listed = choice_ ? static_cast<std::uint32_t>(chosen_.size()) : frame_count;
+  const std::span<std::byte> output = reserve(step, listed);
+  if (output.empty()) return StepStatus::kNoRoom;
+  const ChunkRecord chunk{.identity = task.words.identity,
+                          .frame_count = frame_count,
+                          .uses = task.words.uses,
+                          .flags = choice_ ? kChunkListed : std::uint16_t{0},
+                          .listed_count = listed,
+                          .reserved = 0};
+  std::uint64_t used = chunk_head_bytes(chunk);
+  if (output.size() < used) return refuse_large(step, task, listed);
+  std::memset(output.data(), 0, used);
+  std::memcpy(output.data(), &chunk, sizeof chunk);
+  if (choice_ && listed != 0)
+    std::memcpy(output.data() + sizeof chunk, chosen_.data(), 4UL * listed);
+  std::size_t before = 0;  // where the frame before begins
+  for (std::uint32_t i = 0; i < listed; ++i) {
+    const std::span<std::byte> room = output.subspan(used);
+    const std::uint32_t frame = choice_ ? chosen_[i] : i;
+    std::size_t bytes = 0;
+    // position_count may give a position twice.
+    if (choice_ && i > 0 && frame == chosen_[i - 1]) {
+      bytes = used - before;
+      if (room.size() < bytes) return refuse_large(step, task, listed);
+      std::memcpy(room.data(), output.data() + before, bytes);
+    } else {
+      bytes = game.frame(frame, room);
+    }
+    if (bytes == 0) {
+      if (room.size() >= formats::packed_bytes_max) return std::nullopt;
+      return refuse_large(step, task, listed);
+    }
+    before = used;
+    used += bytes;
+  }
+  step.put_reserved(out_, used, {.tag = {task.words.identity, task.words.uses}});
+  return step.consume(task.record);
+}
+
+template <typename Game>
+std::optional<StepStatus> ChunkReader::put_frames(Step& step, const ChunkTask& task,
+                                                  Game& game) noexcept {
+  const std::uint64_t done = state_->split.done(step);
+  std::uint64_t next = done;
+  for (; next < chosen_.size(); ++next) {
+    const std::span<std::byte> room = reserve(step, 1);
+    if (room.empty()) break;
+    const std::size_t bytes = game.frame(chosen_[next], room);
+    if (bytes == 0) {
+      if (room.size() >= formats::packed_bytes_max) return std::nullopt;
+      return refuse_large(step, task, 1);
+    }
+    step.put_reserved(out_, bytes, {.tag = {task.words.identity, chosen_[next]}});
+  }
+  step.count(frames_, next - done);
+  return state_->split.advance(step, task.record, next, chosen_.size());
 }
 
 // ---- where chunks come from
@@ -136,107 +275,72 @@ void ChunkReader::finish(Step& step, const ChunkTask& task, const Output& output
 template <typename Game>
 std::optional<StepStatus> ChunkReader::from_game(Step& step, const ChunkTask& task,
                                                  Game& game) noexcept {
-  const auto frame_count = static_cast<std::uint32_t>(game.frame_count());
-  if (choice_) {
-    weights_.clear();
-    for (std::uint32_t i = 0; choice_->weighted() && i < frame_count; ++i) {
-      const std::span<const std::byte> tail = game.tail(i);
-      if (tail.empty()) return std::nullopt;
-      weights_.push_back(position_weight(choice_->weights(), tail.data()));
-    }
-    choose(task, frame_count);
-  }
-  const std::uint64_t frames = choice_ ? chosen_.size() : frame_count;
-  Output output;
-  if (!reserve(step, frames, output)) return StepStatus::kNoRoom;
-  if (output.room.size() < room_for(0) + 4 * frames) return refuse_large(step, task, frames);
-  begin(task, frame_count, output);
-  for (std::uint64_t i = 0; i < frames; ++i) {
-    const std::span<std::byte> room = output.room.subspan(output.used);
-    const std::size_t frame_bytes = game.frame(choice_ ? chosen_[i] : i, room);
-    if (frame_bytes == 0) {
-      if (room.size() >= formats::packed_bytes_max) return std::nullopt;
-      return refuse_large(step, task, frames);
-    }
-    output.used += frame_bytes;
-  }
-  finish(step, task, output);
-  if (store_) step.count(store_hits_);
-  return step.consume(task.record);
+  if (choice_ && !choose(task, game)) return std::nullopt;
+  return state_ ? put_frames(step, task, game) : put_chunk(step, task, game);
 }
 
 std::optional<StepStatus> ChunkReader::from_kept(Step& step, const ChunkTask& task,
                                                  const StoreKey& key) noexcept {
+  const bool first = !begun(step);
   if (weighed_games_) {
-    const std::shared_ptr<const WeighedGames::Game> game = weighed_games_->find(key);
-    return game ? from_game(step, task, *game) : std::nullopt;
+    const std::shared_ptr<const WeighedGames::Game> found = weighed_games_->find(key);
+    if (!found) return std::nullopt;
+    KeptGame game(*found);
+    return from_game(step, task, game);
   }
   std::optional<ChunkStore::Lease> lease = store_->find(key, task.words.global_index, scratch_);
   if (!lease) return std::nullopt;
-  std::optional<formats::PackedGame> game = formats::PackedGame::open(*lease);
-  const std::optional<StepStatus> status = game ? from_game(step, task, *game) : std::nullopt;
+  std::optional<formats::PackedGame> opened = formats::PackedGame::open(*lease);
+  std::optional<StepStatus> status;
+  if (opened) {
+    KeptGame game(*opened);
+    status = from_game(step, task, game);
+  }
   if (!status) store_->forget(key);
+  if (status == StepStatus::kDone && first) step.count(store_hits_);
   return status;
+}
+
+// The file of a game that goes out over several steps is read in the first of them, and in the
+// first of another process.
+StepStatus ChunkReader::from_records(Step& step, const ChunkTask& task) noexcept {
+  FileGame game(at_hand_.records);
+  const std::optional<StepStatus> status = from_game(step, task, game);
+  RF_CHECK(status.has_value(), task.words.identity);  // it was checked when it was read
+  // More is to come of it, or it is to be tried again.
+  const bool again = status == StepStatus::kNoRoom || begun(step);
+  if (!again) at_hand_.task = nullptr;
+  return *status;
 }
 
 StepStatus ChunkReader::from_file(Step& step, const ChunkTask& task, int fd,
                                   const StoreKey& key) noexcept {
-  const TaskRecord& words = task.words;
-  // Room first: a chunk is not inflated for an output that is full.
-  const std::uint32_t claimed = std::max(words.frames, 1U);
-  if (choice_ && !choice_->weighted()) choose(task, claimed);
-  Output output;
-  if (!reserve(step, choice_ && !choice_->weighted() ? chosen_.size() : claimed, output)) {
-    return StepStatus::kNoRoom;
-  }
-
-  const ChunkFiles::Records records = chunk_files_.read(task, fd);
+  if (!has_room(step, task)) return StepStatus::kNoRoom;
+  at_hand_ = {.task = nullptr, .records = chunk_files_.read(task, fd)};
+  const ChunkFiles::Records& records = at_hand_.records;
   if (records.refusal.reason != nullptr) return refuse(step, task, records.refusal);
-  const std::span<const std::byte> raw = records.raw;
-  const formats::ChunkCheck& check = records.check;
+  if (store_) keep(task, key, records);
+  if (!begun(step)) {
+    if (store_) step.count(store_misses_);
+    step.count(chunks_read_);
+    step.count(bytes_read_, task.words.bytes);
+    step.count(bytes_inflated_, records.raw.size());
+  }
+  at_hand_.task = task.record.bytes.data();
+  return from_records(step, task);
+}
 
-  const auto frame_count = static_cast<std::uint32_t>(check.frame_count);
-  const auto record_at = [&](std::size_t i) { return raw.data() + i * check.frame_bytes; };
-  if (choice_) {
-    weights_.clear();
-    for (std::uint32_t i = 0; choice_->weighted() && i < frame_count; ++i) {
-      weights_.push_back(record_weight(choice_->weights(), record_at(i), check.version));
-    }
-    choose(task, frame_count);
+// ---- the store
+
+void ChunkReader::keep(const ChunkTask& task, const StoreKey& key,
+                       const ChunkFiles::Records& records) noexcept {
+  const FileGame game(records);
+  packer_.begin(game.frame_count(), records.check.version, records.check.input_format);
+  std::byte frame[formats::packed_bytes_max];
+  for (std::uint32_t i = 0; i < game.frame_count(); ++i) {
+    packer_.add(std::span(frame).first(game.frame(i, frame)));
   }
-  const std::uint64_t frames = choice_ ? chosen_.size() : frame_count;
-  // The trailer may have claimed fewer frames than there are.
-  if (!reserve(step, frames, output)) return StepStatus::kNoRoom;
-  if (output.room.size() < room_for(0) + 4 * frames) return refuse_large(step, task, frames);
-  begin(task, frame_count, output);
-  if (store_) packer_.begin(frame_count, check.version, check.input_format);
-  std::byte unwanted[formats::packed_bytes_max];
-  std::size_t next = 0;  // of the chosen ones
-  for (std::uint32_t i = 0; i < frame_count; ++i) {
-    const bool wanted = !choice_ || (next < chosen_.size() && chosen_[next] == i);
-    if (!wanted && !store_) continue;
-    std::span<std::byte> room = wanted ? output.room.subspan(output.used) : std::span(unwanted);
-    std::size_t bytes = formats::pack(record_at(i), check.version, room);
-    if (bytes == 0) return refuse_large(step, task, frames);
-    if (store_) packer_.add(room.first(bytes));
-    // position_count may give a position twice.
-    while (wanted) {
-      output.used += bytes;
-      if (!choice_ || ++next == chosen_.size() || chosen_[next] != i) break;
-      const std::span<std::byte> again = output.room.subspan(output.used);
-      if (again.size() < bytes) return refuse_large(step, task, frames);
-      std::memcpy(again.data(), room.data(), bytes);
-    }
-  }
-  if (store_) {
-    store_->put(key, packer_.finish(), words.global_index, words.window_lower);
-    step.count(store_misses_);
-  }
-  finish(step, task, output);
-  step.count(chunks_read_);
-  step.count(bytes_read_, words.bytes);
-  step.count(bytes_inflated_, raw.size());
-  return step.consume(task.record);
+  store_->put(key, packer_.finish(), task.words.global_index, task.words.window_lower);
 }
 
 // One lane speaks for the store, which all of them share.
@@ -257,6 +361,7 @@ StepStatus ChunkReader::step(Step& step) noexcept {
   const std::optional<Record> record = step.peek(in_);
   if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
   const ChunkTask task = chunk_task(*record);
+  if (at_hand_.task == record->bytes.data()) return from_records(step, task);
   struct stat file {};
   if (const std::optional<ChunkRefusal> refusal = chunk_files_.look(task, file)) {
     return refuse(step, task, *refusal);

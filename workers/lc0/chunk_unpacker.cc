@@ -98,18 +98,8 @@ StageType chunk_unpacker_type() {
       {"chunks_damaged", "Chunks whose record contradicts itself."},
   };
   type.problems = [](const StageView& stage) {
-    const ChunkUnpackerConfig& own = stage.config.chunk_unpacker();
     std::vector<Problem> problems;
-    if (own.has_position_sampling_rate() && own.has_position_count()) {
-      problems.push_back(
-          {"position_count",
-           "position_sampling_rate and position_count are both given; give one of them"});
-    }
-    if (own.has_position_sampling() && !own.has_position_count()) {
-      problems.push_back({"position_sampling",
-                          "weights choose among a count of positions: give position_count instead "
-                          "of position_sampling_rate"});
-    }
+    add_choice_problems(stage.config.chunk_unpacker(), "", problems);
     return problems;
   };
   type.facts = [](const StageView& stage, PortFacts& outputs) {

@@ -112,14 +112,6 @@ PositionChoice::PositionChoice(const WantedPositions& wanted, std::uint64_t key)
       key_(key),
       weights_(wanted.weights) {}
 
-WantedPositions wanted_positions(const ChunkUnpackerConfig& config) {
-  WantedPositions wanted;
-  wanted.rate = config.position_sampling_rate();
-  wanted.count = config.position_count();
-  if (config.has_position_sampling()) wanted.weights = config.position_sampling();
-  return wanted;
-}
-
 void PositionChoice::choose(std::uint64_t identity, std::uint32_t frame_count, std::uint64_t use,
                             std::span<const float> weights, std::vector<std::uint32_t>& out) const {
   const std::uint64_t key = mix(key_, identity);

@@ -25,6 +25,7 @@
 
 #include "proto/config.pb.h"
 #include "ringfeed/worker/facts.h"
+#include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
 
@@ -87,8 +88,33 @@ class PositionChoice {
   std::optional<PositionSamplingConfig> weights_;
 };
 
-// What a chunk_unpacker wants.
-[[nodiscard]] WantedPositions wanted_positions(const ChunkUnpackerConfig& config);
+// What a chunk_unpacker wants, or a stage that reads chunks and puts out frames
+// (ChunkFramesConfig).
+template <typename Config>
+[[nodiscard]] WantedPositions wanted_positions(const Config& config) {
+  WantedPositions wanted;
+  wanted.rate = config.position_sampling_rate();
+  wanted.count = config.position_count();
+  if (config.has_position_sampling()) wanted.weights = config.position_sampling();
+  return wanted;
+}
+// What contradicts itself in such a configuration, which stands in the field `parent` of the
+// stage's ("": it is the stage's).
+template <typename Config>
+void add_choice_problems(const Config& config, const std::string& parent,
+                         std::vector<Problem>& problems) {
+  const std::string at = parent.empty() ? "" : parent + ".";
+  if (config.has_position_sampling_rate() && config.has_position_count()) {
+    problems.push_back(
+        {at + "position_count",
+         "position_sampling_rate and position_count are both given; give one of them"});
+  }
+  if (config.has_position_sampling() && !config.has_position_count()) {
+    problems.push_back({at + "position_sampling",
+                        "weights choose among a count of positions: give position_count instead "
+                        "of position_sampling_rate"});
+  }
+}
 
 // The choice of the stage that reads the chunks of this output; nothing: it wants all of them.
 // `key_of`: StageContext::key_of.

@@ -1024,6 +1024,13 @@ StageType shuffling_chunk_pool_type() {
   type.kind = "shuffling_chunk_pool";
   type.inputs = {{"input", "sources"}};
   type.outputs = {{"output", "chunks"}};
+  type.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
+                       std::vector<PortSpec>& outputs) {
+    add_frames_output(stage.config.shuffling_chunk_pool(), outputs);
+  };
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    tell_of_frames(stage.config.shuffling_chunk_pool(), outputs);
+  };
   type.counters = pool_counters();
   type.texts = {{.name = "anchor",
                  .help = "The sort key that chunks_since_anchor counts from.",
@@ -1033,6 +1040,7 @@ StageType shuffling_chunk_pool_type() {
   type.problems = [](const StageView& stage) {
     const ShufflingChunkPoolConfig& own = stage.config.shuffling_chunk_pool();
     std::vector<Problem> problems;
+    add_choice_problems(own.frames(), "frames", problems);
     if (own.has_hanse_sampling_gamma() && !own.has_hanse_sampling_threshold()) {
       problems.push_back(
           {.field = "hanse_sampling_gamma",

@@ -81,6 +81,18 @@ StageType simple_chunk_extractor_type() {
   type.kind = "simple_chunk_extractor";
   type.inputs = {{"input", "sources"}};
   type.outputs = {{"output", "chunks"}};
+  type.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
+                       std::vector<PortSpec>& outputs) {
+    add_frames_output(stage.config.simple_chunk_extractor(), outputs);
+  };
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    tell_of_frames(stage.config.simple_chunk_extractor(), outputs);
+  };
+  type.problems = [](const StageView& stage) {
+    std::vector<Problem> problems;
+    add_choice_problems(stage.config.simple_chunk_extractor().frames(), "frames", problems);
+    return problems;
+  };
   type.counters = {
       {"chunks_processed", "Chunks handed to the lanes that read."},
       {"chunks_dropped", "Chunks that could not be read."},

@@ -61,7 +61,8 @@ PipelinePlan lc0_plan(const DataLoaderConfig& config) {
     planned.set_name(stage.name());
     const auto set = kinds_set(stage);
     if (set.size() != 1) continue;
-    const Kind& kind = kinds().at(set[0]->name());
+    Kind kind = kinds().at(set[0]->name());
+    if (stage.shuffling_chunk_pool().has_frames()) kind.output = "frames";
     planned.set_kind(set[0]->name());
     std::vector<std::string> inputs;
     if (!kind.input.empty()) inputs = {"input"};

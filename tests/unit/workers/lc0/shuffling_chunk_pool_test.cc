@@ -816,6 +816,35 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> unpacked(
   return all;
 }
 
+// The same of a pool that puts out frames itself.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> framed(
+    const TempDir& directory, const std::string& pool_settings, const std::string& frames,
+    std::uint64_t seed = 0, double restarts = 0, std::uint64_t* hits = nullptr) {
+  LaneRig rig("seed: 5 epochs: 12");
+  rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
+  // Choices are drawn from the stage's name: the unpacker's.
+  rig.add_stage(
+      fmt::format("name: 'unpacker' shuffling_chunk_pool {{ input: 'sources' "
+                  "chunk_pool_size: 50 frames {{ {} }} {} }}",
+                  frames, pool_settings));
+  rig.add_sink("out", "unpacker");
+  rig.build();
+  rig.feed("sources", source_of_sizes(directory, 40));
+  rig.feed("sources", scan_complete());
+  rig.finish("sources");
+  std::mt19937_64 random(seed);
+  rig.run_with_restarts(random, restarts);
+  EXPECT_TRUE(rig.all_finished());
+  if (hits != nullptr) *hits = rig.counter("unpacker.read", "store_hits");
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
+  for (const RigRecord& record : rig.got("out")) {
+    EXPECT_EQ(record.tag[1], frame_id(record.bytes) % 100);
+    all.emplace_back(record.tag[0], frame_id(record.bytes));
+  }
+  EXPECT_EQ(rig.counter("unpacker.read", "frames"), all.size());
+  return all;
+}
+
 const char* const kChoices[] = {
     "position_sampling_rate: 1", "position_sampling_rate: 0.25", "position_count: 1",
     "position_count: 9",  // more than the chunks have: some come twice in a use
@@ -841,6 +870,119 @@ TEST(PoolStore, ChangesNothingOfWhatComesOut) {
     }
     std::filesystem::remove_all(directory.path() + "/store");
   }
+}
+
+// Each use of a chunk gives the frames that an unpacker gives.
+TEST(PoolFrames, AreThoseOfAnUnpacker) {
+  const TempDir directory;
+  for (const char* choice : kChoices) {
+    auto theirs = unpacked(directory, "", choice);
+    auto ours = framed(directory, "", choice);
+    std::sort(theirs.begin(), theirs.end());
+    std::sort(ours.begin(), ours.end());
+    EXPECT_EQ(ours, theirs) << choice;
+  }
+}
+
+// Also through a queue that no game fits, so that its frames go out over several steps.
+TEST(PoolFrames, AreTheSameWhateverHappens) {
+  const TempDir directory;
+  for (const char* choice : kChoices) {
+    const auto undisturbed = framed(directory, "", choice);
+    ASSERT_FALSE(undisturbed.empty());
+    for (const std::string& settings :
+         {std::string("threads: 3"), std::string("queue_capacity: 1"),
+          std::string("queue_capacity: 2 threads: 2"),
+          std::string("store_bytes: 16777216 queue_capacity: 2"),
+          "store_bytes: 16777216 store_directory: '" + directory.path() + "/store'"}) {
+      std::uint64_t hits = 0;
+      ASSERT_EQ(framed(directory, settings, choice, 0, 0, &hits), undisturbed)
+          << choice << " with " << settings;
+      EXPECT_EQ(hits > 0, settings.find("store") != std::string::npos);
+    }
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      ASSERT_EQ(framed(directory, "queue_capacity: 2 threads: 2", choice, seed, 0.1), undisturbed)
+          << choice << ", seed " << seed;
+      ASSERT_EQ(framed(directory, "queue_capacity: 2 store_bytes: 16777216", choice, seed, 0.1),
+                undisturbed)
+          << choice << ", seed " << seed;
+    }
+    std::filesystem::remove_all(directory.path() + "/store");
+  }
+}
+
+// A game that waits for room is not inflated again, and what a process has read is counted once.
+TEST(PoolFrames, ReadAGameOnceHoweverManyStepsItTakes) {
+  LaneRig rig("epochs: 2");
+  const TempDir directory;
+  rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
+  rig.add_stage(
+      "name: 'pool' shuffling_chunk_pool { input: 'sources' frames { } queue_capacity: 2 }");
+  rig.add_sink("out", "pool");
+  rig.build();
+  const std::string path = directory.write("long", game(0, 200));
+  ChunkPlace place = raw_place(0, 200 * formats::kV6RecordBytes);
+  place.frames = 200;
+  rig.feed("sources", source_record(path, {place}));
+  rig.feed("sources", scan_complete());
+  rig.finish("sources");
+  rig.allow("out", 0);
+  for (std::uint64_t allowed = 3; allowed < 400; allowed += 3) {
+    rig.allow("out", 3);
+    rig.run();
+    // The file is not looked at in the middle of a game.
+    if (allowed == 30) std::filesystem::rename(path, path + "-away");
+    if (allowed == 150) std::filesystem::rename(path + "-away", path);
+  }
+  rig.allow("out", 400);
+  rig.run();
+  EXPECT_TRUE(rig.all_finished());
+  std::vector<std::uint64_t> ids;
+  for (const RigRecord& record : rig.got("out")) ids.push_back(frame_id(record.bytes));
+  std::vector<std::uint64_t> expected = numbers(0, 200);
+  expected.insert(expected.end(), expected.begin(), expected.begin() + 200);
+  EXPECT_EQ(ids, expected);
+  EXPECT_EQ(rig.counter("pool.read", "chunks_read"), 2U);
+}
+
+// A file that goes away in the middle of a game, while the process dies: what is left of the game
+// is refused, and the next begins with its first frame.
+TEST(PoolFrames, OfAGameWhoseRestIsGone) {
+  bool tried = false;
+  for (int seed = 0; seed < 20 && !tried; ++seed) {
+    LaneRig rig(fmt::format("seed: {} epochs: 1", seed));
+    const TempDir directory;
+    rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
+    rig.add_stage(
+        "name: 'pool' shuffling_chunk_pool { input: 'sources' frames { } queue_capacity: 2 }");
+    rig.add_sink("out", "pool");
+    rig.build();
+    const std::string path = directory.write("long", game(0, 50));
+    ChunkPlace place = raw_place(0, 50 * formats::kV6RecordBytes);
+    place.frames = 50;
+    rig.feed("sources", source_record(path, {place}));
+    rig.feed("sources", write_source(directory, "next", 1000, 1));
+    rig.feed("sources", scan_complete());
+    rig.finish("sources");
+    rig.allow("out", 1);
+    rig.run();
+    if (frame_id(rig.got("out").front().bytes) == 1000) continue;  // the other one came first
+    tried = true;
+    std::filesystem::remove(path);
+    rig.restart_all();
+    rig.allow("out", 1000);
+    rig.run();
+    EXPECT_TRUE(rig.all_finished());
+    std::vector<std::uint64_t> ids;
+    for (const RigRecord& record : rig.got("out")) ids.push_back(frame_id(record.bytes));
+    ASSERT_GT(ids.size(), 1U);
+    EXPECT_LT(ids.size(), 51U);
+    EXPECT_EQ(ids.back(), 1000U);
+    ids.pop_back();
+    EXPECT_EQ(ids, numbers(0, ids.size()));
+    EXPECT_EQ(rig.counter("pool.read", "skipped_vanished"), 1U);
+  }
+  EXPECT_TRUE(tried);
 }
 
 // Frames that the unpacker would throw away are not even passed to it: a game of 200 positions goes
