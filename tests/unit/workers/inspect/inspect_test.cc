@@ -311,9 +311,9 @@ TEST_F(Inspect, Configurations) {
   ordered_json found =
       inspect_path({.path = RINGFEED_SOURCE_DIR "/workers/pipelines/lc0.textproto"});
   EXPECT_EQ(found["kind"], "ringfeed_configuration");
-  EXPECT_EQ(found["stages"].size(), 6U);
-  EXPECT_EQ(found["stages"][5]["kind"], "tensor_generator");
-  EXPECT_EQ(found["stages"][5]["input"][0], "sampler");
+  EXPECT_EQ(found["stages"].size(), 5U);
+  EXPECT_EQ(found["stages"][4]["kind"], "tensor_generator");
+  EXPECT_EQ(found["stages"][4]["input"][0], "sampler");
   EXPECT_THAT(problems(found), IsEmpty());
   EXPECT_THAT(as_text(found), HasSubstr("tensors: tensor_generator <- sampler"));
 
