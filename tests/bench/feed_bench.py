@@ -30,11 +30,10 @@ feed: "bench"
 seed: 1
 stages {{ name: "provider" file_path_provider {{ directory: "{data}" queue_capacity: 64 }} }}
 stages {{ name: "loader" chunk_source_loader {{ input: "provider" }} }}
-stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" {pool} }} }}
-stages {{ name: "unpacker" chunk_unpacker {{
-  input: "pool" {choice} queue_capacity: {frame_queue} }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{
+  input: "loader" {pool} frames {{ {choice} }} queue_capacity: {frame_queue} }} }}
 stages {{ name: "sampler" shuffling_frame_sampler {{
-  input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: {frame_queue} }} }}
+  input: "pool" reservoir_size_per_thread: {reservoir} queue_capacity: {frame_queue} }} }}
 stages {{ name: "tensors" tensor_generator {{ input: "sampler" batch_size: 1024 }} }}
 feed_output {{ slots: 8 }}
 {extra}

@@ -116,11 +116,9 @@ feed: "start"
 seed: 1
 stages {{ name: "provider" file_path_provider {{ directory: "{data}" queue_capacity: 64 }} }}
 stages {{ name: "loader" chunk_source_loader {{ input: "provider" {index} }} }}
-stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" }} }}
-stages {{ name: "unpacker" chunk_unpacker {{
-  input: "pool" position_sampling_rate: 1 queue_capacity: 4096 }} }}
+stages {{ name: "pool" shuffling_chunk_pool {{ input: "loader" frames {{ }} }} }}
 stages {{ name: "sampler" shuffling_frame_sampler {{
-  input: "unpacker" reservoir_size_per_thread: {reservoir} queue_capacity: 4096 }} }}
+  input: "pool" reservoir_size_per_thread: {reservoir} queue_capacity: 4096 }} }}
 stages {{ name: "tensors" tensor_generator {{ input: "sampler" batch_size: 1024 }} }}
 """
 
@@ -215,16 +213,21 @@ def steps(arguments: argparse.Namespace) -> dict[str, float]:
     """CPU time of each stage per position, on one core, beside the two limits."""
     tars = sorted(str(path) for path in arguments.data.glob("*.tar"))
     rows: list[dict[str, float]] = []
-    for _ in range(arguments.rounds):
-        with only_cores(1):
-            bound = run_json([str(arguments.bin / "lc0_bound"), "--seconds", "3", *tars])
-            feed = Feed(arguments, 1)
-        row = {
-            "limit: libdeflate alone, us": float(bound["inflate_us"]),
-            "the feed's inflater alone, us": float(bound["own_inflate_us"]),
-            "limit: memset of the tensors, us": float(bound["store_us"]),
-            "lc0_bound, us": 1e6 / float(bound["positions_per_cpu_s"]),
+
+    def bound() -> dict[str, float]:
+        found = run_json([str(arguments.bin / "lc0_bound"), "--seconds", "3", *tars])
+        return {
+            "limit: libdeflate alone, us": float(found["inflate_us"]),
+            "the feed's inflater alone, us": float(found["own_inflate_us"]),
+            "limit: memset of the tensors, us": float(found["store_us"]),
+            "lc0_bound, us": 1e6 / float(found["positions_per_cpu_s"]),
         }
+
+    for _ in range(arguments.rounds):
+        # Before and after the feed: machines change their pace within seconds.
+        with only_cores(1):
+            bounds = [bound()]
+            feed = Feed(arguments, 1)
         try:
             whole = feed.measure(11)  # the window of 10 s is then one of steady work
             done = subprocess.run(
@@ -236,6 +239,9 @@ def steps(arguments: argparse.Namespace) -> dict[str, float]:
             )
         finally:
             feed.close()
+        with only_cores(1):
+            bounds.append(bound())
+        row = {name: statistics.mean(each[name] for each in bounds) for name in bounds[0]}
         window = next(w for w in json.loads(done.stdout)["windows"] if w["seconds_wanted"] == 10)
         positions = whole["positions_per_s"] * float(window["seconds_covered"])
         for stage in window["metrics"]["stage_metrics"]:
@@ -244,6 +250,7 @@ def steps(arguments: argparse.Namespace) -> dict[str, float]:
                     part = "" if load["name"] == "load" else f".{load['name']}"
                     row[f"{stage['name']}{part}, us"] = 1e6 * load.get("cpu_seconds", 0) / positions
         row["whole tree, us"] = 1e6 / whole["positions_per_cpu_s"]
+        row["whole tree / libdeflate"] = row["whole tree, us"] / row["limit: libdeflate alone, us"]
         rows.append(row)
         print("  " + ", ".join(f"{k} {v:.2f}" for k, v in row.items()), file=sys.stderr)
     return median(rows)
