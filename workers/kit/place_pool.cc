@@ -21,6 +21,9 @@ PlacePool::PlacePool(StateLayout& layout, Word places_bytes, std::span<const std
 }
 
 void PlacePool::fetch(const Step& step, std::uint64_t place, std::uint64_t bytes) const noexcept {
+  // A number out of date may be of no size.
+  const std::uint64_t number = std::min<std::uint64_t>(place & mask_, sizes_.size() - 1);
+  bytes = std::min(bytes, sizes_[number]);
   place = offset(place);
   if (place + bytes > step.state_bytes()) return;
   const std::byte* at = step.bytes(place);
@@ -38,7 +41,7 @@ bool PlacePool::take(Step& step, std::uint64_t bytes, std::uint64_t* place) noex
     const std::uint64_t next = step.load(Word{offset(*place)});
     step.store(queue.front, next);
     // It was given up long ago, and will be written soon.
-    fetch(step, next, std::min<std::uint64_t>(*fitting, 1280));
+    fetch(step, next, 1280);
     step.store(queue.length, length - 1);
     return true;
   }

@@ -45,7 +45,7 @@ class PlacePool {
   [[nodiscard]] Word word(std::uint64_t place, std::uint64_t index) const noexcept {
     return {offset(place) + kHead + 8 * index};
   }
-  // Brings a place into the cache, or as much of it as `bytes`.
+  // Brings a place into the cache, or as much of it as `bytes`. It may be one out of date.
   void fetch(const Step& step, std::uint64_t place, std::uint64_t bytes) const noexcept;
 
  private:
