@@ -73,7 +73,8 @@ class ChunkReader final : public Stage {
   void forget(Step& step, const Record& record) noexcept override;
 
  private:
-  // The chunk whose frames go out over several steps, as it came from its file.
+  // The chunk whose frames go out over several steps, as it came from its file. Its task's address
+  // names it: the lane has the same record before it until that is consumed or set aside.
   struct AtHand {
     const std::byte* task = nullptr;  // its record; nullptr: none is at hand
     ChunkFiles::Records records = {};

@@ -786,19 +786,16 @@ TEST(PoolWeights, AreThoseOfThePositions) {
 
 // ---- the store
 
-// A pool whose reader knows that only some positions are wanted, and what comes out of the
-// unpacker.
-std::vector<std::pair<std::uint64_t, std::uint64_t>> unpacked(
-    const TempDir& directory, const std::string& pool_settings, const std::string& unpacker,
-    std::uint64_t seed = 0, double restarts = 0, std::uint64_t* hits = nullptr) {
+using Positions = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // chunk, frame
+
+// What comes out of the last of these stages, and how often the pool's store was of use.
+Positions positions_of(const TempDir& directory, const std::vector<std::string>& stages,
+                       const std::string& last, const std::string& pool, std::uint64_t seed,
+                       double restarts, std::uint64_t* hits) {
   LaneRig rig("seed: 5 epochs: 12");
   rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
-  rig.add_stage(
-      fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'sources' chunk_pool_size: 50 "
-                  "queue_bytes: 1048576 {} }}",
-                  pool_settings));
-  rig.add_stage(fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'pool' {} }}", unpacker));
-  rig.add_sink("out", "unpacker");
+  for (const std::string& stage : stages) rig.add_stage(stage);
+  rig.add_sink("out", last);
   rig.build();
   rig.feed("sources", source_of_sizes(directory, 40));
   rig.feed("sources", scan_complete());
@@ -806,43 +803,41 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> unpacked(
   std::mt19937_64 random(seed);
   rig.run_with_restarts(random, restarts);
   EXPECT_TRUE(rig.all_finished());
-  if (hits != nullptr) *hits = rig.counter("pool.read", "store_hits");
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
+  if (hits != nullptr) *hits = rig.counter(pool + ".read", "store_hits");
+  Positions all;
   for (const RigRecord& record : rig.got("out")) {
     const std::uint64_t id = frame_id(record.bytes);
     EXPECT_EQ(record.tag[1], id % 100) << "the position's number in its chunk";
     all.emplace_back(record.tag[0], id);
   }
+  EXPECT_EQ(rig.counter(last == pool ? pool + ".read" : last, "frames"), all.size());
   return all;
 }
 
-// The same of a pool that puts out frames itself.
-std::vector<std::pair<std::uint64_t, std::uint64_t>> framed(
-    const TempDir& directory, const std::string& pool_settings, const std::string& frames,
-    std::uint64_t seed = 0, double restarts = 0, std::uint64_t* hits = nullptr) {
-  LaneRig rig("seed: 5 epochs: 12");
-  rig.add_source("sources", 1, {.capacity = 16, .bytes = 1 << 18});
-  // Choices are drawn from the stage's name: the unpacker's.
-  rig.add_stage(
-      fmt::format("name: 'unpacker' shuffling_chunk_pool {{ input: 'sources' "
-                  "chunk_pool_size: 50 frames {{ {} }} {} }}",
-                  frames, pool_settings));
-  rig.add_sink("out", "unpacker");
-  rig.build();
-  rig.feed("sources", source_of_sizes(directory, 40));
-  rig.feed("sources", scan_complete());
-  rig.finish("sources");
-  std::mt19937_64 random(seed);
-  rig.run_with_restarts(random, restarts);
-  EXPECT_TRUE(rig.all_finished());
-  if (hits != nullptr) *hits = rig.counter("unpacker.read", "store_hits");
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
-  for (const RigRecord& record : rig.got("out")) {
-    EXPECT_EQ(record.tag[1], frame_id(record.bytes) % 100);
-    all.emplace_back(record.tag[0], frame_id(record.bytes));
-  }
-  EXPECT_EQ(rig.counter("unpacker.read", "frames"), all.size());
-  return all;
+// A pool whose reader knows that only some positions are wanted, and what comes out of the
+// unpacker.
+Positions unpacked(const TempDir& directory, const std::string& pool_settings,
+                   const std::string& unpacker, std::uint64_t seed = 0, double restarts = 0,
+                   std::uint64_t* hits = nullptr) {
+  return positions_of(
+      directory,
+      {fmt::format("name: 'pool' shuffling_chunk_pool {{ input: 'sources' chunk_pool_size: 50 "
+                   "queue_bytes: 1048576 {} }}",
+                   pool_settings),
+       fmt::format("name: 'unpacker' chunk_unpacker {{ input: 'pool' {} }}", unpacker)},
+      "unpacker", "pool", seed, restarts, hits);
+}
+
+// The same of a pool that puts out frames itself. Choices are drawn from the stage's name: the
+// unpacker's.
+Positions framed(const TempDir& directory, const std::string& pool_settings,
+                 const std::string& frames, std::uint64_t seed = 0, double restarts = 0,
+                 std::uint64_t* hits = nullptr) {
+  return positions_of(directory,
+                      {fmt::format("name: 'unpacker' shuffling_chunk_pool {{ input: 'sources' "
+                                   "chunk_pool_size: 50 frames {{ {} }} {} }}",
+                                   frames, pool_settings)},
+                      "unpacker", "unpacker", seed, restarts, hits);
 }
 
 const char* const kChoices[] = {
@@ -908,6 +903,21 @@ TEST(PoolFrames, AreTheSameWhateverHappens) {
           << choice << ", seed " << seed;
     }
     std::filesystem::remove_all(directory.path() + "/store");
+  }
+}
+
+// Out of games that were kept because they had just been weighed.
+TEST(PoolFrames, ComeOutOfWeighedGamesToo) {
+  const TempDir directory;
+  const auto run = [&](const std::string& settings, std::uint64_t seed, double restarts) {
+    return framed(directory, "position_sampling { } weighted_sampling_gamma: 0.7 " + settings,
+                  "position_sampling_rate: 0.5", seed, restarts);
+  };
+  const Positions undisturbed = run("", 0, 0);
+  ASSERT_FALSE(undisturbed.empty());
+  EXPECT_EQ(run("threads: 2 queue_capacity: 1", 0, 0), undisturbed);
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    ASSERT_EQ(run("queue_capacity: 2", seed, 0.1), undisturbed) << seed;
   }
 }
 

@@ -95,6 +95,26 @@ TEST(Extractor, GoesOnWithTheNextSourceWhenItsCountIsDamaged) {
   EXPECT_TRUE(extractor.rig.all_finished());
 }
 
+TEST(Extractor, PutsOutFramesItselfWhereItIsTold) {
+  const auto ids = [](const std::string& own, double restarts) {
+    Extractor extractor(own);
+    extractor.add("a", 0, 30);
+    extractor.add("b", 30, 30);
+    extractor.rig.finish("sources");
+    std::mt19937_64 random(1);
+    extractor.rig.run_with_restarts(random, restarts);
+    EXPECT_TRUE(extractor.rig.all_finished());
+    std::vector<std::uint64_t> all;
+    for (const RigRecord& record : extractor.rig.got("out")) all.push_back(frame_id(record.bytes));
+    EXPECT_EQ(extractor.rig.counter("extract.read", "frames"), all.size());
+    return all;
+  };
+  const std::vector<std::uint64_t> undisturbed = ids("frames { }", 0);
+  EXPECT_EQ(sorted(undisturbed), numbers(0, 60));
+  EXPECT_EQ(ids("frames { } threads: 3 queue_capacity: 1", 0), undisturbed);
+  EXPECT_EQ(ids("frames { } queue_capacity: 2", 0.2), undisturbed);
+}
+
 // As a pool's readers do (position_choice.h).
 TEST(Extractor, PassesOnOnlyWhatTheUnpackerWants) {
   LaneRig rig("epochs: 1");
