@@ -143,6 +143,25 @@ def test_five_mistakes_give_five_messages_with_places(tmp_path: Path) -> None:
             ), text
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("position_count=2", "position_sampling_rate and position_count are both given"),
+        ("position_sampling.default_weight=2", "give position_count instead"),
+    ],
+)
+def test_frames_of_a_pool_that_contradict_themselves_are_refused(setting: str, says: str) -> None:
+    config = ROOT / "workers" / "pipelines" / "lc0.textproto"
+    done = subprocess.run(
+        [BIN / "ringfeed", "check", config, "--set", f"stages.pool.frames.{setting}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert "stage 'pool': " in done.stderr and says in done.stderr
+
+
 def test_a_feed_name_in_use_is_refused_with_the_pid(make_run: MakeRun) -> None:
     run = make_run(epochs=0).start()
     wait_until(run.status, "the feed to serve")
