@@ -37,7 +37,7 @@ feed_output {{ slots: 8 }}
 VARIATIONS = """
 stages {{ name: "searched" parquet_source {{ directory: "{data}/variations" repeat: true }} }}
 stages {{ name: "variations" chess_variations {{ input: "searched" length_max: {length} pool_size: 500 }} }}
-stages {{ name: "mixer" sample_mixer {{ input: "games" variations: "variations" variation_ratio: 0.2 }} }}
+stages {{ name: "mixer" variation_mixer {{ input: "games" variations: "variations" variation_ratio: 0.2 }} }}
 """
 MODES = {
     "pretrain": {

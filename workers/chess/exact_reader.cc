@@ -18,7 +18,7 @@ constexpr std::uint32_t kSkippedPerStep = 64;
 bool is_exact(const StageConfig& config) {
   return config.has_chess_games()        ? config.chess_games().order() == EXACT
          : config.has_chess_variations() ? config.chess_variations().order() == EXACT
-                                         : config.sample_mixer().order() == EXACT;
+                                         : config.variation_mixer().order() == EXACT;
 }
 
 std::uint32_t exact_workers(const StageView& stage) {
@@ -85,9 +85,10 @@ std::vector<Problem> exact_problems(const StageView& stage) {
                               rows.stage)});
   }
   if (stage.config.has_chess_variations() && !mixed) {
-    problems.push_back({"order",
-                        "order EXACT needs a sample_mixer after it; use order: BETTER for a feed "
-                        "of variations alone"});
+    problems.push_back(
+        {"order",
+         "order EXACT needs a variation_mixer after it; use order: BETTER for a feed "
+         "of variations alone"});
   }
   if (mixed && stage.config.chess_games().workers() != 0) {
     problems.push_back(

@@ -4,8 +4,8 @@
 // needs.
 //
 //   input    rows        of the file asked for; the list of files first (row_records.h)
-//            turns       behind a sample_mixer only: who wants a sample, and where the streams are
-//   output   output      sequences; behind a sample_mixer each is the answer to a turn, and its tag
+//            turns       behind a variation_mixer only: who wants a sample, and where the streams are
+//   output   output      sequences; behind a variation_mixer each is the answer to a turn, and its tag
 //                        says where the streams are then. kBatchEndRecord where a worker of the
 //                        original ended its last batch
 //            requests    FileRequest
@@ -188,9 +188,9 @@ template <typename Config>
   }
   if (stage.links.output("output").said.get(kMixed) && !ordered_dispatch(stage.feed) &&
       std::max(own.threads(), own.max_threads()) > 1) {
-    problems.push_back(
-        {"threads",
-         "before a sample_mixer epochs must end in order; with dispatch RELAXED set threads: 1"});
+    problems.push_back({"threads",
+                        "before a variation_mixer epochs must end in order; with dispatch RELAXED "
+                        "set threads: 1"});
   }
   const Link& rows = stage.links.input("input");
   if (rows.said.get(kRowsMayDrop)) {

@@ -1,7 +1,7 @@
 // Mixes samples: the part of chess_games and chess_variations that is named "pool".
 //
 //   input    sequences   packed token sequences (chess/token_sequence.h), ends of epochs
-//   output   sequences   the same, in another order; ends of epochs for a sample_mixer alone, since
+//   output   sequences   the same, in another order; ends of epochs for a variation_mixer alone, since
 //                        lanes take samples in turn; tag: file and game, start and epoch of
 //                        variations (the 16 bytes of lineage)
 //   arena    list of places (8 bytes each), the places themselves; grows with the samples
@@ -46,7 +46,7 @@ template <typename Config>
   if (counted_on && own.overflow_behavior() != BLOCK) {
     problems.push_back(
         {"overflow_behavior",
-         "with order EXACT, and before a sample_mixer, nothing may be dropped; leave "
+         "with order EXACT, and before a variation_mixer, nothing may be dropped; leave "
          "it at BLOCK"});
   }
   return problems;

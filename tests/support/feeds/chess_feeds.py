@@ -30,7 +30,7 @@ stages {{ name: "games" chess_games {{ input: "rows" length_max: {length} {games
 stages {{ name: "searched" parquet_source {{
   directory: "{variation_directory}" repeat: true {variation_source} }} }}
 stages {{ name: "variations" chess_variations {{ input: "searched" length_max: {length} {variations} }} }}
-stages {{ name: "mixer" sample_mixer {{
+stages {{ name: "mixer" variation_mixer {{
   input: "games" variations: "variations" variation_ratio: {ratio} {mixer} }} }}
 stages {{ name: "batches" sequence_batcher {{ input: "mixer" batch_size: {batch} {batcher} }} }}
 feed_output {{ slots: {slots} dispatch: {dispatch} {groups} }}

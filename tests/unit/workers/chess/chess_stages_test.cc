@@ -1,7 +1,7 @@
 // The specification of the chess stages (chess_games.h, chess_variations.h, exact_reader.h,
-// sequence_pool.h, sample_mixer.h, sequence_batcher.h): what happens to rows and samples on their
-// way, deaths included. Which tokens a row gives is tests/unit/formats' business, and that it is
-// the original's is tests/e2e/chess/test_chess.py's.
+// sequence_pool.h, variation_mixer.h, sequence_batcher.h): what happens to rows and samples on
+// their way, deaths included. Which tokens a row gives is tests/unit/formats' business, and that it
+// is the original's is tests/e2e/chess/test_chess.py's.
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@
 #include "tests/support/rig/stage_data.h"
 #include "tests/support/rig/stage_views.h"
 #include "workers/chess/chess_columns.h"
-#include "workers/chess/sample_mixer.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/chess/token_sequence.h"
+#include "workers/chess/variation_mixer.h"
 #include "workers/io/row_batch.h"
 #include "workers/rows/row_records.h"
 
@@ -296,7 +296,7 @@ TEST(ChessStages, RefuseQueuesThatAreTooSmallOrMayDrop) {
                       "DROP_NEW }"),
               HasSubstr("BLOCK"));
   EXPECT_THAT(refusal("name: 'v' chess_variations { input: 'rows' order: EXACT }"),
-              HasSubstr("sample_mixer"));
+              HasSubstr("variation_mixer"));
 }
 
 // ---- mixing and batches
@@ -316,7 +316,8 @@ std::vector<RigRecord> mixed(double restarts, std::uint64_t chance, bool has_var
   rig.add_source("games", 1, {.capacity = 16, .bytes = 1 << 18});
   rig.add_source("variations", 1, {.capacity = 16, .bytes = 1 << 18});
   rig.add_stage(
-      "name: 'mixer' sample_mixer { input: 'games' variations: 'variations' variation_ratio: 0.4 "
+      "name: 'mixer' variation_mixer { input: 'games' variations: 'variations' variation_ratio: "
+      "0.4 "
       "}");
   rig.add_sink("out", "mixer");
   rig.build();
@@ -338,7 +339,7 @@ std::vector<RigRecord> mixed(double restarts, std::uint64_t chance, bool has_var
   return rig.got("out");
 }
 
-TEST(SampleMixer, EndsWithTheGamesAndCountsTheEpochsOfTheVariations) {
+TEST(VariationMixer, EndsWithTheGamesAndCountsTheEpochsOfTheVariations) {
   const std::vector<RigRecord> got = mixed(0, 0);
   std::uint32_t games = 0;
   std::uint32_t variations = 0;
@@ -356,19 +357,20 @@ TEST(SampleMixer, EndsWithTheGamesAndCountsTheEpochsOfTheVariations) {
   EXPECT_NEAR(variations, 40, 25);
 }
 
-TEST(SampleMixer, TakesAGameWhereThereIsNoVariation) {
+TEST(VariationMixer, TakesAGameWhereThereIsNoVariation) {
   EXPECT_THAT(mixed(0, 0, false), SizeIs(60));
 }
 
 // Variations that do not begin again are over before the games: what comes is another mix, and it
 // is said.
-TEST(SampleMixer, SaysWhatTheMixIsAndWasToBe) {
+TEST(VariationMixer, SaysWhatTheMixIsAndWasToBe) {
   using ::testing::HasSubstr;
   LaneRig rig("seed: 5 epochs: 1");
   rig.add_source("games", 1, {.capacity = 16, .bytes = 1 << 18});
   rig.add_source("variations", 1, {.capacity = 16, .bytes = 1 << 18});
   rig.add_stage(
-      "name: 'mixer' sample_mixer { input: 'games' variations: 'variations' variation_ratio: 0.7 "
+      "name: 'mixer' variation_mixer { input: 'games' variations: 'variations' variation_ratio: "
+      "0.7 "
       "}");
   rig.add_sink("out", "mixer");
   rig.build();
@@ -387,7 +389,7 @@ TEST(SampleMixer, SaysWhatTheMixIsAndWasToBe) {
   EXPECT_THAT(said.front(), HasSubstr("0.700 is configured; only games from here on"));
 }
 
-TEST(SampleMixer, WarnsOfVariationsThatDoNotBeginAgain) {
+TEST(VariationMixer, WarnsOfVariationsThatDoNotBeginAgain) {
   using ::testing::HasSubstr;
   const auto warnings = [](const std::string& epochs, const std::string& searched,
                            const std::string& order = "BETTER") {
@@ -396,11 +398,11 @@ TEST(SampleMixer, WarnsOfVariationsThatDoNotBeginAgain) {
                     " stages {{ name: 'games' chess_games {{ input: 'g' order: {} }} }}"
                     " stages {{ name: 's' parquet_source {{ files: 'b' {} }} }}"
                     " stages {{ name: 'searched' chess_variations {{ input: 's' order: {} }} }}"
-                    " stages {{ name: 'mixer' sample_mixer {{ input: 'games' variations: "
+                    " stages {{ name: 'mixer' variation_mixer {{ input: 'games' variations: "
                     "'searched' variation_ratio: 0.7 order: {} }} }}",
                     epochs, order, searched, order, order));
     std::vector<std::string> texts;
-    for (const Problem& problem : sample_mixer_type().problems(stages["mixer"])) {
+    for (const Problem& problem : variation_mixer_type().problems(stages["mixer"])) {
       EXPECT_TRUE(problem.warning) << problem.text;
       texts.push_back(problem.field + ": " + problem.text);
     }
@@ -416,14 +418,15 @@ TEST(SampleMixer, WarnsOfVariationsThatDoNotBeginAgain) {
 }
 
 // What is drawn does not hang on when a sample comes.
-TEST(SampleMixer, WaitsForWhatItHasDrawn) {
+TEST(VariationMixer, WaitsForWhatItHasDrawn) {
   const std::vector<RigRecord> plain = mixed(0, 0);
   for (std::uint64_t chance = 1; chance <= 5; ++chance) {
     LaneRig rig("seed: 5 epochs: 1");
     rig.add_source("games", 1, {.capacity = 16, .bytes = 1 << 18});
     rig.add_source("variations", 1, {.capacity = 16, .bytes = 1 << 18});
     rig.add_stage(
-        "name: 'mixer' sample_mixer { input: 'games' variations: 'variations' variation_ratio: 0.4 "
+        "name: 'mixer' variation_mixer { input: 'games' variations: 'variations' variation_ratio: "
+        "0.4 "
         "}");
     rig.add_sink("out", "mixer");
     rig.build();
@@ -451,7 +454,7 @@ TEST(SampleMixer, WaitsForWhatItHasDrawn) {
   }
 }
 
-TEST(SampleMixer, DeathsChangeNothing) {
+TEST(VariationMixer, DeathsChangeNothing) {
   const std::vector<RigRecord> plain = mixed(0, 0);
   for (std::uint64_t chance = 1; chance <= 20; ++chance) ASSERT_EQ(mixed(0.3, chance), plain);
 }

@@ -1,4 +1,4 @@
-#include "workers/chess/sample_mixer.h"
+#include "workers/chess/variation_mixer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -32,8 +32,8 @@ bool put_sample(Step& step, OutPort out, const Record& record, std::uint64_t epo
 
 // ---- BETTER
 
-SampleMixer::SampleMixer(const StageContext& context)
-    : ratio_(context.config.sample_mixer().variation_ratio()),
+VariationMixer::VariationMixer(const StageContext& context)
+    : ratio_(context.config.variation_mixer().variation_ratio()),
       state_([] {
         StateLayout layout;
         return State(layout);
@@ -49,7 +49,7 @@ SampleMixer::SampleMixer(const StageContext& context)
       warn_(context.warn),
       note_(context.note) {}
 
-StepStatus SampleMixer::pass_on(Step& step, const Record& record, bool variation) noexcept {
+StepStatus VariationMixer::pass_on(Step& step, const Record& record, bool variation) noexcept {
   if (!put_sample(step, out_, record, step.load(state_.variation_epoch))) {
     return StepStatus::kNoRoom;
   }
@@ -61,7 +61,7 @@ StepStatus SampleMixer::pass_on(Step& step, const Record& record, bool variation
   return step.consume(record);
 }
 
-std::string SampleMixer::ratios(const Step& step) const {
+std::string VariationMixer::ratios(const Step& step) const {
   const std::uint64_t samples = step.load(state_.samples);
   const std::uint64_t variations = step.load(state_.variations);
   return fmt::format(
@@ -70,7 +70,7 @@ std::string SampleMixer::ratios(const Step& step) const {
       samples, ratio_);
 }
 
-void SampleMixer::give_up_variations(Step& step, std::string_view why) noexcept {
+void VariationMixer::give_up_variations(Step& step, std::string_view why) noexcept {
   warn_(fmt::format("no_variations stage={}: {}; {}; only games from here on", stage_, why,
                     ratios(step)));
   step.store(state_.no_variations, 1);
@@ -78,7 +78,7 @@ void SampleMixer::give_up_variations(Step& step, std::string_view why) noexcept 
 
 // A step that found nothing to take draws the same number again, and the end of an epoch is met
 // where a variation is wanted: nothing hangs on what has arrived already.
-StepStatus SampleMixer::step(Step& step) noexcept {
+StepStatus VariationMixer::step(Step& step) noexcept {
   const bool wants_variation =
       static_cast<double>(step.draw(kUniform)) < ratio_ * static_cast<double>(kUniform);
   if (wants_variation && step.load(state_.no_variations) == 0) {
@@ -130,11 +130,11 @@ ExactMixer::State::State(StateLayout& layout, std::uint32_t worker_count)
 
 ExactMixer::ExactMixer(const StageContext& context)
     : context_(context),
-      ratio_(context.config.sample_mixer().variation_ratio()),
+      ratio_(context.config.variation_mixer().variation_ratio()),
       rank_(static_cast<std::uint32_t>(context.links.input("input").said.get(kRank))),
       state_([&context] {
         StateLayout layout;
-        return State(layout, std::max(context.config.sample_mixer().workers(), 1U));
+        return State(layout, std::max(context.config.variation_mixer().workers(), 1U));
       }()),
       turns_(state_.turns, exact_batch_size(context.view())),
       games_in_(context.input("input")),
@@ -255,11 +255,11 @@ void say_of_mix(const StageView& stage, PortFacts& outputs) {
   const Facts& variations = stage.links.input("variations").said;
   said.set(kLengthMax, length_of(stage));
   said.set(kHasVariations, games.get(kHasVariations) || variations.get(kHasVariations));
-  said.set(kExactOrder, stage.config.sample_mixer().order() == EXACT);
+  said.set(kExactOrder, stage.config.variation_mixer().order() == EXACT);
 }
 
 void ask_of_sequences(const StageView& stage, PortFacts& inputs) {
-  const SampleMixerConfig& own = stage.config.sample_mixer();
+  const VariationMixerConfig& own = stage.config.variation_mixer();
   for (const char* port : {"input", "variations"}) {
     Facts& wishes = inputs[port];
     wishes.set(kMixed, true);
@@ -270,9 +270,9 @@ void ask_of_sequences(const StageView& stage, PortFacts& inputs) {
 
 }  // namespace
 
-StageType sample_mixer_type() {
+StageType variation_mixer_type() {
   StageType type;
-  type.kind = "sample_mixer";
+  type.kind = "variation_mixer";
   type.inputs = {{"input", "sequences"}, {"variations", "sequences"}};
   type.outputs = {{"output", "sequences"}};
   type.counters = {
@@ -283,12 +283,12 @@ StageType sample_mixer_type() {
   };
   type.more_ports = [](const StageView& stage, std::vector<PortSpec>&,
                        std::vector<PortSpec>& outputs) {
-    if (stage.config.sample_mixer().order() != EXACT) return;
+    if (stage.config.variation_mixer().order() != EXACT) return;
     outputs.push_back({"game_turns", "turns"});
     outputs.push_back({"variation_turns", "turns"});
   };
   type.problems = [](const StageView& stage) {
-    const SampleMixerConfig& own = stage.config.sample_mixer();
+    const VariationMixerConfig& own = stage.config.variation_mixer();
     const Link& games = stage.links.input("input");
     const Link& variations = stage.links.input("variations");
     std::vector<Problem> problems = sequence_queue_problems(stage, own, length_of(stage));
@@ -317,7 +317,7 @@ StageType sample_mixer_type() {
   type.facts = say_of_mix;
   type.wishes = ask_of_sequences;
   type.nodes = [](const StageView& stage) {
-    const SampleMixerConfig& own = stage.config.sample_mixer();
+    const VariationMixerConfig& own = stage.config.variation_mixer();
     NodeSpec node;
     StateLayout layout;
     node.inputs = {{.port = "input", .from = "", .block = 1},
@@ -326,12 +326,12 @@ StageType sample_mixer_type() {
         output_spec(own, "sequences", sequence_queue_bytes(length_of(stage)), UnitRule::kRecord)};
     node.weight = 0.1;
     if (own.order() != EXACT) {
-      (void)SampleMixer::State(layout);
+      (void)VariationMixer::State(layout);
       node.state_bytes = layout.bytes();
       node.state_version = 2;
       node.steps_per_commit = 64;
       node.create = [](const StageContext& context) {
-        return std::make_unique<SampleMixer>(context);
+        return std::make_unique<VariationMixer>(context);
       };
       return std::vector<NodeSpec>{node};
     }
@@ -359,7 +359,7 @@ stages { name: "searched" parquet_source { directory: "/data/variations" repeat:
 stages { name: "variations" chess_variations { input: "searched" max_variations: 2 } }
 stages {
   name: "mixer"
-  sample_mixer { input: "games" variations: "variations" variation_ratio: 0.3 }
+  variation_mixer { input: "games" variations: "variations" variation_ratio: 0.3 }
 }
 )",
                   .maker = "chess_tables"};

@@ -24,9 +24,9 @@
 
 namespace ringfeed {
 
-StageType sample_mixer_type();
+StageType variation_mixer_type();
 
-class SampleMixer final : public Stage {
+class VariationMixer final : public Stage {
  public:
   struct State {
     explicit State(StateLayout& layout)
@@ -42,7 +42,7 @@ class SampleMixer final : public Stage {
     Word samples;     // given so far
     Word variations;  // among them
   };
-  explicit SampleMixer(const StageContext& context);
+  explicit VariationMixer(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
 
  private:
