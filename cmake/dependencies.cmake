@@ -10,13 +10,16 @@ find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(libdeflate REQUIRED IMPORTED_TARGET libdeflate)
 pkg_check_modules(libisal REQUIRED IMPORTED_TARGET libisal)
+pkg_check_modules(libzstd REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET simdjson)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 if(RINGFEED_STATIC_DEPS)
-  # Debian has no static fmt, spdlog and libisal.
-  foreach(name deflate xxhash)
+  # Debian has no static fmt, spdlog, libisal and simdjson.
+  foreach(name deflate xxhash zstd)
     find_library(RINGFEED_STATIC_${name} lib${name}.a REQUIRED)
   endforeach()
   set_target_properties(PkgConfig::libdeflate PROPERTIES INTERFACE_LINK_LIBRARIES ${RINGFEED_STATIC_deflate})
+  set_target_properties(PkgConfig::libzstd PROPERTIES INTERFACE_LINK_LIBRARIES ${RINGFEED_STATIC_zstd})
   set_target_properties(PkgConfig::xxhash PROPERTIES INTERFACE_LINK_LIBRARIES ${RINGFEED_STATIC_xxhash})
 endif()
 # For ringfeed-worker-parquet alone.

@@ -10,11 +10,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/starvation.h"
+#include "workers/files/file_facts.h"
 #include "workers/files/file_records.h"
+#include "workers/files/remote_kind.h"
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
@@ -60,11 +63,10 @@ FilePathProvider::FilePathProvider(const StageContext& context)
       directories_unreadable_(context.counter("directories_unreadable")),
       files_unreadable_(context.counter("files_unreadable")),
       files_still_open_(context.counter("files_still_open")),
-      directory_(context.config.file_path_provider().directory()),
+      wanted_(context.config.file_path_provider()),
       finite_(context.feed.epochs() > 0),
       look_at_(Clock::now() + kLookEvery),
       retry_after_(kRetryMin) {
-  while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
   log_.read(context,
             [this](const Version& version, std::string path) { seen_[std::move(path)] = version; });
   if (!finite_) {
@@ -83,28 +85,65 @@ void FilePathProvider::scan() {
   rescan_ = false;
   faults_ = false;
   visited_.clear();
-  struct stat info {};
-  const int error = ::stat(directory_.c_str(), &info) != 0 ? errno : 0;
-  if (error != 0 || !S_ISDIR(info.st_mode)) {
+  for (const std::string& list : wanted_.lists()) scan_list(list);
+  std::size_t missing = 0;
+  for (const std::string& root : wanted_.roots()) {
+    struct stat info {};
+    const int error = ::stat(root.c_str(), &info) != 0 ? errno : 0;
+    if (error == 0 && S_ISDIR(info.st_mode)) {
+      scan_directory(root);
+      if (missing_.erase(root) != 0) {
+        context_.info(fmt::format("directory_back stage={} path={}", context_.stage, root));
+      }
+      continue;
+    }
+    ++missing;
     const char* const what = error == ENOENT ? "no such directory"
                              : error != 0    ? std::strerror(error)
                                              : "it is not a directory";
-    if (!said_missing_) {
-      context_.warn(fmt::format("directory_missing stage={} path={}: {}; {}", context_.stage,
-                                directory_, what,
-                                finite_ ? "the run has no data" : "waiting for it"));
+    if (missing_.insert(root).second) {
+      context_.warn(fmt::format("directory_missing stage={} path={}: {}; {}", context_.stage, root,
+                                what, finite_ ? "the run has no data of it" : "waiting for it"));
     }
-    context_.note(fmt::format("{}: {}", directory_, what));
-    said_missing_ = true;
-    rescan_ = !finite_;
-    return;
+    context_.note(fmt::format("{}: {}", root, what));
   }
-  scan_directory(directory_);
-  if (std::exchange(said_missing_, false)) {
-    context_.info(fmt::format("directory_back stage={} path={}", context_.stage, directory_));
-    context_.note(fmt::format("{}: {} files", directory_, seen_.size() + pending_.size()));
+  // With others to read it is tried again now and then.
+  if (missing != 0 && missing == wanted_.roots().size()) rescan_ = !finite_;
+  if (missing != 0) {
+    faults_ = true;
+  } else {
+    context_.note(files_text());
   }
   retry_at_ = Clock::now() + retry_after_;
+}
+
+std::string FilePathProvider::files_text() const {
+  return fmt::format("{}: {} files", wanted_.shown(), seen_.size() + pending_.size());
+}
+
+bool FilePathProvider::is_root(const std::string& path) const {
+  return std::ranges::find(wanted_.roots(), path) != wanted_.roots().end();
+}
+
+void FilePathProvider::scan_list(const std::string& path) {
+  const Result<std::vector<std::string>> paths = read_list(path);
+  if (!paths) {
+    faults_ = true;
+    if (!reported_.insert(path).second) return;
+    ++unreadable_;
+    context_.warn(fmt::format("list_unreadable stage={} path={}: {}", context_.stage, path,
+                              paths.error().message()));
+    return;
+  }
+  for (const std::string& file : *paths) {
+    // Here what is not there is a fault: somebody has written that it is.
+    struct stat info {};
+    if (::stat(file.c_str(), &info) != 0) {
+      report_missing(file, errno);
+    } else {
+      consider_file(file);
+    }
+  }
 }
 
 // Said and counted once, however often it is looked at. What is gone is no fault.
@@ -131,13 +170,17 @@ void FilePathProvider::report_directory(const std::string& path, int error) {
 void FilePathProvider::report_file(const std::string& path, int error) {
   struct stat link {};
   if (error == ENOENT && ::lstat(path.c_str(), &link) != 0) return;
+  report_missing(path, error == ENOENT ? ELOOP : error);
+}
+
+void FilePathProvider::report_missing(const std::string& path, int error) {
   faults_ = true;
   if (!reported_.insert(path).second) return;
   ++unreadable_;
   if (!file_occasions_.speak()) return;
   context_.warn(fmt::format("file_unreadable stage={} count={} path={}: {}", context_.stage,
                             file_occasions_.count(), path,
-                            error == ENOENT ? "a link to nothing" : std::strerror(error)));
+                            error == ELOOP ? "a link to nothing" : std::strerror(error)));
 }
 
 // Watches first, lists second: what appears in between is seen twice and output once.
@@ -183,9 +226,9 @@ void FilePathProvider::scan_directory(const std::string& path) {
       type = S_ISDIR(target.st_mode) ? DT_DIR : S_ISREG(target.st_mode) ? DT_REG : DT_UNKNOWN;
     }
     if (type == DT_REG) {
-      files.push_back(std::move(child));
+      if (wanted_.wants(child)) files.push_back(std::move(child));
     } else if (type == DT_DIR) {
-      directories.push_back(std::move(child));
+      if (wanted_.reaches(child)) directories.push_back(std::move(child));
     }
   }
   ::closedir(directory);
@@ -245,12 +288,13 @@ void FilePathProvider::look_again() {
   const Clock::time_point now = Clock::now();
   if (inotify_ < 0 || now < look_at_) return;
   look_at_ = now + kLookEvery;
-  if (!is_what_is_watched(directory_)) {
+  for (const std::string& root : wanted_.roots()) {
+    if (is_what_is_watched(root)) continue;
     context_.warn(
         fmt::format("directory_replaced stage={} path={}: another directory is there now; "
                     "scanning it",
-                    context_.stage, directory_));
-    forget_directory(directory_);
+                    context_.stage, root));
+    forget_directory(root);
     rescan_ = true;
     return;
   }
@@ -296,7 +340,7 @@ void FilePathProvider::read_events() {
         // A directory that was moved within the tree is found under its new name by its parent's
         // event.
         forget_directory(parent);
-        if (parent == directory_) rescan_ = true;
+        if (is_root(parent)) rescan_ = true;
         continue;
       }
       if (event->len == 0 || event->name[0] == '.') continue;
@@ -304,19 +348,19 @@ void FilePathProvider::read_events() {
       if ((event->mask & IN_ISDIR) != 0) {
         if ((event->mask & (IN_CREATE | IN_MOVED_TO)) != 0) {
           visited_.clear();
-          scan_directory(path);
+          if (wanted_.reaches(path)) scan_directory(path);
         } else if ((event->mask & (IN_DELETE | IN_MOVED_FROM)) != 0) {
           forget_directory(path);
         }
       } else if ((event->mask & (IN_CLOSE_WRITE | IN_MOVED_TO)) != 0) {
-        consider_file(path);
+        if (wanted_.wants(path)) consider_file(path);
       } else if ((event->mask & IN_CREATE) != 0) {
         // A link to a file (hard or symbolic) is never closed after writing; a new file is still
         // open.
         struct stat info {};
         if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
-          scan_directory(path);
-        } else if (info.st_size > 0) {
+          if (wanted_.reaches(path)) scan_directory(path);
+        } else if (info.st_size > 0 && wanted_.wants(path)) {
           consider_file(path);
         }
       }
@@ -365,8 +409,7 @@ StepStatus FilePathProvider::step(Step& step) noexcept {
     if (no_room) return StepStatus::kNoRoom;
     if (put) seen_[pending_.front().path] = pending_.front().version;
     pending_.pop_front();
-    if (put && pending_.empty())
-      context_.note(fmt::format("{}: {} files", directory_, seen_.size()));
+    if (put && pending_.empty()) context_.note(files_text());
     // One file a call: a call that finds no room afterwards then takes back nothing that seen_ has
     // already.
     if (put) return StepStatus::kDone;
@@ -374,7 +417,7 @@ StepStatus FilePathProvider::step(Step& step) noexcept {
   if (step.load(state_.marker_sent) == 0 && !rescan_) {
     if (!step.put(out_, {}, {.user = kScanCompleteRecord})) return StepStatus::kNoRoom;
     step.store(state_.marker_sent, 1);
-    context_.note(fmt::format("{}: {} files", directory_, seen_.size()));
+    context_.note(files_text());
     return StepStatus::kDone;
   }
   read_events();
@@ -393,23 +436,55 @@ StageType file_path_provider_type() {
       {"directories_unreadable", "Directories that could not be read."},
       {"files_still_open", "Files left out of a finite run: they were still being written."},
       {"files_unreadable", "Names of files that could not be examined."},
+      {"listing_failed", "Of URLs: times in a row that the store could not be listed.", kGauge},
   };
   type.problems = [](const StageView& stage) {
+    const FilePathProviderConfig& own = stage.config.file_path_provider();
     std::vector<Problem> problems;
-    if (stage.config.file_path_provider().directory().empty()) {
-      problems.push_back(
-          {"directory", "no directory is given; set it to the place of the training files"});
+    if (url_settings(stage.config)) {
+      if (!remote_kind().problems) {
+        problems.push_back({"", "it has URLs; this build has no stages in Python to fetch them"});
+        return problems;
+      }
+      problems = url_problems(stage.config);
+      std::ranges::move(remote_kind().problems(stage), std::back_inserter(problems));
+      return problems;
+    }
+    if (own.has_cache() || own.has_cache_bytes() || own.has_storage_options()) {
+      const char* const given = own.has_cache()         ? "cache"
+                                : own.has_cache_bytes() ? "cache_bytes"
+                                                        : "storage_options";
+      problems.push_back({given, fmt::format("{} is for URLs, and there is none: files of this "
+                                             "host are read where they are",
+                                             given)});
+    }
+    if (own.directory().empty() && own.pattern_size() == 0 && own.list_size() == 0) {
+      problems.push_back({"directory",
+                          "no directory is given; set it to the place of the training files, or "
+                          "give a pattern or a list"});
+    }
+    for (int i = 0; i < own.pattern_size(); ++i) {
+      const Result<std::vector<std::string>> plain = expand_braces(own.pattern(i));
+      if (!plain) problems.push_back({fmt::format("pattern[{}]", i), plain.error().message()});
     }
     return problems;
   };
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    const FilePathProviderConfig& own = stage.config.file_path_provider();
+    // Lists name files without a pattern.
+    if (own.pattern_size() == 0 || own.list_size() != 0) return;
+    outputs["output"].set(kFilePatterns, fmt::format("{}", fmt::join(own.pattern(), "\n")));
+  };
   type.nodes = [](const StageView& stage) {
+    OutputSpec output =
+        output_spec(stage.config.file_path_provider(), "files", 256 * kKiB, UnitRule::kRecord);
+    if (url_settings(stage.config) && remote_kind().nodes) return remote_kind().nodes(output);
     NodeSpec node;
     StateLayout layout;
     (void)FilePathProvider::State(layout);
     node.state_bytes = layout.bytes() + kLogGrowth;
     node.state_bytes_max = kLogBytesMax;
-    node.outputs = {
-        output_spec(stage.config.file_path_provider(), "files", 256 * kKiB, UnitRule::kRecord)};
+    node.outputs = {std::move(output)};
     node.weight = 0.01;
     node.steps_per_commit = 16;
     node.create = [](const StageContext& context) {

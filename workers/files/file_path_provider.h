@@ -1,6 +1,6 @@
-// Finds files below a directory and outputs their paths: a scan in order of names, a record that
-// says that the scan is complete, and then, in an endless run, whatever is closed after writing or
-// moved in.
+// Finds files and outputs their paths: those of the lists, then a scan of the directories in order
+// of names, as far as the patterns want them; a record that says that the scan is complete, and
+// then, in an endless run, whatever is closed after writing or moved in.
 //
 //   out      files    one path a record; a marker record after the scan
 //   arena    length of the log (8 bytes), marker sent (8), the log: {size, mtime_ns, path} of every
@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/files/wanted_paths.h"
 #include "workers/kit/file_log.h"
 #include "workers/kit/stage_help.h"
 
@@ -73,10 +74,14 @@ class FilePathProvider final : public Stage {
   using Clock = std::chrono::steady_clock;
 
   void scan();
+  void scan_list(const std::string& path);
+  [[nodiscard]] bool is_root(const std::string& path) const;
   void scan_directory(const std::string& path);
   void consider_file(const std::string& path);
   void report_directory(const std::string& path, int error);
   void report_file(const std::string& path, int error);
+  void report_missing(const std::string& path, int error);
+  [[nodiscard]] std::string files_text() const;
   void look_again();
   [[nodiscard]] bool is_what_is_watched(const std::string& path) const;
   void forget_directory(const std::string& path);
@@ -91,7 +96,7 @@ class FilePathProvider final : public Stage {
   Counter directories_unreadable_;
   Counter files_unreadable_;
   Counter files_still_open_;
-  std::string directory_;
+  WantedPaths wanted_;
   bool finite_;
 
   int inotify_ = -1;
@@ -114,7 +119,7 @@ class FilePathProvider final : public Stage {
   Clock::time_point retry_at_;           // when what could not be read is tried again
   Clock::duration retry_after_;
   std::uint64_t still_open_ = 0;
-  bool said_missing_ = false;
+  std::set<std::string> missing_;  // roots that are not there, and were said
 };
 
 }  // namespace ringfeed

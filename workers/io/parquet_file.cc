@@ -1,7 +1,6 @@
 #include "workers/io/parquet_file.h"
 
 #include <arrow/io/file.h>
-#include <arrow/memory_pool.h>
 #include <arrow/util/float16.h>
 #include <arrow/util/thread_pool.h>
 #include <errno.h>
@@ -20,36 +19,15 @@
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/segment.h"
+#include "workers/io/parquet_help.h"
 
 namespace ringfeed::formats {
 namespace {
 
-// Read from the file at once, of each column.
-constexpr std::int64_t kReadBytes = 256 * 1024;
 constexpr std::int64_t kBatchRows = 1024;
 constexpr std::uint64_t kFirstGuessRows = 16;
-// A damaged length must not take all memory: beyond this, a file gets three times what it says that
-// a row group holds, and no file gets more than kMemoryBytesMax.
-constexpr std::int64_t kMemoryBytes = 512LL << 20;
-constexpr std::int64_t kMemoryBytesMax = 16LL << 30;
-constexpr std::int32_t kThriftStringBytesMax = 64 << 20;
 
-// What Arrow throws and what is thrown here, as text.
-template <typename Function>
-std::string fault_of(Function&& function) noexcept {
-  try {
-    function();
-    return {};
-  } catch (const std::exception& error) {
-    return error.what() == nullptr || *error.what() == '\0' ? "unknown error" : error.what();
-  } catch (...) {
-    return "unknown error";
-  }
-}
-
-struct Damage : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+using Damage = ParquetDamage;
 
 // Values one after the other, not initialised as a vector's would be.
 template <typename T>
@@ -599,7 +577,7 @@ class ParquetFile final : public RowFile {
       throw Damage(opened.status().ToString());
     }
     file_ = *opened;
-    parquet::ReaderProperties properties = make_properties(kMemoryBytes);
+    parquet::ReaderProperties properties = parquet_properties(pools_, kParquetMemoryBytes);
     const std::shared_ptr<parquet::FileMetaData> metadata =
         parquet::ParquetFileReader::Open(file_, properties)->metadata();
     std::int64_t largest = 0;
@@ -609,8 +587,9 @@ class ParquetFile final : public RowFile {
       rows_.push_back(static_cast<std::uint64_t>(group->num_rows()));
       largest = std::max(largest, group->total_byte_size());
     }
-    properties = make_properties(
-        std::min(kMemoryBytes + 3 * std::min(largest, kMemoryBytesMax), kMemoryBytesMax));
+    properties = parquet_properties(
+        pools_, std::min(kParquetMemoryBytes + 3 * std::min(largest, kParquetMemoryBytesMax),
+                         kParquetMemoryBytesMax));
     reader_ = parquet::ParquetFileReader::Open(file_, properties, metadata);
 
     const parquet::SchemaDescriptor& schema = *metadata->schema();
@@ -721,20 +700,6 @@ class ParquetFile final : public RowFile {
   }
 
  private:
-  parquet::ReaderProperties make_properties(std::int64_t bytes_max) {
-    // What other files of the process take does not count.
-    pool_of_memory_.push_back(
-        std::make_unique<arrow::ProxyMemoryPool>(arrow::default_memory_pool()));
-    pool_of_memory_.push_back(
-        std::make_unique<arrow::CappedMemoryPool>(pool_of_memory_.back().get(), bytes_max));
-    parquet::ReaderProperties properties(pool_of_memory_.back().get());
-    properties.enable_buffered_stream();
-    properties.set_buffer_size(kReadBytes);
-    properties.set_page_checksum_verification(true);
-    properties.set_thrift_string_size_limit(kThriftStringBytesMax);
-    return properties;
-  }
-
   // Begins the row group anew, at row_.
   void open(std::int64_t batch_rows) noexcept {
     next_rows_ = 0;
@@ -814,7 +779,7 @@ class ParquetFile final : public RowFile {
   std::vector<ColumnFound> found_;  // by wish
   std::vector<int> column_of_;      // by wish; -1: absent
   std::vector<std::uint64_t> rows_;
-  std::vector<std::unique_ptr<arrow::MemoryPool>> pool_of_memory_;
+  std::vector<std::unique_ptr<arrow::MemoryPool>> pools_;
   std::shared_ptr<arrow::io::ReadableFile> file_;
   std::unique_ptr<parquet::ParquetFileReader> reader_;
   std::shared_ptr<parquet::RowGroupReader> group_reader_;

@@ -56,6 +56,73 @@ struct Provider {
   LaneRig rig;
 };
 
+// ---- patterns and lists
+
+// What a finite run finds with these settings.
+std::vector<std::string> found_by(const std::string& settings,
+                                  std::uint64_t* unreadable = nullptr) {
+  LaneRig rig("epochs: 1");
+  rig.add_stage("name: 'provider' file_path_provider { " + settings + " }");
+  rig.add_sink("out", "provider");
+  rig.build();
+  rig.run();
+  EXPECT_TRUE(rig.all_finished());
+  if (unreadable != nullptr) *unreadable = rig.counter("provider", "files_unreadable");
+  std::vector<std::string> all;
+  for (const RigRecord& record : rig.got("out")) {
+    if (record.user != kScanCompleteRecord) all.push_back(fs::path(record.bytes).filename());
+  }
+  return all;
+}
+
+TEST(FilePathProvider, FindsWhatThePatternsSay) {
+  const TempDir directory;
+  for (const char* name : {"a.txt", "b.gz", "d/a.txt", "d/c.txt.gz", "d/e/f.txt", "x-07.tar"}) {
+    fs::create_directories(fs::path(directory.path() + "/" + name).parent_path());
+    directory.write(name, "x");
+  }
+  const std::string at = "'" + directory.path() + "'";
+  EXPECT_THAT(found_by("directory: " + at + " pattern: '*.txt'"), ElementsAre("a.txt"));
+  EXPECT_THAT(found_by("directory: " + at + " pattern: '**/*.{txt,gz}'"),
+              ElementsAre("a.txt", "b.gz", "a.txt", "c.txt.gz", "f.txt"));
+  EXPECT_THAT(found_by("pattern: '" + directory.path() + "/d/**/f.*'"), ElementsAre("f.txt"));
+  EXPECT_THAT(found_by("directory: " + at + " pattern: 'x-{00..09}.tar' pattern: 'd/*'"),
+              ElementsAre("x-07.tar", "a.txt", "c.txt.gz"));
+}
+
+TEST(FilePathProvider, TakesTheFilesOfAListInItsOrder) {
+  const TempDir directory;
+  for (const char* name : {"a.txt", "b.txt", "c.txt"}) directory.write(name, "x");
+  const std::string list = directory.write("list", "c.txt\na.txt\nnone.txt\n");
+  std::uint64_t unreadable = 0;
+  EXPECT_THAT(found_by("list: '" + list + "'", &unreadable), ElementsAre("c.txt", "a.txt"));
+  EXPECT_EQ(unreadable, 1U);
+  EXPECT_THAT(found_by("list: '" + list + "' pattern: '" + directory.path() + "/*.txt'"),
+              ElementsAre("c.txt", "a.txt", "b.txt"));
+  EXPECT_THAT(found_by("list: '" + directory.path() + "/none'", &unreadable), IsEmpty());
+  EXPECT_EQ(unreadable, 1U);
+}
+
+TEST(FilePathProvider, AnEndlessRunTakesWhatThePatternsSay) {
+  const TempDir directory;
+  LaneRig rig("");
+  rig.add_stage("name: 'provider' file_path_provider { pattern: '" + directory.path() +
+                "/**/*.txt' }");
+  rig.add_sink("out", "provider");
+  rig.build();
+  rig.run();
+  fs::create_directories(directory.path() + "/d");
+  rig.run();
+  directory.write("d/a.gz", "x");
+  directory.write("d/a.txt", "x");
+  directory.write("b.txt", "x");
+  EXPECT_TRUE(rig.run_until([&] { return rig.got("out").size() == 3; }));
+  rig.run();
+  std::vector<std::string> names;
+  for (const RigRecord& record : rig.got("out")) names.push_back(fs::path(record.bytes).filename());
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("", "a.txt", "b.txt"));
+}
+
 // ---- the scan
 
 TEST(ProviderScan, GivesFilesInOrderOfNamesAndThenTheMarker) {
