@@ -399,6 +399,7 @@ LaneRuntime::Round LaneRuntime::round() noexcept {
     if (status == StepStatus::kEnd) break;
     if (status != StepStatus::kDone) {
       roll_back();
+      if (status == StepStatus::kAgain) continue;
       break;
     }
     if (condemned_met_) break;
@@ -425,7 +426,8 @@ LaneRuntime::Round LaneRuntime::round() noexcept {
     wake_neighbours(now);
     return Round::kWorked;
   }
-  if (condemned_met_) return Round::kWorked;  // the next round sets it aside
+  // Condemned: the next round sets it aside.
+  if (condemned_met_ || status == StepStatus::kAgain) return Round::kWorked;
   return status == StepStatus::kIdle ? Round::kIdle : Round::kWaits;
 }
 

@@ -30,8 +30,14 @@ std::uint64_t own_start_ticks() {
 }  // namespace
 
 LaneBuilder::LaneBuilder(const WorkerSetup& setup, const DataLoaderConfig& config,
-                         Segments& segments, const Registry& registry, const PipelineLinks& links)
-    : setup_(setup), config_(config), segments_(segments), registry_(registry), links_(links) {
+                         Segments& segments, const Registry& registry, const PipelineLinks& links,
+                         std::function<void(std::string_view)> fail)
+    : setup_(setup),
+      config_(config),
+      segments_(segments),
+      registry_(registry),
+      links_(links),
+      fail_(std::move(fail)) {
   control_ = segments_.map(segments_.of_kind(shm::SegmentKind::kControl), true);
   lane_count_ = reinterpret_cast<const shm::SegmentHeader*>(control_)->geometry[0];
   start_ticks_ = own_start_ticks();
@@ -246,7 +252,7 @@ BuiltLane LaneBuilder::build(const LaneSetup& lane) {
     parts.random_key = mix(parts.random_key, mix(mix(lane.node()), lane.number()));
   }
   // find_node() has found the kind.
-  parts.counters = counter_names(*registry_.find(stage_kind(stage)), stage);
+  parts.counters = counter_names(*registry_.of(stage), stage);
   parts.steps_per_commit = node.steps_per_commit;
   parts.entries_per_step = node.entries_per_step;
   parts.pid = static_cast<std::uint32_t>(::getpid());
@@ -266,7 +272,10 @@ BuiltLane LaneBuilder::build(const LaneSetup& lane) {
   context.key_of = [seed = setup_.seed()](std::string_view name) { return mix(seed, mix(name)); };
   context.info = [](std::string_view text) { spdlog::info("{}", text); };
   context.warn = [](std::string_view text) { spdlog::warn("{}", text); };
-  if (!built.runtime->finished()) built.runtime->set_stage(create_stage(node, context));
+  context.fail = fail_;
+  if (!built.runtime->finished() || node.serves_when_over) {
+    built.runtime->set_stage(create_stage(node, context));
+  }
   return built;
 }
 

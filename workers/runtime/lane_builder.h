@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "ringfeed/worker/stage.h"
 #include "workers/runtime/lane.h"
@@ -28,9 +30,10 @@ struct BuiltLane {
 class LaneBuilder {
  public:
   // All of it outlives the lanes that are built: they write dead letters with `config` and `setup`,
-  // and their stages keep `links`, which are those of `config`.
+  // and their stages keep `links`, which are those of `config`. `fail`: as in StageContext.
   LaneBuilder(const WorkerSetup& setup, const DataLoaderConfig& config, Segments& segments,
-              const Registry& registry, const PipelineLinks& links);
+              const Registry& registry, const PipelineLinks& links,
+              std::function<void(std::string_view)> fail);
 
   // Carries out what the lane's last incarnation committed. Throws Error; what was carried out
   // stays so.
@@ -57,6 +60,7 @@ class LaneBuilder {
   Segments& segments_;
   const Registry& registry_;
   const PipelineLinks& links_;
+  std::function<void(std::string_view)> fail_;
   std::byte* control_ = nullptr;
   std::uint32_t lane_count_ = 0;
   std::uint64_t start_ticks_ = 0;

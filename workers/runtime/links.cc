@@ -16,7 +16,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 // What the configuration gives for an input: the string field of its name, or, for "name[2]", the
-// third element of the repeated one. "": nothing.
+// third element of the repeated one, whose first is "name" too. "": nothing.
 std::string source_of(const Message& own, std::string_view port) {
   const std::string name(port.substr(0, port.find('[')));
   const FieldDescriptor* const field = own.GetDescriptor()->FindFieldByName(name);
@@ -52,7 +52,7 @@ PipelineLinks::PipelineLinks(const DataLoaderConfig& feed, const Registry& regis
   entries_.resize(static_cast<std::size_t>(feed.stages_size()));
   for (std::size_t s = 0; s < entries_.size(); ++s) {
     const StageConfig& config = feed.stages(static_cast<int>(s));
-    entries_[s].type = registry.find(stage_kind(config));
+    entries_[s].type = registry.of(config);
     find_ports(entries_[s], config);
   }
   find_wires();
@@ -100,8 +100,7 @@ void PipelineLinks::find_wires() {
   for (std::size_t s = 0; s < entries_.size(); ++s) {
     if (entries_[s].type == nullptr) continue;
     const StageConfig& config = feed_.stages(static_cast<int>(s));
-    const Message& own = config.GetReflection()->GetMessage(
-        config, config.GetDescriptor()->FindFieldByName(entries_[s].type->kind));
+    const Message& own = settings_of(config);
     for (const PortSpec& input : entries_[s].inputs) {
       if (!input.from.empty()) continue;
       const std::string source = source_of(own, input.name);

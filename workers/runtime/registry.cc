@@ -5,13 +5,17 @@
 
 #include <algorithm>
 
+#include "proto/batch.pb.h"
 #include "proto/config.pb.h"
 #include "proto/kinds.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/arena.h"
+#include "ringfeed/worker/batch.h"
+#include "ringfeed/worker/plugin.h"
 #include "workers/runtime/lane.h"
 #include "workers/runtime/links.h"
+#include "workers/runtime/plugin.h"
 
 namespace ringfeed {
 
@@ -20,11 +24,33 @@ void Registry::add(StageType type) {
   types_.push_back(std::move(type));
 }
 
-const StageType* Registry::find(std::string_view kind) const noexcept {
-  for (const StageType& type : types_) {
-    if (type.kind == kind) return &type;
+namespace {
+
+const StageType* named(const std::vector<StageType>& types, std::string_view kind) noexcept {
+  const auto found = std::ranges::find(types, kind, &StageType::kind);
+  return found == types.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+void Registry::add_plugin(StageType type) {
+  if (const std::string fault = fault_of_plugin(type); !fault.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, fault);
   }
-  return nullptr;
+  if (named(plugins_, type.kind) != nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} is registered twice: give one of them another name", type.kind));
+  }
+  plugins_.push_back(std::move(type));
+}
+
+const StageType* Registry::find(std::string_view kind) const noexcept {
+  return named(types_, kind);
+}
+
+const StageType* Registry::of(const StageConfig& config) const noexcept {
+  const std::string kind = stage_kind(config);
+  return kind == kPluginField ? named(plugins_, config.plugin().kind()) : find(kind);
 }
 
 std::string stage_kind(const StageConfig& config) {
@@ -37,6 +63,12 @@ std::string stage_kind(const StageConfig& config) {
     kind = field->name();
   }
   return kind;
+}
+
+const google::protobuf::Message& settings_of(const StageConfig& config) {
+  const auto* const field = config.GetDescriptor()->FindFieldByName(stage_kind(config));
+  RF_CHECK(field != nullptr);
+  return config.GetReflection()->GetMessage(config, field);
 }
 
 std::vector<CounterSpec> counters_of(const StageType& type, const StageConfig& config) {
@@ -66,9 +98,20 @@ const FieldDescriptor* setting_of(const Message& own, const std::string& name,
   return field;
 }
 
+// A plug-in's option that is a number. What is below 0 is no capacity.
+std::uint64_t whole_option(const StageType& type, const StageConfig& config,
+                           const std::string& name) {
+  const auto option = std::ranges::find(type.options, name, &OptionSpec::name);
+  RF_CHECK(option != type.options.end(), type.options.size());
+  const auto* const otherwise = std::get_if<std::int64_t>(&option->otherwise);
+  const Option<std::int64_t> whole{
+      .name = name, .help = "", .otherwise = otherwise ? *otherwise : 0};
+  return static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, plugin_settings(config).options.get(whole)));
+}
+
 void plan_counters(const StageType& type, const StageConfig& config, StagePlan& out) {
-  const Message& own = config.GetReflection()->GetMessage(
-      config, config.GetDescriptor()->FindFieldByName(type.kind));
+  const Message& own = settings_of(config);
   const auto add = [&](const CounterSpec& counter) {
     CounterPlan& to = *out.add_counters();
     to.set_name(counter.name);
@@ -79,10 +122,14 @@ void plan_counters(const StageType& type, const StageConfig& config, StagePlan& 
     if (counter.listed) to.set_listed(true);
     const CounterCapacity& capacity = counter.capacity;
     if (capacity.setting.empty()) return;
-    const FieldDescriptor* const field =
-        setting_of(own, capacity.setting, FieldDescriptor::CPPTYPE_UINT64);
-    if (!own.GetReflection()->HasField(own, field) && !field->has_default_value()) return;
-    to.set_capacity(own.GetReflection()->GetUInt64(own, field));
+    if (config.has_plugin()) {
+      to.set_capacity(whole_option(type, config, capacity.setting));
+    } else {
+      const FieldDescriptor* const field =
+          setting_of(own, capacity.setting, FieldDescriptor::CPPTYPE_UINT64);
+      if (!own.GetReflection()->HasField(own, field) && !field->has_default_value()) return;
+      to.set_capacity(own.GetReflection()->GetUInt64(own, field));
+    }
     to.set_capacity_shown_as(capacity.shown_as.empty() ? capacity.setting : capacity.shown_as);
     if (capacity.each_lane) to.set_capacity_each_lane(true);
   };
@@ -122,6 +169,8 @@ void plan_node(const NodeSpec& node, NodePlan& to) {
   if (!node.steered_counter.empty()) to.set_steered_counter(node.steered_counter);
   to.set_private_bytes(node.private_bytes);
   if (!node.program.empty()) to.set_program(node.program);
+  if (node.process_per_lane) to.set_process_per_lane(true);
+  if (node.warm_parent) to.set_warm_parent(true);
   if (!node.create) to.set_cannot_run(true);
   for (const InputSpec& input : node.inputs) {
     NodeInput& port = *to.add_inputs();
@@ -156,8 +205,19 @@ void plan_stage(const PipelineLinks& links, int number, const StageType& type, S
     plan_facts(links.facts(number), to);
   }
   for (const std::string& request : type.answers) out.add_answers(request);
-  if (type.problems) {
-    const std::vector<Problem> problems = type.problems(stage);
+  std::vector<Problem> problems;
+  std::vector<NodeSpec> nodes;
+  const bool plugged = stage.config.has_plugin();
+  if (plugged) problems = plugin_problems(type, stage.config);
+  // Options that are wrong are no matter for the stage itself.
+  if (type.problems && problems.empty()) problems = type.problems(stage);
+  if (plugged && std::ranges::all_of(problems, &Problem::warning)) {
+    nodes = type.nodes(stage);
+    const std::vector<Problem> of_lanes = lane_problems(stage.config, nodes);
+    problems.insert(problems.end(), of_lanes.begin(), of_lanes.end());
+    if (type.batch_layout) plan_batches(type.batch_layout(stage), problems, *out.mutable_batch());
+  }
+  if (!problems.empty()) {
     const bool runs = std::ranges::all_of(problems, &Problem::warning);
     for (const Problem& problem : problems) {
       // Of a stage that cannot run, what it might do without is no matter yet.
@@ -168,9 +228,36 @@ void plan_stage(const PipelineLinks& links, int number, const StageType& type, S
     }
     if (!runs) return;
   }
-  for (const NodeSpec& node : type.nodes(stage)) plan_node(node, *out.add_nodes());
+  if (!plugged) nodes = type.nodes(stage);
+  for (const NodeSpec& node : nodes) {
+    plan_node(node, *out.add_nodes());
+    if (plugged) out.mutable_nodes(out.nodes_size() - 1)->set_no_other_program(true);
+  }
   plan_counters(type, stage.config, out);
   if (type.batch) type.batch(stage, *out.mutable_batch());
+}
+
+PlanProblem unknown_plugin(const StageConfig& stage, const Registry& registry) {
+  const std::string& kind = stage.plugin().kind();
+  std::string known;
+  for (const StageType& type : registry.plugins()) known += (known.empty() ? "" : ", ") + type.kind;
+  PlanProblem problem;
+  problem.set_field(fmt::format("{}.kind", kPluginField));
+  if (kind.empty()) {
+    problem.set_text(fmt::format("kind is missing; give the name of a plug-in's stage{}{}",
+                                 known.empty() ? "" : ": ", known));
+  } else if (known.empty()) {
+    problem.set_text(
+        fmt::format("kind is \"{}\", a plug-in's stage, and this worker has none; give the plug-in "
+                    "that has it with --worker PATH, or worker: \"PATH\"",
+                    kind));
+  } else {
+    problem.set_text(fmt::format(
+        "kind is \"{}\", which this plug-in does not have; it has {}: give one of them, or the "
+        "plug-in that has it with --worker PATH",
+        kind, known));
+  }
+  return problem;
 }
 
 }  // namespace
@@ -183,9 +270,15 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
   for (int number = 0; number < config.stages_size(); ++number) {
     StagePlan& out = *plan.add_stages();
     out.set_name(config.stages(number).name());
-    out.set_kind(stage_kind(config.stages(number)));
-    if (const StageType* const type = registry.find(out.kind())) {
+    const StageConfig& stage = config.stages(number);
+    out.set_kind(stage_kind(stage));
+    if (out.kind() == kPluginField) out.set_plugin(stage.plugin().kind());
+    if (const StageType* const type = registry.of(stage)) {
       plan_stage(links, number, *type, out);
+    } else if (out.kind() == kPluginField) {
+      // Nothing is known of its ports, so that nothing else is to be said of them.
+      out.clear_kind();
+      *out.add_problems() = unknown_plugin(stage, registry);
     } else if (!out.kind().empty()) {
       PlanProblem& problem = *out.add_problems();
       problem.set_text(
@@ -212,18 +305,28 @@ KindList list_kinds(const Registry& registry) {
       added.set_record_type(port.record_type);
     }
   };
-  for (const StageType& type : registry.types()) {
+  const auto add_kind = [&](const StageType& type, bool plugged) {
     StageKind& kind = *list.add_kinds();
     kind.set_kind(type.kind);
+    if (plugged) describe_plugin(type, kind);
     add_ports(type.inputs, *kind.mutable_inputs());
     add_ports(type.outputs, *kind.mutable_outputs());
     if (type.more_ports) kind.set_more_ports(true);
-    if (type.example.text.empty()) continue;
+    if (type.example.text.empty()) {
+      for (const CounterSpec& counter : plugged ? type.counters : std::vector<CounterSpec>()) {
+        CounterPlan& to = *kind.add_counters();
+        to.set_name(counter.name);
+        to.set_help(counter.help);
+        if (counter.kind == kGauge) to.set_gauge(true);
+        if (!counter.shown_as.empty()) to.set_shown_as(counter.shown_as);
+      }
+      return;
+    }
     kind.mutable_example()->set_text(type.example.text);
     kind.mutable_example()->set_maker(type.example.maker);
     const PipelinePlan plan = plan_pipeline(example_of(type), registry);
     for (const StagePlan& stage : plan.stages()) {
-      if (stage.kind() != type.kind) continue;
+      if ((plugged ? stage.plugin() : stage.kind()) != type.kind) continue;
       for (const CounterPlan& counter : stage.counters()) {
         const auto of_runtime = [&counter](const CounterSpec& own) {
           return own.name == counter.name();
@@ -235,12 +338,25 @@ KindList list_kinds(const Registry& registry) {
         if (node.has_program()) kind.set_program(node.program());
       }
     }
-  }
+  };
+  for (const StageType& type : registry.types()) add_kind(type, false);
+  // Every worker has what all plug-ins' stages have in common.
+  describe_plugins(*list.add_kinds());
+  for (const StageType& type : registry.plugins()) add_kind(type, true);
   return list;
 }
 
+namespace {
+
+std::string shown_kind(const StageConfig& config) {
+  std::string kind = stage_kind(config);
+  return kind == kPluginField ? config.plugin().kind() : kind;
+}
+
+}  // namespace
+
 NodeSpec find_node(const StageView& stage, const Registry& registry, std::string_view node) {
-  const StageType* type = registry.find(stage_kind(stage.config));
+  const StageType* type = registry.of(stage.config);
   if (type != nullptr) {
     for (NodeSpec& spec : type->nodes(stage)) {
       if (spec.name == node) return std::move(spec);
@@ -249,14 +365,14 @@ NodeSpec find_node(const StageView& stage, const Registry& registry, std::string
   throw Error(ErrorCode::kConfiguration,
               fmt::format("stage '{}': this worker has no part '{}' of a {}; supervisor and worker "
                           "must have the same version",
-                          stage.config.name(), node, stage_kind(stage.config)));
+                          stage.config.name(), node, shown_kind(stage.config)));
 }
 
 std::unique_ptr<Stage> create_stage(const NodeSpec& node, const StageContext& context) {
   if (!node.create) {
     throw Error(ErrorCode::kConfiguration,
                 fmt::format("stage '{}': this program cannot run a {}; {} can", context.stage,
-                            stage_kind(context.config), node.program));
+                            shown_kind(context.config), node.program));
   }
   return node.create(context);
 }

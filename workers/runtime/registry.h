@@ -1,4 +1,5 @@
-// The kinds of stages that this worker can run, by the field of StageConfig that configures them.
+// The kinds of stages that this worker can run, by the field of StageConfig that configures them;
+// those of a plug-in, which share a field, by the name that its settings give.
 #pragma once
 
 #include <memory>
@@ -6,6 +7,10 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
+
+namespace google::protobuf {
+class Message;
+}
 
 namespace ringfeed {
 
@@ -15,16 +20,26 @@ class PipelinePlan;
 class Registry {
  public:
   void add(StageType type);
+  // Throws Error (kInvalidArgument) for what is wrong with the type (plugin.h).
+  void add_plugin(StageType type);
+  // Of ringfeed's own kinds.
   [[nodiscard]] const StageType* find(std::string_view kind) const noexcept;
+  // The kind that configures the stage, of either sort; nullptr: not here, or not exactly one.
+  [[nodiscard]] const StageType* of(const StageConfig& config) const noexcept;
   [[nodiscard]] const std::vector<StageType>& types() const noexcept { return types_; }
+  [[nodiscard]] const std::vector<StageType>& plugins() const noexcept { return plugins_; }
 
  private:
   std::vector<StageType> types_;
+  std::vector<StageType> plugins_;
 };
 
 // The kind that a stage's configuration names: the one field beside `name` that is set; "" if none
 // or more than one.
 std::string stage_kind(const StageConfig& config);
+
+// Its settings. RF_CHECK: exactly one such field is set.
+const google::protobuf::Message& settings_of(const StageConfig& config);
 
 // The counters that a stage may have, those of the runtime not among them.
 std::vector<CounterSpec> counters_of(const StageType& type, const StageConfig& config);

@@ -129,8 +129,9 @@ std::thread start_thread(int setup_fd, const std::string& name, Run&& run) {
 // without a name lives on only with a process that holds it.
 class Worker {
  public:
-  Worker(const WorkerSetup& setup, std::vector<shm::Fd> descriptors, const Registry& registry);
-  int run(int setup_fd);
+  Worker(const WorkerSetup& setup, std::vector<shm::Fd> descriptors, const Registry& registry,
+         int setup_fd);
+  int run(FirstLane first);
 
  private:
   void take_lock();
@@ -138,13 +139,16 @@ class Worker {
   [[nodiscard]] bool all_finished() const;
   [[nodiscard]] shm::Fd find_supervisor(bool* refused) const;
   void run_lane(std::size_t i);
-  void start_threads(int setup_fd);
-  // What the main thread waits for. True: the process is to end.
+  void start_threads(FirstLane first);
+  void watch();
+  [[noreturn]] void fail(std::string_view text) const;
+  // What the watching thread waits for. True: the process is to end.
   [[nodiscard]] bool on_lanes_over();
   [[nodiscard]] bool look_for_supervisor();
   void hear_supervisor();
 
   const WorkerSetup& setup_;
+  const int setup_fd_;
   DataLoaderConfig config_;
   Segments segments_;
   const Registry& registry_;
@@ -168,13 +172,18 @@ class Worker {
   bool idle_ = false;  // all lanes have finished
 };
 
-Worker::Worker(const WorkerSetup& setup, std::vector<shm::Fd> descriptors, const Registry& registry)
-    : setup_(setup), segments_(setup, std::move(descriptors)), registry_(registry) {
+Worker::Worker(const WorkerSetup& setup, std::vector<shm::Fd> descriptors, const Registry& registry,
+               int setup_fd)
+    : setup_(setup),
+      setup_fd_(setup_fd),
+      segments_(setup, std::move(descriptors)),
+      registry_(registry) {
   if (!config_.ParseFromString(setup.config()))
     throw Error(ErrorCode::kIo, "the setup's configuration is damaged");
   take_lock();
   links_.emplace(config_, registry_);
-  LaneBuilder builder(setup_, config_, segments_, registry_, *links_);
+  LaneBuilder builder(setup_, config_, segments_, registry_, *links_,
+                      [this](std::string_view text) { fail(text); });
   for (const LaneSetup& lane : setup_.lanes()) {
     BuiltLane built = builder.build(lane);
     arenas_.push_back(std::move(built.arena));
@@ -255,7 +264,10 @@ shm::Fd Worker::find_supervisor(bool* refused) const {
 
 void Worker::run_lane(std::size_t i) {
   LaneRuntime& lane = *lanes_[i];
-  ::pthread_setname_np(::pthread_self(), lane.name().substr(0, 15).c_str());
+  // The main thread's name is the process's.
+  if (::gettid() != ::getpid()) {
+    ::pthread_setname_np(::pthread_self(), lane.name().substr(0, 15).c_str());
+  }
   const FaultWatch watch(*pages_[i]);
   lane.run(orders_);
   // acq_rel: the last one out sees the others' ends.
@@ -265,18 +277,23 @@ void Worker::run_lane(std::size_t i) {
   }
 }
 
-void Worker::start_threads(int setup_fd) {
+void Worker::start_threads(FirstLane first) {
   if (::pipe2(done_, O_CLOEXEC) != 0) {
     throw Error(system_code(errno), fmt::format("no pipe for the lanes: {}", std::strerror(errno)));
   }
   running_ = static_cast<std::uint32_t>(lanes_.size());
   gathered_ = places();
   threads_.reserve(lanes_.size());
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+  for (std::size_t i = first == FirstLane::kCallersThread ? 1 : 0; i < lanes_.size(); ++i) {
     threads_.push_back(
-        start_thread(setup_fd, "lane " + lanes_[i]->name(), [this, i] { run_lane(i); }));
+        start_thread(setup_fd_, "lane " + lanes_[i]->name(), [this, i] { run_lane(i); }));
   }
-  gatherer_ = start_thread(setup_fd, "large pages", [this] { gather_pages(done_[0], gathered_); });
+  gatherer_ = start_thread(setup_fd_, "large pages", [this] { gather_pages(done_[0], gathered_); });
+}
+
+// No supervisor that came later may know less than the one that started this process.
+void Worker::fail(std::string_view text) const {
+  give_up(link_ ? link_.get() : setup_fd_, Error(ErrorCode::kConfiguration, std::string(text)));
 }
 
 bool Worker::on_lanes_over() {
@@ -332,12 +349,9 @@ void Worker::hear_supervisor() {
   alone_ms_ = 0;
 }
 
-int Worker::run(int setup_fd) {
-  RF_FAILPOINT("runtime.worker.ready");
-  start_threads(setup_fd);
-  say_ready(setup_fd);
+void Worker::watch() {
   watched_[0] = {done_[0], POLLIN, 0};
-  watched_[1] = {setup_fd, POLLIN, 0};
+  watched_[1] = {setup_fd_, POLLIN, 0};
   for (bool over = false; !over;) {
     const int events = ::poll(watched_, timeout_ms_ < 0 ? 2 : 1, timeout_ms_);
     if (events < 0 && errno == EINTR) continue;
@@ -348,6 +362,19 @@ int Worker::run(int setup_fd) {
     } else if ((watched_[1].revents & (POLLIN | POLLHUP)) != 0) {
       hear_supervisor();
     }
+  }
+}
+
+int Worker::run(FirstLane first) {
+  RF_FAILPOINT("runtime.worker.ready");
+  start_threads(first);
+  say_ready(setup_fd_);
+  if (first == FirstLane::kCallersThread) {
+    std::thread watcher = start_thread(setup_fd_, "supervisor", [this] { watch(); });
+    run_lane(0);
+    watcher.join();
+  } else {
+    watch();
   }
   RF_FAILPOINT("runtime.worker.ending");
   ::close(done_[0]);
@@ -377,7 +404,7 @@ void end_with(std::uint32_t supervisor) {
 
 }  // namespace
 
-int run_worker(int setup_fd, const Registry& registry) {
+int run_worker(int setup_fd, const Registry& registry, FirstLane first) {
   ignore_signals();
   ::fcntl(setup_fd, F_SETFD, FD_CLOEXEC);
   watch_for_faults();
@@ -390,8 +417,8 @@ int run_worker(int setup_fd, const Registry& registry) {
   start_log(setup.group(), config.log());
   ::prctl(PR_SET_NAME, ("rf-" + setup.group()).substr(0, 15).c_str());
   try {
-    Worker worker(setup, std::move(descriptors), registry);
-    return worker.run(setup_fd);
+    Worker worker(setup, std::move(descriptors), registry, setup_fd);
+    return worker.run(first);
   } catch (const Error& error) {
     give_up(setup_fd, error);
   }

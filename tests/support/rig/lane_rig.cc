@@ -241,7 +241,7 @@ void LaneRig::add_stage(const std::string& stage_text) {
   if (!google::protobuf::TextFormat::ParseFromString(stage_text, &config)) {
     throw Error(ErrorCode::kConfiguration, "the rig's stage cannot be read: " + stage_text);
   }
-  const StageType* type = registry_.find(stage_kind(config));
+  const StageType* type = registry_.of(config);
   if (type == nullptr) {
     throw Error(ErrorCode::kConfiguration, "the rig knows no such stage: " + stage_text);
   }
@@ -427,7 +427,7 @@ void LaneRig::make_feed() {
     BatchSchema schema;
     // A node of the test's own has a page for a batch.
     schema.set_slot_bytes(shm::kPageBytes);
-    if (const StageType* type = registry_.find(stage_kind(made->config))) {
+    if (const StageType* type = registry_.of(made->config)) {
       type->batch({made->config, config_, links_of(made->stage)}, schema);
     }
     const auto lanes = static_cast<std::uint32_t>(made->lanes.size());
@@ -603,7 +603,11 @@ void LaneRig::attach(Lane& lane) {
   };
   context.info = keep;
   context.warn = keep;
-  if (!lane.runtime->finished()) {
+  context.fail = [keep](std::string_view text) {
+    keep(text);
+    RF_CHECK(false && "a stage has ended the feed");
+  };
+  if (!lane.runtime->finished() || lane.node->spec.serves_when_over) {
     lane.runtime->set_stage(lane.node->spec.create(context));
   }
 }

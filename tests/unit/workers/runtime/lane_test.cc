@@ -80,6 +80,32 @@ INSTANTIATE_TEST_SUITE_P(EveryRefusal, StepRefused,
                          ::testing::Values(StepStatus::kNoRoom, StepStatus::kNoInput,
                                            StepStatus::kIdle));
 
+// Whoever takes a step back in order to begin it anew does not sleep in between.
+TEST(StepCommit, CallsAgainAtOnce) {
+  int calls = 0;
+  OneStage one({.steps_per_commit = 1}, [&](const StageContext& context) {
+    return [&, in = context.input("input"), out = context.output("output")](Step& step) {
+      const std::optional<Record> record = step.peek(in);
+      if (!record) return StepStatus::kNoInput;
+      if (++calls == 1) {
+        (void)step.put(out, bytes_of("taken back"));
+        (void)step.consume(*record);
+        return StepStatus::kAgain;
+      }
+      return step.put(out, record->bytes) ? step.consume(*record) : StepStatus::kNoRoom;
+    };
+  });
+  one.rig.feed("in", {.bytes = "a"});
+  one.rig.round(one.rig.lanes_of("in").front());
+  EXPECT_EQ(one.rig.lane(one.stage).round(), LaneRuntime::Round::kWorked);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(one.rig.queue("in", 0, "stage", 0).get_total, 0U);
+  EXPECT_EQ(one.rig.lane(one.stage).round(), LaneRuntime::Round::kWorked);
+  one.rig.run();
+  EXPECT_THAT(texts(one.rig.got("out")), ElementsAre("a"));
+  EXPECT_EQ(calls, 2);
+}
+
 // Calls 1 and 2 of a commit succeed, 3 is refused: 1 and 2 happen.
 TEST(StepCommit, TakesBackOnlyTheCallThatWasRefused) {
   int calls = 0;

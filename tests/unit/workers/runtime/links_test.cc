@@ -73,7 +73,7 @@ class LinksTest : public ::testing::Test {
     split.facts = [](const StageView&, PortFacts& outputs) { outputs["all"].set(kLength, 9); };
     registry_.add(split);
     StageType both;
-    both.kind = "sample_mixer";
+    both.kind = "variation_mixer";
     both.inputs = {{"input", "things"}, {"variations", "things"}};
     both.outputs = {{"output", "things"}};
     registry_.add(both);
@@ -137,7 +137,7 @@ TEST_F(LinksTest, PortsMayFollowFromWhatIsSaid) {
 TEST_F(LinksTest, TheFirstReaderOfAnOutputIsHeard) {
   links(
       "stages { name: 'a' parquet_source {} }"
-      "stages { name: 'm' sample_mixer { input: 'a' variations: 'a' } }"
+      "stages { name: 'm' variation_mixer { input: 'a' variations: 'a' } }"
       "stages { name: 'b' chess_games { input: 'a' } }");
   EXPECT_EQ(output(0).stage, "m");
   EXPECT_EQ(output(0).port, "input");

@@ -45,6 +45,7 @@
 #include "ringfeed/shm/ring.h"
 #include "ringfeed/worker/counters.h"
 #include "ringfeed/worker/facts.h"
+#include "ringfeed/worker/options.h"
 
 namespace ringfeed {
 
@@ -54,12 +55,14 @@ class StageControlRequest;
 class StageControlResponse;
 class ControlBox;
 class BatchSchema;
+struct BatchLayout;
 
 enum class StepStatus {
   kDone,     // something was consumed, output or stored: commit it
   kNoInput,  // nothing to work on now
   kNoRoom,   // an output has no room now
   kIdle,     // a source with nothing to do now: call again after poll_ms
+  kAgain,    // take this step back and call again at once: what is private knows better now
   kEnd,      // this lane will never output anything again: commit, and close the outputs
 };
 
@@ -256,6 +259,9 @@ struct StageContext {
   // One line in the worker's log: "event key=value ...". Events, never traffic.
   std::function<void(std::string_view)> info = {};
   std::function<void(std::string_view)> warn = {};
+  // Ends the feed, and does not return: what the stage has met needs a person. Every trainer gets
+  // the text. What the step at hand did is not committed.
+  std::function<void(std::string_view)> fail = {};
 
   [[nodiscard]] StageView view() const noexcept { return {config, feed, links}; }
   [[nodiscard]] std::uint64_t load(Word word) const noexcept {
@@ -314,6 +320,14 @@ struct NodeSpec {
   std::string steered_counter = {};
   std::uint32_t steps_per_commit = 16;  // calls of step() that may share one commit
   std::uint32_t entries_per_step = 32;  // words that one call may store, at most
+  // Each lane has a process of its own, and shares it with no other stage.
+  bool process_per_lane = false;
+  // What its processes load takes long: the program can be a warm parent of them
+  // (supervisor/group/warm_parent.h). Only with process_per_lane.
+  bool warm_parent = false;
+  // Other processes need it as long as the feed runs: a process that replaces one whose lanes had
+  // ended makes their stages all the same. They make no step.
+  bool serves_when_over = false;
   // Beside ringfeed-worker, what runs the node, with the whole stage group it is in; "": that does.
   std::string program = {};
   // Empty: this program can tell what the node needs, but not run it.
@@ -343,9 +357,13 @@ struct StageExample {
 };
 
 // What a kind of stage registers: the field of StageConfig that configures it, its ports, and how
-// it is built.
+// it is built. The settings that texts and capacities refer to are, in a plug-in, its options.
 struct StageType {
-  std::string kind;  // name of the field in StageConfig
+  std::string kind;  // name of the field in StageConfig; of a plug-in's stage, its own name
+  // Of a plug-in's stage (ringfeed/worker/main.h): what `ringfeed stages` says of it, and its
+  // options. Of any other the schema says both.
+  std::string text = {};
+  std::vector<OptionSpec> options = {};
   std::vector<PortSpec> inputs;
   std::vector<PortSpec> outputs;
   // Adds the ports that follow from the configuration or from what the stages beside it say; may be
@@ -367,8 +385,9 @@ struct StageType {
   std::function<void(const StageConfig&, std::vector<CounterSpec>&)> more_counters;
   std::vector<MetricText> texts;                                   // shown beside them
   std::function<std::vector<Problem>(const StageView&)> problems;  // may be empty
-  // Only of a stage that outputs batches.
+  // Only of a stage that outputs batches; of a plug-in's stage the second.
   std::function<void(const StageView&, BatchSchema&)> batch;
+  std::function<BatchLayout(const StageView&)> batch_layout;
   // The fields of StageControlRequest that it answers.
   std::vector<std::string> answers;
   StageExample example;
