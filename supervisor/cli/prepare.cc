@@ -3,12 +3,19 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
+#include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/room.h"
 #include "supervisor/config/paths.h"
@@ -32,6 +39,8 @@ namespace {
 constexpr std::string_view kHowToBuild =
     "pip install pyarrow, then rebuild and reinstall ringfeed, which then finds it";
 constexpr std::string_view kInstallAnew = "reinstall ringfeed";
+// A program that is no plug-in may never answer.
+constexpr int kPluginPlanMs = 30'000;
 #ifdef RINGFEED_PYARROW
 constexpr std::string_view kHowToInstall =
     "which come with pyarrow " RINGFEED_PYARROW ": pip install 'pyarrow==" RINGFEED_PYARROW
@@ -41,8 +50,9 @@ constexpr std::string_view kHowToInstall =
     "which are missing: install Apache Arrow and its Parquet library";
 #endif
 
-// What a stage group needs beside the worker must be there, and start, before the feed does.
-void require_program(const Prepared& prepared, const layout::GroupPlan& group) {
+// What a stage group needs beside the worker must be there, and start, before the feed does. Its
+// plan: it may know more of its stages.
+PipelinePlan require_program(const Prepared& prepared, const layout::GroupPlan& group) {
   const auto refuse = [&](const std::string& fault, std::string_view remedy) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("stage group '{}' needs the program {}, which cannot be used: {}; {}",
@@ -67,9 +77,74 @@ void require_program(const Prepared& prepared, const layout::GroupPlan& group) {
                        prepared.worker_binary, prepared.plan->worker_version()),
            kInstallAnew);
   }
+  return plan;
+}
+
+// Stages in which only the program that runs them finds problems. True: there are some.
+bool take_problems(const PipelinePlan& from, const std::string& program, PipelinePlan& to) {
+  bool found = false;
+  for (int i = 0; i < std::min(from.stages_size(), to.stages_size()); ++i) {
+    const auto is_its = [&](const NodePlan& node) { return node.program() == program; };
+    if (std::ranges::none_of(to.stages(i).nodes(), is_its)) continue;
+    if (from.stages(i).problems_size() <= to.stages(i).problems_size()) continue;
+    *to.mutable_stages(i) = from.stages(i);
+    found = true;
+  }
+  return found;
+}
+
+// Each program is asked once. True: one has found problems.
+bool ask_programs(Prepared& prepared) {
+  std::set<std::string> asked;
+  bool found = false;
+  for (const layout::GroupPlan& group : prepared.layout.groups) {
+    if (group.program.empty() || !asked.insert(group.program).second) continue;
+    found = take_problems(require_program(prepared, group), group.program, *prepared.plan) || found;
+  }
+  return found;
+}
+
+void require_version(const std::string& worker, const PipelinePlan& plan) {
+  if (!plan.has_worker_version()) {
+    throw Error(ErrorCode::kIncompatible,
+                fmt::format("worker {} is no program of ringfeed's: give that of a plug-in, whose "
+                            "main() calls ringfeed::worker_main()",
+                            worker));
+  }
+  if (plan.worker_version() == RINGFEED_VERSION && plan.abi() == shm::kAbiMajor) return;
+  throw Error(
+      ErrorCode::kIncompatible,
+      fmt::format("worker {} was built with ringfeed {} (ABI {}), and this is {} (ABI {}): "
+                  "build it again with this one",
+                  worker, plan.worker_version(), plan.abi(), RINGFEED_VERSION, shm::kAbiMajor));
 }
 
 }  // namespace
+
+std::string worker_of(const DataLoaderConfig& config) {
+  const std::string& worker = config.worker();
+  if (worker.empty()) return process::find_worker_binary();
+  const auto refuse = [&worker](std::string_view fault) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("worker {} {}: give the program of a plug-in, and build it first",
+                            worker, fault));
+  };
+  struct stat info {};
+  if (::stat(worker.c_str(), &info) != 0) {
+    refuse(errno == ENOENT ? "does not exist" : std::strerror(errno));
+  }
+  if (S_ISDIR(info.st_mode)) refuse("is a directory");
+  if (::access(worker.c_str(), X_OK) != 0) refuse("may not be run by this user");
+  return worker;
+}
+
+PipelinePlan plan_of(const DataLoaderConfig& config, const std::string& worker, int timeout_ms) {
+  const bool plugged = !config.worker().empty();
+  PipelinePlan plan =
+      process::ask_plan(worker, config, plugged && timeout_ms < 0 ? kPluginPlanMs : timeout_ms);
+  if (plugged) require_version(worker, plan);
+  return plan;
+}
 
 void require_libraries(const std::string& binary, std::string_view who) {
   if (process::libraries_found(binary)) return;
@@ -97,11 +172,25 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments, config::Checke
                         ? config::read_config(arguments.file, arguments.overrides)
                         : config::parse_config(arguments.text, arguments.file, arguments.overrides,
                                                config::Format::kText));
+  if (!arguments.worker.empty()) {
+    prepared.configuration.message().set_worker(arguments.worker);
+    prepared.configuration.places().set("worker", {"--worker", 0, 0});
+  }
   config::make_paths_absolute(prepared.configuration.message(), std::filesystem::current_path());
   prepared.plan = std::make_unique<PipelinePlan>();
   if (prepared.configuration.complete()) {
-    prepared.worker_binary = process::find_worker_binary();
-    *prepared.plan = process::ask_plan(prepared.worker_binary, prepared.configuration.message());
+    const DataLoaderConfig& message = prepared.configuration.message();
+    try {
+      prepared.worker_binary = worker_of(message);
+      *prepared.plan = plan_of(message, prepared.worker_binary);
+    } catch (const Error& error) {
+      if (message.worker().empty()) throw;
+      // The configuration names it, so it is one of its mistakes.
+      checked.problems = prepared.configuration.problems();
+      checked.problems.push_back(
+          {prepared.configuration.places().find("worker"), {}, error.message(), "worker"});
+      return std::nullopt;
+    }
   }
   checked = config::check_config(prepared.configuration, *prepared.plan);
   if (!checked.ok()) return std::nullopt;
@@ -109,8 +198,9 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments, config::Checke
   prepared.wiring = checked.wiring;
   prepared.groups = config::stage_groups(message, *prepared.plan, prepared.wiring, usable_cores());
   prepared.layout = layout::lay_out(message, *prepared.plan, prepared.wiring, prepared.groups);
-  for (const layout::GroupPlan& group : prepared.layout.groups) {
-    if (!group.program.empty()) require_program(prepared, group);
+  if (ask_programs(prepared)) {
+    checked = config::check_config(prepared.configuration, *prepared.plan);
+    if (!checked.ok()) return std::nullopt;
   }
   return prepared;
 }

@@ -14,8 +14,9 @@
 #include "supervisor/layout/memory.h"
 
 namespace ringfeed {
+class DataLoaderConfig;
 class PipelinePlan;
-}
+}  // namespace ringfeed
 
 namespace ringfeed::cli {
 
@@ -37,6 +38,14 @@ struct Prepared {
 // The same, but nothing is said: what was found, problems and warnings, is in `checked`.
 [[nodiscard]] std::optional<Prepared> prepare(const ConfigArguments& arguments,
                                               config::Checked& checked);
+
+// The program that runs the stages: `worker` of the configuration, else the one that
+// process::find_worker_binary() finds. Throws Error (kNotFound) if it cannot be one.
+[[nodiscard]] std::string worker_of(const DataLoaderConfig& config);
+// Its plan. Throws Error: kTimeout after `timeout_ms` (-1: never); kIncompatible if the worker is a
+// plug-in of another version.
+[[nodiscard]] PipelinePlan plan_of(const DataLoaderConfig& config, const std::string& worker,
+                                   int timeout_ms = -1);
 
 // Throws Error (kNotFound) with what to install if `binary`, which is linked with Arrow, lacks its
 // libraries. `who` needs it.

@@ -36,6 +36,7 @@ void add_version(CLI::App& verb, int& result);
 
 // Options that several verbs have.
 CLI::Option* add_config(CLI::App& verb, ConfigArguments& arguments);
+void add_worker(CLI::App& verb, std::string& worker);
 CLI::Option* add_feed(CLI::App& verb, std::string& feed);
 void add_directory(CLI::App& verb, std::string& directory);
 void add_json(CLI::App& verb, bool& json);

@@ -36,6 +36,7 @@ int check(const ConfigArguments& arguments, const std::string& directory) {
   fmt::print("{}control socket {}\n",
              config::explain(config, *prepared->plan, prepared->wiring, prepared->groups, parts),
              escaped(socket_of(config, directory)));
+  if (!config.worker().empty()) fmt::print("worker {}\n", escaped(config.worker()));
   layout::check_memory(prepared->layout, memory_limits(*prepared)).or_throw();
   return kOk;
 }
@@ -58,6 +59,7 @@ int check_json(const ConfigArguments& arguments, const std::string& directory) {
       shown =
           config::explain_json(config, *prepared->plan, prepared->wiring, prepared->groups, parts);
       shown["socket"] = socket_of(config, directory);
+      if (!config.worker().empty()) shown["worker"] = config.worker();
       const Status room = layout::check_memory(prepared->layout, memory_limits(*prepared));
       if (!room) note(room.error().message());
     } else {

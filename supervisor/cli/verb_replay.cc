@@ -13,6 +13,7 @@
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/letter.h"
+#include "supervisor/cli/prepare.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/config/check.h"
 #include "supervisor/config/grouping.h"
@@ -193,10 +194,8 @@ int replay_letter(const std::string& feed, const std::string& directory,
   const config::Configuration configuration = configuration_of(letter, options.config);
   PipelinePlan plan;
   const std::string binary =
-      options.binary.empty() ? process::find_worker_binary() : options.binary;
-  if (configuration.complete()) {
-    plan = process::ask_plan(binary, configuration.message(), kPlanMs);
-  }
+      options.binary.empty() ? worker_of(configuration.message()) : options.binary;
+  if (configuration.complete()) plan = plan_of(configuration.message(), binary, kPlanMs);
   const config::Checked checked = config::check_config(configuration, plan);
   if (!checked.ok()) {
     fmt::print(stderr, "{}", config::problem_report(checked.problems, checked.left_out));

@@ -90,6 +90,16 @@ class Owner {
     if (!pidfd_ || !process::has_ended(pidfd_.get())) return;
     std::error_code ignored;
     std::filesystem::remove(config_file_, ignored);
+    // Objects that the builder of ringfeed.pipeline has stored beside it: NAME.STAGE.….pickle.
+    const std::string stem = config_file_.stem().string() + ".";
+    std::filesystem::directory_iterator entry(config_file_.parent_path(), ignored);
+    for (; entry != std::filesystem::directory_iterator(); entry.increment(ignored)) {
+      const std::string name = entry->path().filename().string();
+      std::error_code stays;
+      if (name.starts_with(stem) && name.ends_with(".pickle")) {
+        std::filesystem::remove(entry->path(), stays);
+      }
+    }
     std::filesystem::remove(config_file_.parent_path() / "supervisor.log", ignored);
     std::filesystem::remove(config_file_.parent_path(), ignored);
   }
@@ -373,7 +383,8 @@ void add_run(CLI::App& verb, int& result) {
           ->excludes(from_batch);
   verb.add_option("--owner-fd", given->options.owner,
                   "for programs: an open pidfd of the process that owns the feed; when that "
-                  "process ends, the feed stops and CONFIG is removed")
+                  "process ends, the feed stops, and CONFIG is removed with what "
+                  "lies beside it for it")
       ->type_name("FD")
       ->check(CLI::NonNegativeNumber);
   verb.footer(

@@ -12,9 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "proto/config.pb.h"
 #include "proto/kinds.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
+#include "supervisor/cli/prepare.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/config/names.h"
 #include "supervisor/config/reference.h"
@@ -25,6 +27,8 @@ namespace ringfeed::cli {
 namespace {
 
 constexpr std::size_t kWidth = 100;  // of the text on a terminal
+// The kind that all stages of plug-ins share.
+constexpr std::string_view kPluginKind = "plugin";
 
 // A kind as the schema and the workers have it.
 struct Kind {
@@ -32,8 +36,9 @@ struct Kind {
   StageKind own = {};  // empty: no worker here has it
 };
 
-// The worker, and the programs beside it that have stages of their own.
-std::vector<std::string> worker_programs() {
+// The worker, the programs beside it that have stages of their own, and the plug-in, if one is
+// given.
+std::vector<std::string> worker_programs(const std::string& plugin) {
   std::vector<std::string> programs{process::find_worker_binary()};
   const std::filesystem::path worker(programs.front());
   std::error_code ignored;
@@ -44,23 +49,66 @@ std::vector<std::string> worker_programs() {
     if (named && ::access(path.c_str(), X_OK) == 0) beside.insert(path);
   }
   programs.insert(programs.end(), beside.begin(), beside.end());
+  if (!plugin.empty()) {
+    DataLoaderConfig config;
+    config.set_worker(std::filesystem::absolute(plugin).string());
+    programs.push_back(worker_of(config));
+  }
   return programs;
 }
 
-std::vector<Kind> all_kinds() {
+// A kind that is in no schema: its plug-in says all of it. `common`: what all plug-ins' stages
+// have.
+Kind kind_of_plugin(StageKind&& told, const std::string& program,
+                    const config::KindSchema& common) {
+  Kind kind;
+  kind.schema.kind = told.kind();
+  kind.schema.domain = fmt::format("plug-in {}", program);
+  kind.schema.text.push_back(told.text());
+  kind.schema.summary = told.text().substr(0, told.text().find(". "));
+  if (kind.schema.summary.ends_with('.')) kind.schema.summary.pop_back();
+  for (const OptionText& option : told.options()) {
+    const bool needed = !option.has_default_value();
+    kind.schema.settings.push_back({.name = option.name(),
+                                    .type = option.type(),
+                                    .default_value = option.default_value(),
+                                    .range = option.range(),
+                                    .text = option.text() + (needed ? " Required." : ""),
+                                    .values = {}});
+  }
+  kind.schema.common = common.common;
+  kind.own = std::move(told);
+  return kind;
+}
+
+std::vector<Kind> all_kinds(const std::string& plugin) {
   std::vector<Kind> kinds;
   for (config::KindSchema& schema : config::kind_schemas()) kinds.push_back({std::move(schema)});
-  bool first = true;
-  for (const std::string& program : worker_programs()) {
+  const std::vector<std::string> programs = worker_programs(plugin);
+  for (const std::string& program : programs) {
     KindList list;
+    const bool must =
+        &program == &programs.front() || (!plugin.empty() && &program == &programs.back());
     try {
       list = process::ask_kinds(program);
     } catch (const Error&) {
       // Of a program beside it the libraries may be missing, which `check` says where one needs it.
-      if (first) throw;
+      if (must) throw;
     }
-    first = false;
+    if (must && !list.has_worker_version()) {
+      throw Error(
+          ErrorCode::kIncompatible,
+          fmt::format("worker {} is no program of ringfeed's: give that of a plug-in, whose "
+                      "main() calls ringfeed::worker_main()",
+                      program));
+    }
     for (StageKind& told : *list.mutable_kinds()) {
+      if (told.plugin()) {
+        const auto common = std::ranges::find(kinds, kPluginKind,
+                                              [](const Kind& kind) { return kind.schema.kind; });
+        kinds.push_back(kind_of_plugin(std::move(told), program, common->schema));
+        continue;
+      }
       const auto same = [&told](const Kind& kind) { return kind.schema.kind == told.kind(); };
       const auto kind = std::ranges::find_if(kinds, same);
       if (kind != kinds.end() && kind->own.kind().empty()) kind->own = std::move(told);
@@ -148,7 +196,8 @@ std::string shown_kind(const Kind& kind) {
     if (kind.own.more_ports()) out += "  others follow from its settings\n";
     if (!kind.own.program().empty()) out += "\nIts program: " + kind.own.program() + "\n";
   }
-  out += shown_settings("Settings", kind.schema.settings);
+  const bool plugged = kind.own.plugin();
+  out += shown_settings(plugged ? "Options" : "Settings", kind.schema.settings);
   out += shown_settings("Settings that many stages have", kind.schema.common);
   if (kind.own.counters_size() != 0) out += "\nCounters\n";
   for (const CounterPlan& counter : kind.own.counters()) {
@@ -213,7 +262,7 @@ Json json_of(const Kind& kind) {
            {"domain", kind.schema.domain},
            {"summary", kind.schema.summary},
            {"text", kind.schema.text},
-           {"settings", json_of(kind.schema.settings)},
+           {kind.own.plugin() ? "options" : "settings", json_of(kind.schema.settings)},
            {"common_settings", json_of(kind.schema.common)},
            {"installed", !kind.own.kind().empty()}};
   if (kind.own.kind().empty()) return one;
@@ -232,8 +281,8 @@ Json json_of(const Kind& kind) {
   return one;
 }
 
-int show_stages(const std::string& wanted, bool json) {
-  const std::vector<Kind> kinds = all_kinds();
+int show_stages(const std::string& wanted, const std::string& plugin, bool json) {
+  const std::vector<Kind> kinds = all_kinds(plugin);
   if (wanted.empty()) {
     if (!json) {
       list_kinds(kinds);
@@ -261,13 +310,15 @@ int show_stages(const std::string& wanted, bool json) {
 void add_stages(CLI::App& verb, int& result) {
   struct Given {
     std::string kind;
+    std::string plugin;
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
   verb.add_option("KIND", given->kind, "describe this kind in full; default: list all kinds");
   verb.add_flag("--json", given->json, "print one JSON object");
+  add_worker(verb, given->plugin);
   verb.footer("Example: ringfeed stages");
-  verb.callback([=, &result] { result = show_stages(given->kind, given->json); });
+  verb.callback([=, &result] { result = show_stages(given->kind, given->plugin, given->json); });
 }
 
 }  // namespace ringfeed::cli

@@ -187,7 +187,16 @@ CLI::Option* add_config(CLI::App& verb, ConfigArguments& arguments) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  // Behind all of --set, wherever it stands.
+  add_worker(verb, arguments.worker);
   return file;
+}
+
+void add_worker(CLI::App& verb, std::string& worker) {
+  verb.add_option(
+          "--worker", worker,
+          "program of a plug-in, which has stages of its own; as `worker` in the configuration")
+      ->type_name("PATH");
 }
 
 CLI::Option* add_feed(CLI::App& verb, std::string& feed) {

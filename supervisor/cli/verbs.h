@@ -23,6 +23,7 @@ struct ConfigArguments {
   std::string file;
   std::string text = {};               // in place of the file, which then only names it
   std::vector<std::string> overrides;  // path=value
+  std::string worker = {};             // in place of the configuration's `worker`
 };
 
 // Parses and carries out; every message and exit status of the program comes from here.

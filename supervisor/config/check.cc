@@ -245,10 +245,14 @@ class Checker {
   }
 
   void check_data(const Message& message, const FieldDescriptor& field, const std::string& path) {
-    if (field.options().GetExtension(::ringfeed::path_use) != PATH_READ) return;
+    const PathUse use = field.options().GetExtension(::ringfeed::path_use);
+    if (use != PATH_READ && use != PATH_OR_URL) return;
     const std::string directory = message.GetReflection()->GetString(message, &field);
     if (directory.empty()) return;
-    if (is_address(directory)) return problem(path, address_text(directory));
+    if (is_address(directory)) {
+      if (use == PATH_READ) problem(path, address_text(directory));
+      return;
+    }
     const std::string doubt = is_directory_field(field)
                                   ? doubt_about_data(directory, config_.epochs() > 0)
                                   : doubt_about_setting(directory);
@@ -261,12 +265,13 @@ class Checker {
   }
 
   void check_files(const Message& message, const FieldDescriptor& field, const std::string& path) {
-    if (field.options().GetExtension(::ringfeed::path_use) != PATH_READ) return;
+    const PathUse use = field.options().GetExtension(::ringfeed::path_use);
+    if (use != PATH_READ && use != PATH_OR_URL) return;
     const Reflection& reflection = *message.GetReflection();
     for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
       const std::string file = reflection.GetRepeatedString(message, &field, i);
       if (is_address(file)) {
-        problem(fmt::format("{}[{}]", path, i), address_text(file));
+        if (use == PATH_READ) problem(fmt::format("{}[{}]", path, i), address_text(file));
         continue;
       }
       const std::string doubt = is_directory_field(field)

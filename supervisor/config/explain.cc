@@ -10,6 +10,7 @@
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/config/check.h"
+#include "supervisor/config/fields.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::config {
@@ -138,7 +139,7 @@ std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, co
     for (const int stage : group.stages) {
       const StagePlan& planned = plan.stages(stage);
       group_lanes += lane_count(planned);
-      rows.push_back({config.stages(stage).name(), planned.kind(),
+      rows.push_back({config.stages(stage).name(), shown_kind(planned),
                       "lanes " + lanes_by_node(planned), "in: " + inputs_of(stage, config, wiring),
                       "out: " + outputs_of(planned)});
     }

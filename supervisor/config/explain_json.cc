@@ -5,6 +5,7 @@
 #include "proto/plan.pb.h"
 #include "supervisor/config/check.h"
 #include "supervisor/config/explain.h"
+#include "supervisor/config/fields.h"
 
 namespace ringfeed::config {
 namespace {
@@ -20,7 +21,7 @@ Json facts_json(const PortPlan& port) {
 Json stage_json(int stage, const DataLoaderConfig& config, const PipelinePlan& plan,
                 const Wiring& wiring) {
   const StagePlan& planned = plan.stages(stage);
-  Json out{{"name", config.stages(stage).name()}, {"kind", planned.kind()}};
+  Json out{{"name", config.stages(stage).name()}, {"kind", shown_kind(planned)}};
   for (const NodePlan& node : planned.nodes()) {
     out["nodes"].push_back({{"name", node.name()},
                             {"lanes", node.lanes()},

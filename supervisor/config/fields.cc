@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "proto/config.pb.h"
+#include "proto/plan.pb.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::config {
@@ -143,6 +144,10 @@ std::vector<const FieldDescriptor*> kinds_set(const google::protobuf::Message& s
     if (stage.GetReflection()->HasField(stage, field)) fields.push_back(field);
   }
   return fields;
+}
+
+const std::string& shown_kind(const StagePlan& stage) {
+  return stage.has_plugin() ? stage.plugin() : stage.kind();
 }
 
 std::string stage_path(int index) { return fmt::format("stages[{}]", index); }

@@ -13,6 +13,7 @@
 
 namespace ringfeed {
 class DataLoaderConfig;
+class StagePlan;
 class Range;
 }  // namespace ringfeed
 
@@ -49,6 +50,9 @@ namespace ringfeed::config {
 // Those of them that are set in stage number `index`.
 [[nodiscard]] std::vector<const google::protobuf::FieldDescriptor*> kinds_set(
     const google::protobuf::Message& stage);
+
+// The kind of a planned stage as people know it: of a plug-in's stage its own.
+[[nodiscard]] const std::string& shown_kind(const StagePlan& stage);
 
 // "stages[2]", "stages[2].chunk_unpacker": the path of a stage and of what lies in it.
 [[nodiscard]] std::string stage_path(int index);

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
@@ -49,6 +51,30 @@ std::vector<int> best_cut(const std::vector<double>& weights, std::size_t groups
     end = begin;
   }
   return sizes;
+}
+
+// What has to run the stage: a program beside the worker, the worker itself, or (nothing) either.
+struct Runner {
+  std::string program = {};
+  bool is_worker = false;
+
+  [[nodiscard]] bool agrees_with(const Runner& other) const {
+    if (is_worker) return other.program.empty();
+    if (program.empty()) return true;
+    return !other.is_worker && (other.program.empty() || other.program == program);
+  }
+  void add(const Runner& other) {
+    if (!other.program.empty()) program = other.program;
+    is_worker = is_worker || other.is_worker;
+  }
+};
+Runner runner_of(const StagePlan& stage) {
+  Runner runner;
+  for (const NodePlan& node : stage.nodes()) {
+    if (node.process_per_lane()) continue;  // in no group with others
+    runner.add({node.program(), node.no_other_program()});
+  }
+  return runner;
 }
 
 // "loader+pool"; for many long names "loader+…" with the last one. Configured names have no '+'.
@@ -119,9 +145,20 @@ std::vector<StageGroup> stage_groups(const DataLoaderConfig& config, const Pipel
   std::size_t next = 0;
   for (const int size : cut_chain(weights, cores)) {
     StageGroup group;
-    for (int i = 0; i < size; ++i) group.stages.push_back(wiring.order[next++]);
-    group.name = default_name(config, group.stages);
-    groups.push_back(std::move(group));
+    Runner runner;
+    const auto close = [&] {
+      group.name = default_name(config, group.stages);
+      groups.push_back(std::exchange(group, {}));
+      runner = {};
+    };
+    for (int i = 0; i < size; ++i) {
+      const int stage = wiring.order[next++];
+      const Runner own = runner_of(plan.stages(stage));
+      if (!group.stages.empty() && !runner.agrees_with(own)) close();
+      group.stages.push_back(stage);
+      runner.add(own);
+    }
+    close();
   }
   return groups;
 }

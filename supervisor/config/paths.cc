@@ -17,6 +17,11 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
+bool has_directory(const Message& message) {
+  const FieldDescriptor* const field = message.GetDescriptor()->FindFieldByName("directory");
+  return field != nullptr && message.GetReflection()->HasField(message, field);
+}
+
 void make_absolute(Message& message, const fs::path& directory) {
   const Reflection& reflection = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
@@ -30,7 +35,8 @@ void make_absolute(Message& message, const fs::path& directory) {
       }
       continue;
     }
-    if (field->options().GetExtension(::ringfeed::path_use) == NO_PATH) continue;
+    const PathUse use = field->options().GetExtension(::ringfeed::path_use);
+    if (use == NO_PATH || (use == PATH_BELOW && has_directory(message))) continue;
     // Not normalized: x/.. is another place than . if x is a link.
     const auto absolute = [&directory](const fs::path& given) {
       const bool is_meant = !given.empty() && given.is_relative() && !is_address(given.string());
@@ -82,9 +88,10 @@ bool is_address(std::string_view path) noexcept {
 
 std::string address_text(std::string_view path) {
   return fmt::format(
-      "{} is the address of an object store, and ringfeed reads files: mount it as a directory "
-      "(rclone mount, mount-s3, gcsfuse), or copy it to one (rclone sync, aws s3 sync), and give "
-      "that directory",
+      "{} is the address of an object store, and this stage finds its files by itself, on this "
+      "host: copy them to a directory first (aws s3 sync, rclone sync) or mount the store (rclone "
+      "mount, mount-s3, gcsfuse), and give that directory. Only stages that find files for others "
+      "take such an address",
       path);
 }
 

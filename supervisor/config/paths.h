@@ -18,7 +18,7 @@ void make_paths_absolute(DataLoaderConfig& config, const std::filesystem::path& 
 
 // Is it the address of an object store ("s3://bucket/games"), and no path?
 [[nodiscard]] bool is_address(std::string_view path) noexcept;
-// What is to be done about it.
+// What is to be done about it where only a path can be.
 [[nodiscard]] std::string address_text(std::string_view path);
 
 // What a person should know of a directory from which an endless (or finite) run is to read: "" if

@@ -93,7 +93,8 @@ class Wirer {
   }
 
   // What the configuration says about an input port: the string field of its name, or, of a port
-  // "name[2]", the third element of the repeated field `name`; unless the plan says it itself.
+  // "name[2]", the third element of the repeated field `name`, whose first is also "name"; unless
+  // the plan says it itself.
   std::vector<Reference> references_of(int stage, const PortPlan& planned) {
     const std::string& port = planned.name();
     const std::string path =
@@ -108,7 +109,7 @@ class Wirer {
             : kind_field->message_type()->FindFieldByName(port.substr(0, bracket));
     const bool one_of_many = bracket != std::string::npos;
     if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_STRING ||
-        field->is_repeated() != one_of_many) {
+        (one_of_many && !field->is_repeated())) {
       throw Error(
           ErrorCode::kIncompatible,
           fmt::format("the worker plans stage '{}' as {} with an input port '{}', which the "
@@ -119,8 +120,8 @@ class Wirer {
     const Message& message = stage_config.GetReflection()->GetMessage(stage_config, kind_field);
     const google::protobuf::Reflection& reflection = *message.GetReflection();
     std::string text;
-    if (one_of_many) {
-      const int i = std::atoi(port.c_str() + bracket + 1);
+    if (field->is_repeated()) {
+      const int i = one_of_many ? std::atoi(port.c_str() + bracket + 1) : 0;
       if (i < reflection.FieldSize(message, field)) {
         text = reflection.GetRepeatedString(message, field, i);
       }
@@ -468,7 +469,12 @@ class Wirer {
 
 void require_consistent(const StagePlan& stage) {
   const auto complain = [&stage](const std::string& text) {
-    inconsistent(fmt::format("stage '{}' ({}): {}", stage.name(), stage.kind(), text));
+    const std::string what =
+        fmt::format("stage '{}' ({}): {}", stage.name(), shown_kind(stage), text);
+    if (!stage.has_plugin()) inconsistent(what);
+    throw Error(ErrorCode::kIncompatible,
+                fmt::format("the plug-in contradicts itself: {}; mend the StageType of {} in it",
+                            what, stage.plugin()));
   };
   if (stage.nodes_size() == 0) complain("no node");
   std::map<std::string, int> exported;

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -247,9 +249,63 @@ void Feed::make_workers() {
     };
     rules.lock = lock_.worker_lock();
     rules.binary = program_for(run_.worker_binary, memory_.layout().groups[g].program);
+    rules.fork_warm = {};
+    if (WarmParent* const parent = warm_parent_of(memory_.layout().groups[g], rules, facts)) {
+      rules.fork_warm = [parent](int lock) { return parent->spawn(lock); };
+    }
     workers_.push_back(
         std::make_unique<GroupProcess>(loop_, memory_, g, facts, rules, std::move(hooks)));
   }
+}
+
+// Made when the first group of its stage is; nullptr: the stage has none.
+WarmParent* Feed::warm_parent_of(const layout::GroupPlan& group, const WorkerRules& rules,
+                                 const layout::SetupFacts& facts) {
+  const std::string& stage = group.warm_stage;
+  if (stage.empty()) return nullptr;
+  for (const std::unique_ptr<WarmParent>& parent : warm_parents_) {
+    if (parent->stage() == stage) return parent.get();
+  }
+  WorkerSetup setup;
+  setup.set_feed(run_.config.feed());
+  setup.set_config(facts.config_bytes);
+  setup.set_group(stage);
+  setup.set_seed(facts.seed);
+  setup.add_lanes()->set_stage(stage);
+  WarmParent::Hooks hooks;
+  hooks.on_line = [this](std::string_view line) { talk_.line(line); };
+  hooks.on_event = [this](std::string_view level, std::string_view name,
+                          const std::string& values) { event(level_of(level), name, values); };
+  warm_parents_.push_back(std::make_unique<WarmParent>(
+      loop_, stage, rules.binary, setup.SerializeAsString(), std::move(hooks)));
+  // What it forks becomes a child of this process.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  return warm_parents_.back().get();
+}
+
+// Once all of a stage's processes have loaded what they need, so that they need not share the
+// processors with it.
+void Feed::look_after_warm_parents() {
+  if (phase_ != Phase::kRunning) return;
+  for (const std::unique_ptr<WarmParent>& parent : warm_parents_) {
+    const auto waits = [&](const std::unique_ptr<GroupProcess>& worker) {
+      return memory_.layout().groups[worker->group()].warm_stage == parent->stage() &&
+             worker->state() == ChildState::kStarting;
+    };
+    if (std::ranges::none_of(workers_, waits)) parent->look_after();
+  }
+}
+
+// Processes that users' code started and left behind come to this process when their parents die.
+// One that has ended is reaped when two looks have found it: those that are waited for are gone by
+// then.
+void Feed::reap_strays() {
+  if (warm_parents_.empty()) return;
+  siginfo_t info{};
+  const int found = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
+  const pid_t pid = found == 0 ? info.si_pid : 0;
+  if (pid != 0 && pid == stray_) ::waitpid(pid, nullptr, WNOHANG);
+  stray_ = pid;
 }
 
 // For whoever has to clean up after this process.
@@ -747,6 +803,8 @@ void Feed::end_unread() {
 // Does what an event asked for when there was no memory for it. Each of these acts on the state
 // that it finds, so it may be repeated.
 void Feed::look_after_workers() {
+  look_after_warm_parents();
+  reap_strays();
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     worker->look_after();
     if (worker->state() == ChildState::kLost) {
@@ -813,9 +871,11 @@ void Feed::look_for_stalls() {
       newest_ms = std::max(newest_ms, moved_ms);
       all_finished = all_finished && finished;
       if (finished || now < moved_ms + stall_ms) continue;
-      event(metrics::Level::kWarn, "worker_stalled",
-            fmt::format("group={} lane={} without_step_ms={}", worker.name(),
-                        memory_.layout().lanes[index].name(), now - moved_ms));
+      if (!worker.stalled()) {
+        event(metrics::Level::kWarn, "worker_stalled",
+              fmt::format("group={} lane={} without_step_ms={}", worker.name(),
+                          memory_.layout().lanes[index].name(), now - moved_ms));
+      }
       worker.kill_stalled(index);
       break;
     }

@@ -42,6 +42,7 @@
 #include "supervisor/feed/snapshots.h"
 #include "supervisor/feed/stage_calls.h"
 #include "supervisor/group/group_process.h"
+#include "supervisor/group/warm_parent.h"
 #include "supervisor/metrics/bottleneck.h"
 #include "supervisor/metrics/history.h"
 #include "supervisor/metrics/talk.h"
@@ -104,6 +105,10 @@ class Feed {
   void on_signal(int signal, pid_t from);
   void declare_groups(Output& output);
   void make_workers();
+  WarmParent* warm_parent_of(const layout::GroupPlan& group, const WorkerRules& rules,
+                             const layout::SetupFacts& facts);
+  void look_after_warm_parents();
+  void reap_strays();
   void take_over();
   void record_workers();
   void serve();
@@ -233,7 +238,9 @@ class Feed {
   std::uint64_t looking_ns_ = 0;  // CPU time
   double cores_ = 1;
   std::unique_ptr<control::ControlServer> server_;
+  std::vector<std::unique_ptr<WarmParent>> warm_parents_;
   std::vector<std::unique_ptr<GroupProcess>> workers_;
+  pid_t stray_ = 0;  // a child of nobody's that had ended at the last look
   shm::Fd signals_;
   Phase phase_ = Phase::kStarting;
   bool adopts_ = false;

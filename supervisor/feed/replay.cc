@@ -19,6 +19,7 @@
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/journal.h"
+#include "supervisor/group/backtrace.h"
 #include "supervisor/group/group_process.h"
 #include "supervisor/group/log_tail.h"
 #include "supervisor/layout/feed_memory.h"
@@ -29,7 +30,7 @@ namespace ringfeed::process {
 namespace {
 
 // A worker maps its memory and makes its stage.
-constexpr std::uint64_t kStartMsMax = 30'000;
+constexpr std::uint64_t kReadyMsMax = 30'000;
 // After the record was taken, whatever the time limit is: a lane that still has something to give
 // out then has no end of its own.
 constexpr std::uint64_t kSettleMs = 10'000;
@@ -42,8 +43,6 @@ constexpr int kAttendMs = 1;
 // Of one ring in a row; a stage may output records for ever.
 constexpr int kRecordsPerTurn = 4096;
 constexpr std::uint32_t kJournalEntries = 64;
-// Has the thread of a lane write its backtrace (workers/runtime/fault.h).
-constexpr int kBacktraceSignal = SIGUSR2;
 
 // This process's end of a ring, with the page and the journal of a lane that has no other.
 struct End {
@@ -264,12 +263,12 @@ void Replay::attend(int timeout_ms) {
 }
 
 void Replay::wait_until_ready() {
-  const std::uint64_t until_ms = now_ms() + kStartMsMax;
+  const std::uint64_t until_ms = now_ms() + kReadyMsMax;
   while (!ready_ && !ended_ && now_ms() < until_ms) attend(50);
   if (ready_) return;
   if (!ended_) {
     throw Error(ErrorCode::kIncompatible,
-                fmt::format("{} was not ready within {} s", rules_.binary, kStartMsMax / 1000));
+                fmt::format("{} was not ready within {} s", rules_.binary, kReadyMsMax / 1000));
   }
   const std::string said = failure_.empty() ? tail_.last_words(3) : failure_;
   throw Error(ErrorCode::kIncompatible,
@@ -334,27 +333,13 @@ void Replay::take_batches() {
   }
 }
 
-// The thread of the lane is found by its name (workers/runtime/worker.cc).
 void Replay::ask_for_backtrace() {
-  const pid_t pid = process_.identity.pid;
-  const std::string name = plan_.name().substr(0, 15);
-  const std::string tasks = fmt::format("/proc/{}/task", pid);
-  const Result<std::vector<std::string>> threads = shm::names_in(tasks);
-  if (!threads) return;  // it has ended
-  for (const std::string& task : *threads) {
-    std::string comm;
-    std::getline(std::ifstream(fmt::format("{}/{}/comm", tasks, task)), comm);
-    if (comm != name) continue;
-    const int thread = std::atoi(task.c_str());
-    // Not reaped yet, so the number is nobody else's.
-    ::syscall(SYS_tgkill, pid, thread, kBacktraceSignal);
-    const auto complete = [this] {
-      return !tail_.lines().empty() && tail_.lines().back() == LogTail::kBacktraceEnd;
-    };
-    const std::uint64_t until_ms = now_ms() + kBacktraceMs;
-    while (!ended_ && !complete() && now_ms() < until_ms) attend(20);
-    return;
-  }
+  if (!process::ask_for_backtrace(process_.identity.pid, plan_.name())) return;
+  const auto complete = [this] {
+    return !tail_.lines().empty() && tail_.lines().back() == LogTail::kBacktraceEnd;
+  };
+  const std::uint64_t until_ms = now_ms() + kBacktraceMs;
+  while (!ended_ && !complete() && now_ms() < until_ms) attend(20);
 }
 
 ReplayReport Replay::run() {

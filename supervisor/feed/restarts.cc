@@ -13,6 +13,7 @@
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
+#include "supervisor/config/fields.h"
 #include "supervisor/group/plan_question.h"
 
 namespace ringfeed::process {
@@ -68,7 +69,7 @@ std::string Restarts::other_plan(std::uint32_t group, const std::string& binary,
     for (const NodePlan& node : wanted.nodes()) {
       if (!node.cannot_run()) continue;
       return fmt::format("{} cannot run stage '{}', a {}: give the program {}, which can", binary,
-                         then.name(), then.kind(), node.program());
+                         then.name(), config::shown_kind(then), node.program());
     }
     for (StagePlan* plan : {&then, &wanted}) {
       plan->clear_problems();

@@ -16,6 +16,7 @@
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
+#include "supervisor/group/backtrace.h"
 #include "supervisor/os/packet.h"
 
 namespace ringfeed::process {
@@ -26,6 +27,9 @@ constexpr std::size_t kLastWordsLines = 3;
 
 // What a log pipe holds, and a little more: of a process that is dead everything is read at once.
 constexpr int kReadsPerTurn = 20;
+
+// For a lane that hangs to write where it is (workers/runtime/fault.h).
+constexpr std::uint64_t kBacktraceMs = 300;
 
 // A signal that a thread gets for what it did itself (workers/runtime/fault.h).
 bool is_fault(const Ending& ending) {
@@ -111,7 +115,10 @@ void GroupProcess::spawn() {
   ready_ms_ = 0;
   patient_until_ms_ = ~std::uint64_t{0};
   ++starts_;
-  process_ = spawn_worker(rules_.binary, rules_.lock);
+  // A program on trial is started itself.
+  std::optional<Spawned> forked =
+      rules_.fork_warm && !binary_before_ ? rules_.fork_warm(rules_.lock) : std::nullopt;
+  process_ = forked ? std::move(*forked) : spawn_worker(rules_.binary, rules_.lock);
   RF_FAILPOINT("supervisor.worker.spawned");
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   watch_links();
@@ -625,8 +632,14 @@ void GroupProcess::kill() {
 }
 
 void GroupProcess::kill_stalled(std::uint32_t lane) {
+  if (stalled_) {
+    // Called again at every tick: what keeps the timer from coming does not keep the lane alive.
+    if (!timer_) kill();
+    return;
+  }
   stalled_ = lane;
-  kill();
+  ask_for_backtrace(process_.identity.pid, memory_.layout().lanes[lane].name());
+  when(kBacktraceMs, &GroupProcess::kill);
 }
 
 bool GroupProcess::replace(const std::string& binary) {
@@ -634,6 +647,7 @@ bool GroupProcess::replace(const std::string& binary) {
   if (!binary.empty()) {
     std::string next = binary;  // what may throw comes before anything is changed
     std::swap(rules_.binary, next);
+    rules_.fork_warm = {};
     if (!binary_before_) binary_before_ = std::move(next);
   }
   apply(ChildEvent::kReplace);

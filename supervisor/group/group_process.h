@@ -44,6 +44,9 @@ struct WorkerRules {
   std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
   std::uint64_t stop_ms = 3'000;   // after an order to stop; then it is killed
   DescriptorReserve* reserve = nullptr;
+  // Forks a process that has loaded what it needs (warm_parent.h); nothing: it is started like any
+  // other. The argument is `lock`.
+  std::function<std::optional<Spawned>(int lock)> fork_warm = {};
 };
 
 // A record that was set aside, and why.
@@ -105,8 +108,10 @@ class GroupProcess {
   void stop();
   // Kills the process; the rest follows as after any death.
   void kill();
-  // The same because this lane hangs.
+  // The same because this lane hangs, after it has had a moment to say where.
   void kill_stalled(std::uint32_t lane);
+  // Is it being killed because a lane hangs?
+  [[nodiscard]] bool stalled() const { return stalled_.has_value(); }
   // Does what should have followed an event but lacked memory. Called at every tick.
   void look_after();
   // This supervisor ends but the feed does not: the process lives on for the next supervisor.
@@ -118,6 +123,7 @@ class GroupProcess {
   bool send(const ToWorker& message);
 
   [[nodiscard]] const std::string& name() const;
+  [[nodiscard]] std::uint32_t group() const { return group_; }
   [[nodiscard]] ChildState state() const { return state_; }
   [[nodiscard]] bool ready() const;
   [[nodiscard]] const Identity& identity() const { return process_.identity; }

@@ -136,6 +136,13 @@ std::string program_for(const std::string& worker, const std::string& program) {
   const std::string place =
       (slash == std::string::npos ? "" : worker.substr(0, slash + 1)) + program;
   if (::access(place.c_str(), X_OK) == 0) return place;
+  // A plug-in lies elsewhere than ringfeed's own programs.
+  try {
+    const std::string own = find_worker_binary();
+    const std::string beside = own.substr(0, own.rfind('/') + 1) + program;
+    if (::access(beside.c_str(), X_OK) == 0) return beside;
+  } catch (const Error&) {  // then only this worker is there
+  }
   throw Error(
       ErrorCode::kNotFound,
       fmt::format("{} was not found: it must be in the directory of the worker {}", place, worker));
@@ -176,7 +183,7 @@ WorkerLinks make_worker_links() {
   return links;
 }
 
-Spawned spawn_worker(const std::string& binary, int lock) {
+Spawned spawn_worker(const std::string& binary, int lock, const std::string& word) {
   if (RF_FAILPOINT_ERROR("supervisor.worker.starved")) {
     throw Error(ErrorCode::kNoMemory,
                 fmt::format("worker binary {}: a test wants no descriptors to be left", binary));
@@ -195,8 +202,7 @@ Spawned spawn_worker(const std::string& binary, int lock) {
   settings.give(links.their_log.get(), STDERR_FILENO);
   settings.give(links.their_socket.get(), kSetupFd);
   if (lock >= 0) settings.give(lock, kLockFd);
-  const pid_t pid =
-      settings.spawn(binary, {"ringfeed-worker", "--setup-fd", std::to_string(kSetupFd)});
+  const pid_t pid = settings.spawn(binary, {"ringfeed-worker", word, std::to_string(kSetupFd)});
   Spawned spawned;
   spawned.identity = {pid, start_ticks(pid).value_or(0)};
   spawned.pidfd = open_pidfd(pid);

@@ -24,8 +24,8 @@ inline constexpr int kLockFd = 4;
 // (kNotFound) with the places it tried.
 [[nodiscard]] std::string find_worker_binary();
 
-// The program that runs a stage group: the worker, or the file `program` beside it
-// (NodePlan.program). Throws Error (kNotFound).
+// The program that runs a stage group: the worker, or the file `program` beside it, or beside the
+// one that find_worker_binary() finds (NodePlan.program). Throws Error (kNotFound).
 [[nodiscard]] std::string program_for(const std::string& worker, const std::string& program);
 
 // Can the libraries of `binary` be found? It starts the program, without any output, to find out:
@@ -52,7 +52,9 @@ struct WorkerLinks {
 
 // `lock`: a descriptor that the process keeps as long as it lives (kLockFd); -1: none. Throws Error
 // in the same way.
-[[nodiscard]] Spawned spawn_worker(const std::string& binary, int lock = -1);
+// `word`: what is said before the number of the setup socket.
+[[nodiscard]] Spawned spawn_worker(const std::string& binary, int lock = -1,
+                                   const std::string& word = "--setup-fd");
 
 // How a process ended. reap() waits for its end, which is immediate once its pidfd is readable.
 struct Ending {

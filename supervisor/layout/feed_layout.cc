@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "proto/config.pb.h"
@@ -96,11 +97,15 @@ class Builder {
   void number_lanes(std::span<const config::StageGroup> groups) {
     std::vector<std::uint32_t> group_of(static_cast<std::size_t>(plan_.stages_size()), 0);
     for (const config::StageGroup& group : groups) {
+      bool shared = false;  // by at least one lane
       for (const int stage : group.stages) {
         group_of[static_cast<std::size_t>(stage)] =
             static_cast<std::uint32_t>(layout_.groups.size());
+        for (const NodePlan& node : plan_.stages(stage).nodes()) {
+          shared = shared || !node.process_per_lane();
+        }
       }
-      layout_.groups.push_back({group.name, {}, {}});
+      if (shared) layout_.groups.push_back({group.name, {}, {}});
     }
     for (int stage = 0; stage < plan_.stages_size(); ++stage) {
       for (const NodePlan& node : plan_.stages(stage).nodes()) {
@@ -110,7 +115,9 @@ class Builder {
                                   "the same version of supervisor and worker",
                                   node.name(), config_.stages(stage).name()));
         }
-        choose_program(layout_.groups[group_of[static_cast<std::size_t>(stage)]], node);
+        if (!node.process_per_lane()) {
+          choose_program(group_of[static_cast<std::size_t>(stage)], node, stage);
+        }
         numbers_.emplace_back(&node, static_cast<std::uint32_t>(layout_.nodes.size()));
         NodeLayout laid_out;
         laid_out.stage = static_cast<std::uint32_t>(stage);
@@ -136,6 +143,11 @@ class Builder {
           lane.number = number;
           lane.node_index = numbers_.back().second;
           lane.group = group_of[static_cast<std::size_t>(stage)];
+          if (node.process_per_lane()) {
+            lane.group = static_cast<std::uint32_t>(layout_.groups.size());
+            layout_.groups.push_back(
+                {lane.name(), {}, node.program(), node.warm_parent() ? lane.stage_name : ""});
+          }
           lane.arena_segment = add_arena(stage, node, lane.name());
           for (const NodeOutput& output : node.outputs()) lane.outputs.push_back(output_of(output));
           layout_.groups[lane.group].lanes.push_back(lane.index);
@@ -151,8 +163,21 @@ class Builder {
     }
   }
 
-  // One stage that needs another program takes its whole group along.
-  static void choose_program(GroupPlan& group, const NodePlan& node) {
+  // One stage that needs another program takes its whole group along, unless that lacks one of
+  // them.
+  void choose_program(std::uint32_t number, const NodePlan& node, int stage) {
+    GroupPlan& group = layout_.groups[number];
+    if (node.no_other_program()) bound_.emplace(number, config_.stages(stage).name());
+    if (!node.program().empty()) led_.emplace(number, config_.stages(stage).name());
+    if (bound_.contains(number) && led_.contains(number)) {
+      throw Error(
+          ErrorCode::kConfiguration,
+          fmt::format(
+              "stage group '{}' has stage '{}', which {} runs, and stage '{}' of a plug-in, "
+              "which only the plug-in can run: put them into different groups",
+              group.name, led_.at(number), node.program().empty() ? group.program : node.program(),
+              bound_.at(number)));
+    }
     if (node.program().empty() || node.program() == group.program) return;
     if (!group.program.empty()) {
       throw Error(ErrorCode::kConfiguration,
@@ -399,6 +424,10 @@ class Builder {
   const config::Wiring& wiring_;
   FeedLayout layout_;
   std::vector<std::pair<const NodePlan*, std::uint32_t>> numbers_;  // in FeedLayout::nodes
+  // By group: the first stage that needs a program beside the worker, and the first that the worker
+  // alone can run.
+  std::map<std::uint32_t, std::string> led_;
+  std::map<std::uint32_t, std::string> bound_;
 };
 
 }  // namespace

@@ -98,7 +98,8 @@ struct NodeLayout {
 struct GroupPlan {
   std::string name;
   std::vector<std::uint32_t> lanes;
-  std::string program = {};  // beside the worker, that runs it; "": the worker
+  std::string program = {};     // beside the worker, that runs it; "": the worker
+  std::string warm_stage = {};  // whose processes have a warm parent; "": they have none
 };
 
 // Memory that a process takes beside the feed's, at most: NodePlan.private_bytes.

@@ -9,6 +9,7 @@
 #include "proto/config.pb.h"
 #include "proto/metrics.pb.h"
 #include "proto/plan.pb.h"
+#include "supervisor/config/fields.h"
 
 namespace ringfeed::metrics {
 namespace {
@@ -151,7 +152,7 @@ void fill(const FeedFacts& facts, const Between& between, const FullnessOf& full
     const StagePlan& plan = facts.plan.stages(s);
     StageMetricProto& stage = *metrics.add_stage_metrics();
     stage.set_name(facts.config.stages(s).name());
-    stage.set_kind(plan.kind());
+    stage.set_kind(config::shown_kind(plan));
     for (const layout::NodeLayout& node : facts.layout.nodes) {
       if (node.stage == number) fill_load(node, between, *stage.add_loads());
     }

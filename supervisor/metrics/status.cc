@@ -8,6 +8,7 @@
 
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
+#include "supervisor/config/fields.h"
 #include "supervisor/metrics/read.h"
 
 namespace ringfeed::metrics {
@@ -133,7 +134,7 @@ void fill_stages(const layout::FeedMemory& memory, const PipelinePlan& plan,
   const layout::FeedLayout& layout = memory.layout();
   for (int s = 0; s < plan.stages_size(); ++s) {
     StageStatus& stage = *status.add_stages();
-    stage.set_kind(plan.stages(s).kind());
+    stage.set_kind(config::shown_kind(plan.stages(s)));
     std::map<std::string, std::uint64_t> counters;
     for (const layout::LanePlan& lane : layout.lanes) {
       if (lane.stage != static_cast<std::uint32_t>(s)) continue;

@@ -61,10 +61,15 @@ TEST(Check, FiveMistakesGiveFiveMessages) {
 }
 
 TEST(Check, AnAddressOfAnObjectStoreIsToldWhatToDo) {
+  const std::string bitext =
+      "feed: \"x\" stages { name: \"rows\" bitext_source { directory: \"s3://bucket/games\" } }";
+  EXPECT_THAT(messages(bitext),
+              Contains(AllOf(HasSubstr("stage 'rows'"),
+                             HasSubstr("s3://bucket/games is the address of an object store"),
+                             HasSubstr("mount the store"))));
+  // A provider of files fetches them.
   EXPECT_THAT(messages(lc0_text_with("/data", "s3://bucket/games")),
-              ElementsAre(AllOf(HasSubstr("stage 'provider'"),
-                                HasSubstr("s3://bucket/games is the address of an object store"),
-                                HasSubstr("mount it"))));
+              Not(Contains(HasSubstr("is the address of an object store"))));
   EXPECT_FALSE(is_address("/data/a://b") || is_address("C://x") || is_address("://x"));
 }
 
@@ -269,8 +274,10 @@ TEST(CheckRanges, EveryNumberOfTheSchemaHasOneOrNeedsNone) {
     }
   };
   visit(*DataLoaderConfig::descriptor(), visit);
-  // The planner's: any number of epochs, any batch, any seed.
-  EXPECT_THAT(without, ElementsAre("key", "seed", "curriculum", "start_batch", "seed"));
+  // The planner's: any number of epochs, any batch, any seed. Shapes and weights are looked at by
+  // their stages.
+  EXPECT_THAT(without,
+              ElementsAre("key", "seed", "curriculum", "start_batch", "shape", "weight", "seed"));
 }
 
 // What is said once, of every stage that has the field: number, type and range.
@@ -307,7 +314,7 @@ TEST(CheckCommonFields, AreTheSameInEveryStage) {
   // As lczero-training's documents have it; and a stage without threads.
   EXPECT_THAT(others, ElementsAre("ringfeed.ChunkUnpackerConfig.threads",
                                   "ringfeed.ChunkUnpackerConfig.queue_capacity",
-                                  "ringfeed.SampleMixerConfig.variation_ratio"));
+                                  "ringfeed.VariationMixerConfig.variation_ratio"));
   EXPECT_EQ(common_field(*ConsumerGroupConfig::descriptor()->FindFieldByName("name")), nullptr);
 }
 

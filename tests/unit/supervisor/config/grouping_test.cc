@@ -104,5 +104,36 @@ TEST(CutChain, EveryStageIsInExactlyOneGroup) {
   }
 }
 
+// A program beside the worker has no stage of a plug-in, and the plug-in not what that program has.
+TEST(DefaultGroups, AStageThatOnlyTheWorkerHasIsApartFromOneThatItCannotRun) {
+  CheckedText checked = checked_text(lc0_text());
+  const auto found = [&checked] {
+    return stage_groups(checked.configuration.message(), checked.plan, checked.checked.wiring, 2);
+  };
+  ASSERT_EQ(found()[0].name, "provider+loader+pool");
+  checked.plan.mutable_stages(0)->mutable_nodes(0)->set_program("ringfeed-worker-parquet");
+  EXPECT_EQ(found()[0].name, "provider+loader+pool") << "its program has the others too";
+  checked.plan.mutable_stages(2)->mutable_nodes(0)->set_no_other_program(true);
+  std::vector<StageGroup> groups = found();
+  EXPECT_EQ(groups[0], (StageGroup{"provider+loader", {0, 1}}));
+  EXPECT_EQ(groups[1], (StageGroup{"pool", {2}}));
+  EXPECT_EQ(groups[2].name, "unpacker+sampler");
+  // The other way round, and two programs.
+  checked.plan.mutable_stages(0)->mutable_nodes(0)->clear_program();
+  checked.plan.mutable_stages(0)->mutable_nodes(0)->set_no_other_program(true);
+  EXPECT_EQ(found()[0].name, "provider+loader+pool");
+  checked.plan.mutable_stages(1)->mutable_nodes(0)->set_program("a");
+  groups = found();
+  EXPECT_EQ(groups[0].name, "provider");
+  EXPECT_EQ(groups[1].name, "loader");
+  EXPECT_EQ(groups[2].name, "pool");
+  checked.plan.mutable_stages(2)->mutable_nodes(0)->clear_no_other_program();
+  checked.plan.mutable_stages(2)->mutable_nodes(0)->set_program("b");
+  EXPECT_EQ(found()[2].name, "pool");
+  // A lane with a process of its own is in no group with others.
+  checked.plan.mutable_stages(1)->mutable_nodes(0)->set_process_per_lane(true);
+  EXPECT_EQ(found()[0].name, "provider+loader");
+}
+
 }  // namespace
 }  // namespace ringfeed::config

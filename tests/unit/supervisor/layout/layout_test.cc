@@ -51,6 +51,62 @@ TEST(FeedLayout, LanesAreNumberedByStageNodeAndNumber) {
   EXPECT_THAT(layout.groups[1].lanes, ElementsAre(4, 5));
 }
 
+// Threads of an interpreter would stand in each other's way.
+TEST(FeedLayout, ALaneCanHaveAProcessOfItsOwn) {
+  test::PlannedFeed feed = planned_feed({.packers = 2});
+  NodePlan& pack = *feed.plan.mutable_stages(2)->mutable_nodes(0);
+  pack.set_process_per_lane(true);
+  pack.set_program("ringfeed-worker-python");
+  FeedLayout layout = lay_out(feed.config, feed.plan, feed.wiring, feed.groups);
+  ASSERT_EQ(layout.groups.size(), 3U) << "the configured one has no lane left";
+  EXPECT_EQ(layout.groups[0].name, "front");
+  EXPECT_EQ(layout.groups[1].name, "pack.0");
+  EXPECT_THAT(layout.groups[1].lanes, ElementsAre(4));
+  EXPECT_THAT(layout.groups[2].lanes, ElementsAre(5));
+  EXPECT_EQ(layout.groups[2].program, "ringfeed-worker-python");
+  for (std::uint32_t g = 0; g < 3; ++g) {
+    for (const std::uint32_t lane : layout.groups[g].lanes) EXPECT_EQ(layout.lanes[lane].group, g);
+  }
+
+  // The rest of its stage stays where it was.
+  pack.set_process_per_lane(false);
+  feed.plan.mutable_stages(1)->mutable_nodes(1)->set_process_per_lane(true);
+  layout = lay_out(feed.config, feed.plan, feed.wiring, feed.groups);
+  ASSERT_EQ(layout.groups.size(), 4U);
+  EXPECT_THAT(layout.groups[0].lanes, ElementsAre(0, 1));
+  EXPECT_THAT(layout.groups[1].lanes, ElementsAre(4, 5));
+  EXPECT_EQ(layout.groups[2].name, "mix.read.0");
+  EXPECT_EQ(layout.groups[3].name, "mix.read.1");
+}
+
+// Neither program has both stages.
+TEST(FeedLayout, AGroupWithAPluginsStageTakesNoOtherProgram) {
+  test::PlannedFeed feed = planned_feed({});
+  const auto refusal = [&feed] {
+    try {
+      static_cast<void>(lay_out(feed.config, feed.plan, feed.wiring, feed.groups));
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string();
+  };
+  feed.plan.mutable_stages(1)->mutable_nodes(0)->set_no_other_program(true);
+  EXPECT_EQ(refusal(), "");
+  NodePlan& source = *feed.plan.mutable_stages(0)->mutable_nodes(0);
+  source.set_program("ringfeed-worker-parquet");
+  const std::string both =
+      "stage group 'front' has stage 'source', which ringfeed-worker-parquet runs, and stage 'mix' "
+      "of a plug-in, which only the plug-in can run: put them into different groups";
+  EXPECT_EQ(refusal(), both);
+  // In whichever order they come.
+  source.clear_program();
+  source.set_no_other_program(true);
+  feed.plan.mutable_stages(1)->mutable_nodes(0)->clear_no_other_program();
+  feed.plan.mutable_stages(1)->mutable_nodes(0)->set_program("ringfeed-worker-parquet");
+  EXPECT_THAT(refusal(), HasSubstr("has stage 'mix', which ringfeed-worker-parquet runs, and stage "
+                                   "'source' of a plug-in"));
+}
+
 TEST(FeedLayout, EveryProducingLaneHasARingToEveryConsumingLane) {
   const FeedLayout layout = laid_out({.packers = 3});
   // source>mix 1, orders 2, feedback 2, mix.read>pack 2 x 3.
