@@ -40,9 +40,11 @@ void BatchWriter::keep(Step& step, const Rows& rows) const noexcept {
   step.store(state_.lineage, rows.lineage);
 }
 
-void BatchWriter::publish(Step& step, const Rows& rows) const noexcept {
+void BatchWriter::publish(Step& step, const Rows& rows,
+                          std::span<const std::uint32_t> ragged) const noexcept {
   step.count(rows_, rows.written);
-  step.publish_batch(static_cast<std::uint32_t>(rows.count), bytes_, {rows.lineage, rows.count});
+  step.publish_batch(static_cast<std::uint32_t>(rows.count), bytes_, {rows.lineage, rows.count},
+                     ragged);
   step.count(batches_);
   begin_anew(step);
 }

@@ -67,8 +67,9 @@ class BatchWriter {
   [[nodiscard]] Rows under_way(const Step& step) const noexcept;
   // The batch is not complete: the next step goes on with it.
   void keep(Step& step, const Rows& rows) const noexcept;
-  // The batch is complete. The step has opened it.
-  void publish(Step& step, const Rows& rows) const noexcept;
+  // The batch is complete. The step has opened it. `ragged`: the lengths that vary.
+  void publish(Step& step, const Rows& rows,
+               std::span<const std::uint32_t> ragged = {}) const noexcept;
   // Fewer rows than a batch should have, and no more will come. True: they are left out
   // (drop_remainder). False: publish them.
   [[nodiscard]] bool drop(Step& step, const Rows& rows) const noexcept;

@@ -14,6 +14,8 @@ namespace ringfeed {
 namespace {
 
 constexpr std::size_t kOpenFilesMax = 128;
+// Copies of remote objects: one that is open cannot make room for another in its cache.
+constexpr std::size_t kOpenCopiesMax = 2;
 
 std::string not_gzip(std::span<const std::byte> bytes) {
   std::string begin;
@@ -45,13 +47,26 @@ ChunkFiles::ChunkFiles(const StageContext& context)
       empty_(context, "skipped_empty"),
       record_(context, "skipped_record") {}
 
-ChunkFiles::~ChunkFiles() {
+ChunkFiles::~ChunkFiles() { close_all(); }
+
+void ChunkFiles::close_all() noexcept {
   for (const auto& [path, file] : files_) ::close(file.fd);
+  files_.clear();
 }
 
 std::optional<ChunkRefusal> ChunkFiles::look(const ChunkTask& task, struct stat& file) {
   if (::stat(task.path.c_str(), &file) == 0) return std::nullopt;
-  return ChunkRefusal{errno == ENOENT ? &vanished_ : &unreadable_, std::strerror(errno), true};
+  const int error = errno;
+  if (error == ENOENT && cached_.is_copy(task.path)) {
+    const Result<shm::Fd> fd = cached_.open(task.path, CachedFiles::Wish::kKeep);
+    if (fd && ::fstat(fd->get(), &file) == 0) return std::nullopt;
+    if (fd || fd.error().code() == ErrorCode::kBusy) {
+      close_all();  // they may have to make room
+      return ChunkRefusal{};
+    }
+    return ChunkRefusal{&vanished_, fd.error().message(), true};
+  }
+  return ChunkRefusal{error == ENOENT ? &vanished_ : &unreadable_, std::strerror(error), true};
 }
 
 int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& refusal) {
@@ -65,12 +80,11 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
     ::close(known.fd);
     files_.erase(found);
   }
-  Result<shm::Fd> opened = shm::open_regular(task.path);
+  Result<shm::Fd> opened = cached_.open(task.path);
   if (!opened && opened.error().code() == ErrorCode::kNoMemory) {
     // Those that are kept open are a convenience.
-    for (const auto& [path, kept] : files_) ::close(kept.fd);
-    files_.clear();
-    opened = shm::open_regular(task.path);
+    close_all();
+    opened = cached_.open(task.path);
   }
   if (!opened && opened.error().code() == ErrorCode::kNoMemory) {
     if (starved_.speak()) {
@@ -80,6 +94,10 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
     refusal = {nullptr, opened.error().message()};
     return -1;
   }
+  if (!opened && opened.error().code() == ErrorCode::kBusy) {
+    close_all();
+    return -1;
+  }
   if (!opened) {
     const bool gone = opened.error().code() == ErrorCode::kNotFound;
     refusal = {gone ? &vanished_ : &unreadable_, opened.error().message(), true};
@@ -87,7 +105,7 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
   }
   const int fd = opened->release();
   ::fstat(fd, &file);
-  if (files_.size() >= kOpenFilesMax) {
+  if (files_.size() >= (cached_.is_copy(task.path) ? kOpenCopiesMax : kOpenFilesMax)) {
     const auto oldest = std::min_element(
         files_.begin(), files_.end(),
         [](const auto& a, const auto& b) { return a.second.used_at < b.second.used_at; });

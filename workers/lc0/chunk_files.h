@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "workers/io/gzip.h"
+#include "workers/kit/cached_files.h"
 #include "workers/kit/stage_help.h"
 #include "workers/lc0/chunk_store.h"
 #include "workers/lc0/lc0_record.h"
@@ -36,7 +37,8 @@ struct ChunkTask {
 
 // Why a chunk cannot be used.
 struct ChunkRefusal {
-  SkipReason* reason = nullptr;  // none: no descriptor is to be had now; it is to be tried again
+  // None: no descriptor is to be had now, or a cache is fetching the file; it is to be tried again.
+  SkipReason* reason = nullptr;
   std::string text = {};
   bool away = false;  // the file cannot be opened or read so far now, which may pass
 };
@@ -48,7 +50,7 @@ class ChunkFiles {
   ChunkFiles(const ChunkFiles&) = delete;
   ChunkFiles& operator=(const ChunkFiles&) = delete;
 
-  // What is known of the file now.
+  // What is known of the file now. The copy of a remote object that is not there is asked for.
   [[nodiscard]] std::optional<ChunkRefusal> look(const ChunkTask& task, struct stat& file);
   // A descriptor of the file that was looked at; it may have been replaced since: `file` is then of
   // what was opened. Below 0: `refusal` says why not.
@@ -72,8 +74,11 @@ class ChunkFiles {
     ino_t inode;
   };
 
+  void close_all() noexcept;
+
   std::function<void(std::string_view)> warn_;
   std::string stage_;
+  CachedFiles cached_;
   Occasions starved_;
   SkipReason vanished_;
   SkipReason unreadable_;

@@ -364,6 +364,7 @@ StepStatus ChunkReader::step(Step& step) noexcept {
   if (at_hand_.task == record->bytes.data()) return from_records(step, task);
   struct stat file {};
   if (const std::optional<ChunkRefusal> refusal = chunk_files_.look(task, file)) {
+    if (refusal->reason == nullptr) return StepStatus::kIdle;
     return refuse(step, task, *refusal);
   }
   StoreKey key{};

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "ringfeed/shm/file.h"
 #include "workers/io/gzip.h"
 #include "workers/lc0/lc0_record.h"
 
@@ -75,7 +74,12 @@ bool ChunkSourceLoader::open_source(Step& step, const std::string& path) noexcep
     extension_.skip(step, path, 0, "neither .gz nor .tar");
     return false;
   }
-  const Result<shm::Fd> fd = shm::open_regular(path);
+  const Result<shm::Fd> fd = cached_.open(path);
+  if (!fd && fd.error().code() == ErrorCode::kBusy) {
+    starved_ = true;
+    context_.note(fmt::format("waiting for {}: {}", path, fd.error().message()));
+    return false;
+  }
   if (!fd && fd.error().code() == ErrorCode::kNoMemory) {
     starved_ = true;
     if (starved_occasions_.speak()) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/cached_files.h"
 #include "workers/kit/resumed_split.h"
 #include "workers/kit/stage_help.h"
 #include "workers/lc0/chunk_index.h"
@@ -60,7 +61,8 @@ class ChunkSourceLoader final : public Stage {
   SkipReason no_chunks_;
   Occasions problem_occasions_;
   Occasions starved_occasions_;
-  bool starved_ = false;  // no descriptor was to be had: the file is still to be opened
+  bool starved_ = false;  // no descriptor, or no file yet: it is still to be opened
+  CachedFiles cached_;
   std::string cache_directory_;
   // The chunks of the file at the input's head, rebuilt after a restart.
   std::string path_;

@@ -63,7 +63,10 @@ std::optional<float> ChunkWeigher::weigh(Step& step, const ChunkTask& task) noex
     return refusal.away ? kWeightAway : -1.0F;
   };
   struct stat file {};
-  if (const std::optional<ChunkRefusal> refusal = files_.look(task, file)) return refuse(*refusal);
+  if (const std::optional<ChunkRefusal> refusal = files_.look(task, file)) {
+    if (refusal->reason == nullptr) return std::nullopt;
+    return refuse(*refusal);
+  }
   if (store_) {
     if (const auto known = weigh_stored(task, ChunkFiles::key_of(task, file))) return *known;
   }

@@ -1,0 +1,122 @@
+#include "workers/kit/cached_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace ringfeed {
+namespace {
+
+constexpr std::string_view kObjects = "/objects/";
+constexpr std::chrono::seconds kRenewAfter(30);
+constexpr std::size_t kRootsMax = 1024;
+constexpr std::size_t kReasonBytesMax = 64 * 1024;
+
+std::string wish_path(const std::string& root, const std::string& name, bool ahead) {
+  return fmt::format("{}/wanted/{}-{}", root, ahead ? 1 : 0, wish_hash(name));
+}
+
+}  // namespace
+
+std::string wish_hash(std::string_view name) {
+  std::uint64_t value = 0xCBF29CE484222325;
+  for (const char letter : name) {
+    value = (value ^ static_cast<unsigned char>(letter)) * 0x100000001B3;
+  }
+  return fmt::format("{:016x}", value);
+}
+
+std::optional<CachedFiles::Copy> CachedFiles::copy_of(const std::string& path) {
+  // The names below may hold "/objects/" too: the first that belongs to a cache is the cache's.
+  for (std::size_t at = path.find(kObjects); at != std::string::npos;
+       at = path.find(kObjects, at + 1)) {
+    std::string root = path.substr(0, at);
+    auto known = roots_.find(root);
+    if (known == roots_.end()) {
+      if (roots_.size() >= kRootsMax) roots_.clear();
+      struct stat marker {};
+      const bool is_one = ::stat((root + "/ringfeed-cache").c_str(), &marker) == 0;
+      known = roots_.emplace(root, is_one).first;
+    }
+    if (known->second) return Copy{std::move(root), path.substr(at + kObjects.size())};
+  }
+  return std::nullopt;
+}
+
+Result<shm::Fd> CachedFiles::open(const std::string& path, Wish wish) {
+  Result<shm::Fd> fd = shm::open_regular(path);
+  if (!fd && fd.error().code() != ErrorCode::kNotFound &&
+      fd.error().code() != ErrorCode::kNoMemory) {
+    return fd;
+  }
+  const std::optional<Copy> copy = copy_of(path);
+  if (!copy) return fd;
+  if (fd) {
+    // What was used last goes last. It may be somebody else's file: then it is as old as it is.
+    const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW},
+                               {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
+    static_cast<void>(::futimens(fd->get(), times));
+    wished_.erase(path);
+    if (wish == Wish::kDrop) {
+      ::unlink(wish_path(copy->root, copy->name, false).c_str());
+      ::unlink(wish_path(copy->root, copy->name, true).c_str());
+    }
+    return fd;
+  }
+  // EAGAIN looks like starvation: it is being removed just now.
+  if (fd.error().code() == ErrorCode::kNoMemory) {
+    return Error{ErrorCode::kBusy, fd.error().message()};
+  }
+  return miss(path, *copy);
+}
+
+Error CachedFiles::miss(const std::string& path, const Copy& copy) {
+  const std::string failure = fmt::format("{}/failed/{}", copy.root, wish_hash(copy.name));
+  const std::string wish = wish_path(copy.root, copy.name, false);
+  const Clock::time_point now = Clock::now();
+  const auto wished = wished_.find(path);
+  if (wished != wished_.end()) {
+    const Result<std::string> told = shm::read_file(failure, kReasonBytesMax);
+    if (told && told->starts_with(copy.name + "\n")) {
+      wished_.erase(wished);
+      std::string reason = told->substr(copy.name.size() + 1);
+      while (reason.ends_with('\n')) reason.pop_back();
+      return Error{ErrorCode::kNotFound, std::move(reason)};
+    }
+    if (now - wished->second < kRenewAfter) {
+      return Error{ErrorCode::kBusy, "it is being fetched"};
+    }
+    wished->second = now;
+    const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW},
+                               {.tv_sec = 0, .tv_nsec = UTIME_NOW}};
+    if (::utimensat(AT_FDCWD, wish.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0) {
+      return Error{ErrorCode::kBusy, "it is being fetched"};
+    }
+  } else {
+    // What was said to somebody else, or to a predecessor, is asked again.
+    ::unlink(failure.c_str());
+  }
+  if (::symlink(copy.name.c_str(), wish.c_str()) != 0 && errno != EEXIST) {
+    const int error = errno;
+    // A disk without room for a name today may have it tomorrow.
+    const bool may_pass = error == ENOSPC || error == EDQUOT || error == ENOMEM;
+    return Error{may_pass ? ErrorCode::kBusy : ErrorCode::kNotFound,
+                 fmt::format("it is no more in the cache {}, and cannot be wished for: {}",
+                             copy.root, ::strerrordesc_np(error))};
+  }
+  wished_.insert_or_assign(path, now);
+  return Error{ErrorCode::kBusy, "it is being fetched"};
+}
+
+void CachedFiles::ask_ahead(const std::string& path) {
+  const std::optional<Copy> copy = copy_of(path);
+  if (!copy) return;
+  // It need not succeed: who opens it asks again.
+  static_cast<void>(::symlink(copy->name.c_str(), wish_path(copy->root, copy->name, true).c_str()));
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,317 @@
+// The arrays of one .npz file as samples: row i of each, together. The cursor of an item is the
+// number of the next row, from the part's first.
+//
+// Rows are read in blocks that begin at multiples of one number, from the first of the array on
+// where it is deflated: so where a damaged array ends does not depend on who read how much of it.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "workers/io/zip.h"
+#include "workers/samples/array_rows.h"
+#include "workers/samples/numbers.h"
+#include "workers/samples/sample_file.h"
+
+namespace ringfeed {
+namespace {
+
+using formats::ZipMember;
+
+constexpr std::uint64_t kNpzBlockBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kNpzRowBytesMax = std::uint64_t{1} << 30;
+constexpr std::uint64_t kNpyFirstBytes = 4096;  // more than NumPy writes
+constexpr std::string_view kEnding = ".npy";
+
+std::string_view array_name(const ZipMember& member) {
+  const std::string_view name = member.name;
+  return name.ends_with(kEnding) ? name.substr(0, name.size() - kEnding.size())
+                                 : std::string_view();
+}
+
+// The members that are wanted, with what is wanted of them. kNotFound: it lacks one.
+struct Chosen {
+  const ZipMember* member;
+  WantedField wanted;
+};
+Result<std::vector<Chosen>> choose(const std::vector<ZipMember>& members,
+                                   const std::vector<WantedField>& wanted) {
+  std::vector<Chosen> chosen;
+  const auto find = [&](std::string_view name) {
+    return std::ranges::find_if(
+        members, [&](const ZipMember& member) { return array_name(member) == name; });
+  };
+  for (const WantedField& field : wanted) {
+    const auto found = field.name.empty() ? members.end() : find(field.name);
+    if (found == members.end()) {
+      std::string names;
+      for (const ZipMember& member : members) {
+        if (array_name(member).empty()) continue;
+        names += fmt::format("{}'{}'", names.empty() ? "" : ", ", array_name(member));
+      }
+      return Error{ErrorCode::kNotFound,
+                   fmt::format("it has no array '{}'; it has {}", field.name,
+                               names.empty() ? "none" : names.substr(0, 500))};
+    }
+    chosen.push_back({&*found, field});
+  }
+  if (!wanted.empty()) return chosen;
+  for (auto member = members.begin(); member != members.end(); ++member) {
+    const std::string name(array_name(*member));
+    if (name.empty()) continue;
+    if (find(name) != member) {
+      return Error{ErrorCode::kDamaged, fmt::format("it has two arrays '{}'", name)};
+    }
+    chosen.push_back({&*member, {.name = name, .as = name}});
+  }
+  if (chosen.empty()) return Error{ErrorCode::kDamaged, "it has no arrays"};
+  return chosen;
+}
+
+// What an array begins with.
+Result<formats::NpyHead> head_of(int fd, const ZipMember& member) {
+  for (std::uint64_t wanted = kNpyFirstBytes;;
+       wanted = formats::kNpyHeadBytesMax + kNpyFirstBytes) {
+    std::string bytes(std::min(wanted, member.bytes), '\0');
+    formats::ZipReader reader(fd, member);
+    const Status got = reader.read(std::as_writable_bytes(std::span(bytes)));
+    if (!got) return got.error();
+    Result<formats::NpyHead> head = formats::read_npy_head(bytes);
+    if (head || wanted > kNpyFirstBytes || member.bytes <= kNpyFirstBytes) return head;
+  }
+}
+
+struct Array {
+  ZipMember member;
+  std::string name;  // in the sample
+  ArrayRows rows;
+  std::uint64_t head_bytes = 0;
+  SampleDtype dtype = SampleDtype::kBytes;          // in the sample
+  std::unique_ptr<formats::ZipReader> reader = {};  // of a deflated one
+  std::vector<std::byte> block = {};
+  std::vector<std::byte> converted = {};
+};
+
+Result<Array> open_array(int fd, const Chosen& chosen) {
+  const auto named = [&](const Error& error) {
+    return Error{error.code(),
+                 fmt::format("array '{}': {}", array_name(*chosen.member), error.message())};
+  };
+  if (!chosen.member->unreadable.empty()) {
+    return named({ErrorCode::kDamaged, chosen.member->unreadable});
+  }
+  const Result<formats::NpyHead> head = head_of(fd, *chosen.member);
+  if (!head) return named(head.error());
+  Result<ArrayRows> rows = array_rows(*head);
+  if (!rows) return named(rows.error());
+  Array array{.member = *chosen.member,
+              .name = chosen.wanted.as,
+              .rows = std::move(*rows),
+              .head_bytes = head->data_at,
+              .dtype = chosen.wanted.dtype.value_or(rows->dtype)};
+  const std::uint64_t data_bytes = array.member.bytes - array.head_bytes;
+  const std::uint64_t row_bytes = array.rows.row_bytes;
+  if (row_bytes != 0 &&
+      (data_bytes % row_bytes != 0 || data_bytes / row_bytes != array.rows.rows)) {
+    return named({ErrorCode::kDamaged, fmt::format("it has {} bytes for {} rows of {}", data_bytes,
+                                                   array.rows.rows, row_bytes)});
+  }
+  if (!can_become(array.rows.dtype, array.dtype)) {
+    return named({ErrorCode::kUnsupported,
+                  fmt::format("its elements are {}, which cannot be {}",
+                              dtype_name(array.rows.dtype), dtype_name(array.dtype))});
+  }
+  return array;
+}
+
+// All that are wanted; they have as many rows.
+Result<std::vector<Array>> open_arrays(const SampleSourceConfig& config, int fd) {
+  const Result<std::vector<ZipMember>> members = formats::read_zip_directory(fd);
+  if (!members) return members.error();
+  const Result<std::vector<Chosen>> chosen = choose(*members, wanted_fields(config));
+  if (!chosen) return chosen.error();
+  std::vector<Array> arrays;
+  std::uint64_t row_bytes = 0;
+  for (const Chosen& one : *chosen) {
+    Result<Array> array = open_array(fd, one);
+    if (!array) return array.error();
+    const Array& before = arrays.empty() ? *array : arrays.front();
+    if (array->rows.rows != before.rows.rows) {
+      return Error{ErrorCode::kDamaged,
+                   fmt::format("array '{}' has {} rows, array '{}' has {}: say with `fields` which "
+                               "arrays belong together",
+                               array_name(before.member), before.rows.rows,
+                               array_name(array->member), array->rows.rows)};
+    }
+    row_bytes += array->rows.row_bytes;
+    arrays.push_back(std::move(*array));
+  }
+  if (row_bytes > kNpzRowBytesMax) {
+    return Error{ErrorCode::kDamaged,
+                 fmt::format("a row of all its arrays has {} bytes, at most {} are read", row_bytes,
+                             kNpzRowBytesMax)};
+  }
+  return arrays;
+}
+
+class NpzSamples final : public SampleFile {
+ public:
+  // Rows [first, end).
+  NpzSamples(shm::Fd fd, std::vector<Array> arrays, std::uint64_t first, std::uint64_t end,
+             std::uint64_t cursor)
+      : fd_(std::move(fd)),
+        arrays_(std::move(arrays)),
+        first_(first),
+        end_(end),
+        next_(std::min(first + cursor, end)) {
+    for (const Array& array : arrays_) {
+      row_bytes_ += array.rows.row_bytes;
+      fields_.push_back({.name = array.name, .dtype = array.dtype, .shape = array.rows.shape});
+    }
+    block_rows_ =
+        std::max<std::uint64_t>(kNpzBlockBytes / std::max<std::uint64_t>(row_bytes_, 1), 1);
+    block_end_ = next_;
+  }
+
+  Result<std::optional<Item>> next() override {
+    if (next_ == end_) {
+      if (Status all = finish(); !all) return all.error();
+      return std::optional<Item>();
+    }
+    if (next_ >= block_end_) {
+      if (Status read = read_block(next_ / block_rows_); !read) return read.error();
+    }
+    Item item{.place = next_, .cursor = next_ + 1 - first_, .bytes = row_bytes_};
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      Array& array = arrays_[i];
+      const std::uint64_t bytes = array.rows.row_bytes;
+      fields_[i].data = std::span(array.block).subspan((next_ - block_begin_) * bytes, bytes);
+      if (array.dtype == array.rows.dtype) continue;
+      if (!convert_numbers(fields_[i].data, array.rows.dtype, array.dtype, array.converted)) {
+        item.fault = SampleFault::kWrongType;
+        item.text = fmt::format("array '{}' has a number in row {} that {} cannot hold",
+                                array_name(array.member), next_, dtype_name(array.dtype));
+      }
+      fields_[i].data = array.converted;
+    }
+    item.fields = fields_;
+    ++next_;
+    return std::optional(std::move(item));
+  }
+
+ private:
+  [[nodiscard]] static Error named(const Array& array, const Error& error) {
+    return {error.code(), fmt::format("array '{}': {}", array_name(array.member), error.message())};
+  }
+
+  [[nodiscard]] Status read_block(std::uint64_t number) {
+    block_begin_ = std::max(first_, number * block_rows_);
+    block_end_ = std::min(end_, (number + 1) * block_rows_);
+    for (; blocks_inflated_ <= number; ++blocks_inflated_) {
+      for (Array& array : arrays_) {
+        if (!array.member.deflated) continue;
+        if (Status got = inflate_block(array, blocks_inflated_); !got) {
+          return named(array, got.error());
+        }
+      }
+    }
+    for (Array& array : arrays_) {
+      const std::uint64_t row_bytes = array.rows.row_bytes;
+      if (array.member.deflated) {
+        const std::uint64_t before = (block_begin_ - number * block_rows_) * row_bytes;
+        array.block.erase(array.block.begin(),
+                          array.block.begin() + static_cast<std::ptrdiff_t>(before));
+        continue;
+      }
+      array.block.resize((block_end_ - block_begin_) * row_bytes);
+      const std::uint64_t at = array.member.data_at + array.head_bytes + block_begin_ * row_bytes;
+      if (Status got = read_at(at, array.block); !got) return named(array, got.error());
+    }
+    return {};
+  }
+
+  // All rows of a block; blocks come in order.
+  [[nodiscard]] Status inflate_block(Array& array, std::uint64_t number) {
+    if (array.reader == nullptr) {
+      array.reader = std::make_unique<formats::ZipReader>(fd_.get(), array.member);
+      array.block.resize(array.head_bytes);
+      if (Status head = array.reader->read(array.block); !head) return head;
+    }
+    const std::uint64_t rows = std::min(block_rows_, array.rows.rows - number * block_rows_);
+    array.block.resize(rows * array.rows.row_bytes);
+    return array.reader->read(array.block);
+  }
+
+  // Behind the last row of an array its checksum tells whether all were right.
+  [[nodiscard]] Status finish() {
+    if (end_ != 0 && end_ > first_) {
+      const std::uint64_t last = (end_ - 1) / block_rows_;
+      if (blocks_inflated_ <= last) {
+        if (Status read = read_block(last); !read) return read;
+      }
+    }
+    for (Array& array : arrays_) {
+      if (array.reader == nullptr || end_ != array.rows.rows) continue;
+      if (Status whole = array.reader->finish(); !whole) return named(array, whole.error());
+      array.reader = nullptr;
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status read_at(std::uint64_t at, std::span<std::byte> out) const {
+    while (!out.empty()) {
+      const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error{ErrorCode::kIo, std::strerror(errno)};
+      if (got == 0) {
+        return Error{ErrorCode::kDamaged, "the file became shorter while it was read"};
+      }
+      at += static_cast<std::uint64_t>(got);
+      out = out.subspan(static_cast<std::size_t>(got));
+    }
+    return {};
+  }
+
+  shm::Fd fd_;
+  std::vector<Array> arrays_;
+  std::vector<SampleField> fields_;  // by array
+  std::uint64_t first_;
+  std::uint64_t end_;
+  std::uint64_t next_;
+  std::uint64_t row_bytes_ = 0;  // of all arrays
+  std::uint64_t block_rows_ = 1;
+  // In the arrays' `block`: rows [block_begin_, block_end_).
+  std::uint64_t block_begin_ = 0;
+  std::uint64_t block_end_ = 0;
+  std::uint64_t blocks_inflated_ = 0;  // blocks of deflated arrays that have been read
+};
+
+}  // namespace
+
+bool can_divide_npz(const SampleSourceConfig& config, int fd) {
+  const Result<std::vector<Array>> arrays = open_arrays(config, fd);
+  return arrays &&
+         std::ranges::none_of(*arrays, [](const Array& array) { return array.member.deflated; });
+}
+
+Result<std::unique_ptr<SampleFile>> open_npz(const SampleSourceConfig& config, SamplePart part) {
+  Result<std::vector<Array>> opened = open_arrays(config, part.fd.get());
+  if (!opened) return opened.error();
+  std::vector<Array> arrays = std::move(*opened);
+  // Rows belong to the part that has as much of the file before it.
+  const std::uint64_t rows = arrays.front().rows.rows;
+  const auto rows_before = [&](std::uint64_t at) -> std::uint64_t {
+    if (at >= part.file_bytes) return rows;
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((Wide{at} * rows + part.file_bytes - 1) / part.file_bytes);
+  };
+  const std::uint64_t first = rows_before(part.begin);
+  const std::uint64_t end = std::max(first, rows_before(part.end));
+  return std::unique_ptr<SampleFile>(
+      std::make_unique<NpzSamples>(std::move(part.fd), std::move(arrays), first, end, part.cursor));
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,27 @@
+// Numbers of a sample as another type has them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ringfeed/worker/sample.h"
+
+namespace ringfeed {
+
+// The nearest, ties to even; beyond the largest it is infinite, as for every narrowing of floats.
+[[nodiscard]] std::uint16_t to_half(double value);
+[[nodiscard]] std::uint16_t to_bfloat16(double value);
+[[nodiscard]] double from_half(std::uint16_t bits);
+
+// Whether numbers of one type may be wanted as another at all: whole ones as any numbers, floats as
+// floats, truth values as numbers (0 and 1), complex ones as they are.
+[[nodiscard]] bool can_become(SampleDtype from, SampleDtype to) noexcept;
+
+// Puts the numbers into `to`, which is emptied first. False: one of them is out of the type's
+// range, or can_become() says no.
+[[nodiscard]] bool convert_numbers(std::span<const std::byte> numbers, SampleDtype from,
+                                   SampleDtype dtype, std::vector<std::byte>& to);
+
+}  // namespace ringfeed

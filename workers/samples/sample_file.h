@@ -1,0 +1,101 @@
+// A file, or a part of one, as samples: what the lanes of sample_source read, one class for each
+// format.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ringfeed/shm/result.h"
+#include "ringfeed/shm/segment.h"
+#include "ringfeed/worker/sample.h"
+#include "workers/io/byte_stream.h"
+
+namespace ringfeed {
+
+class SampleSourceConfig;
+enum SampleSourceConfig_Format : int;
+
+// Why what was read is no sample.
+enum class SampleFault : std::uint8_t {
+  kNone,
+  kNotJson,       // as a whole, whatever is wanted of it
+  kNotAnObject,   // JSON, but no object
+  kMissingField,  // or null
+  kWrongType,     // cannot be converted
+  kTooLarge,      // for any sample, or for line_bytes_max
+  kDamaged,       // this one alone; the file goes on
+};
+
+// A field to be taken.
+struct WantedField {
+  std::string name;                       // in the data
+  std::string as;                         // in the sample
+  std::optional<SampleDtype> dtype = {};  // none: as it is
+};
+
+class SampleFile {
+ public:
+  struct Item {
+    std::uint64_t place;   // lineage: a byte of the file as it is unpacked; of tables the row
+    std::uint64_t cursor;  // of the next item
+    std::uint64_t bytes;   // that it took in the file
+    SampleFault fault = SampleFault::kNone;
+    std::string text = {};                     // what is wrong, for the log
+    std::span<const SampleField> fields = {};  // until the next call
+    bool nothing = false;                      // an empty line: neither a sample nor a fault
+  };
+
+  SampleFile() = default;
+  SampleFile(const SampleFile&) = delete;
+  SampleFile& operator=(const SampleFile&) = delete;
+  virtual ~SampleFile() = default;
+
+  // The next item; nothing: the end of the part. kIo, kDamaged: nothing more can be read.
+  [[nodiscard]] virtual Result<std::optional<Item>> next() = 0;
+};
+
+// What a file holds, by the configuration or by its name.
+[[nodiscard]] SampleSourceConfig_Format format_of(const SampleSourceConfig& config,
+                                                  std::string_view path);
+// Whether samples of an open file can be found from its middle on.
+[[nodiscard]] bool can_be_divided(const SampleSourceConfig& config, std::string_view path,
+                                  shm::Fd fd);
+
+// A part of an open file. `cursor`: 0, or that of the item before the one to begin with.
+struct SamplePart {
+  shm::Fd fd;
+  formats::Packing packing = formats::Packing::kPlain;
+  std::uint64_t begin = 0;  // what begins here or behind,
+  std::uint64_t end = 0;    // and before this
+  std::uint64_t file_bytes = 0;
+  std::uint64_t cursor = 0;
+};
+// The file cannot be read at all: kDamaged; kNotFound: it lacks a field; kUnsupported: a field is
+// of another type; others: it, or this program, is not as it has to be.
+[[nodiscard]] Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& config,
+                                                                   SampleSourceConfig_Format format,
+                                                                   SamplePart part);
+
+// Each of these is one format's; open_sample_file() chooses.
+[[nodiscard]] std::unique_ptr<SampleFile> open_lines(const SampleSourceConfig& config, bool json,
+                                                     SamplePart part);
+[[nodiscard]] Result<std::unique_ptr<SampleFile>> open_tar(const SampleSourceConfig& config,
+                                                           SamplePart part);
+[[nodiscard]] Result<std::unique_ptr<SampleFile>> open_npy(const SampleSourceConfig& config,
+                                                           SamplePart part);
+[[nodiscard]] Result<std::unique_ptr<SampleFile>> open_npz(const SampleSourceConfig& config,
+                                                           SamplePart part);
+[[nodiscard]] Result<std::unique_ptr<SampleFile>> open_parquet(const SampleSourceConfig& config,
+                                                               SamplePart part);
+// Can parts of it be read? False, too, if it cannot be read at all: then that is said once.
+[[nodiscard]] bool can_divide_npz(const SampleSourceConfig& config, int fd);
+[[nodiscard]] bool can_divide_parquet(const SampleSourceConfig& config, shm::Fd fd);
+
+[[nodiscard]] std::vector<WantedField> wanted_fields(const SampleSourceConfig& config);
+
+}  // namespace ringfeed

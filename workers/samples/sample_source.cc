@@ -1,0 +1,341 @@
+// The stage sample_source: its reading lanes, and how its two parts are put together.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ringfeed/worker/sample.h"
+#include "workers/files/file_facts.h"
+#include "workers/io/table_file.h"
+#include "workers/kit/cached_files.h"
+#include "workers/kit/resumed_split.h"
+#include "workers/kit/stage_help.h"
+#include "workers/samples/file_parts.h"
+#include "workers/samples/sample_file.h"
+#include "workers/samples/sample_files.h"
+
+namespace ringfeed {
+namespace {
+
+// A lane that reads.
+//
+//   parts    samples/file_parts.h
+//   output   samples; tag: of the path, and the place (SampleFile::Item); pyclient's origins.py goes
+//            back from there
+//   arena    the cursor in the part at hand (samples/sample_file.h)
+class SampleReader final : public Stage {
+ public:
+  struct State {
+    explicit State(StateLayout& layout) : split(layout) {}
+    ResumedSplit split;  // cursors are its parts
+  };
+
+  explicit SampleReader(const StageContext& context);
+  StepStatus step(Step& step) noexcept override;
+  void forget(Step& step, const Record& record) noexcept override;
+
+ private:
+  // kDone: the part is open. kIdle: it will be there later. kNoInput: it cannot be had, and that
+  // has been counted.
+  [[nodiscard]] StepStatus open(Step& step, std::uint64_t cursor) noexcept;
+  // kDone: dealt with, put out or skipped.
+  [[nodiscard]] StepStatus put_item(Step& step, const SampleFile::Item& item) noexcept;
+
+  StageContext context_;
+  const SampleSourceConfig& config_;
+  State state_;
+  InPort in_;
+  OutPort out_;
+  Counter samples_;
+  Counter bytes_;
+  Counter files_waited_for_;
+  SkipReason vanished_;
+  SkipReason unreadable_;
+  SkipReason changed_;
+  SkipReason damaged_;
+  SkipReason no_json_;
+  SkipReason missing_field_;
+  SkipReason wrong_type_;
+  SkipReason too_large_;
+  // Of the part at hand, rebuilt after a restart.
+  FilePart part_{};
+  std::string path_;
+  CachedFiles cached_;
+  bool waited_ = false;  // for the part at hand
+  std::unique_ptr<SampleFile> file_;
+  std::optional<SampleFile::Item> item_;  // that found no room
+  std::uint64_t at_ = 0;                  // the cursor
+  std::uint64_t place_ = 0;               // in the file, behind the last item, for the log
+};
+
+// Items that one step looks at, and bytes, at most: a commit is not put off for long.
+constexpr std::uint32_t kItemsPerStep = 64;
+constexpr std::uint64_t kBytesPerStep = kMiB;
+
+SampleReader::SampleReader(const StageContext& context)
+    : context_(context),
+      config_(context.config.sample_source()),
+      state_([] {
+        StateLayout layout;
+        return State(layout);
+      }()),
+      in_(context.input("parts")),
+      out_(context.output("output")),
+      samples_(context.counter("samples")),
+      bytes_(context.counter("bytes_read")),
+      files_waited_for_(context.counter("files_waited_for")),
+      vanished_(context, "skipped_vanished"),
+      unreadable_(context, "skipped_unreadable"),
+      changed_(context, "skipped_changed"),
+      damaged_(context, "skipped_damaged"),
+      no_json_(context, "skipped_no_json"),
+      missing_field_(context, "skipped_missing_field"),
+      wrong_type_(context, "skipped_wrong_type"),
+      too_large_(context, "skipped_too_large") {}
+
+void SampleReader::forget(Step& step, const Record&) noexcept {
+  state_.split.forget(step);
+  file_ = nullptr;
+}
+
+StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
+  file_ = nullptr;
+  item_.reset();
+  const auto refuse = [&](SkipReason& reason, std::string_view text) {
+    reason.skip(step, path_, part_.begin, text);
+    return StepStatus::kNoInput;
+  };
+  Result<shm::Fd> fd = cached_.open(path_);
+  if (!fd && is_to_come(fd.error()) && !step.draining()) {
+    context_.note(fmt::format("waiting for {}: {}", path_, fd.error().message()));
+    waited_ = true;
+    return StepStatus::kIdle;
+  }
+  if (waited_) context_.note("");
+  if (!fd) {
+    const ErrorCode code = fd.error().code();
+    return refuse(
+        code == ErrorCode::kNotFound || code == ErrorCode::kBusy ? vanished_ : unreadable_,
+        fd.error().message());
+  }
+  struct stat file {};
+  if (::fstat(fd->get(), &file) != 0) return refuse(unreadable_, "it cannot be examined");
+  // Half of one version and half of another would be neither.
+  if (part_.version != 0 && version_of(file) != part_.version) {
+    return refuse(changed_, "the object is another one than when the epoch came to it");
+  }
+  // What was added since comes with the next epoch.
+  if (static_cast<std::uint64_t>(file.st_size) < part_.file_bytes) {
+    return refuse(changed_, fmt::format("it has {} bytes, and had {} when the epoch came to it",
+                                        file.st_size, part_.file_bytes));
+  }
+  const Result<formats::Packing> packing = formats::packing_of(fd->get());
+  if (!packing) return refuse(unreadable_, packing.error().message());
+  Result<std::unique_ptr<SampleFile>> opened = open_sample_file(config_, format_of(config_, path_),
+                                                                {.fd = std::move(*fd),
+                                                                 .packing = *packing,
+                                                                 .begin = part_.begin,
+                                                                 .end = part_.end,
+                                                                 .file_bytes = part_.file_bytes,
+                                                                 .cursor = cursor});
+  if (!opened) {
+    switch (opened.error().code()) {
+      case ErrorCode::kDamaged:
+        return refuse(damaged_, opened.error().message());
+      case ErrorCode::kNotFound:
+        return refuse(missing_field_, opened.error().message());
+      case ErrorCode::kUnsupported:
+        return refuse(wrong_type_, opened.error().message());
+      default:
+        return refuse(unreadable_, opened.error().message());
+    }
+  }
+  file_ = std::move(*opened);
+  return StepStatus::kDone;
+}
+
+StepStatus SampleReader::put_item(Step& step, const SampleFile::Item& item) noexcept {
+  const auto skip = [&](SkipReason& reason, std::string_view text) {
+    reason.skip(step, path_, item.place, text);
+    return StepStatus::kDone;
+  };
+  switch (item.fault) {
+    case SampleFault::kNone:
+      break;
+    case SampleFault::kNotJson:
+    case SampleFault::kNotAnObject:
+      return skip(no_json_, item.text);
+    case SampleFault::kMissingField:
+      return skip(missing_field_, item.text);
+    case SampleFault::kWrongType:
+      return skip(wrong_type_, item.text);
+    case SampleFault::kTooLarge:
+      return skip(too_large_, item.text);
+    case SampleFault::kDamaged:
+      return skip(damaged_, item.text);
+  }
+  if (item.nothing) return StepStatus::kDone;
+  const std::optional<std::uint64_t> bytes = sample_bytes(item.fields);
+  if (!bytes || *bytes > step.record_bytes_max(out_)) {
+    return skip(too_large_,
+                bytes ? fmt::format("a sample of {} bytes does not fit a record of {}: raise "
+                                    "queue_bytes of stage '{}'",
+                                    *bytes, step.record_bytes_max(out_), context_.stage)
+                      : "no sample can hold it: too many fields, a name of more than 255 bytes, or "
+                        "4 GiB");
+  }
+  const std::span<std::byte> room = step.reserve(out_, *bytes);
+  if (room.empty()) return StepStatus::kNoRoom;
+  write_sample(room, item.fields);
+  step.put_reserved(out_, *bytes, {.tag = {mix(path_), item.place}});
+  step.count(samples_);
+  return StepStatus::kDone;
+}
+
+StepStatus SampleReader::step(Step& step) noexcept {
+  const std::optional<Record> record = step.peek(in_);
+  if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
+  const std::uint64_t done = state_.split.done(step);
+  if (file_ == nullptr || at_ != done) {
+    part_ = file_part(*record, path_);
+    const StepStatus status = open(step, done);
+    if (status == StepStatus::kIdle) return status;
+    if (status == StepStatus::kNoInput) {
+      waited_ = false;
+      return state_.split.finish(step, *record);
+    }
+    at_ = done;
+    place_ = part_.begin;
+  }
+  std::uint64_t bytes = 0;
+  for (std::uint32_t items = 0; items < kItemsPerStep && bytes < kBytesPerStep; ++items) {
+    if (!item_) {
+      Result<std::optional<SampleFile::Item>> next = file_->next();
+      if (!next) {
+        SkipReason& reason = next.error().code() == ErrorCode::kIo ? unreadable_ : damaged_;
+        reason.skip(step, path_, place_, next.error().message());
+      }
+      if (!next || !*next) {
+        file_ = nullptr;
+        if (std::exchange(waited_, false)) step.count(files_waited_for_);
+        return state_.split.finish(step, *record);
+      }
+      item_ = std::move(**next);
+    }
+    if (put_item(step, *item_) == StepStatus::kNoRoom) break;
+    step.count(bytes_, item_->bytes);
+    bytes += item_->bytes;
+    at_ = item_->cursor;
+    place_ = item_->place + item_->bytes;
+    item_.reset();
+  }
+  if (at_ != done && std::exchange(waited_, false)) step.count(files_waited_for_);
+  return state_.split.advance(step, *record, at_, ~std::uint64_t{0});
+}
+
+// What reads Parquet files is a program of its own.
+constexpr char kParquetProgram[] = "ringfeed-worker-parquet";
+
+bool reads_parquet(const StageView& stage) {
+  const SampleSourceConfig& own = stage.config.sample_source();
+  if (own.format() != SampleSourceConfig::BY_NAME) {
+    return own.format() == SampleSourceConfig::PARQUET;
+  }
+  const std::string patterns = stage.links.input("input").said.get(kFilePatterns);
+  return patterns.find("parquet") != std::string::npos;
+}
+
+std::vector<NodeSpec> source_nodes(const StageView& stage) {
+  const SampleSourceConfig& own = stage.config.sample_source();
+  NodeSpec files;
+  StateLayout layout;
+  (void)SampleFiles::State(layout);
+  files.state_bytes = layout.bytes();
+  files.state_bytes_max = kGrowsWithData;
+  files.inputs = {{.port = "input", .from = "", .block = 1}};
+  files.outputs = {{.port = "parts",
+                    .record_type = "parts",
+                    .exported = false,
+                    .queue_capacity = 16,
+                    .queue_bytes = 128 * kKiB,
+                    .overflow = BLOCK,
+                    .units = UnitRule::kRecord}};
+  files.weight = 0.02;
+  files.steps_per_commit = 1;
+  files.create = [](const StageContext& context) { return std::make_unique<SampleFiles>(context); };
+
+  NodeSpec read;
+  StateLayout reader_layout;
+  (void)SampleReader::State(reader_layout);
+  read.name = "read";
+  read.lanes = own.threads();
+  read.state_bytes = reader_layout.bytes();
+  read.inputs = {{.port = "parts", .from = ".parts", .block = 1}};
+  read.outputs = {output_spec(own, "samples", 4 * kMiB, UnitRule::kFollow)};
+  read.weight = 2;
+  read.steps_per_commit = 1;
+  read.entries_per_step = 64;
+  const bool parquet = reads_parquet(stage);
+  if (parquet) read.program = kParquetProgram;
+  if (!parquet || formats::parquet_table_opener()) {
+    read.create = [](const StageContext& context) {
+      return std::make_unique<SampleReader>(context);
+    };
+  }
+  return {files, read};
+}
+
+std::vector<Problem> source_problems(const StageView& stage) {
+  std::vector<Problem> problems;
+  int index = 0;
+  for (const SampleFieldConfig& field : stage.config.sample_source().fields()) {
+    const std::string path = fmt::format("fields[{}]", index++);
+    if (field.name().empty()) problems.push_back({path, "it has no name; add name: \"…\""});
+    if (field.has_dtype() && !dtype_named(field.dtype())) {
+      problems.push_back(
+          {path + ".dtype", fmt::format("dtype is \"{}\"; give one as NumPy names it, such as "
+                                        "float32 or int64, or text or bytes",
+                                        field.dtype())});
+    }
+  }
+  return problems;
+}
+
+}  // namespace
+
+StageType sample_source_type() {
+  StageType type;
+  type.kind = "sample_source";
+  type.inputs = {{"input", "files"}};
+  type.outputs = {{"output", "samples"}};
+  type.counters = {
+      {"samples", "Samples output."},
+      {"files", "Files seen."},
+      {"epochs", "Passes over the files that have been handed out."},
+      {"bytes_read", "Bytes of lines and values read, as they are unpacked."},
+      {"files_waited_for", "Parts of files that had to be fetched from a store first."},
+      {"skipped_vanished", "Parts of files that are gone."},
+      {"skipped_unreadable", "Parts of files that could not be opened or read."},
+      {"skipped_changed", "Parts of files that were written to meanwhile."},
+      {"skipped_damaged", "Files that could not be read to their end, and damaged samples."},
+      {"skipped_no_json", "Lines that are no JSON object."},
+      {"skipped_missing_field", "Samples, or parts of files, without a field that is wanted."},
+      {"skipped_wrong_type",
+       "Samples, or parts of files, with a field that cannot be of the wanted type."},
+      {"skipped_too_large", "Lines and samples that are too long."},
+  };
+  type.problems = source_problems;
+  type.nodes = source_nodes;
+  type.example = {.text = R"(
+stages { name: "provider" file_path_provider { directory: "/data" } }
+stages { name: "lines" sample_source { input: "provider" } }
+)",
+                  .maker = "jsonl_files"};
+  return type;
+}
+
+}  // namespace ringfeed
