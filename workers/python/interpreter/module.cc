@@ -1,0 +1,403 @@
+// The extension module ringfeed._worker: the worker's runtime, for a Python process that runs a
+// stage of the kind python. `python -m ringfeed.worker` is the program; pyclient/ringfeed/worker
+// has what is in Python.
+//
+// A process has one lane, which the main thread runs; it holds the interpreter only while the stage
+// calls Python.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/config.pb.h"
+#include "proto/worker.pb.h"
+#include "ringfeed/shm/result.h"
+#include "ringfeed/worker/random.h"
+#include "ringfeed/worker/sample.h"
+#include "ringfeed/worker/stage.h"
+#include "workers/programs/all.h"
+#include "workers/python/interpreter/encode.h"
+#include "workers/python/interpreter/python_api.h"
+#include "workers/python/interpreter/sample_object.h"
+#include "workers/python/object_check.h"
+#include "workers/python/remote_settings.h"
+#include "workers/python/sample_function.h"
+#include "workers/python/source_function.h"
+#include "workers/runtime/setup.h"
+#include "workers/runtime/worker.h"
+
+namespace ringfeed::interpreter {
+namespace {
+
+// The main thread's, while it runs the lane.
+PyThreadState* released = nullptr;
+
+class Held {
+ public:
+  Held() noexcept {
+    if (released != nullptr)
+      PyEval_RestoreThread(std::exchange(released, nullptr));
+    else
+      nested_ = true;
+  }
+  ~Held() {
+    if (!nested_) released = PyEval_SaveThread();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  bool nested_ = false;
+};
+
+// What Python is told of a stage, see ringfeed/worker/objects.py.
+PyObject* spec_of(const ObjectSettings& settings, const std::string& stage, std::uint32_t lane,
+                  std::uint32_t lanes, std::uint64_t key) {
+  const Ref path(PyList_New(0));
+  for (const std::string& one : settings.python_path) {
+    const Ref item(text(one));
+    if (!path || !item || PyList_Append(path.get(), item.get()) != 0) return nullptr;
+  }
+  return Py_BuildValue("{s:s, s:s, s:O, s:i, s:s, s:I, s:I, s:K}", "object",
+                       settings.object.c_str(), "options", settings.options.c_str(), "python_path",
+                       path.get(), "source", settings.source ? 1 : 0, "stage", stage.c_str(),
+                       "lane", static_cast<unsigned>(lane), "lanes", static_cast<unsigned>(lanes),
+                       "key", static_cast<unsigned long long>(key));
+}
+
+// The exception that is set, as one sentence; clears it.
+std::string take_exception() {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  const Ref owned_type(type);
+  const Ref owned_value(value);
+  const Ref owned_traceback(traceback);
+  const Ref name(type == nullptr ? nullptr : PyObject_GetAttrString(type, "__name__"));
+  if (PyErr_Occurred()) PyErr_Clear();
+  return fmt::format("{}: {}", name ? text_of(name.get()) : "error", text_of(value));
+}
+
+// What calls.py's `failed` makes of the exception that is set.
+Ref failure_of_exception(PyObject* failed) {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  const Ref owned_type(type);
+  const Ref owned_value(value);
+  const Ref owned_traceback(traceback);
+  return Ref(value == nullptr ? nullptr : PyObject_CallFunctionObjArgs(failed, value, nullptr));
+}
+// `to`: anything with `error` and `traceback`.
+template <typename To>
+void take_failure(PyObject* failure, To& to) {
+  const Ref error(failure == nullptr ? nullptr : PyObject_GetAttrString(failure, "error"));
+  const Ref traceback(failure == nullptr ? nullptr : PyObject_GetAttrString(failure, "traceback"));
+  PyErr_Clear();
+  to.error = error ? text_of(error.get()) : "RuntimeError";
+  to.traceback = traceback ? text_of(traceback.get()) : "";
+}
+
+// Calls the object of a stage: ringfeed/worker/calls.py's `Calls`, whose run() takes a list of
+// Samples and returns a list with an outcome for each.
+class PythonFunction final : public SampleFunction {
+ public:
+  explicit PythonFunction(Ref calls, bool zero_copy)
+      : calls_(std::move(calls)), zero_copy_(zero_copy) {
+    failure_ = Ref(PyObject_GetAttrString(calls_.get(), "failure"));
+    failed_ = Ref(PyObject_GetAttrString(calls_.get(), "failed"));
+    run_ = Ref(PyObject_GetAttrString(calls_.get(), "run"));
+  }
+  ~PythonFunction() override {
+    const Held held;
+    run_ = Ref();
+    failure_ = Ref();
+    failed_ = Ref();
+    calls_ = Ref();
+  }
+
+  void run(std::span<const Input> inputs, std::vector<Outcome>& outcomes) override {
+    const Held held;
+    const std::size_t before = outcomes.size();
+    outcomes.resize(before + inputs.size());
+    std::vector<SampleObject*> samples;
+    samples.reserve(inputs.size());
+    Ref list(PyList_New(0));
+    bool sound = static_cast<bool>(list);
+    for (const Input& input : inputs) {
+      // A stage upstream made it; one that is none would be a fault of that.
+      SampleObject* const sample = sound && SampleView::open(input.sample)
+                                       ? new_sample(input.sample, input.tag, input.seed, zero_copy_)
+                                       : nullptr;
+      sound =
+          sample != nullptr && PyList_Append(list.get(), reinterpret_cast<PyObject*>(sample)) == 0;
+      if (sample != nullptr) samples.push_back(sample);
+      if (!sound) break;
+    }
+    if (sound) {
+      const Ref results(PyObject_CallFunctionObjArgs(run_.get(), list.get(), nullptr));
+      sound = results && PyList_Check(results.get()) &&
+              PyList_Size(results.get()) == static_cast<Py_ssize_t>(inputs.size());
+      for (std::size_t i = 0; sound && i < inputs.size(); ++i) {
+        take(PyList_GetItem(results.get(), static_cast<Py_ssize_t>(i)), outcomes[before + i]);
+      }
+    }
+    if (!sound) {
+      const std::string why = PyErr_Occurred() ? take_exception() : "a record is no sample";
+      for (std::size_t i = before; i < outcomes.size(); ++i) {
+        outcomes[i] = {.error = "RuntimeError", .traceback = why};
+      }
+    }
+    list = Ref();
+    for (SampleObject* const sample : samples) let_go(sample);
+  }
+
+ private:
+  // What came of one sample: None, a sample, a list of them, or a failure.
+  void take(PyObject* result, Outcome& outcome) const {
+    if (result == Py_None) return;
+    bool encoded = true;
+    if (PyList_CheckExact(result)) {
+      const Py_ssize_t count = PyList_Size(result);
+      outcome.samples.reserve(static_cast<std::size_t>(count));
+      for (Py_ssize_t i = 0; encoded && i < count; ++i) {
+        encoded = encode(PyList_GetItem(result, i), outcome.samples.emplace_back());
+      }
+    } else if (PyObject_IsInstance(result, failure_.get()) == 1) {
+      take_failure(result, outcome);
+      return;
+    } else {
+      encoded = encode(result, outcome.samples.emplace_back());
+    }
+    if (encoded) return;
+    outcome.samples.clear();
+    take_failure(failure_of_exception(failed_.get()).get(), outcome);
+  }
+
+  Ref calls_;
+  Ref run_;
+  Ref failure_;  // the class
+  Ref failed_;   // makes one of an exception
+  bool zero_copy_;
+};
+
+// `make(spec)` builds what calls the stage's object.
+PyObject* made(PyObject* make, const StageContext& context) {
+  const Ref spec(spec_of(object_of_stage(context.config, context.feed), context.stage, context.lane,
+                         context.lanes, context.key));
+  return spec ? PyObject_CallFunctionObjArgs(make, spec.get(), nullptr) : nullptr;
+}
+Error not_made(const StageContext& context) {
+  return {ErrorCode::kConfiguration,
+          fmt::format("stage '{}': object {}: {}", context.stage,
+                      object_of_stage(context.config, context.feed).object, take_exception())};
+}
+
+Result<std::unique_ptr<SampleFunction>> open_function(PyObject* make, const StageContext& context) {
+  const Held held;
+  Ref calls(made(make, context));
+  const Ref zero_copy(calls ? PyObject_GetAttrString(calls.get(), "zero_copy") : nullptr);
+  if (!zero_copy) return not_made(context);
+  return std::unique_ptr<SampleFunction>(
+      std::make_unique<PythonFunction>(std::move(calls), PyObject_IsTrue(zero_copy.get()) == 1));
+}
+
+// Reads the object of a source: ringfeed/worker/sources.py's `Source`.
+class PythonReader final : public SourceFunction {
+ public:
+  explicit PythonReader(Ref source) : source_(std::move(source)) {
+    failure_ = Ref(PyObject_GetAttrString(source_.get(), "failure"));
+    failed_ = Ref(PyObject_GetAttrString(source_.get(), "failed"));
+  }
+  ~PythonReader() override {
+    const Held held;
+    source_ = Ref();
+    failure_ = Ref();
+    failed_ = Ref();
+    begin_failure_ = Ref();
+  }
+
+  void begin(std::uint64_t epoch, const std::vector<std::byte>& cursor,
+             std::uint64_t given) override {
+    const Held held;
+    // No bytes at all would be None.
+    const char* const bytes = cursor.empty() ? "" : reinterpret_cast<const char*>(cursor.data());
+    const Ref begun(PyObject_CallMethod(
+        source_.get(), "begin", "Ky#K", static_cast<unsigned long long>(epoch), bytes,
+        static_cast<Py_ssize_t>(cursor.size()), static_cast<unsigned long long>(given)));
+    if (!begun) begin_failure_ = failure_of_exception(failed_.get());
+  }
+
+  Items next(std::size_t most) override {
+    const Held held;
+    Items items;
+    if (begin_failure_) {
+      take_failure(begin_failure_.get(), items);
+      begin_failure_ = Ref();
+      return items;
+    }
+    // A list of pairs, whether it is the end, and a failure or None.
+    const Ref said(PyObject_CallMethod(source_.get(), "next", "n", static_cast<Py_ssize_t>(most)));
+    PyObject* pairs = nullptr;
+    PyObject* end = nullptr;
+    PyObject* failure = nullptr;
+    if (!said || !PyArg_ParseTuple(said.get(), "OOO", &pairs, &end, &failure)) {
+      take_failure(failure_of_exception(failed_.get()).get(), items);
+      return items;
+    }
+    items.end = PyObject_IsTrue(end) == 1;
+    const Py_ssize_t count = PyList_Size(pairs);
+    items.items.reserve(static_cast<std::size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i)
+      take(PyList_GetItem(pairs, i), items.items.emplace_back());
+    if (failure != Py_None) take_failure(failure, items);
+    return items;
+  }
+
+ private:
+  void take(PyObject* pair, Item& item) const {
+    PyObject* const cursor = PyTuple_GetItem(pair, 1);
+    PyObject* const sample = PyTuple_GetItem(pair, 0);
+    const auto bytes = std::as_bytes(
+        std::span(PyBytes_AsString(cursor), static_cast<std::size_t>(PyBytes_Size(cursor))));
+    item.cursor.assign(bytes.begin(), bytes.end());
+    if (PyObject_IsInstance(sample, failure_.get()) == 1) return take_failure(sample, item);
+    if (encode(sample, item.sample)) return;
+    item.sample.clear();
+    take_failure(failure_of_exception(failed_.get()).get(), item);
+  }
+
+  Ref source_;
+  Ref failure_;  // the class
+  Ref failed_;   // makes one of an exception
+  Ref begin_failure_;
+};
+
+Result<std::unique_ptr<SourceFunction>> open_source(PyObject* make, const StageContext& context) {
+  const Held held;
+  Ref source(made(make, context));
+  if (!source) return not_made(context);
+  return std::unique_ptr<SourceFunction>(std::make_unique<PythonReader>(std::move(source)));
+}
+
+// Runs `body` without the interpreter's lock, and turns an Error into an exception.
+template <typename Body>
+PyObject* outside(Body&& body) {
+  released = PyEval_SaveThread();
+  std::string fault;
+  int status = 1;
+  try {
+    status = body();
+  } catch (const Error& error) {
+    fault = error.message();
+  } catch (const std::exception& error) {
+    fault = error.what();
+  }
+  PyEval_RestoreThread(std::exchange(released, nullptr));
+  if (fault.empty()) return PyLong_FromLong(status);
+  PyErr_SetString(PyExc_RuntimeError, fault.c_str());
+  return nullptr;
+}
+
+PyObject* module_run(PyObject*, PyObject* arguments) {
+  int setup_fd = 0;
+  PyObject* make = nullptr;
+  PyObject* coerce = nullptr;
+  if (!PyArg_ParseTuple(arguments, "iOO:run", &setup_fd, &make, &coerce)) return nullptr;
+  set_coerce(Ref::borrowed(coerce).release());
+  Py_INCREF(make);
+  set_function_opener([make](const StageContext& context) { return open_function(make, context); });
+  set_source_opener([make](const StageContext& context) { return open_source(make, context); });
+  return outside([setup_fd] {
+    Registry registry;
+    register_all_stages(registry);
+    return run_worker(setup_fd, registry, FirstLane::kCallersThread);
+  });
+}
+
+PyObject* module_plan(PyObject*, PyObject* arguments) {
+  PyObject* check = nullptr;
+  if (!PyArg_ParseTuple(arguments, "O:plan", &check)) return nullptr;
+  set_function_opener([](const StageContext&) -> Result<std::unique_ptr<SampleFunction>> {
+    return Error(ErrorCode::kConfiguration, "a plan runs no stage");
+  });
+  set_source_opener([](const StageContext&) -> Result<std::unique_ptr<SourceFunction>> {
+    return Error(ErrorCode::kConfiguration, "a plan runs no stage");
+  });
+  Py_INCREF(check);
+  set_object_check([check](const ObjectSettings& settings) -> std::string {
+    const Held held;
+    const Ref spec(spec_of(settings, "", 0, 1, 0));
+    const Ref said(spec ? PyObject_CallFunctionObjArgs(check, spec.get(), nullptr) : nullptr);
+    return said ? text_of(said.get()) : take_exception();
+  });
+  return outside([] {
+    Registry registry;
+    register_all_stages(registry);
+    return print_plan(registry);
+  });
+}
+
+// What a warm parent loads: the spec of the stage that the supervisor names over the socket.
+PyObject* module_warm_spec(PyObject*, PyObject* arguments) {
+  int fd = 0;
+  if (!PyArg_ParseTuple(arguments, "i:warm_spec", &fd)) return nullptr;
+  try {
+    std::vector<shm::Fd> descriptors;
+    const WorkerSetup setup = receive_setup(fd, descriptors);
+    DataLoaderConfig config;
+    if (config.ParseFromString(setup.config()) && setup.lanes_size() != 0) {
+      const std::string& name = setup.lanes(0).stage();
+      for (const StageConfig& stage : config.stages()) {
+        if (stage.name() != name) continue;
+        return spec_of(object_of_stage(stage, config), name, 0, 1, mix(setup.seed(), mix(name)));
+      }
+    }
+    PyErr_SetString(PyExc_RuntimeError, "the setup names no stage in Python");
+  } catch (const Error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.message().c_str());
+  }
+  return nullptr;
+}
+
+PyObject* module_kinds(PyObject*, PyObject*) {
+  return outside([] {
+    Registry registry;
+    register_all_stages(registry);
+    return print_kinds(registry);
+  });
+}
+
+}  // namespace
+}  // namespace ringfeed::interpreter
+
+PyMODINIT_FUNC PyInit__worker() {
+  using namespace ringfeed::interpreter;
+  static PyMethodDef methods[] = {
+      {"run", module_run, METH_VARARGS,
+       "run(setup_fd, make, coerce): runs the lane that the supervisor describes."},
+      {"plan", module_plan, METH_VARARGS, "plan(check): prints the plan of standard input."},
+      {"warm_spec", module_warm_spec, METH_VARARGS,
+       "warm_spec(fd): the spec of the stage that a warm parent is for."},
+      {"kinds", module_kinds, METH_NOARGS, "Prints the kinds of stages."},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                   .m_name = "ringfeed._worker",
+                                   .m_doc = "The worker's runtime, for stages in Python.",
+                                   .m_size = -1,
+                                   .m_methods = methods,
+                                   .m_slots = nullptr,
+                                   .m_traverse = nullptr,
+                                   .m_clear = nullptr,
+                                   .m_free = nullptr};
+  Ref module(PyModule_Create(&definition));
+  if (!module || !add_sample_type(module.get())) return nullptr;
+  return module.release();
+}

@@ -1,0 +1,34 @@
+// Whether the object of a stage can be had.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ringfeed/worker/stage.h"
+
+namespace ringfeed {
+
+// What says which object a stage has; the fields of the stages' settings that are alike.
+struct ObjectSettings {
+  std::string object;
+  std::string options;
+  std::vector<std::string> python_path;
+  bool source = false;
+};
+template <typename Config>
+[[nodiscard]] ObjectSettings object_of(const Config& config, bool source = true) {
+  return {config.object(),
+          config.options(),
+          {config.python_path().begin(), config.python_path().end()},
+          source};
+}
+
+// Asks in this program, if it can: "", or what is wrong with the object.
+using CheckObject = std::function<std::string(const ObjectSettings&)>;
+void set_object_check(CheckObject check);
+
+// For StageType::problems.
+[[nodiscard]] std::vector<Problem> object_problems(const ObjectSettings& settings);
+
+}  // namespace ringfeed

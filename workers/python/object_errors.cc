@@ -1,0 +1,64 @@
+#include "workers/python/object_errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace ringfeed {
+namespace {
+
+// Exceptions that have a counter of their own.
+constexpr std::array<std::string_view, 12> kKnownErrors = {
+    "ArithmeticError", "AssertionError",     "AttributeError", "IndexError",
+    "KeyError",        "MemoryError",        "OSError",        "RuntimeError",
+    "TypeError",       "UnicodeDecodeError", "ValueError",     "ZeroDivisionError"};
+constexpr std::string_view kOtherErrors = "other_exceptions";
+
+std::string counter_of(std::string_view error) { return fmt::format("skipped_{}", error); }
+
+}  // namespace
+
+ObjectErrors::ObjectErrors(const StageContext& context, bool stops)
+    : context_(context), stops_(stops), other_(context, counter_of(kOtherErrors)) {
+  for (const std::string_view error : kKnownErrors) known_.emplace_back(context, counter_of(error));
+}
+
+void ObjectErrors::count(Step& step, std::string_view error, std::string_view traceback,
+                         const std::uint64_t (&tag)[2]) noexcept {
+  if (stops_) {
+    tell(error, traceback, tag);
+    context_.fail(fmt::format("stage '{}': {} for the sample of lineage {:016x}:{}:\n{}",
+                              context_.stage, error, tag[0], tag[1], traceback));
+  }
+  const auto* const known = std::ranges::find(kKnownErrors, error);
+  SkipReason& reason = known == kKnownErrors.end()
+                           ? other_
+                           : known_[static_cast<std::size_t>(known - kKnownErrors.begin())];
+  reason.skip(step, fmt::format("sample:{:016x}", tag[0]), tag[1], error);
+  if (told_.contains(error)) return;
+  told_.emplace(error);
+  tell(error, traceback, tag);
+}
+
+void ObjectErrors::tell(std::string_view error, std::string_view traceback,
+                        const std::uint64_t (&tag)[2]) const noexcept {
+  context_.warn(fmt::format("exception stage={} type={} lineage={:016x}:{}", context_.stage, error,
+                            tag[0], tag[1]));
+  while (!traceback.empty()) {
+    const std::size_t end = std::min(traceback.find('\n'), traceback.size());
+    if (end != 0) context_.warn(fmt::format("| {}", traceback.substr(0, end)));
+    traceback.remove_prefix(std::min(end + 1, traceback.size()));
+  }
+}
+
+void ObjectErrors::declare(std::vector<CounterSpec>& counters) {
+  for (const std::string_view error : kKnownErrors) {
+    counters.push_back({.name = counter_of(error),
+                        .help = fmt::format("Samples for which the object raised {}.", error)});
+  }
+  counters.push_back(
+      {.name = counter_of(kOtherErrors), .help = "The same of any other exception."});
+}
+
+}  // namespace ringfeed

@@ -1,0 +1,52 @@
+#include "workers/python/remote_settings.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "proto/config.pb.h"
+
+namespace ringfeed {
+
+std::optional<RemoteSettings> remote_settings(const StageConfig& stage) {
+  const RemoteFilesConfig& own = stage.remote_files();  // of a provider: what is usual
+  RemoteSettings settings;
+  if (stage.has_remote_files()) {
+    settings.urls = {own.url().begin(), own.url().end()};
+    settings.lists = {own.list().begin(), own.list().end()};
+    settings.cache = own.cache();
+    settings.cache_bytes = own.cache_bytes();
+    settings.storage_options = own.storage_options();
+  } else if (std::optional<UrlSettings> urls = url_settings(stage)) {
+    static_cast<UrlSettings&>(settings) = std::move(*urls);
+  } else {
+    return std::nullopt;
+  }
+  settings.python_path = {own.python_path().begin(), own.python_path().end()};
+  settings.fetches = own.fetches();
+  settings.look_again_s = own.look_again_s();
+  return settings;
+}
+
+ObjectSettings remote_object(const RemoteSettings& settings, bool finite) {
+  using Json = nlohmann::json;
+  Json options = {{"urls", settings.urls},      {"lists", settings.lists},
+                  {"cache", settings.cache},    {"cache_bytes", settings.cache_bytes},
+                  {"storage_options", nullptr}, {"threads", settings.fetches},
+                  {"look_again_s", nullptr}};
+  if (!settings.storage_options.empty()) {
+    options["storage_options"] = Json::parse(settings.storage_options, nullptr, false);
+  }
+  if (!finite) options["look_again_s"] = settings.look_again_s;
+  return {.object = "ringfeed.worker.files:Files",
+          .options = options.dump(-1, ' ', false, Json::error_handler_t::replace),
+          .python_path = settings.python_path,
+          .source = true};
+}
+
+ObjectSettings object_of_stage(const StageConfig& stage, const DataLoaderConfig& feed) {
+  if (const auto remote = remote_settings(stage)) return remote_object(*remote, feed.epochs() > 0);
+  return stage.has_python_source() ? object_of(stage.python_source())
+                                   : object_of(stage.python(), false);
+}
+
+}  // namespace ringfeed
