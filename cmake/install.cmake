@@ -2,11 +2,13 @@
 #
 #   component  below the prefix
 #   programs   bin/ringfeed, bin/ringfeed-worker, bin/ringfeed-worker-parquet
+#              bin/ringfeed-worker-python, lib/ringfeed/_worker.abi3.so: stages in Python
 #              share/ringfeed/pipelines/*.textproto
 #              share/ringfeed/proto/config.proto, what it imports, config.desc
 #   client     lib/libringfeed.so.1, include/ringfeed.h, include/ringfeed.hpp
 #              lib/cmake/ringfeed, lib/pkgconfig/ringfeed.pc
-#   plugin     include/ringfeed/shm/*.h, include/ringfeed/worker/*.h: for stages (not in a wheel)
+#   plugin     include/ringfeed/shm/*.h, include/ringfeed/worker/*.h: for stages
+#              lib/libringfeed_worker.so.VERSION: what they are linked with
 #   command    the command `ringfeed` of a Python environment (in a wheel alone)
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -20,6 +22,10 @@ if(TARGET ringfeed-worker-parquet)
     set_target_properties(ringfeed-worker-parquet PROPERTIES INSTALL_RPATH "${ArrowParquet_LIBRARY_DIR}")
   endif()
   install(TARGETS ringfeed-worker-parquet RUNTIME COMPONENT programs)
+endif()
+if(TARGET ringfeed_interpreter)
+  install(TARGETS ringfeed-worker-python RUNTIME COMPONENT programs)
+  install(TARGETS ringfeed_interpreter LIBRARY DESTINATION lib/ringfeed COMPONENT programs)
 endif()
 file(GLOB pipelines CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/workers/pipelines/*.textproto)
 install(
@@ -48,6 +54,10 @@ install(
   EXPORT ringfeed
   LIBRARY COMPONENT client ${namelink}
   FILE_SET HEADERS COMPONENT client)
+if(TARGET ringfeed_worker)
+  # Of a wheel it is linked with libraries that auditwheel puts beside the package.
+  install(TARGETS ringfeed_worker EXPORT ringfeed_worker LIBRARY COMPONENT plugin ${namelink})
+endif()
 set(RINGFEED_DATA_DIR ${CMAKE_INSTALL_DATADIR}/ringfeed)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ringfeed)
 install(
@@ -56,6 +66,14 @@ install(
   FILE ringfeedTargets.cmake
   DESTINATION ${package_dir}
   COMPONENT client)
+if(TARGET ringfeed_worker)
+  install(
+    EXPORT ringfeed_worker
+    NAMESPACE ringfeed::
+    FILE ringfeedWorkerTargets.cmake
+    DESTINATION ${package_dir}
+    COMPONENT plugin)
+endif()
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/ringfeedConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/generated/ringfeedConfig.cmake INSTALL_DESTINATION ${package_dir}
                               PATH_VARS CMAKE_INSTALL_BINDIR RINGFEED_DATA_DIR)
