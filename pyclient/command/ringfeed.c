@@ -16,6 +16,7 @@
 #include <glob.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -76,6 +77,10 @@ int main(int argc, char** argv) {
     globfree(&found);
   }
   if (*program != '\0') {
+    /* Of stages in Python: the one of this environment, which has what the user installed. */
+    char python[PATH_MAX + 16];
+    snprintf(python, sizeof python, "%s/bin/python3", prefix);
+    if (access(python, X_OK) == 0) setenv("RINGFEED_PYTHON", python, 0);
     argv[0] = program;
     execv(program, argv);
     fprintf(stderr, "ringfeed: %s cannot be started: %s\n", program, strerror(errno));

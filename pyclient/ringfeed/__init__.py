@@ -34,6 +34,7 @@ from .errors import (
     SlotsExhausted,
 )
 from .feed import Bottleneck, Feed, FeedStats, Snapshot, attach
+from .origins import Origin, lineage
 from .loader import DataLoader
 from .schema import Schema, Tensor
 
@@ -61,6 +62,7 @@ __all__ = [
     "InvalidConfiguration",
     "InvalidRequest",
     "NoSuchFeed",
+    "Origin",
     "Progress",
     "RingfeedError",
     "Schema",
@@ -68,5 +70,6 @@ __all__ = [
     "Snapshot",
     "Tensor",
     "attach",
+    "lineage",
     "progress",
 ]

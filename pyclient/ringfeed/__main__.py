@@ -18,6 +18,8 @@ def main() -> int:
     except RingfeedError as error:
         print(f"ringfeed: {error}", file=sys.stderr)
         return 1
+    # Of stages in Python: the one that has what this one has.
+    os.environ.setdefault("RINGFEED_PYTHON", sys.executable)
     os.execv(program, [str(program), *sys.argv[1:]])
 
 

@@ -8,11 +8,12 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ _FEED = "loader"
 _STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it refuses
 _LOG_BYTES_MAX = 8192
 _ANSWER_S = 10.0  # for a supervisor to answer an attach
+# A configuration, or what makes it for the directory in which it will be. That may write into the
+# directory what else the feed needs, under names that begin with _FEED and end with .pickle.
+_Config = bytes | Callable[[Path], bytes]
 
 
 class _Supervisor:
@@ -46,14 +50,18 @@ class _Supervisor:
     directory. It has its own session, so that Ctrl-C in a terminal reaches only the trainer.
     """
 
-    def __init__(self, config: bytes, suffix: str) -> None:
+    def __init__(self, config: _Config, suffix: str) -> None:
         program = programs.find("ringfeed")
         self._pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-"))
         self.socket_path = self.directory / f"{_FEED}.sock"
         self._log = self.directory / "supervisor.log"
         file = self.directory / f"{_FEED}{suffix}"
-        file.write_bytes(config)
+        try:
+            file.write_bytes(config if isinstance(config, bytes) else config(self.directory))
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
         self._command = [
             str(program),
             "run",
@@ -74,6 +82,7 @@ class _Supervisor:
 
     def _run(self) -> None:
         environment = dict(os.environ, RINGFEED_SOCKET_DIR=str(self.directory))
+        environment.setdefault("RINGFEED_PYTHON", sys.executable)  # of stages in Python
         owner = -1
         try:
             owner = os.pidfd_open(os.getpid())
@@ -214,7 +223,7 @@ class DataLoader(Scope):
             _check_whole(stage, config)
         self._pieces.append((stage, config))
 
-    def _config_file(self) -> tuple[bytes, str]:
+    def _config_file(self) -> tuple[_Config, str]:
         """The whole configuration in one format, and the file name ending of that format."""
         kinds = {_kind(config) for _, config in self._pieces} - {"message"}
         if len(kinds) > 1:

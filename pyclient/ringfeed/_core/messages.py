@@ -19,6 +19,7 @@ class DataLoaderConfig:
     shutdown = 20
     snapshot = 21
     from_batch = 22
+    worker = 30
 
 
 class EpochPlannerControlRequest:

@@ -1,0 +1,243 @@
+"""Where the rows of a batch came from: from ``batch["lineage"]`` to files and places in them."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .errors import InvalidRequest
+
+_MASK = (1 << 64) - 1
+_ENDINGS = {
+    ".jsonl": "JSONL",
+    ".ndjson": "JSONL",
+    ".json": "JSONL",
+    ".tar": "TAR",
+    ".npy": "NPY",
+    ".npz": "NPZ",
+    ".parquet": "PARQUET",
+}
+_FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A place in a file, from which a ``sample_source`` has made a sample.
+
+    ``str()`` of it is for people: ``/data/a.jsonl, line 17``.
+    """
+
+    path: str
+    """The file."""
+    place: int
+    """As the lineage says it: of lines, tars and ``.npy`` files the byte of the file as it is
+    unpacked; of ``.npz`` and Parquet files the row, from 0."""
+    unit: str
+    """What ``number`` counts: ``"line"``, from 1; ``"row"``, from 0; ``"sample"`` of a tar has
+    none."""
+    number: int | None
+    """Which line or row; None: the file cannot be read now, or does not have the place any more."""
+    member: str | None = None
+    """Of a tar: the name of the first member of the sample; None as above."""
+
+    def __str__(self) -> str:
+        if self.unit == "sample" and self.member is not None:
+            return f"{self.path}, member {self.member}"
+        if self.number is not None:
+            return f"{self.path}, {self.unit} {self.number}"
+        return f"{self.path}, byte {self.place}"
+
+
+def lineage(
+    rows: Any,
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+) -> list[Origin | None]:
+    """Say of rows of a batch which file each came from, and where in it that is.
+
+    The lineage of a sample of ``sample_source`` is a hash of the file's path, and a place in it.
+    So the paths must be given; a feed need not run. Files are opened only to count lines and to
+    name members: once for all rows of a file, as far as the last of these.
+
+    Args:
+        rows: ``batch["lineage"]`` (``sample_batcher`` with ``lineage: true``), uint64 [rows, 2], or
+            some of its rows; or a text or texts as logs and ``ringfeed.stage`` write them,
+            ``"8f0c…:456"``.
+        paths: Files, and directories of files at any depth, as the feed's configuration names them.
+        format: As the stage's ``format``, such as ``"JSONL"``; None: the name of each file says it.
+    Returns:
+        One for each row, in their order; None: the row came from none of these files.
+    Raises:
+        InvalidRequest: The rows are no lineage, or there is no such format.
+    Source: workers/samples/sample_source.cc gives each sample its lineage.
+    """
+    if format is not None and format not in _FORMATS:
+        raise InvalidRequest(f"format is {format!r}; give one of {', '.join(_FORMATS)}")
+    wanted = _pairs(rows)
+    found = _find({identity for identity, _ in wanted}, paths)
+    places: dict[str, set[int]] = {}
+    for identity, place in wanted:
+        if identity in found:
+            places.setdefault(found[identity], set()).add(place)
+    origins: dict[tuple[str, int], Origin] = {}
+    for path, some in places.items():
+        for origin in _origins(path, format or _format_of(path), sorted(some)):
+            origins[path, origin.place] = origin
+    return [origins.get((found.get(identity, ""), place)) for identity, place in wanted]
+
+
+def _pairs(rows: Any) -> list[tuple[int, int]]:
+    if isinstance(rows, str):
+        rows = [rows]
+    if not isinstance(rows, np.ndarray) and all(isinstance(row, str) for row in rows):
+        try:
+            texts = [row.split(":") for row in rows]
+            return [(int(identity, 16), int(place)) for identity, place in texts]
+        except ValueError as error:
+            raise InvalidRequest(
+                "a lineage is 16 hexadecimal digits, a colon and a number"
+            ) from error
+    array = np.asarray(rows)
+    if array.dtype != np.uint64 and array.size:
+        try:
+            array = np.array(rows, dtype=np.uint64)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InvalidRequest("lineage is an array of uint64 [rows, 2]") from error
+    if array.ndim == 1 and array.size == 2:
+        array = array.reshape(1, 2)
+    if array.size and (array.ndim != 2 or array.shape[1] != 2):
+        raise InvalidRequest(f"lineage has the shape {list(array.shape)}; it must be [rows, 2]")
+    return [(int(row[0]), int(row[1])) for row in array]
+
+
+def _identity(path: str) -> int:
+    """As mix(std::string_view) of ringfeed/worker/random.h has it."""
+    value = 0xCBF29CE484222325
+    for byte in os.fsencode(path):
+        value = (value ^ byte) * 0x100000001B3 & _MASK
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
+
+
+def _files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    given: Sequence[str | os.PathLike[str]] = (
+        [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    )
+    for one in given:
+        path = os.fspath(one)
+        if not os.path.isdir(path):
+            yield path
+            continue
+        for directory, _, names in os.walk(path, followlinks=True):
+            for name in names:
+                yield os.path.join(directory, name)
+
+
+def _find(
+    identities: set[int], paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for path in _files(paths):
+        # A feed makes the paths of its configuration absolute.
+        for name in {path, os.path.abspath(path)}:
+            identity = _identity(name)
+            if identity in identities:
+                found[identity] = name
+        if len(found) == len(identities):
+            break
+    return found
+
+
+def _format_of(path: str) -> str:
+    for packed in (".gz", ".zst"):
+        path = path.removesuffix(packed)
+    return next((kind for ending, kind in _ENDINGS.items() if path.endswith(ending)), "TEXT")
+
+
+def _origins(path: str, kind: str, places: list[int]) -> list[Origin]:
+    if kind in ("NPZ", "PARQUET"):
+        return [Origin(path, place, "row", place) for place in places]
+    look: dict[str, Callable[[str, list[int]], list[Origin]]] = {"TAR": _members, "NPY": _rows}
+    try:
+        return look.get(kind, _lines)(path, places)
+    except (OSError, EOFError, ValueError, struct.error, ImportError):
+        unit = {"TAR": "sample", "NPY": "row"}.get(kind, "line")
+        return [Origin(path, place, unit, None) for place in places]
+
+
+def _unpacked(path: str) -> BinaryIO:
+    file: Any = open(path, "rb")  # noqa: SIM115: the caller closes it
+    magic = file.read(4)
+    file.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    if magic == b"\x28\xb5\x2f\xfd":
+        unpacked: BinaryIO
+        try:
+            unpacked = importlib.import_module("compression.zstd").ZstdFile(file)
+        except ImportError:  # before Python 3.14
+            zstandard = importlib.import_module("zstandard")
+            unpacked = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return unpacked
+    plain: BinaryIO = file
+    return plain
+
+
+def _lines(path: str, places: list[int]) -> list[Origin]:
+    origins: list[Origin] = []
+    with _unpacked(path) as file:
+        line, begin, last = 1, 0, b"\n"
+        block = file.read(_READ_BYTES)
+        for place in places:
+            while block and place > begin + len(block):
+                line += block.count(b"\n")
+                begin += len(block)
+                last = block[-1:]
+                block = file.read(_READ_BYTES)
+            at = place - begin
+            there = at < len(block) and (block[at - 1 : at] if at else last) == b"\n"
+            number = line + block.count(b"\n", 0, at) if there else None
+            origins.append(Origin(path, place, "line", number))
+    return origins
+
+
+def _rows(path: str, places: list[int]) -> list[Origin]:
+    with open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+        begin = file.tell()
+    row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    origins = []
+    for place in places:
+        row, rest = divmod(place - begin, row_bytes) if row_bytes else (0, 1)
+        there = rest == 0 and 0 <= row < shape[0]
+        origins.append(Origin(path, place, "row", row if there else None))
+    return origins
+
+
+def _members(path: str, places: list[int]) -> list[Origin]:
+    import tarfile
+
+    names: dict[int, str] = {}
+    with tarfile.open(path, "r:") as archive:
+        for member in archive:
+            names[member.offset_data] = member.name
+            if member.offset_data >= places[-1]:
+                break
+    return [Origin(path, place, "sample", None, names.get(place)) for place in places]

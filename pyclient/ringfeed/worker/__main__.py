@@ -1,0 +1,82 @@
+"""``python -m ringfeed.worker``: runs a stage in Python, or tells what one needs.
+
+``ringfeed`` starts it, through ``ringfeed-worker-python``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+
+from ..errors import RingfeedError
+from . import module, objects, warm
+from .calls import Calls
+from .output import LogStream
+from .sources import Source
+from .values import coerce
+
+
+def _say_as(who: str) -> None:
+    """What is printed from now on comes out as lines of the log of `who`."""
+    for name, fd, level in (("stdout", 1, "info"), ("stderr", 2, "warning")):
+        stream = getattr(sys, name)
+        if isinstance(stream, LogStream):
+            stream.who = who  # somebody may have it already
+        else:
+            setattr(sys, name, LogStream(fd, level, who))
+
+
+def _make(spec: objects.Spec) -> Calls | Source:
+    _say_as(f"{spec['stage']}.{spec['lane']}")
+    # A fault's Python stack goes to the log before the native one, and so does that of a lane that
+    # is asked where it is.
+    faulthandler.enable(2, all_threads=False)
+    faulthandler.register(signal.SIGUSR2, 2, all_threads=True, chain=True)
+    try:
+        return Source(spec) if spec["source"] else Calls(spec)
+    except BaseException:
+        traceback.print_exc()
+        raise
+
+
+def _check(spec: objects.Spec) -> str:
+    # The plan goes to the standard output, where nothing else may be.
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        return objects.check(spec)
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def main() -> int:
+    try:
+        worker = module.load()
+        if sys.argv[1:] == ["--plan"]:
+            return int(worker.plan(_check))
+        if sys.argv[1:] == ["--kinds"]:
+            return int(worker.kinds())
+
+        def run(setup_fd: int) -> int:
+            return int(worker.run(setup_fd, _make, coerce))
+
+        if len(sys.argv) == 3 and sys.argv[1] == "--setup-fd":
+            return run(int(sys.argv[2]))
+        if len(sys.argv) == 3 and sys.argv[1] == "--warm-fd":
+            spec = worker.warm_spec(int(sys.argv[2]))
+            _say_as(spec["stage"])
+            return warm.serve(int(sys.argv[2]), spec, run)
+    except (RingfeedError, RuntimeError) as error:
+        print(f"ringfeed-worker-python: {error}", file=sys.stderr)
+        return 1
+    print("ringfeed starts ringfeed.worker: see ringfeed --help", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

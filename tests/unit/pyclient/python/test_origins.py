@@ -1,0 +1,93 @@
+"""From the lineage of a batch back to files and places, beside the files themselves."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringfeed
+from ringfeed.origins import _identity
+
+
+def row(path: Path, place: int) -> tuple[int, int]:
+    return _identity(str(path)), place
+
+
+def test_an_identity_is_that_of_the_stages() -> None:
+    # mix("a") and mix("/data/a.jsonl") of ringfeed/worker/random.h.
+    assert _identity("a") == 0x5F29C2AADD9B8527
+    assert _identity("/data/a.jsonl") == 0xB6F529828662F7CD
+
+
+def test_lines_are_counted(tmp_path: Path) -> None:
+    lines = [f"{'x' * (i % 700)}\n".encode() for i in range(5000)]
+    begins = [0, *np.cumsum([len(line) for line in lines]).tolist()]
+    plain, packed = tmp_path / "a.jsonl", tmp_path / "b.txt.gz"
+    plain.write_bytes(b"".join(lines))
+    packed.write_bytes(gzip.compress(b"".join(lines)))
+    wanted = [4999, 0, 17, 3000, 17]
+    for path in (plain, packed):
+        rows = np.array([row(path, begins[i]) for i in wanted], np.uint64)
+        found = ringfeed.lineage(rows, tmp_path)
+        assert [str(origin) for origin in found] == [f"{path}, line {i + 1}" for i in wanted]
+        # No line begins there, or the file is shorter now.
+        for place in (begins[17] + 1, begins[-1] + 5):
+            other = np.array([row(path, place)], np.uint64)
+            assert str(ringfeed.lineage(other, tmp_path)[0]) == f"{path}, byte {place}"
+
+
+def test_rows_and_members_are_named(tmp_path: Path) -> None:
+    array = tmp_path / "a.npy"
+    np.save(array, np.zeros((10, 3), np.float32))
+    begin = array.stat().st_size - 120
+    shard = tmp_path / "b.tar"
+    with tarfile.open(shard, "w") as tar:
+        for name in ("k/1.txt", "k/1.cls", "k/2.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            tar.addfile(info, io.BytesIO(b"abc"))
+    rows = [
+        row(array, begin + 12 * 7),
+        row(array, begin + 1),
+        row(shard, 512),
+        row(shard, 2048 + 512),
+        row(tmp_path / "c.npz", 5),
+        row(tmp_path / "d.parquet", 6),
+        row(tmp_path / "gone.jsonl", 3),
+        (1, 2),
+    ]
+    paths = [tmp_path, tmp_path / "c.npz", tmp_path / "d.parquet", tmp_path / "gone.jsonl"]
+    found = ringfeed.lineage(np.array(rows, np.uint64), paths)
+    assert [origin and str(origin).removeprefix(f"{tmp_path}/") for origin in found] == [
+        "a.npy, row 7",
+        f"a.npy, byte {begin + 1}",
+        "b.tar, member k/1.txt",
+        "b.tar, member k/2.txt",
+        "c.npz, row 5",
+        "d.parquet, row 6",
+        "gone.jsonl, byte 3",
+        None,
+    ]
+
+
+def test_texts_of_logs_and_other_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.weird"
+    path.write_text("one\ntwo\n")
+    text = f"{_identity(str(path)):016x}:4"
+    assert str(ringfeed.lineage(text, path)[0]) == f"{path}, line 2"
+    assert str(ringfeed.lineage([text], [path], format="PARQUET")[0]) == f"{path}, row 4"
+    monkeypatch.chdir(tmp_path)
+    assert str(ringfeed.lineage(text, "a.weird")[0]) == f"{path}, line 2"
+    assert ringfeed.lineage([], path) == []
+
+
+def test_what_is_no_lineage_is_refused(tmp_path: Path) -> None:
+    for wrong in ("text", ["12:x"], np.zeros((2, 3), np.uint64), [[-1, 2]]):
+        with pytest.raises(ringfeed.InvalidRequest, match="lineage"):
+            ringfeed.lineage(wrong, tmp_path)
+    with pytest.raises(ringfeed.InvalidRequest, match="format"):
+        ringfeed.lineage([], tmp_path, format="CSV")
