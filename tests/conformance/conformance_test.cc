@@ -6,19 +6,27 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "proto/plan.pb.h"
 #include "ringfeed/worker/control.h"
+#include "ringfeed/worker/sample.h"
 #include "tests/conformance/makers.h"
 #include "tests/support/makers/message_maker.h"
 #include "tests/support/rig/lane_rig.h"
 #include "workers/programs/all.h"
+#include "workers/python/sample_function.h"
+#include "workers/python/source_function.h"
 #ifdef RINGFEED_PARQUET
 #include "workers/io/parquet_file.h"
 #endif
@@ -41,7 +49,98 @@ formats::OpenRowFile open_parquet() {
 #endif
 }
 
+// Stands where an interpreter would: gives back what it gets.
+class Unchanged final : public SampleFunction {
+ public:
+  void run(std::span<const Input> inputs, std::vector<Outcome>& outcomes) override {
+    for (const Input& input : inputs) {
+      outcomes.push_back({.samples = {{input.sample.begin(), input.sample.end()}}});
+    }
+  }
+};
+
+// Stands for a source in Python: the lines of the files in the first directory of python_path; a
+// line that is no JSON is an error. The cursor is the number of the next line.
+class Lines final : public SourceFunction {
+ public:
+  explicit Lines(const StageContext& context) {
+    std::set<std::filesystem::path> files;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(context.config.python_source().python_path(0))) {
+      if (entry.path().extension() == ".jsonl") files.insert(entry.path());
+    }
+    for (const std::filesystem::path& file : files) {
+      std::ifstream stream(file);
+      for (std::string line; std::getline(stream, line);) lines_.push_back(line);
+    }
+  }
+
+  void begin(std::uint64_t, const std::vector<std::byte>& cursor, std::uint64_t) override {
+    next_ = cursor.empty() ? 0 : std::to_integer<std::size_t>(cursor[0]);
+  }
+  Items next(std::size_t most) override {
+    Items items;
+    for (; next_ < lines_.size() && items.items.size() < most; ++next_) {
+      Item& item = items.items.emplace_back();
+      item.cursor = {static_cast<std::byte>(next_ + 1)};
+      const std::string& line = lines_[next_];
+      if (!nlohmann::json::accept(line)) {
+        item.error = "ValueError";
+        item.traceback = "it is no JSON";
+        continue;
+      }
+      const SampleField field{.name = "line",
+                              .dtype = SampleDtype::kBytes,
+                              .data = std::as_bytes(std::span(line.data(), line.size()))};
+      item.sample.resize(*sample_bytes({&field, 1}));
+      write_sample(item.sample, {&field, 1});
+    }
+    items.end = items.items.empty();
+    return items;
+  }
+
+ private:
+  std::vector<std::string> lines_;
+  std::size_t next_ = 0;
+};
+
+// Seven paths and the end of a listing, whatever the URL; in an endless run nothing comes behind.
+class Listing final : public SourceFunction {
+ public:
+  void begin(std::uint64_t, const std::vector<std::byte>&, std::uint64_t) override { next_ = 0; }
+  Items next(std::size_t most) override {
+    Items items;
+    for (; next_ < 8 && items.items.size() < most; ++next_) {
+      const std::string path = next_ == 7 ? "" : fmt::format("/cache/objects/s3/b/{}", next_);
+      const std::int64_t number = next_ + 1;
+      const std::array fields{
+          SampleField{
+              .name = "path", .dtype = SampleDtype::kBytes, .data = std::as_bytes(std::span(path))},
+          SampleField{.name = "version",
+                      .dtype = SampleDtype::kInt64,
+                      .data = std::as_bytes(std::span(&number, 1))}};
+      Item& item = items.items.emplace_back();
+      item.sample.resize(*sample_bytes(fields));
+      write_sample(item.sample, fields);
+      item.cursor = {std::byte{1}};
+    }
+    return items;
+  }
+
+ private:
+  int next_ = 0;
+};
+
 std::vector<StageType> all_types() {
+  set_source_opener([](const StageContext& context) -> Result<std::unique_ptr<SourceFunction>> {
+    if (context.config.has_remote_files()) {
+      return Result<std::unique_ptr<SourceFunction>>(std::make_unique<Listing>());
+    }
+    return Result<std::unique_ptr<SourceFunction>>(std::make_unique<Lines>(context));
+  });
+  set_function_opener([](const StageContext&) {
+    return Result<std::unique_ptr<SampleFunction>>(std::make_unique<Unchanged>());
+  });
   Registry registry;
   register_all_stages(registry);
   return registry.types();
@@ -237,6 +336,16 @@ class EveryKind : public ::testing::TestWithParam<std::string> {
 TEST_P(EveryKind, HasAnExampleThatItsPlanAccepts) {
   ASSERT_NE(type().example.text, "");
   DataLoaderConfig config = example_of(type());
+  int paths = 0;
+  // Some look at their data before the start.
+  const bool made = make_data();
+  each_text(config, [&](const std::string& text) {
+    if (!text.starts_with('/')) return text;
+    ++paths;
+    EXPECT_TRUE(text == "/data" || text.starts_with("/data/")) << text;
+    return made ? directory_.path() + text.substr(5) : text;
+  });
+  EXPECT_GT(paths, 0) << "it reads no data";
   Registry registry;
   register_all_stages(registry);
   std::vector<std::string> kinds;
@@ -250,15 +359,6 @@ TEST_P(EveryKind, HasAnExampleThatItsPlanAccepts) {
   }
   EXPECT_THAT(kinds, Contains(GetParam()).Times(1));
   EXPECT_EQ(kinds.back(), GetParam()) << "it is the last, behind what it needs";
-  int paths = 0;
-  each_text(config, [&paths](const std::string& text) {
-    if (text.starts_with('/')) {
-      ++paths;
-      EXPECT_TRUE(text == "/data" || text.starts_with("/data/")) << text;
-    }
-    return text;
-  });
-  EXPECT_GT(paths, 0) << "it reads no data";
 }
 
 TEST_P(EveryKind, HasAPageInTheReference) {
@@ -428,7 +528,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, ::testing::ValuesIn(all_kinds()),
 // A maker's name that is misspelt would leave the tests above out.
 TEST(Makers, AreThereForEveryExample) {
   for (const StageType& type : all_types()) {
-    const std::set<std::string> names = {"lc0_files", "chess_tables", "token_files"};
+    const std::set<std::string> names = {"lc0_files", "chess_tables", "token_files", "jsonl_files",
+                                         "item_weights"};
     EXPECT_THAT(names, Contains(type.example.maker)) << type.kind;
 #ifdef RINGFEED_PARQUET
     EXPECT_NE(maker_named(type.example.maker), nullptr) << type.kind;

@@ -88,6 +88,30 @@ void chess_tables(const TempDir& directory) {
 }
 #endif
 
+void jsonl_files(const TempDir& directory) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) {
+    text +=
+        fmt::format(R"({{"text": "line {} of it", "label": {}, "more": [0.5, {}]}})", i, i % 7, i);
+    text += i % 2 == 0 ? "\n" : "\r\n";
+    if (i % 20 != 19) continue;
+    const std::string name = fmt::format("part-{}.jsonl", i / 20);
+    directory.write(i == 59 ? name + ".gz" : name, i == 59 ? gzip_text(text) : text);
+    text.clear();
+  }
+}
+
+void item_weights(const TempDir& directory) {
+  std::string head = "{'descr': '<f8', 'fortran_order': False, 'shape': (100,), }";
+  head.resize(128 - 10 - 1, ' ');
+  std::string file = std::string("\x93NUMPY\x01\x00", 8) + '\x76' + '\0' + head + '\n';
+  for (int i = 0; i < 100; ++i) {
+    const double weight = i % 5;
+    file.append(reinterpret_cast<const char*>(&weight), sizeof weight);
+  }
+  directory.write("weights.npy", file);
+}
+
 void token_files(const TempDir& directory) {
   std::filesystem::copy(std::string(kData) + "/fairseq/inputs/data_bin", directory.path(),
                         std::filesystem::copy_options::recursive);
@@ -98,6 +122,8 @@ Maker maker_named(std::string_view name) {
 #ifdef RINGFEED_PARQUET
   if (name == "chess_tables") return &chess_tables;
 #endif
+  if (name == "jsonl_files") return &jsonl_files;
+  if (name == "item_weights") return &item_weights;
   if (name == "token_files") return &token_files;
   return nullptr;
 }

@@ -12,6 +12,10 @@ namespace ringfeed::testing {
 void lc0_files(const TempDir& directory);
 // Parquet files, games in games/ and searched positions in variations/. Only where Arrow is.
 void chess_tables(const TempDir& directory);
+// JSON objects in lines, in three files, one of them packed.
+void jsonl_files(const TempDir& directory);
+// An array of 100 numbers, in weights.npy.
+void item_weights(const TempDir& directory);
 // Token files of parallel text in the shards shard000/ and shard001/.
 void token_files(const TempDir& directory);
 

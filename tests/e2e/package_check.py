@@ -40,14 +40,19 @@ FILES = """
 ringfeed/bin/ringfeed
 ringfeed/bin/ringfeed-worker
 ringfeed/bin/ringfeed-worker-parquet
+ringfeed/bin/ringfeed-worker-python
 ringfeed/include/ringfeed.h
 ringfeed/include/ringfeed.hpp
 ringfeed/lib/cmake/ringfeed/ringfeedConfig.cmake
 ringfeed/lib/cmake/ringfeed/ringfeedConfigVersion.cmake
 ringfeed/lib/cmake/ringfeed/ringfeedTargets-relwithdebinfo.cmake
 ringfeed/lib/cmake/ringfeed/ringfeedTargets.cmake
+ringfeed/lib/cmake/ringfeed/ringfeedWorkerTargets-relwithdebinfo.cmake
+ringfeed/lib/cmake/ringfeed/ringfeedWorkerTargets.cmake
 ringfeed/lib/libringfeed.so.1
+ringfeed/lib/libringfeed_worker.so.{version}
 ringfeed/lib/pkgconfig/ringfeed.pc
+ringfeed/lib/ringfeed/_worker.abi3.so
 ringfeed/py.typed
 ringfeed/share/ringfeed/pipelines/chess_finetune.textproto
 ringfeed/share/ringfeed/pipelines/chess_pretrain.textproto
@@ -61,7 +66,10 @@ ringfeed/share/ringfeed/proto/stages/bitext.proto
 ringfeed/share/ringfeed/proto/stages/chess.proto
 ringfeed/share/ringfeed/proto/stages/files.proto
 ringfeed/share/ringfeed/proto/stages/lc0.proto
+ringfeed/share/ringfeed/proto/stages/plugin.proto
+ringfeed/share/ringfeed/proto/stages/python.proto
 ringfeed/share/ringfeed/proto/stages/rows.proto
+ringfeed/share/ringfeed/proto/stages/samples.proto
 ringfeed-{version}.data/scripts/ringfeed
 ringfeed-{version}.dist-info/METADATA
 ringfeed-{version}.dist-info/RECORD
@@ -70,10 +78,12 @@ ringfeed-{version}.dist-info/entry_points.txt
 ringfeed-{version}.dist-info/sboms/auditwheel.cdx.json
 ringfeed.libs/libfmt.so
 ringfeed.libs/libisal.so
+ringfeed.libs/libprotobuf.so
+ringfeed.libs/libsimdjson.so
 ringfeed.libs/libspdlog.so
 """
-# Of the system, by the rules for manylinux; the last three for pyarrow.
-SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "linux-vdso.so.1",
+# Of the system, by the rules for manylinux; libz for libprotobuf, the last three for pyarrow.
+SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "linux-vdso.so.1", "libz.so.1",
           "libdl.so.2", "libpthread.so.0", "librt.so.1"}  # fmt: skip
 LC0 = ["lc0.textproto", f"stages.provider.directory={DATA}/lc0", "stages.pool.chunk_pool_size=100",
        "stages.tensors.batch_size=32"]  # fmt: skip
@@ -124,7 +134,12 @@ def test_the_wheel_has_these_files_and_this_size() -> None:
     with zipfile.ZipFile(WHEEL) as wheel:
         names = [re.sub(r"-[0-9a-f]{8}\.so[.0-9]*$", ".so", name) for name in wheel.namelist()]
     found = {name for name in names if not name.endswith(("/", ".py"))}
-    assert found == set(FILES.format(version=VERSION).split())
+    # All headers that plug-ins may include; plugin_check.py compiles with them.
+    headers = {name for name in found if re.fullmatch(r"ringfeed/include/ringfeed/.*\.h", name)}
+    assert {"ringfeed/include/ringfeed/worker/main.h", "ringfeed/include/ringfeed/shm/ring.h"} <= (
+        headers
+    )
+    assert found - headers == set(FILES.format(version=VERSION).split())
     assert "ringfeed/__init__.py" in names and "ringfeed/_core/native.py" in names
     print(f"{WHEEL.name}: {WHEEL.stat().st_size / MB:.1f} MB")
     assert WHEEL.stat().st_size <= 12 * MB
@@ -145,8 +160,8 @@ def test_the_command_is_a_program_and_no_script() -> None:
 
 def test_every_library_is_found() -> None:
     programs = list((PACKAGE / "bin").iterdir())
-    assert len(programs) == 3 and all(os.access(program, os.X_OK) for program in programs)
-    libraries = [*(PACKAGE / "lib").glob("*.so*"), *(PACKAGE.parent / "ringfeed.libs").iterdir()]
+    assert len(programs) == 4 and all(os.access(program, os.X_OK) for program in programs)
+    libraries = [*(PACKAGE / "lib").rglob("*.so*"), *(PACKAGE.parent / "ringfeed.libs").iterdir()]
     for file in [COMMAND, *programs, *libraries]:
         told = subprocess.run(
             ["/usr/bin/ldd", str(file)],
@@ -167,7 +182,7 @@ def test_every_library_is_found() -> None:
                     str(PACKAGE.parent.resolve())
                 ), line
     # The library itself needs libc alone.
-    (library,) = (PACKAGE / "lib").glob("*.so*")
+    (library,) = (PACKAGE / "lib").glob("libringfeed.so*")
     assert library.name == "libringfeed.so.1" and b"libringfeed.so.1\0" in library.read_bytes()
 
 
@@ -288,6 +303,28 @@ def test_the_chess_pipeline_delivers_games_out_of_parquet_files(tmp_path: Path) 
 
 
 # The first commands of the README.
+def test_a_stage_in_python_runs_in_this_environment(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import sys\n\n\ndef mark(sample):\n"
+        "    return {'id': sample['index'], 'where': sys.prefix}\n"
+    )
+    config = f"""
+feed: "mine" epochs: 1
+stages {{ name: "items" index_source {{ count: 50 }} }}
+stages {{ name: "marked" python {{ input: "items" object: "mine:mark" python_path: "{tmp_path}" }} }}
+stages {{ name: "batches" sample_batcher {{ input: "marked" batch_size: 10
+  fields {{ name: "id" dtype: "int64" }} fields {{ name: "where" dtype: "text" }} }} }}
+"""
+    (tmp_path / "mine.textproto").write_text(config)
+    env = dict(os.environ, RINGFEED_SOCKET_DIR=str(tmp_path))
+    run = subprocess.Popen([str(COMMAND), "run", str(tmp_path / "mine.textproto")], env=env)
+    with ringfeed.attach("mine", socket_dir=tmp_path, attach_timeout_s=60, timeout_s=60) as feed:
+        batches = [(batch["id"].tolist(), batch["where"].tobytes()) for batch in feed]
+    assert run.wait(60) == 0
+    assert sum((ids for ids, _ in batches), []) == list(range(50))
+    assert {where for _, where in batches} == {sys.prefix.encode() * 10}
+
+
 @pytest.mark.parametrize("data, name", [("lc0", "lc0"), ("chess/games", "chess_pretrain")])
 def test_what_init_writes_delivers_batches(data: str, name: str, tmp_path: Path) -> None:
     if name != "lc0" and not PYARROW:

@@ -11,6 +11,8 @@ from pathlib import PurePosixPath
 from tests.lint.rooms import INCLUDE, included
 from tests.lint.tree import CPP, Problem, Tree
 
+# Projects of their own, as a user of the installed package would have them.
+BUILT_ALONE = ("docs/examples/own_trainer", "docs/examples/own_stage")
 TOP = frozenset(
     ".ci .clang-format .clang-tidy .gitignore CMakeLists.txt CMakePresets.json LICENSE README.md"
     " cmake docs proto pyclient scripts share shm supervisor tests workers".split()
@@ -103,7 +105,7 @@ def check(tree: Tree) -> list[Problem]:
         say(path, "not one of the agreed entries at the top: tests/lint/sources.py lists them")
 
     lists = lists_of(tree)
-    for folder in sorted(lists.keys() - {".", "cmake", "docs/examples/own_trainer"}):
+    for folder in sorted(lists.keys() - {".", "cmake", *BUILT_ALONE}):
         if f"{folder}/CMakeLists.txt" in tree.known and not entered(folder, lists):
             say(f"{folder}/CMakeLists.txt", "no add_subdirectory above takes this folder in")
     for path in tree.below(*BUILT, ends=(".cc", ".c")):

@@ -176,6 +176,16 @@ class TestKinds:
             ("workers/kit/a.h", 1),
         ]
 
+    def test_a_common_word_is_a_kind_only_where_it_must_be(self, make_tree: MakeTree) -> None:
+        tree = make_tree(
+            {
+                "workers/python/CMakeLists.txt": "ringfeed_domain(python STAGES python)\n",
+                "workers/chess/a.cc": "python::Random random;\nbool b = c.has_python();\n",
+                "pyclient/ringfeed/a.py": 'x = "python"\n',
+            }
+        )
+        assert [(one.path, one.line) for one in kinds.check(tree)] == [("workers/chess/a.cc", 2)]
+
     def test_the_list_of_known_ones_only_shrinks(self, make_tree: MakeTree) -> None:
         tree = make_tree(
             {

@@ -61,6 +61,31 @@ std::string tar_of(std::uint64_t members) {
   return tar.end().text();
 }
 
+// A copy in a cache that has gone is wished for, and listed when it has come.
+TEST(SourceLoader, WaitsForAFileOfACache) {
+  Loader loader;
+  for (const char* name : {"cache/objects", "cache/wanted", "cache/failed"}) {
+    std::filesystem::create_directories(loader.directory.path(name));
+  }
+  loader.directory.write("cache/ringfeed-cache", "ringfeed cache 1\n");
+  const std::string path = loader.directory.path("cache/objects/a.tar");
+  loader.feed(path);
+  loader.feed(loader.directory.write("b.tar", tar_of(2)));
+  loader.rig.finish("files");
+  loader.rig.run();
+  EXPECT_THAT(loader.sources(), IsEmpty());
+  const std::filesystem::directory_iterator wishes(loader.directory.path("cache/wanted"));
+  ASSERT_NE(wishes, std::filesystem::directory_iterator());
+  EXPECT_EQ(std::filesystem::read_symlink(wishes->path()), "a.tar");
+  loader.directory.write("cache/objects/a.tar", tar_of(3));
+  ASSERT_TRUE(loader.rig.run_until([&] { return loader.rig.all_finished(); }));
+  const std::vector<SeenSource> sources = loader.sources();
+  ASSERT_THAT(sources, SizeIs(2));
+  EXPECT_EQ(sources[0].path, path);
+  EXPECT_THAT(sources[0].places, SizeIs(3));
+  EXPECT_EQ(loader.rig.counter("loader", "skipped_vanished"), 0U);
+}
+
 TEST(SourceLoader, MakesOneChunkOfAGz) {
   Loader loader;
   const std::string gzip = gzip_text(game(0, 12));

@@ -113,6 +113,7 @@ TEST_P(DomainWorker, HasEveryKindOfItsDomainsAndNoOther) {
   for (int i = 0; i < kinds.field_count(); ++i) {
     const google::protobuf::FieldDescriptor* const kind = kinds.field(i);
     if (kind->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (domain_of(*kind) == "plugin") continue;  // no domain of this tree
     StageConfig& stage = *config.add_stages();
     stage.set_name(kind->name());
     stage.GetReflection()->MutableMessage(&stage, kind);

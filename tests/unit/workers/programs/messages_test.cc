@@ -91,7 +91,7 @@ std::vector<Pipeline> pipelines(const TempDir& directory) {
        .sources = {"rows", "other_rows"},
        .stages = {"name: 'games' chess_games { input: 'rows' queue_bytes: 131072 }",
                   "name: 'variations' chess_variations { input: 'other_rows' queue_bytes: 131072 }",
-                  "name: 'mixer' sample_mixer { input: 'games' variations: 'variations' "
+                  "name: 'mixer' variation_mixer { input: 'games' variations: 'variations' "
                   "variation_ratio: 0.4 queue_bytes: 131072 }",
                   "name: 'batches' sequence_batcher { input: 'mixer' length: 1024 batch_size: 4 }"},
        .ends = {}},
