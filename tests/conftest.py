@@ -15,6 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As where neither is installed: what needs them is skipped, and nothing else may import them.
 if os.environ.get("RINGFEED_NO_FRAMEWORKS"):
     sys.modules.update(dict.fromkeys(("torch", "jax")))
+# Of stages in Python: the one that has what the tests need.
+os.environ.setdefault("RINGFEED_PYTHON", sys.executable)
 if importlib.util.find_spec("ringfeed") is None:
     sys.path.insert(0, str(ROOT / "pyclient"))
     build = Path(os.environ.get("RINGFEED_BUILD_DIR", ROOT / "build" / "release"))

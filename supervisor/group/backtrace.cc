@@ -20,13 +20,13 @@ bool ask_for_backtrace(pid_t pid, const std::string& lane) {
   const std::string tasks = fmt::format("/proc/{}/task", pid);
   const Result<std::vector<std::string>> threads = shm::names_in(tasks);
   if (!threads) return false;  // it has ended
-  for (const std::string& task : *threads) {
-    std::string comm;
-    std::getline(std::ifstream(fmt::format("{}/{}/comm", tasks, task)), comm);
-    if (comm != lane.substr(0, kNameBytesMax) && comm != ("rf-" + lane).substr(0, kNameBytesMax)) {
-      continue;
+  for (const std::string& name : {lane, "rf-" + lane}) {
+    for (const std::string& task : *threads) {
+      std::string comm;
+      std::getline(std::ifstream(fmt::format("{}/{}/comm", tasks, task)), comm);
+      if (comm != name.substr(0, kNameBytesMax)) continue;
+      return ::syscall(SYS_tgkill, pid, std::atoi(task.c_str()), SIGUSR2) == 0;
     }
-    return ::syscall(SYS_tgkill, pid, std::atoi(task.c_str()), SIGUSR2) == 0;
   }
   return false;
 }

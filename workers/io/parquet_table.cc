@@ -259,9 +259,8 @@ std::string put_json(const Array& given, std::int64_t at, int depth, std::string
   const std::string text = (*scalar)->ToString();
   const bool number = (plain_type(id) != TableType::kNothing) && id != Type::HALF_FLOAT;
   const bool whole_or_real = number && !arrow::is_temporal(id);
-  if (whole_or_real && text.find_first_of("nN") == std::string::npos) {
-    json += text;
-  } else if (id == Type::BOOL) {
+  const bool finite = whole_or_real && text.find_first_of("nN") == std::string::npos;
+  if (finite || id == Type::BOOL) {
     json += text;
   } else if (whole_or_real) {
     json += "null";  // NaN and infinities, which JSON has not

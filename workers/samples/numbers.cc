@@ -106,6 +106,7 @@ bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
         out = static_cast<To>(from ? 1 : 0);
       } else {
         if (!std::in_range<To>(from)) return false;
+        // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number and no character
         out = static_cast<To>(from);
       }
       std::memcpy(to.data() + i * sizeof out, &out, sizeof out);

@@ -1765,8 +1765,8 @@ def remote_files(
     overflow_behavior: settings.OverflowBehavior | None = None,
     name: str | None = None,
 ) -> Pipeline:
-    """Names the objects of S3, GCS, Azure, a web server or any other store that fsspec reads, by
-    the paths of their copies in a cache on this host, and fetches them. It stands where a
+    """Names and fetches the objects of a store: S3, GCS, Azure, a web server. It reads whatever
+    fsspec reads, and names the paths of copies in a cache on this host. It stands where a
     file_path_provider stands; a file_path_provider that is given a URL becomes this stage.
 
     - order: objects of the lists, then pattern by pattern in the order of names; then it marks the

@@ -151,15 +151,21 @@ class RemoteFiles:
             if not window:
                 break
             i, item, job = window.popleft()
-            if self._wait:
+            held = -1
+            while self._wait and held < 0:
                 outcome, _ = self.fetcher.wait(job)
-                if outcome is Outcome.STOPPED:
-                    return
-                if outcome is Outcome.GIVEN_UP:
-                    self.fetcher.release(item)
-                    continue
+                if outcome in (Outcome.STOPPED, Outcome.GIVEN_UP):
+                    break
                 item = self.fetcher.known(item.name) or item
                 self.fetcher.cache.touch(item)
+                held = _opened(self.fetcher.cache.path(item))
+                if held < 0:  # a full disk has taken it between the two
+                    job = self.fetcher.queue(item, wished=True)
+            if self._wait and held < 0:
+                if outcome is Outcome.STOPPED:
+                    return
+                self.fetcher.release(item)
+                continue
             named[item.name] = _token(item)
             sample = {
                 "path": str(self.fetcher.cache.path(item)),
@@ -170,6 +176,7 @@ class RemoteFiles:
                 yield sample, place.behind(i, item)
             finally:
                 if self._wait:
+                    os.close(held)
                     self.fetcher.release(item)
         yield {"path": "", "url": "", "size": 0}, place.next_pass()
 
@@ -217,6 +224,14 @@ class RemoteFiles:
 
 
 _Token = tuple[str | None, int | None]
+
+
+def _opened(path: os.PathLike[str] | str) -> int:
+    """A descriptor that keeps the copy from being evicted; -1: it is not there."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
 
 
 def _token(item: RemoteObject) -> _Token:

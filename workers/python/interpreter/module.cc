@@ -378,6 +378,7 @@ PyObject* module_kinds(PyObject*, PyObject*) {
 }  // namespace
 }  // namespace ringfeed::interpreter
 
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): Python's name for it
 PyMODINIT_FUNC PyInit__worker() {
   using namespace ringfeed::interpreter;
   static PyMethodDef methods[] = {

@@ -183,20 +183,19 @@ PyObject* as_dict(PyObject* self, const char* method, PyObject* arguments, PyObj
   return function ? PyObject_Call(function.get(), arguments, named) : nullptr;
 }
 
-#define RF_AS_DICT(method)                                                          \
-  PyObject* sample_##method(PyObject* self, PyObject* arguments, PyObject* named) { \
-    return as_dict(self, #method, arguments, named);                                \
-  }
-RF_AS_DICT(keys)
-RF_AS_DICT(values)
-RF_AS_DICT(items)
-RF_AS_DICT(pop)
-RF_AS_DICT(popitem)
-RF_AS_DICT(update)
-RF_AS_DICT(setdefault)
-RF_AS_DICT(copy)
-RF_AS_DICT(clear)
-#undef RF_AS_DICT
+constexpr char kKeys[] = "keys";
+constexpr char kValues[] = "values";
+constexpr char kItems[] = "items";
+constexpr char kPop[] = "pop";
+constexpr char kPopitem[] = "popitem";
+constexpr char kUpdate[] = "update";
+constexpr char kSetdefault[] = "setdefault";
+constexpr char kCopy[] = "copy";
+constexpr char kClear[] = "clear";
+template <const char* kMethod>
+PyObject* sample_as_dict(PyObject* self, PyObject* arguments, PyObject* named) {
+  return as_dict(self, kMethod, arguments, named);
+}
 
 PyObject* sample_get_or(PyObject* self, PyObject* arguments) {
   PyObject* key = nullptr;
@@ -263,15 +262,16 @@ PyMethodDef with_names(const char* name, PyCFunctionWithKeywords function, const
 
 bool add_sample_type(PyObject* module) {
   static std::array<PyMethodDef, 13> methods = {
-      with_names("keys", sample_keys, "Names of the fields, in their order."),
-      with_names("values", sample_values, "The fields' values."),
-      with_names("items", sample_items, "Names and values."),
-      with_names("pop", sample_pop, "Takes a field out and returns it."),
-      with_names("popitem", sample_popitem, "Takes the last field out."),
-      with_names("update", sample_update, "Sets several fields."),
-      with_names("setdefault", sample_setdefault, "The field, which is set if there is none."),
-      with_names("copy", sample_copy, "The fields as a dict."),
-      with_names("clear", sample_clear, "Takes all fields out."),
+      with_names(kKeys, sample_as_dict<kKeys>, "Names of the fields, in their order."),
+      with_names(kValues, sample_as_dict<kValues>, "The fields' values."),
+      with_names(kItems, sample_as_dict<kItems>, "Names and values."),
+      with_names(kPop, sample_as_dict<kPop>, "Takes a field out and returns it."),
+      with_names(kPopitem, sample_as_dict<kPopitem>, "Takes the last field out."),
+      with_names(kUpdate, sample_as_dict<kUpdate>, "Sets several fields."),
+      with_names(kSetdefault, sample_as_dict<kSetdefault>,
+                 "The field, which is set if there is none."),
+      with_names(kCopy, sample_as_dict<kCopy>, "The fields as a dict."),
+      with_names(kClear, sample_as_dict<kClear>, "Takes all fields out."),
       PyMethodDef{"get", sample_get_or, METH_VARARGS, "The field, or what is to stand for it."},
       PyMethodDef{"_reset", sample_reset, METH_NOARGS, "The sample is again as it came in."},
       PyMethodDef{}};

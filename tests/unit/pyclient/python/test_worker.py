@@ -233,7 +233,9 @@ class TestValues:
         assert values.coerce(2.5 + 1j)[1].shape == ()
 
     @pytest.mark.parametrize(
-        "value", [{}, object(), ["a", "b"], [[1], [2, 3]], np.array(["x"]), 2**70], ids=repr
+        "value",
+        [{}, object(), ["a", "b"], [[1], [2, 3]], np.array(["x"]), 2**70],
+        ids=["dict", "object", "strings", "ragged", "array of strings", "too large"],
     )
     def test_what_no_sample_holds_is_refused(self, value: Any) -> None:
         with pytest.raises(TypeError, match="give an array, a number, bytes or str"):
