@@ -142,7 +142,8 @@ def test_the_wheel_has_these_files_and_this_size() -> None:
     assert found - headers == set(FILES.format(version=VERSION).split())
     assert "ringfeed/__init__.py" in names and "ringfeed/_core/native.py" in names
     print(f"{WHEEL.name}: {WHEEL.stat().st_size / MB:.1f} MB")
-    assert WHEEL.stat().st_size <= 12 * MB
+    # Five programs and libraries have the stages in them, each as a whole.
+    assert WHEEL.stat().st_size <= 14 * MB
     assert re.fullmatch(
         rf"ringfeed-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_x86_64\.whl", WHEEL.name
     )

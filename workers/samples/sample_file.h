@@ -18,6 +18,7 @@
 namespace ringfeed {
 
 class SampleSourceConfig;
+// NOLINTNEXTLINE(readability-identifier-naming): protobuf's name for it
 enum SampleSourceConfig_Format : int;
 
 // Why what was read is no sample.
