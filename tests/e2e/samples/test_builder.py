@@ -172,11 +172,7 @@ with feed.start(timeout_s=60, wait_s=60) as loader:
 """
 
 
-@pytest.mark.skipif(
-    not (BIN / "ringfeed-worker-python").exists(), reason="no program for stages in Python is built"
-)
 def test_a_function_of_a_script_is_a_stage(data: Path, place: Path) -> None:
-    pytest.importorskip("cloudpickle", reason="scripts/setup installs cloudpickle")
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=data.parent,

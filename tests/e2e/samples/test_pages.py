@@ -28,7 +28,6 @@ from conftest import BIN, ROOT, wait_until
 PAGES = ("own_data", "python_stages")
 FIRST = "The files of this page"
 PROGRAM_S = 120.0  # longest that one may take; a test that needs it has failed
-WORKER = BIN / "ringfeed-worker-python"
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,6 @@ def test_each_block_of_a_page_is_known(name: str) -> None:
     assert sum(block.feed is not None for block in blocks) >= 4
 
 
-@pytest.mark.skipif(not WORKER.exists(), reason=f"{WORKER} is not built")
 @pytest.mark.parametrize(("name", "section"), CASES, ids=lambda text: text.replace(" ", "_"))
 def test_a_section_runs(tmp_path: Path, name: str, section: str) -> None:
     place = Place(tmp_path)

@@ -17,16 +17,9 @@ import pytest
 
 import ringfeed
 from tests.support.fakes.fickle_server import Cut, FickleServer, Status, serving
-from tests.support.feeds.feed_run import BIN, PIPELINE, FeedRun, processes_of, wait_until
+from tests.support.feeds.feed_run import PIPELINE, FeedRun, processes_of, wait_until
 
 from tests.support.makers import lc0_data
-
-pytest.importorskip("fsspec", reason="no fsspec: scripts/requirements.txt has it")
-pytest.importorskip("aiohttp", reason="no aiohttp: scripts/requirements.txt has it")
-pytestmark = pytest.mark.skipif(
-    not (BIN / "ringfeed-worker-python").exists(),
-    reason="this build has no stages in Python: a sanitizer's module cannot be loaded",
-)
 
 STAGES = """
 feed: "{feed}"
