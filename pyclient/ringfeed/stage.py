@@ -238,6 +238,6 @@ def _samples_of(made: Any) -> list[Any]:
         return []
     if isinstance(made, Mapping):
         raise TypeError("a flat_map returned one sample; return a list of them, or yield each")
-    if not isinstance(made, (Iterator, Iterable)):
+    if not isinstance(made, Iterable):
         raise TypeError(f"a flat_map returned a {type(made).__name__}; return a list of samples")
     return list(made)

@@ -22,9 +22,10 @@ def coerce(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
 
             return "bfloat16", np.ascontiguousarray(value.view(torch.int16).numpy())
         value = value.numpy()
-    if isinstance(value, (int, float)) or not hasattr(value, "__array__"):
-        if not isinstance(value, (int, float, complex, list, tuple)):
-            raise TypeError(f"it is a {type(value).__name__}; {_ALSO}")
+    if not hasattr(value, "__array__") and not isinstance(
+        value, (int, float, complex, list, tuple)
+    ):
+        raise TypeError(f"it is a {type(value).__name__}; {_ALSO}")
     try:
         array = np.asarray(value)
     except ValueError as error:
