@@ -34,8 +34,6 @@
 namespace ringfeed {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::uint64_t kLogGrowth = 1 * kMiB;
 constexpr std::uint64_t kLogBytesMax = 16ULL << 30;
 // Paths that are asked for at once.
@@ -252,7 +250,7 @@ std::vector<Problem> problems_of(const StageView& stage) {
                         "200000000000: no default can know what else the disk is for"});
   }
   if (!settings.storage_options.empty() &&
-      !Json::parse(settings.storage_options, nullptr, false).is_object()) {
+      !nlohmann::json::parse(settings.storage_options, nullptr, false).is_object()) {
     problems.push_back(
         {"storage_options", "storage_options are no JSON object; write e.g. '{\"anon\": true}'"});
   }
