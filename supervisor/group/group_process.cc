@@ -145,6 +145,7 @@ bool GroupProcess::adopt(const Identity& process) {
   process_.pidfd = std::move(pidfd);
   ++starts_;
   started_ms_ = ready_ms_ = now_ms();
+  has_run_ = true;
   state_ = ChildState::kRunning;
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   set_desires(desire_);
@@ -195,6 +196,7 @@ void GroupProcess::read_messages() {
 void GroupProcess::on_message(const FromWorker& message) {
   if (message.has_ready()) {
     if (ready_ms_ == 0) ready_ms_ = now_ms();
+    has_run_ = true;
     if (starved_ != 0) {
       hooks_.on_event("info", "worker_starved_no_more",
                       fmt::format("group={} times={}", name(), starved_));
@@ -212,7 +214,9 @@ void GroupProcess::on_message(const FromWorker& message) {
     finished();
   } else if (message.has_failure()) {
     failure_ = message.failure().text();
-    permanent_ = message.failure().permanent();
+    // What has run before fails for a reason that may pass: a file server that is away, a program
+    // that is being replaced.
+    permanent_ = message.failure().permanent() && !has_run_;
     starving_ = message.failure().starved();
   } else {
     hooks_.on_message(message);

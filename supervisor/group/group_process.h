@@ -205,8 +205,9 @@ class GroupProcess {
   std::string starved_why_;
   std::optional<Ending> ending_;  // of the last process, until something follows
   bool holder_due_ = false;       // lanes have finished, but no process holds the memory
-  bool permanent_ = false;
-  bool starving_ = false;  // it ended because the system lacked something for now
+  bool has_run_ = false;          // a process of it has been ready
+  bool permanent_ = false;        // a restart would meet the same
+  bool starving_ = false;         // it ended because the system lacked something for now
   std::string obituary_;
 };
 

@@ -4,6 +4,7 @@
 //   finish     says ready, finishes its lanes, ends
 //   crash      says a line and ends with status 9, before it is ready
 //   permanent  says that a restart would meet the same, and ends with status 1
+//   moody      serves and dies once, then says so three times, then serves
 //   stuck      says ready and does nothing any more, whatever it is told
 //   take       says ready, consumes the first record of its first lane's first ring, then as serve
 //   poison     begins record 42 on every lane and faults in the first, unless that is set aside
@@ -85,7 +86,12 @@ int main(int, char** argv) {
     return 9;
   }
   FromWorker message;
-  if (behaviour == "permanent") {
+  // Starts of this group before this one.
+  const std::uint32_t earlier =
+      setup.lanes().empty() ? 0 : lane(setup.lanes(0).index()).incarnation.load();
+  const bool refuses = behaviour == "moody" && earlier >= 1 && earlier < 4;
+  if (refuses) lane(setup.lanes(0).index()).incarnation.fetch_add(1);
+  if (behaviour == "permanent" || refuses) {
     message.mutable_failure()->set_text("the fake has no stage 'mix'");
     message.mutable_failure()->set_permanent(true);
     say(socket, message);
@@ -105,11 +111,12 @@ int main(int, char** argv) {
     lane(setup.lanes(0).index()).faulted.store(SIGSEGV);
     kill(getpid(), SIGSEGV);
   }
+  if (behaviour == "moody" && earlier == 0) return 9;
   if (behaviour == "take") take_first_record(socket, setup, fds);
   for (const LaneSetup& planned : setup.lanes()) {
     shm::LanePage& page = lane(planned.index());
     while (behaviour == "stuck") pause();
-    while ((behaviour == "serve" || behaviour == "take") &&
+    while ((behaviour == "serve" || behaviour == "take" || behaviour == "moody") &&
            page.desired.load() == static_cast<std::uint32_t>(shm::LaneDesire::kRun)) {
       // Until the supervisor is gone at the latest: a test that fails leaves nobody behind.
       if (supervisor_is_gone(socket)) return 72;

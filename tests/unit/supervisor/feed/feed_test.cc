@@ -254,6 +254,17 @@ TEST_F(RunningFeed, AFailureThatARestartWouldMeetAgainIsNotTriedAgain) {
                             ::testing::Not(HasSubstr("worker_restarted"))));
 }
 
+TEST_F(RunningFeed, AFailureOfAGroupThatHasRunIsADeathLikeAnyOther) {
+  start("moody");
+  control::ControlClient client = connect();
+  status_when(client, [](const StatusReply& status) {
+    return all_running(status) && status.stages(0).lanes(0).incarnation() >= 5;
+  });
+  EXPECT_THAT(said(), HasSubstr("status=1 cause=death deaths=4"));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0) << said();
+}
+
 TEST_F(RunningFeed, ARecordThatKillsTooOftenIsSetAside) {
   feed_.config.mutable_restart()->set_max_attempts(3);
   feed_.groups = {{"all", {0, 1, 2}}};
