@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import time
-import zlib
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
+from storm_trainer import checksum_of
 
 import ringfeed
 
@@ -33,9 +32,7 @@ def attach(feed: str) -> ringfeed.Feed:
 def read_to(feed: ringfeed.Feed, last: int, out: TextIO) -> None:
     while feed.stats().next <= last:
         with feed.next() as batch:
-            checksum = 0
-            for name in ("planes", "policy", "values"):
-                checksum = zlib.crc32(np.ascontiguousarray(batch[name]).data, checksum)
+            checksum = checksum_of(batch)
             out.write(f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n")
 
 

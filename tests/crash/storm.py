@@ -37,6 +37,7 @@ from __future__ import annotations
 import argparse
 import bisect
 import json
+import math
 import mmap
 import os
 import random
@@ -49,6 +50,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +81,6 @@ GROUPS = (
     'groups { name: "slow" max_tries: 255 } '
     'groups { name: "ranks" max_tries: 255 kind: RANKED world: 2 }'
 )
-# How often each is struck; "files" has soon done its part, and then only holds memory.
-STAGE_GROUPS = {"files": 1, "pool": 3, "mix": 3, "out": 3}
 EXTRA = """
 stage_groups {{ name: "files" stages: "provider" stages: "loader" }}
 stage_groups {{ name: "pool" stages: "pool" }}
@@ -88,19 +88,47 @@ stage_groups {{ name: "mix" stages: "unpacker" stages: "sampler" }}
 stage_groups {{ name: "out" stages: "tensors" }}
 restart {{ max_restarts: 100000 within_s: 1 backoff_ms_max: 20 stall_ms: {stall_ms} }}
 """
-SETTINGS: dict[str, Any] = {
-    "reservoir": 400,
-    "batch": 32,
-    "unpackers": 2,
-    "readers": 2,
-    "slots": 12,
-    "groups": GROUPS,
-}
-BLOWS = {
-    "worker": {"SIGKILL": 50, "SIGSEGV": 15, "SIGBUS": 10, "SIGABRT": 15, "SIGSTOP": 10},
-    "trainer": {"SIGKILL": 75, "SIGSTOP": 25},
-    "supervisor": {"SIGKILL": 75, "SIGSEGV": 10, "SIGSTOP": 15},
-}
+
+
+class Scene:
+    """The feed over which a storm rages: positions of Lc0."""
+
+    # How often each is struck; "files" has soon done its part, and then only holds memory.
+    stage_groups = {"files": 1, "pool": 3, "mix": 3, "out": 3}
+    victims = {"worker": 6, "trainer": 2, "supervisor": 2}
+    blows = {
+        "worker": {"SIGKILL": 50, "SIGSEGV": 15, "SIGBUS": 10, "SIGABRT": 15, "SIGSTOP": 10},
+        "trainer": {"SIGKILL": 75, "SIGSTOP": 25},
+        "supervisor": {"SIGKILL": 75, "SIGSEGV": 10, "SIGSTOP": 15},
+    }
+    batches_an_epoch = 190
+    ahead_ms = 40.0  # work of a trainer per batch, when the feed would not last
+    settings: dict[str, Any] = {
+        "reservoir": 400,
+        "batch": 32,
+        "unpackers": 2,
+        "readers": 2,
+        "slots": 12,
+        "groups": GROUPS,
+    }
+
+    def __init__(self, work: Path, stall_ms: int) -> None:
+        data = lc0_data.make_dataset(work / "data", games=60, tars=3, seed=3, loose=5)
+        self.data = Path(data.directory)
+        self.extra = EXTRA.format(stall_ms=stall_ms)
+
+    def settings_in(self, work: Path) -> dict[str, Any]:
+        """Of a feed that runs in that folder."""
+        del work
+        return {**self.settings, "extra": self.extra}
+
+    def close(self) -> None:
+        """The storm is over."""
+
+    def wrong(self, undisturbed: str, disturbed: str) -> list[str]:
+        """What the logs of both runs tell that should be the same and is not."""
+        del undisturbed, disturbed
+        return []
 
 
 class Pace:
@@ -250,6 +278,7 @@ class Blow:
 
 @dataclass
 class Storm:
+    scene: Scene
     run: FeedRun
     members: list[Member]
     seed: int
@@ -318,7 +347,7 @@ class Storm:
         workers = self.run.all_workers()
         if any(pid in self.struck for pid in workers.values()):
             return False
-        for group in STAGE_GROUPS:
+        for group in self.scene.stage_groups:
             pid = workers.get(group, 0)
             if pid not in self.stopped and not self.watch.lanes_of(pid):
                 return False
@@ -348,7 +377,8 @@ class Storm:
     def strike_worker(self, how: str, dice: random.Random) -> bool:
         assert self.watch is not None
         there = self.strikable()
-        group = dice.choices(list(STAGE_GROUPS), list(STAGE_GROUPS.values()))[0]
+        groups = self.scene.stage_groups
+        group = dice.choices(list(groups), list(groups.values()))[0]
         if group not in there or not self.spared(there[group]):
             return False
         pid = there[group]
@@ -413,7 +443,7 @@ class Storm:
         if sizes != self.sizes or self.over():
             self.sizes, self.newest_s = sizes, now
             ahead = self.members[0].newest() > self.batches_a_blow * (self.total() + 10)
-            self.pace.set(0.0 if self.raged else 40.0 if ahead else 4.0)
+            self.pace.set(0.0 if self.raged else self.scene.ahead_ms if ahead else 4.0)
         assert now - self.newest_s < HANG_S, self.state(f"no batch for {HANG_S:.0f} s")
 
     def until(self, condition: Any, what: str) -> None:
@@ -440,20 +470,16 @@ class Storm:
         """All the blows, each drawn from its number."""
         assert self.run.process is not None
         self.watch = LaneWatch(self.run, self.run.process.pid)
-        weights = {"worker": 6, "trainer": 2, "supervisor": 2}
+        weights = self.scene.victims
         due_s = time.monotonic()
         while self.total() < kills and not self.over():
             dice = random.Random(f"{self.seed} {self.total()}")
             victim = dice.choices(self.victims, [weights[victim] for victim in self.victims])[0]
-            kinds = BLOWS[victim]
+            kinds = self.scene.blows[victim]
             how = dice.choices(list(kinds), list(kinds.values()))[0]
             patient = dice.random() < PATIENT
             due_s = max(due_s, time.monotonic() - 1 / self.rate) + 2 * dice.random() / self.rate
-            strike = {
-                "worker": self.strike_worker,
-                "trainer": self.strike_trainer,
-                "supervisor": self.strike_supervisor,
-            }[victim]
+            strike = getattr(self, f"strike_{victim}")
             rest = dice.getstate()
 
             def falls() -> bool:
@@ -548,7 +574,7 @@ def gaps(members: list[Member], blows: list[Blow]) -> dict[str, dict[str, float]
     return {name: spread(values) for name, values in found.items()}
 
 
-def returns(watch: LaneWatch | None) -> dict[str, dict[str, float]]:
+def returns(watch: LaneWatch | None, groups: Iterable[str]) -> dict[str, dict[str, float]]:
     """From the blow to new lanes and to their first step, of groups not struck again before."""
     back = [one for one in watch.back if not one.again] if watch is not None else []
     found = {}
@@ -558,7 +584,7 @@ def returns(watch: LaneWatch | None) -> dict[str, dict[str, float]]:
     }.items():
         found[f"{name}, attached"] = spread([one.attached_s - one.struck_s for one in ones])
         found[f"{name}, first step"] = spread([one.stepped_s - one.struck_s for one in ones])
-    for group in STAGE_GROUPS:
+    for group in groups:
         ones = [one for one in back if one.group == group and one.how != "SIGSTOP"]
         found[f"{group}, first step"] = spread([one.stepped_s - one.struck_s for one in ones])
     return found
@@ -568,7 +594,7 @@ def undisturbed(
     work: Path, data: Path, epochs: int, settings: dict[str, Any]
 ) -> dict[int, tuple[int, int]]:
     """What each batch of such a feed is, by number, when nobody dies."""
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     run = FeedRun(work, data, epochs=epochs, **settings)
     member = Member("alone", ["--group=alone"], work / "alone.lines")
     try:
@@ -582,9 +608,10 @@ def undisturbed(
     return {line.number: line.checksum for line in read_lines(member.out)}
 
 
-def arguments_of() -> argparse.Namespace:
+def arguments_of(scene: type[Scene]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=sys.modules[scene.__module__].__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
@@ -595,8 +622,8 @@ def arguments_of() -> argparse.Namespace:
     )
     parser.add_argument(
         "--victims",
-        default="worker,trainer,supervisor",
-        help="some of worker, trainer, supervisor; a gap that a trainer sees after a stage's death "
+        default=",".join(scene.victims),
+        help=f"some of {', '.join(scene.victims)}; a gap that a trainer sees after a stage's death "
         "is told only by workers alone: a dead trainer holds up the others' feed until it is back",
     )
     parser.add_argument("--rate", type=float, default=12.0, help="blows a second at most")
@@ -650,27 +677,34 @@ def strike(storm: Storm, arguments: argparse.Namespace) -> tuple[float, int, str
         run.close()
 
 
-def storm_in(work: Path, arguments: argparse.Namespace) -> int:
+def storm_in(
+    work: Path,
+    arguments: argparse.Namespace,
+    scene_type: type[Scene],
+    storm_type: type[Storm],
+) -> int:
     """The storm in a folder of its own. 0: nothing was lost, repeated or left behind."""
     started = time.monotonic()
-    data = lc0_data.make_dataset(work / "data", games=60, tars=3, seed=3, loose=5)
-    # About 190 batches an epoch.
+    scene = scene_type(work, arguments.stall_ms)
     per_kill = arguments.batches_per_kill / (4 if arguments.everything else 1)
-    epochs = max(3, round(arguments.kills * per_kill / 190))
-    settings = {**SETTINGS, "extra": EXTRA.format(stall_ms=arguments.stall_ms)}
-    reference = {**settings, "groups": 'groups { name: "alone" }'}
-    expected = undisturbed(work / "undisturbed", Path(data.directory), epochs, reference)
+    # Trainers slow down when they are ten blows ahead.
+    epochs = max(3, math.ceil((arguments.kills + 20) * per_kill / scene.batches_an_epoch))
+    calm = work / "undisturbed"
+    reference = {**scene.settings_in(calm), "groups": 'groups { name: "alone" }'}
+    expected = undisturbed(calm, scene.data, epochs, reference)
     prepared_s = time.monotonic() - started
     storm_dir = work / "storm"
     storm_dir.mkdir()
+    settings = scene.settings_in(storm_dir)
     segments: Path | None = None
     if arguments.everything:
         segments = storm_dir / "segments"
         segments.mkdir()
         settings["extra"] += f'storage {{ directory: "{segments}" }}'
-    run = FeedRun(storm_dir, Path(data.directory), epochs=epochs, **settings)
+    run = FeedRun(storm_dir, scene.data, epochs=epochs, **settings)
     pace = Pace(arguments.pause_ms)
-    storm = Storm(
+    storm = storm_type(
+        scene,
         run,
         members_of(storm_dir, pace),
         arguments.seed,
@@ -685,6 +719,8 @@ def storm_in(work: Path, arguments: argparse.Namespace) -> int:
         print(text[-4000:], file=sys.stderr)
     found = audit(storm.members, expected)
     left = remains(run, segments)
+    scene.close()
+    wrong = scene.wrong((calm / f"{run.feed}.log").read_text(errors="replace"), text)
     report = {
         "seed": arguments.seed,
         "kills": storm.kills(),
@@ -698,8 +734,9 @@ def storm_in(work: Path, arguments: argparse.Namespace) -> int:
         "adoptions": text.count(" feed_adopted "),
         "starts_after_everything": storm.starts,
         "gaps": gaps(storm.members, storm.blows),
-        "returns": returns(storm.watch),
+        "returns": returns(storm.watch, scene.stage_groups),
         "left_behind": left,
+        "wrong": wrong,
         "seconds": round(time.monotonic() - started, 1),
         "seconds_undisturbed": round(prepared_s, 1),
         "seconds_of_blows": round(raged_s, 1),
@@ -716,16 +753,19 @@ def storm_in(work: Path, arguments: argparse.Namespace) -> int:
         f"{found['out_of_order']} out of order, {len(left)} left behind"
         + ("" if enough else "; the feed ended before all kills were made")
     )
-    bad += report["dead_letters"] + report["started_anew"]
+    for sentence in wrong:
+        print(f"storm: {sentence}")
+    bad += report["dead_letters"] + report["started_anew"] + len(wrong)
     return 0 if status == 0 and bad == 0 and enough else 1
 
 
-def main() -> int:
-    arguments = arguments_of()
+def main(scene: type[Scene] = Scene, storm: type[Storm] = Storm) -> int:
+    """One storm, as the command line says; its exit status."""
+    arguments = arguments_of(scene)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # thousands of them would fill the disk
     work = Path(tempfile.mkdtemp(prefix="rf-storm-"))
     try:
-        return storm_in(work, arguments)
+        return storm_in(work, arguments, scene, storm)
     finally:
         if os.environ.get("RINGFEED_KEEP") != "1":
             shutil.rmtree(work, ignore_errors=True)

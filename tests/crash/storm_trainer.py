@@ -18,6 +18,14 @@ import numpy as np
 import ringfeed
 
 
+def checksum_of(batch: ringfeed.Batch) -> int:
+    """Of the bytes of all its arrays."""
+    checksum = 0
+    for name in sorted(batch):
+        checksum = zlib.crc32(np.ascontiguousarray(batch[name]).data, checksum)
+    return checksum
+
+
 def main(words: Sequence[str] | None = None, pace: Callable[[], float] | None = None) -> int:
     """`pace` gives the work per batch in ms, anew for each one, in place of --pause-ms."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -51,9 +59,7 @@ def main(words: Sequence[str] | None = None, pace: Callable[[], float] | None = 
             time.sleep(0.01)  # the supervisor died meanwhile
     with feed, arguments.out.open("a", buffering=1) as out:
         for batch in feed:
-            checksum = 0
-            for name in ("planes", "policy", "values"):
-                checksum = zlib.crc32(np.ascontiguousarray(batch[name]).data, checksum)
+            checksum = checksum_of(batch)
             pause_ms = arguments.pause_ms if pace is None else pace()
             if pause_ms:
                 time.sleep(arguments.times * pause_ms / 1000)

@@ -9,8 +9,9 @@ there: a worker, the supervisor or a trainer. Whoever has died is started again,
 The run: a small finite feed. A guest reads, leaves, comes again at an earlier position and leaves;
 a snapshot is taken; a trainer that follows everything reads to the end, beside one whose group
 skips what it is too slow for; meanwhile the test kills a worker and the supervisor once, so that
-restart and adoption happen in every run. A place that nobody passes in it, nor with records that
-kill their stage, fails the test: then the run needs another act.
+restart and adoption happen in every run. A place that nobody passes in it is tried with records
+that kill their stage, and then with stages in Python, whose map is killed when its warm parent is
+there. If nobody passes it there either, the test fails: then the run needs another act.
 
 Needs binaries with failpoints (preset failpoints): RINGFEED_BIN_DIR, RINGFEED_LIBRARY.
 """
@@ -34,6 +35,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import storm_stage  # noqa: E402
 from storm import Line, read_lines  # noqa: E402
 
 from tests.support.feeds.feed_run import (  # noqa: E402
@@ -70,6 +72,28 @@ restart { max_restarts: 1000 within_s: 1 backoff_ms_max: 20 stall_ms: 400 max_at
   dead_letters: "LETTERS" }
 """,
 }
+
+
+# Stages in Python, with what the supervisor asks of their warm parents.
+PYTHON = """
+feed: "{feed}"
+seed: {seed}
+epochs: 1
+stages {{ name: "rows" python_source {{
+  object: "storm_stage:Rows" python_path: "{modules}" options: '{options}' }} }}
+stages {{ name: "work" python {{ input: "rows"
+  object: "storm_stage:Work" python_path: "{modules}" options: '{options}'
+  processes: 2 batch: 8 }} }}
+stages {{ name: "out" sample_batcher {{
+  input: "work" batch_size: 64
+  fields {{ name: "id" dtype: "int64" }}
+  fields {{ name: "drawn" dtype: "float64" shape: 3 }} }} }}
+stage_groups {{ name: "rows" stages: "rows" }}
+stage_groups {{ name: "work" stages: "work" }}
+stage_groups {{ name: "out" stages: "out" }}
+feed_output {{ slots: 12 {groups} }}
+restart {{ max_restarts: 1000 within_s: 1 backoff_ms_max: 20 stall_ms: 400 max_attempts: 255 }}
+"""
 
 
 def places_of(command: list[str]) -> dict[str, bool]:
@@ -223,6 +247,27 @@ class Scene:
     def saved(self) -> Path:
         return self.run.work / "saved"
 
+    def warm(self, stage: str) -> bool:
+        """Is a warm parent of the stage ready?"""
+        said = [line for line in self.run.text().splitlines() if f" stage={stage} " in line]
+        last = [line for line in said if " parent_ready " in line or " parent_died " in line]
+        return bool(last) and " parent_ready " in last[-1]
+
+    def play_python(self) -> None:
+        self.saved.mkdir()
+        self.run.start()
+        self.until(lambda: self.warm("work"), "the warm parent")
+        self.start_trainer("slow")
+        self.start_trainer("all")
+        self.until(lambda: len(self.lines("all")) >= 5, "batch 5")
+        for _ in range(2):
+            self.until(lambda: self.warm("work") or self.done("all"), "the warm parent")
+            pid = self.living_workers().get("work.1")
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+                self.until(lambda: self.living_workers().get("work.1") not in (None, pid), "work.1")
+        self.end_play()
+
     def play(self) -> None:
         self.saved.mkdir()
         self.run.start()
@@ -246,7 +291,11 @@ class Scene:
             self.run.process.kill()
             self.run.process.wait()
             self.run.start()
+        self.end_play()
+
+    def end_play(self) -> None:
         self.until(lambda: self.done("all") and self.done("slow"), "the trainers")
+        assert self.run.process is not None
         self.until(lambda: self.run.process.poll() is not None, "the end")
         for process in self.trainers.values():
             process.kill()
@@ -263,8 +312,11 @@ class Scene:
             os.kill(pid, signal.SIGKILL)
 
 
+ACTS = ("plain", "poison", "python")
+
+
 class Stage:
-    """Plays scenes, several at a time; with and without records that kill their stage."""
+    """Plays scenes, several at a time."""
 
     def __init__(self, work: Path, cases: list[tuple[str, str]]) -> None:
         self.work = work
@@ -274,27 +326,31 @@ class Stage:
         self.poisoned.mkdir()
         shutil.copy2(BIN / "ringfeed", self.poisoned / "ringfeed")
         shutil.copy2(BIN / "poison_worker", self.poisoned / "ringfeed-worker")
-        self.expected = {
-            poison: self.pool.submit(self.undisturbed, poison) for poison in (False, True)
-        }
+        self.expected = {act: self.pool.submit(self.undisturbed, act) for act in ACTS}
         self.results = {case: self.pool.submit(self.judge, *case) for case in cases}
 
-    def scene(self, name: str, poison: bool, place: str = "", action: str = "") -> Scene:
-        work = self.work / name
+    def scene(self, act: str, name: str, place: str = "", action: str = "") -> Scene:
+        work = self.work / f"{name}-{act}"
         work.mkdir()
-        programs = self.poisoned if poison else BIN
+        programs = self.poisoned if act == "poison" else BIN
         extra = SETTINGS["extra"].replace("LETTERS", f"{work}/letters")
         settings = {**SETTINGS, "extra": extra, "programs": programs}
+        if act == "python":
+            (work / "orders").write_bytes(bytes(storm_stage.ORDERS))
+            settings["pipeline"] = PYTHON
+            settings["modules"] = ROOT / "tests" / "crash"
+            settings["options"] = f'{{"orders": "{work}/orders", "group": ""}}'
         scene = Scene(FeedRun(work, Path(self.data.directory), **settings), place, action)
         environment = scene.run.environment
+        environment["RINGFEED_PYTHON"] = sys.executable
         environment.update(RINGFEED_POISON="exit", RINGFEED_POISON_EVERY="20")
         if place:
             environment["RINGFEED_FAILPOINT"] = f"{place}={action}"
             environment["RINGFEED_FAILPOINT_ONCE"] = str(scene.once)
         return scene
 
-    def undisturbed(self, poison: bool) -> dict[int, tuple[int, int]]:
-        scene = self.scene(f"undisturbed-{poison}", poison)
+    def undisturbed(self, act: str) -> dict[int, tuple[int, int]]:
+        scene = self.scene(act, "undisturbed")
         try:
             scene.run.start()
             scene.start_trainer("slow")
@@ -307,13 +363,16 @@ class Stage:
 
     def judge(self, place: str, action: str) -> str:
         """What is wrong with the run in which that happened; empty: nothing."""
-        for poison in (False, True):
-            scene = self.scene(f"{place}-{action}-{poison}", poison, place, action)
+        for act in ACTS:
+            scene = self.scene(act, f"{place}-{action}", place, action)
             try:
-                scene.play()
+                if act == "python":
+                    scene.play_python()
+                else:
+                    scene.play()
                 passed = scene.once.exists()
                 if passed:
-                    return self.compare(scene, self.expected[poison].result())
+                    return self.compare(scene, self.expected[act].result())
             except AssertionError as error:
                 return str(error)
             finally:
