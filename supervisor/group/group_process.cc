@@ -111,6 +111,7 @@ void GroupProcess::spawn() {
   stalled_.reset();
   failure_.clear();
   permanent_ = starving_ = false;
+  has_run_ = has_run();
   started_ms_ = now_ms();
   ready_ms_ = 0;
   patient_until_ms_ = ~std::uint64_t{0};
@@ -145,7 +146,6 @@ bool GroupProcess::adopt(const Identity& process) {
   process_.pidfd = std::move(pidfd);
   ++starts_;
   started_ms_ = ready_ms_ = now_ms();
-  has_run_ = true;
   state_ = ChildState::kRunning;
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   set_desires(desire_);
@@ -196,7 +196,6 @@ void GroupProcess::read_messages() {
 void GroupProcess::on_message(const FromWorker& message) {
   if (message.has_ready()) {
     if (ready_ms_ == 0) ready_ms_ = now_ms();
-    has_run_ = true;
     if (starved_ != 0) {
       hooks_.on_event("info", "worker_starved_no_more",
                       fmt::format("group={} times={}", name(), starved_));
@@ -409,6 +408,14 @@ bool GroupProcess::has_worked() const {
            return memory_.lane(lane).progress_ns.load(std::memory_order_relaxed) / 1'000'000 >
                   started_ms_;
          });
+}
+
+// Has any process of it, also of an earlier supervisor's, had its lanes?
+bool GroupProcess::has_run() const {
+  const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
+  return std::any_of(lanes.begin(), lanes.end(), [this](std::uint32_t lane) {
+    return memory_.lane(lane).incarnation.load(std::memory_order_relaxed) != 0;  // relaxed: a hint
+  });
 }
 
 // Its lanes have nothing more to do; the process stays.

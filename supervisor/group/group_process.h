@@ -167,6 +167,7 @@ class GroupProcess {
   DeathCount count_death(const Ending& ending);
   [[nodiscard]] std::uint64_t group_steps() const;
   [[nodiscard]] bool has_worked() const;
+  [[nodiscard]] bool has_run() const;
   void apply(ChildEvent event);
   void order_end();
   void set_desires(shm::LaneDesire desire);
@@ -205,7 +206,7 @@ class GroupProcess {
   std::string starved_why_;
   std::optional<Ending> ending_;  // of the last process, until something follows
   bool holder_due_ = false;       // lanes have finished, but no process holds the memory
-  bool has_run_ = false;          // a process of it has been ready
+  bool has_run_ = false;          // before the process at hand
   bool permanent_ = false;        // a restart would meet the same
   bool starving_ = false;         // it ended because the system lacked something for now
   std::string obituary_;

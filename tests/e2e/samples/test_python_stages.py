@@ -110,6 +110,17 @@ def endless(sample):
     return sample
 
 
+class Needy:
+    """Cannot be made while what it needs is away."""
+
+    def __init__(self, away):
+        if os.path.exists(away):
+            raise ConnectionError("the vocabulary is away")
+
+    def __call__(self, sample):
+        return sample
+
+
 def talks(sample):
     if sample["id"] == 1:
         print("printed by", "me")
@@ -379,6 +390,43 @@ def test_a_hang_is_ended_and_says_where(make_feed: Make) -> None:
     text = run.text()
     assert text.count("worker_stalled") == 3
     assert "in endless" in text and "end of backtrace" in text
+
+
+def test_what_cannot_be_made_again_for_a_while_ends_no_feed(
+    make_feed: Make, tmp_path: Path
+) -> None:
+    away = tmp_path / "away"
+    settings = {"python": f'options: \'{{"away": "{away}"}}\'', "attempts": 255}
+    want = rows_of(make_feed("Needy", 2000, **settings).start())
+    run = make_feed("Needy", 2000, **settings).start()
+    said = "the vocabulary is away"
+    done = False
+
+    def fails(times: int) -> None:
+        wait_until(lambda: run.text().count(f"ConnectionError: {said}") >= times, "its failures")
+
+    def disturb() -> None:
+        nonlocal done
+        if done:
+            return
+        done = True
+        away.touch()
+        os.kill(run.all_workers()["mapped.0"], signal.SIGKILL)
+        fails(4)
+        # Nor does the next supervisor believe that it never could.
+        assert run.process is not None
+        run.process.kill()
+        run.process.wait()
+        fails_before = run.text().count(f"ConnectionError: {said}")
+        run.start()
+        fails(fails_before + 4)
+        away.unlink()
+
+    assert rows_of(run, disturb) == want
+    away.touch()
+    never = make_feed("Needy", 2000, **settings).start()
+    assert never.wait() != 0 and said in never.text()
+    assert "worker_restarted" not in never.text()
 
 
 def test_what_is_printed_is_in_the_log(make_feed: Make) -> None:
