@@ -30,6 +30,8 @@ constexpr int kReadsPerTurn = 20;
 
 // For a lane that hangs to write where it is (workers/runtime/fault.h).
 constexpr std::uint64_t kBacktraceMs = 300;
+// An idle process that has died too often waits so long for its successor.
+constexpr std::uint64_t kIdlePauseMsMax = 60'000;
 
 // A signal that a thread gets for what it did itself (workers/runtime/fault.h).
 bool is_fault(const Ending& ending) {
@@ -433,15 +435,17 @@ void GroupProcess::keep_memory(const Ending& ending) {
   if (state_ != ChildState::kDone || ended_) return;
   if (starving_) return wait_out(failure_);
   const RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_, false);
+  // Its death ends no feed, but others may need it (who fetches files serves until the end): after
+  // too many deaths the next one comes late.
+  const std::uint64_t delay_ms =
+      verdict.give_up ? std::min(rules_.restarts.within_ms, kIdlePauseMsMax) : verdict.delay_ms;
   hooks_.on_event(
       "warn", "idle_worker_died",
-      fmt::format("group={} {}={} deaths={}{}", name(), ending.exited ? "status" : "signal",
-                  ending.exited ? ending.status : ending.signal, verdict.deaths,
-                  verdict.give_up ? std::string(" gives_up=1")
-                                  : fmt::format(" restart_in_ms={}", verdict.delay_ms)));
-  if (verdict.give_up) return;
+      fmt::format("group={} {}={} deaths={} restart_in_ms={}", name(),
+                  ending.exited ? "status" : "signal",
+                  ending.exited ? ending.status : ending.signal, verdict.deaths, delay_ms));
   holder_due_ = true;
-  when(verdict.delay_ms, &GroupProcess::next_holder);
+  when(delay_ms, &GroupProcess::next_holder);
 }
 
 void GroupProcess::after_end(const Ending& ending) {

@@ -109,11 +109,11 @@ def test_any_processes_killed_at_random_change_no_batch(
     assert not list(run.sockets.iterdir())
 
 
-def waiting_at_its_end(make_run: MakeRun, batches: int) -> FeedRun:
+def waiting_at_its_end(make_run: MakeRun, batches: int, extra: str = GROUPS) -> FeedRun:
     """A feed whose lanes have all finished; its batches wait for group g, one of them in a dead
     trainer's hand.
     """
-    run = make_run(epochs=2, extra=GROUPS, slots=batches + 1, groups='groups { name: "g" }').start()
+    run = make_run(epochs=2, extra=extra, slots=batches + 1, groups='groups { name: "g" }').start()
     first = run.trainer(group="g", batches=1, pause_ms=600_000)
     wait_until(lambda: "lanes_finished" in run.text(), "the last lane's end")
     wait_until(lambda: holds_a_batch(run), "a batch in its hand")
@@ -191,6 +191,21 @@ def test_idle_workers_of_a_feed_at_its_end_have_successors_that_hold_its_memory(
         os.kill(after[name], signal.SIGKILL)
     run.start()
     wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
+    assert_the_rest_comes(run, undisturbed)
+
+
+def test_an_idle_worker_that_dies_too_often_still_has_a_successor(
+    make_run: MakeRun,
+    games: lc0_data.Manifest,
+    undisturbed: np.ndarray,  # noqa: F811
+) -> None:
+    rare = GROUPS + "restart { max_restarts: 1 within_s: 1 }"
+    run = waiting_at_its_end(make_run, len(undisturbed), rare)
+    for _ in range(4):
+        pid = run.all_workers()["pool"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: run.all_workers().get("pool", pid) != pid, "a successor")
+    assert "restart_in_ms=1000" in run.text()
     assert_the_rest_comes(run, undisturbed)
 
 
