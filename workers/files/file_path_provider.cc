@@ -180,7 +180,10 @@ void FilePathProvider::report_missing(const std::string& path, int error) {
   if (!file_occasions_.speak()) return;
   context_.warn(fmt::format("file_unreadable stage={} count={} path={}: {}", context_.stage,
                             file_occasions_.count(), path,
-                            error == ELOOP ? "a link to nothing" : std::strerror(error)));
+                            is_url(path) ? "a list of this host may not name URLs: give the list "
+                                           "by URL as well, as file:///data/list.txt"
+                            : error == ELOOP ? "a link to nothing"
+                                             : std::strerror(error)));
 }
 
 // Watches first, lists second: what appears in between is seen twice and output once.

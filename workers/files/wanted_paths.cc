@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "ringfeed/shm/file.h"
+#include "workers/files/remote_kind.h"
 
 namespace ringfeed {
 namespace {
@@ -85,7 +86,7 @@ Result<std::vector<std::string>> read_list(const std::string& path) {
   for (std::string line; std::getline(file, line);) {
     if (line.ends_with('\r')) line.pop_back();
     if (line.empty() || line.front() == '#') continue;
-    paths.push_back(below(directory, line));
+    paths.push_back(is_url(line) ? line : below(directory, line));
   }
   if (file.bad()) return Error{ErrorCode::kIo, path + ": it cannot be read to its end"};
   return paths;

@@ -59,8 +59,8 @@ struct Provider {
 // ---- patterns and lists
 
 // What a finite run finds with these settings.
-std::vector<std::string> found_by(const std::string& settings,
-                                  std::uint64_t* unreadable = nullptr) {
+std::vector<std::string> found_by(const std::string& settings, std::uint64_t* unreadable = nullptr,
+                                  std::vector<std::string>* said = nullptr) {
   LaneRig rig("epochs: 1");
   rig.add_stage("name: 'provider' file_path_provider { " + settings + " }");
   rig.add_sink("out", "provider");
@@ -68,6 +68,7 @@ std::vector<std::string> found_by(const std::string& settings,
   rig.run();
   EXPECT_TRUE(rig.all_finished());
   if (unreadable != nullptr) *unreadable = rig.counter("provider", "files_unreadable");
+  if (said != nullptr) *said = rig.log();
   std::vector<std::string> all;
   for (const RigRecord& record : rig.got("out")) {
     if (record.user != kScanCompleteRecord) all.push_back(fs::path(record.bytes).filename());
@@ -97,6 +98,12 @@ TEST(FilePathProvider, TakesTheFilesOfAListInItsOrder) {
   std::uint64_t unreadable = 0;
   EXPECT_THAT(found_by("list: '" + list + "'", &unreadable), ElementsAre("c.txt", "a.txt"));
   EXPECT_EQ(unreadable, 1U);
+  const std::string mixed = directory.write("mixed", "a.txt\ns3://bucket/b.txt\n");
+  std::vector<std::string> said;
+  EXPECT_THAT(found_by("list: '" + mixed + "'", &unreadable, &said), ElementsAre("a.txt"));
+  EXPECT_EQ(unreadable, 1U);
+  EXPECT_THAT(said,
+              Contains(HasSubstr("s3://bucket/b.txt: a list of this host may not name URLs")));
   EXPECT_THAT(found_by("list: '" + list + "' pattern: '" + directory.path() + "/*.txt'"),
               ElementsAre("c.txt", "a.txt", "b.txt"));
   EXPECT_THAT(found_by("list: '" + directory.path() + "/none'", &unreadable), IsEmpty());

@@ -119,10 +119,10 @@ TEST(WantedPaths, AreEverythingOrWhatThePatternsSay) {
 TEST(WantedPaths, ReadsLists) {
   const testing::TempDir directory;
   const std::string list =
-      directory.write("list.txt", "b.txt\n\n# a remark\n/abs/a.txt\r\ndeep/c.txt");
-  EXPECT_THAT(
-      read_list(list).value_or_throw(),
-      ElementsAre(directory.path() + "/b.txt", "/abs/a.txt", directory.path() + "/deep/c.txt"));
+      directory.write("list.txt", "b.txt\n\n# a remark\n/abs/a.txt\r\ndeep/c.txt\ns3://bucket/d");
+  EXPECT_THAT(read_list(list).value_or_throw(),
+              ElementsAre(directory.path() + "/b.txt", "/abs/a.txt",
+                          directory.path() + "/deep/c.txt", "s3://bucket/d"));
   EXPECT_THAT(read_list(directory.write("empty", "")).value_or_throw(), IsEmpty());
   EXPECT_EQ(read_list(directory.path() + "/none").error().code(), ErrorCode::kNotFound);
 }
