@@ -38,7 +38,9 @@ std::string shown(const TableValue& value) {
            std::string(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size()) + "'";
   }
   std::uint64_t bits = 0;
-  std::memcpy(&bits, value.bytes.data(), std::min(value.bytes.size(), sizeof bits));
+  if (!value.bytes.empty()) {
+    std::memcpy(&bits, value.bytes.data(), std::min(value.bytes.size(), sizeof bits));
+  }
   return fmt::format("{}:{}:{}", static_cast<int>(value.type),
                      value.is_array ? fmt::to_string(fmt::join(value.shape, "x")) : "", bits);
 }
