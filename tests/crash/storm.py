@@ -687,8 +687,8 @@ def storm_in(
     started = time.monotonic()
     scene = scene_type(work, arguments.stall_ms)
     per_kill = arguments.batches_per_kill / (4 if arguments.everything else 1)
-    # Trainers slow down when they are ten blows ahead.
-    epochs = max(3, math.ceil((arguments.kills + 20) * per_kill / scene.batches_an_epoch))
+    # Trainers slow down when they are ten blows ahead; the last blows may take long to fall.
+    epochs = max(3, math.ceil((arguments.kills + 60) * per_kill / scene.batches_an_epoch))
     calm = work / "undisturbed"
     reference = {**scene.settings_in(calm), "groups": 'groups { name: "alone" }'}
     expected = undisturbed(calm, scene.data, epochs, reference)
