@@ -11,6 +11,16 @@ feed. Other modules must be imported by name: ``ringfeed.torch`` has loaders for
 the command line of the supervisor.
 """
 
+try:
+    import numpy  # noqa: F401
+except ImportError as error:
+    import sys
+
+    raise ImportError(
+        f"ringfeed needs NumPy, which {sys.executable} does not have ({error}): install it there "
+        "(python -m pip install numpy), or use another Python"
+    ) from None
+
 from .bar import Progress, progress
 from .batch import Batch
 from .errors import (

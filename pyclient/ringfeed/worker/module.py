@@ -6,12 +6,40 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 
 from ..errors import RingfeedError
 
 _NAME = "ringfeed._worker"
+_FILE = "_worker.abi3.so"
+
+
+def _place() -> Path:
+    """Where the module for this Python is.
+
+    Raises:
+        RingfeedError: There is none, or none for this Python.
+    """
+    given = os.environ.get("RINGFEED_WORKER_MODULE")
+    places = [Path(given)] if given else []
+    places.append(Path(__file__).parents[1] / "lib" / "ringfeed" / _FILE)
+    place = next((place for place in places if place.exists()), None)
+    if place is None:
+        tried = " nor ".join(str(place) for place in places)
+        raise RingfeedError(f"the module of stages in Python is not at {tried}: reinstall ringfeed")
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return place
+    # One that is built for this interpreter alone lies beside it.
+    own = place.with_name("_worker" + importlib.machinery.EXTENSION_SUFFIXES[0])
+    if not own.exists():
+        raise RingfeedError(
+            f"{sys.executable} is a free-threaded Python, and there is no {own}: build ringfeed "
+            f"with -D RINGFEED_FREE_THREADED_PYTHON={sys.executable}, or name a Python with the "
+            "global lock as the stage's interpreter"
+        )
+    return own
 
 
 def load() -> ModuleType:
@@ -22,13 +50,7 @@ def load() -> ModuleType:
     """
     if _NAME in sys.modules:
         return sys.modules[_NAME]
-    given = os.environ.get("RINGFEED_WORKER_MODULE")
-    places = [Path(given)] if given else []
-    places.append(Path(__file__).parents[1] / "lib" / "ringfeed" / "_worker.abi3.so")
-    place = next((place for place in places if place.exists()), None)
-    if place is None:
-        tried = " nor ".join(str(place) for place in places)
-        raise RingfeedError(f"the module of stages in Python is not at {tried}: reinstall ringfeed")
+    place = _place()
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(place))
     spec = importlib.util.spec_from_file_location(_NAME, place, loader=loader)
     assert spec is not None

@@ -193,7 +193,8 @@ Make = Callable[..., FeedRun]
 
 @pytest.fixture
 def make_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setenv("RINGFEED_PYTHON", sys.executable)
+    # Another one may be tried: a free-threaded one, or the system's.
+    monkeypatch.setenv("RINGFEED_PYTHON", os.environ.get("RINGFEED_TEST_PYTHON", sys.executable))
     (tmp_path / "mine.py").write_text(MODULE)
     (tmp_path / "gives.py").write_text(SOURCES)
     (tmp_path / "data").mkdir()

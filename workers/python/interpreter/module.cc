@@ -400,5 +400,9 @@ PyMODINIT_FUNC PyInit__worker() {
                                    .m_free = nullptr};
   Ref module(PyModule_Create(&definition));
   if (!module || !add_sample_type(module.get())) return nullptr;
+#ifdef RINGFEED_FREE_THREADED
+  // One thread of a process calls it, so importing it need not bring the lock back for the user's.
+  PyUnstable_Module_SetGIL(module.get(), Py_MOD_GIL_NOT_USED);
+#endif
   return module.release();
 }

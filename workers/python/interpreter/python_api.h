@@ -1,9 +1,12 @@
 // What of Python's interface the module uses. The limited API: one build is good for every Python
 // from 3.10 on. (The buffer protocol is part of it since 3.11 and was there, the same, before.)
+// Free-threaded interpreters have none, so each of them needs a build of its own.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
+#ifndef RINGFEED_FREE_THREADED
 #define Py_LIMITED_API 0x030B0000
+#endif
 #include <Python.h>
 
 #include <string>

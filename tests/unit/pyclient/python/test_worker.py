@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import os
 import pickle
 import random
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import numpy as np
 import pytest
 
 from ringfeed import stage
-from ringfeed.worker import objects, sources, values
+from ringfeed.errors import RingfeedError
+from ringfeed.worker import module, objects, sources, values
 from ringfeed.worker.calls import Calls, Failure
 from ringfeed.worker.output import LogStream
 
@@ -413,3 +416,30 @@ def test_lines_are_written_whole(capfd: pytest.CaptureFixture[str]) -> None:
         "info mine.0 | one line",
         "info mine.0 | no end",
     ]
+
+
+class TestModule:
+    def test_a_free_threaded_python_has_a_module_of_its_own(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        usual = tmp_path / "_worker.abi3.so"
+        usual.touch()
+        monkeypatch.setenv("RINGFEED_WORKER_MODULE", str(usual))
+        assert module._place() == usual
+        monkeypatch.setattr(
+            sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED")
+        )
+        monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [".cpython-313t.so", ".so"])
+        with pytest.raises(
+            RingfeedError, match=r"free-threaded.*no .*313t.so: build ringfeed with"
+        ):
+            module._place()
+        own = tmp_path / "_worker.cpython-313t.so"
+        own.touch()
+        assert module._place() == own
+
+    def test_a_module_that_is_nowhere_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RINGFEED_WORKER_MODULE", "/nowhere/_worker.abi3.so")
+        monkeypatch.setattr(module, "_FILE", "_none.so")
+        with pytest.raises(RingfeedError, match="not at /nowhere/.* nor .*_none.so: reinstall"):
+            module._place()
