@@ -18,6 +18,7 @@ namespace ringfeed::cli {
 using AddVerb = void (*)(CLI::App& verb, int& result);
 void add_run(CLI::App& verb, int& result);
 void add_check(CLI::App& verb, int& result);
+void add_try(CLI::App& verb, int& result);
 void add_status(CLI::App& verb, int& result);
 void add_metrics(CLI::App& verb, int& result);
 void add_why(CLI::App& verb, int& result);

@@ -44,6 +44,7 @@ constexpr Verb kVerbs[] = {
     {"init", "Write a configuration for the data in a directory", add_init},
     {"run", "Start a feed and serve it until it ends", add_run},
     {"check", "Check a configuration: show its mistakes, or the feed it would make", add_check},
+    {"try", "Show what a stage makes of the first samples, in the foreground", add_try},
     {"status", "Show a feed: stages, lanes, rings, rates, trainers", add_status},
     {"metrics", "Show metrics: totals, and rates over 1, 10 and 60 seconds", add_metrics},
     {"why", "Show what limits a feed: a stage, the trainers, the files or the machine", add_why},

@@ -19,6 +19,7 @@
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/journal.h"
+#include "supervisor/feed/ring_ends.h"
 #include "supervisor/group/backtrace.h"
 #include "supervisor/group/group_process.h"
 #include "supervisor/group/log_tail.h"
@@ -42,81 +43,19 @@ constexpr std::uint64_t kBacktraceMs = 5'000;
 constexpr int kAttendMs = 1;
 // Of one ring in a row; a stage may output records for ever.
 constexpr int kRecordsPerTurn = 4096;
-constexpr std::uint32_t kJournalEntries = 64;
 
-// This process's end of a ring, with the page and the journal of a lane that has no other.
-struct End {
-  End(int ring_fd, bool producer, int heads_fd)
-      : ring(shm::map_segment(ring_fd, producer).value_or_throw()),
-        heads(shm::map_segment(heads_fd, !producer).value_or_throw()) {
-    segments[shm::kHeadsSegment] = {heads.data(), heads.bytes()};
-    segments[shm::kFirstRingSegment] = {ring.data(), ring.bytes()};
-    journal.recover();
+// True: there was something.
+bool take_all(RingTaker& taker, ReplayPort& port) {
+  int count = 0;
+  for (; count < kRecordsPerTurn; ++count) {
+    const std::optional<shm::RecordView> record = taker.peek();
+    if (!record) break;
+    ++port.records;
+    port.bytes += record->bytes.size();
+    taker.consume();
   }
-
-  [[nodiscard]] shm::TailLine& tail() const {
-    return *reinterpret_cast<shm::TailLine*>(ring.data() + shm::kTailLineOffset);
-  }
-  [[nodiscard]] shm::HeadLine& head(std::uint64_t offset) const {
-    return *reinterpret_cast<shm::HeadLine*>(heads.data() + offset);
-  }
-
-  shm::Mapping ring;
-  shm::Mapping heads;
-  std::array<shm::WritableSegment, shm::kFirstRingSegment + 1> segments{};
-  std::array<shm::JournalEntry, 2 * std::size_t{kJournalEntries}> areas{};
-  std::unique_ptr<shm::LanePage> page = std::make_unique<shm::LanePage>();
-  shm::Journal journal{*page, areas.data(), areas.data() + kJournalEntries, kJournalEntries,
-                       segments};
-};
-
-std::uint64_t head_offset(const layout::RingPlan& ring) {
-  return shm::kHeadLinesOffset + ring.head_index * sizeof(shm::HeadLine);
+  return taker.commit();
 }
-
-// Takes whatever the lane puts into one of its output rings.
-class Taker {
- public:
-  Taker(const layout::FeedMemory& memory, const layout::RingPlan& ring)
-      : geometry_(ring.geometry),
-        end_(memory.fd(ring.segment), false, memory.fd(ring.heads_segment)),
-        head_(end_.head(head_offset(ring))),
-        consumer_(end_.tail(), end_.ring.data() + shm::kRingDataOffset, head_, geometry_,
-                  head_offset(ring)) {
-    consumer_.attach();
-  }
-
-  // True: there was something.
-  bool take(ReplayPort& port) {
-    int count = 0;
-    for (; count < kRecordsPerTurn; ++count) {
-      const std::optional<shm::RecordView> record = consumer_.peek();
-      if (!record) break;
-      if (record->header->type == static_cast<std::uint32_t>(shm::RecordType::kData)) {
-        ++port.records;
-        port.bytes += record->bytes.size();
-      }
-      consumer_.consume();
-    }
-    if (count == 0) {
-      consumer_.abandon();
-      return false;
-    }
-    consumer_.stage(end_.journal);
-    end_.journal.commit();
-    consumer_.settle();
-    return true;
-  }
-  [[nodiscard]] std::uint64_t dropped() const {
-    return shm::view_queue(end_.tail(), head_, geometry_).drop_total;
-  }
-
- private:
-  shm::RingGeometry geometry_;
-  End end_;
-  shm::HeadLine& head_;
-  shm::RingConsumer consumer_;
-};
 
 class Replay {
  public:
@@ -135,7 +74,7 @@ class Replay {
       report_.ports.push_back({.port = output.port});
       for (const std::uint32_t ring : output.rings) {
         takers_.emplace_back(report_.ports.size() - 1,
-                             std::make_unique<Taker>(memory_, memory_.layout().rings[ring]));
+                             std::make_unique<RingTaker>(memory_, memory_.layout().rings[ring]));
       }
     }
     if (report_.batches_port) admit_group();
@@ -172,7 +111,7 @@ class Replay {
   layout::FeedMemory memory_;
   const layout::LanePlan& plan_;
   ReplayReport report_;
-  std::vector<std::pair<std::size_t, std::unique_ptr<Taker>>> takers_;  // port, ring
+  std::vector<std::pair<std::size_t, std::unique_ptr<RingTaker>>> takers_;  // port, ring
   std::optional<std::uint32_t> output_;  // to which the lane writes batches
   std::uint64_t newest_ = 0;             // of the batches that were looked at
   Spawned process_;
@@ -282,23 +221,11 @@ void Replay::give_record() {
     const std::vector<std::uint32_t>& rings = plan_.inputs[i].rings;
     for (std::size_t r = 0; r < rings.size(); ++r) {
       const layout::RingPlan& ring = memory_.layout().rings[rings[r]];
-      End end(memory_.fd(ring.segment), true, memory_.fd(ring.heads_segment));
-      shm::RingProducer producer(end.tail(), end.ring.data() + shm::kRingDataOffset,
-                                 end.head(head_offset(ring)), ring.geometry,
-                                 shm::kFirstRingSegment);
-      producer.attach();
+      RingGiver giver(memory_, ring);
       if (i == record_.input && r == record_.ring) {
-        std::byte* const room = producer.reserve(record_.bytes.size());
-        RF_CHECK(room != nullptr, record_.bytes.size());
-        if (!record_.bytes.empty()) {
-          std::memcpy(room, record_.bytes.data(), record_.bytes.size());
-        }
-        producer.put(record_.bytes.size(), record_.info);
-        producer.mark_last(shm::kFlagUnitEnd);
-        producer.stage(end.journal);
+        RF_CHECK(giver.give(record_.bytes, record_.info), record_.bytes.size());
       }
-      producer.close(end.journal);
-      end.journal.commit();
+      giver.close();
     }
   }
   memory_.ring_lane(plan_.index);
@@ -313,7 +240,7 @@ bool Replay::consumed() const {
 
 bool Replay::take_outputs() {
   bool any = false;
-  for (const auto& [port, taker] : takers_) any = taker->take(report_.ports[port]) || any;
+  for (const auto& [port, taker] : takers_) any = take_all(*taker, report_.ports[port]) || any;
   if (any) memory_.ring_lane(plan_.index);  // it may wait for room
   if (report_.batches_port) take_batches();
   return any;

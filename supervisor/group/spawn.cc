@@ -42,11 +42,12 @@ Pipe make_pipe() {
 
 void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-// What a child starts with, beyond its descriptors: no blocked signals, a process group of its own;
-// SIGPIPE and the warnings (signals.h) ignored, which it inherits; default handlers for the rest.
+// What a child starts with, beyond its descriptors: no blocked signals, a process group of its own
+// unless it is to have the terminal; SIGPIPE and the warnings (signals.h) ignored, which it
+// inherits; default handlers for the rest.
 class SpawnSettings {
  public:
-  SpawnSettings() {
+  explicit SpawnSettings(bool own_group = true) {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawnattr_init(&attributes);
     sigset_t none;
@@ -57,8 +58,9 @@ class SpawnSettings {
     ::posix_spawnattr_setsigmask(&attributes, &none);
     ::posix_spawnattr_setsigdefault(&attributes, &handled);
     ::posix_spawnattr_setpgroup(&attributes, 0);
+    const int group = own_group ? POSIX_SPAWN_SETPGROUP : 0;
     ::posix_spawnattr_setflags(
-        &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+        &attributes, static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | group));
   }
   ~SpawnSettings() {
     ::posix_spawn_file_actions_destroy(&actions);
@@ -97,6 +99,21 @@ class SpawnSettings {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
 };
+
+// The child that has just been started. Throws Error; it is ended then.
+Spawned watched(pid_t pid) {
+  Spawned spawned;
+  spawned.identity = {pid, start_ticks(pid).value_or(0)};
+  spawned.pidfd = open_pidfd(pid);
+  if (!spawned.pidfd) {
+    const int error = errno;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    errno = error;
+    fail(fmt::format("process {} cannot be watched", pid));
+  }
+  return spawned;
+}
 
 }  // namespace
 
@@ -203,19 +220,31 @@ Spawned spawn_worker(const std::string& binary, int lock, const std::string& wor
   settings.give(links.their_socket.get(), kSetupFd);
   if (lock >= 0) settings.give(lock, kLockFd);
   const pid_t pid = settings.spawn(binary, {"ringfeed-worker", word, std::to_string(kSetupFd)});
-  Spawned spawned;
-  spawned.identity = {pid, start_ticks(pid).value_or(0)};
-  spawned.pidfd = open_pidfd(pid);
-  if (!spawned.pidfd) {
-    const int error = errno;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-    errno = error;
-    fail(fmt::format("process {} cannot be watched", pid));
-  }
+  Spawned spawned = watched(pid);
   spawned.socket = std::move(links.socket);
   spawned.log = std::move(links.log);
   return spawned;
+}
+
+Foreground spawn_foreground(const std::string& binary, const std::vector<std::string>& words) {
+  WorkerLinks links = make_worker_links();
+  Pipe records = make_pipe();
+  set_nonblocking(records.write.get());
+  SpawnSettings settings(false);
+  // Neither may lie where the other one goes.
+  const shm::Fd socket(::fcntl(links.their_socket.get(), F_DUPFD_CLOEXEC, kRecordsFd + 1));
+  const shm::Fd from(::fcntl(records.read.get(), F_DUPFD_CLOEXEC, kRecordsFd + 1));
+  if (!socket || !from) fail("the system provides no descriptor for a program");
+  settings.give(socket.get(), kSetupFd);
+  settings.give(from.get(), kRecordsFd);
+  std::vector<std::string> arguments{"ringfeed-worker", "--try-fd", std::to_string(kSetupFd),
+                                     std::to_string(kRecordsFd)};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  Foreground foreground;
+  foreground.process = watched(settings.spawn(binary, arguments));
+  foreground.process.socket = std::move(links.socket);
+  foreground.records = std::move(records.write);
+  return foreground;
 }
 
 std::string Ending::text() const {

@@ -19,6 +19,8 @@ namespace ringfeed::process {
 inline constexpr int kSetupFd = 3;
 // Kept open until the process ends; not used otherwise.
 inline constexpr int kLockFd = 4;
+// Of a program in the foreground, which has no lock: where its records come from.
+inline constexpr int kRecordsFd = 4;
 
 // ringfeed-worker beside this binary, else $RINGFEED_WORKER, else from PATH. Throws Error
 // (kNotFound) with the places it tried.
@@ -55,6 +57,15 @@ struct WorkerLinks {
 // `word`: what is said before the number of the setup socket.
 [[nodiscard]] Spawned spawn_worker(const std::string& binary, int lock = -1,
                                    const std::string& word = "--setup-fd");
+
+// Starts `binary --try-fd SETUP RECORDS WORDS` with the standard streams and the process group of
+// this process, so that it may use the terminal. Throws Error as spawn_worker() does.
+struct Foreground {
+  Spawned process;  // without a log
+  shm::Fd records;  // a pipe to it, does not block
+};
+[[nodiscard]] Foreground spawn_foreground(const std::string& binary,
+                                          const std::vector<std::string>& words);
 
 // How a process ended. reap() waits for its end, which is immediate once its pidfd is readable.
 struct Ending {

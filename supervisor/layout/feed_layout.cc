@@ -453,32 +453,44 @@ FeedLayout lay_out(const DataLoaderConfig& config, const PipelinePlan& plan,
   return Builder(config, plan, wiring).build(groups);
 }
 
-FeedLayout only_lane(FeedLayout layout, std::uint32_t index) {
-  LanePlan& lane = layout.lanes[index];
-  const std::string program = layout.groups[lane.group].program;
-  lane.group = 0;
-  layout.groups = {{lane.name(), {index}, program}};
+FeedLayout only_lanes(FeedLayout layout, std::span<const std::uint32_t> lanes) {
+  std::vector<bool> kept(layout.lanes.size(), false);
+  for (const std::uint32_t lane : lanes) kept[lane] = true;
+  std::vector<GroupPlan> groups;
+  for (GroupPlan& group : layout.groups) {
+    std::erase_if(group.lanes, [&](std::uint32_t lane) { return !kept[lane]; });
+    if (group.lanes.empty()) continue;
+    for (const std::uint32_t lane : group.lanes) {
+      layout.lanes[lane].group = static_cast<std::uint32_t>(groups.size());
+    }
+    groups.push_back(std::move(group));
+  }
+  layout.groups = std::move(groups);
   layout.private_memory.clear();
   std::vector<bool> needed(layout.segments.size(), false);
-  needed[0] = needed[lane.arena_segment] = needed[lane.heads_segment] = true;
+  needed[0] = true;
   const auto need_rings = [&](const std::vector<std::uint32_t>& rings) {
     for (const std::uint32_t ring : rings) {
       needed[layout.rings[ring].segment] = needed[layout.rings[ring].heads_segment] = true;
     }
   };
-  for (const InputPlan& input : lane.inputs) need_rings(input.rings);
-  for (const OutputPlan& output : lane.outputs) {
-    need_rings(output.rings);
-    if (!output.feed) continue;
-    OutputLayout& out = layout.outputs[*output.feed];
-    out.geometry.slots = out.geometry.lanes;
-    SegmentPlan& control = layout.segments[out.feed_control_segment];
-    control.spec.geometry[1] = out.geometry.slots;
-    SegmentPlan& payload = layout.segments[out.payload_segment];
-    payload.spec.bytes = shm::payload_bytes(out.geometry);
-    payload.part = fmt::format("batches{}, {} slots", out.shown(), out.geometry.slots);
-    needed[control.id] = needed[payload.id] = true;
-    for (const std::uint32_t segment : out.group_segments) needed[segment] = true;
+  for (const std::uint32_t index : lanes) {
+    const LanePlan& lane = layout.lanes[index];
+    needed[lane.arena_segment] = needed[lane.heads_segment] = true;
+    for (const InputPlan& input : lane.inputs) need_rings(input.rings);
+    for (const OutputPlan& output : lane.outputs) {
+      need_rings(output.rings);
+      if (!output.feed) continue;
+      OutputLayout& out = layout.outputs[*output.feed];
+      out.geometry.slots = out.geometry.lanes;
+      SegmentPlan& control = layout.segments[out.feed_control_segment];
+      control.spec.geometry[1] = out.geometry.slots;
+      SegmentPlan& payload = layout.segments[out.payload_segment];
+      payload.spec.bytes = shm::payload_bytes(out.geometry);
+      payload.part = fmt::format("batches{}, {} slots", out.shown(), out.geometry.slots);
+      needed[control.id] = needed[payload.id] = true;
+      for (const std::uint32_t segment : out.group_segments) needed[segment] = true;
+    }
   }
   for (SegmentPlan& segment : layout.segments) {
     if (needed[segment.id]) continue;
@@ -488,6 +500,12 @@ FeedLayout only_lane(FeedLayout layout, std::uint32_t index) {
     segment.part = "control";
   }
   return layout;
+}
+
+FeedLayout only_lane(FeedLayout layout, std::uint32_t index) {
+  FeedLayout alone = only_lanes(std::move(layout), std::span(&index, 1));
+  alone.groups[0].name = alone.lanes[index].name();
+  return alone;
 }
 
 }  // namespace ringfeed::layout

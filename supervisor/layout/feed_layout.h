@@ -155,8 +155,10 @@ struct FeedLayout {
                                  const config::Wiring& wiring,
                                  std::span<const config::StageGroup> groups);
 
-// The same feed with one lane that runs, in a group of its own: what others need is a page, of
-// slots there are as few as can be.
+// The same feed with these lanes alone that run, in the groups that they have: what others need is
+// a page, of slots there are as few as can be.
+[[nodiscard]] FeedLayout only_lanes(FeedLayout layout, std::span<const std::uint32_t> lanes);
+// One lane alone, in a group of its name.
 [[nodiscard]] FeedLayout only_lane(FeedLayout layout, std::uint32_t index);
 
 }  // namespace ringfeed::layout

@@ -12,7 +12,7 @@ import sys
 import traceback
 
 from ..errors import RingfeedError
-from . import module, objects, warm
+from . import module, objects, trial, warm
 from .calls import Calls
 from .output import LogStream
 from .sources import Source
@@ -68,9 +68,11 @@ def main() -> int:
         if len(sys.argv) == 3 and sys.argv[1] == "--setup-fd":
             return run(int(sys.argv[2]))
         if len(sys.argv) == 3 and sys.argv[1] == "--warm-fd":
-            spec = worker.warm_spec(int(sys.argv[2]))
+            spec = worker.spec(int(sys.argv[2]))
             _say_as(spec["stage"])
             return warm.serve(int(sys.argv[2]), spec, run)
+        if len(sys.argv) >= 4 and sys.argv[1] == "--try-fd":
+            return trial.serve(worker, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
     except (RingfeedError, RuntimeError) as error:
         print(f"ringfeed-worker-python: {error}", file=sys.stderr)
         return 1

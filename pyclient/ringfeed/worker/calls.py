@@ -66,6 +66,7 @@ class Calls:
         elif shape != "map_batch":
             raise TypeError(f"{spec['object']} is a stage of an unknown shape, {shape}")
         self._many = call if shape == "map_batch" else None
+        self.takes_many = self._many is not None
         self._singly = False  # of those that are called with many
         self._is_map = shape == "map"
         self._generators.watch()

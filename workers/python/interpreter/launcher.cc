@@ -5,7 +5,9 @@
 // at that without taking it. Else it is the one that runs `ringfeed` ($RINGFEED_PYTHON), the one of
 // the active virtual environment, or python3 of PATH.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -130,13 +133,22 @@ void name_module() {
   }
 }
 
+void end_with(std::uint32_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // an exec keeps it
+  // It may have been gone before that.
+  if (static_cast<std::uint32_t>(::getppid()) != parent) ::_exit(1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string_view word(argc >= 2 ? argv[1] : "");
+  const bool foreground = word == "--try-fd" && argc >= 4;
   std::string interpreter;
-  if ((word == "--setup-fd" || word == "--warm-fd") && argc == 3) {
+  if (((word == "--setup-fd" || word == "--warm-fd") && argc == 3) || foreground) {
     const ringfeed::WorkerSetup setup = waiting_setup(std::atoi(argv[2]));
+    // Whoever started it is the only one to end it; also while it waits at a terminal.
+    if (foreground) end_with(setup.supervisor_pid());
     ringfeed::DataLoaderConfig config;
     if (config.ParseFromString(setup.config()) && setup.lanes_size() != 0) {
       interpreter = wanted_interpreter(config, setup.lanes(0).stage());

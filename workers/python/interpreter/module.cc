@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "workers/python/source_function.h"
 #include "workers/runtime/setup.h"
 #include "workers/runtime/worker.h"
+#include "workers/samples/sample_text.h"
 
 namespace ringfeed::interpreter {
 namespace {
@@ -345,10 +347,17 @@ PyObject* module_plan(PyObject*, PyObject* arguments) {
   });
 }
 
-// What a warm parent loads: the spec of the stage that the supervisor names over the socket.
-PyObject* module_warm_spec(PyObject*, PyObject* arguments) {
+constexpr const char* kNoSampleText = "the record is no sample";
+
+std::span<const std::byte> bytes_of(PyObject* bytes) {
+  return {reinterpret_cast<const std::byte*>(PyBytes_AsString(bytes)),
+          static_cast<std::size_t>(PyBytes_Size(bytes))};
+}
+
+// The spec of the stage that the supervisor names over the socket, for whoever runs no lane.
+PyObject* module_spec(PyObject*, PyObject* arguments) {
   int fd = 0;
-  if (!PyArg_ParseTuple(arguments, "i:warm_spec", &fd)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "i:spec", &fd)) return nullptr;
   try {
     std::vector<shm::Fd> descriptors;
     const WorkerSetup setup = receive_setup(fd, descriptors);
@@ -365,6 +374,56 @@ PyObject* module_warm_spec(PyObject*, PyObject* arguments) {
     PyErr_SetString(PyExc_RuntimeError, error.message().c_str());
   }
   return nullptr;
+}
+
+PyObject* module_sample(PyObject*, PyObject* arguments) {
+  PyObject* record = nullptr;
+  unsigned long long tag[2] = {0, 0};
+  unsigned long long key = 0;
+  int zero_copy = 0;
+  if (!PyArg_ParseTuple(arguments, "SKKKp:sample", &record, &tag[0], &tag[1], &key, &zero_copy)) {
+    return nullptr;
+  }
+  const auto bytes = bytes_of(record);
+  if (!SampleView::open(bytes)) {
+    PyErr_SetString(PyExc_ValueError, kNoSampleText);
+    return nullptr;
+  }
+  SampleObject* const sample =
+      new_sample(bytes, {tag[0], tag[1]}, mix(mix(key, tag[0]), tag[1]), zero_copy != 0);
+  if (sample == nullptr) return nullptr;
+  sample->kept = Ref::borrowed(record).release();
+  return reinterpret_cast<PyObject*>(sample);
+}
+
+PyObject* module_encoded(PyObject*, PyObject* arguments) {
+  PyObject* object = nullptr;
+  PyObject* coerce = nullptr;
+  if (!PyArg_ParseTuple(arguments, "OO:encoded", &object, &coerce)) return nullptr;
+  static const bool set = [coerce] {
+    set_coerce(Ref::borrowed(coerce).release());
+    return true;
+  }();
+  std::vector<std::byte> bytes;
+  if (!set || !encode(object, bytes)) return nullptr;
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(bytes.data()),
+                                   static_cast<Py_ssize_t>(bytes.size()));
+}
+
+PyObject* module_sample_text(PyObject*, PyObject* arguments) {
+  PyObject* record = nullptr;
+  if (!PyArg_ParseTuple(arguments, "S:sample_text", &record)) return nullptr;
+  const std::optional<SampleView> sample = SampleView::open(bytes_of(record));
+  if (!sample) {
+    PyErr_SetString(PyExc_ValueError, kNoSampleText);
+    return nullptr;
+  }
+  Ref lines(PyList_New(0));
+  for (const std::string& one : sample_text(*sample)) {
+    const Ref line(text(one));
+    if (!lines || !line || PyList_Append(lines.get(), line.get()) != 0) return nullptr;
+  }
+  return lines.release();
 }
 
 PyObject* module_kinds(PyObject*, PyObject*) {
@@ -385,8 +444,14 @@ PyMODINIT_FUNC PyInit__worker() {
       {"run", module_run, METH_VARARGS,
        "run(setup_fd, make, coerce): runs the lane that the supervisor describes."},
       {"plan", module_plan, METH_VARARGS, "plan(check): prints the plan of standard input."},
-      {"warm_spec", module_warm_spec, METH_VARARGS,
-       "warm_spec(fd): the spec of the stage that a warm parent is for."},
+      {"spec", module_spec, METH_VARARGS,
+       "spec(fd): the spec of the stage that a warm parent, or a trial, is for."},
+      {"sample", module_sample, METH_VARARGS,
+       "sample(record, tag, tag, key, zero_copy): the sample that a stage gets of a record."},
+      {"encoded", module_encoded, METH_VARARGS,
+       "encoded(object, coerce): the record of what a stage returned."},
+      {"sample_text", module_sample_text, METH_VARARGS,
+       "sample_text(record): a line for each field."},
       {"kinds", module_kinds, METH_NOARGS, "Prints the kinds of stages."},
       {nullptr, nullptr, 0, nullptr}};
   static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
