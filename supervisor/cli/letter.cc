@@ -9,6 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "ringfeed/shm/quote.h"
+#include "supervisor/group/plan_question.h"
+
 namespace ringfeed::cli {
 namespace {
 
@@ -96,6 +99,30 @@ Result<nlohmann::json> read_about(const std::filesystem::path& about) {
                  fmt::format("{}: is damaged: not a JSON object", about.string()));
   }
   return parsed;
+}
+
+std::vector<std::string> describe_records(const std::vector<std::filesystem::path>& files,
+                                          const std::string& worker) {
+  constexpr int kPatienceMs = 10'000;
+  std::vector<std::string> texts(files.size());
+  std::string paths;
+  for (const std::filesystem::path& file : files) {
+    paths += std::filesystem::absolute(file).string() + '\0';
+  }
+  std::string answer;
+  try {
+    answer = process::ask_text(worker, "--describe", paths, kPatienceMs);
+  } catch (const Error&) {
+    return texts;  // what is known without is said all the same
+  }
+  std::size_t at = 0;
+  for (std::string& text : texts) {
+    const std::size_t end = answer.find('\0', at);
+    if (end == std::string::npos) break;
+    text = escaped_lines(answer.substr(at, end - at));
+    at = end + 1;
+  }
+  return texts;
 }
 
 Result<Letter> read_letter(const std::filesystem::path& file) {

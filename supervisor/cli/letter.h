@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "ringfeed/shm/result.h"
 
@@ -34,6 +35,10 @@ struct Letter {
   std::uint64_t seed = 0;
   std::string config;
 };
+
+// What the records hold, as lines, for those that `worker` knows; "" for any other.
+[[nodiscard]] std::vector<std::string> describe_records(
+    const std::vector<std::filesystem::path>& files, const std::string& worker);
 
 // `file`: either of the two. Errors: kNotFound, kIo, kDamaged, with the path.
 [[nodiscard]] Result<Letter> read_letter(const std::filesystem::path& file);

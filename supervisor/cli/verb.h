@@ -48,6 +48,7 @@ struct ReplayOptions {
   std::string config = {};  // a configuration in place of the letter's own
   std::optional<double> timeout_s = {};
   bool wait = false;  // for a debugger
+  bool pdb = false;   // the stage under Python's
 };
 // One record through its stage alone, outside of any feed.
 int replay_letter(const std::string& feed, const std::string& directory,

@@ -15,6 +15,7 @@
 #include "supervisor/cli/verb.h"
 #include "supervisor/control/client.h"
 #include "supervisor/control/place.h"
+#include "supervisor/group/spawn.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::cli {
@@ -48,6 +49,21 @@ int unknown(const std::string& sockets, const std::filesystem::path& place,
   return status;
 }
 
+// What the first of them hold.
+std::vector<std::string> described(const std::vector<std::filesystem::path>& letters) {
+  constexpr std::size_t kDescribed = 100;
+  std::vector<std::filesystem::path> records;
+  for (std::size_t i = 0; i < std::min(letters.size(), kDescribed); ++i) {
+    records.push_back(std::filesystem::path(letters[i]).replace_extension(".record"));
+  }
+  if (records.empty()) return {};
+  try {
+    return describe_records(records, process::find_worker_binary());
+  } catch (const Error&) {
+    return {};  // without a worker they are listed all the same
+  }
+}
+
 int dead_letters(const std::string& feed, const std::string& directory, const std::string& sockets,
                  bool json) {
   const std::filesystem::path place =
@@ -61,6 +77,7 @@ int dead_letters(const std::string& feed, const std::string& directory, const st
     }
   }
   std::sort(files.begin(), files.end());
+  const std::vector<std::string> texts = json ? std::vector<std::string>{} : described(files);
   for (const std::filesystem::path& file : files) {
     const Result<nlohmann::json> read = read_about(file);
     if (!read) {
@@ -80,6 +97,8 @@ int dead_letters(const std::string& feed, const std::string& directory, const st
       fmt::print("{}  {}, {} deaths, {}\n", escaped(record.string()),
                  shown_bytes(about.value("bytes", 0ULL)), about.value("deaths", 0U),
                  escaped(first_line(about.value("cause", std::string("unknown")))));
+      const auto number = static_cast<std::size_t>(&file - files.data());
+      if (number < texts.size()) fmt::print("{}", texts[number]);
     } catch (const nlohmann::json::exception&) {  // a field that is not what it should be
       fmt::print(stderr, "{}: is damaged\n", escaped(file.string()));
     }
@@ -106,8 +125,8 @@ void add_dead_letters(CLI::App& verb, int& result) {
   verb.add_option("--directory", given->directory,
                   "directory of the records; default: $XDG_STATE_HOME/ringfeed/FEED/dead-letters")
       ->type_name("DIR");
-  verb.add_flag("--json", given->json,
-                "print one JSON object per record, with everything that is known");
+  CLI::Option* const json = verb.add_flag(
+      "--json", given->json, "print one JSON object per record, with everything that is known");
   CLI::Option* const replays =
       verb.add_option("--replay", given->replay.file,
                       "give this record to its stage once more, in a separate process with its own "
@@ -122,16 +141,27 @@ void add_dead_letters(CLI::App& verb, int& result) {
       ->type_name("CONFIG")
       ->check(CLI::ExistingFile)
       ->needs(replays);
-  verb.add_option("--timeout", given->replay.timeout_s,
-                  "give up on the stage after this many seconds; default: restart.stall_ms of the "
-                  "configuration, else 10")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e6))
-      ->needs(replays);
-  verb.add_flag("--wait", given->replay.wait,
-                "wait before handing over the record until Enter is pressed, to attach a debugger; "
-                "no time limit unless --timeout is given")
-      ->needs(replays);
+  CLI::Option* const timeout =
+      verb.add_option(
+              "--timeout", given->replay.timeout_s,
+              "give up on the stage after this many seconds; default: restart.stall_ms of the "
+              "configuration, else 10")
+          ->type_name("SECONDS")
+          ->check(CLI::Range(0.001, 1e6))
+          ->needs(replays);
+  CLI::Option* const wait =
+      verb.add_flag(
+              "--wait", given->replay.wait,
+              "wait before handing over the record until Enter is pressed, to attach a debugger; "
+              "no time limit unless --timeout is given")
+          ->needs(replays);
+  verb.add_flag("--pdb", given->replay.pdb,
+                "of a stage in Python: call it here, under Python's debugger, which stops at its "
+                "first line and where it raises an exception; without any time limit")
+      ->needs(replays)
+      ->excludes(timeout)
+      ->excludes(wait)
+      ->excludes(json);
   verb.footer(
       "The exit status of a replay is 0 if the stage took the record, 6 if it died, hung or did "
       "not take it.\n"

@@ -14,6 +14,7 @@
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/letter.h"
 #include "supervisor/cli/prepare.h"
+#include "supervisor/cli/trial_text.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/config/check.h"
 #include "supervisor/config/grouping.h"
@@ -21,6 +22,7 @@
 #include "supervisor/config/read.h"
 #include "supervisor/control/place.h"
 #include "supervisor/feed/replay.h"
+#include "supervisor/feed/trial.h"
 #include "supervisor/group/plan_question.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/os/text.h"
@@ -134,11 +136,16 @@ std::string verdict(const process::ReplayReport& report, const std::string& lane
   return "";
 }
 
-void print_text(const Letter& letter, const layout::LanePlan& lane,
-                const process::ReplayReport& report) {
+void print_letter(const Letter& letter) {
   fmt::print("{}: {}, {} deaths, {}\n", escaped(letter.file.string()),
              shown_bytes(letter.bytes.size()), letter.deaths,
              escaped(letter.cause.substr(0, letter.cause.find('\n'))));
+}
+
+void print_text(const Letter& letter, const layout::LanePlan& lane,
+                const process::ReplayReport& report, const std::string& worker) {
+  print_letter(letter);
+  fmt::print("{}", describe_records({letter.file}, worker).front());
   fmt::print("{}\n", escaped(verdict(report, lane.name())));
   for (const process::ReplayPort& port : report.ports) {
     fmt::print("  output {} records on port {}, {}{}\n", port.records, port.port,
@@ -186,6 +193,38 @@ void print_json(const Letter& letter, const layout::LanePlan& lane,
   fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+// The record once more, under the debugger of the stage's own language.
+int debug_letter(const Letter& letter, const DataLoaderConfig& message, const PipelinePlan& plan,
+                 const std::string& binary) {
+  const auto stage = std::ranges::find(plan.stages(), letter.stage, &StagePlan::name);
+  if (stage == plan.stages().end()) {
+    throw Error(ErrorCode::kIncompatible, fmt::format("{}: this configuration has no stage '{}'",
+                                                      letter.file.string(), letter.stage));
+  }
+  if (!shows_itself(*stage)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--pdb is for stages in Python, and stage '{}' is not: give --wait, and "
+                    "attach gdb to its worker",
+                    letter.stage));
+  }
+  print_letter(letter);
+  std::fflush(nullptr);
+  layout::SetupFacts facts;
+  facts.config_bytes = message.SerializeAsString();
+  facts.seed = message.has_seed() ? message.seed() : letter.seed;
+  facts.supervisor_pid = static_cast<std::uint32_t>(::getpid());
+  process::Viewer viewer(process::program_for(binary, stage->nodes(0).program()),
+                         {"--samples=1", "--pdb", "--step"}, facts, letter.stage);
+  viewer.give(std::as_bytes(std::span(letter.bytes)),
+              {.tag = {letter.lineage[0], letter.lineage[1]}, .user = letter.user});
+  const process::TrialReport report =
+      process::run_trial({.name = letter.stage, .patient = true}, viewer);
+  // An exception is no death: a feed leaves the sample out and goes on.
+  const int status = say_trial(report, kNotTaken);
+  return report.outcome == process::TrialOutcome::kShown ? kOk : status;
+}
+
 }  // namespace
 
 int replay_letter(const std::string& feed, const std::string& directory,
@@ -202,6 +241,7 @@ int replay_letter(const std::string& feed, const std::string& directory,
     return kInvalidConfiguration;
   }
   const DataLoaderConfig& message = configuration.message();
+  if (options.pdb) return debug_letter(letter, message, plan, binary);
   layout::FeedLayout whole = layout::lay_out(
       message, plan, checked.wiring, config::stage_groups(message, plan, checked.wiring, 1));
   whole.first_batch = 1;  // the record is all that there is
@@ -225,7 +265,12 @@ int replay_letter(const std::string& feed, const std::string& directory,
                                                          : kDefaultTimeoutMs;
   if (options.wait) rules.before_record = wait_for_debugger;
   const process::ReplayReport report = process::replay(std::move(alone), facts, record, rules);
-  (json ? print_json : print_text)(letter, whole.lanes[record.lane], report);
+  const layout::LanePlan& lane = whole.lanes[record.lane];
+  if (json) {
+    print_json(letter, lane, report);
+  } else {
+    print_text(letter, lane, report, binary);
+  }
   return report.outcome == process::ReplayOutcome::kTaken ? kOk : kNotTaken;
 }
 

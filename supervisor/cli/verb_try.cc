@@ -136,6 +136,22 @@ layout::FeedLayout part_of(const layout::FeedLayout& whole,
 // What the workers say: their warnings, and what stages print.
 void say_line(std::string_view line) { fmt::print(stderr, "{}\n", escaped(line)); }
 
+// The last words about a stage that did not speak for itself.
+void say_stage(process::FeedPart& stage, const process::TrialReport& report) {
+  const std::string name = stage.stages().front();
+  std::string text =
+      fmt::format("{}: {} samples in, {} out", escaped(name), report.given, report.out);
+  if (stage.writes_batches()) {
+    const process::FeedPart::Batches batches = stage.batches();
+    text = fmt::format("{}: {} samples in, {} batches with {} rows out", escaped(name),
+                       report.given, batches.count, batches.rows);
+  }
+  for (const auto& [counter, value] : stage.counters(name)) {
+    text += fmt::format(", {}={}", counter, value);
+  }
+  fmt::print("{}\n", text);
+}
+
 int try_stage(const ConfigArguments& arguments, const TryOptions& options) {
   const std::optional<Prepared> prepared = prepare(arguments);
   if (!prepared) return kInvalidConfiguration;
@@ -155,16 +171,30 @@ int try_stage(const ConfigArguments& arguments, const TryOptions& options) {
   std::fflush(nullptr);
 
   std::optional<process::FeedPart> upstream;
-  if (!parts.upstream.empty()) {
-    upstream.emplace(part_of(whole, parts.upstream), facts, prepared->worker_binary, say_line);
-  }
+  std::optional<process::FeedPart> own;
+  const auto start = [&](std::optional<process::FeedPart>& part,
+                         const std::vector<std::uint32_t>& lanes) {
+    if (lanes.empty()) return;
+    part.emplace(part_of(whole, lanes), facts, prepared->worker_binary, say_line);
+  };
+  start(upstream, parts.upstream);
+  if (!shows_itself(stage)) start(own, parts.own);
   std::vector<std::string> words{fmt::format("--samples={}", options.samples)};
   if (options.pdb) words.emplace_back("--pdb");
-  process::Viewer viewer(process::program_for(prepared->worker_binary, stage.nodes(0).program()),
-                         words, facts, options.stage);
-  return say_trial(
-      process::run_trial(upstream ? &*upstream : nullptr, viewer, options.samples, options.pdb),
-      kFailure);
+  process::Viewer viewer(
+      own ? prepared->worker_binary
+          : process::program_for(prepared->worker_binary, stage.nodes(0).program()),
+      words, facts, options.stage);
+  const process::TrialReport report =
+      process::run_trial({.upstream = upstream ? &*upstream : nullptr,
+                          .stage = own ? &*own : nullptr,
+                          .name = options.stage,
+                          .samples_max = options.samples,
+                          .limits_out = !are_samples(stage.inputs()),
+                          .patient = options.pdb},
+                         viewer);
+  if (own && report.outcome == process::TrialOutcome::kShown) say_stage(*own, report);
+  return say_trial(report, kFailure);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "proto/worker.pb.h"
@@ -23,13 +24,14 @@ namespace {
 // Rings are looked at this often while a sample is wanted: nobody rings here.
 constexpr int kLookMs = 2;
 constexpr int kPauseMs = 200;
+constexpr int kTurns = 1000;
 // When nothing comes for so long, it is said; then after twice the time, and so on.
 constexpr std::uint64_t kSilenceMs = 10'000;
-// After Ctrl-C, for what the viewer still has to do and to say.
-constexpr std::uint64_t kInterruptMs = 3'000;
+// For what the viewer still has to do and to say, after Ctrl-C and after its end.
+constexpr std::uint64_t kLastMs = 3'000;
 // What the viewer sends (trial.py).
 constexpr std::string_view kAt = "at ";
-constexpr std::string_view kDone = "done";
+constexpr std::string_view kDone = "done ";  // and its exit status
 constexpr int kInterruptedStatus = 130;
 
 volatile sig_atomic_t interrupts = 0;
@@ -51,7 +53,7 @@ class CountInterrupts {
   struct sigaction before_ {};
 };
 
-// "lines: 20 samples, 3 skipped_json".
+// A line for each stage: "lines: samples=20, skipped_json=3".
 std::string counted(const FeedPart& part) {
   std::string text;
   for (const std::string& stage : part.stages()) {
@@ -97,9 +99,9 @@ void Viewer::kill() {
   ended_ = true;
 }
 
-void Viewer::give(std::span<const std::byte> bytes, const shm::RecordInfo& info) {
+void Viewer::give(std::span<const std::byte> bytes, const shm::RecordInfo& info, bool out) {
   RF_CHECK(wants(), pending_.size());
-  const std::array<std::uint64_t, 3> head{bytes.size(), info.tag[0], info.tag[1]};
+  const std::array<std::uint64_t, 4> head{bytes.size(), info.tag[0], info.tag[1], out ? 1U : 0U};
   const auto raw = std::as_bytes(std::span(head));
   pending_.assign(raw.begin(), raw.end());
   pending_.insert(pending_.end(), bytes.begin(), bytes.end());
@@ -149,8 +151,8 @@ void Viewer::attend() {
       break;
     } else if (packet->bytes.starts_with(kAt)) {
       at_ = packet->bytes.substr(kAt.size());
-    } else if (packet->bytes == kDone) {
-      done_ = true;
+    } else if (packet->bytes.starts_with(kDone)) {
+      done_ = std::atoi(packet->bytes.c_str() + kDone.size());
     }
   }
   if (!ended) return;
@@ -162,15 +164,18 @@ namespace {
 
 class Trial {
  public:
-  Trial(FeedPart* upstream, Viewer& viewer, std::uint64_t samples_max, bool patient)
-      : upstream_(upstream), viewer_(viewer), samples_max_(samples_max), patient_(patient) {}
+  Trial(const TrialParts& parts, Viewer& viewer) : parts_(parts), viewer_(viewer) {}
 
   TrialReport run() {
     const CountInterrupts counting;
-    if (upstream_ == nullptr) viewer_.close();
+    if (parts_.upstream == nullptr && parts_.stage == nullptr) close();
     last_ms_ = now_ms();
     while (!viewer_.ended()) {
-      if (upstream_ != nullptr) pass_on();
+      if (parts_.upstream != nullptr) parts_.upstream->attend();
+      if (parts_.stage != nullptr) parts_.stage->attend();
+      // A bounded number of times, so that the viewer is heard in between.
+      for (int turn = 0; turn < kTurns && !closed_ && viewer_.wants() && pass_on(); ++turn) {
+      }
       viewer_.attend();
       if (!viewer_.ended()) wait();
     }
@@ -179,92 +184,153 @@ class Trial {
   }
 
  private:
-  void pass_on() {
-    upstream_->attend();
-    while (!over_ && viewer_.wants()) {
-      const std::optional<FeedPart::Record> record = upstream_->take();
-      if (record) {
-        viewer_.give(record->bytes, record->info);
-        last_ms_ = now_ms();
-        over_ = ++report_.given == samples_max_;
-      } else if (upstream_->finished()) {
-        over_ = report_.ended = true;
-      } else if (!upstream_->failure().empty()) {
-        over_ = true;
-      } else {
-        return say_silence();
-      }
-    }
-    if (!over_ || closed_) return;
-    // What the viewer does now may take a person's time.
-    closed_ = true;
-    viewer_.close();
-    counted_ = counted(*upstream_);
-    upstream_->end();
+  // One record. False: there is nothing to be done now.
+  bool pass_on() {
+    if (parts_.stage != nullptr && take_out()) return true;
+    if (!given_all_ && give_in()) return true;
+    if (closed_ || now_ms() < last_ms_ + silence_ms_) return false;
+    fmt::print(stderr, "nothing came for {} s; until now{}\n", silence_ms_ / 1000,
+               escaped_lines(counted_now()));
+    silence_ms_ *= 2;
+    return false;
   }
 
-  void say_silence() {
-    if (now_ms() < last_ms_ + silence_ms_) return;
-    fmt::print(stderr, "no sample came for {} s; until now{}\n", silence_ms_ / 1000,
-               escaped_lines(counted(*upstream_)));
-    silence_ms_ *= 2;
+  // What comes out of the stage is shown.
+  bool take_out() {
+    const std::optional<FeedPart::Record> record = parts_.stage->take();
+    if (record) {
+      viewer_.give(record->bytes, record->info, true);
+      last_ms_ = now_ms();
+      if (++report_.out == parts_.samples_max && parts_.limits_out) close();
+      return true;
+    }
+    if (parts_.stage->finished() || !parts_.stage->failure().empty()) close();
+    return false;
+  }
+
+  // The next one for the stage, which is shown when it goes in.
+  bool give_in() {
+    if (parts_.upstream == nullptr) return false;
+    if (!next_) next_ = next_for_stage();
+    if (next_) {
+      if (parts_.stage != nullptr && !parts_.stage->give(next_->ring, next_->bytes, next_->info)) {
+        return false;
+      }
+      if (!parts_.limits_out) {
+        viewer_.give(next_->bytes, next_->info);
+        ++report_.given;
+      }
+      next_.reset();
+      last_ms_ = now_ms();
+      if (!parts_.limits_out && report_.given == parts_.samples_max) given_all();
+      return true;
+    }
+    if (parts_.upstream->finished()) {
+      report_.ended = true;
+    } else if (parts_.upstream->failure().empty()) {
+      return false;
+    }
+    given_all();
+    return false;
+  }
+  // Others may read from the stages before as well: nobody is there for them.
+  std::optional<FeedPart::Record> next_for_stage() {
+    const layout::FeedLayout& layout = parts_.upstream->layout();
+    for (;;) {
+      std::optional<FeedPart::Record> record = parts_.upstream->take();
+      if (!record) return record;
+      const std::uint32_t to = layout.rings[record->ring].to_lane;
+      if (layout.lanes[to].stage_name == parts_.name) return record;
+    }
+  }
+
+  void given_all() {
+    given_all_ = true;
+    before_ = counted(*parts_.upstream);
+    parts_.upstream->end();
+    if (parts_.stage == nullptr) return close();
+    parts_.stage->close_inputs();
+  }
+  // What the viewer does from now on may take a person's time.
+  void close() {
+    closed_ = true;
+    if (parts_.upstream != nullptr && !given_all_) {
+      before_ = counted(*parts_.upstream);
+      parts_.upstream->end();
+    }
+    given_all_ = true;
+    viewer_.close();
+  }
+
+  std::string counted_now() const {
+    std::string text =
+        given_all_ || parts_.upstream == nullptr ? before_ : counted(*parts_.upstream);
+    if (parts_.stage != nullptr) text += counted(*parts_.stage);
+    return text;
   }
 
   void wait() {
-    if (interrupts != 0 && interrupted_ms_ == 0) interrupted_ms_ = now_ms();
-    if (interrupted_ms_ != 0 && !patient_ && now_ms() >= interrupted_ms_ + kInterruptMs) {
-      // It does not hear: a call that never comes back to Python.
+    const bool to_end = viewer_.done().has_value() || (interrupts != 0 && !parts_.patient);
+    if (to_end && ending_ms_ == 0) ending_ms_ = now_ms();
+    if (to_end && now_ms() >= ending_ms_ + kLastMs) {
+      // It does not hear: a call that never comes back to Python, a thread that does not end.
       return viewer_.kill();
     }
     std::vector<pollfd> fds;
     viewer_.add_watched(fds);
-    if (upstream_ != nullptr && !closed_) upstream_->add_watched(fds);
-    const bool looking = upstream_ != nullptr && !over_ && viewer_.wants();
+    if (parts_.upstream != nullptr && !given_all_) parts_.upstream->add_watched(fds);
+    if (parts_.stage != nullptr && !closed_) parts_.stage->add_watched(fds);
+    const bool looking = !closed_ && viewer_.wants();
     // Interrupted by Ctrl-C: that is looked at in the next round.
     static_cast<void>(::poll(fds.data(), fds.size(), looking ? kLookMs : kPauseMs));
   }
 
   void describe() {
     const Ending& ending = viewer_.ending();
-    report_.status = ending.exited ? ending.status : 1;
-    if (upstream_ != nullptr && counted_.empty()) counted_ = counted(*upstream_);
-    const bool heard = viewer_.done() && ending.exited;
-    if (heard && ending.status == kInterruptedStatus) {
+    const bool heard = viewer_.done().has_value();
+    report_.status = viewer_.done().value_or(1);
+    const auto failure = [](const FeedPart* part) {
+      return part == nullptr ? std::string() : part->failure();
+    };
+    if (heard && report_.status == kInterruptedStatus) {
       report_.outcome = TrialOutcome::kInterrupted;
     } else if (interrupts != 0 && !heard) {
       report_.outcome = TrialOutcome::kInterrupted;
-      report_.text = viewer_.at().empty() ? "" : "it was still busy with " + viewer_.at();
+      if (!viewer_.at().empty()) report_.text = "it was still busy with " + viewer_.at();
     } else if (!heard) {
       report_.outcome = TrialOutcome::kDied;
       report_.text =
-          fmt::format("the stage's process ended with {}{}", ending.text(),
+          fmt::format("the process of stage '{}' ended with {}{}", parts_.name, ending.text(),
                       viewer_.at().empty() ? " before the first sample" : " on " + viewer_.at());
-    } else if (upstream_ != nullptr && !upstream_->failure().empty()) {
+    } else if (const std::string own = failure(parts_.stage); !own.empty()) {
+      report_.outcome = TrialOutcome::kDied;
+      report_.text = own;
+    } else if (const std::string before = failure(parts_.upstream); !before.empty()) {
       report_.outcome = TrialOutcome::kUpstream;
-      report_.text = upstream_->failure() + ": a stage before this one; try that one";
-    } else if (upstream_ != nullptr && report_.given == 0 && closed_) {
+      report_.text = before + "; try a stage before this one";
+    } else if (closed_ && report_.given + report_.out == 0 &&
+               (parts_.upstream != nullptr || parts_.stage != nullptr)) {
       report_.outcome = TrialOutcome::kNothing;
-      report_.text = "no sample came from the stages before:" + counted_;
+      report_.text = "no sample came; counted was" + counted_now();
     }
   }
 
-  FeedPart* upstream_;
+  const TrialParts& parts_;
   Viewer& viewer_;
-  std::uint64_t samples_max_;
-  bool patient_;
   TrialReport report_;
-  bool over_ = false;    // nothing more is given
-  bool closed_ = false;  // and the viewer knows
+  std::optional<FeedPart::Record> next_;  // for the stage
+  bool given_all_ = false;
+  bool closed_ = false;  // and the viewer gets nothing more
   std::uint64_t last_ms_ = 0;
   std::uint64_t silence_ms_ = kSilenceMs;
-  std::uint64_t interrupted_ms_ = 0;
-  std::string counted_;
+  std::uint64_t ending_ms_ = 0;  // since when it is to end
+  std::string before_;           // what the stages before had counted when they were ended
 };
 
 }  // namespace
 
-TrialReport run_trial(FeedPart* upstream, Viewer& viewer, std::uint64_t samples_max, bool patient) {
-  return Trial(upstream, viewer, samples_max, patient).run();
+TrialReport run_trial(const TrialParts& parts, Viewer& viewer) {
+  return Trial(parts, viewer).run();
 }
 
 }  // namespace ringfeed::process

@@ -34,8 +34,8 @@ class Viewer {
 
   // Has it taken all that it was given?
   [[nodiscard]] bool wants() const { return records_ && pending_.empty(); }
-  // RF_CHECK: it wants one.
-  void give(std::span<const std::byte> bytes, const shm::RecordInfo& info);
+  // RF_CHECK: it wants one. `out`: it came out of the stage, and is to be shown.
+  void give(std::span<const std::byte> bytes, const shm::RecordInfo& info, bool out = false);
   // There are no more.
   void close();
 
@@ -44,8 +44,9 @@ class Viewer {
   void attend();
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] const Ending& ending() const { return ending_; }
-  // Did it come to its end by itself, rather than in the middle of a sample?
-  [[nodiscard]] bool done() const { return done_; }
+  // The exit status with which it has come to its end by itself, rather than in the middle of a
+  // sample; nothing: it has not. Threads of the stage may keep it alive.
+  [[nodiscard]] std::optional<int> done() const { return done_; }
   // The sample that it was at, as it named it; "": none.
   [[nodiscard]] const std::string& at() const { return at_; }
   void kill();
@@ -59,7 +60,7 @@ class Viewer {
   std::size_t written_ = 0;
   bool closing_ = false;
   bool ended_ = false;
-  bool done_ = false;
+  std::optional<int> done_;
   std::string at_;
   Ending ending_;
 };
@@ -74,16 +75,23 @@ enum class TrialOutcome : std::uint8_t {
 
 struct TrialReport {
   TrialOutcome outcome = TrialOutcome::kShown;
-  std::uint64_t given = 0;  // samples
+  std::uint64_t given = 0;  // samples that went in
+  std::uint64_t out = 0;    // that came out; 0 if the viewer runs the stage
   bool ended = false;       // what stands before the stage had no more
   int status = 0;           // of the viewer
   std::string text;         // what is to be said about it
 };
 
-// Gives samples to the viewer until it ends, `samples_max` at most. `upstream`: null, if the stage
-// is a source, which needs none. `patient`: Ctrl-C is the viewer's, however long it takes.
-// Throws Error (kIo).
-[[nodiscard]] TrialReport run_trial(FeedPart* upstream, Viewer& viewer, std::uint64_t samples_max,
-                                    bool patient);
+struct TrialParts {
+  FeedPart* upstream = nullptr;  // what stands before the stage; null: nothing does
+  FeedPart* stage = nullptr;     // null: the viewer runs it
+  std::string name = {};         // of the stage
+  std::uint64_t samples_max = 1;
+  bool limits_out = false;  // of those that come out, of a stage that takes none
+  bool patient = false;     // Ctrl-C is the viewer's affair, however long it takes
+};
+
+// Passes samples on until the viewer ends. Throws Error (kIo).
+[[nodiscard]] TrialReport run_trial(const TrialParts& parts, Viewer& viewer);
 
 }  // namespace ringfeed::process

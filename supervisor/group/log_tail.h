@@ -12,7 +12,9 @@ namespace ringfeed::process {
 
 class LogTail {
  public:
-  static constexpr std::size_t kLinesKept = 20;
+  static constexpr std::size_t kLinesKept = 40;
+  // Of a stack, native or Python's, the newest calls: the others would push out the lines before.
+  static constexpr std::size_t kFramesKept = 12;
   // The line before a worker's backtrace (workers/runtime/fault.cc).
   static constexpr std::string_view kBacktraceTitle = "backtrace, newest call first:";
   // The line after a backtrace that it was asked for.
@@ -28,8 +30,10 @@ class LogTail {
   // A new process begins: forgets the lines of the last one.
   void clear() { lines_.clear(); }
 
-  // The most telling of the last lines: at most `lines` of them, joined by " | ", without a
-  // backtrace.
+  // How the title of a stack of Python ends (faulthandler).
+  static constexpr std::string_view kPythonStackTitle = "(most recent call first):";
+  // The most telling of the last lines: at most `lines` of them, joined by " | ", without a native
+  // backtrace. Of a stack of Python what was said before it, and the newest calls.
   [[nodiscard]] std::string last_words(std::size_t lines) const;
   [[nodiscard]] const std::deque<std::string>& lines() const { return lines_; }
 
@@ -38,6 +42,8 @@ class LogTail {
 
   std::string open_;  // the line that has not ended
   std::deque<std::string> lines_;
+  bool in_stack_ = false;
+  std::size_t frames_ = 0;  // of it
 };
 
 }  // namespace ringfeed::process

@@ -300,4 +300,15 @@ KindList ask_kinds(const std::string& binary) {
   return std::move(*answer).value_or_throw();
 }
 
+std::string ask_text(const std::string& binary, const std::string& word,
+                     const std::string& question, int timeout_ms) {
+  EventLoop loop;
+  std::optional<Result<std::string>> answer;
+  std::make_shared<PlanQuestion>(loop, binary, word, question,
+                                 [&](const Result<std::string>& text) { answer.emplace(text); })
+      ->begin(timeout_ms);
+  while (!answer) loop.run_once(-1);
+  return std::move(*answer).value_or_throw();
+}
+
 }  // namespace ringfeed::process

@@ -32,4 +32,9 @@ void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig
 // Runs `binary --kinds` and waits. Returns the kinds of stages that it has. Throws the same Errors.
 [[nodiscard]] KindList ask_kinds(const std::string& binary);
 
+// What `binary` prints when it is started with `word` and given the question as standard input.
+// Throws the same Errors.
+[[nodiscard]] std::string ask_text(const std::string& binary, const std::string& word,
+                                   const std::string& question, int timeout_ms);
+
 }  // namespace ringfeed::process

@@ -11,6 +11,7 @@
 #include "ringfeed/shm/result.h"
 #include "workers/inspect/inspect.h"
 #include "workers/inspect/propose.h"
+#include "workers/inspect/view.h"
 #include "workers/programs/all.h"
 #include "workers/runtime/worker.h"
 
@@ -22,6 +23,13 @@ int run(int argc, char** argv, std::vector<StageType> stages) {
   register_all_describers(describers);
   const std::string_view word = argc >= 2 ? argv[1] : "";
   if (argc >= 3 && word == "--inspect") return inspect::run(argc - 2, argv + 2, describers);
+  if (argc >= 4 && word == "--try-fd") {
+    return inspect::view(std::atoi(argv[2]), std::atoi(argv[3]), describers);
+  }
+  if (argc >= 4 && word == "--try-fd") {
+    return inspect::view(std::atoi(argv[2]), std::atoi(argv[3]), describers);
+  }
+  if (word == "--describe") return inspect::describe_records(describers);
   if (word == "--propose") return inspect::propose_main(argc - 2, argv + 2, describers);
   Registry registry;
   register_all_stages(registry);

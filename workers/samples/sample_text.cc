@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <complex>
@@ -177,16 +178,6 @@ std::vector<std::string> sample_text(const SampleView& sample) {
     lines.back().erase(lines.back().find_last_not_of(' ') + 1);
   }
   return lines;
-}
-
-std::string sample_line(const SampleView& sample) {
-  std::string line;
-  for (std::size_t i = 0; i < sample.size(); ++i) {
-    const SampleField field = sample[i];
-    line += fmt::format("{}{} {} {}", i == 0 ? "" : ", ", escaped(field.name), type_text(field),
-                        value_text(field));
-  }
-  return line;
 }
 
 }  // namespace ringfeed

@@ -15,7 +15,4 @@ namespace ringfeed {
 // "pixels  uint8[3,2]  0 12 255 …, min 0, max 255"
 [[nodiscard]] std::vector<std::string> sample_text(const SampleView& sample);
 
-// The same in one line, fields divided by commas.
-[[nodiscard]] std::string sample_line(const SampleView& sample);
-
 }  // namespace ringfeed

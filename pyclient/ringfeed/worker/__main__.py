@@ -12,7 +12,7 @@ import sys
 import traceback
 
 from ..errors import RingfeedError
-from . import module, objects, trial, warm
+from . import exits, module, objects, trial, warm
 from .calls import Calls
 from .output import LogStream
 from .sources import Source
@@ -35,6 +35,7 @@ def _make(spec: objects.Spec) -> Calls | Source:
     # is asked where it is.
     faulthandler.enable(2, all_threads=False)
     faulthandler.register(signal.SIGUSR2, 2, all_threads=True, chain=True)
+    exits.tell()
     try:
         return Source(spec) if spec["source"] else Calls(spec)
     except BaseException:

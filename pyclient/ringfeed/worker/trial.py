@@ -1,15 +1,17 @@
 """What a stage makes of samples, shown at a terminal: the foreground half of `ringfeed try`.
 
-`ringfeed` (supervisor/feed/trial.h) writes records into a pipe, each behind three numbers of 64
-bits: its length and its two tags. Over the socket of the setup it is told where the stage is:
-``at sample 3 (lineage …)`` before each call, and ``done`` before this process ends by itself. An
-end without that is a death of the stage.
+`ringfeed` (supervisor/feed/trial.h) writes records into a pipe, each behind four numbers of 64
+bits: its length, its two tags, and whether it came out of the stage, which none here does. Over the
+socket of the setup it is told where the stage is: ``at sample 3 (lineage …)`` before each call, and
+``done 0``, with its exit status, when this process has come to its end. An end without that is a
+death of the stage.
 """
 
 from __future__ import annotations
 
 import bdb
 import faulthandler
+import io
 import os
 import pdb
 import socket
@@ -22,12 +24,12 @@ from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any, BinaryIO
 
-from . import objects
+from . import exits, objects
 from .calls import Calls, Failure
 from .sources import Source
 from .values import coerce
 
-_HEAD = struct.Struct("<QQQ")
+_HEAD = struct.Struct("<QQQQ")
 _INTERRUPTED = 130
 # Frames that are no user's.
 _OWN = ("ringfeed.worker", "ringfeed.stage")
@@ -69,7 +71,7 @@ def _records(pipe: BinaryIO) -> Iterator[_Record]:
     number = 0
     while head := pipe.read(_HEAD.size):
         number += 1
-        size, first, second = _HEAD.unpack(head)
+        size, first, second, _ = _HEAD.unpack(head)
         yield _Record(number, pipe.read(size), (first, second))
 
 
@@ -351,6 +353,7 @@ def serve(worker: ModuleType, setup_fd: int, records_fd: int, words: list[str]) 
     for fd in (setup_fd, records_fd):
         os.set_inheritable(fd, False)
     faulthandler.enable(2, all_threads=False)
+    exits.tell()
     spec = worker.spec(setup_fd)
     link = socket.socket(fileno=setup_fd)
 
@@ -360,9 +363,17 @@ def serve(worker: ModuleType, setup_fd: int, records_fd: int, words: list[str]) 
         except OSError:  # nobody listens: then this process ends with its parent
             pass
 
-    status = Trial(worker, spec, Options.of(words), tell).run(os.fdopen(records_fd, "rb"))
-    sys.stdout.flush()
-    tell("done")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    trial = Trial(worker, spec, Options.of(words), tell)
+    try:
+        status = trial.run(os.fdopen(records_fd, "rb"))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = 1
+    tell(f"done {status}")
     return status
 
 

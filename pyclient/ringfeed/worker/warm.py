@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from os import _exit  # as it was: what a stage calls says where (exits.py)
 from typing import NoReturn
 
 from . import objects
@@ -91,4 +92,4 @@ def _become_worker(fds: list[int], link: socket.socket, run: Callable[[int], int
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
-        os._exit(status)
+        _exit(status)

@@ -217,6 +217,34 @@ TEST(LogTail, TheLastLinesAreKeptAndNoMore) {
   EXPECT_THAT(tail.last_words(2), IsEmpty());
 }
 
+// A segfault in a function of a stage in Python: faulthandler speaks first, then fault.cc.
+TEST(LogTail, OfStacksTheNewestCallsAreKept) {
+  LogTail tail;
+  const auto say = [&tail](const std::string& line) {
+    tail.take(line + "\n", [](std::string_view) {});
+  };
+  say("Fatal Python error: Segmentation fault");
+  say("Current thread 0x00007f (most recent call first):");
+  say("  File \"own.py\", line 8 in segfault");
+  for (int i = 0; i < 90; ++i) say("  File \"framework.py\", line " + std::to_string(i) + " in f");
+  say("Extension modules: numpy (total: 1)");
+  say(std::string(LogTail::kBacktraceTitle));
+  say("/lib/libc.so.6(gsignal+0x12)[0x7f47f52d7fb2]");
+  for (int i = 0; i < 60; ++i) say("/usr/bin/python[0x584b24]");
+  EXPECT_THAT(tail.lines(),
+              ::testing::IsSupersetOf({"Fatal Python error: Segmentation fault",
+                                       "  File \"own.py\", line 8 in segfault",
+                                       "  File \"framework.py\", line 10 in f",
+                                       "/lib/libc.so.6(gsignal+0x12)[0x7f47f52d7fb2]"}));
+  EXPECT_THAT(tail.lines(), SizeIs(4 + 2 * LogTail::kFramesKept));
+  EXPECT_EQ(tail.last_words(3),
+            "Fatal Python error: Segmentation fault | File \"own.py\", line 8 in segfault | File "
+            "\"framework.py\", line 0 in f");
+  say("the next thing");
+  say("a line like [0x7f]");
+  EXPECT_EQ(tail.lines().back(), "a line like [0x7f]") << "no frame: no stack is under way";
+}
+
 TEST(LogTail, ALineWithoutEndIsCutAndDoesNotGrow) {
   passed_on.clear();
   LogTail tail;

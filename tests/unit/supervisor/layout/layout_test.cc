@@ -155,6 +155,28 @@ TEST(OnlyLane, KeepsWhatItTouchesAndShrinksTheRest) {
   EXPECT_LT(memory_sum(alone), memory_sum(whole));
 }
 
+TEST(OnlyLanes, KeepTheirGroupsAndTheRingsBetweenThem) {
+  const FeedLayout whole = laid_out({.packers = 2});
+  const FeedLayout part = only_lanes(whole, std::vector<std::uint32_t>{0, 1});
+  EXPECT_EQ(lane_names(part), lane_names(whole));
+  std::set<std::uint32_t> running;
+  for (std::uint32_t g = 0; g < part.groups.size(); ++g) {
+    EXPECT_THAT(part.groups[g].lanes, ::testing::Not(::testing::IsEmpty()));
+    for (const std::uint32_t lane : part.groups[g].lanes) {
+      running.insert(lane);
+      EXPECT_EQ(part.lanes[lane].group, g);
+      EXPECT_EQ(part.groups[g].name, whole.groups[whole.lanes[lane].group].name);
+    }
+  }
+  EXPECT_THAT(running, ElementsAre(0, 1));
+  for (std::uint32_t r = 0; r < whole.rings.size(); ++r) {
+    const bool touched = whole.rings[r].from_lane < 2 || whole.rings[r].to_lane < 2;
+    const std::uint32_t segment = whole.rings[r].segment;
+    EXPECT_EQ(part.segments[segment].spec.bytes,
+              touched ? whole.segments[segment].spec.bytes : shm::kPageBytes);
+  }
+}
+
 TEST(OnlyLane, ThatWritesBatchesHasASlotForEachLane) {
   const FeedLayout alone = only_lane(laid_out({.packers = 2, .slots = 8}), 5);
   EXPECT_EQ(alone.outputs[0].geometry.slots, 2U);
