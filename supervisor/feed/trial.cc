@@ -270,11 +270,15 @@ class Trial {
   }
 
   void wait() {
-    const bool to_end = viewer_.done().has_value() || (interrupts != 0 && !parts_.patient);
-    if (to_end && ending_ms_ == 0) ending_ms_ = now_ms();
-    if (to_end && now_ms() >= ending_ms_ + kLastMs) {
-      // It does not hear: a call that never comes back to Python, a thread that does not end.
-      return viewer_.kill();
+    const bool asked = interrupts != 0 && !parts_.patient;
+    if (ending_ms_ == 0 && (asked || viewer_.done())) ending_ms_ = now_ms();
+    if (ending_ms_ != 0 && now_ms() >= ending_ms_ + kLastMs) {
+      // A thread that does not end.
+      if (viewer_.done()) return viewer_.kill();
+      // A call that never comes back to Python; or somebody is at a breakpoint.
+      if (interrupts > heard_interrupts_ && heard_interrupts_ != 0) return viewer_.kill();
+      if (heard_interrupts_ == 0) fmt::print(stderr, "it goes on; Ctrl-C again kills it\n");
+      heard_interrupts_ = interrupts;
     }
     std::vector<pollfd> fds;
     viewer_.add_watched(fds);
@@ -323,8 +327,9 @@ class Trial {
   bool closed_ = false;  // and the viewer gets nothing more
   std::uint64_t last_ms_ = 0;
   std::uint64_t silence_ms_ = kSilenceMs;
-  std::uint64_t ending_ms_ = 0;  // since when it is to end
-  std::string before_;           // what the stages before had counted when they were ended
+  std::uint64_t ending_ms_ = 0;        // since when it is to end
+  sig_atomic_t heard_interrupts_ = 0;  // when it was said that it does not
+  std::string before_;                 // what the stages before had counted when they were ended
 };
 
 }  // namespace

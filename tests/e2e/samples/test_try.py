@@ -16,6 +16,7 @@ import pytest
 import ringfeed
 from conftest import BIN, wait_until
 
+from tests.support.fakes.fickle_server import serving
 from tests.support.rig.terminal import Terminal
 
 RINGFEED = str(BIN / "ringfeed")
@@ -45,7 +46,7 @@ stages { name: "batches" sample_batcher {
   input: "mapped" batch_size: 4 fields { name: "id" dtype: "int64" } } }
 """
 MODULE = '''
-import ctypes, json, os, random, time
+import ctypes, json, os, random, threading, time
 import numpy as np
 from ringfeed import stage
 
@@ -101,7 +102,21 @@ def hangs(sample):
 
 def hangs_hard(sample):
     """Nothing of Python gets through."""
-    ctypes.PyDLL(None).sleep(3600)
+    sum(range(10**13))
+
+
+def stops(sample):
+    here = 5
+    breakpoint()
+    return sample
+
+
+class Stays:
+    def __init__(self):
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+
+    def __call__(self, sample):
+        return sample
 
 
 @stage.flat_map
@@ -169,8 +184,13 @@ class Place:
         self, *words: str, stage: str = "mapped", of: str = "same", config: str = "stages"
     ) -> subprocess.CompletedProcess[str]:
         """Whatever comes of it, nothing is left behind."""
-        done = subprocess.run(
-            self.command(*words, stage=stage, of=of, config=config),
+        done = self.run(*self.command(*words, stage=stage, of=of, config=config))
+        self.expect_nothing_left()
+        return done
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -178,8 +198,6 @@ class Place:
             text=True,
             timeout=PATIENCE_S,
         )
-        self.expect_nothing_left()
-        return done
 
     def at_terminal(self, *words: str, of: str = "same", config: str = "stages") -> Terminal:
         return Terminal(
@@ -311,6 +329,20 @@ def test_stages_in_python_before_the_stage_run_too(place: Place) -> None:
     assert re.search(r"in +id +int64 +1\n +out +id +int64 +1\n", samples_of(done.stdout)[2])
 
 
+def test_files_of_a_web_server(place: Place, tmp_path: Path) -> None:
+    with serving() as server:
+        url = server.put("lines.jsonl", (place.directory / "data/lines.jsonl").read_bytes())
+        files = f'remote_files {{ url: "{url}" cache: "cache" cache_bytes: 10000000 }}'
+        text = STAGES.replace('file_path_provider { directory: "data" }', files)
+        (place.directory / "stages.textproto").write_text(text)
+        done = place.run(*place.command("--samples", "3"))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"out +id +int64 +2\n", samples_of(done.stdout)[3])
+    # The cache is everybody's, and stays.
+    place.files |= {path for path in place.all_files() if "cache" in path.parts}
+    place.expect_nothing_left()
+
+
 @pytest.mark.parametrize("stage", ["lines", "shuffled", "batches"])
 def test_stages_that_are_not_in_python(place: Place, stage: str) -> None:
     done = place.tried("--samples", "6", stage=stage)
@@ -411,8 +443,28 @@ def test_ctrl_c_ends_it(place: Place, of: str) -> None:
     with place.at_terminal(of=of) as terminal:
         terminal.expect("hanging" if of == "hangs" else 'text +text +""\n')
         terminal.type("\x03")
+        if of == "hangs_hard":
+            terminal.expect("Ctrl-C again kills it")
+            terminal.type("\x03")
         assert terminal.end() == INTERRUPTED
     place.expect_nothing_left()
+
+
+def test_a_breakpoint_of_the_user(place: Place) -> None:
+    with place.at_terminal("--samples", "1", of="stops") as terminal:
+        terminal.expect(r"\(Pdb\) ")
+        terminal.type("\x03")
+        terminal.expect(r"KeyboardInterrupt(.|\n)*\(Pdb\) ")
+        terminal.type("p here\r")
+        terminal.expect(r"p here\n5\n(.|\n)*\(Pdb\) ")
+        terminal.type("c\r")
+        assert terminal.end() == 0
+    place.expect_nothing_left()
+
+
+def test_a_thread_that_stays_does_not_hold_it_up(place: Place) -> None:
+    done = place.tried("--samples", "1", of="Stays")
+    assert done.returncode == 0 and "1 samples in, 1 out" in done.stdout
 
 
 def test_ctrl_c_while_nothing_comes(place: Place) -> None:
@@ -436,12 +488,6 @@ def test_its_death_ends_all_of_it(place: Place, how: signal.Signals) -> None:
     place.expect_nothing_left()
 
 
-@pytest.fixture
-def letters(place: Place) -> Iterator[Path]:
-    """The letters of a feed that died on sample 2."""
-    yield place.directory / "letters"
-
-
 def set_aside(place: Place, of: str) -> Path:
     """Runs a feed until it has set sample 2 aside; the record."""
     letters = place.directory / "letters"
@@ -461,23 +507,31 @@ def set_aside(place: Place, of: str) -> Path:
 
 
 def replayed(place: Place, record: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [RINGFEED, "dead-letters", "--replay", str(record), *words],
-        env=place.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    return place.run(RINGFEED, "dead-letters", "--replay", str(record), *words)
 
 
 @pytest.mark.parametrize("of", ["segfault", "leaves"])
 def test_a_replay_shows_the_users_frame(place: Place, of: str) -> None:
     record = set_aside(place, of)
+    about = json.loads(record.with_suffix(".json").read_text())
+    assert re.search(rf'own.py", line \d+ in {of}', about["cause"])
     done = replayed(place, record)
     assert done.returncode == NOT_TAKEN
+    assert re.search(r"id +int64 +2\n", done.stdout)
     assert re.search(rf'own.py", line \d+ in {of}', done.stdout), done.stdout
     place.expect_nothing_left()
+
+
+def test_dead_letters_show_their_samples(place: Place) -> None:
+    record = set_aside(place, "segfault")
+    letters = [RINGFEED, "dead-letters", "any", "--directory", str(record.parent)]
+    for command in (letters, [RINGFEED, "inspect", str(record)]):
+        done = place.run(*command)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r'id +int64 +2\n +text +text +"word word "\n', done.stdout), done.stdout
+    record.write_bytes(b"no sample")
+    done = place.run(*letters)
+    assert done.returncode == 0 and str(record) in done.stdout and "int64" not in done.stdout
 
 
 def test_a_replay_under_pdb_stops_at_the_call(place: Place) -> None:
