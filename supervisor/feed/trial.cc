@@ -277,8 +277,10 @@ class Trial {
       if (viewer_.done()) return viewer_.kill();
       // A call that never comes back to Python; or somebody is at a breakpoint.
       if (interrupts > heard_interrupts_ && heard_interrupts_ != 0) return viewer_.kill();
-      if (heard_interrupts_ == 0) fmt::print(stderr, "it goes on; Ctrl-C again kills it\n");
-      heard_interrupts_ = interrupts;
+      if (heard_interrupts_ == 0) {
+        heard_interrupts_ = interrupts;  // first: the next one may come while this is read
+        fmt::print(stderr, "it goes on; Ctrl-C again kills it\n");
+      }
     }
     std::vector<pollfd> fds;
     viewer_.add_watched(fds);

@@ -28,6 +28,12 @@ class Spec(TypedDict):
     key: int
 
 
+class OwnSpec(Spec):
+    """The same for a process that runs no lane."""
+
+    batch: int
+
+
 def find(spec: Spec) -> Any:
     """The object that the stage names, not yet made."""
     for place in reversed(spec["python_path"]):

@@ -33,8 +33,6 @@ _HEAD = struct.Struct("<QQQQ")
 _INTERRUPTED = 130
 # Frames that are no user's.
 _OWN = ("ringfeed.worker", "ringfeed.stage")
-# What a map_batch gets together, at most; a feed's default.
-_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,7 @@ class Trial:
     def __init__(
         self,
         worker: ModuleType,
-        spec: objects.Spec,
+        spec: objects.OwnSpec,
         options: Options,
         tell: Callable[[str], None],
     ) -> None:
@@ -234,7 +232,7 @@ class Trial:
         calls = self._made(_Calls)
         if calls is None:
             return
-        many = _BATCH if calls.takes_many else 1
+        many = self._spec["batch"] if calls.takes_many else 1
         records = _records(pipe)
         while batch := [one for _, one in zip(range(min(many, self._left())), records)]:
             self._show_batch(calls, batch)
@@ -354,7 +352,7 @@ def serve(worker: ModuleType, setup_fd: int, records_fd: int, words: list[str]) 
         os.set_inheritable(fd, False)
     faulthandler.enable(2, all_threads=False)
     exits.tell()
-    spec = worker.spec(setup_fd)
+    spec: objects.OwnSpec = worker.spec(setup_fd)
     link = socket.socket(fileno=setup_fd)
 
     def tell(what: str) -> None:

@@ -259,7 +259,7 @@ def test_it_draws_what_the_feed_draws(place: Place) -> None:
     shown = re.findall(r"b +float64 +(\S+)", place.tried("--samples", "20", of="draws").stdout)
     text = STAGES.replace("own:same", "own:draws").replace('feed: "tried"', "")
     text = re.sub(r'stages { name: "shuffled".*', "", text, flags=re.S).replace(
-        'python_path: "."', f'python_path: "{place.directory}"'
+        'python_path: "."', f'python_path: "{place.directory}" processes: 3'
     )
     text = text.replace('"data"', f'"{place.directory}/data"')
     batches = (
@@ -281,6 +281,8 @@ def test_each_shape_of_a_stage(place: Place, of: str) -> None:
     else:
         assert done.stdout.count("together  int64  4") == 4
         assert "samples 1 to 4 together" in done.stdout
+        few = place.tried("--samples", "3", "--set", "stages.mapped.batch=2", of=of)
+        assert re.findall(r"together  int64  (\d)", few.stdout) == ["2", "2", "1"]
 
 
 def test_an_exception_is_shown_with_the_users_traceback(place: Place) -> None:

@@ -366,7 +366,13 @@ PyObject* module_spec(PyObject*, PyObject* arguments) {
       const std::string& name = setup.lanes(0).stage();
       for (const StageConfig& stage : config.stages()) {
         if (stage.name() != name) continue;
-        return spec_of(object_of_stage(stage, config), name, 0, 1, mix(setup.seed(), mix(name)));
+        Ref spec(spec_of(object_of_stage(stage, config), name, 0, 1, mix(setup.seed(), mix(name))));
+        // Of a stage that is called, how many samples it may get at once.
+        const Ref batch(PyLong_FromUnsignedLong(stage.has_python() ? stage.python().batch() : 1));
+        if (!spec || !batch || PyDict_SetItemString(spec.get(), "batch", batch.get()) != 0) {
+          return nullptr;
+        }
+        return spec.release();
       }
     }
     PyErr_SetString(PyExc_RuntimeError, "the setup names no stage in Python");
