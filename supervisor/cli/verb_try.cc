@@ -137,14 +137,15 @@ layout::FeedLayout part_of(const layout::FeedLayout& whole,
 void say_line(std::string_view line) { fmt::print(stderr, "{}\n", escaped(line)); }
 
 // The last words about a stage that did not speak for itself.
-void say_stage(process::FeedPart& stage, const process::TrialReport& report) {
+void say_stage(process::FeedPart& stage, const process::TrialReport& report, bool source) {
   const std::string name = stage.stages().front();
-  std::string text =
-      fmt::format("{}: {} samples in, {} out", escaped(name), report.given, report.out);
+  std::string text = escaped(name) + ": ";
+  if (!source) text += fmt::format("{} samples in, ", report.given);
   if (stage.writes_batches()) {
     const process::FeedPart::Batches batches = stage.batches();
-    text = fmt::format("{}: {} samples in, {} batches with {} rows out", escaped(name),
-                       report.given, batches.count, batches.rows);
+    text += fmt::format("{} batches with {} rows out", batches.count, batches.rows);
+  } else {
+    text += fmt::format("{}{} out", report.out, source ? " samples" : "");
   }
   for (const auto& [counter, value] : stage.counters(name)) {
     text += fmt::format(", {}={}", counter, value);
@@ -185,15 +186,20 @@ int try_stage(const ConfigArguments& arguments, const TryOptions& options) {
       own ? prepared->worker_binary
           : process::program_for(prepared->worker_binary, stage.nodes(0).program()),
       words, facts, options.stage);
+  const bool source = !are_samples(stage.inputs());
+  const auto place = std::ranges::find(plan.stages(), options.stage, &StagePlan::name);
+  const auto inputs =
+      std::ranges::count(prepared->wiring.edges, static_cast<int>(place - plan.stages().begin()),
+                         &config::Edge::to_stage);
   const process::TrialReport report =
       process::run_trial({.upstream = upstream ? &*upstream : nullptr,
                           .stage = own ? &*own : nullptr,
                           .name = options.stage,
                           .samples_max = options.samples,
-                          .limits_out = !are_samples(stage.inputs()),
+                          .limits_out = source || inputs > 1,
                           .patient = options.pdb},
                          viewer);
-  if (own && report.outcome == process::TrialOutcome::kShown) say_stage(*own, report);
+  if (own && report.outcome == process::TrialOutcome::kShown) say_stage(*own, report, source);
   return say_trial(report, kFailure);
 }
 
@@ -233,10 +239,10 @@ void add_try(CLI::App& verb, int& result) {
   verb.add_option("--stage", given->options.stage, "the stage to be shown")
       ->type_name("NAME")
       ->required();
-  verb.add_option(
-          "--samples", given->options.samples,
-          fmt::format("how many samples it gets; of a source, how many it gives; default {}",
-                      kDefaultSamples))
+  verb.add_option("--samples", given->options.samples,
+                  fmt::format("how many samples it gets; of a source, and of a stage of several "
+                              "inputs, how many it gives; default {}",
+                              kDefaultSamples))
       ->type_name("N")
       ->check(CLI::PositiveNumber);
   verb.add_flag("--pdb", given->options.pdb,

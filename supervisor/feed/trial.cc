@@ -216,10 +216,8 @@ class Trial {
       if (parts_.stage != nullptr && !parts_.stage->give(next_->ring, next_->bytes, next_->info)) {
         return false;
       }
-      if (!parts_.limits_out) {
-        viewer_.give(next_->bytes, next_->info);
-        ++report_.given;
-      }
+      if (!parts_.limits_out) viewer_.give(next_->bytes, next_->info);
+      ++report_.given;
       next_.reset();
       last_ms_ = now_ms();
       if (!parts_.limits_out && report_.given == parts_.samples_max) given_all();
@@ -314,7 +312,7 @@ class Trial {
     } else if (const std::string before = failure(parts_.upstream); !before.empty()) {
       report_.outcome = TrialOutcome::kUpstream;
       report_.text = before + "; try a stage before this one";
-    } else if (closed_ && report_.given + report_.out == 0 &&
+    } else if (closed_ && (parts_.limits_out ? report_.out : report_.given) == 0 &&
                (parts_.upstream != nullptr || parts_.stage != nullptr)) {
       report_.outcome = TrialOutcome::kNothing;
       report_.text = "no sample came; counted was" + counted_now();

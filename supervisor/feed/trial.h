@@ -75,7 +75,7 @@ enum class TrialOutcome : std::uint8_t {
 
 struct TrialReport {
   TrialOutcome outcome = TrialOutcome::kShown;
-  std::uint64_t given = 0;  // samples that went in
+  std::uint64_t given = 0;  // records that went in
   std::uint64_t out = 0;    // that came out; 0 if the viewer runs the stage
   bool ended = false;       // what stands before the stage had no more
   int status = 0;           // of the viewer
@@ -87,8 +87,10 @@ struct TrialParts {
   FeedPart* stage = nullptr;     // null: the viewer runs it
   std::string name = {};         // of the stage
   std::uint64_t samples_max = 1;
-  bool limits_out = false;  // of those that come out, of a stage that takes none
-  bool patient = false;     // Ctrl-C is the viewer's affair, however long it takes
+  // Of those that come out, and they alone are shown: of a stage that takes no samples, and of one
+  // that decides which of several inputs it takes from.
+  bool limits_out = false;
+  bool patient = false;  // Ctrl-C is the viewer's affair, however long it takes
 };
 
 // Passes samples on until the viewer ends. Throws Error (kIo).

@@ -55,6 +55,10 @@ def same(sample):
     return sample
 
 
+def named(sample):
+    return {"id": 100 + int(sample["index"])}
+
+
 def adds(sample):
     if sample["id"] == 0:
         return None
@@ -350,7 +354,7 @@ def test_stages_that_are_not_in_python(place: Place, stage: str) -> None:
     done = place.tried("--samples", "6", stage=stage)
     assert done.returncode == 0, done.stderr
     said = {
-        "lines": "lines: 0 samples in, 6 out",
+        "lines": "lines: 6 samples out",
         "shuffled": "shuffled: 6 samples in, 6 out",
         "batches": "batches: 6 samples in, 2 batches with 6 rows out",
     }[stage]
@@ -358,6 +362,30 @@ def test_stages_that_are_not_in_python(place: Place, stage: str) -> None:
     if stage != "batches":
         out = re.findall(r"^out \d+ \(lineage.*\n +id +int64 +(\d+)$", done.stdout, re.M)
         assert sorted(map(int, out)) == list(range(6))
+
+
+def test_a_stage_of_several_inputs_shows_what_it_gives_first(place: Place) -> None:
+    mixer = """
+    epochs: 1
+    seed: 7
+    stages { name: "files" file_path_provider { directory: "DIR/data" } }
+    stages { name: "lines" sample_source { input: "files" fields { name: "id" dtype: "int64" } } }
+    stages { name: "numbers" index_source { count: 20 } }
+    stages { name: "named" python { input: "numbers" object: "own:named" python_path: "DIR" } }
+    stages { name: "mixed" sample_mixer { input: "lines" input: "named" weight: 1 weight: 5 } }
+    stages { name: "batches" sample_batcher {
+      input: "mixed" batch_size: 12 fields { name: "id" dtype: "int64" } } }
+    """.replace(
+        "DIR", str(place.directory)
+    )
+    (place.directory / "stages.textproto").write_text('feed: "tried"' + mixer)
+    done = place.run(RINGFEED, "try", "stages.textproto", "--stage", "mixed", "--samples", "12")
+    assert done.returncode == 0, done.stderr
+    place.expect_nothing_left()
+    shown = [int(one) for one in re.findall(r"^ +id +int64 +(\d+)$", done.stdout, re.M)]
+    with ringfeed.DataLoader(mixer) as loader:
+        (first,) = next(iter(loader))
+        assert shown == first.tolist()
 
 
 @pytest.mark.parametrize(
