@@ -24,6 +24,7 @@ LineReader::LineReader(std::unique_ptr<ByteStream> stream, std::uint64_t begin, 
 // More bytes behind those that are there; false: there are none.
 Result<bool> LineReader::fill() {
   if (over_) return false;
+  ++refills_;
   if (from_ != 0) {
     std::memmove(buffer_.data(), buffer_.data() + from_, have_ - from_);
     have_ -= std::exchange(from_, 0);
@@ -80,6 +81,15 @@ Result<std::optional<Line>> LineReader::next() {
     if ((*line)->offset >= end_) return std::optional<Line>();
     return line;
   }
+}
+
+std::string_view LineReader::lines_from(const Line& line) const noexcept {
+  const char* const begin = line.text.data();
+  const char* const next = buffer_.data() + from_;
+  const std::uint64_t left = end_ > at_ ? end_ - at_ : 0;
+  const std::string_view behind(next, std::min<std::uint64_t>(have_ - from_, left));
+  const std::size_t whole = behind.rfind('\n') + 1;  // 0: there is no other
+  return {begin, static_cast<std::size_t>(next - begin) + whole};
 }
 
 }  // namespace ringfeed::formats

@@ -37,6 +37,11 @@ class LineReader {
   // The next line; nothing: the end. kIo, kDamaged: as ByteStream; the line that it cuts is not
   // given.
   [[nodiscard]] Result<std::optional<Line>> next();
+  // The line that next() gave last, whole, and those behind it that are in memory already and that
+  // begin before `end`; each with its "\n", but perhaps the last of the file. They stay where they
+  // are as long as refills() is the same.
+  [[nodiscard]] std::string_view lines_from(const Line& line) const noexcept;
+  [[nodiscard]] std::uint64_t refills() const noexcept { return refills_; }
 
  private:
   [[nodiscard]] Result<bool> fill();
@@ -50,6 +55,7 @@ class LineReader {
   std::size_t from_ = 0;  // of what has not been given
   std::size_t have_ = 0;  // bytes in the buffer
   std::uint64_t at_;      // of buffer_[from_], in the file as it is unpacked
+  std::uint64_t refills_ = 0;
   bool over_ = false;
   bool skips_;  // the first piece is the end of a line that began before
 };

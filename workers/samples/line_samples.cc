@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include "proto/config.pb.h"
 #include "workers/io/line_reader.h"
+#include "workers/samples/json_block.h"
 #include "workers/samples/json_sample.h"
 #include "workers/samples/sample_file.h"
 
@@ -17,21 +19,30 @@ class LineSamples final : public SampleFile {
         line_bytes_max_(config.line_bytes_max()),
         lines_(stream_of(part), part.begin + part.cursor, part.end, config.line_bytes_max()) {
     if (json) json_.emplace(wanted_fields(config));
+    if (json) block_.emplace(wanted_fields(config));
   }
 
-  Result<std::optional<Item>> next() override {
+  Result<bool> next(Item& item) override {
     const Result<std::optional<formats::Line>> line = lines_.next();
     if (!line) return line.error();
-    if (!*line) return std::optional<Item>();
-    Item item{.place = (*line)->offset,
-              .cursor = (*line)->next - begin_,
-              .bytes = (*line)->next - (*line)->offset};
+    if (!*line) return false;
+    item.place = (*line)->offset;
+    item.cursor = (*line)->next - begin_;
+    item.bytes = (*line)->next - (*line)->offset;
+    item.fault = SampleFault::kNone;
+    item.text.clear();
+    item.fields = {};
+    item.nothing = false;
+    item.head = item.data = {};
     if ((*line)->too_long) {
       item.fault = SampleFault::kTooLarge;
       item.text =
           fmt::format("a line of more than {} bytes: raise line_bytes_max", line_bytes_max_);
     } else if ((*line)->text.empty()) {
       item.nothing = true;
+    } else if (json_ && read_in_block(**line)) {
+      item.head = block_->head();
+      item.data = block_->data();
     } else if (json_) {
       JsonSamples::Outcome read = json_->read((*line)->text);
       item.fault = read.fault;
@@ -49,10 +60,19 @@ class LineSamples final : public SampleFile {
         item.text = "it is no UTF-8";
       }
     }
-    return std::optional(std::move(item));
+    return true;
   }
 
  private:
+  // False: the line is for JsonSamples.
+  bool read_in_block(const formats::Line& line) {
+    if (lines_.refills() != refills_ || !block_->is_in(line.text)) {
+      refills_ = lines_.refills();
+      block_->begin(lines_.lines_from(line));
+    }
+    return block_->read(line.text);
+  }
+
   // Packed files are unpacked up to where the reader was. Of a plain one a byte more shows whether
   // a line begins there.
   static std::unique_ptr<formats::ByteStream> stream_of(SamplePart& part) {
@@ -66,6 +86,8 @@ class LineSamples final : public SampleFile {
   std::uint64_t line_bytes_max_;
   formats::LineReader lines_;
   std::optional<JsonSamples> json_;
+  std::optional<JsonBlock> block_;
+  std::uint64_t refills_ = 0;  // when the block began
   SampleField text_;
 };
 

@@ -37,17 +37,17 @@ class NpySamples final : public SampleFile {
     field_ = {.name = name_, .dtype = dtype, .shape = array_.shape};
   }
 
-  Result<std::optional<Item>> next() override {
+  Result<bool> next(Item& item) override {
     if (next_ == end_ && !lacks_.empty()) return Error{ErrorCode::kDamaged, lacks_};
-    if (next_ == end_) return std::optional<Item>();
+    if (next_ == end_) return false;
     if (next_ >= block_end_) {
       if (Status read = read_block(); !read) return read.error();
     }
     field_.data = std::span(block_).subspan((next_ - block_begin_) * row_bytes_, row_bytes_);
     const std::uint64_t place = data_at_ + next_ * row_bytes_;
     ++next_;
-    Item item{
-        .place = place, .cursor = next_ - first_, .bytes = row_bytes_, .fields = {&field_, 1}};
+    item =
+        Item{.place = place, .cursor = next_ - first_, .bytes = row_bytes_, .fields = {&field_, 1}};
     if (field_.dtype != array_.dtype) {
       if (!convert_numbers(field_.data, array_.dtype, field_.dtype, converted_)) {
         item.fault = SampleFault::kWrongType;
@@ -56,7 +56,7 @@ class NpySamples final : public SampleFile {
       }
       field_.data = converted_;
     }
-    return std::optional(std::move(item));
+    return true;
   }
 
  private:

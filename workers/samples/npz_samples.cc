@@ -176,15 +176,15 @@ class NpzSamples final : public SampleFile {
     block_end_ = next_;
   }
 
-  Result<std::optional<Item>> next() override {
+  Result<bool> next(Item& item) override {
     if (next_ == end_) {
       if (Status all = finish(); !all) return all.error();
-      return std::optional<Item>();
+      return false;
     }
     if (next_ >= block_end_) {
       if (Status read = read_block(next_ / block_rows_); !read) return read.error();
     }
-    Item item{.place = next_, .cursor = next_ + 1 - first_, .bytes = row_bytes_};
+    item = Item{.place = next_, .cursor = next_ + 1 - first_, .bytes = row_bytes_};
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       Array& array = arrays_[i];
       const std::uint64_t bytes = array.rows.row_bytes;
@@ -199,7 +199,7 @@ class NpzSamples final : public SampleFile {
     }
     item.fields = fields_;
     ++next_;
-    return std::optional(std::move(item));
+    return true;
   }
 
  private:

@@ -66,9 +66,9 @@ class ParquetSamples final : public SampleFile {
         values_(wanted_.size()),
         converted_(wanted_.size()) {}
 
-  Result<std::optional<Item>> next() override {
+  Result<bool> next(Item& item) override {
     for (;;) {
-      if (at_ == groups_.size()) return std::optional<Item>();
+      if (at_ == groups_.size()) return false;
       const RowGroup& group = table_->row_groups()[groups_[at_]];
       const std::uint64_t end = group.first_row + group.rows;
       if (row_ >= end) {  // before the row to begin with
@@ -77,19 +77,24 @@ class ParquetSamples final : public SampleFile {
       }
       if (!open_) {
         if (Status opened = table_->open(groups_[at_]); !opened) {
-          return damaged(end, opened.error());
+          item = damaged(end, opened.error());
+          return true;
         }
         open_ = true;
         begin_ = group.first_row;
         decoded_ = 0;
       }
       row_ = std::max(row_, begin_);
-      if (row_ < begin_ + decoded_) return sample();
+      if (row_ < begin_ + decoded_) {
+        item = sample();
+        return true;
+      }
       begin_ += decoded_;
       const Result<std::uint64_t> rows = table_->decode();
       if (!rows) {
         row_ = std::max(row_, begin_);
-        return damaged(end, rows.error());
+        item = damaged(end, rows.error());
+        return true;
       }
       decoded_ = *rows;
     }
@@ -102,7 +107,7 @@ class ParquetSamples final : public SampleFile {
   }
 
   // The rest of the row group, up to row `end`.
-  std::optional<Item> damaged(std::uint64_t end, const Error& error) {
+  Item damaged(std::uint64_t end, const Error& error) {
     Item item{.place = row_,
               .cursor = end,
               .bytes = 0,
@@ -114,13 +119,13 @@ class ParquetSamples final : public SampleFile {
     return item;
   }
 
-  std::optional<Item> sample() {
+  Item sample() {
     const std::uint64_t row = row_++;
     Item item{.place = row, .cursor = row_, .bytes = 0};
     const auto refuse = [&](SampleFault fault, std::string text) {
       item.fault = fault;
       item.text = std::move(text);
-      return std::optional(std::move(item));
+      return item;
     };
     fields_.clear();
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
@@ -159,7 +164,7 @@ class ParquetSamples final : public SampleFile {
       fields_.push_back(field);
     }
     item.fields = fields_;
-    return std::optional(std::move(item));
+    return item;
   }
 
   std::unique_ptr<formats::TableFile> table_;

@@ -15,7 +15,10 @@
 namespace ringfeed {
 namespace {
 
-constexpr std::uint32_t kRowsPerStep = 32;
+// Rows of one step, at most, and bytes of their samples: what is not committed has its room in the
+// queue before.
+constexpr std::uint32_t kRowsPerStep = 128;
+constexpr std::uint64_t kRowBytesPerStep = 128 * kKiB;
 // The lengths that vary, at most (TensorSpec.shape); text takes two.
 constexpr std::size_t kRaggedMax = 16;
 
@@ -108,9 +111,13 @@ class SampleBatcher final : public Stage {
     load_used(step);
     StepStatus status = StepStatus::kDone;
     bool full = false;
-    for (std::uint32_t i = 0; i < kRowsPerStep && !full && status == StepStatus::kDone; ++i) {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t i = 0;
+         i < kRowsPerStep && bytes < kRowBytesPerStep && !full && status == StepStatus::kDone;
+         ++i) {
       const std::optional<Record> record = step.peek(in_);
       if (!record) break;
+      bytes += record->bytes.size();
       switch (write_row(step, slot, rows.count, *record)) {
         case Row::kWritten:
           rows.add(*record);

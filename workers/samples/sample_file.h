@@ -49,6 +49,9 @@ class SampleFile {
     std::string text = {};                     // what is wrong, for the log
     std::span<const SampleField> fields = {};  // until the next call
     bool nothing = false;                      // an empty line: neither a sample nor a fault
+    // Instead of fields: the record, one behind the other; until the next call.
+    std::span<const std::byte> head = {};
+    std::span<const std::byte> data = {};
   };
 
   SampleFile() = default;
@@ -56,8 +59,9 @@ class SampleFile {
   SampleFile& operator=(const SampleFile&) = delete;
   virtual ~SampleFile() = default;
 
-  // The next item; nothing: the end of the part. kIo, kDamaged: nothing more can be read.
-  [[nodiscard]] virtual Result<std::optional<Item>> next() = 0;
+  // Sets the item to the next one; false: the end of the part, and nothing is set. kIo, kDamaged:
+  // nothing more can be read.
+  [[nodiscard]] virtual Result<bool> next(Item& item) = 0;
 };
 
 // What a file holds, by the configuration or by its name.

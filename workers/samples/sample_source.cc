@@ -2,12 +2,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ringfeed/worker/random.h"
 #include "ringfeed/worker/sample.h"
 #include "workers/files/file_facts.h"
 #include "workers/io/table_file.h"
@@ -64,16 +66,19 @@ class SampleReader final : public Stage {
   // Of the part at hand, rebuilt after a restart.
   FilePart part_{};
   std::string path_;
+  std::uint64_t identity_ = 0;  // of the path, for the tags
+  std::uint64_t put_ = 0;       // samples of the step at hand
   CachedFiles cached_;
   bool waited_ = false;  // for the part at hand
   std::unique_ptr<SampleFile> file_;
-  std::optional<SampleFile::Item> item_;  // that found no room
-  std::uint64_t at_ = 0;                  // the cursor
-  std::uint64_t place_ = 0;               // in the file, behind the last item, for the log
+  SampleFile::Item item_{};
+  bool has_item_ = false;    // it found no room
+  std::uint64_t at_ = 0;     // the cursor
+  std::uint64_t place_ = 0;  // in the file, behind the last item, for the log
 };
 
 // Items that one step looks at, and bytes, at most: a commit is not put off for long.
-constexpr std::uint32_t kItemsPerStep = 64;
+constexpr std::uint32_t kItemsPerStep = 128;
 constexpr std::uint64_t kBytesPerStep = kMiB;
 
 SampleReader::SampleReader(const StageContext& context)
@@ -104,7 +109,7 @@ void SampleReader::forget(Step& step, const Record&) noexcept {
 
 StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
   file_ = nullptr;
-  item_.reset();
+  has_item_ = false;
   const auto refuse = [&](SkipReason& reason, std::string_view text) {
     reason.skip(step, path_, part_.begin, text);
     return StepStatus::kNoInput;
@@ -179,7 +184,9 @@ StepStatus SampleReader::put_item(Step& step, const SampleFile::Item& item) noex
       return skip(damaged_, item.text);
   }
   if (item.nothing) return StepStatus::kDone;
-  const std::optional<std::uint64_t> bytes = sample_bytes(item.fields);
+  const bool made = !item.head.empty();
+  const std::optional<std::uint64_t> bytes =
+      made ? item.head.size() + item.data.size() : sample_bytes(item.fields);
   if (!bytes || *bytes > step.record_bytes_max(out_)) {
     return skip(too_large_,
                 bytes ? fmt::format("a sample of {} bytes does not fit a record of {}: raise "
@@ -190,9 +197,16 @@ StepStatus SampleReader::put_item(Step& step, const SampleFile::Item& item) noex
   }
   const std::span<std::byte> room = step.reserve(out_, *bytes);
   if (room.empty()) return StepStatus::kNoRoom;
-  write_sample(room, item.fields);
-  step.put_reserved(out_, *bytes, {.tag = {mix(path_), item.place}});
-  step.count(samples_);
+  if (made) {
+    std::memcpy(room.data(), item.head.data(), item.head.size());
+    if (!item.data.empty()) {
+      std::memcpy(room.data() + item.head.size(), item.data.data(), item.data.size());
+    }
+  } else {
+    write_sample(room, item.fields);
+  }
+  step.put_reserved(out_, *bytes, {.tag = {identity_, item.place}});
+  ++put_;
   return StepStatus::kDone;
 }
 
@@ -202,6 +216,7 @@ StepStatus SampleReader::step(Step& step) noexcept {
   const std::uint64_t done = state_.split.done(step);
   if (file_ == nullptr || at_ != done) {
     part_ = file_part(*record, path_);
+    identity_ = mix(path_);
     const StepStatus status = open(step, done);
     if (status == StepStatus::kIdle) return status;
     if (status == StepStatus::kNoInput) {
@@ -212,27 +227,34 @@ StepStatus SampleReader::step(Step& step) noexcept {
     place_ = part_.begin;
   }
   std::uint64_t bytes = 0;
+  put_ = 0;
+  // Once a step: each count is a search in the journal.
+  const auto count = [&] {
+    if (put_ != 0) step.count(samples_, put_);
+    if (bytes != 0) step.count(bytes_, bytes);
+  };
   for (std::uint32_t items = 0; items < kItemsPerStep && bytes < kBytesPerStep; ++items) {
-    if (!item_) {
-      Result<std::optional<SampleFile::Item>> next = file_->next();
+    if (!has_item_) {
+      const Result<bool> next = file_->next(item_);
       if (!next) {
         SkipReason& reason = next.error().code() == ErrorCode::kIo ? unreadable_ : damaged_;
         reason.skip(step, path_, place_, next.error().message());
       }
       if (!next || !*next) {
+        count();
         file_ = nullptr;
         if (std::exchange(waited_, false)) step.count(files_waited_for_);
         return state_.split.finish(step, *record);
       }
-      item_ = std::move(**next);
+      has_item_ = true;
     }
-    if (put_item(step, *item_) == StepStatus::kNoRoom) break;
-    step.count(bytes_, item_->bytes);
-    bytes += item_->bytes;
-    at_ = item_->cursor;
-    place_ = item_->place + item_->bytes;
-    item_.reset();
+    if (put_item(step, item_) == StepStatus::kNoRoom) break;
+    bytes += item_.bytes;
+    at_ = item_.cursor;
+    place_ = item_.place + item_.bytes;
+    has_item_ = false;
   }
+  count();
   if (at_ != done && std::exchange(waited_, false)) step.count(files_waited_for_);
   return state_.split.advance(step, *record, at_, ~std::uint64_t{0});
 }

@@ -62,22 +62,23 @@ class TarSamples final : public SampleFile {
     }
   }
 
-  Result<std::optional<Item>> next() override {
+  Result<bool> next(Item& item) override {
     const std::size_t problems = index_.problems.size();
     if (at_ < problems) {
       const formats::TarProblem& problem = index_.problems[at_++];
-      return std::optional(Item{.place = problem.offset,
-                                .cursor = at_,
-                                .bytes = 0,
-                                .fault = SampleFault::kDamaged,
-                                .text = problem.text});
+      item = Item{.place = problem.offset,
+                  .cursor = at_,
+                  .bytes = 0,
+                  .fault = SampleFault::kDamaged,
+                  .text = problem.text};
+      return true;
     }
-    if (at_ - problems >= groups_.size()) return std::optional<Item>();
+    if (at_ - problems >= groups_.size()) return false;
     const Group group = groups_[at_ - problems];
     ++at_;
-    Item item{.place = index_.members[group.begin].data_offset, .cursor = at_, .bytes = 0};
+    item = Item{.place = index_.members[group.begin].data_offset, .cursor = at_, .bytes = 0};
     if (Status read = take(group, item); !read) return read.error();
-    return std::optional(std::move(item));
+    return true;
   }
 
  private:

@@ -1458,7 +1458,7 @@ def sample_source(
         line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones are
             skipped (`skipped_too_large`).
         threads: (1 to 64, default 1) Lanes, each a thread.
-        queue_capacity: (1 to 1048576, default 256) Records queued at each output, per ring (from
+        queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring (from
             one lane to one lane). For batches that trainers read, the number of slots of the feed,
             unless feed_output.slots gives it.
         queue_bytes: (64 KiB to 1 TiB) Bytes queued at each output, per ring; a record may fill at

@@ -98,6 +98,42 @@ TEST(LineReader, PartsOfAFileHaveEveryLineOnce) {
 }
 
 // Members, frames and padding as concatenation makes them.
+// What lies in memory behind a line: whole lines, of this part alone, as they come later.
+TEST(LineReader, ShowsLinesThatAreInMemory) {
+  const TempDir directory;
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 20; ++round) {
+    const std::string text = random_text(random, 300);
+    const std::string path = directory.write(fmt::format("m{}", round), text);
+    const std::uint64_t end = random() % (text.size() + 1);
+    LineReader reader(
+        std::make_unique<ByteStream>(shm::open_regular(path).value_or_throw(), Packing::kPlain, 0),
+        0, end, 1 << 20);
+    std::size_t longest = 0;
+    std::string_view ahead;
+    std::uint64_t refills = 0;
+    for (;;) {
+      const Result<std::optional<Line>> line = reader.next();
+      ASSERT_TRUE(line);
+      if (!*line) break;
+      if (reader.refills() == refills && (*line)->text.data() < ahead.data() + ahead.size()) {
+        EXPECT_GE((*line)->text.data(), ahead.data());
+      } else {
+        refills = reader.refills();
+        ahead = reader.lines_from(**line);
+        EXPECT_EQ(ahead, std::string_view(text).substr((*line)->offset, ahead.size()));
+        if (ahead.empty()) continue;
+        EXPECT_TRUE(ahead.ends_with('\n') || (*line)->offset + ahead.size() == text.size());
+        const std::size_t last = ahead.substr(0, ahead.size() - 1).rfind('\n');
+        EXPECT_LT((*line)->offset + (last == std::string_view::npos ? 0 : last + 1), end)
+            << "a line of the next part";
+      }
+      longest = std::max(longest, ahead.size() - (*line)->text.size());
+    }
+    if (end == text.size()) EXPECT_GT(longest, 0U);
+  }
+}
+
 TEST(LineReader, UnpacksWhatIsPacked) {
   const TempDir directory;
   std::mt19937_64 random(4);

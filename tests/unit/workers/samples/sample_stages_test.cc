@@ -301,7 +301,7 @@ TEST(SampleSourceOfACache, SkipsWhatCannotBeHadAndSaysWhy) {
 // An object that changes while the epoch is in the middle of it: nothing of the new version is read
 // as if it were of the old one, and later epochs read it from its beginning.
 TEST(SampleSourceOfACache, ReadsNoFileOfTwoVersions) {
-  Source source("block_bytes: 65536", "epochs: 6");
+  Source source("block_bytes: 65536 queue_capacity: 256", "epochs: 6");
   Cache cache(source);
   std::mt19937_64 content(1);
   cache.add("a.jsonl", lines_of(content, 0, 200));

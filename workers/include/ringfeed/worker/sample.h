@@ -180,8 +180,11 @@ class SampleView {
   // The first of this name.
   [[nodiscard]] std::optional<SampleField> find(std::string_view name) const noexcept {
     for (std::size_t i = 0; i < count_; ++i) {
-      const SampleField field = (*this)[i];
-      if (field.name == name) return field;
+      const sample::Entry& at = entry(i);
+      if (at.name_bytes == name.size() &&
+          std::memcmp(bytes_.data() + at.name_at, name.data(), name.size()) == 0) {
+        return (*this)[i];
+      }
     }
     return std::nullopt;
   }
@@ -206,6 +209,7 @@ class SampleView {
     }
     const auto dtype = static_cast<SampleDtype>(at.dtype);
     if (!is_array(dtype)) return at.dims == 0;
+    if (at.dims == 0) return at.data_bytes == dtype_bytes(dtype);
     return array_bytes(dtype, {at.shape, at.dims}) == at.data_bytes;
   }
 
