@@ -7,7 +7,8 @@
                      the size that they will have
     wanted/          links that readers make: 0-HASH for a file that somebody waits for, 1-HASH for
                      one that will be read soon; each points to the name below objects/, and goes
-                     when the reader has opened the file
+                     when the reader has opened the file. list-PID-NUMBER: names, one a line, that a
+                     fetcher has fetched or will fetch for its own reader
     failed/          HASH: why a wanted file does not come
     lock             locks of single bytes: byte 0 for the accounts, others for objects by digest of
                      their URL
@@ -28,13 +29,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
+import itertools
 import os
 import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +60,7 @@ def on_disk(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
+@functools.lru_cache(4096)
 def hash_of(name: str) -> str:
     """FNV-1a of a name, 16 digits: its name in wanted/ and failed/. workers/kit has the same."""
     value = 0xCBF29CE484222325
@@ -118,6 +122,22 @@ class _Locks:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
 
     @contextmanager
+    def accounts_if_free(self) -> Iterator[bool]:
+        """accounts(), without waiting; False: somebody else has them."""
+        if not self._accounts.acquire(blocking=False):
+            yield False
+            return
+        try:
+            mine = self.try_lock(0)
+            try:
+                yield mine
+            finally:
+                if mine:
+                    self.unlock(0)
+        finally:
+            self._accounts.release()
+
+    @contextmanager
     def accounts(self) -> Iterator[None]:
         with self._accounts:
             with self._mutex:
@@ -130,6 +150,7 @@ class _Locks:
                 self.unlock(0)
 
 
+_lists = itertools.count()
 _tables: dict[Path, _Locks] = {}
 _tables_mutex = threading.Lock()
 
@@ -150,6 +171,48 @@ def _forget_tables() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_tables)
+
+
+def _bytes_of(partial: Path | str) -> int:
+    """That a partial copy will have."""
+    return int(os.fspath(partial).rsplit("-", 1)[1])
+
+
+class _WishList:
+    """A file of names. It is written in place: who reads it meanwhile finds some of both lists."""
+
+    def __init__(self, directory: Path) -> None:
+        self.pid = os.getpid()
+        self._path = directory / f"list-{self.pid}-{next(_lists)}"
+        self._fd = -1
+        self._text = b""
+
+    def write(self, names: Iterable[str]) -> None:
+        before, self._text = self._text, os.fsencode("".join(f"{name}\n" for name in names))
+        # A list that cannot be kept, on a full disk, protects nothing.
+        with suppress(OSError):
+            if self._fd < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._fd = os.open(self._path, flags, 0o666)
+            os.pwrite(self._fd, self._text, 0)
+            if len(self._text) < len(before):
+                os.ftruncate(self._fd, len(self._text))
+
+    def renew(self) -> None:
+        try:
+            os.utime(self._path)
+        except OSError:
+            # Somebody took it for one of the dead.
+            names = os.fsdecode(self._text).split("\n")
+            self.close()
+            self.write(name for name in names if name)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        with suppress(OSError):
+            os.unlink(self._path)
 
 
 @dataclass
@@ -190,8 +253,10 @@ class Cache:
         self._partial = self.root / "partial"
         self._wanted = self.root / "wanted"
         self._failed = self.root / "failed"
+        self._accounts = f"{self.root}/accounts"
         self._boot = _boot()
         self._locks = _locks_of(self.root)
+        self._list: _WishList | None = None
         with self._locks.accounts():
             if self._read_accounts() is None:
                 self._write_accounts(self._count(self._look_through()))
@@ -225,14 +290,14 @@ class Cache:
     def holds(self, item: RemoteObject) -> bool:
         """Whether the copy is there, of just this version."""
         try:
-            return item.version.is_of(os.stat(self.path(item)))
+            return item.version.is_of(os.stat(f"{self.objects}/{item.name}"))
         except OSError:
             return False
 
     def touch(self, item: RemoteObject) -> None:
         """It has been used: others go first."""
         with suppress(OSError):
-            path = self.path(item)
+            path = f"{self.objects}/{item.name}"
             os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
 
     # ---- copies under way
@@ -251,39 +316,43 @@ class Cache:
 
     def partial(self, item: RemoteObject) -> Path:
         """Where the copy of this version grows. Only for who holds the object's lock."""
-        token = f"{item.etag or item.changed}\0{item.version.size}"
-        name = f"{self._digest(item.url)}-{self._digest(token)}-{self._boot}-{item.version.size}"
-        return self._partial / name
+        return Path(self.partial_path(item))
 
-    def discard(self, partial: Path) -> None:
+    def partial_path(self, item: RemoteObject) -> str:
+        """The same as text: a Path takes longer to make than a file."""
+        token = f"{item.etag or item.changed}\0{item.size}"
+        name = f"{self._digest(item.url)}-{self._digest(token)}-{self._boot}-{item.size}"
+        return f"{self.root}/partial/{name}"
+
+    def discard(self, partial: Path | str) -> None:
         """Removes a copy that nothing will come of, with its place in the accounts."""
         try:
-            partial.unlink()
+            os.unlink(partial)
         except OSError:
             return
-        self.give_back(int(partial.name.rsplit("-", 1)[1]))
+        self.give_back(_bytes_of(partial))
 
-    def finish(self, item: RemoteObject, fd: int, partial: Path) -> None:
+    def finish(self, item: RemoteObject, fd: int, partial: Path | str) -> None:
         """Makes the partial copy the whole one. It is on the disk before it has its name."""
         os.utime(fd, ns=(time.time_ns(), item.version.mtime_ns))
         os.fsync(fd)
-        path = self.path(item)
+        path = f"{self.objects}/{item.name}"
         replaced = 0
         with suppress(OSError):
             replaced = os.stat(path).st_size
         for _ in range(100):
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.rename(partial, path)
                 break
             except FileNotFoundError:
-                # Somebody has tidied the empty directory away.
-                if not partial.exists():
+                # It is the first in its directory, or somebody has tidied that away.
+                if not os.path.lexists(partial):
                     raise
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         else:
             raise OSError(errno.ENOENT, "its directory vanishes again and again", str(path))
         with suppress(OSError):
-            (self._failed / hash_of(item.name)).unlink()
+            os.unlink(f"{self.root}/failed/{hash_of(item.name)}")
         if replaced:
             self.give_back(replaced)
 
@@ -297,7 +366,7 @@ class Cache:
 
     def reserve(
         self,
-        partial: Path,
+        partial: Path | str,
         older_than: float | None = None,
         urgent: bool = False,
         beyond: bool = False,
@@ -314,7 +383,7 @@ class Cache:
         Raises:
             OSError: It cannot be made; nothing is taken.
         """
-        need = on_disk(int(partial.name.rsplit("-", 1)[1]))
+        need = on_disk(_bytes_of(partial))
         with self._locks.accounts():
             used = self._read_accounts()
             if used is None or used + need > self.bytes_max:
@@ -335,6 +404,26 @@ class Cache:
             except OSError:
                 self._write_accounts(used)
                 raise
+            return True
+
+    def reserve_now(self, partial: Path | str) -> bool:
+        """reserve() of a new copy, if it need not wait and nothing has to be removed for it.
+
+        Returns:
+            False: nothing is taken; reserve() has to see to it.
+        """
+        need = on_disk(_bytes_of(partial))
+        with self._locks.accounts_if_free() as mine:
+            used = self._read_accounts() if mine else None
+            if used is None or used + need > self.bytes_max:
+                return False
+            self._write_accounts(used + need)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(partial, flags, 0o666))
+            except OSError:
+                self._write_accounts(used)
+                return False
             return True
 
     def give_back(self, size: int) -> None:
@@ -470,16 +559,18 @@ class Cache:
     def _read_accounts(self) -> int | None:
         """None: they are of before the last start of the machine, or damaged."""
         try:
-            with open(self.root / "accounts", "rb") as file:
-                boot, used = _ACCOUNTS.unpack(file.read())
+            fd = os.open(self._accounts, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                boot, used = _ACCOUNTS.unpack(os.read(fd, _ACCOUNTS.size + 1))
+            finally:
+                os.close(fd)
         except (OSError, struct.error):
             return None
         return int(used) if boot == self._boot.encode() and used >= 0 else None
 
     def _write_accounts(self, used: int) -> None:
-        path = self.root / "accounts"
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = os.open(self._accounts, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 # One write in place: whoever dies has written all of it or nothing.
                 os.pwrite(fd, _ACCOUNTS.pack(self._boot.encode(), used), 0)
@@ -488,7 +579,7 @@ class Cache:
         except OSError:
             # No room for 24 bytes: without accounts the directory is looked through each time.
             with suppress(OSError):
-                path.unlink()
+                os.unlink(self._accounts)
 
     # ---- what readers wish for
 
@@ -504,12 +595,18 @@ class Cache:
             with os.scandir(self._wanted) as entries:
                 for entry in entries:
                     with suppress(OSError):
-                        if not entry.is_symlink():
-                            continue
                         since = entry.stat(follow_symlinks=False).st_mtime
-                        found.append(
-                            (not entry.name.startswith("0-"), since, os.readlink(entry.path))
-                        )
+                        if entry.is_symlink():
+                            name = os.readlink(entry.path)
+                            found.append((not entry.name.startswith("0-"), since, name))
+                        elif entry.name.startswith("list-"):
+                            names = os.fsdecode(Path(entry.path).read_bytes()).split("\n")
+                            # The last of a list is the last that was wished for.
+                            found += [
+                                (True, since + 1e-6 * i, name)
+                                for i, name in enumerate(names)
+                                if name
+                            ]
         except OSError:
             return []
         return [(ahead, name, since) for ahead, since, name in sorted(found)]
@@ -526,9 +623,34 @@ class Cache:
             with suppress(OSError):
                 os.utime(self._wanted / f"{urgency}-{hash_of(name)}", follow_symlinks=False)
 
+    def list_wishes(self, names: Iterable[str]) -> None:
+        """What is wished for, for later, by who has this object, in place of the list before.
+
+        It is one file for all: with links, each object would have one made and removed.
+        """
+        if self._list is None or self._list.pid != os.getpid():
+            self._list = _WishList(self._wanted)
+        self._list.write(names)
+
+    def renew_list(self) -> None:
+        """These wishes still stand."""
+        if self._list is not None:
+            self._list.renew()
+
+    def drop_list(self) -> None:
+        """Nobody wishes for them any more."""
+        if self._list is not None and self._list.pid == os.getpid():
+            self._list.close()
+        self._list = None
+
     def drop_old_wishes(self) -> None:
         """Those of readers that are gone."""
         now = time.time()
+        with suppress(OSError), os.scandir(self._wanted) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    if entry.name.startswith("list-") and now - entry.stat().st_mtime > WISH_S:
+                        os.unlink(entry.path)
         for _, name, since in self.wishes():
             if now - since > WISH_S:
                 self.drop_wish(name)

@@ -122,7 +122,9 @@ class Fetcher:
         self._jobs: dict[str, Job] = {}  # under way or waiting
         self._queue: deque[str] = deque()  # names that are fetched ahead, in order
         self._wishes: list[tuple[bool, str]] = []
-        self._own_wishes: set[str] = set()
+        self._own_wishes: dict[str, None] = {}  # in their order
+        self._listed_too_much = False  # some that are not in _own_wishes any more
+        self._asked: set[str] = set()  # for which wait() has made a wish
         self._ahead_since = time.time()
 
     # ---- one object
@@ -156,10 +158,23 @@ class Fetcher:
         attempt = 0
         changes = 0
         asked = item.size is not None
+        first = True
         while not self._stop.is_set():
             before = self._size_of_partial(item) if item.size is not None else 0
             try:
                 if not asked:
+                    if first and self._comes_at_once(item):
+                        first = False
+                        told: list[RemoteObject] = []
+                        try:
+                            if self._at_once(item, told):
+                                return Outcome.FETCHED, ""
+                        finally:
+                            # What was begun is gone on with.
+                            if told:
+                                item, asked = told[0], True
+                                with self._change:
+                                    self._catalogue[item.name] = item
                     item = self._stores.of(item.url).look(item)
                     asked = True
                     with self._change:
@@ -183,7 +198,7 @@ class Fetcher:
                 self.counts.add("changed")
                 _log.info("object_changed url=%s: %s; beginning anew", item.url, error)
                 if item.size is not None:
-                    self.cache.discard(self.cache.partial(item))
+                    self.cache.discard(self.cache.partial_path(item))
                 asked = False
                 if changes >= _CHANGES_MAX:
                     return self._give_up(item, "changing", f"it changed {changes} times under way")
@@ -214,7 +229,7 @@ class Fetcher:
 
     def _size_of_partial(self, item: RemoteObject) -> int:
         try:
-            return os.stat(self.cache.partial(item)).st_size
+            return os.stat(self.cache.partial_path(item)).st_size
         except OSError:
             return 0
 
@@ -223,9 +238,9 @@ class Fetcher:
     ) -> bool:
         """Whether the object's copy is whole now; False: there is no room for it."""
         assert item.size is not None
-        partial = self.cache.partial(item)
+        partial = self.cache.partial_path(item)
         try:
-            if not partial.exists() and not self.cache.reserve(partial, older_than, urgent):
+            if not os.path.exists(partial) and not self.cache.reserve(partial, older_than, urgent):
                 if not beyond:
                     return False
                 self.cache.reserve(partial, beyond=True)
@@ -248,31 +263,64 @@ class Fetcher:
             if offset:
                 self.counts.add("resumed")
                 self.counts.add("resumed_bytes", offset)
-            store = self._stores.of(item.url)
-            if offset < item.size:
-                store.pour(item, fd, offset)
-            # What came is one version only if it is still this one now.
-            after = item if store.names_version(item) else store.look(item)
-            if (
-                after.size is None
-                or after.version.mtime_ns % 10**9 != item.version.mtime_ns % 10**9
-            ):
-                raise Changed(f"it had {item.size} bytes, and has {after.size}")
-            if os.fstat(fd).st_size != item.size:
-                raise Changed(f"{os.fstat(fd).st_size} bytes came of {item.size}")
-            try:
-                self.cache.finish(item, fd, partial)
-            except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-                # In a store "a" and "a/b" may both be objects.
-                self.cache.discard(partial)
-                raise Denied(f"another object has its name as a directory: {error}") from error
-            except OSError as error:
-                raise self._of_disk(error) from error
+            self._stores.of(item.url).pour(item, fd, offset)
+            self._complete(item, fd, partial)
         finally:
             os.close(fd)
+        return True
+
+    def _comes_at_once(self, item: RemoteObject) -> bool:
+        """Whether an object of unknown version is fetched without a question before."""
+        if not self._stores.of(item.url).fetches_at_once():
+            return False
+        # A copy may be that of the version that is there now.
+        return not os.path.lexists(f"{self.cache.objects}/{item.name}")
+
+    def _at_once(self, item: RemoteObject, told: list[RemoteObject]) -> bool:
+        """Whether the object's copy is whole now. `told`: gets the object as it is, if a copy of it
+        has been begun.
+
+        False: there is something to wait for, or to go on with; nothing has been done.
+        """
+        fds: list[int] = []
+
+        def begin(found: RemoteObject) -> int | None:
+            partial = self.cache.partial_path(found)
+            if self._too_large(found) or not self.cache.reserve_now(partial):
+                return None
+            try:
+                fds.append(os.open(partial, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+            except OSError:
+                return None  # it is gone on with, as any that somebody has begun
+            told.append(found)
+            return fds[0]
+
+        try:
+            found = self._stores.of(item.url).fetch_at_once(item, begin)
+            if found is None:
+                return False
+            self._complete(found, fds[0], self.cache.partial_path(found))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _complete(self, item: RemoteObject, fd: int, partial: str) -> None:
+        """All bytes have come: the partial copy becomes the whole one."""
+        assert item.size is not None
+        size = os.fstat(fd).st_size
+        if size != item.size:
+            raise Changed(f"{size} bytes came of {item.size}")
+        try:
+            self.cache.finish(item, fd, partial)
+        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+            # In a store "a" and "a/b" may both be objects.
+            self.cache.discard(partial)
+            raise Denied(f"another object has its name as a directory: {error}") from error
+        except OSError as error:
+            raise self._of_disk(error) from error
         self.counts.add("fetched")
         self.counts.add("fetched_bytes", item.size)
-        return True
 
     @staticmethod
     def _of_disk(error: OSError) -> Exception:
@@ -300,7 +348,7 @@ class Fetcher:
 
     def _give_up(self, item: RemoteObject, reason: str, text: str) -> tuple[Outcome, str]:
         if item.size is not None:
-            self.cache.discard(self.cache.partial(item))
+            self.cache.discard(self.cache.partial_path(item))
         self.counts.add(f"given_up_{reason}")
         if self._says(self.counts.add("given_up")):
             _log.warning(
@@ -347,6 +395,7 @@ class Fetcher:
         for thread in self._threads:
             thread.join(10)
         self._threads = []
+        self.cache.drop_list()
 
     def queue(self, item: RemoteObject, wished: bool = False) -> Job:
         """Fetches it ahead, in the order of these calls.
@@ -355,8 +404,6 @@ class Fetcher:
         it. With it, all makes room for it that is not wished for itself, and it stays until
         release().
         """
-        if wished:
-            self.cache.ask(item.name, ahead=True)
         with self._change:
             self._catalogue.setdefault(item.name, item)
             job = self._jobs.get(item.name)
@@ -365,9 +412,14 @@ class Fetcher:
                 self._queue.append(item.name)
                 self._change.notify()
             job.wished = job.wished or wished
-            if wished:
-                self._own_wishes.add(item.name)
+            if wished and item.name not in self._own_wishes:
+                self._own_wishes[item.name] = None
+                self._list_wishes()
             return job
+
+    def _list_wishes(self) -> None:
+        self._listed_too_much = False
+        self.cache.list_wishes(self._own_wishes)
 
     def wait(self, job: Job) -> tuple[Outcome, str]:
         """Until what was queued is in the cache or has been given up."""
@@ -375,16 +427,22 @@ class Fetcher:
             if self._stop.is_set():
                 return Outcome.STOPPED, ""
             if job.no_room_since is not None:
+                self._asked.add(job.item.name)
                 self.cache.ask(job.item.name)
         assert job.outcome is not None
         return job.outcome, job.reason
 
     def release(self, item: RemoteObject) -> None:
         """What was queued and wished for has been read, and may go."""
-        self.cache.drop_wish(item.name)
+        if item.name in self._asked:
+            self._asked.discard(item.name)
+            self.cache.drop_wish(item.name)
         with self._change:
-            self._own_wishes.discard(item.name)
-            self._wishes = [wish for wish in self._wishes if wish[1] != item.name]
+            # The list says so with the next object, or a little later.
+            self._own_wishes.pop(item.name, None)
+            self._listed_too_much = True
+            if self._wishes:
+                self._wishes = [wish for wish in self._wishes if wish[1] != item.name]
             for job in self._jobs.values():
                 if job.no_room_since is not None:
                     job.again_at, job.waits = 0.0, 0
@@ -395,6 +453,8 @@ class Fetcher:
         tidied = time.monotonic()
         while not self._stop.wait(_LOOK_FOR_WISHES_S):
             with self._change:  # so that one that release() drops is not taken for one that stands
+                if self._listed_too_much:
+                    self._list_wishes()
                 wishes = self.cache.wishes()
                 if wishes or self._wishes:
                     self._wishes = [
@@ -407,8 +467,8 @@ class Fetcher:
             if time.monotonic() - tidied > _TIDY_S:
                 tidied = time.monotonic()
                 with self._change:
-                    own = list(self._own_wishes)
-                for name in own:
+                    self.cache.renew_list()
+                for name in list(self._asked):
                     self.cache.renew_wish(name)
                 self.cache.drop_old_wishes()
 
@@ -496,7 +556,8 @@ class Fetcher:
             else:
                 job.outcome, job.reason = outcome, reason
                 self._jobs.pop(name, None)
-                self._wishes = [wish for wish in self._wishes if wish[1] != name]
+                if self._wishes:
+                    self._wishes = [wish for wish in self._wishes if wish[1] != name]
                 job.ready.set()
 
 

@@ -73,6 +73,14 @@ class RemoteObject:
         nanoseconds = int.from_bytes(digest, "little") % 1_000_000_000
         return Version(self.size, seconds_of(self.changed) * 1_000_000_000 + nanoseconds)
 
+    def is_version_of(self, other: RemoteObject) -> bool:
+        """Whether the two are the same object, unchanged."""
+        return (
+            self.size is not None
+            and self.size == other.size
+            and (self.etag or self.changed) == (other.etag or other.changed)
+        )
+
 
 def seconds_of(changed: str | None) -> int:
     """A time of a store, in seconds since 1970; one that cannot be read is some time."""
@@ -95,12 +103,14 @@ def _of_number(text: str) -> datetime:
     return datetime.fromtimestamp(float(text), timezone.utc)
 
 
-def object_of(url: str, path: str, info: Mapping[str, Any], place: str) -> RemoteObject:
-    """What `info` of fsspec says, whatever the store calls it."""
+def object_of(
+    url: str, path: str, info: Mapping[str, Any], place: str, name: str | None = None
+) -> RemoteObject:
+    """What `info` of fsspec says, whatever the store calls it. `name`: if it is known already."""
 
-    def first(*names: str) -> str | None:
-        for name in names:
-            value = info.get(name)
+    def first(*words: str) -> str | None:
+        for word in words:
+            value = info.get(word)
             if value not in (None, ""):
                 return value.isoformat() if isinstance(value, datetime) else str(value)
         return None
@@ -109,7 +119,7 @@ def object_of(url: str, path: str, info: Mapping[str, Any], place: str) -> Remot
     return RemoteObject(
         url=url,
         path=path,
-        name=name_of(url, place),
+        name=name or name_of(url, place),
         size=int(size) if size is not None else None,
         etag=first("ETag", "etag", "md5Hash", "content_md5", "checksum"),
         changed=first(

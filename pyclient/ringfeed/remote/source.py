@@ -126,6 +126,9 @@ class RemoteFiles:
             named[item.name] = _token(item)
         return new
 
+    def _path(self, item: RemoteObject) -> str:
+        return f"{self.fetcher.cache.objects}/{item.name}"
+
     def _one_pass(
         self, place: _Place, named: dict[str, _Token]
     ) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -157,8 +160,9 @@ class RemoteFiles:
                 if outcome in (Outcome.STOPPED, Outcome.GIVEN_UP):
                     break
                 item = self.fetcher.known(item.name) or item
-                self.fetcher.cache.touch(item)
-                held = _opened(self.fetcher.cache.path(item))
+                if outcome is not Outcome.FETCHED:  # that has just been used
+                    self.fetcher.cache.touch(item)
+                held = _opened(self._path(item))
                 if held < 0:  # a full disk has taken it between the two
                     job = self.fetcher.queue(item, wished=True)
             if self._wait and held < 0:
@@ -168,7 +172,7 @@ class RemoteFiles:
                 continue
             named[item.name] = _token(item)
             sample = {
-                "path": str(self.fetcher.cache.path(item)),
+                "path": self._path(item),
                 "url": item.url,
                 "size": item.size or 0,
             }

@@ -193,32 +193,33 @@ class Store:
         """
         fs = self._fs
         try:
-            if self.protocol in ("s3", "s3a"):
+            if self.protocol in ("http", "https"):
+                info = self._run(fs._info(item.path), [0])
+            elif self.protocol in ("s3", "s3a"):
                 info = fs.info(item.path, refresh=True)
             else:
-                if not self.protocol.startswith("http"):
-                    fs.invalidate_cache(fs._parent(item.path))
+                fs.invalidate_cache(fs._parent(item.path))
                 info = fs.info(item.path)
+        except Failed:
+            raise
         except Exception as error:
             raise self._told(error) from error
+        return self._object(item, info)
+
+    def _object(self, item: RemoteObject, info: Mapping[str, Any]) -> RemoteObject:
         if info.get("type") == "directory":
             raise Missing(f"{item.url} is a directory")
-        return object_of(item.url, item.path, info, self.place)
+        return object_of(item.url, item.path, info, self.place, item.name)
 
     # ---- its bytes
 
-    def names_version(self, item: RemoteObject) -> bool:
-        """Whether each request names the version, and the store puts objects in place as a whole.
-
-        Then what pour() has brought is that version, and looking again tells nothing.
-        """
-        return self.protocol in ("s3", "s3a") and bool(item.etag)
-
     def pour(self, item: RemoteObject, fd: int, offset: int) -> None:
-        """Appends the object's bytes from `offset` on to a file.
+        """Appends the object's bytes from `offset` on to a file. Afterwards all of it is there, and
+        it is one version: that which was asked for.
 
-        Whatever is raised, what the file has then is the beginning of the version that was asked
-        for, as far as the store says what it sends; look() afterwards tells it for certain.
+        Whatever is raised, what the file has then is the beginning of that version, as far as the
+        store says what it sends. Where it puts objects in place as a whole, and each request names
+        the version (S3), that is certain; any other is asked once more what the object is then.
         Raises:
             Missing, Denied, Failed, Changed, DiskFull
         """
@@ -228,33 +229,135 @@ class Store:
             write_all(fd, data)
             progress[0] += len(data)
 
+        left = self._left(item, offset)
+        after: RemoteObject | None = item
         try:
             if self.protocol in ("http", "https"):
-                self._run(self._pour_http(item, offset, took), progress)
+                info = self._run(self._pour_http(item, offset, took, progress), progress)
+                after = None if info is None else self._object(item, info)
             elif self.protocol in ("s3", "s3a"):
-                self._run(self._pour_s3(item, offset, took), progress)
-            else:
+                if left:
+                    self._run(self._pour_s3(item, offset, took), progress)
+            elif left:
                 self._pour_blocks(item, offset, took)
         except (Missing, Denied, Failed, Changed, DiskFull):
             raise
         except Exception as error:
             raise self._told(error) from error
-        assert item.size is not None
-        if offset + progress[0] < item.size:
+        if progress[0] < left:
+            assert item.size is not None
             raise Failed("truncated", f"it ends after {offset + progress[0]} of {item.size} bytes")
+        if self.protocol not in ("http", "https") and not (
+            self.protocol in ("s3", "s3a") and item.etag
+        ):
+            after = self.look(item)
+        self._want_same(item, after)
+
+    def fetches_at_once(self) -> bool:
+        """Whether fetch_at_once() is worth trying: an answer tells the version that it brings."""
+        return self.protocol in ("http", "https")
+
+    def fetch_at_once(
+        self, item: RemoteObject, begin: Callable[[RemoteObject], int | None]
+    ) -> RemoteObject | None:
+        """Fetches an object of which nothing is known, in one request, and a look at it afterwards.
+
+        Args:
+            begin: Is told what the object is, before its bytes come, and gives an empty file for
+                them; None: there is none. It runs in fsspec's loop, so it must not wait.
+        Returns:
+            What the object is: all of it is in the file, and it is one version. None: begin() has
+            given no file, or the answer does not say what it brings: look(), then pour().
+        Raises:
+            Missing, Denied, Failed, Changed, DiskFull: As pour().
+        """
+        progress = [0]
+        now: list[RemoteObject] = []
+        try:
+            info = self._run(self._get_at_once(item, begin, now, progress), progress)
+            if not now:
+                return None
+            size = now[0].size or 0
+            if progress[0] < size:
+                raise Failed("truncated", f"it ends after {progress[0]} of {size} bytes")
+            self._want_same(now[0], None if info is None else self._object(item, info))
+        except (Missing, Denied, Failed, Changed, DiskFull):
+            raise
+        except Exception as error:
+            raise self._told(error) from error
+        return now[0]
+
+    async def _get_at_once(
+        self,
+        item: RemoteObject,
+        begin: Callable[[RemoteObject], int | None],
+        now: list[RemoteObject],
+        progress: list[int],
+    ) -> dict[str, Any] | None:
+        fs = self._fs
+        session = await fs.set_session()
+        headers, options = self._http_options()
+        async with session.get(fs.encode_url(item.url), headers=headers, **options) as answer:
+            if answer.status >= 300:
+                raise self._refused(answer.status, answer.reason, answer.headers)
+            length = answer.headers.get("Content-Length", "")
+            if answer.status != 200 or not length.isdecimal() or _is_packed(answer.headers):
+                return None
+            said = {name: answer.headers.get(name) for name in ("ETag", "Last-Modified")}
+            found = self._object(item, {**said, "size": int(length)})
+            fd = begin(found)
+            if fd is None:
+                return None
+            now.append(found)
+
+            def took(data: bytes) -> None:
+                write_all(fd, data)
+                progress[0] += len(data)
+
+            await _take(answer.content.read, 0, int(length), took)
+        if progress[0] < int(length):
+            return None
+        info: dict[str, Any] = await fs._info(item.path)
+        return info
+
+    def _http_options(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """The headers and the other settings of a request for bytes as they are."""
+        options = dict(self._fs.kwargs)
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        aiohttp = importlib.import_module("aiohttp")
+        options.setdefault("timeout", aiohttp.ClientTimeout(total=None, sock_connect=self._stall_s))
+        return headers, options
+
+    @staticmethod
+    def _want_same(item: RemoteObject, after: RemoteObject | None) -> None:
+        if after is None or not after.is_version_of(item):
+            size = None if after is None else after.size
+            raise Changed(f"it had {item.size} bytes, and has {size}")
 
     async def _pour_http(
+        self,
+        item: RemoteObject,
+        offset: int,
+        took: Callable[[bytes], None],
+        progress: list[int],
+    ) -> dict[str, Any] | None:
+        """What the object is afterwards, as `info` of fsspec; None: not all has come."""
+        if self._left(item, offset):
+            await self._get_http(item, offset, took)
+            if progress[0] < self._left(item, offset):
+                return None
+        info: dict[str, Any] = await self._fs._info(item.path)
+        return info
+
+    async def _get_http(
         self, item: RemoteObject, offset: int, took: Callable[[bytes], None]
     ) -> None:
         fs = self._fs
-        options = dict(fs.kwargs)
-        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        headers, options = self._http_options()
         if offset:
             headers["Range"] = f"bytes={offset}-"
         if item.etag and not item.etag.startswith("W/"):
             headers["If-Match"] = item.etag
-        aiohttp = importlib.import_module("aiohttp")
-        options.setdefault("timeout", aiohttp.ClientTimeout(total=None, sock_connect=self._stall_s))
         session = await fs.set_session()
         async with session.get(fs.encode_url(item.url), headers=headers, **options) as answer:
             if answer.status >= 300:
