@@ -486,6 +486,25 @@ def test_a_reader_that_waits_takes_the_room_of_what_is_only_for_later(scene: Sce
     assert scene.there() == [*range(9), 10]
 
 
+def test_what_is_on_a_list_of_wishes_stays(scene: Scene) -> None:
+    scene.fetch(*range(10))
+    other = Cache(scene.cache.root, scene.cache.bytes_max)
+    other.list_wishes(scene.item(i).name for i in range(9))
+    assert scene.fetcher.fetch(scene.item(10))[0] is Outcome.FETCHED
+    assert scene.there() == [*range(9), 10]
+    other.list_wishes(scene.item(i).name for i in (3, 4))
+    assert [name for _, name, _ in scene.cache.wishes()] == [scene.item(i).name for i in (3, 4)]
+    # Whoever has not said for long that he is there is not; he says so again.
+    (file,) = (scene.cache.root / "wanted").iterdir()
+    os.utime(file, (time.time() - 1000,) * 2)
+    scene.cache.drop_old_wishes()
+    assert scene.cache.wishes() == []
+    other.renew_list()
+    assert len(scene.cache.wishes()) == 2
+    other.drop_list()
+    assert list((scene.cache.root / "wanted").iterdir()) == []
+
+
 def test_a_wish_that_no_listing_knows_is_asked_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
