@@ -60,6 +60,19 @@ def tars() -> None:
     seed("tar", "pax-global", out.getvalue()[:4096])
 
 
+def json_lines() -> None:
+    rows = [
+        {"id": 1, "text": 'a "quoted" line\n', "x": -1.5e-7, "tags": ["a", "b"]},
+        {"x": 0.1, "id": -9223372036854775808, "text": "\u00e9\U0001f600", "vector": [1, 2.5, 3]},
+        {"id": 7, "text": "", "x": 1e22, "matrix": [[1, 2], [3, 4]], "ok": True, "none": None},
+    ]
+    lines = [json.dumps(row) for row in rows]
+    seed("json_lines", "rows", "\n".join(lines).encode())
+    plain = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows]
+    seed("json_lines", "plain", ("\n".join(plain) + "\n").encode())
+    seed("json_lines", "damaged", (lines[0] + '\n{"id": [1 2]}\n\n' + lines[1][:30]).encode())
+
+
 def gzips() -> None:
     text = b"the quick brown fox jumps over the lazy dog; " * 8
     whole = gzip.compress(text, mtime=0)
@@ -397,6 +410,7 @@ def parquets() -> None:
 def main() -> None:
     for make in (
         tars,
+        json_lines,
         gzips,
         token_files,
         records,
