@@ -130,7 +130,9 @@ TEST(LineReader, ShowsLinesThatAreInMemory) {
       }
       longest = std::max(longest, ahead.size() - (*line)->text.size());
     }
-    if (end == text.size()) EXPECT_GT(longest, 0U);
+    if (end == text.size()) {
+      EXPECT_GT(longest, 0U);
+    }
   }
 }
 
