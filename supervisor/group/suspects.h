@@ -9,6 +9,9 @@
 //                                   record that was being worked on counts half, and at most one
 //                                   of them is condemned: that of the lane that has been without a
 //                                   step for longest; the others are let go
+// A lane may work on several records together, after which it tries them one by one. So they are
+// condemned together only after two deaths at least, and deaths that they caused together are those
+// of the record that turns out to be the cause.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +31,7 @@ class Suspects {
 
   struct Verdict {
     bool condemned = false;    // by this death; true only once
-    std::uint32_t deaths = 0;  // on this record, in a row
+    std::uint32_t deaths = 0;  // on this record, in a row, and before that on it and others
   };
   // A worker died while its lane worked on `key`. If the lane's last death was on another record,
   // that one is let go.

@@ -23,13 +23,17 @@ bool LaneRuntime::pass_by(InputPort& port, const shm::RecordView& record) noexce
   stage_->forget(step, record_of(record, shm::port_of(quarantine_)));
   touch(port.rings[port.current]);
   if (port.consume(*record.header) && !end_followers()) return false;
-  if (parts_.keep_dead_letter) {
-    parts_.keep_dead_letter({parts_.input_names[shm::port_of(quarantine_)], quarantine_, record});
-  }
+  keep_dead_letter(shm::port_of(quarantine_), quarantine_, record);
+  return true;
+}
+
+// With the step at hand.
+void LaneRuntime::keep_dead_letter(std::uint32_t port, std::uint64_t key,
+                                   const shm::RecordView& record) noexcept {
+  if (parts_.keep_dead_letter) parts_.keep_dead_letter({parts_.input_names[port], key, record});
   RF_FAILPOINT("runtime.lane.dead_letter");
   if (!dead_letters_) dead_letters_ = late_counter("dead_letters");
-  step.count(*dead_letters_);
-  return true;
+  Step(*this).count(*dead_letters_);
 }
 
 // A step that does nothing but that; false: no room.

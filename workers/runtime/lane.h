@@ -126,6 +126,8 @@ class LaneRuntime {
 
   bool skip_empty_units() noexcept;
   bool pass_by(InputPort& port, const shm::RecordView& record) noexcept;
+  void keep_dead_letter(std::uint32_t port, std::uint64_t key,
+                        const shm::RecordView& record) noexcept;
   bool set_aside() noexcept;
   void begin_record(std::uint64_t key) noexcept;
   void begin_attempt() noexcept;

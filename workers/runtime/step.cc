@@ -40,6 +40,28 @@ StepStatus Step::consume(const Record& record) noexcept {
   return StepStatus::kDone;
 }
 
+std::uint64_t Step::key(const Record& record) noexcept {
+  InputPort& input = lane_.parts_.inputs[record.port.index];
+  const std::optional<shm::RecordView> view = input.rings[input.current].end.peek();
+  RF_CHECK(view.has_value() && view->bytes.data() == record.bytes.data(), record.port.index);
+  return shm::record_key(record.port.index, input.current, view->header->seq);
+}
+
+void Step::works_on(std::uint64_t key) noexcept { lane_.begin_record(key); }
+
+std::uint64_t Step::condemned() const noexcept { return lane_.quarantine_; }
+
+void Step::set_aside(const Record& record, std::uint64_t key) noexcept {
+  shm::RecordHeader header{};
+  header.type = static_cast<std::uint32_t>(shm::RecordType::kData);
+  header.bytes = record.bytes.size();
+  header.seq = shm::seq_of(key);
+  header.tag[0] = record.tag[0];
+  header.tag[1] = record.tag[1];
+  header.user = record.user;
+  lane_.keep_dead_letter(record.port.index, key, {.bytes = record.bytes, .header = &header});
+}
+
 bool Step::ended(InPort port) noexcept { return lane_.parts_.inputs[port.index].ended(); }
 
 bool Step::put(OutPort port, std::span<const std::byte> bytes, const RecordInfo& info) noexcept {

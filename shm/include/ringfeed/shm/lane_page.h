@@ -108,6 +108,11 @@ constexpr Kept decode_kept(std::uint64_t word) noexcept {
           .epoch = word >> 24};
 }
 
+// Or'ed to the key of a record: several together, of which it is the first. No port has such a
+// number.
+inline constexpr std::uint64_t kManyRecords = std::uint64_t{0x3f} << 57;
+constexpr bool names_many(std::uint64_t record_key) noexcept { return port_of(record_key) == 0x3f; }
+
 struct LanePage {
   std::atomic<std::uint64_t> commit;
   std::atomic<std::uint32_t> entry_counts[2];

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ringfeed/shm/lane_page.h"
 #include "supervisor/group/child.h"
 #include "supervisor/group/log_tail.h"
 #include "supervisor/group/plan_question.h"
@@ -192,6 +193,31 @@ TEST(Suspects, DeathsThatMayBeAnybodysCountHalfAndNoneAtAll) {
   EXPECT_FALSE(suspects.on_death(0, 7, Blame::kNone).condemned);
   EXPECT_FALSE(suspects.on_death(0, 0, Blame::kCertain).condemned) << "no record was worked on";
   EXPECT_TRUE(suspects.on_death(0, 7, Blame::kPerhaps).condemned);
+}
+
+// What several did together is that one's which then does it alone; it is not condemned for it.
+TEST(Suspects, DeathsOfSeveralTogetherAreExplainedByTheOneThatIsCondemned) {
+  const std::uint64_t several = shm::record_key(0, 0, 7) | shm::kManyRecords;
+  const std::uint64_t one = shm::record_key(0, 0, 9);
+  Suspects suspects(2);
+  EXPECT_FALSE(suspects.on_death(0, several, Blame::kCertain).condemned);
+  EXPECT_FALSE(suspects.on_death(0, one, Blame::kCertain).condemned);
+  const Suspects::Verdict verdict = suspects.on_death(0, one, Blame::kCertain);
+  EXPECT_TRUE(verdict.condemned);
+  EXPECT_EQ(verdict.deaths, 3U);
+  const Suspects::Verdict next = suspects.on_death(0, one + 1, Blame::kCertain);
+  EXPECT_EQ(next.deaths, 1U) << "not those of a record that stood alone";
+}
+
+TEST(Suspects, SeveralTogetherAreTriedOneByOneBeforeTheyAreCondemned) {
+  const std::uint64_t several = shm::record_key(0, 0, 7) | shm::kManyRecords;
+  Suspects at_once(1);
+  EXPECT_FALSE(at_once.on_death(0, several, Blame::kCertain).condemned);
+  EXPECT_TRUE(at_once.on_death(0, several, Blame::kCertain).condemned);
+  Suspects later(3);
+  EXPECT_FALSE(later.on_death(0, several, Blame::kCertain).condemned);
+  EXPECT_FALSE(later.on_death(0, several, Blame::kCertain).condemned);
+  EXPECT_TRUE(later.on_death(0, several, Blame::kCertain).condemned);
 }
 
 std::vector<std::string> passed_on;

@@ -127,6 +127,9 @@ struct Counter {
 
 class LaneRuntime;
 
+// See Step::works_on(): or'ed to the number of a record.
+inline constexpr std::uint64_t kManyRecords = shm::kManyRecords;
+
 // One step of one lane.
 class Step {
  public:
@@ -141,6 +144,21 @@ class Step {
   StepStatus consume(const Record& record) noexcept;
   // Has this port come to its end, with everything consumed?
   bool ended(InPort port) noexcept;
+
+  // ---- records that the stage has consumed and keeps in its lasting memory
+  // A death is the fault of the record at which peek() looked last. A stage that works on records
+  // of its own memory names them: by the number that key() gave when they were at the head of a
+  // port. It is one of its record's alone as long as the feed lives, and never 0.
+  [[nodiscard]] std::uint64_t key(const Record& record) noexcept;  // peek() returned it last
+  // A death from here to the end of the step is this record's fault; with kManyRecords: of several
+  // together, of which it is the first.
+  void works_on(std::uint64_t key) noexcept;
+  // Such a number that has killed the worker too often; 0: there is none. The stage lets go of the
+  // record, or of all of them, in a step of its own, and gives each to set_aside(). Numbers that it
+  // does not have any more are to be ignored.
+  [[nodiscard]] std::uint64_t condemned() const noexcept;
+  // The record becomes a dead letter with this step.
+  void set_aside(const Record& record, std::uint64_t key) noexcept;
 
   // ---- outputs
   // Copies the bytes into a new record; false: no room now, return kNoRoom.
