@@ -15,7 +15,7 @@ CONFIG, STAGE, COMMON, OUTPUT = (
     for name in ("DataLoaderConfig", "StageConfig", "CommonFields", "FeedOutputConfig")
 )
 # What a setting calls; the schema has it as text.
-CODE = {("PythonConfig", "object")}
+CODE = {("PythonConfig", "object"), ("PythonBatcherConfig", "object")}
 # Text in which paths are written that need not be there.
 PATHS = {("FilePathProviderConfig", "pattern")}
 WRITTEN = "Written by scripts/reference from proto/, where each setting is explained."
@@ -57,6 +57,7 @@ METHODS = [
     Method("map", "python", "object"),
     Method("shuffle", "sample_shuffler", "size", suggested="shuffled"),
     Method("batch", "sample_batcher", "batch_size", suggested="batches"),
+    Method("collate", "python_batcher", "object"),
 ]
 # Each format of sample_source is a method of its own.
 FORMATS = ("sample_source", "format", "BY_NAME")

@@ -46,6 +46,16 @@ cursor, at most 4 KiB, from which it can go on in another process:
 
 An iterable with ``state_dict()`` and ``load_state_dict()``, such as a Hugging Face
 ``IterableDataset`` or a torchdata node, is a source as it is.
+
+A batch, for the stage kind ``python_batcher``, is the last stage: it makes arrays of a list of
+samples, as a collate function does. What it is handed as ``out`` lies in the feed's memory:
+
+    @stage.batch
+    def collate(samples, out):
+        for row, sample in enumerate(samples):
+            tokens = sample["tokens"][:512]
+            out["tokens"][row, : len(tokens)] = tokens     # zeros before
+            out["length"][row] = len(tokens)
 """
 
 from __future__ import annotations
@@ -57,8 +67,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
-    *("Context", "FlatMap", "Map", "MapBatch", "Sample", "Source"),
-    *("flat_map", "map", "map_batch"),
+    *("Batch", "Context", "FlatMap", "Map", "MapBatch", "Sample", "Source"),
+    *("batch", "flat_map", "map", "map_batch"),
 ]
 
 #: What a stage gets: names of fields, and their values.
@@ -71,7 +81,11 @@ _START = "__ringfeed_start__"
 
 
 class Context:
-    """What a stage may know beside the sample. One object, which is about the sample at hand."""
+    """What a stage may know beside the sample. One object, which is about the sample at hand.
+
+    What makes batches gets one that is about all samples of the batch; its lineage is that of the
+    first.
+    """
 
     def __init__(self, stage: str, lane: int, lanes: int) -> None:
         self.stage = stage
@@ -139,6 +153,33 @@ class MapBatch:
     __ringfeed_shape__ = "map_batch"
 
     def __call__(self, samples: Sequence[Sample]) -> Sequence[Mapping[str, Any] | None]:
+        raise NotImplementedError
+
+
+class Batch:
+    """Base class of a stage that makes a batch of samples: of `python_batcher`."""
+
+    __ringfeed_shape__ = "batch"
+
+    def __call__(self, samples: Sequence[Sample]) -> Mapping[str, Any] | None:
+        """The arrays of a batch.
+
+        Args:
+            samples: Those of the batch: `batch_size`, or fewer at the end of a finite run, or to
+                try a sample by itself after a fault.
+
+        Further parameters, each if it is there:
+            out: A dictionary with an array of zeros, ``[len(samples), *shape]``, for each field
+                that is no text or bytes. They are the memory of the batch, good until the call
+                returns: what is written there is not copied. What else is set in the dictionary
+                counts as returned.
+            ctx: A `Context`, which is about the batch: its random numbers follow from all samples,
+                its lineage is that of the first.
+
+        Returns:
+            For each field the array ``[len(samples), *shape]`` of its dtype, or a list with a str
+            or bytes for each sample; arrays of ``out`` may be among them. None: ``out``.
+        """
         raise NotImplementedError
 
 
@@ -222,6 +263,22 @@ def map_batch(stage: Any = None, *, zero_copy: bool = False, start: str = "fork"
     A decorator, with or without arguments, which are those of `map`.
     """
     return _marked("map_batch", stage, zero_copy, start)
+
+
+@overload
+def batch(stage: _Stage) -> _Stage: ...
+
+
+@overload
+def batch(*, zero_copy: bool = False, start: str = "fork") -> Callable[[_Stage], _Stage]: ...
+
+
+def batch(stage: Any = None, *, zero_copy: bool = False, start: str = "fork") -> Any:
+    """A function or class that makes the arrays of a batch of a list of samples (`Batch`).
+
+    A decorator, with or without arguments, which are those of `map`.
+    """
+    return _marked("batch", stage, zero_copy, start)
 
 
 def _shape_of(stage: Any) -> str:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -25,6 +26,7 @@
 #include "tests/support/makers/message_maker.h"
 #include "tests/support/rig/lane_rig.h"
 #include "workers/programs/all.h"
+#include "workers/python/batch_function.h"
 #include "workers/python/sample_function.h"
 #include "workers/python/source_function.h"
 #ifdef RINGFEED_PARQUET
@@ -57,6 +59,36 @@ class Unchanged final : public SampleFunction {
       outcomes.push_back({.samples = {{input.sample.begin(), input.sample.end()}}});
     }
   }
+};
+
+// Stands for a function that makes batches: stacks the fields of the samples.
+class Stacked final : public BatchFunction {
+ public:
+  explicit Stacked(const StageContext& context) : config_(context.config.python_batcher()) {}
+  Outcome run(std::span<const Input> inputs, std::uint64_t,
+              std::span<const Column> columns) override {
+    for (int f = 0; f < config_.fields_size(); ++f) {
+      std::uint64_t at = 0;
+      for (std::size_t row = 0; row < inputs.size(); ++row) {
+        const std::optional<SampleView> sample = SampleView::open(inputs[row].sample);
+        const auto field = sample ? sample->find(config_.fields(f).name()) : std::nullopt;
+        if (!field || dtype_name(field->dtype) != config_.fields(f).dtype() ||
+            !field->shape.empty()) {
+          return {.error = "wrong_type", .traceback = "a field is missing or another one"};
+        }
+        if (columns.empty()) continue;
+        const Column& column = columns[static_cast<std::size_t>(f)];
+        if (!column.offsets.empty()) std::memcpy(column.offsets.data() + 8 * row, &at, 8);
+        std::ranges::copy(field->data, column.bytes.data() + at);
+        at += field->data.size();
+        if (!column.offsets.empty()) std::memcpy(column.offsets.data() + 8 * (row + 1), &at, 8);
+      }
+    }
+    return {};
+  }
+
+ private:
+  const PythonBatcherConfig& config_;
 };
 
 // Stands for a source in Python: the lines of the files in the first directory of python_path; a
@@ -140,6 +172,9 @@ std::vector<StageType> all_types() {
   });
   set_function_opener([](const StageContext&) {
     return Result<std::unique_ptr<SampleFunction>>(std::make_unique<Unchanged>());
+  });
+  set_batch_opener([](const StageContext& context) {
+    return Result<std::unique_ptr<BatchFunction>>(std::make_unique<Stacked>(context));
   });
   Registry registry;
   register_all_stages(registry);

@@ -15,13 +15,17 @@ struct ObjectSettings {
   std::string options;
   std::vector<std::string> python_path;
   bool source = false;
+  bool batch = false;       // it makes batches
+  std::string fields = {};  // of a batch: a JSON list of [name, dtype, shape, bytes_max]
 };
 template <typename Config>
 [[nodiscard]] ObjectSettings object_of(const Config& config, bool source = true) {
   return {config.object(),
           config.options(),
           {config.python_path().begin(), config.python_path().end()},
-          source};
+          source,
+          false,
+          {}};
 }
 
 // Asks in this program, if it can: "", or what is wrong with the object.

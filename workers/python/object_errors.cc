@@ -19,26 +19,34 @@ std::string counter_of(std::string_view error) { return fmt::format("skipped_{}"
 
 }  // namespace
 
-ObjectErrors::ObjectErrors(const StageContext& context, bool stops)
-    : context_(context), stops_(stops), other_(context, counter_of(kOtherErrors)) {
-  for (const std::string_view error : kKnownErrors) known_.emplace_back(context, counter_of(error));
+ObjectErrors::ObjectErrors(const StageContext& context, bool stops,
+                           std::span<const std::string_view> faults)
+    : context_(context),
+      stops_(stops),
+      names_(kKnownErrors.begin(), kKnownErrors.end()),
+      other_(context, counter_of(kOtherErrors)) {
+  names_.insert(names_.end(), faults.begin(), faults.end());
+  for (const std::string& name : names_) known_.emplace_back(context, counter_of(name));
 }
 
 void ObjectErrors::count(Step& step, std::string_view error, std::string_view traceback,
                          const std::uint64_t (&tag)[2]) noexcept {
-  if (stops_) {
-    tell(error, traceback, tag);
-    context_.fail(fmt::format("stage '{}': {} for the sample of lineage {:016x}:{}:\n{}",
-                              context_.stage, error, tag[0], tag[1], traceback));
-  }
-  const auto* const known = std::ranges::find(kKnownErrors, error);
-  SkipReason& reason = known == kKnownErrors.end()
-                           ? other_
-                           : known_[static_cast<std::size_t>(known - kKnownErrors.begin())];
+  stop(error, traceback, tag, "the sample");
+  const auto known = std::ranges::find(names_, error);
+  SkipReason& reason =
+      known == names_.end() ? other_ : known_[static_cast<std::size_t>(known - names_.begin())];
   reason.skip(step, fmt::format("sample:{:016x}", tag[0]), tag[1], error);
   if (told_.contains(error)) return;
   told_.emplace(error);
   tell(error, traceback, tag);
+}
+
+void ObjectErrors::stop(std::string_view error, std::string_view traceback,
+                        const std::uint64_t (&tag)[2], std::string_view what) const noexcept {
+  if (!stops_) return;
+  tell(error, traceback, tag);
+  context_.fail(fmt::format("stage '{}': {} for {} of lineage {:016x}:{}:\n{}", context_.stage,
+                            error, what, tag[0], tag[1], traceback));
 }
 
 void ObjectErrors::tell(std::string_view error, std::string_view traceback,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "proto/config.pb.h"
+#include "workers/kit/batch_columns.h"
 
 namespace ringfeed {
 
@@ -28,23 +29,34 @@ std::optional<RemoteSettings> remote_settings(const StageConfig& stage) {
 }
 
 ObjectSettings remote_object(const RemoteSettings& settings, bool finite) {
-  using Json = nlohmann::json;
-  Json options = {{"urls", settings.urls},      {"lists", settings.lists},
-                  {"cache", settings.cache},    {"cache_bytes", settings.cache_bytes},
-                  {"storage_options", nullptr}, {"threads", settings.fetches},
-                  {"look_again_s", nullptr}};
+  nlohmann::json options = {{"urls", settings.urls},      {"lists", settings.lists},
+                            {"cache", settings.cache},    {"cache_bytes", settings.cache_bytes},
+                            {"storage_options", nullptr}, {"threads", settings.fetches},
+                            {"look_again_s", nullptr}};
   if (!settings.storage_options.empty()) {
-    options["storage_options"] = Json::parse(settings.storage_options, nullptr, false);
+    options["storage_options"] = nlohmann::json::parse(settings.storage_options, nullptr, false);
   }
   if (!finite) options["look_again_s"] = settings.look_again_s;
   return {.object = "ringfeed.worker.files:Files",
-          .options = options.dump(-1, ' ', false, Json::error_handler_t::replace),
+          .options = options.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
           .python_path = settings.python_path,
           .source = true};
 }
 
+ObjectSettings object_of_batcher(const PythonBatcherConfig& config) {
+  ObjectSettings settings = object_of(config, false);
+  settings.batch = true;
+  nlohmann::json fields = nlohmann::json::array();
+  for (const BatchField& field : batch_fields(config.fields())) {
+    fields.push_back({field.name, field.dtype, field.shape, field.bytes_max});
+  }
+  settings.fields = fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return settings;
+}
+
 ObjectSettings object_of_stage(const StageConfig& stage, const DataLoaderConfig& feed) {
   if (const auto remote = remote_settings(stage)) return remote_object(*remote, feed.epochs() > 0);
+  if (stage.has_python_batcher()) return object_of_batcher(stage.python_batcher());
   return stage.has_python_source() ? object_of(stage.python_source())
                                    : object_of(stage.python(), false);
 }

@@ -10,6 +10,8 @@
 
 namespace ringfeed {
 
+class PythonBatcherConfig;
+
 struct RemoteSettings : UrlSettings {
   std::vector<std::string> python_path;
   std::uint32_t fetches = 0;
@@ -20,6 +22,8 @@ struct RemoteSettings : UrlSettings {
 // The object in Python that reads for it. `finite`: the store is listed once.
 [[nodiscard]] ObjectSettings remote_object(const RemoteSettings& settings, bool finite);
 
+// The object of a stage that makes batches.
+[[nodiscard]] ObjectSettings object_of_batcher(const PythonBatcherConfig& config);
 // The object of any stage of this folder.
 [[nodiscard]] ObjectSettings object_of_stage(const StageConfig& stage,
                                              const DataLoaderConfig& feed);

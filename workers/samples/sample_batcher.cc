@@ -8,7 +8,7 @@
 
 #include "ringfeed/worker/sample.h"
 #include "ringfeed/worker/stage.h"
-#include "workers/kit/batch_schema.h"
+#include "workers/kit/batch_columns.h"
 #include "workers/kit/batch_writer.h"
 #include "workers/kit/stage_help.h"
 
@@ -19,49 +19,10 @@ namespace {
 // queue before.
 constexpr std::uint32_t kRowsPerStep = 128;
 constexpr std::uint64_t kRowBytesPerStep = 128 * kKiB;
-// The lengths that vary, at most (TensorSpec.shape); text takes two.
-constexpr std::size_t kRaggedMax = 16;
 
-// An array of a batch, and where it lies in the slot. Text and bytes are two.
-struct Column {
-  std::string name;
-  SampleDtype dtype = SampleDtype::kBytes;
-  std::vector<std::uint32_t> shape = {};
-  std::uint64_t row_bytes = 0;  // of an array
-  std::uint64_t bytes_max = 0;  // of text and bytes
-  std::uint64_t at = 0;
-  std::uint64_t offsets_at = 0;
-};
-
-// A batch as it is configured. What is wrong with it is said by batcher_problems().
-struct Columns {
-  explicit Columns(const SampleBatcherConfig& config) : rows(config.batch_size()) {
-    SlotLayout layout;
-    for (const BatchFieldConfig& field : config.fields()) {
-      Column column{.name = field.name(),
-                    .dtype = dtype_named(field.dtype()).value_or(SampleDtype::kBytes),
-                    .shape = {field.shape().begin(), field.shape().end()}};
-      if (is_array(column.dtype)) {
-        column.row_bytes = array_bytes(column.dtype, column.shape).value_or(0);
-        column.at = layout.place(rows * column.row_bytes);
-      } else {
-        column.bytes_max = field.bytes_max();
-        column.at = layout.place(column.bytes_max);
-        column.offsets_at = layout.place(8 * (rows + 1));
-        ++texts;
-      }
-      all.push_back(std::move(column));
-    }
-    if (config.lineage()) lineage_at = layout.place(16 * rows);
-    end = layout.end();
-  }
-
-  std::vector<Column> all;
-  std::uint64_t rows;
-  std::size_t texts = 0;
-  std::optional<std::uint64_t> lineage_at = {};
-  std::uint64_t end = 0;
-};
+BatchColumns columns_of(const SampleBatcherConfig& config) {
+  return {batch_fields(config.fields()), config.batch_size(), config.lineage()};
+}
 
 std::string shape_text(std::span<const std::uint32_t> shape) {
   std::string text;
@@ -82,7 +43,7 @@ class SampleBatcher final : public Stage {
   };
 
   explicit SampleBatcher(const StageContext& context)
-      : columns_(context.config.sample_batcher()),
+      : columns_(columns_of(context.config.sample_batcher())),
         state_([this] {
           StateLayout layout;
           return State(layout, columns_.texts);
@@ -173,7 +134,7 @@ class SampleBatcher final : public Stage {
     fields_.clear();
     std::size_t text = 0;
     bool fits = true;
-    for (const Column& column : columns_.all) {
+    for (const BatchColumn& column : columns_.all) {
       const std::optional<SampleField> field = sample->find(column.name);
       if (!field) {
         return skip(step, missing_field_, record, fmt::format("it has no field '{}'", column.name));
@@ -203,7 +164,7 @@ class SampleBatcher final : public Stage {
     if (!fits) return Row::kNextBatch;
     text = 0;
     for (std::size_t i = 0; i < columns_.all.size(); ++i) {
-      const Column& column = columns_.all[i];
+      const BatchColumn& column = columns_.all[i];
       const std::span<const std::byte> data = fields_[i].data;
       if (is_array(column.dtype)) {
         copy(slot.data() + column.at + row * column.row_bytes, data);
@@ -225,7 +186,7 @@ class SampleBatcher final : public Stage {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
   }
 
-  Columns columns_;
+  BatchColumns columns_;
   State state_;
   BatchWriter batches_;
   InPort in_;
@@ -237,72 +198,6 @@ class SampleBatcher final : public Stage {
   std::vector<SampleField> fields_;  // of the row at hand, by column
   std::vector<std::uint32_t> ragged_;
 };
-
-std::vector<Problem> batcher_problems(const StageView& stage) {
-  const SampleBatcherConfig& own = stage.config.sample_batcher();
-  std::vector<Problem> problems;
-  if (!own.has_batch_size()) {
-    problems.push_back({"batch_size", "batch_size is not set; give the rows of a batch"});
-  }
-  if (own.fields_size() == 0) {
-    problems.push_back({"fields",
-                        "there are no fields; add fields { name: \"…\" dtype: \"…\" } for each "
-                        "array of a batch"});
-  }
-  std::size_t texts = 0;
-  for (int i = 0; i < own.fields_size(); ++i) {
-    const BatchFieldConfig& field = own.fields(i);
-    const std::string path = fmt::format("fields[{}]", i);
-    const std::optional<SampleDtype> dtype = dtype_named(field.dtype());
-    if (field.name().empty()) problems.push_back({path, "it has no name; add name: \"…\""});
-    if (!dtype) {
-      problems.push_back(
-          {path + ".dtype", fmt::format("dtype is \"{}\"; give one as NumPy names it, such as "
-                                        "float32 or int64, or text or bytes",
-                                        field.dtype())});
-      continue;
-    }
-    if (!is_array(*dtype)) ++texts;
-    if (!is_array(*dtype) && field.shape_size() != 0) {
-      problems.push_back({path + ".shape", "text and bytes have no shape; leave it out"});
-    }
-    const std::vector<std::uint32_t> shape(field.shape().begin(), field.shape().end());
-    if (shape.size() > sample::kDimsMax || !array_bytes(*dtype, shape)) {
-      problems.push_back({path + ".shape",
-                          "no sample is as large; it has at most 8 dimensions and "
-                          "4 GiB"});
-    }
-  }
-  if (2 * texts > kRaggedMax) {
-    problems.push_back(
-        {"fields", fmt::format("{} of them are text or bytes; a batch has at most {} of these",
-                               texts, kRaggedMax / 2)});
-  }
-  return problems;
-}
-
-void describe(const StageView& stage, BatchSchema& schema) {
-  const Columns columns(stage.config.sample_batcher());
-  constexpr std::int64_t kRows = -1;
-  std::vector<RaggedArray> arrays;
-  std::int64_t ragged = -2;
-  for (const Column& column : columns.all) {
-    if (is_array(column.dtype)) {
-      std::vector<std::int64_t> shape = {kRows};
-      shape.insert(shape.end(), column.shape.begin(), column.shape.end());
-      arrays.push_back({column.name, std::string(dtype_name(column.dtype)), std::move(shape),
-                        columns.rows * column.row_bytes, column.at});
-      continue;
-    }
-    arrays.push_back({column.name, "uint8", {ragged--}, column.bytes_max, column.at});
-    arrays.push_back(
-        {column.name + "_offsets", "int64", {ragged--}, 8 * (columns.rows + 1), column.offsets_at});
-  }
-  if (columns.lineage_at) {
-    arrays.push_back({"lineage", "uint64", {kRows, 2}, 16 * columns.rows, *columns.lineage_at});
-  }
-  describe_batch(arrays, columns.rows, columns.end, schema);
-}
 
 }  // namespace
 
@@ -317,11 +212,16 @@ StageType sample_batcher_type() {
       {"skipped_wrong_shape", "Samples with a field of another shape."},
       {"skipped_too_large", "Samples with text or bytes that no batch has room for."},
   });
-  type.problems = batcher_problems;
-  type.batch = describe;
+  type.problems = [](const StageView& stage) {
+    const SampleBatcherConfig& own = stage.config.sample_batcher();
+    return batch_column_problems(batch_fields(own.fields()), own.has_batch_size(), own.lineage());
+  };
+  type.batch = [](const StageView& stage, BatchSchema& schema) {
+    describe_columns(columns_of(stage.config.sample_batcher()), schema);
+  };
   type.nodes = [](const StageView& stage) {
     const SampleBatcherConfig& own = stage.config.sample_batcher();
-    const Columns columns(own);
+    const BatchColumns columns = columns_of(own);
     NodeSpec node;
     StateLayout layout;
     (void)SampleBatcher::State(layout, columns.texts);

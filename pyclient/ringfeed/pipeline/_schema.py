@@ -35,6 +35,7 @@ KINDS: dict[str, str] = {
     "python": "PythonConfig",
     "python_source": "PythonSourceConfig",
     "remote_files": "RemoteFilesConfig",
+    "python_batcher": "PythonBatcherConfig",
     "plugin": "PluginConfig",
 }
 
@@ -57,6 +58,7 @@ ENUMS: dict[str, dict[str, int]] = {
     "IndexSourceConfig.Order": {"IN_ORDER": 0, "SHUFFLED": 1, "WEIGHTED": 2},
     "LogConfig.Level": {"DEBUG": 0, "INFO": 1, "WARN": 2, "ERROR": 3},
     "OverflowBehavior": {"BLOCK": 0, "DROP_NEW": 1, "KEEP_NEWEST": 2},
+    "PythonBatcherConfig.OnError": {"SKIP": 0, "STOP": 1},
     "PythonConfig.OnError": {"SKIP": 0, "STOP": 1},
     "PythonSourceConfig.OnError": {"SKIP": 0, "STOP": 1},
     "SampleMixerConfig.End": {"FIRST": 0, "LAST": 1},
@@ -151,6 +153,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("python", "message", "PythonConfig"),
         Field("python_source", "message", "PythonSourceConfig"),
         Field("remote_files", "message", "RemoteFilesConfig"),
+        Field("python_batcher", "message", "PythonBatcherConfig"),
         Field("plugin", "message", "PluginConfig"),
     ),
     "StageGroupConfig": (
@@ -568,6 +571,20 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("python_path", "text", repeated=True, use="path"),
         Field("fetches", "uint32", least=1, most=256),
         Field("look_again_s", "float", least=0.1, most=86400),
+    ),
+    "PythonBatcherConfig": (
+        Field("input", "text", use="stage"),
+        Field("queue_capacity", "uint64", least=1, most=1048576),
+        Field("queue_bytes", "uint64", least=65536, most=1099511627776),
+        Field("overflow_behavior", "enum", "OverflowBehavior"),
+        Field("object", "text", use="code"),
+        Field("options", "text", use="json"),
+        Field("batch_size", "uint32", least=1, most=1048576),
+        Field("fields", "message", "BatchFieldConfig", repeated=True),
+        Field("lineage", "bool"),
+        Field("interpreter", "text", use="path"),
+        Field("python_path", "text", repeated=True, use="path"),
+        Field("on_error", "enum", "PythonBatcherConfig.OnError"),
     ),
     "PluginConfig": (
         Field("input", "text", repeated=True, use="stage"),

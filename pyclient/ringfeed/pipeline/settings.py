@@ -23,6 +23,7 @@ FeedOutputDispatch = Literal["ORDERED", "RELAXED"]
 IndexSourceOrder = Literal["IN_ORDER", "SHUFFLED", "WEIGHTED"]
 LogLevel = Literal["DEBUG", "INFO", "WARN", "ERROR"]
 OverflowBehavior = Literal["BLOCK", "DROP_NEW", "KEEP_NEWEST"]
+PythonBatcherOnError = Literal["SKIP", "STOP"]
 PythonOnError = Literal["SKIP", "STOP"]
 PythonSourceOnError = Literal["SKIP", "STOP"]
 SampleMixerEnd = Literal["FIRST", "LAST"]
@@ -424,7 +425,7 @@ class BatchField(Message):
         dtype: Type, as NumPy names it, or `text` or `bytes`. Required.
         shape: Shape of a row; none: a number. Not of text and bytes.
         bytes_max: (1 KiB to 1 TiB, default 1 MiB) Of text and bytes: the most that all rows of a
-            batch have together. A batch that comes to it has fewer rows.
+            batch have together. A batch of sample_batcher that comes to it has fewer rows.
     """
 
     __slots__ = ()

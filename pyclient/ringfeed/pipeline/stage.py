@@ -1819,6 +1819,80 @@ def remote_files(
 
 
 @_call.checked
+def python_batcher(
+    *,
+    input: Pipeline,
+    object: str | Callable[..., object],
+    batch_size: int,
+    options: Mapping[str, object] | str | None = None,
+    fields: settings.BatchFields | None = None,
+    lineage: bool | None = None,
+    interpreter: str | PathLike[str] | None = None,
+    python_path: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
+    on_error: settings.PythonBatcherOnError | None = None,
+    queue_capacity: int | None = None,
+    queue_bytes: int | str | None = None,
+    overflow_behavior: settings.OverflowBehavior | None = None,
+    name: str | None = None,
+) -> Pipeline:
+    """Makes batches with a Python function: a collate function of one's own. It gets `batch_size`
+    samples and returns a mapping from names to arrays `[rows, shape...]`, or writes them to the
+    arrays that it is handed as `out`, which lie in the slot of the feed.
+
+    - object: what `@stage.batch` or `stage.Batch` of `ringfeed.stage` marks.
+    - output: an array `[rows, shape...]` for each field. Text and bytes, which the function returns
+      as a list with a `str` or `bytes` for each row, become two arrays: `NAME`, uint8, the bytes of
+      all rows one after the other, and `NAME_offsets`, int64, rows + 1 numbers. They have
+      `bytes_max` at most.
+    - order: samples are in batches in the order in which they came in; the last batch of a finite
+      run may have fewer rows, as the feed's `drop_remainder` says.
+    - chance: `ctx.rng`, and the generators of `random`, NumPy and PyTorch, are seeded for each
+      batch from the feed's seed, the stage and the lineage of its samples: what is done again draws
+      the same.
+    - exceptions: the samples are given to the function one by one. Those for which it raises alone
+      are left out and counted by the type of the exception (`skipped_ValueError`, ...), and the
+      batch is filled up. If it raises for none alone, all samples of the batch are left out. With
+      `on_error: STOP` the feed ends, and trainers get the traceback. An array that is not as its
+      field says is treated in the same way: `skipped_missing_field`, `skipped_wrong_type`,
+      `skipped_wrong_shape`, `skipped_too_large`.
+    - death: the samples are given to the function one by one, and what comes of that is not used.
+      One that kills its process `restart.max_attempts` times is set aside, and the batch is filled
+      up. A batch that kills it so often, and none of its samples alone, is set aside whole.
+    - process: one, with an interpreter of its own. What can be done sample by sample is done by
+      several in a stage `python` before.
+    - memory: the samples of a batch, in the arena.
+    - restart: goes on with the samples that it has.
+
+    Args:
+        input: Where records come from: "stage" or "stage.port". Required.
+        object: What to call: "module:name", a function or a class, or "pickle:PATH", a file that
+            cloudpickle wrote. A class is made once in each process. Required.
+        options: Keyword arguments of the class, or of the function, as a JSON object.
+        batch_size: (1 to 1048576) Samples of a batch, which are its rows. Required.
+        fields: The arrays, in this order; at least one.
+        lineage: (default False) Adds the array `lineage`, uint64 `[rows, 2]`: where each row came
+            from, as its source says it.
+        interpreter: The Python that runs it, as a path. Default: the one that runs `ringfeed`, else
+            that of the active virtual environment, else `python3` of PATH. It must have the package
+            ringfeed.
+        python_path: Directories where modules are looked for first.
+        on_error: (default "SKIP") What an exception of the object means. SKIP: leave samples out,
+            count them; STOP: end the feed.
+        queue_capacity: (1 to 1048576, default 8) Records queued at each output, per ring (from one
+            lane to one lane). For batches that trainers read, the number of slots of the feed,
+            unless feed_output.slots gives it.
+        queue_bytes: (64 KiB to 1 TiB) Bytes queued at each output, per ring; a record may fill at
+            most half of it. The default suits the record type; for batches that trainers read it is
+            what the slots need.
+        overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
+            held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
+            and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        name: Name of the stage; default: a sensible one.
+    """
+    return _call.stage("stage.python_batcher", "python_batcher", locals())
+
+
+@_call.checked
 def plugin(
     *,
     input: Pipeline | Sequence[Pipeline],

@@ -13,6 +13,7 @@ import traceback
 
 from ..errors import RingfeedError
 from . import exits, module, objects, trial, warm
+from .batches import Batches
 from .calls import Calls
 from .output import LogStream
 from .sources import Source
@@ -29,7 +30,7 @@ def _say_as(who: str) -> None:
             setattr(sys, name, LogStream(fd, level, who))
 
 
-def _make(spec: objects.Spec) -> Calls | Source:
+def _make(spec: objects.Spec) -> Batches | Calls | Source:
     _say_as(f"{spec['stage']}.{spec['lane']}")
     # A fault's Python stack goes to the log before the native one, and so does that of a lane that
     # is asked where it is.
@@ -37,6 +38,8 @@ def _make(spec: objects.Spec) -> Calls | Source:
     faulthandler.register(signal.SIGUSR2, 2, all_threads=True, chain=True)
     exits.tell()
     try:
+        if spec["batch"]:
+            return Batches(spec)
         return Source(spec) if spec["source"] else Calls(spec)
     except BaseException:
         traceback.print_exc()

@@ -57,14 +57,10 @@ class Calls:
         self.zero_copy = stages._wants_views(self._function)
         self.failed = Failures().of
         call = self._with_context()
-        shape = stages._shape_of(self._function)
+        shape = objects.check_shape(spec, self._function)
         self._one: Callable[[Any], Any] = call
         if shape == "flat_map":
             self._one = lambda sample: stages._samples_of(call(sample))
-        elif shape == "map":
-            self._one = call
-        elif shape != "map_batch":
-            raise TypeError(f"{spec['object']} is a stage of an unknown shape, {shape}")
         self._many = call if shape == "map_batch" else None
         self.takes_many = self._many is not None
         self._singly = False  # of those that are called with many

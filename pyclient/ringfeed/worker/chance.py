@@ -94,6 +94,11 @@ class Generators:
             if generator.present():
                 generator.seed(key)
 
+    @property
+    def present(self) -> int:
+        """How many there are."""
+        return sum(generator.present() for generator in self._all)
+
     def watch(self) -> None:
         """From here on what is drawn is drawn for samples."""
         self._states = [
@@ -120,9 +125,7 @@ class Generators:
             if not generator.same(state):
                 generator.used = found = True
         # A library that has been imported meanwhile drew as it liked.
-        found = found or len(self._states) + len(self._used) != sum(
-            generator.present() for generator in self._all
-        )
+        found = found or len(self._states) + len(self._used) != self.present
         if found:
             for generator in self._all:
                 if generator.present() and not generator.used:

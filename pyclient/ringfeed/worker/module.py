@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+from collections.abc import MutableMapping
 from pathlib import Path
 from types import ModuleType
 
@@ -61,4 +62,6 @@ def load() -> ModuleType:
         version = ".".join(map(str, sys.version_info[:3]))
         raise RingfeedError(f"{place} cannot be loaded by Python {version}: {error}") from error
     sys.modules[_NAME] = module
+    # Libraries ask whether it is one, such as PyTorch's default_collate().
+    MutableMapping.register(module.Sample)
     return module

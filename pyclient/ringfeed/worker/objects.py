@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict
 
+from .. import stage as stages
+
 PICKLE = "pickle:"
 
 
@@ -22,6 +24,9 @@ class Spec(TypedDict):
     options: str
     python_path: list[str]
     source: int
+    batch: int
+    fields: str
+    batcher: str  # the kind of stage that makes batches
     stage: str
     lane: int
     lanes: int
@@ -31,7 +36,7 @@ class Spec(TypedDict):
 class OwnSpec(Spec):
     """The same for a process that runs no lane."""
 
-    batch: int
+    at_once: int  # samples that the object may get, at most
 
 
 def find(spec: Spec) -> Any:
@@ -112,6 +117,47 @@ def make(spec: Spec) -> Callable[..., Any]:
     return call
 
 
+def check_shape(spec: Spec, found: Any) -> str:
+    """What the stage's object does: "map", "flat_map", "map_batch" or "batch".
+
+    Raises:
+        TypeError: The kind of stage calls no such object.
+    """
+    shape = stages._shape_of(found)
+    name = spec["object"]
+    if spec["batch"] and shape != "batch":
+        raise TypeError(
+            f"{name} is a {shape}: a stage python calls it. A stage {spec['batcher']} makes "
+            "batches with a function that is marked @ringfeed.stage.batch, or a class that "
+            "derives from ringfeed.stage.Batch"
+        )
+    if not spec["batch"] and shape == "batch":
+        raise TypeError(
+            f"{name} makes batches: a stage {spec['batcher']} calls it, as the last one. A stage "
+            "python gives samples to a map, flat_map or map_batch"
+        )
+    if shape not in ("map", "flat_map", "map_batch", "batch"):
+        raise TypeError(f"{name} is a stage of an unknown shape, {shape}")
+    return shape
+
+
+def batch_parameters(spec: Spec, signature: inspect.Signature) -> list[str]:
+    """Which of ``out`` and ``ctx`` are given to what makes batches, by its signature.
+
+    Raises:
+        TypeError: It cannot be called with these.
+    """
+    named = [name for name in ("out", "ctx") if name in signature.parameters]
+    try:
+        signature.bind([], **dict.fromkeys(named))
+    except TypeError as error:
+        raise TypeError(
+            f"{spec['object']} is called with a list of samples, and with `out` and `ctx` if it "
+            f"has parameters of these names: {error}"
+        ) from None
+    return named
+
+
 def make_source(spec: Spec) -> Any:
     """What is read: a class or function is called with the options, anything else is it."""
     found = find(spec)
@@ -130,6 +176,14 @@ def _without(function: Callable[..., Any], given: dict[str, Any]) -> inspect.Sig
     return whole.replace(parameters=left)
 
 
+def _call_of(found: Any, given: dict[str, Any]) -> inspect.Signature:
+    """How it, or what is made of it, is called."""
+    if not inspect.isclass(found):
+        return _without(found, given)
+    whole = inspect.signature(found.__call__)
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
 def check(spec: Spec) -> str:
     """What is wrong with the stage's object, without making it; "": nothing."""
     try:
@@ -143,6 +197,10 @@ def check(spec: Spec) -> str:
                 signature.bind(**given)
             elif given:
                 signature.bind_partial(**given)
+            if not spec["source"]:
+                check_shape(spec, found)
+            if spec["batch"]:
+                batch_parameters(spec, _call_of(found, given))
             if hasattr(found, "__ringfeed_check__"):
                 found.__ringfeed_check__(**given)
     except BaseException as error:  # whatever a module does when it is imported

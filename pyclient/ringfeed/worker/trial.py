@@ -232,7 +232,7 @@ class Trial:
         calls = self._made(_Calls)
         if calls is None:
             return
-        many = self._spec["batch"] if calls.takes_many else 1
+        many = self._spec["at_once"] if calls.takes_many else 1
         records = _records(pipe)
         while batch := [one for _, one in zip(range(min(many, self._left())), records)]:
             self._show_batch(calls, batch)

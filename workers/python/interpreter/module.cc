@@ -20,6 +20,7 @@
 #include "ringfeed/worker/sample.h"
 #include "ringfeed/worker/stage.h"
 #include "workers/programs/all.h"
+#include "workers/python/batch_function.h"
 #include "workers/python/interpreter/encode.h"
 #include "workers/python/interpreter/python_api.h"
 #include "workers/python/interpreter/sample_object.h"
@@ -63,11 +64,12 @@ PyObject* spec_of(const ObjectSettings& settings, const std::string& stage, std:
     const Ref item(text(one));
     if (!path || !item || PyList_Append(path.get(), item.get()) != 0) return nullptr;
   }
-  return Py_BuildValue("{s:s, s:s, s:O, s:i, s:s, s:I, s:I, s:K}", "object",
-                       settings.object.c_str(), "options", settings.options.c_str(), "python_path",
-                       path.get(), "source", settings.source ? 1 : 0, "stage", stage.c_str(),
-                       "lane", static_cast<unsigned>(lane), "lanes", static_cast<unsigned>(lanes),
-                       "key", static_cast<unsigned long long>(key));
+  return Py_BuildValue(
+      "{s:s, s:s, s:O, s:i, s:i, s:s, s:s, s:s, s:I, s:I, s:K}", "object", settings.object.c_str(),
+      "options", settings.options.c_str(), "python_path", path.get(), "source",
+      settings.source ? 1 : 0, "batch", settings.batch ? 1 : 0, "fields", settings.fields.c_str(),
+      "batcher", "python_batcher", "stage", stage.c_str(), "lane", static_cast<unsigned>(lane),
+      "lanes", static_cast<unsigned>(lanes), "key", static_cast<unsigned long long>(key));
 }
 
 // The exception that is set, as one sentence; clears it.
@@ -107,6 +109,42 @@ void take_failure(PyObject* failure, To& to) {
   to.traceback = traceback ? text_of(traceback.get()) : "";
 }
 
+// What a stage gives to Python: a list of Samples. Those that somebody still has when it goes get
+// copies of their records.
+class Samples {
+ public:
+  // Not sound(): an exception is set, or a record is no sample, which is a fault of the stage that
+  // made it.
+  Samples(std::span<const SampleFunction::Input> inputs, bool zero_copy) : list_(PyList_New(0)) {
+    sound_ = static_cast<bool>(list_);
+    samples_.reserve(inputs.size());
+    for (const SampleFunction::Input& input : inputs) {
+      SampleObject* const sample = sound_ && SampleView::open(input.sample)
+                                       ? new_sample(input.sample, input.tag, input.seed, zero_copy)
+                                       : nullptr;
+      sound_ =
+          sample != nullptr && PyList_Append(list_.get(), reinterpret_cast<PyObject*>(sample)) == 0;
+      if (sample != nullptr) samples_.push_back(sample);
+      if (!sound_) break;
+    }
+  }
+  ~Samples() {
+    list_ = Ref();
+    for (SampleObject* const sample : samples_) let_go(sample);
+  }
+  Samples(const Samples&) = delete;
+  Samples& operator=(const Samples&) = delete;
+
+  [[nodiscard]] bool sound() const noexcept { return sound_; }
+  [[nodiscard]] PyObject* list() const noexcept { return list_.get(); }
+
+ private:
+  Ref list_;
+  std::vector<SampleObject*> samples_;
+  bool sound_ = false;
+};
+std::string why_unsound() { return PyErr_Occurred() ? take_exception() : "a record is no sample"; }
+
 // Calls the object of a stage: ringfeed/worker/calls.py's `Calls`, whose run() takes a list of
 // Samples and returns a list with an outcome for each.
 class PythonFunction final : public SampleFunction {
@@ -129,22 +167,10 @@ class PythonFunction final : public SampleFunction {
     const Held held;
     const std::size_t before = outcomes.size();
     outcomes.resize(before + inputs.size());
-    std::vector<SampleObject*> samples;
-    samples.reserve(inputs.size());
-    Ref list(PyList_New(0));
-    bool sound = static_cast<bool>(list);
-    for (const Input& input : inputs) {
-      // A stage upstream made it; one that is none would be a fault of that.
-      SampleObject* const sample = sound && SampleView::open(input.sample)
-                                       ? new_sample(input.sample, input.tag, input.seed, zero_copy_)
-                                       : nullptr;
-      sound =
-          sample != nullptr && PyList_Append(list.get(), reinterpret_cast<PyObject*>(sample)) == 0;
-      if (sample != nullptr) samples.push_back(sample);
-      if (!sound) break;
-    }
+    const Samples samples(inputs, zero_copy_);
+    bool sound = samples.sound();
     if (sound) {
-      const Ref results(PyObject_CallFunctionObjArgs(run_.get(), list.get(), nullptr));
+      const Ref results(PyObject_CallFunctionObjArgs(run_.get(), samples.list(), nullptr));
       sound = results && PyList_Check(results.get()) &&
               PyList_Size(results.get()) == static_cast<Py_ssize_t>(inputs.size());
       for (std::size_t i = 0; sound && i < inputs.size(); ++i) {
@@ -152,13 +178,11 @@ class PythonFunction final : public SampleFunction {
       }
     }
     if (!sound) {
-      const std::string why = PyErr_Occurred() ? take_exception() : "a record is no sample";
+      const std::string why = why_unsound();
       for (std::size_t i = before; i < outcomes.size(); ++i) {
         outcomes[i] = {.error = "RuntimeError", .traceback = why};
       }
     }
-    list = Ref();
-    for (SampleObject* const sample : samples) let_go(sample);
   }
 
  private:
@@ -209,6 +233,68 @@ Result<std::unique_ptr<SampleFunction>> open_function(PyObject* make, const Stag
   if (!zero_copy) return not_made(context);
   return std::unique_ptr<SampleFunction>(
       std::make_unique<PythonFunction>(std::move(calls), PyObject_IsTrue(zero_copy.get()) == 1));
+}
+
+// Calls the object of a stage that makes batches: ringfeed/worker/batches.py's `Batches`, whose
+// run() takes a list of Samples, a seed and memory for each column.
+class PythonBatches final : public BatchFunction {
+ public:
+  PythonBatches(Ref batches, bool zero_copy) : batches_(std::move(batches)), zero_copy_(zero_copy) {
+    run_ = Ref(PyObject_GetAttrString(batches_.get(), "run"));
+  }
+  ~PythonBatches() override {
+    const Held held;
+    run_ = Ref();
+    batches_ = Ref();
+  }
+
+  Outcome run(std::span<const Input> inputs, std::uint64_t seed,
+              std::span<const Column> columns) override {
+    const Held held;
+    const Samples samples(inputs, zero_copy_);
+    const Ref views(columns.empty() ? Ref::borrowed(Py_None) : views_of(columns));
+    const Ref number(PyLong_FromUnsignedLongLong(seed));
+    const Ref failure(samples.sound() && views && number
+                          ? PyObject_CallFunctionObjArgs(run_.get(), samples.list(), number.get(),
+                                                         views.get(), nullptr)
+                          : nullptr);
+    Outcome outcome;
+    if (!failure) {
+      outcome = {.error = "RuntimeError", .traceback = why_unsound()};
+    } else if (failure.get() != Py_None) {
+      take_failure(failure.get(), outcome);
+    }
+    return outcome;
+  }
+
+ private:
+  // A list of memoryviews; two of each column that has offsets.
+  static Ref views_of(std::span<const Column> columns) {
+    Ref list(PyList_New(0));
+    const auto add = [&list](std::span<std::byte> bytes) {
+      const Ref view(PyMemoryView_FromMemory(reinterpret_cast<char*>(bytes.data()),
+                                             static_cast<Py_ssize_t>(bytes.size()), PyBUF_WRITE));
+      return view && PyList_Append(list.get(), view.get()) == 0;
+    };
+    for (const Column& column : columns) {
+      if (!list || !add(column.bytes)) return Ref();
+      if (!column.offsets.empty() && !add(column.offsets)) return Ref();
+    }
+    return list;
+  }
+
+  Ref batches_;
+  Ref run_;
+  bool zero_copy_;
+};
+
+Result<std::unique_ptr<BatchFunction>> open_batches(PyObject* make, const StageContext& context) {
+  const Held held;
+  Ref batches(made(make, context));
+  const Ref zero_copy(batches ? PyObject_GetAttrString(batches.get(), "zero_copy") : nullptr);
+  if (!zero_copy) return not_made(context);
+  return std::unique_ptr<BatchFunction>(
+      std::make_unique<PythonBatches>(std::move(batches), PyObject_IsTrue(zero_copy.get()) == 1));
 }
 
 // Reads the object of a source: ringfeed/worker/sources.py's `Source`.
@@ -317,6 +403,7 @@ PyObject* module_run(PyObject*, PyObject* arguments) {
   Py_INCREF(make);
   set_function_opener([make](const StageContext& context) { return open_function(make, context); });
   set_source_opener([make](const StageContext& context) { return open_source(make, context); });
+  set_batch_opener([make](const StageContext& context) { return open_batches(make, context); });
   return outside([setup_fd] {
     Registry registry;
     register_all_stages(registry);
@@ -331,6 +418,9 @@ PyObject* module_plan(PyObject*, PyObject* arguments) {
     return Error(ErrorCode::kConfiguration, "a plan runs no stage");
   });
   set_source_opener([](const StageContext&) -> Result<std::unique_ptr<SourceFunction>> {
+    return Error(ErrorCode::kConfiguration, "a plan runs no stage");
+  });
+  set_batch_opener([](const StageContext&) -> Result<std::unique_ptr<BatchFunction>> {
     return Error(ErrorCode::kConfiguration, "a plan runs no stage");
   });
   Py_INCREF(check);
@@ -368,8 +458,8 @@ PyObject* module_spec(PyObject*, PyObject* arguments) {
         if (stage.name() != name) continue;
         Ref spec(spec_of(object_of_stage(stage, config), name, 0, 1, mix(setup.seed(), mix(name))));
         // Of a stage that is called, how many samples it may get at once.
-        const Ref batch(PyLong_FromUnsignedLong(stage.has_python() ? stage.python().batch() : 1));
-        if (!spec || !batch || PyDict_SetItemString(spec.get(), "batch", batch.get()) != 0) {
+        const Ref most(PyLong_FromUnsignedLong(stage.has_python() ? stage.python().batch() : 1));
+        if (!spec || !most || PyDict_SetItemString(spec.get(), "at_once", most.get()) != 0) {
           return nullptr;
         }
         return spec.release();

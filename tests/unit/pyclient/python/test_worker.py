@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 from ringfeed import stage
 from ringfeed.errors import RingfeedError
 from ringfeed.worker import module, objects, sources, values
+from ringfeed.worker.batches import Batches
 from ringfeed.worker.calls import Calls, Failure
 from ringfeed.worker.output import LogStream
 
@@ -37,12 +39,25 @@ class Sample(dict[str, Any]):
         self["id"] = number
 
 
-def spec(name: str, source: int = 0, **options: Any) -> objects.Spec:
+Field = tuple[str, str, list[int], int]
+FIELDS: list[Field] = [
+    ("id", "int64", [], 0),
+    ("row", "float32", [2], 0),
+    ("text", "text", [], 32),
+]
+
+
+def spec(
+    name: str, source: int = 0, fields: list[Field] | None = None, **options: Any
+) -> objects.Spec:
     return {
         "object": f"{__name__}:{name}",
         "options": json.dumps(options) if options else "",
         "python_path": [],
         "source": source,
+        "batch": int(fields is not None),
+        "fields": json.dumps(fields) if fields is not None else "",
+        "batcher": "python_batcher",
         "stage": "mine",
         "lane": 2,
         "lanes": 4,
@@ -194,6 +209,235 @@ class TestChance:
         calls = Calls(spec("Counting"))
         for i in range(3):
             assert calls.run([Sample(i)]) == [{"count": i + 1}]
+
+
+@stage.batch
+def returned(samples: Any) -> Any:
+    ids = [one["id"] for one in samples]
+    return {"text": [f"s{i}" for i in ids], "id": ids, "row": np.float32([[i, i] for i in ids])}
+
+
+@stage.batch
+def filled(samples: Any, out: Any) -> Any:
+    for row, one in enumerate(samples):
+        out["id"][row] += one["id"]
+        out["row"][row] += one["id"]
+    out["text"] = [f"s{one['id']}" for one in samples]
+
+
+@stage.batch
+def partly(samples: Any, out: Any) -> Any:
+    made = returned(samples)
+    out["row"][:, 0] = made["row"][:, 0]
+    return {**made, "row": out["row"] + np.float32([[0, 1]]) * made["row"]}
+
+
+class Drawing(stage.Batch):
+    def __call__(self, samples: Any, out: Any, ctx: stage.Context) -> None:
+        out["id"][:] = random.randrange(1 << 60), np.random.randint(1 << 60)
+        out["row"][:] = ctx.rng.random(2)
+        out["text"] = [ctx.lineage, str(ctx.seed)]
+
+
+class Faulty(stage.Batch):
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def __call__(self, samples: Any) -> Any:
+        made = returned(samples)
+        rows = len(samples)
+        wrong: dict[str, Any] = {
+            "none": None,
+            "a list": [made],
+            "too few rows": {**made, "id": made["id"][1:]},
+            "too many texts": {**made, "text": [*made["text"], "one more"]},
+            "another shape": {**made, "row": np.zeros((rows, 3), np.float32)},
+            "a number": {**made, "row": np.float32(1)},
+            "another type": {**made, "row": made["row"].astype(np.float64)},
+            "objects": {**made, "id": [{} for _ in samples]},
+            "one text": {**made, "text": "one"},
+            "bytes": {**made, "text": [b"x" for _ in samples]},
+            "too long": {**made, "text": ["x" * 20 for _ in samples]},
+            "missing": {"id": made["id"], "row": made["row"]},
+            "unknown": {**made, "txt": made["text"]},
+        }
+        return wrong[self.fault]
+
+
+FAULTS = {
+    "none": ("TypeError", "a batch is a NoneType; return a mapping .* take a parameter `out`"),
+    "a list": ("TypeError", "a batch is a list"),
+    "too few rows": ("wrong_shape", r"field 'id' has shape \[1\], not \[2\]"),
+    "too many texts": ("wrong_shape", "field 'text' has 3 rows, not 2"),
+    "another shape": ("wrong_shape", r"field 'row' has shape \[2, 3\], not \[2, 2\]"),
+    "a number": ("wrong_shape", r"field 'row' has shape \[\], not \[2, 2\]"),
+    "another type": ("wrong_type", "field 'row' is float64, not float32"),
+    "objects": ("wrong_type", "field 'id': it is a list of object"),
+    "one text": ("wrong_type", "field 'text' is a str, not a list of str"),
+    "bytes": ("wrong_type", "field 'text' is in row 0 a bytes, not str"),
+    "too long": ("too_large", "field 'text' has 40 bytes, a batch has room for 32"),
+    "missing": ("missing_field", "there is no field 'text'"),
+    "unknown": ("TypeError", "'txt' is no field of the batch, which has id, row, text"),
+}
+
+
+@stage.batch
+def imports(samples: Any, out: Any) -> None:
+    """Draws from a generator that is not there before."""
+    drawn = random.random()
+    sys.modules["torch"] = FakeTorch()  # type: ignore[assignment]
+    out["row"][:] = FakeTorch.drawn, drawn
+    out["text"] = ["a", "b"]
+
+
+class Keeping(stage.Batch):
+    """Writes to the batch later, or could."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.kept: list[Any] = []
+
+    def __call__(self, samples: Any, out: Any) -> Any:
+        if self.how == "a view":
+            self.kept = [out["row"][:, 0]]
+        if self.how == "the dictionary":
+            self.kept = [out]
+        if self.how == "a copy":
+            self.kept = [out["row"].copy()]
+        if self.how == "a cycle":
+            cycle: list[Any] = [out]
+            cycle.append(cycle)
+        return returned(samples)
+
+
+class FakeTorch:
+    drawn = 0.0
+
+    def get_rng_state(self) -> Any:
+        return FakeTorch.drawn
+
+    def manual_seed(self, seed: int) -> None:
+        FakeTorch.drawn = float(seed % 1000)
+
+
+@stage.batch
+def half(samples: Any, out: Any) -> None:
+    assert str(out["x"].dtype) == "bfloat16"
+    out["x"][:] = 1.5
+
+
+@stage.batch
+def misspelt(samples: Any, output: Any) -> None: ...
+
+
+class Misspelt(stage.Batch):
+    def __call__(self, samples: Any, output: Any) -> None:  # type: ignore[override]
+        pass
+
+
+@stage.batch
+def optional(samples: Any, *, factor: int, more: int = 0) -> Any: ...
+
+
+class TestBatches:
+    SEED = 12345
+
+    def made(self, batches: Batches, numbers: list[int], dirt: int = 0xEE) -> list[bytearray]:
+        """The memory of the columns of FIELDS behind a run."""
+        rows = len(numbers)
+        memory = [bytearray([dirt] * size) for size in (8 * rows, 8 * rows, 32, 8 * rows + 8)]
+        samples = [Sample(number) for number in numbers]
+        failure = batches.run(samples, self.SEED, [memoryview(one) for one in memory])
+        assert failure is None, failure.traceback
+        return memory
+
+    @pytest.mark.parametrize("name", ["returned", "filled", "partly"])
+    def test_a_batch_is_in_the_memory_that_it_is_given(self, name: str) -> None:
+        batches = Batches(spec(name, fields=FIELDS))
+        for numbers in ([3, 4], [5]):
+            ids, rows, text, offsets = self.made(batches, numbers)
+            assert np.frombuffer(ids, np.int64).tolist() == numbers
+            assert np.frombuffer(rows, np.float32).tolist() == [i for i in numbers for _ in "12"]
+            ends = np.frombuffer(offsets, np.int64)
+            assert ends.tolist() == [2 * i for i in range(len(numbers) + 1)]
+            assert bytes(text[: ends[-1]]).decode() == "".join(f"s{i}" for i in numbers)
+
+    def test_what_was_there_before_means_nothing(self) -> None:
+        batches = Batches(spec("filled", fields=FIELDS))
+        made = [self.made(batches, [3, 4], dirt) for dirt in (0, 0xEE)]
+        for one, other in zip(made[0][:2], made[1][:2]):
+            assert one == other
+
+    def test_what_is_drawn_follows_from_the_seed(self) -> None:
+        once = self.made(Batches(spec("Drawing", fields=FIELDS)), [3, 4])
+        again = Batches(spec("Drawing", fields=FIELDS))
+        self.made(again, [7, 8])
+        assert self.made(again, [3, 4])[:3] == once[:3]
+        assert bytes(once[2]).startswith(b"1:312345")
+        self.SEED += 1
+        assert self.made(again, [3, 4])[:2] != once[:2]
+
+    def test_a_generator_that_comes_with_the_call_is_seeded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
+        FakeTorch.drawn = 0.0
+        batches = Batches(spec("imports", fields=FIELDS))
+        once = self.made(batches, [3, 4])
+        assert np.frombuffer(once[1], np.float32)[0] == self.SEED % 1000
+        assert self.made(batches, [3, 4])[:2] == once[:2]
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_faults_name_the_field_and_what_was_wanted(self, fault: str) -> None:
+        batches = Batches(spec("Faulty", fields=FIELDS, fault=fault))
+        for views in (None, [memoryview(bytearray(32)) for _ in range(4)]):
+            if views is not None:
+                views = [view[:size] for view, size in zip(views, (16, 16, 32, 24))]
+            failure = batches.run([Sample(1), Sample(2)], 1, views)
+            assert failure is not None
+            error, text = FAULTS[fault]
+            assert failure.error == error
+            assert re.search(text, failure.traceback), failure.traceback
+
+    @pytest.mark.parametrize("how", ["a view", "the dictionary", "a copy", "a cycle"])
+    def test_nobody_keeps_the_memory_of_a_batch(self, how: str) -> None:
+        batches = Batches(spec("Keeping", fields=FIELDS, how=how))
+        for _ in range(3):
+            memory = [memoryview(bytearray(size)) for size in (16, 16, 32, 24)]
+            failure = batches.run([Sample(1), Sample(2)], 1, memory)
+            if how in ("a copy", "a cycle"):
+                assert failure is None
+            else:
+                assert failure is not None and failure.error == "TypeError"
+                assert "keeps 'row' of `out`" in failure.traceback.replace("'id', ", "")
+
+    def test_bfloat16_is_that_of_ml_dtypes(self) -> None:
+        pytest.importorskip("ml_dtypes")
+        batches = Batches(spec("half", fields=[("x", "bfloat16", [2], 0)]))
+        memory = bytearray(8)
+        assert batches.run([Sample(1), Sample(2)], 1, [memoryview(memory)]) is None
+        assert memory == b"\xc0\x3f" * 4
+
+    def test_what_cannot_be_called_with_samples_is_refused(self) -> None:
+        for name in ("misspelt", "Misspelt"):
+            text = f"{name} is called with a list of samples.*missing .*'output'"
+            with pytest.raises(TypeError, match=text):
+                Batches(spec(name, fields=FIELDS))
+            assert re.search(text, objects.check(spec(name, fields=FIELDS)))
+        assert objects.check(spec("optional", fields=FIELDS, factor=2)) == ""
+        assert "'factor'" in objects.check(spec("optional", fields=FIELDS))
+
+    def test_objects_of_other_shapes_are_refused(self) -> None:
+        for name, shape in (("same", "map"), ("twice", "flat_map"), ("together", "map_batch")):
+            text = f"{name} is a {shape}: a stage python calls it"
+            with pytest.raises(TypeError, match=text):
+                Batches(spec(name, fields=FIELDS))
+            assert text in objects.check(spec(name, fields=FIELDS))
+        with pytest.raises(TypeError, match="returned makes batches: a stage python_batcher"):
+            Calls(spec("returned"))
+        assert "Drawing makes batches" in objects.check(spec("Drawing"))
+        assert objects.check(spec("Drawing", fields=FIELDS)) == ""
 
 
 class TestObjects:

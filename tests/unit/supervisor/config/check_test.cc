@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <string>
 
 #include "ringfeed/shm/result.h"
@@ -262,8 +263,9 @@ TEST(CheckRanges, HoldForEveryFieldOfTheSchema) {
 
 TEST(CheckRanges, EveryNumberOfTheSchemaHasOneOrNeedsNone) {
   std::vector<std::string> without;
-  const auto visit = [&without](const google::protobuf::Descriptor& descriptor,
-                                const auto& self) -> void {
+  std::set<const google::protobuf::Descriptor*> seen;
+  const auto visit = [&](const google::protobuf::Descriptor& descriptor, const auto& self) -> void {
+    if (!seen.insert(&descriptor).second) return;
     for (int i = 0; i < descriptor.field_count(); ++i) {
       const google::protobuf::FieldDescriptor& field = *descriptor.field(i);
       if (field.message_type() != nullptr) self(*field.message_type(), self);
