@@ -202,11 +202,11 @@ int debug_letter(const Letter& letter, const DataLoaderConfig& message, const Pi
                                                       letter.file.string(), letter.stage));
   }
   if (!shows_itself(*stage)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--pdb is for stages in Python, and stage '{}' is not: give --wait, and "
-                    "attach gdb to its worker",
-                    letter.stage));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--pdb is for stages in Python that give samples, and stage '{}' is "
+                            "none: give --wait, and "
+                            "attach gdb to its worker",
+                            letter.stage));
   }
   print_letter(letter);
   std::fflush(nullptr);

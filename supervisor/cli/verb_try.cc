@@ -76,7 +76,7 @@ const StagePlan& stage_of(const PipelinePlan& plan, const TryOptions& options) {
     const std::vector<std::string> good =
         names_of(plan, [](const StagePlan& one) { return shows_itself(one) && has_samples(one); });
     refuse(fmt::format(
-        "--pdb is for stages in Python, and stage '{}' is not{}", options.stage,
+        "--pdb is for stages in Python that give samples, and stage '{}' is none{}", options.stage,
         good.empty() ? "; nor is any other one here" : "; these are: " + config::listed(good)));
   }
   return stage;
@@ -207,7 +207,7 @@ int try_stage(const ConfigArguments& arguments, const TryOptions& options) {
 
 bool shows_itself(const StagePlan& stage) {
   // The program that has warm parents has the user's interpreter too.
-  return stage.nodes_size() == 1 && stage.nodes(0).warm_parent();
+  return stage.nodes_size() == 1 && stage.nodes(0).warm_parent() && are_samples(stage.outputs());
 }
 
 int say_trial(const process::TrialReport& report, int died) {

@@ -12,11 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ringfeed
 import ringfeed.pipeline as rp
 from conftest import BIN, ROOT, wait_until
+from ringfeed import stage
 
 PAGE = ROOT / "docs" / "pipeline_builder.md"
 PROGRAM_S = 120.0  # longest that one may take; a test that needs it has failed
@@ -99,6 +101,21 @@ def test_one_source_has_two_consumers(data: Path, place: Path) -> None:
         plain = [i for batch in loader.output("plain") for i in batch["id"].tolist()]
         train = [i for batch in loader for i in batch["id"].tolist()]
     assert plain == list(range(ROWS)) and sorted(train) == plain and train != plain
+
+
+def test_a_function_of_this_program_makes_batches(data: Path, place: Path) -> None:
+    pytest.importorskip("cloudpickle")
+
+    @stage.batch
+    def doubled(samples: Any, out: Any) -> None:
+        for row, sample in enumerate(samples):
+            out["id"][row] = 2 * sample["id"]
+
+    lines = rp.files(directory=data).jsonl(fields=FIELDS)
+    feed = lines.collate(doubled, batch_size=100, fields={"id": "int64"}).feed("own", epochs=1)
+    with feed.start(timeout_s=60, wait_s=60) as loader:
+        got = [i for batch in loader for i in batch["id"].tolist()]
+    assert got == list(range(0, 2 * ROWS, 2))
 
 
 def test_a_block_that_is_left_by_an_error_leaves_nothing(data: Path, place: Path) -> None:

@@ -394,7 +394,11 @@ def test_a_stage_of_several_inputs_shows_what_it_gives_first(place: Place) -> No
         ((), "mappd", "there is no stage 'mappd'; did you mean 'mapped'?"),
         ((), "nothing", "there are files, lines, mapped, shuffled, batches"),
         ((), "files", "neither takes nor gives samples; these do: lines, mapped"),
-        (("--pdb",), "shuffled", "--pdb is for stages in Python, and stage 'shuffled' is not"),
+        (
+            ("--pdb",),
+            "shuffled",
+            "--pdb is for stages in Python that give samples, and stage 'shuffled' is none",
+        ),
     ],
 )
 def test_what_cannot_be_shown_is_refused(
@@ -599,4 +603,7 @@ def test_a_replay_under_pdb_is_for_stages_in_python(place: Place) -> None:
     record.with_suffix(".json").write_text(json.dumps(about))
     done = replayed(place, record, "--pdb")
     assert done.returncode == 1
-    assert "--pdb is for stages in Python, and stage 'shuffled' is not" in done.stderr
+    assert (
+        "--pdb is for stages in Python that give samples, and stage 'shuffled' is none"
+        in done.stderr
+    )
