@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstring>
 
 #include "proto/worker.pb.h"
@@ -173,17 +171,8 @@ void FeedPart::read_messages(Worker& worker) {
 }
 
 void FeedPart::read_log(Worker& worker) {
-  std::array<char, 65536> bytes;
-  while (worker.process.log) {
-    const ssize_t n = ::read(worker.process.log.get(), bytes.data(), bytes.size());
-    if (n > 0) {
-      worker.tail.take({bytes.data(), static_cast<std::size_t>(n)}, on_line_);
-    } else if (n == 0) {
-      worker.process.log.reset();
-    } else if (errno != EINTR) {
-      return;
-    }
-  }
+  if (!worker.process.log) return;
+  if (!worker.tail.read(worker.process.log.get(), on_line_)) worker.process.log.reset();
 }
 
 void FeedPart::after_end(Worker& worker) {

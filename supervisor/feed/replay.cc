@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -169,17 +168,8 @@ void Replay::read_messages() {
 }
 
 void Replay::read_log() {
-  std::array<char, 65536> bytes;
-  while (process_.log) {
-    const ssize_t n = ::read(process_.log.get(), bytes.data(), bytes.size());
-    if (n > 0) {
-      tail_.take({bytes.data(), static_cast<std::size_t>(n)}, [](std::string_view) {});
-    } else if (n == 0) {
-      process_.log.reset();
-    } else if (errno != EINTR) {
-      return;
-    }
-  }
+  if (!process_.log) return;
+  if (!tail_.read(process_.log.get(), [](std::string_view) {})) process_.log.reset();
 }
 
 // Waits for the worker to say something, or to end.

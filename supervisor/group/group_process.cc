@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cerrno>
 #include <utility>
 #include <vector>
 
@@ -24,9 +22,6 @@ namespace {
 
 // In the reason of a lost feed: enough to see why, short enough for one sentence.
 constexpr std::size_t kLastWordsLines = 3;
-
-// What a log pipe holds, and a little more: of a process that is dead everything is read at once.
-constexpr int kReadsPerTurn = 20;
 
 // For a lane that hangs to write where it is (workers/runtime/fault.h).
 constexpr std::uint64_t kBacktraceMs = 300;
@@ -226,18 +221,7 @@ void GroupProcess::on_message(const FromWorker& message) {
 
 void GroupProcess::read_log() {
   if (!process_.log) return;
-  std::array<char, 65536> bytes;
-  // Not to the end: a process that never ceases to talk would keep the others from their turn.
-  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
-    const ssize_t n = ::read(process_.log.get(), bytes.data(), bytes.size());
-    if (n > 0) {
-      tail_.take({bytes.data(), static_cast<std::size_t>(n)}, hooks_.on_line);
-      continue;
-    }
-    if (n < 0 && errno == EINTR) continue;
-    if (n == 0) loop_.unwatch(process_.log.get());
-    return;
-  }
+  if (!tail_.read(process_.log.get(), hooks_.on_line)) loop_.unwatch(process_.log.get());
 }
 
 void GroupProcess::forget_process() {

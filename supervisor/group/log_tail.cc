@@ -1,11 +1,17 @@
 #include "supervisor/group/log_tail.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <utility>
 
 namespace ringfeed::process {
 
 namespace {
+
+constexpr int kReadsPerTurn = 20;
 
 bool is_title(std::string_view line) {
   return line == LogTail::kBacktraceTitle || line.ends_with(LogTail::kPythonStackTitle);
@@ -46,6 +52,21 @@ void LogTail::take(std::string_view bytes, const Sink& sink) {
     }
     line(std::move(whole), sink);
   }
+}
+
+bool LogTail::read(int pipe, const Sink& sink) {
+  std::array<char, 65536> bytes;
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+    const ssize_t n = ::read(pipe, bytes.data(), bytes.size());
+    if (n > 0) {
+      take({bytes.data(), static_cast<std::size_t>(n)}, sink);
+    } else if (n == 0) {
+      return false;
+    } else if (errno != EINTR) {
+      return true;
+    }
+  }
+  return true;
 }
 
 void LogTail::finish(const Sink& sink) { line(std::exchange(open_, {}), sink); }

@@ -25,6 +25,10 @@ class LogTail {
 
   // Takes what was read and passes every whole line to `sink`.
   void take(std::string_view bytes, const Sink& sink);
+  // The same of a pipe that is not to be waited for: all that a pipe holds, and a little more, but
+  // not to the end, for a process that never ceases to talk would keep the others from their turn.
+  // False: the pipe has ended.
+  bool read(int pipe, const Sink& sink);
   // The process has ended: a rest without a line end is a line too.
   void finish(const Sink& sink);
   // A new process begins: forgets the lines of the last one.

@@ -25,7 +25,6 @@ namespace {
 constexpr int kForkMsMax = 500;
 constexpr std::uint64_t kPauseMsMin = 1'000;
 constexpr std::uint64_t kPauseMsMax = 60'000;
-constexpr int kLogReadsPerTurn = 20;
 constexpr std::string_view kReady = "ready";
 constexpr std::string_view kCannotFork = "cannot fork ";  // a sentence follows
 constexpr std::string_view kFork = "fork";
@@ -101,16 +100,7 @@ void WarmParent::on_packet() {
 }
 
 void WarmParent::read_log() {
-  std::array<char, 65536> bytes;
-  for (int turn = 0; turn < kLogReadsPerTurn; ++turn) {
-    const ssize_t n = ::read(process_.log.get(), bytes.data(), bytes.size());
-    if (n > 0) {
-      tail_.take({bytes.data(), static_cast<std::size_t>(n)}, hooks_.on_line);
-      continue;
-    }
-    if (n == 0) loop_.unwatch(process_.log.get());
-    return;
-  }
+  if (!tail_.read(process_.log.get(), hooks_.on_line)) loop_.unwatch(process_.log.get());
 }
 
 // Kills and forgets it. `why`: for the log; empty if it was to end.
