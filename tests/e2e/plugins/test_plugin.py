@@ -47,7 +47,7 @@ feed: "own"
 seed: 7
 epochs: {epochs}
 stages {{ name: "provider" file_path_provider {{ directory: "{directory}" }} }}
-stages {{ name: "lines" sample_source {{ input: "provider" }} }}
+stages {{ name: "lines" sample_source {{ input: "provider" queue_capacity: 256 }} }}
 %s
 stages {{ name: "shuffled" sample_shuffler {{ input: "long" size: 50 }} }}
 stages {{ name: "batches" sample_batcher {{
@@ -101,7 +101,11 @@ def make_own(tmp_path: Path) -> Iterator[MakeOwn]:
 
 
 def program_of(pid: int) -> str:
-    return os.readlink(f"/proc/{pid}/exe")
+    """Its path; "" of one that has just ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def rows_of(
