@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,9 +211,9 @@ class Place:
             self.command(*words, of=of, config=config), self.directory, self.environment
         )
 
-    def processes(self) -> list[str]:
-        """Those that know the mark: of this place, whoever started them."""
-        found = []
+    def processes(self) -> dict[int, str]:
+        """Those that know the mark: of this place, whoever started them; and their words."""
+        found = {}
         for place in Path("/proc").glob("[0-9]*"):
             try:
                 environment = (place / "environ").read_bytes()
@@ -220,8 +221,25 @@ class Place:
             except OSError:  # it has ended
                 continue
             if self.mark.encode() in environment and words:
-                found.append(words.replace(b"\0", b" ").decode())
+                found[int(place.name)] = words.replace(b"\0", b" ").decode()
         return found
+
+    def wait_for_prompt(self) -> None:
+        """Until the stage's process sleeps at its prompt: what comes as it goes there is not heard
+        before the next key.
+        """
+        (pid,) = (pid for pid, words in self.processes().items() if "--try-fd" in words)
+
+        def switches() -> str:
+            status = Path(f"/proc/{pid}/status").read_text()
+            return status if "State:\tS" in status else ""
+
+        def sleeps() -> bool:
+            before = switches()
+            time.sleep(0.05)
+            return before != "" and before == switches()
+
+        wait_until(sleeps, "the prompt")
 
     def expect_nothing_left(self) -> None:
         wait_until(lambda: not self.processes(), "the end of all processes")
@@ -489,6 +507,7 @@ def test_ctrl_c_ends_it(place: Place, of: str) -> None:
 def test_a_breakpoint_of_the_user(place: Place) -> None:
     with place.at_terminal("--samples", "1", of="stops") as terminal:
         terminal.expect(r"\(Pdb\) ")
+        place.wait_for_prompt()
         terminal.type("\x03")
         terminal.expect(r"KeyboardInterrupt(.|\n)*\(Pdb\) ")
         terminal.type("p here\r")
