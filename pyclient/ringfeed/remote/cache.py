@@ -7,7 +7,7 @@
                      the size that they will have
     wanted/          links that readers make: 0-HASH for a file that somebody waits for, 1-HASH for
                      one that will be read soon; each points to the name below objects/, and goes
-                     when the reader has opened the file. list-PID-NUMBER: names, one a line, that a
+                     when the reader has opened the file. list-PID-RANDOM: names, one a line, that a
                      fetcher has fetched or will fetch for its own reader
     failed/          HASH: why a wanted file does not come
     lock             locks of single bytes: byte 0 for the accounts, others for objects by digest of
@@ -31,7 +31,6 @@ import errno
 import fcntl
 import functools
 import hashlib
-import itertools
 import os
 import signal
 import struct
@@ -150,7 +149,6 @@ class _Locks:
                 self.unlock(0)
 
 
-_lists = itertools.count()
 _tables: dict[Path, _Locks] = {}
 _tables_mutex = threading.Lock()
 
@@ -183,7 +181,8 @@ class _WishList:
 
     def __init__(self, directory: Path) -> None:
         self.pid = os.getpid()
-        self._path = directory / f"list-{self.pid}-{next(_lists)}"
+        # Others of this number may be in other containers.
+        self._path = directory / f"list-{self.pid}-{os.urandom(6).hex()}"
         self._fd = -1
         self._text = b""
 
@@ -192,7 +191,7 @@ class _WishList:
         # A list that cannot be kept, on a full disk, protects nothing.
         with suppress(OSError):
             if self._fd < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._fd = os.open(self._path, flags, 0o666)
             os.pwrite(self._fd, self._text, 0)
             if len(self._text) < len(before):

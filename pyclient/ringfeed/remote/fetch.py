@@ -24,6 +24,7 @@ _NOBODYS_S = 2.0  # a wish that nobody has met for so long is taken up by whoeve
 _ELSEWHERE_S = (0.05, 1.0)  # how soon an object that somebody else fetches is looked at again
 _CHANGES_MAX = 16  # an object that is never the same twice is given up
 _WISHED_ROOM_S = 5.0  # after so long without room a file that a reader waits for comes all the same
+_FULL_S = 5.0  # a cache that had no room for an object is taken for full so long
 
 
 class Outcome(Enum):
@@ -125,6 +126,7 @@ class Fetcher:
         self._own_wishes: dict[str, None] = {}  # in their order
         self._listed_too_much = False  # some that are not in _own_wishes any more
         self._asked: set[str] = set()  # for which wait() has made a wish
+        self._full_until = 0.0  # until then nothing is fetched that has to find room by itself
         self._ahead_since = time.time()
 
     # ---- one object
@@ -273,6 +275,9 @@ class Fetcher:
         """Whether an object of unknown version is fetched without a question before."""
         if not self._stores.of(item.url).fetches_at_once():
             return False
+        # An answer that is cut off for want of room costs a connection.
+        if time.monotonic() < self._full_until:
+            return False
         # A copy may be that of the version that is there now.
         return not os.path.lexists(f"{self.cache.objects}/{item.name}")
 
@@ -286,7 +291,10 @@ class Fetcher:
 
         def begin(found: RemoteObject) -> int | None:
             partial = self.cache.partial_path(found)
-            if self._too_large(found) or not self.cache.reserve_now(partial):
+            if self._too_large(found):
+                return None
+            if not self.cache.reserve_now(partial):
+                self._full_until = time.monotonic() + _FULL_S
                 return None
             try:
                 fds.append(os.open(partial, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
@@ -395,6 +403,8 @@ class Fetcher:
         for thread in self._threads:
             thread.join(10)
         self._threads = []
+        for name in self._asked:
+            self.cache.drop_wish(name)
         self.cache.drop_list()
 
     def queue(self, item: RemoteObject, wished: bool = False) -> Job:
@@ -523,6 +533,8 @@ class Fetcher:
                     self._change.wait(_LOOK_FOR_WISHES_S)
                     continue
                 job, urgent, wished = found
+                # What an earlier try has learned of it: then nothing is asked again.
+                job.item = self._catalogue.get(job.item.name, job.item)
                 job.busy = True
                 wished = wished or job.wished
             beyond = False

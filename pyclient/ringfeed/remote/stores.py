@@ -113,6 +113,39 @@ def write_all(fd: int, data: bytes) -> None:
             raise Failed("disk", f"the copy cannot be written: {error}") from error
 
 
+class Progress:
+    """What has come of an object. When it is over nothing is written any more: the descriptor may
+    be that of another file by then.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._over = False
+        self._lock = threading.Lock()
+
+    def begin(self, begin: Callable[[], int | None]) -> int | None:
+        """The descriptor that it gives; None: it is over."""
+        with self._lock:
+            return None if self._over else begin()
+
+    def take(self, fd: int, data: bytes) -> None:
+        """Writes the bytes to a file.
+
+        Raises:
+            Failed: It is over.
+        """
+        with self._lock:
+            if self._over:
+                raise Failed("stalled", "it was given up")
+            write_all(fd, data)
+            self.bytes += len(data)
+
+    def end(self) -> None:
+        """Waits for what is being written."""
+        with self._lock:
+            self._over = True
+
+
 class Store:
     """The file system of one protocol, and what is asked of it. Any thread may call.
 
@@ -194,7 +227,7 @@ class Store:
         fs = self._fs
         try:
             if self.protocol in ("http", "https"):
-                info = self._run(fs._info(item.path), [0])
+                info = self._run(fs._info(item.path), Progress())
             elif self.protocol in ("s3", "s3a"):
                 info = fs.info(item.path, refresh=True)
             else:
@@ -223,11 +256,10 @@ class Store:
         Raises:
             Missing, Denied, Failed, Changed, DiskFull
         """
-        progress = [0]
+        progress = Progress()
 
         def took(data: bytes) -> None:
-            write_all(fd, data)
-            progress[0] += len(data)
+            progress.take(fd, data)
 
         left = self._left(item, offset)
         after: RemoteObject | None = item
@@ -244,9 +276,11 @@ class Store:
             raise
         except Exception as error:
             raise self._told(error) from error
-        if progress[0] < left:
+        if progress.bytes < left:
             assert item.size is not None
-            raise Failed("truncated", f"it ends after {offset + progress[0]} of {item.size} bytes")
+            raise Failed(
+                "truncated", f"it ends after {offset + progress.bytes} of {item.size} bytes"
+            )
         if self.protocol not in ("http", "https") and not (
             self.protocol in ("s3", "s3a") and item.etag
         ):
@@ -271,15 +305,15 @@ class Store:
         Raises:
             Missing, Denied, Failed, Changed, DiskFull: As pour().
         """
-        progress = [0]
+        progress = Progress()
         now: list[RemoteObject] = []
         try:
             info = self._run(self._get_at_once(item, begin, now, progress), progress)
             if not now:
                 return None
             size = now[0].size or 0
-            if progress[0] < size:
-                raise Failed("truncated", f"it ends after {progress[0]} of {size} bytes")
+            if progress.bytes < size:
+                raise Failed("truncated", f"it ends after {progress.bytes} of {size} bytes")
             self._want_same(now[0], None if info is None else self._object(item, info))
         except (Missing, Denied, Failed, Changed, DiskFull):
             raise
@@ -292,7 +326,7 @@ class Store:
         item: RemoteObject,
         begin: Callable[[RemoteObject], int | None],
         now: list[RemoteObject],
-        progress: list[int],
+        progress: Progress,
     ) -> dict[str, Any] | None:
         fs = self._fs
         session = await fs.set_session()
@@ -305,17 +339,16 @@ class Store:
                 return None
             said = {name: answer.headers.get(name) for name in ("ETag", "Last-Modified")}
             found = self._object(item, {**said, "size": int(length)})
-            fd = begin(found)
+            fd = progress.begin(lambda: begin(found))
             if fd is None:
                 return None
             now.append(found)
 
             def took(data: bytes) -> None:
-                write_all(fd, data)
-                progress[0] += len(data)
+                progress.take(fd, data)
 
             await _take(answer.content.read, 0, int(length), took)
-        if progress[0] < int(length):
+        if progress.bytes < int(length):
             return None
         info: dict[str, Any] = await fs._info(item.path)
         return info
@@ -339,12 +372,12 @@ class Store:
         item: RemoteObject,
         offset: int,
         took: Callable[[bytes], None],
-        progress: list[int],
+        progress: Progress,
     ) -> dict[str, Any] | None:
         """What the object is afterwards, as `info` of fsspec; None: not all has come."""
         if self._left(item, offset):
             await self._get_http(item, offset, took)
-            if progress[0] < self._left(item, offset):
+            if progress.bytes < self._left(item, offset):
                 return None
         info: dict[str, Any] = await self._fs._info(item.path)
         return info
@@ -427,7 +460,7 @@ class Store:
         assert item.size is not None
         return item.size - offset
 
-    def _run(self, work: Coroutine[Any, Any, _T], progress: list[int]) -> _T:
+    def _run(self, work: Coroutine[Any, Any, _T], progress: Progress) -> _T:
         """Runs it in fsspec's loop, and gives it up when nothing comes any more."""
         future = asyncio.run_coroutine_threadsafe(work, self._fs.loop)
         seen = -1
@@ -437,13 +470,17 @@ class Store:
                 return future.result(min(_LOOK_S, self._stall_s))
             except concurrent.futures.TimeoutError as error:
                 if future.done():
-                    raise Failed("timeout", f"{error or 'timed out'}") from error
+                    try:
+                        return future.result()
+                    except concurrent.futures.TimeoutError:
+                        raise Failed("timeout", f"{error or 'timed out'}") from error
                 now = time.monotonic()
-                if progress[0] != seen:
-                    seen, since = progress[0], now
+                if progress.bytes != seen:
+                    seen, since = progress.bytes, now
                 if self._stop.is_set() or now - since >= self._stall_s:
                     future.cancel()
-                    # The loop has left the file alone when this is over.
+                    # The loop may be busy with another request, and come to this one later.
+                    progress.end()
                     concurrent.futures.wait([future], _LOOK_S)
                     raise Failed("stalled", f"nothing came for {now - since:.3g} s") from None
 

@@ -17,6 +17,7 @@ pytest.importorskip("aiohttp", reason="no aiohttp: scripts/requirements.txt has 
 
 from ringfeed.remote import Patience, RemoteError, RemoteFiles  # noqa: E402
 from ringfeed.remote.names import expand_braces, name_of, seconds_of, url_of  # noqa: E402
+from ringfeed.remote.stores import Failed, Progress  # noqa: E402
 
 from tests.support.fakes.fickle_server import (  # noqa: E402
     Change,
@@ -402,3 +403,15 @@ def test_what_is_missing_is_said_with_what_to_install(
     monkeypatch.undo()
     with pytest.raises(RemoteError, match="nosuch"):
         files_of(tmp_path, "nosuch://x/y")
+
+
+def test_what_is_over_is_not_written_to(tmp_path: Path) -> None:
+    progress = Progress()
+    with (tmp_path / "file").open("wb") as file:
+        assert progress.begin(file.fileno) == file.fileno()
+        progress.take(file.fileno(), b"some")
+        progress.end()
+        with pytest.raises(Failed, match="given up"):
+            progress.take(file.fileno(), b" more")
+        assert progress.begin(file.fileno) is None
+    assert progress.bytes == 4 and (tmp_path / "file").read_bytes() == b"some"
