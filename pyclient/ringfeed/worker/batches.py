@@ -116,9 +116,13 @@ class Batches:
             for column in self._columns:
                 if not column.is_text:
                     out[column.name] = column.shown(arrays[column.name])
-        before = _references(arrays)
+        # What the object sees may be a view of a view.
+        handed = [*arrays.items()]
+        handed += [(name, seen) for name, seen in out.items() if seen is not arrays[name]]
+        before = _references(handed)
         made = self._call(samples, seed, out)
         self._check_names(made)
+        made = _unaliased(made, out)
         for column in self._columns:
             if column.name not in made:
                 raise _Fault("missing_field", f"there is no field '{column.name}'")
@@ -128,7 +132,7 @@ class Batches:
             elif value is not out.get(column.name):
                 _write_array(column, value, arrays[column.name])
         del made, value
-        _check_kept(arrays, before)
+        _check_kept(handed, before)
 
     def _call(self, samples: list[Any], seed: int, out: dict[str, Any]) -> Any:
         named: dict[str, Any] = {"ctx": self._context} if self._wants_context else {}
@@ -161,22 +165,34 @@ class Batches:
                 raise TypeError(f"{name!r} is no field of the batch, which has {', '.join(names)}")
 
 
-def _references(arrays: dict[str, _Array]) -> list[int]:
-    return [sys.getrefcount(array) for array in arrays.values()]
+def _references(handed: list[tuple[str, _Array]]) -> list[int]:
+    return [sys.getrefcount(array) for _, array in handed]
 
 
-def _check_kept(arrays: dict[str, _Array], before: list[int]) -> None:
+def _check_kept(handed: list[tuple[str, _Array]], before: list[int]) -> None:
     """Whoever keeps an array could write to a batch that is with the trainers."""
-    if _references(arrays) == before:
+    if _references(handed) == before:
         return
     gc.collect()
-    after = _references(arrays)
-    kept = [repr(name) for name, old, new in zip(arrays, before, after) if new > old]
+    after = _references(handed)
+    kept = {repr(name): None for (name, _), old, new in zip(handed, before, after) if new > old}
     if kept:
         raise TypeError(
             f"the object keeps {', '.join(kept)} of `out` behind its call: the memory is that of "
             "the batch; keep a copy"
         )
+
+
+def _unaliased(made: Mapping[str, Any], out: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with copies of what lies in the memory of another field, which is written first."""
+    copies = {
+        name: np.copy(value)
+        for name, value in made.items()
+        if isinstance(value, np.ndarray)
+        and value is not out.get(name)
+        and any(np.may_share_memory(value, one) for one in out.values())
+    }
+    return {**made, **copies} if copies else made
 
 
 def _write_array(column: _Column, value: Any, to: _Array) -> None:

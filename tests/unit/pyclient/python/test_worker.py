@@ -326,6 +326,20 @@ def half(samples: Any, out: Any) -> None:
     out["x"][:] = 1.5
 
 
+HALVES: list[Any] = []
+
+
+@stage.batch
+def half_kept(samples: Any, out: Any) -> None:
+    HALVES.append(out["x"])
+
+
+@stage.batch
+def swapped(samples: Any, out: Any) -> Any:
+    out["a"][:], out["b"][:] = 1, 2
+    return {"a": out["b"], "b": out["a"]}
+
+
 @stage.batch
 def misspelt(samples: Any, output: Any) -> None: ...
 
@@ -418,6 +432,20 @@ class TestBatches:
         memory = bytearray(8)
         assert batches.run([Sample(1), Sample(2)], 1, [memoryview(memory)]) is None
         assert memory == b"\xc0\x3f" * 4
+
+    def test_nor_does_anybody_keep_a_view_as_bfloat16(self) -> None:
+        pytest.importorskip("ml_dtypes")
+        batches = Batches(spec("half_kept", fields=[("x", "bfloat16", [2], 0)]))
+        failure = batches.run([Sample(1), Sample(2)], 1, [memoryview(bytearray(8))])
+        HALVES.clear()
+        assert failure is not None and "keeps 'x' of `out`" in failure.traceback
+
+    def test_fields_may_be_returned_in_each_others_memory(self) -> None:
+        batches = Batches(spec("swapped", fields=[("a", "int8", [], 0), ("b", "int8", [], 0)]))
+        memory = [bytearray(2), bytearray(2)]
+        views = [memoryview(one) for one in memory]
+        assert batches.run([Sample(1), Sample(2)], 1, views) is None
+        assert memory == [b"\x02\x02", b"\x01\x01"]
 
     def test_what_cannot_be_called_with_samples_is_refused(self) -> None:
         for name in ("misspelt", "Misspelt"):
