@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <set>
 #include <string>
 #include <utility>
@@ -75,6 +76,10 @@ std::vector<Problem> batch_column_problems(std::span<const BatchField> fields, b
     }
     if (!is_array(*dtype) && !field.shape.empty()) {
       problems.push_back({path + ".shape", "text and bytes have no shape; leave it out"});
+    }
+    // Where rows end are numbers of 32 bits on their way to trainers.
+    if (!is_array(*dtype) && field.bytes_max > std::numeric_limits<std::uint32_t>::max()) {
+      problems.push_back({path + ".bytes_max", "a batch has less than 4 GiB of a text"});
     }
     if (field.shape.size() > sample::kDimsMax || !array_bytes(*dtype, field.shape)) {
       problems.push_back({path + ".shape",

@@ -475,6 +475,9 @@ TEST(PythonBatcher, RefusesWhatCannotBeABatch) {
   EXPECT_THAT(refused("batch_size: 4 " + n), HasSubstr("object is not set"));
   EXPECT_THAT(refused(object + n), HasSubstr("batch_size is not set"));
   EXPECT_THAT(refused(object + "batch_size: 4"), HasSubstr("there are no fields"));
+  EXPECT_THAT(refused(object + "batch_size: 4 fields { name: 't' dtype: 'text' bytes_max: "
+                               "4294967296 }"),
+              HasSubstr("a batch has less than 4 GiB of a text"));
   EXPECT_THAT(refused(object + "batch_size: 4 " + n + n), HasSubstr("would be named 'n'"));
   EXPECT_THAT(refused(object + "batch_size: 4 fields { name: 'n' dtype: 'int' }"),
               HasSubstr("dtype is \"int\""));
