@@ -48,7 +48,7 @@ from moto.server import ThreadedMotoServer
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
-time.sleep(1e6)
+time.sleep(3600)  # it is ended before; if nobody is left to do that, it ends by itself
 """
 
 
