@@ -50,7 +50,9 @@ Room room_of_memory() {
   std::string unit;
   while (meminfo >> key >> value) {
     std::getline(meminfo, unit);
-    if (key == "MemAvailable:") room.bytes = value * 1024;
+    if (key != "MemAvailable:") continue;
+    room.bytes = value * 1024;
+    break;
   }
   std::ifstream cgroups("/proc/self/cgroup");
   const std::string text(std::istreambuf_iterator<char>(cgroups), {});
