@@ -1,0 +1,107 @@
+// A table of requests: what a trainer wants of the lanes that make batches for it alone.
+//
+// It lies in memory that the trainer has made and shares with the lanes' processes. Batch s of the
+// feed is what the lane makes of request s.
+//
+// Layout (bytes from the start, little-endian):
+//   offset  size  field        written by  meaning
+//        0     8  magic        trainer     kRequestsMagic
+//        8     8  entry_count  trainer     K, a power of two; fixed before a lane looks
+//       16     8  bytes        trainer     of the whole table; fixed, too
+//       64  64 K  entries      trainer     request s is entry s mod K
+//   64+64K        heap         trainer     the requests' bytes
+//
+// Entry (64 bytes):
+//        0     8  seq          trainer     the request's number, stored last; 0: never used
+//        8     8  offset       trainer     of its bytes, from the start of the table
+//       16     8  size         trainer     of its bytes
+//       24     8  kind         trainer     what it is, for those who made it; kNoMoreRequests
+//       32     8  place        lane        1 + the sample that is worked on, 0: none; for people
+//
+// There is one writer, and nothing is taken back: the trainer writes entry and bytes of s + K, or
+// bytes where those of s lie, only after it has got batch s. A lane reads request s only until the
+// step is committed that publishes batch s. So a lane that has died and come back finds the request
+// at hand as it was. The trainer is not believed: find() gives nothing that leaves the table.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ringfeed::shm {
+
+inline constexpr std::uint64_t kRequestsMagic = 0x3130'7365'7571'6572;  // "reques01"
+
+// RequestEntry::kind: the lane ends.
+inline constexpr std::uint64_t kNoMoreRequests = 0;
+
+struct RequestsHead {
+  std::uint64_t magic;
+  std::uint64_t entry_count;
+  std::uint64_t bytes;
+  std::uint64_t zero[5];
+};
+static_assert(sizeof(RequestsHead) == 64);
+
+struct RequestEntry {
+  std::atomic<std::uint64_t> seq;
+  std::uint64_t offset;
+  std::uint64_t size;
+  std::uint64_t kind;
+  std::atomic<std::uint64_t> place;
+  std::uint64_t zero[3];
+};
+static_assert(sizeof(RequestEntry) == 64);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "a lock would live in one process");
+
+// Whether `table` is one, of `bytes` bytes.
+inline bool are_requests(const std::byte* table, std::uint64_t bytes) noexcept {
+  if (table == nullptr || bytes < sizeof(RequestsHead)) return false;
+  const auto* head = reinterpret_cast<const RequestsHead*>(table);
+  const std::uint64_t count = head->entry_count;
+  return head->magic == kRequestsMagic && head->bytes == bytes && count != 0 &&
+         (count & (count - 1)) == 0 &&
+         count <= (bytes - sizeof(RequestsHead)) / sizeof(RequestEntry);
+}
+
+// Of a table that are_requests() has found to be one.
+inline RequestEntry& request_entry(std::byte* table, std::uint64_t seq) noexcept {
+  const auto* head = reinterpret_cast<const RequestsHead*>(table);
+  return reinterpret_cast<RequestEntry*>(table +
+                                         sizeof(RequestsHead))[seq & (head->entry_count - 1)];
+}
+
+struct RequestView {
+  const std::byte* bytes = nullptr;
+  std::uint64_t size = 0;
+  std::uint64_t kind = 0;
+};
+
+enum class RequestState { kNotYet, kThere, kDamaged };
+
+// The lane's side.
+inline RequestState find_request(std::byte* table, std::uint64_t seq, RequestView* view) noexcept {
+  const RequestEntry& entry = request_entry(table, seq);
+  // acquire, pairs with the release in put_request(): the entry and its bytes are there.
+  if (entry.seq.load(std::memory_order_acquire) != seq) return RequestState::kNotYet;
+  const std::uint64_t bytes = reinterpret_cast<const RequestsHead*>(table)->bytes;
+  const std::uint64_t offset = entry.offset;
+  const std::uint64_t size = entry.size;
+  if (offset > bytes || size > bytes - offset) return RequestState::kDamaged;
+  *view = {table + offset, size, entry.kind};
+  return RequestState::kThere;
+}
+
+// The trainer's side: the bytes at `offset` have been written.
+inline void put_request(std::byte* table, std::uint64_t seq, std::uint64_t offset,
+                        std::uint64_t size, std::uint64_t kind) noexcept {
+  RequestEntry& entry = request_entry(table, seq);
+  entry.offset = offset;
+  entry.size = size;
+  entry.kind = kind;
+  entry.place.store(0, std::memory_order_relaxed);  // the lane sees it with seq
+  // release, pairs with find_request().
+  entry.seq.store(seq, std::memory_order_release);
+}
+
+}  // namespace ringfeed::shm
