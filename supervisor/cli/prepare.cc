@@ -98,7 +98,9 @@ bool ask_programs(Prepared& prepared) {
   std::set<std::string> asked;
   bool found = false;
   for (const layout::GroupPlan& group : prepared.layout.groups) {
-    if (group.program.empty() || !asked.insert(group.program).second) continue;
+    // Processes of a parent that was given are no program's.
+    if (group.program.empty() || !group.parent_socket.empty()) continue;
+    if (!asked.insert(group.program).second) continue;
     found = take_problems(require_program(prepared, group), group.program, *prepared.plan) || found;
   }
   return found;

@@ -247,6 +247,12 @@ int replay_letter(const std::string& feed, const std::string& directory,
   whole.first_batch = 1;  // the record is all that there is
   const process::ReplayRecord record = place_of(letter, whole);
   layout::FeedLayout alone = layout::only_lane(whole, record.lane);
+  if (!alone.groups[0].parent_socket.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the processes of stage '{}' are forked by the program that runs the "
+                            "feed, so its records cannot be replayed without that",
+                            letter.stage));
+  }
   layout::check_memory(alone,
                        {.available_bytes = shm::available_bytes({}), .place = "this machine"})
       .or_throw();

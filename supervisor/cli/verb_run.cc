@@ -68,8 +68,9 @@ void refuse_unseen(const control::FeedLock& lock, const std::string& feed, bool 
 }
 
 // The process whose own the feed is, if there is one. With its death goes what it would have
-// removed at the feed's end: the configuration's file, the log beside that, and the directory, if
-// nothing else is in it. Made before all that writes there, so that it goes last.
+// removed at the feed's end: the configuration's file, the log and a given parent's socket beside
+// that, and the directory, if nothing else is in it. Made before all that writes there, so that it
+// goes last.
 class Owner {
  public:
   Owner(int pidfd, const std::string& config_file) : pidfd_(pidfd) {
@@ -96,11 +97,15 @@ class Owner {
     for (; entry != std::filesystem::directory_iterator(); entry.increment(ignored)) {
       const std::string name = entry->path().filename().string();
       std::error_code stays;
-      if (name.starts_with(stem) && name.ends_with(".pickle")) {
+      // A parent that was starting has its socket under a name of its own.
+      if ((name.starts_with(stem) && name.ends_with(".pickle")) ||
+          name.starts_with("parent.sock.")) {
         std::filesystem::remove(entry->path(), stays);
       }
     }
-    std::filesystem::remove(config_file_.parent_path() / "supervisor.log", ignored);
+    for (const char* const name : {"supervisor.log", "parent.sock"}) {
+      std::filesystem::remove(config_file_.parent_path() / name, ignored);
+    }
     std::filesystem::remove(config_file_.parent_path(), ignored);
   }
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }

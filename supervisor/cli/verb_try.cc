@@ -163,6 +163,13 @@ int try_stage(const ConfigArguments& arguments, const TryOptions& options) {
       layout::lay_out(message, plan, prepared->wiring,
                       config::stage_groups(message, plan, prepared->wiring, usable_cores()));
   const Parts parts = parts_of(whole, options.stage);
+  for (const layout::GroupPlan& group : whole.groups) {
+    if (group.parent_socket.empty()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the processes of stage '{}' are forked by the program that runs the "
+                            "feed, so its stages cannot be tried without that",
+                            whole.lanes[group.lanes[0]].stage_name));
+  }
   layout::SetupFacts facts;
   facts.config_bytes = message.SerializeAsString();
   facts.seed = message.has_seed() ? message.seed() : kTrialSeed;

@@ -22,7 +22,8 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 constexpr int kConsumerGroupsMax = 16;
-constexpr std::uint32_t kSpareSlotsMin = 2;  // shm: for skip and detach to make progress
+constexpr std::size_t kSocketPathBytesMax = 107;  // of sockaddr_un
+constexpr std::uint32_t kSpareSlotsMin = 2;       // shm: for skip and detach to make progress
 
 constexpr std::string_view kStageNameRule =
     "use 1 to 64 letters, digits, '_' or '-' (a dot separates stage and port)";
@@ -52,6 +53,7 @@ class Checker {
     check_ranges(config_, "");
     check_lanes();
     add_stage_problems();
+    check_parent_sockets();
     checked_.wiring = wire(config_, plan_, places_, checked_.problems);
     check_feed_name();
     check_stage_groups();
@@ -294,6 +296,25 @@ class Checker {
           warn(path, with_subject(found));
         } else if (found.field().empty() || !reported(path)) {
           problem(path, with_subject(found));
+        }
+      }
+    }
+  }
+
+  // A stage that has its own name for it says it there.
+  void check_parent_sockets() {
+    for (int i = 0; i < std::min(plan_.stages_size(), config_.stages_size()); ++i) {
+      for (const NodePlan& node : plan_.stages(i).nodes()) {
+        if (!node.has_parent_socket()) continue;
+        const std::string& path = node.parent_socket();
+        const std::string at = fmt::format("{}.{}", stage_path(i), plan_.stages(i).kind());
+        if (!path.starts_with('/')) {
+          problem(at, fmt::format("the socket of the warm parent is \"{}\"; give an absolute path",
+                                  path));
+        } else if (path.size() > kSocketPathBytesMax) {
+          problem(at, fmt::format("the path of the warm parent's socket has {} bytes, and the "
+                                  "system allows {}: use a shorter directory",
+                                  path.size(), kSocketPathBytesMax));
         }
       }
     }

@@ -248,9 +248,13 @@ void Feed::make_workers() {
       stage_calls_.on_answer(message.id(), g, message.stage_control());
     };
     rules.lock = lock_.worker_lock();
-    rules.binary = program_for(run_.worker_binary, memory_.layout().groups[g].program);
+    const layout::GroupPlan& group = memory_.layout().groups[g];
     rules.fork_warm = {};
-    if (WarmParent* const parent = warm_parent_of(memory_.layout().groups[g], rules, facts)) {
+    rules.given = given_parent_of(group);
+    // No program is started for processes of a parent that was given.
+    rules.binary =
+        rules.given != nullptr ? group.program : program_for(run_.worker_binary, group.program);
+    if (WarmParent* const parent = warm_parent_of(group, rules, facts)) {
       rules.fork_warm = [parent](int lock) { return parent->spawn(lock); };
     }
     workers_.push_back(
@@ -262,7 +266,7 @@ void Feed::make_workers() {
 WarmParent* Feed::warm_parent_of(const layout::GroupPlan& group, const WorkerRules& rules,
                                  const layout::SetupFacts& facts) {
   const std::string& stage = group.warm_stage;
-  if (stage.empty()) return nullptr;
+  if (stage.empty() || !group.parent_socket.empty()) return nullptr;
   for (const std::unique_ptr<WarmParent>& parent : warm_parents_) {
     if (parent->stage() == stage) return parent.get();
   }
@@ -283,9 +287,33 @@ WarmParent* Feed::warm_parent_of(const layout::GroupPlan& group, const WorkerRul
   return warm_parents_.back().get();
 }
 
-// Once all of a stage's processes have loaded what they need, so that they need not share the
-// processors with it.
-void Feed::look_after_warm_parents() {
+// One for each socket; nullptr: the group's processes are started from here.
+GivenParent* Feed::given_parent_of(const layout::GroupPlan& group) {
+  const std::string& path = group.parent_socket;
+  if (path.empty()) return nullptr;
+  for (const std::unique_ptr<GivenParent>& parent : given_parents_) {
+    if (parent->path() == path) return parent.get();
+  }
+  GivenParent::Hooks hooks;
+  hooks.on_ready = [this, path] {
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) {
+      if (memory_.layout().groups[worker->group()].parent_socket == path) worker->parent_ready();
+    }
+  };
+  hooks.on_ended = [this](pid_t pid) {
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->heard_ending(pid);
+  };
+  hooks.on_event = [this](std::string_view level, std::string_view name,
+                          const std::string& values) { event(level_of(level), name, values); };
+  given_parents_.push_back(std::make_unique<GivenParent>(loop_, path, std::move(hooks)));
+  given_parents_.back()->look_after();
+  return given_parents_.back().get();
+}
+
+// Those that are started from here: once all of a stage's processes have loaded what they need, so
+// that they need not share the processors with them.
+void Feed::look_after_parents() {
+  for (const std::unique_ptr<GivenParent>& parent : given_parents_) parent->look_after();
   if (phase_ != Phase::kRunning) return;
   for (const std::unique_ptr<WarmParent>& parent : warm_parents_) {
     const auto waits = [&](const std::unique_ptr<GroupProcess>& worker) {
@@ -388,7 +416,11 @@ void Feed::serve() {
     make_workers();
     record_workers();
     RF_FAILPOINT("supervisor.feed.recorded");
-    for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->start();
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) {
+      // One that is forked by somebody else may have to wait for that.
+      const bool given = !memory_.layout().groups[worker->group()].parent_socket.empty();
+      given ? worker->start_late() : worker->start();
+    }
   }
   server_ = std::make_unique<control::ControlServer>(
       loop_, run_.socket,
@@ -803,7 +835,7 @@ void Feed::end_unread() {
 // Does what an event asked for when there was no memory for it. Each of these acts on the state
 // that it finds, so it may be repeated.
 void Feed::look_after_workers() {
-  look_after_warm_parents();
+  look_after_parents();
   reap_strays();
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     worker->look_after();

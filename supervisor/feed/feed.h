@@ -41,6 +41,7 @@
 #include "supervisor/feed/scaling.h"
 #include "supervisor/feed/snapshots.h"
 #include "supervisor/feed/stage_calls.h"
+#include "supervisor/group/given_parent.h"
 #include "supervisor/group/group_process.h"
 #include "supervisor/group/warm_parent.h"
 #include "supervisor/metrics/bottleneck.h"
@@ -107,7 +108,8 @@ class Feed {
   void make_workers();
   WarmParent* warm_parent_of(const layout::GroupPlan& group, const WorkerRules& rules,
                              const layout::SetupFacts& facts);
-  void look_after_warm_parents();
+  GivenParent* given_parent_of(const layout::GroupPlan& group);
+  void look_after_parents();
   void reap_strays();
   void take_over();
   void record_workers();
@@ -239,6 +241,7 @@ class Feed {
   double cores_ = 1;
   std::unique_ptr<control::ControlServer> server_;
   std::vector<std::unique_ptr<WarmParent>> warm_parents_;
+  std::vector<std::unique_ptr<GivenParent>> given_parents_;
   std::vector<std::unique_ptr<GroupProcess>> workers_;
   pid_t stray_ = 0;  // a child of nobody's that had ended at the last look
   shm::Fd signals_;

@@ -1,6 +1,7 @@
 // The feed's place in its directory, which may vanish, be covered, full or read-only while the feed
 // runs: it goes on, and what it has there is made again when that can be done.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <bit>
 #include <filesystem>
@@ -71,6 +72,19 @@ std::vector<std::string> Feed::problems() const {
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     const std::string starved = worker->starvation();
     if (!starved.empty()) found.push_back(starved);
+  }
+  for (const std::unique_ptr<GivenParent>& parent : given_parents_) {
+    std::vector<std::string> groups;
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) {
+      const layout::GroupPlan& group = memory_.layout().groups[worker->group()];
+      if (worker->awaits_parent() && group.parent_socket == parent->path()) {
+        groups.push_back(worker->name());
+      }
+    }
+    if (groups.empty()) continue;
+    found.push_back(fmt::format("stage group {} waits for the warm parent at {}: {}",
+                                fmt::join(groups, ", "), parent->path(),
+                                parent->why().empty() ? "it is being asked" : parent->why()));
   }
   return found;
 }

@@ -116,6 +116,14 @@ bool Restarts::take(control::ConnectionId connection, const Request& request, Re
     replace(connection, g, binary, reply);
     return reply.has_error();
   }
+  if (!layout_.groups[g].parent_socket.empty()) {
+    reply.set_error(Reply::INCOMPATIBLE);
+    reply.set_text(
+        fmt::format("the processes of stage group '{}' are forked by the warm parent at "
+                    "{}, so they have no program of their own: restart it without one",
+                    group, layout_.groups[g].parent_socket));
+    return true;
+  }
   if (plans_asked_ == kPlansMax) {
     reply.set_error(Reply::INTERNAL);
     reply.set_text(fmt::format("{} programs are already being asked for their plans: try again",

@@ -15,6 +15,7 @@
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/group/backtrace.h"
+#include "supervisor/group/given_parent.h"
 #include "supervisor/os/packet.h"
 
 namespace ringfeed::process {
@@ -27,6 +28,9 @@ constexpr std::size_t kLastWordsLines = 3;
 constexpr std::uint64_t kBacktraceMs = 300;
 // An idle process that has died too often waits so long for its successor.
 constexpr std::uint64_t kIdlePauseMsMax = 60'000;
+// A parent tells at once how its child has ended; the death itself is proved already. One that is
+// slow to tell would be slow to fork the next one, too.
+constexpr std::uint64_t kWordsMs = 50;
 
 // A signal that a thread gets for what it did itself (workers/runtime/fault.h).
 bool is_fault(const Ending& ending) {
@@ -34,6 +38,13 @@ bool is_fault(const Ending& ending) {
          (ending.signal == SIGSEGV || ending.signal == SIGBUS || ending.signal == SIGFPE ||
           ending.signal == SIGILL || ending.signal == SIGABRT);
 }
+
+// The parent that forks the processes can fork none now.
+class ParentAway : public Error {
+ public:
+  using Error::Error;
+  explicit ParentAway(const Error& error) : Error(error) {}
+};
 
 }  // namespace
 
@@ -113,10 +124,18 @@ void GroupProcess::spawn() {
   ready_ms_ = 0;
   patient_until_ms_ = ~std::uint64_t{0};
   ++starts_;
-  // A program on trial is started itself.
-  std::optional<Spawned> forked =
-      rules_.fork_warm && !binary_before_ ? rules_.fork_warm(rules_.lock) : std::nullopt;
-  process_ = forked ? std::move(*forked) : spawn_worker(rules_.binary, rules_.lock);
+  if (rules_.given != nullptr) {
+    Result<Spawned> forked = rules_.given->spawn(rules_.lock);
+    if (!forked && forked.error().code() == ErrorCode::kBusy) throw ParentAway(forked.error());
+    process_ = std::move(forked).value_or_throw();
+    awaits_parent_ = false;
+    parent_ms_ = 0;
+  } else {
+    // A program on trial is started itself.
+    std::optional<Spawned> forked =
+        rules_.fork_warm && !binary_before_ ? rules_.fork_warm(rules_.lock) : std::nullopt;
+    process_ = forked ? std::move(*forked) : spawn_worker(rules_.binary, rules_.lock);
+  }
   RF_FAILPOINT("supervisor.worker.spawned");
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   watch_links();
@@ -225,6 +244,9 @@ void GroupProcess::read_log() {
 }
 
 void GroupProcess::forget_process() {
+  if (words_timer_) loop_.cancel(*words_timer_);
+  words_timer_.reset();
+  words_over_ = false;
   loop_.unwatch(process_.pidfd.get());
   if (process_.socket) loop_.unwatch(process_.socket.get());
   if (process_.log) loop_.unwatch(process_.log.get());
@@ -232,11 +254,11 @@ void GroupProcess::forget_process() {
 }
 
 void GroupProcess::process_ended() {
-  if (!has_ended(process_.pidfd.get())) return;
+  if (!has_ended(process_.pidfd.get()) || awaits_words()) return;
   read_log();
   tail_.finish(hooks_.on_line);
   read_messages();
-  const Ending ending = reap(process_.pidfd);
+  const Ending ending = reaped();
   RF_FAILPOINT("supervisor.worker.reaped");
   // First of all: whoever slept on a ring to the dead may wait for a bell that nobody rings.
   memory_.ring_sleepers();
@@ -244,6 +266,39 @@ void GroupProcess::process_ended() {
   RF_FAILPOINT("supervisor.worker.forgotten");
   ending_ = ending;
   settle();
+}
+
+// Whoever has forked it is about to tell how it ended.
+bool GroupProcess::awaits_words() {
+  if (rules_.given == nullptr || words_over_ || !rules_.given->ready()) return false;
+  if (rules_.given->ending_of(process_.identity.pid)) return false;
+  if (words_timer_) return true;
+  words_timer_ = loop_.after(kWordsMs, [this] {
+    words_timer_.reset();
+    words_over_ = true;
+    process_ended();
+  });
+  loop_.unwatch(process_.pidfd.get());
+  return true;
+}
+
+Ending GroupProcess::reaped() {
+  Ending ending = reap(process_.pidfd);
+  if (ending.known || rules_.given == nullptr) return ending;
+  ending = rules_.given->ending_of(process_.identity.pid).value_or(ending);
+  rules_.given->forget(process_.identity.pid);
+  return ending;
+}
+
+void GroupProcess::heard_ending(pid_t pid) {
+  if (words_timer_ && process_.identity.pid == pid) process_ended();
+}
+
+void GroupProcess::parent_ready() {
+  if (!awaits_parent_) return;
+  if (timer_) loop_.cancel(*timer_);
+  timer_.reset();
+  look_after();
 }
 
 // What follows the end of a process. Without memory for it nothing has followed: it is counted and
@@ -537,6 +592,17 @@ void GroupProcess::wait_out(std::string why) noexcept {
   when(delay_ms_, &GroupProcess::next_holder);
 }
 
+// It says itself why it cannot (GivenParent::why()).
+void GroupProcess::wait_for_parent() noexcept {
+  --starts_;
+  awaits_parent_ = true;
+  parent_ms_ = parent_ms_ == 0 ? kStarvedMsMin : std::min(2 * parent_ms_, kStarvedMsMax);
+  delay_ms_ = parent_ms_;
+  if (state_ != ChildState::kDone) return apply(ChildEvent::kDiedLater);
+  holder_due_ = true;
+  when(delay_ms_, &GroupProcess::next_holder);
+}
+
 std::string GroupProcess::starvation() const {
   if (starved_ == 0) return {};
   return fmt::format(
@@ -548,6 +614,8 @@ std::string GroupProcess::starvation() const {
 void GroupProcess::spawn_or_count() {
   try {
     spawn_with_reserve();
+  } catch (const ParentAway&) {
+    wait_for_parent();
   } catch (const Error& error) {
     abandon_start();
     if (error.code() == ErrorCode::kNoMemory) return wait_out(error.message());
@@ -616,7 +684,7 @@ void GroupProcess::drain() {
 
 void GroupProcess::stop() {
   ended_ = true;
-  holder_due_ = false;
+  holder_due_ = awaits_parent_ = false;
   if (timer_ && state_ != ChildState::kStopping) {
     loop_.cancel(*timer_);
     timer_.reset();

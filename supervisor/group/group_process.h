@@ -11,7 +11,8 @@
 //
 // If the system has no descriptors, processes or memory left, this is not a death of the stage. The
 // start is tried again with the reserve, then with backoff (kStarvedMsMin to kStarvedMsMax) until
-// it succeeds.
+// it succeeds. Neither is it a death if processes are forked by a parent that somebody else has
+// started (given_parent.h), and that is not there: the group waits for it.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +38,8 @@ class WorkerSetup;
 
 namespace ringfeed::process {
 
+class GivenParent;
+
 struct WorkerRules {
   std::string binary;
   int lock = -1;  // descriptor of the lock that shows that it lives (control/feed_lock.h)
@@ -47,6 +50,8 @@ struct WorkerRules {
   // Forks a process that has loaded what it needs (warm_parent.h); nothing: it is started like any
   // other. The argument is `lock`.
   std::function<std::optional<Spawned>(int lock)> fork_warm = {};
+  // Set: it forks each process, and none is started in another way.
+  GivenParent* given = nullptr;
 };
 
 // A record that was set aside, and why.
@@ -112,6 +117,10 @@ class GroupProcess {
   void kill_stalled(std::uint32_t lane);
   // Is it being killed because a lane hangs?
   [[nodiscard]] bool stalled() const { return stalled_.has_value(); }
+  // The parent that forks its processes (WorkerRules::given) can do so now.
+  void parent_ready();
+  // That parent has said how one of its processes ended.
+  void heard_ending(pid_t pid);
   // Does what should have followed an event but lacked memory. Called at every tick.
   void look_after();
   // This supervisor ends but the feed does not: the process lives on for the next supervisor.
@@ -135,6 +144,8 @@ class GroupProcess {
   }
   // If the system has nothing left to start a process with: a sentence that says so, else "".
   [[nodiscard]] std::string starvation() const;
+  // Does it wait for the parent that forks its processes?
+  [[nodiscard]] bool awaits_parent() const { return awaits_parent_; }
   // now_ms() when the current process said that it is ready.
   [[nodiscard]] std::uint64_t ready_ms() const { return ready_ms_; }
 
@@ -144,6 +155,9 @@ class GroupProcess {
   void spawn_or_count();
   void abandon_start();
   void wait_out(std::string why) noexcept;
+  void wait_for_parent() noexcept;
+  [[nodiscard]] bool awaits_words();
+  [[nodiscard]] Ending reaped();
   void watch_links();
   void send_setup();
   void read_messages();
@@ -204,6 +218,10 @@ class GroupProcess {
   std::uint64_t starved_ = 0;     // starts in a row that the system had no room for
   std::uint64_t starved_ms_ = 0;  // until the next one
   std::string starved_why_;
+  bool awaits_parent_ = false;
+  std::uint64_t parent_ms_ = 0;                    // until it is asked again
+  std::optional<EventLoop::TimerId> words_timer_;  // for the parent to say how it ended
+  bool words_over_ = false;
   std::optional<Ending> ending_;  // of the last process, until something follows
   bool holder_due_ = false;       // lanes have finished, but no process holds the memory
   bool has_run_ = false;          // before the process at hand

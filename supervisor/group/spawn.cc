@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -248,7 +249,7 @@ Foreground spawn_foreground(const std::string& binary, const std::vector<std::st
 }
 
 std::string Ending::text() const {
-  if (!known) return "an unknown status (it was started by an earlier supervisor)";
+  if (!known && !told) return "an unknown status (it was not started by this supervisor)";
   if (signal != 0) return signal_text(signal);
   return fmt::format("exit status {}", status);
 }
@@ -256,7 +257,12 @@ std::string Ending::text() const {
 Ending reap(const shm::Fd& pidfd) {
   siginfo_t info{};
   while (::waitid(P_PIDFD, static_cast<id_t>(pidfd.get()), &info, WEXITED) != 0) {
-    if (errno == ECHILD) return {.known = false};
+    if (errno == ECHILD) {
+      pollfd ended{pidfd.get(), POLLIN, 0};
+      while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
+      }
+      return {.known = false};
+    }
     if (errno != EINTR) fail("waiting for a worker fails");
   }
   Ending ending;

@@ -9,12 +9,20 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ringfeed/shm/segment.h"
 #include "supervisor/os/identity.h"
 
 namespace ringfeed::process {
+
+// Of a warm parent (warm_parent.h, given_parent.h): its first word, an order to it, and how long it
+// may take for that. A fork takes milliseconds; whoever does not answer for so long is stopped or
+// hangs.
+inline constexpr std::string_view kParentReady = "ready";
+inline constexpr std::string_view kForkOrder = "fork";
+inline constexpr int kForkMsMax = 500;
 
 inline constexpr int kSetupFd = 3;
 // Kept open until the process ends; not used otherwise.
@@ -69,7 +77,8 @@ struct Foreground {
 
 // How a process ended. reap() waits for its end, which is immediate once its pidfd is readable.
 struct Ending {
-  bool known = true;  // false: it was not our child, so nobody can tell how
+  bool known = true;  // false: it was not our child, so the system does not tell how
+  bool told = false;  // somebody else has: for words alone
   bool exited = false;
   int status = 0;  // exit status
   int signal = 0;  // or the signal that killed it

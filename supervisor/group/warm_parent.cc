@@ -21,13 +21,9 @@
 namespace ringfeed::process {
 namespace {
 
-// A fork takes milliseconds. Whoever does not answer for so long is stopped or hangs.
-constexpr int kForkMsMax = 500;
 constexpr std::uint64_t kPauseMsMin = 1'000;
 constexpr std::uint64_t kPauseMsMax = 60'000;
-constexpr std::string_view kReady = "ready";
 constexpr std::string_view kCannotFork = "cannot fork ";  // a sentence follows
-constexpr std::string_view kFork = "fork";
 constexpr std::string_view kPid = "pid ";
 
 // Field 4 of /proc/PID/stat; the name before it may hold anything.
@@ -85,7 +81,7 @@ void WarmParent::start() {
 void WarmParent::on_packet() {
   const Result<control::Packet> packet = control::receive_packet(process_.socket.get());
   if (!packet || packet->end) return loop_.unwatch(process_.socket.get());
-  if (packet->bytes == kReady && !ready_) {
+  if (packet->bytes == kParentReady && !ready_) {
     ready_ = true;
     hooks_.on_event("info", "parent_ready",
                     fmt::format("stage={} pid={} after_ms={}", stage_, process_.identity.pid,
@@ -131,7 +127,7 @@ std::optional<Spawned> WarmParent::spawn(int lock) {
   std::vector<int> fds{links.their_socket.get(), links.their_log.get()};
   if (lock >= 0) fds.push_back(lock);
   const int socket = process_.socket.get();
-  if (!control::send_packet(socket, kFork, fds)) {
+  if (!control::send_packet(socket, kForkOrder, fds)) {
     end("it takes no orders");
     return std::nullopt;
   }

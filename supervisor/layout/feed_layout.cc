@@ -115,6 +115,14 @@ class Builder {
                                   "the same version of supervisor and worker",
                                   node.name(), config_.stages(stage).name()));
         }
+        if (node.has_parent_socket() && !node.process_per_lane()) {
+          throw Error(
+              ErrorCode::kIncompatible,
+              fmt::format("the worker plans a warm parent at {} for stage '{}', whose lanes "
+                          "have no processes of their own: use the same version of "
+                          "supervisor and worker",
+                          node.parent_socket(), config_.stages(stage).name()));
+        }
         if (!node.process_per_lane()) {
           choose_program(group_of[static_cast<std::size_t>(stage)], node, stage);
         }
@@ -145,8 +153,11 @@ class Builder {
           lane.group = group_of[static_cast<std::size_t>(stage)];
           if (node.process_per_lane()) {
             lane.group = static_cast<std::uint32_t>(layout_.groups.size());
-            layout_.groups.push_back(
-                {lane.name(), {}, node.program(), node.warm_parent() ? lane.stage_name : ""});
+            layout_.groups.push_back({lane.name(),
+                                      {},
+                                      node.program(),
+                                      node.warm_parent() ? lane.stage_name : "",
+                                      node.parent_socket()});
           }
           lane.arena_segment = add_arena(stage, node, lane.name());
           for (const NodeOutput& output : node.outputs()) lane.outputs.push_back(output_of(output));

@@ -98,8 +98,9 @@ struct NodeLayout {
 struct GroupPlan {
   std::string name;
   std::vector<std::uint32_t> lanes;
-  std::string program = {};     // beside the worker, that runs it; "": the worker
-  std::string warm_stage = {};  // whose processes have a warm parent; "": they have none
+  std::string program = {};        // beside the worker, that runs it; "": the worker
+  std::string warm_stage = {};     // whose processes have a warm parent; "": they have none
+  std::string parent_socket = {};  // where that listens, if the supervisor does not start it
 };
 
 // Memory that a process takes beside the feed's, at most: NodePlan.private_bytes.

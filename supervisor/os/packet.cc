@@ -105,7 +105,9 @@ Result<Packet> read_packet(int socket, int flags) {
   Packet packet;
   packet.bytes.resize(kPacketBytesMax + 1);
   iovec part{packet.bytes.data(), packet.bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsPerPacket * sizeof(int))> ancillary{};
+  alignas(cmsghdr)
+      std::array<char, CMSG_SPACE(kDescriptorsPerPacket * sizeof(int)) + CMSG_SPACE(sizeof(ucred))>
+          ancillary{};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -127,6 +129,12 @@ Result<Packet> read_packet(int socket, int flags) {
   }
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS) {
+      ucred sender{};
+      std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
+      packet.sender_pid = sender.pid;
+      packet.sender_uid = sender.uid;
+    }
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     std::array<shm::Fd, kDescriptorsPerPacket> taken;

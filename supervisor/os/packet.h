@@ -4,6 +4,8 @@
 // kBodyInDescriptor, and the descriptor holds the bytes. Receivers here undo that by themselves.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,6 +32,9 @@ struct Packet {
   bool empty = false;  // nothing there now
   std::string bytes;
   std::vector<shm::Fd> fds;
+  // Who has sent it, as the kernel says, of a socket with SO_PASSCRED; else 0.
+  pid_t sender_pid = 0;
+  uid_t sender_uid = 0;
 };
 // Errors: kIo, kDamaged (cut short).
 [[nodiscard]] Result<Packet> receive_packet(int socket);

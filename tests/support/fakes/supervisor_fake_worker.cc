@@ -97,8 +97,6 @@ int main(int, char** argv) {
     say(socket, message);
     return 1;
   }
-  message.mutable_ready()->set_pid(static_cast<std::uint32_t>(getpid()));
-  say(socket, message);
   for (const LaneSetup& planned : setup.lanes()) {
     shm::LanePage& page = lane(planned.index());
     page.pid.store(static_cast<std::uint32_t>(getpid()));
@@ -107,6 +105,9 @@ int main(int, char** argv) {
       page.attempt_key.store(42);
     }
   }
+  // Now: a test that kills whoever is ready finds its lanes attached.
+  message.mutable_ready()->set_pid(static_cast<std::uint32_t>(getpid()));
+  say(socket, message);
   if (behaviour == "poison" && lane(setup.lanes(0).index()).quarantine_key.load() != 42) {
     lane(setup.lanes(0).index()).faulted.store(SIGSEGV);
     kill(getpid(), SIGSEGV);

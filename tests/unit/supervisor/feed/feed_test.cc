@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -317,6 +318,134 @@ TEST_F(RunningFeed, WhatWasBlockedOrIgnoredBeforeChangesNothing) {
   ::kill(pid_, SIGTERM);
   EXPECT_EQ(wait(), 0);
   EXPECT_THAT(said(), HasSubstr("feed_draining"));
+}
+
+// A feed whose last stage runs in processes that somebody else forks.
+class GivenFeed : public RunningFeed {
+ protected:
+  GivenFeed() {
+    NodePlan& node = *feed_.plan.mutable_stages(2)->mutable_nodes(0);
+    node.set_process_per_lane(true);
+    node.set_warm_parent(true);
+    node.set_parent_socket(path());
+    node.set_program("no-such-program");
+  }
+  ~GivenFeed() override { end_parent(); }
+
+  [[nodiscard]] std::string path() const { return directory_ + "/parent.sock"; }
+  // It forks the fake worker, which behaves as "serve".
+  void begin_parent(const char* behaviour) {
+    parent_ = ::fork();
+    if (parent_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::setenv("RINGFEED_FAKE", "serve", 1);
+    ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    ::execl(RINGFEED_BINARY_DIR "/bin/fake_parent", "fake_parent", path().c_str(),
+            RINGFEED_BINARY_DIR "/bin/supervisor_fake_worker", behaviour, nullptr);
+    ::_exit(99);
+  }
+  void end_parent() {
+    if (parent_ <= 0) return;
+    ::kill(parent_, SIGKILL);
+    ::waitpid(std::exchange(parent_, 0), nullptr, 0);
+  }
+  static pid_t packer(const StatusReply& status) {
+    return static_cast<pid_t>(status.stages(2).lanes(0).pid());
+  }
+  static std::string problems(const StatusReply& status) {
+    std::string all;
+    for (const std::string& problem : status.problems()) all += problem + "\n";
+    return all;
+  }
+  static pid_t parent_of(pid_t pid) {
+    const std::string stat = contents(fmt::format("/proc/{}/stat", pid));
+    return std::atoi(stat.c_str() + stat.rfind(')') + 4);
+  }
+
+  pid_t parent_ = 0;
+};
+
+TEST_F(GivenFeed, WaitsForItsParentWhichForksEveryProcess) {
+  feed_.config.mutable_restart()->set_max_restarts(1000);
+  start("serve");
+  control::ControlClient client = connect();
+  const StatusReply waits = status_when(client, [](const StatusReply& status) {
+    return status.stages(0).lanes(0).incarnation() == 1 && status.problems_size() != 0;
+  });
+  EXPECT_THAT(problems(waits), HasSubstr(fmt::format("stage group pack.0 waits for the warm parent "
+                                                     "at {}: nothing is there yet",
+                                                     path())));
+  EXPECT_EQ(waits.state(), StatusReply::STARTING);
+  begin_parent("serve");
+  const StatusReply first = status_when(client, all_running);
+  EXPECT_EQ(parent_of(packer(first)), parent_);
+  EXPECT_EQ(problems(first), "");
+  // How it died is told soon, or not at all.
+  do {
+    EXPECT_EQ(parent_of(packer(replaced(client, 2))), parent_);
+  } while (said().find("group=pack.0 signal=9") == std::string::npos);
+  Request request;
+  request.set_id(1000);
+  request.mutable_restart()->set_group("pack.0");
+  // Not before the process has said that it is ready.
+  while (client.call(request).error() == Reply::INTERNAL) ::usleep(1000);
+  EXPECT_EQ(parent_of(packer(status(client))), parent_);
+  request.mutable_restart()->set_binary("/bin/true");
+  const Reply refused = client.call(request);
+  EXPECT_EQ(refused.error(), Reply::INCOMPATIBLE);
+  EXPECT_THAT(refused.text(), HasSubstr("forked by the warm parent at " + path()));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0) << said();
+  EXPECT_EQ(::waitpid(parent_, nullptr, WNOHANG), 0) << "it is not the feed's to end";
+}
+
+TEST_F(GivenFeed, ADeathOfItsParentIsNoDeathOfTheStage) {
+  feed_.config.mutable_restart()->set_max_restarts(1);
+  begin_parent("serve");
+  start("serve");
+  control::ControlClient client = connect();
+  const pid_t before = packer(status_when(client, all_running));
+  for (const char* const behaviour : {"full", "still", "serve"}) {
+    end_parent();
+    wait_for(said_path(), "closed the connection");
+    if (status(client).stages(2).lanes(0).pid() != 0) ::kill(before, SIGKILL);
+    status_when(client, [](const StatusReply& now) { return !now.problems().empty(); });
+    begin_parent(behaviour);
+    if (behaviour == std::string("full")) {
+      wait_for(said_path(), "it has no room");
+    } else if (behaviour == std::string("still")) {
+      wait_for(said_path(), "ended before it spoke");
+    }
+  }
+  const StatusReply after = status_when(client, [before](const StatusReply& now) {
+    return packer(now) != 0 && packer(now) != before && all_lanes_run(now);
+  });
+  EXPECT_EQ(parent_of(packer(after)), parent_);
+  EXPECT_EQ(after.stages(2).lanes(0).restarts(), 1U);
+  EXPECT_THAT(said(), AllOf(HasSubstr("group=pack.0 signal=0 cause=death deaths=1"),
+                            ::testing::Not(HasSubstr("deaths=2"))));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0) << said();
+}
+
+TEST_F(GivenFeed, AnEndThatNobodyTellsIsADeathAllTheSame) {
+  begin_parent("silent");
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, all_running);
+  replaced(client, 2);
+  EXPECT_THAT(said(), HasSubstr("group=pack.0 signal=0 cause=death deaths=1"));
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0) << said();
+}
+
+TEST_F(GivenFeed, StopsWhileItWaits) {
+  start("serve");
+  control::ControlClient client = connect();
+  status_when(client, [](const StatusReply& status) { return status.problems_size() != 0; });
+  request_stop(client, true);
+  EXPECT_EQ(wait(), 0) << said();
+  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(RunningFeed, AHangupOpensTheLogAnew) {

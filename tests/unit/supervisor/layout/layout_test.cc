@@ -79,6 +79,23 @@ TEST(FeedLayout, ALaneCanHaveAProcessOfItsOwn) {
   EXPECT_EQ(layout.groups[3].name, "mix.read.1");
 }
 
+TEST(FeedLayout, AParentIsGivenOnlyToLanesWithProcessesOfTheirOwn) {
+  test::PlannedFeed feed = planned_feed({});
+  NodePlan& node = *feed.plan.mutable_stages(2)->mutable_nodes(0);
+  node.set_parent_socket("/run/parent.sock");
+  try {
+    static_cast<void>(lay_out(feed.config, feed.plan, feed.wiring, feed.groups));
+    FAIL() << "was laid out";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIncompatible);
+    EXPECT_THAT(error.message(), ::testing::HasSubstr("/run/parent.sock"));
+  }
+  node.set_process_per_lane(true);
+  const FeedLayout layout = lay_out(feed.config, feed.plan, feed.wiring, feed.groups);
+  EXPECT_EQ(layout.groups[0].parent_socket, "");
+  EXPECT_EQ(layout.groups[1].parent_socket, "/run/parent.sock");
+}
+
 // Neither program has both stages.
 TEST(FeedLayout, AGroupWithAPluginsStageTakesNoOtherProgram) {
   test::PlannedFeed feed = planned_feed({});
