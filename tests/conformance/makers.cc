@@ -117,7 +117,11 @@ void token_files(const TempDir& directory) {
                         std::filesystem::copy_options::recursive);
 }
 
+// For a stage that reads no files.
+void requests(const TempDir&) {}
+
 Maker maker_named(std::string_view name) {
+  if (name == "requests") return &requests;
   if (name == "lc0_files") return &lc0_files;
 #ifdef RINGFEED_PARQUET
   if (name == "chess_tables") return &chess_tables;

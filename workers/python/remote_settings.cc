@@ -56,6 +56,8 @@ ObjectSettings object_of_batcher(const PythonBatcherConfig& config) {
 
 ObjectSettings object_of_stage(const StageConfig& stage, const DataLoaderConfig& feed) {
   if (const auto remote = remote_settings(stage)) return remote_object(*remote, feed.epochs() > 0);
+  // It has no object: the trainer's process has it.
+  if (stage.has_dataset_batcher()) return {};
   if (stage.has_python_batcher()) return object_of_batcher(stage.python_batcher());
   return stage.has_python_source() ? object_of(stage.python_source())
                                    : object_of(stage.python(), false);

@@ -308,11 +308,14 @@ void LaneRuntime::settle_debts() noexcept {
 }
 
 // Modelled in tests/model/wakeup.pml; with a feed, in wakeup_feed.pml.
-void LaneRuntime::sleep(int timeout_ms, std::uint32_t desired) noexcept {
+void LaneRuntime::sleep(int timeout_ms, bool idle, std::uint32_t desired) noexcept {
   shm::BellWord words[1 + shm::kGroupsMax];
   std::size_t count = 1;
-  if (feed_full_) count += parts_.feed->group_bells(std::span(words).subspan(1));
+  if (feed_full_ || (idle && parts_.feed)) {
+    count += parts_.feed->group_bells(std::span(words).subspan(1));
+  }
   const auto ready = [&] {
+    if (idle && stage_->is_asked()) return true;
     for (InputPort& port : parts_.inputs) {
       if (port.empty && port.moved()) return true;
     }
@@ -510,10 +513,10 @@ bool LaneRuntime::run(const LaneOrders& orders) {
       case Round::kFinished:
         break;
       case Round::kWaits:
-        sleep(shm::kSleepMsMax, desired);
+        sleep(shm::kSleepMsMax, false, desired);
         break;
       case Round::kIdle:
-        sleep(stage_->poll_ms(), desired);
+        sleep(stage_->poll_ms(), true, desired);
         break;
     }
   }

@@ -138,7 +138,7 @@ class LaneRuntime {
   void wake_neighbours(std::uint64_t now) noexcept;
   void settle_debts() noexcept;
   // `desired`: what the round that found nothing to do was asked for.
-  void sleep(int timeout_ms, std::uint32_t desired) noexcept;
+  void sleep(int timeout_ms, bool idle, std::uint32_t desired) noexcept;
   void park(const LaneOrders& orders) noexcept;
   bool end_followers() noexcept;
   void answer_messages() noexcept;

@@ -171,6 +171,7 @@ void plan_node(const NodeSpec& node, NodePlan& to) {
   if (!node.program.empty()) to.set_program(node.program);
   if (node.process_per_lane) to.set_process_per_lane(true);
   if (node.warm_parent) to.set_warm_parent(true);
+  if (!node.parent_socket.empty()) to.set_parent_socket(node.parent_socket);
   if (!node.create) to.set_cannot_run(true);
   for (const InputSpec& input : node.inputs) {
     NodeInput& port = *to.add_inputs();

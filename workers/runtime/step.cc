@@ -47,7 +47,12 @@ std::uint64_t Step::key(const Record& record) noexcept {
   return shm::record_key(record.port.index, input.current, view->header->seq);
 }
 
-void Step::works_on(std::uint64_t key) noexcept { lane_.begin_record(key); }
+void Step::works_on(std::uint64_t key) noexcept {
+  lane_.begin_record(key);
+  // A sign of life: what takes long is the record, not the step.
+  // relaxed: as after a commit.
+  lane_.parts_.page->progress_ns.store(now_ns(), std::memory_order_relaxed);
+}
 
 std::uint64_t Step::condemned() const noexcept { return lane_.quarantine_; }
 
@@ -142,6 +147,10 @@ void Step::publish_batch(std::uint32_t rows, std::uint64_t bytes, const std::uin
 
 std::uint64_t Step::batch_number() const noexcept {
   return lane_.parts_.feed->next_batch(lane_.journal_);
+}
+
+std::uint32_t Step::batch_slot() const noexcept {
+  return static_cast<std::uint32_t>(lane_.journal_.load(runtime_word(kOpenSlotWord)) - 1);
 }
 
 std::uint64_t Step::load(Word word) const noexcept { return lane_.journal_.load(state_word(word)); }

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +23,7 @@
 #include "ringfeed/worker/stage.h"
 #include "workers/programs/all.h"
 #include "workers/python/batch_function.h"
+#include "workers/python/dataset_function.h"
 #include "workers/python/interpreter/encode.h"
 #include "workers/python/interpreter/python_api.h"
 #include "workers/python/interpreter/sample_object.h"
@@ -375,6 +378,114 @@ Result<std::unique_ptr<SourceFunction>> open_source(PyObject* make, const StageC
   return std::unique_ptr<SourceFunction>(std::make_unique<PythonReader>(std::move(source)));
 }
 
+// The call of works_on() that is open to Python, while a batch is made.
+const std::function<void(std::uint32_t)>* named_by = nullptr;
+
+// Calls what makes batches of a dataset: ringfeed/torch/_worker.py's `Lane`, whose run() takes a
+// request and the state, and returns the head, the new state or None, and counts.
+class PythonDataset final : public DatasetFunction {
+ public:
+  explicit PythonDataset(Ref lane) : lane_(std::move(lane)) {
+    run_ = Ref(PyObject_GetAttrString(lane_.get(), "run"));
+    const Ref table(PyObject_GetAttrString(lane_.get(), "requests"));
+    if (table && PyObject_GetBuffer(table.get(), &table_, PyBUF_WRITABLE) == 0) has_table_ = true;
+    PyErr_Clear();
+  }
+  ~PythonDataset() override {
+    const Held held;
+    if (has_table_) PyBuffer_Release(&table_);
+    run_ = Ref();
+    lane_ = Ref();
+  }
+
+  std::span<std::byte> requests() override {
+    if (!has_table_) return {};
+    return {static_cast<std::byte*>(table_.buf), static_cast<std::size_t>(table_.len)};
+  }
+
+  void begin(std::span<const std::byte> state) override {
+    const Held held;
+    const Ref bytes(state.empty() ? Ref::borrowed(Py_None) : bytes_object(state));
+    const Ref begun(bytes ? PyObject_CallMethod(lane_.get(), "begin", "O", bytes.get()) : nullptr);
+    if (!begun) throw Error(ErrorCode::kConfiguration, "the dataset: " + take_exception());
+  }
+
+  Outcome run(const Request& request,
+              const std::function<void(std::uint32_t place)>& works_on) override {
+    const Held held;
+    named_by = &works_on;
+    Outcome outcome;
+    const Ref bytes(bytes_object(request.bytes));
+    const Ref condemned(PyTuple_New(static_cast<Py_ssize_t>(request.condemned.size())));
+    for (std::size_t i = 0; condemned && i < request.condemned.size(); ++i) {
+      PyTuple_SetItem(condemned.get(), static_cast<Py_ssize_t>(i),
+                      PyLong_FromUnsignedLong(request.condemned[i]));
+    }
+    const Ref said(bytes && condemned
+                       ? PyObject_CallFunction(
+                             run_.get(), "KKOIO", static_cast<unsigned long long>(request.number),
+                             static_cast<unsigned long long>(request.kind), bytes.get(),
+                             static_cast<unsigned>(request.slot), condemned.get())
+                       : nullptr);
+    named_by = nullptr;
+    if (!said || !take(said.get(), outcome)) outcome.fault = take_exception();
+    return outcome;
+  }
+
+ private:
+  static Ref bytes_object(std::span<const std::byte> bytes) {
+    return Ref(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(bytes.data()),
+                                         static_cast<Py_ssize_t>(bytes.size())));
+  }
+  static bool take(PyObject* said, Outcome& outcome) {
+    PyObject* state = nullptr;
+    const char* head = nullptr;
+    Py_ssize_t head_bytes = 0;
+    unsigned long long counts[4] = {};
+    int raised = 0;
+    if (!PyArg_ParseTuple(said, "y#OKKKKp", &head, &head_bytes, &state, &counts[0], &counts[1],
+                          &counts[2], &counts[3], &raised)) {
+      return false;
+    }
+    if (head_bytes != sizeof outcome.head || (state != Py_None && !PyBytes_Check(state))) {
+      PyErr_SetString(PyExc_TypeError, "a batch has a head of 128 bytes, and a state of bytes");
+      return false;
+    }
+    std::memcpy(outcome.head, head, sizeof outcome.head);
+    if (state != Py_None) {
+      const auto bytes = std::as_bytes(
+          std::span(PyBytes_AsString(state), static_cast<std::size_t>(PyBytes_Size(state))));
+      outcome.state.emplace(bytes.begin(), bytes.end());
+    }
+    outcome.samples = counts[0];
+    outcome.left_out = counts[1];
+    outcome.fetch_ns = counts[2];
+    outcome.collate_ns = counts[3];
+    outcome.raised = raised != 0;
+    return true;
+  }
+
+  Ref lane_;
+  Ref run_;
+  Py_buffer table_{};
+  bool has_table_ = false;
+};
+
+Result<std::unique_ptr<DatasetFunction>> open_dataset(PyObject* make, const StageContext& context) {
+  const Held held;
+  Ref lane(made(make, context));
+  if (!lane) return not_made(context);
+  return std::unique_ptr<DatasetFunction>(std::make_unique<PythonDataset>(std::move(lane)));
+}
+
+// A batch of a dataset is being made: what follows is about the sample at this place of it.
+PyObject* module_works_on(PyObject*, PyObject* place) {
+  const unsigned long number = PyLong_AsUnsignedLong(place);
+  if (PyErr_Occurred()) return nullptr;
+  if (named_by != nullptr) (*named_by)(static_cast<std::uint32_t>(number));
+  return Ref::borrowed(Py_None).release();
+}
+
 // Runs `body` without the interpreter's lock, and turns an Error into an exception.
 template <typename Body>
 PyObject* outside(Body&& body) {
@@ -404,6 +515,7 @@ PyObject* module_run(PyObject*, PyObject* arguments) {
   set_function_opener([make](const StageContext& context) { return open_function(make, context); });
   set_source_opener([make](const StageContext& context) { return open_source(make, context); });
   set_batch_opener([make](const StageContext& context) { return open_batches(make, context); });
+  set_dataset_opener([make](const StageContext& context) { return open_dataset(make, context); });
   return outside([setup_fd] {
     Registry registry;
     register_all_stages(registry);
@@ -421,6 +533,9 @@ PyObject* module_plan(PyObject*, PyObject* arguments) {
     return Error(ErrorCode::kConfiguration, "a plan runs no stage");
   });
   set_batch_opener([](const StageContext&) -> Result<std::unique_ptr<BatchFunction>> {
+    return Error(ErrorCode::kConfiguration, "a plan runs no stage");
+  });
+  set_dataset_opener([](const StageContext&) -> Result<std::unique_ptr<DatasetFunction>> {
     return Error(ErrorCode::kConfiguration, "a plan runs no stage");
   });
   Py_INCREF(check);
@@ -548,6 +663,8 @@ PyMODINIT_FUNC PyInit__worker() {
        "encoded(object, coerce): the record of what a stage returned."},
       {"sample_text", module_sample_text, METH_VARARGS,
        "sample_text(record): a line for each field."},
+      {"works_on", module_works_on, METH_O,
+       "works_on(place): the sample of the batch at hand that is worked on from here."},
       {"kinds", module_kinds, METH_NOARGS, "Prints the kinds of stages."},
       {nullptr, nullptr, 0, nullptr}};
   static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,

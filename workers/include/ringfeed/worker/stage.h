@@ -184,6 +184,8 @@ class Step {
                      std::span<const std::uint32_t> ragged = {}) noexcept;
   // Number of the batch that open_batch() is for, from 1.
   std::uint64_t batch_number() const noexcept;
+  // Of the slot that open_batch() has given, among all of the feed, from 0.
+  [[nodiscard]] std::uint32_t batch_slot() const noexcept;
 
   // ---- lasting memory
   std::uint64_t load(Word word) const noexcept;
@@ -238,6 +240,10 @@ class Stage {
     static_cast<void>(request);
     static_cast<void>(response);
   }
+  // After kIdle, of a stage that a trainer asks for batches (ringfeed/shm/requests.h): has it
+  // asked? Looked at once more before the lane sleeps; whoever asks rings its consumer group's
+  // bell.
+  [[nodiscard]] virtual bool is_asked() const noexcept { return false; }
   // After kIdle: how long to wait before step() is called again, unless input comes.
   [[nodiscard]] virtual int poll_ms() const noexcept { return 50; }
 };
@@ -343,6 +349,9 @@ struct NodeSpec {
   // What its processes load takes long: the program can be a warm parent of them
   // (supervisor/group/warm_parent.h). Only with process_per_lane.
   bool warm_parent = false;
+  // The same, where the warm parent has been started by whoever runs the feed and listens on this
+  // Unix socket: no process is started in another way.
+  std::string parent_socket = {};
   // Other processes need it as long as the feed runs: a process that replaces one whose lanes had
   // ended makes their stages all the same. They make no step.
   bool serves_when_over = false;
