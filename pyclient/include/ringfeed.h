@@ -355,6 +355,15 @@ enum { RF_METRICS_MESSAGE = 0, RF_METRICS_JSON = 1 };
 RF_API rf_status rf_metrics(rf_feed* feed, uint32_t form, int64_t timeout_ms, rf_bytes give,
                             void* user);
 
+/* Asks a feed of this process's own (dataset_batcher) for batch `seq`: request `seq` of the table,
+ * of `table_bytes` bytes, is the `size` bytes at `offset`, which have been written. The lane that
+ * makes it is woken. The table is of this process's memory (shm/include/ringfeed/shm/requests.h
+ * says what it looks like); it has one writer, so one thread at a time may call. Blocks nobody. A
+ * death in this call leaves a request, or none. Result: RF_OK; RF_INVALID: no table, or a request
+ * outside of it; RF_DETACHED, RF_FORKED. */
+RF_API rf_status rf_ask(rf_feed* feed, void* table, uint64_t table_bytes, uint64_t seq,
+                        uint64_t offset, uint64_t size, uint64_t kind);
+
 /* Leaves the group; the handle stays. Later calls return RF_DETACHED, and threads that wait in
  * rf_next return it soon.
  *

@@ -37,10 +37,21 @@ from .schema import Schema
 _FEED = "loader"
 _STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it refuses
 _LOG_BYTES_MAX = 8192
+_AGAIN_S = 0.1  # for want of what a process needs
 _ANSWER_S = 10.0  # for a supervisor to answer an attach
 # A configuration, or what makes it for the directory in which it will be. That may write into the
 # directory what else the feed needs, under names that begin with _FEED and end with .pickle.
 _Config = bytes | Callable[[Path], bytes]
+
+
+# A child is started. A process that is forked meanwhile would have the write end of the pipe on
+# which Popen waits for the child's exec, and Popen would wait for that process's end.
+_starting = threading.Lock()
+os.register_at_fork(
+    before=_starting.acquire,
+    after_in_parent=_starting.release,
+    after_in_child=_starting.release,
+)
 
 
 class _Supervisor:
@@ -50,7 +61,8 @@ class _Supervisor:
     directory. It has its own session, so that Ctrl-C in a terminal reaches only the trainer.
     """
 
-    def __init__(self, config: _Config, suffix: str) -> None:
+    def __init__(self, config: _Config, suffix: str, kept: bool = False) -> None:
+        """`kept`: one that is killed has a successor, which takes over the feed."""
         program = programs.find("ringfeed")
         self._pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-"))
@@ -73,6 +85,8 @@ class _Supervisor:
         ]
         self._child: subprocess.Popen[bytes] | None = None
         self._error: Exception | None = None
+        self._kept = kept
+        self._changing = threading.Lock()  # of self._child and self._kept
         self._started = threading.Event()
         threading.Thread(target=self._run, name="ringfeed-supervisor", daemon=True).start()
         self._started.wait()
@@ -81,12 +95,28 @@ class _Supervisor:
             raise RingfeedError(f"{program} cannot be started: {self._error}") from self._error
 
     def _run(self) -> None:
+        try:
+            self._start()
+        except (OSError, AttributeError) as error:  # a Python that was built without pidfd_open
+            self._error = error
+        self._started.set()
+        while self._child is not None:
+            self._child.wait()
+            with self._changing:
+                # Whoever was not killed has said why, and is right.
+                if not self._kept or self._child.returncode >= 0:
+                    return
+                try:
+                    self._start()
+                except OSError:
+                    time.sleep(_AGAIN_S)  # the next round tries again
+
+    def _start(self) -> None:
         environment = dict(os.environ, RINGFEED_SOCKET_DIR=str(self.directory))
         environment.setdefault("RINGFEED_PYTHON", sys.executable)  # of stages in Python
-        owner = -1
+        owner = os.pidfd_open(os.getpid())
         try:
-            owner = os.pidfd_open(os.getpid())
-            with self._log.open("wb") as log:
+            with self._log.open("ab") as log, _starting:
                 self._child = subprocess.Popen(
                     [*self._command, f"--owner-fd={owner}"],
                     pass_fds=(owner,),
@@ -96,20 +126,27 @@ class _Supervisor:
                     env=environment,
                     start_new_session=True,
                 )
-        except (OSError, AttributeError) as error:  # a Python that was built without pidfd_open
-            self._error = error
         finally:
-            if owner >= 0:
-                os.close(owner)
-        self._started.set()
-        if self._child is not None:
-            self._child.wait()
+            os.close(owner)
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
-        assert self._child is not None
-        return self._child.poll()
+        """Its exit status, negative for a signal; None while it runs, or has a successor."""
+        with self._changing:
+            assert self._child is not None
+            status = self._child.poll()
+            return None if self._kept and status is not None and status < 0 else status
+
+    def lines(self, begin: int) -> tuple[list[str], int]:
+        """The whole lines that it wrote behind this place of its log, and the place behind them."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(begin)
+                text = log.read()
+        except OSError:
+            return [], begin
+        whole = text[: text.rfind(b"\n") + 1]
+        return whole.decode(errors="replace").splitlines(), begin + len(whole)
 
     def said(self) -> str:
         """The end of what it wrote."""
@@ -129,23 +166,32 @@ class _Supervisor:
         how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
         return FeedFailed(f"the supervisor ended with {how}: {self.said()}")
 
-    def end(self, timeout_s: float) -> None:
+    def end(
+        self, timeout_s: float, hurry_s: float = 0.0, hurry: Callable[[], None] | None = None
+    ) -> None:
         """Stops it and removes its directory. Processes that still run after timeout_s are killed.
+
+        `hurry` is called if they run after hurry_s.
 
         A process forked from the one that started it does nothing: the feed is not its own.
         """
         assert self._child is not None
         if os.getpid() != self._pid:
             return
+        with self._changing:
+            self._kept = False
         if self.exit_status is None:
             try:
                 control.stop(self.socket_path, now=True)
             except RingfeedError:
                 self._child.terminate()
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         # Not Popen.wait: the thread is inside it and holds its lock.
-        while self.exit_status is None and time.monotonic() < deadline:
-            time.sleep(0.005)
+        while self.exit_status is None and (took := time.monotonic() - began) < timeout_s:
+            if hurry is not None and took > hurry_s:
+                hurry()
+                hurry = None
+            time.sleep(0.001 if took < 0.02 else 0.005)
         if self.exit_status is None:
             try:
                 os.killpg(self._child.pid, signal.SIGKILL)

@@ -16,6 +16,7 @@
 #include "observe.h"
 #include "ringfeed/shm/crc32c.h"
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/requests.h"
 
 namespace ringfeed::client {
 namespace {
@@ -407,6 +408,29 @@ extern "C" rf_status rf_pass_over(rf_feed* feed, uint64_t position) {
   pthread_mutex_lock(&feed->claiming);
   if (position > feed->position) feed->position = position;
   pthread_mutex_unlock(&feed->claiming);
+  return RF_OK;
+}
+
+extern "C" rf_status rf_ask(rf_feed* feed, void* table, uint64_t table_bytes, uint64_t seq,
+                            uint64_t offset, uint64_t size, uint64_t kind) {
+  if (feed != nullptr && feed->pid != getpid()) return forked(feed);
+  auto* const bytes = static_cast<std::byte*>(table);
+  if (!shm::are_requests(bytes, table_bytes)) {
+    return fail(feed, RF_INVALID, "ask: the memory is no table of requests");
+  }
+  if (seq == 0 || seq > kSeqMax || offset > table_bytes || size > table_bytes - offset) {
+    return fail(feed, RF_INVALID, "ask: request %llu of %llu bytes at %llu leaves the table",
+                static_cast<unsigned long long>(seq), static_cast<unsigned long long>(size),
+                static_cast<unsigned long long>(offset));
+  }
+  if (feed == nullptr) {
+    shm::put_request(bytes, seq, offset, size, kind);
+    return RF_OK;
+  }
+  const User user(feed);
+  if (!user) return detached(feed);
+  shm::put_request(bytes, seq, offset, size, kind);
+  ring_group(feed);
   return RF_OK;
 }
 

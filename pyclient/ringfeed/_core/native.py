@@ -206,10 +206,11 @@ def _load() -> ctypes.CDLL:
         ctypes.POINTER(ctypes.c_void_p),
         ctypes.POINTER(ctypes.c_uint64),
     ]
+    library.rf_ask.argtypes = [feed, ctypes.c_void_p, *[ctypes.c_uint64] * 5]
     library.rf_leave.argtypes = [feed]
     library.rf_leave_failed.argtypes = [feed]
     for function in (
-        *("rf_attach", "rf_next", "rf_verify", "rf_release", "rf_pass_over"),
+        *("rf_attach", "rf_next", "rf_verify", "rf_release", "rf_pass_over", "rf_ask"),
         *("rf_stats", "rf_payload", "rf_leave", "rf_leave_failed"),
     ):
         getattr(library, function).restype = ctypes.c_int
@@ -273,6 +274,21 @@ def version() -> str:
     """Version of the C library."""
     text: bytes = _library.rf_version()
     return text.decode()
+
+
+def ask(
+    feed: ctypes.c_void_p | None,
+    table: int,
+    table_bytes: int,
+    number: int,
+    offset: int,
+    size: int,
+    kind: int,
+) -> None:
+    """rf_ask."""
+    status = int(_library.rf_ask(feed, table, table_bytes, number, offset, size, kind))
+    if status != OK:
+        raise error_for(status, Handle._text(feed))
 
 
 def error_for(status: int, text: str) -> errors.RingfeedError:

@@ -36,6 +36,7 @@ KINDS: dict[str, str] = {
     "python_source": "PythonSourceConfig",
     "remote_files": "RemoteFilesConfig",
     "python_batcher": "PythonBatcherConfig",
+    "dataset_batcher": "DatasetBatcherConfig",
     "plugin": "PluginConfig",
 }
 
@@ -154,6 +155,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("python_source", "message", "PythonSourceConfig"),
         Field("remote_files", "message", "RemoteFilesConfig"),
         Field("python_batcher", "message", "PythonBatcherConfig"),
+        Field("dataset_batcher", "message", "DatasetBatcherConfig"),
         Field("plugin", "message", "PluginConfig"),
     ),
     "StageGroupConfig": (
@@ -585,6 +587,13 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("interpreter", "text", use="path"),
         Field("python_path", "text", repeated=True, use="path"),
         Field("on_error", "enum", "PythonBatcherConfig.OnError"),
+    ),
+    "DatasetBatcherConfig": (
+        Field("queue_capacity", "uint64", least=1, most=1048576),
+        Field("queue_bytes", "uint64", least=65536, most=1099511627776),
+        Field("overflow_behavior", "enum", "OverflowBehavior"),
+        Field("processes", "uint32", least=1, most=256),
+        Field("parent_socket", "text", use="path"),
     ),
     "PluginConfig": (
         Field("input", "text", repeated=True, use="stage"),

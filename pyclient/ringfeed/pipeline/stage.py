@@ -1893,6 +1893,50 @@ def python_batcher(
 
 
 @_call.checked
+def dataset_batcher(
+    *,
+    parent_socket: str | PathLike[str],
+    processes: int | None = None,
+    queue_capacity: int | None = None,
+    queue_bytes: int | str | None = None,
+    overflow_behavior: settings.OverflowBehavior | None = None,
+    name: str | None = None,
+) -> Pipeline:
+    """Makes the batches that a trainer asks for, out of a dataset that lives in the trainer's
+    process. It is the only stage of the feeds that `ringfeed.torch.DataLoader` starts; nobody
+    writes it by hand.
+
+    - requests: the trainer writes them into memory that it shares with the stage's processes
+      (ringfeed/shm/requests.h), each for one batch of the feed. A request stays there until the
+      trainer has the batch.
+    - processes: each lane is a process, forked by a warm parent that the trainer has started. It
+      has the dataset as it was then.
+    - output: `head`, uint64 `[16]`: where the batch lies in memory that the trainer shares with the
+      processes, as ringfeed.torch writes and reads it.
+    - chance: the states of the generators of `random`, NumPy and PyTorch are committed with each
+      batch, so that what is done again draws the same.
+    - death: the batch is made again. A sample that kills its process `restart.max_attempts` times
+      becomes an error of its batch, or is left out.
+    - memory: what the dataset says of its state, twice.
+
+    Args:
+        processes: (1 to 256, default 1)
+        parent_socket: Absolute path of the socket on which the warm parent listens. Required.
+        queue_capacity: (1 to 1048576, default 8) Records queued at each output, per ring (from one
+            lane to one lane). For batches that trainers read, the number of slots of the feed,
+            unless feed_output.slots gives it.
+        queue_bytes: (64 KiB to 1 TiB) Bytes queued at each output, per ring; a record may fill at
+            most half of it. The default suits the record type; for batches that trainers read it is
+            what the slots need.
+        overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
+            held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
+            and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        name: Name of the stage; default: a sensible one.
+    """
+    return _call.stage("stage.dataset_batcher", "dataset_batcher", locals())
+
+
+@_call.checked
 def plugin(
     *,
     input: Pipeline | Sequence[Pipeline],

@@ -11,12 +11,17 @@ ranked group and gets its own share of the batches.
 """
 
 from .._core.torch_bridge import Tensors, rank_and_world
+from .dataloader import DataLoader, StatefulDataLoader
 from .expand import expand_planes, expand_policy, widen_tokens
 from .loader import FeedDataset, FeedLoader
+from .shared_list import SharedList
 
 __all__ = [
+    "DataLoader",
     "FeedDataset",
     "FeedLoader",
+    "SharedList",
+    "StatefulDataLoader",
     "Tensors",
     "expand_planes",
     "expand_policy",

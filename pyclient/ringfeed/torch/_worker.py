@@ -1,0 +1,590 @@
+"""The processes of a ``ringfeed.torch.DataLoader``: the warm parent, and the workers it forks.
+
+The trainer starts the warm parent, which has the dataset. It listens on a socket; the feed's
+supervisor connects, and orders a process for each worker. The orders come as packets: the word
+``fork`` with the descriptors of a new process, which says ``here`` on its setup socket. If it
+cannot be made, the answer is ``error`` and a reason. ``ended`` tells how a process has ended.
+
+A worker makes a batch for each request. What it needs to go on in another process, if it dies, is
+its state: generators, and how far the dataset is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import multiprocessing
+import os
+import pickle
+import random
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from os import _exit  # as it was: what a dataset calls says where (exits.py)
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils
+
+from ._batches import Writer
+from ._job import (
+    ACK,
+    BEGAN,
+    DATA,
+    EMPTY,
+    FETCH,
+    HEAD,
+    RESUME,
+    RESUMED,
+    SPILT,
+    TOGETHER,
+    Job,
+    kill_workers,
+)
+from ._progress import WorkerPlace, restore_worker, worker_state
+from ..worker import exits, module
+
+_SUPERVISOR_ENDS_S = 10
+_TOLD, _NOT_TOLD = b"\1", b"\0"  # before a state: the end has been told to the trainer, or not
+_STARTS_MAX = 10
+_TIMED_EVERY = 8  # batches: in one of so many each sample is timed
+
+
+def serve(job: Job) -> None:
+    """The warm parent: until its trainer ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    trainer = _trainer_of(job)
+    if trainer is None:
+        return shutil.rmtree(Path(job.socket_path).parent, ignore_errors=True)
+    os.environ.update(job.environment)
+    job.requests.map_anew()
+    job.bulk.map_anew()
+    torch.set_num_threads(1)
+    worker = module.load()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    aside = f"{job.socket_path}.{os.getpid()}"
+    listener.bind(aside)
+    listener.listen(4)
+    os.rename(aside, job.socket_path)  # from here on it is found, whole
+    # Collections in the children then leave the pages of these objects alone, which are shared.
+    gc.freeze()
+    _Parent(job, worker, listener, trainer).run()
+
+
+def _trainer_of(job: Job) -> int | None:
+    """A descriptor of the trainer's process; None: it has died, while this one was starting."""
+    try:
+        trainer = os.pidfd_open(job.trainer)
+    except ProcessLookupError:
+        return None
+    real = multiprocessing.parent_process()
+    if real is not None and not real.is_alive():  # whoever has its number now is another
+        os.close(trainer)
+        return None
+    return trainer
+
+
+def check_feed(job: Job) -> None:
+    """Raises in a worker of another feed than the one whose batches the trainer has.
+
+    If all processes of a feed die at once, the next supervisor begins another one. Its workers
+    would write where batches lie that the trainer has or will still take.
+    """
+    at = job.requests.size - 16 * job.workers - 16
+    taken, known = struct.unpack_from("<2Q", job.requests.map, at)
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry.path).startswith("/memfd:loader_control"):
+                feed = os.stat(entry.path).st_ino
+                if taken and known not in (0, feed):
+                    raise RuntimeError("the feed whose batches the trainer has is gone")
+                struct.pack_into("<Q", job.requests.map, at + 8, feed)
+
+
+class _Parent:
+    def __init__(self, job: Job, worker: ModuleType, listener: socket.socket, trainer: int) -> None:
+        self._job = job
+        self._worker = worker
+        self._listener = listener
+        self._trainer = trainer
+        self._link: socket.socket | None = None
+        self._children: dict[int, int] = {}  # by pidfd
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        self._poll.register(trainer, select.POLLIN)
+        # Told to end: by the trainer, which does not wait for samples that take long.
+        self._told, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        self._poll.register(self._told, select.POLLIN)
+
+    def run(self) -> None:
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == self._trainer:
+                    self._end()
+                    return self._clear_up()
+                if fd == self._told:
+                    return self._end()
+                if fd in self._children:
+                    self._bury(fd)
+                elif self._link is not None and fd == self._link.fileno():
+                    self._obey()
+                elif fd == self._listener.fileno():
+                    self._accept()
+
+    def _end(self) -> None:
+        # Without a supervisor nobody else would end them.
+        for pid in self._children.values():
+            os.kill(pid, signal.SIGKILL)
+        kill_workers(self._job.requests, self._job.workers)  # of an earlier parent
+
+    def _clear_up(self) -> None:
+        """Removes the loader's directory, behind a supervisor that may have been killed as well."""
+        Path(self._job.socket_path).unlink(missing_ok=True)
+        if self._link is not None:
+            gone = select.poll()
+            gone.register(self._link, select.POLLRDHUP)
+            gone.poll(1000 * _SUPERVISOR_ENDS_S)
+        shutil.rmtree(Path(self._job.socket_path).parent, ignore_errors=True)
+
+    def _accept(self) -> None:
+        link, _ = self._listener.accept()
+        uid = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if uid != os.getuid():
+            return link.close()
+        self._drop_link()  # of a supervisor that has died
+        self._link = link
+        self._poll.register(link, select.POLLIN)
+        self._say(b"ready")
+
+    def _drop_link(self) -> None:
+        if self._link is not None:
+            self._poll.unregister(self._link)
+            self._link.close()
+            self._link = None
+
+    def _say(self, what: bytes) -> None:
+        try:
+            if self._link is not None:
+                self._link.send(what, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            pass  # it asks again, or has gone
+
+    def _bury(self, pidfd: int) -> None:
+        pid = self._children.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        self._say(b"ended %d %d" % (pid, status))
+
+    def _obey(self) -> None:
+        assert self._link is not None
+        try:
+            order, fds, _, _ = socket.recv_fds(self._link, 64, 8)
+        except OSError:
+            order, fds = b"", []
+        if not order:
+            return self._drop_link()
+        try:
+            if order != b"fork" or len(fds) < 2:
+                return self._say(b"error unknown order")
+            pid = os.fork()
+            if pid == 0:
+                self._become_worker(fds)
+            pidfd = os.pidfd_open(pid)
+            self._children[pidfd] = pid
+            self._poll.register(pidfd, select.POLLIN)
+        except OSError as error:
+            self._say(f"error {error}".encode())
+        finally:
+            for one in fds:
+                os.close(one)
+
+    def _become_worker(self, fds: list[int]) -> NoReturn:
+        status = 1
+        try:
+            setup, log, *lock = fds
+            hello = socket.socket(fileno=os.dup(setup))
+            hello.send(b"here")
+            hello.close()
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # Of the parent's: nothing stays but memory.
+            for one in (self._told, self._trainer, self._listener.detach(), *self._children):
+                os.close(one)
+            if self._link is not None:
+                os.close(self._link.detach())
+            # What is printed goes where the trainer's goes, what a death says to the feed's log.
+            if _is_stderr():
+                sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")
+            os.dup2(log, 2)
+            os.close(log)
+            for one in (setup, *lock):
+                os.set_inheritable(one, False)
+            status = run_worker(self._job, self._worker, setup)
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        finally:
+            _exit(status)
+
+
+def _is_stderr() -> bool:
+    try:
+        return sys.stderr.fileno() == 2
+    except (OSError, ValueError):
+        return False
+
+
+def run_worker(job: Job, worker: ModuleType, setup: int) -> int:
+    """Runs the lane that the supervisor describes over the setup socket."""
+
+    def make(spec: Any) -> Worker:
+        # A fault's Python stack goes to the log before the native one, and so does that of a worker
+        # that is asked where it is: before the handlers that the runtime has set.
+        faulthandler.enable(2, all_threads=False)
+        faulthandler.register(signal.SIGUSR2, 2, all_threads=True, chain=True)
+        exits.tell()
+        try:
+            return Worker(job, spec["lane"], worker.works_on)
+        except BaseException:
+            traceback.print_exc()
+            raise
+
+    return int(worker.run(setup, make, lambda thing: thing))
+
+
+def seed_generators(base_seed: int, worker: int) -> None:
+    """As PyTorch seeds them in its workers."""
+    random.seed(base_seed + worker)
+    torch.manual_seed(base_seed + worker)
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        return
+    state: Any = _utils.worker._generate_state
+    numpy.random.seed(state(base_seed, worker))
+
+
+class _Named(WorkerPlace):
+    """A place whose samples are named before they are touched, and timed now and then."""
+
+    def __init__(self, job: Job, works_on: Callable[[int], None], collate: Any) -> None:
+        super().__init__(job.kind, job.dataset, job.auto_collation, collate, job.drop_last)
+        self.collate_fn = job.collate_fn
+        self._works_on = works_on
+        self._collate = collate
+        self.slowest: tuple[int, Any] = (0, None)  # nanoseconds, index
+        self.samples = 0  # of the batch at hand
+
+    def fetch(self, index: Any) -> Any:
+        self.fetched += 1
+        self.slowest = (0, None)
+        self.samples = 1
+        if self.iterable:
+            self._samples += len(index) if self._many else 1
+            try:
+                return self._next(index)
+            except StopIteration:
+                self._ended = True
+                raise
+        if not self._many:
+            self._works_on(0)
+            return self._collate(self.dataset[index])
+        self.samples = len(index)
+        if getattr(self.dataset, "__getitems__", None):
+            return self._collate(self.dataset.__getitems__(index))
+        return self._collate(self._items(index))
+
+    def _items(self, indices: Any) -> list[Any]:
+        dataset, works_on = self.dataset, self._works_on
+        data = []
+        if (self.fetched - 1) % _TIMED_EVERY:
+            for place, index in enumerate(indices):
+                works_on(place)
+                data.append(dataset[index])
+        else:
+            began = time.perf_counter_ns()
+            for place, index in enumerate(indices):
+                works_on(place)
+                data.append(dataset[index])
+                now = time.perf_counter_ns()
+                if now - began > self.slowest[0]:
+                    self.slowest = (now - began, index)
+                began = now
+        works_on(TOGETHER)
+        return data
+
+    def _next(self, indices: Any) -> Any:
+        fetcher = self.fetcher
+        if fetcher.ended:
+            raise StopIteration
+        if not self._many:
+            self._works_on(0)
+            return self._collate(next(fetcher.dataset_iter))
+        data: list[Any] = []
+        for place, _ in enumerate(indices):
+            self._works_on(place)
+            try:
+                data.append(next(fetcher.dataset_iter))
+            except StopIteration:
+                fetcher.ended = True
+                break
+        if not data or (self._drop_last and len(data) < len(indices)):
+            raise StopIteration
+        self.samples = len(data)
+        self._works_on(TOGETHER)
+        return self._collate(data)
+
+
+class Worker:
+    """Makes batches: what the stage dataset_batcher calls (workers/python/dataset_function.h)."""
+
+    def __init__(self, job: Job, number: int, works_on: Callable[[int], None]) -> None:
+        self.requests = job.requests.map
+        at = job.requests.size - 8 * (2 * job.workers - number)
+        struct.pack_into("<Q", job.requests.map, at, os.getpid())
+        self._job = job
+        self._number = number
+        self._writer = Writer(job.bulk, job.stride)
+        self._collate_ns = 0
+        self._share_seed(job.shared_seed)
+        self._place = _Named(job, works_on, self._collate_of(job.collate_fn))
+        self._init_error: ExceptionWrapper | None = None
+        self._end_told = False  # that the iterable dataset has ended
+
+    def begin(self, state: bytes | None) -> None:
+        """As PyTorch's workers begin; and on from there, if this one had predecessors."""
+        job = self._job
+        check_feed(job)
+        torch.set_num_threads(1)
+        _utils.worker._worker_info = _utils.worker.WorkerInfo(
+            id=self._number,
+            num_workers=job.workers,
+            seed=job.base_seed + self._number,
+            dataset=self._place.dataset,
+        )
+        try:
+            self._count_starts()
+            seed_generators(job.base_seed, self._number)
+            if job.init_fn is not None:
+                job.init_fn(self._number)
+            if state is None:
+                restore_worker(self._place, job.begin[self._number])
+            else:
+                self._end_told = state[:1] == _TOLD
+                restore_worker(self._place, state[1:])
+        except Exception:
+            self._init_error = self._wrapped()
+        at = job.requests.size - 8 * (job.workers - self._number)
+        struct.pack_into("<Q", job.requests.map, at, 0)
+
+    def _count_starts(self) -> None:
+        """Raises if so many workers have died here, one after the other, before they had begun."""
+        at = self._job.requests.size - 8 * (self._job.workers - self._number)
+        (starts,) = struct.unpack_from("<Q", self._job.requests.map, at)
+        if starts >= _STARTS_MAX:
+            raise RuntimeError(
+                f"{starts} workers have died in worker_init_fn or iter(dataset), one after the "
+                "other: see the log of the loader for how they ended"
+            )
+        struct.pack_into("<Q", self._job.requests.map, at, starts + 1)
+
+    def _share_seed(self, seed: int | None) -> None:
+        from torch.utils.data import IterDataPipe, graph_settings
+
+        dataset = self._place.dataset if hasattr(self, "_place") else self._job.dataset
+        if seed is not None and isinstance(dataset, IterDataPipe):
+            shared = torch.Generator()
+            shared.manual_seed(seed)
+            dataset = graph_settings.apply_random_seed(dataset, shared)
+            if hasattr(self, "_place"):
+                self._place.dataset = dataset
+            else:
+                self._job.dataset = dataset
+
+    def _wrapped(self) -> ExceptionWrapper:
+        wrapper: Any = ExceptionWrapper
+        error: ExceptionWrapper = wrapper(where=f"in DataLoader worker process {self._number}")
+        return error
+
+    # ---- batches
+
+    def run(
+        self, number: int, kind: int, request: bytes, slot: int, condemned: tuple[int, ...]
+    ) -> tuple[bytes, bytes | None, int, int, int, int, bool]:
+        """Makes the batch of a request.
+
+        Returns:
+            Its head, the state behind it, the numbers of samples and of those that were left out,
+            nanoseconds in the dataset and in collate, and whether it is an exception.
+        """
+        if kind & SPILT:
+            kind ^= SPILT
+            request = Path(os.fsdecode(request)).read_bytes()
+        self._writer.begin(slot)
+        self._collate_ns = 0
+        place = self._place
+        place.slowest, place.samples = (0, None), 0
+        left_out = 0
+        began = time.perf_counter_ns()
+        data: Any = None
+        task = 0
+        what = EMPTY
+        if kind == BEGAN:
+            what, data = ACK, self._init_error
+        elif kind == RESUME:
+            what = RESUMED
+            self._resume(pickle.loads(request))
+        elif kind == FETCH and not self._end_told:
+            what = DATA
+            task, indices = pickle.loads(request)
+            data, left_out = self._fetched_or_raised(indices, condemned)
+        took = time.perf_counter_ns() - began
+        state: bytes | None = None
+        if what != EMPTY:
+            data, state = self._with_state(data)
+        raised = isinstance(data, ExceptionWrapper)
+        places = self._write(data) if what != EMPTY else (0, 0, 0, 0)
+        del data
+        at = 0 if state is None else self._writer.write_bytes(state)
+        collate = self._collate_ns
+        fetch = max(0, took - collate)
+        name = self._name_of(place.slowest[1]) if place.slowest[0] else 0
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # closed, or replaced by whatever
+                stream.flush()
+        samples = 0 if raised else place.samples
+        head = HEAD.pack(
+            *(what | samples << 8, task, *places, at, len(state or b""), self._writer.used),
+            *(self._number, left_out, number, fetch, collate, place.slowest[0], name),
+        )
+        if state is not None:
+            state = (_TOLD if self._end_told else _NOT_TOLD) + state
+        return head, state, samples, left_out, fetch, collate, raised
+
+    def _with_state(self, data: Any) -> tuple[Any, bytes | None]:
+        """The batch, or what a state_dict() of the user's raised, and the state behind it."""
+        if self._init_error is not None:
+            return data, None
+        try:
+            return data, worker_state(self._place)
+        except Exception:
+            return self._wrapped(), None
+
+    def _name_of(self, index: Any) -> int:
+        text = repr(index).encode(errors="replace")[:200]
+        return self._writer.write_bytes(struct.pack("<H", len(text)) + text)
+
+    def _write(self, data: Any) -> tuple[int, int, int, int]:
+        try:
+            return self._writer.write(data)
+        except Exception:
+            # As if the batch had not been made: what it wrote means nothing.
+            if not isinstance(data, ExceptionWrapper):
+                return self._writer.write(self._wrapped())
+            data.exc_type = RuntimeError  # nobody else knows the class; its name is in the text
+            return self._writer.write(data)
+
+    def _fetched_or_raised(self, indices: Any, condemned: tuple[int, ...]) -> tuple[Any, int]:
+        """The batch or what was raised, and how many samples were left out."""
+        if self._init_error is not None:
+            return self._init_error, 0
+        left_out = 0
+        try:
+            if self._place.has_ended:
+                raise StopIteration
+            if condemned:
+                indices, left_out = self._without(indices, condemned)
+            return self._place.fetch(indices), left_out
+        except (SystemExit, KeyboardInterrupt) as error:
+            # It ends the process, as it does in PyTorch's workers: a death like any other.
+            os.write(2, f"the dataset raised {type(error).__name__}:\n".encode())
+            faulthandler.dump_traceback(2, all_threads=False)
+            _exit(1)
+        except Exception as error:
+            if isinstance(error, StopIteration) and self._place.iterable:
+                self._end_told = True
+                return _utils.worker._IterableDatasetStopIteration(self._number), left_out
+            return self._wrapped(), left_out
+
+    def _without(self, indices: Any, condemned: tuple[int, ...]) -> tuple[Any, int]:
+        """The indices without those whose samples kill; raises unless they may be left out."""
+        job = self._job
+        bad = sorted(place for place in condemned if place != TOGETHER)
+        if job.skips and job.kind == 0 and job.auto_collation and len(bad) == len(condemned):
+            return [index for place, index in enumerate(indices) if place not in bad], len(bad)
+        if job.kind == 1:
+            self._place.end()  # it would only kill again
+            what = "a batch of the iterable dataset, which ends with it,"
+        elif not job.auto_collation:
+            what = f"the sample at index {indices!r}"
+        elif not bad:
+            what = f"the batch of {indices!r}"
+        else:
+            what = f"the sample at index {indices[bad[0]]!r}"
+        raise RuntimeError(
+            f"{what} has killed its worker process again and again: see the log of the loader for "
+            "how it ended (on_poison='skip' leaves such samples out)"
+        )
+
+    def _resume(self, seed: int | None) -> None:
+        self._share_seed(seed)
+        self._end_told = False
+        if self._init_error is None:
+            try:
+                self._place.begin_again(self._place.dataset)
+            except Exception:
+                self._init_error = self._wrapped()
+
+    # ---- straight into the slot
+
+    def _collate_of(self, collate_fn: Any) -> Callable[[Any], Any]:
+        standard = collate_fn is _utils.collate.default_collate
+
+        def collate(data: Any) -> Any:
+            begin = time.perf_counter_ns()
+            try:
+                return self._in_place(data) if standard else collate_fn(data)
+            finally:
+                self._collate_ns += time.perf_counter_ns() - begin
+
+        return collate
+
+    def _in_place(self, data: Any) -> Any:
+        """default_collate(), with tensors stacked where the trainer reads them."""
+        table = _utils.collate.default_collate_fn_map
+        if table.get(torch.Tensor) is _utils.collate.collate_tensor_fn:
+            table = {**table, torch.Tensor: self._stacked}
+        return _utils.collate.collate(data, collate_fn_map=table)
+
+    def _stacked(self, batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+        first = batch[0]
+        if (
+            type(first) is not torch.Tensor
+            or first.layout is not torch.strided
+            or first.device.type != "cpu"
+            or first.is_nested
+            or any(one.shape != first.shape or one.dtype != first.dtype for one in batch)
+            or any(one.requires_grad or type(one) is not torch.Tensor for one in batch)
+        ):
+            stacked: torch.Tensor = _utils.collate.collate_tensor_fn(
+                batch, collate_fn_map=collate_fn_map
+            )
+            return stacked
+        out = self._writer.empty((len(batch), *first.shape), first.dtype)
+        return torch.stack(batch, 0, out=out)

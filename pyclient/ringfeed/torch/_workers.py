@@ -1,0 +1,628 @@
+"""The feed behind a DataLoader with workers: processes, requests, and the batches that come back.
+
+What PyTorch's iterator has as queues and processes stands here with the same methods, over a feed:
+an index put into a worker's queue is a request, the queue of results gives batches of the feed.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import inspect
+import logging
+import mmap
+import os
+import pickle
+import queue
+import re
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils
+
+from .._core import native, programs
+from ..errors import (
+    FeedDetached,
+    FeedFailed,
+    FeedIOError,
+    FeedTimeout,
+    NoSuchFeed,
+    RingfeedError,
+)
+from ..loader import _FEED, _Supervisor
+from ._batches import Requests, bulk, read
+from ._job import (
+    ACK,
+    BEGAN,
+    DATA,
+    END,
+    FETCH,
+    HEAD,
+    NOTHING,
+    RESUME,
+    RESUMED,
+    SPILT,
+    TOGETHER,
+    Job,
+    kill_workers,
+)
+from ._pins import Pins
+from ._reasons import Reasons
+
+_log = logging.getLogger("ringfeed")
+
+_SLICE_MS = 50  # of a wait, after which processes are looked at
+_LOOK_S = 1.0  # and that often if there is no wait
+_HEAP_BYTES = 1 << 20
+_SLOTS_MAX = 256  # of a feed
+_ANSWER_MS = 10_000
+# Requests by which one worker may be ahead of another: fewer than a feed describes batches.
+_APART = 64
+_HURRY_S = 0.3
+_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (\w+) supervisor (\w+)|\w+: (?!.*[Ee]rror)")
+_GROUP = re.compile(r" group=dataset\.(\d+) ")
+_COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
+# What the one member of the feed's one group leaves as it is.
+_UNSET = (
+    *("socket_dir", "kind", "rank", "world", "policy", "redeliver", "max_tries", "max_hold"),
+    *("stall_ms", "rejoin_ms"),
+)
+_FIXED = 0x10  # flags of mmap that Python does not name
+_UNRESERVED = 0x4000
+
+
+def _config(job: Job, slots: int, settings: dict[str, Any]) -> bytes:
+    stall_ms = round(1000 * settings["stall_timeout"])
+    return f"""
+stages {{
+  name: "dataset"
+  dataset_batcher {{ processes: {job.workers} parent_socket: "{job.socket_path}" }}
+}}
+feed_output {{ slots: {slots} dispatch: RELAXED groups {{ name: "default" }} }}
+restart {{
+  max_restarts: 1000000 backoff_ms_max: 1000 stall_ms: {stall_ms}
+  max_attempts: {settings["max_attempts"]}
+  dead_letters: "{Path(job.socket_path).parent}"
+}}
+shutdown {{ orphan_timeout_s: 60 }}
+""".encode()
+
+
+class Workers:
+    """The processes of one iterator, and its end of their feed."""
+
+    def __init__(self, arguments: dict[str, Any], context: Any, settings: dict[str, Any]) -> None:
+        """
+        Args:
+            arguments: Those of PyTorch's worker loop, by name.
+            context: The multiprocessing context that starts the warm parent.
+            settings: prefetch_factor, stall_timeout (seconds), max_attempts, on_poison.
+        """
+        self._pid = os.getpid()
+        self._context = context
+        workers = arguments["num_workers"]
+        self._lane_slots = min(settings["prefetch_factor"] + 3, max(1, _SLOTS_MAX // workers))
+        self._free_slots = max(1, self._lane_slots - 2)
+        entries = 1 << (max(256, 4 * workers * settings["prefetch_factor"]) - 1).bit_length()
+        self._requests = Requests(entries, _HEAP_BYTES, 16 * workers)
+        self._bulk, self._stride = bulk(workers * self._lane_slots)
+        self._slot_type: Any = type("Slot", (ctypes.c_char * self._stride,), {})
+        self._pins = Pins(self._bulk) if settings["pins"] else None
+        self._held: list[list[weakref.ref[Any]]] = [[] for _ in range(workers)]
+        self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
+        self._done = [False] * workers
+        self._spilt: dict[int, Path] = {}
+        self._local: collections.deque[Any] = collections.deque()
+        self._posting = threading.Lock()
+        self._handle: native.Handle | None = None
+        self._log_at = 0
+        self._begun = False  # the feed, as its log says
+        self._look_at = time.monotonic() + _LOOK_S
+        self._stopped = False
+        self._taken = False  # a batch
+        self.left_out = 0  # samples
+        self.began: dict[int, tuple[bytes | None, Any]] = {}  # state, error
+        self.arrived: dict[int, tuple[int, bytes | None, bool]] = {}  # by task; is it an end?
+        self.reasons = Reasons(workers)
+        self.job = Job(
+            dataset=arguments["dataset"],
+            kind=arguments["dataset_kind"],
+            auto_collation=arguments["auto_collation"],
+            collate_fn=arguments["collate_fn"],
+            drop_last=arguments["drop_last"],
+            base_seed=arguments["base_seed"],
+            init_fn=arguments["init_fn"],
+            workers=workers,
+            shared_seed=arguments["shared_seed"],
+            requests=self._requests.memory,
+            bulk=self._bulk,
+            stride=self._stride,
+            skips=settings["on_poison"] == "skip",
+            socket_path="",
+            trainer=self._pid,
+            environment=_environment(),
+            begin=[settings["begin_with"](worker) for worker in range(workers)],
+        )
+
+        def config(directory: Path) -> bytes:
+            self.job.socket_path = str(directory / "parent.sock")
+            return _config(self.job, workers * self._lane_slots, settings)
+
+        self._supervisor = _Supervisor(config, ".textproto", kept=True)
+        self._parent: Any = None
+        self._end = weakref.finalize(self, _end, self._supervisor, self._parts())
+        _living.add(self)
+        self._start_parent()
+        for worker in range(workers):
+            self.post(worker, BEGAN, b"")
+
+    def _parts(self) -> dict[str, Any]:
+        # What the end of this object ends, which cannot refer to it.
+        self._ends: dict[str, Any] = {"parent": None, "handle": None, "pid": self._pid}
+        self._ends["workers"] = self.job.workers
+        self._ends["memories"] = (self._requests.memory, self._bulk)
+        return self._ends
+
+    def _start_parent(self) -> None:
+        from ._worker import serve  # a child that is spawned finds it there
+
+        parent = self._context.Process(target=serve, args=(self.job,))
+        parent.daemon = True
+        _starting.append(self)
+        try:
+            parent.start()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            _starting.remove(self)
+        self._parent = self._ends["parent"] = parent
+
+    # ---- requests
+
+    def post(self, worker: int, kind: int, payload: bytes) -> None:
+        """Asks a worker for its next batch; never waits."""
+        with self._posting:
+            if self._stopped:
+                return
+            self._post(worker, kind, payload)
+            # Workers whose turn has long passed keep the window of the feed where it is.
+            newest = max(self._next)
+            for other, number in enumerate(self._next):
+                if not self._done[other]:
+                    while newest - self._next[other] > _APART:
+                        self._post(other, NOTHING, b"")
+
+    def _post(self, worker: int, kind: int, payload: bytes) -> None:
+        number = self._next[worker]
+        self._next[worker] += self.job.workers
+        self._done[worker] = kind == END
+        place = self._requests.room(number, len(payload))
+        if place is None:
+            path = Path(self.job.socket_path).parent / f"{_FEED}.request-{number}.pickle"
+            path.write_bytes(payload)
+            self._spilt[number] = path
+            payload, kind = os.fsencode(path), kind | SPILT
+            place = self._requests.room(number, len(payload), spilt=True)
+            assert place is not None
+        memory = self._requests.memory
+        memory.map[place : place + len(payload)] = payload
+        raw = None if self._handle is None else self._handle.raw
+        with contextlib.suppress(FeedDetached):  # nobody makes batches any more
+            native.ask(raw, memory.address, memory.size, number, place, len(payload), kind)
+
+    # ---- batches
+
+    def put_local(self, thing: Any) -> None:
+        """The next one that get() gives."""
+        self._local.append(thing)
+
+    def get(self, timeout_s: float | None) -> Any:
+        """The next batch that is ready, of any worker: (its task, the data).
+
+        Raises:
+            queue.Empty: Nothing came in time.
+            FeedFailed: The feed has ended; the text is the reason.
+        """
+        began_ns = time.monotonic_ns()
+        found = self._get(None if timeout_s is None else time.monotonic() + timeout_s)
+        self.reasons.waits(time.monotonic_ns() - began_ns)
+        return found
+
+    def _get(self, deadline: float | None, begun_by: int | None = None) -> Any:
+        while True:
+            if begun_by is None and self._local:
+                return self._local.popleft()
+            if begun_by in self.began:
+                return None
+            if time.monotonic() >= self._look_at:
+                self._look_after()
+            left_ms = _SLICE_MS
+            if deadline is not None:
+                left_ms = max(0, min(_SLICE_MS, round(1000 * (deadline - time.monotonic()))))
+            handle = self._handle or self._attach(left_ms)
+            if handle is not None:
+                status, text, lease = handle.next(left_ms)
+                if lease is not None:
+                    found = self._take(lease)
+                    del lease
+                    if found is not None:
+                        return found
+                    continue
+                if status not in (native.TIMEOUT, native.INTERRUPTED):
+                    error = native.error_for(status, text)
+                    if self._taken or not isinstance(error, FeedFailed):
+                        raise self._failure(error)
+                    # A supervisor that was killed before it had workers: the next one begins
+                    # anew, and all requests are still there.
+                    with self._posting:
+                        self._handle = self._ends["handle"] = None
+                    handle.close()
+            self._look_after()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise queue.Empty
+
+    def _attach(self, timeout_ms: int) -> native.Handle | None:
+        if self._stopped:
+            raise FeedDetached("the loader's workers were stopped")
+        unset: Any = dict.fromkeys(_UNSET)
+        status, text, handle = native.Handle.attach(
+            feed=_FEED,
+            group="default",
+            client="ringfeed.torch.DataLoader",
+            timeout_ms=timeout_ms,
+            answer_ms=_ANSWER_MS,
+            socket_path=self._supervisor.socket_path,
+            start="oldest",
+            view="readonly",
+            **unset,
+        )
+        if handle is None:
+            error = native.error_for(status, text)
+            # Of a supervisor that is killed while it answers: it has a successor.
+            if not isinstance(error, _COMES_BACK) and status != native.INTERRUPTED:
+                raise self._failure(error)
+            return None
+        with self._posting:
+            self._handle = self._ends["handle"] = handle
+        return handle
+
+    def _take(self, lease: native.Lease) -> Any:
+        """What the loader's iterator gets of a batch; None: nothing."""
+        if not self._taken:
+            self._taken = True
+            self._requests.note_taken()
+        words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
+        what, task, worker, number = words[0] & 0xFF, words[1], words[9], words[11]
+        self._let_go(number)
+        state = None
+        if words[7]:
+            state = ctypes.string_at(
+                self._bulk.address + lease.slot * self._stride + words[6], words[7]
+            )
+        if what == RESUMED:
+            self.began[worker] = (state, None)
+            return _utils.worker._ResumeIteration(None), None
+        if what not in (DATA, ACK):
+            return None
+        self.left_out += words[10]
+        self.reasons.add(words[0] >> 8, words[12], words[13])
+        slot = self._slot_type.from_address(self._bulk.address + lease.slot * self._stride)
+        if self._pins is not None:
+            self._pins.pin(lease.slot * self._stride, words[8])
+        held = self._held[worker] = [one for one in self._held[worker] if one() is not None]
+        copies = len(held) >= self._free_slots
+        if not copies:
+            slot.lease = lease
+            slot.used = words[8]
+            slot.memory = self._bulk.map
+            held.append(weakref.ref(slot))
+        if words[14]:
+            at = words[15]
+            (size,) = struct.unpack_from("<H", slot, at)
+            text = ctypes.string_at(ctypes.addressof(slot) + at + 2, size)
+            self.reasons.saw(words[14], text.decode(errors="replace"))
+        try:
+            data = read(slot, words[2:4], words[4:6], copies)
+        except Exception:
+            # The error of its batch; the next one comes.
+            data = ExceptionWrapper(where="in the trainer, loading a batch of a DataLoader worker")
+        if what == ACK:
+            self.began[worker] = (state, data)
+            return None
+        self.arrived[task] = (
+            worker,
+            state,
+            isinstance(data, _utils.worker._IterableDatasetStopIteration),
+        )
+        return task, data
+
+    def wait_begun(self, worker: int) -> tuple[bytes | None, Any]:
+        """The state with which a worker has begun, and what it raised or None; waits for it."""
+        while worker not in self.began:
+            found = self._get(None, begun_by=worker)
+            if found is not None:
+                self._local.append(found)
+        return self.began[worker]
+
+    def _let_go(self, number: int) -> None:
+        with self._posting:
+            self._requests.let_go(number)
+            spilt = self._spilt.pop(number, None)
+        if spilt is not None:
+            spilt.unlink(missing_ok=True)
+
+    # ---- processes
+
+    def _look_after(self) -> None:
+        self._look_at = time.monotonic() + _LOOK_S
+        self.tell()
+        if self._supervisor.exit_status is not None and not self._stopped:
+            raise self._supervisor.error()
+        parent = self._parent
+        if parent is not None and not parent.is_alive() and not self._stopped:
+            if parent.exitcode > 0 and not Path(self.job.socket_path).exists():
+                # It has said why: its dataset, or the trainer's program, cannot be loaded there.
+                raise RuntimeError(
+                    f"DataLoader worker (pid(s) {parent.pid}) exited unexpectedly, with status "
+                    f"{parent.exitcode}, before it had the dataset: see what it wrote"
+                )
+            _log.warning("the warm parent of the workers has ended: another one is started")
+            self._start_parent()
+
+    def tell(self) -> None:
+        """Passes on what the feed's log has of warnings, errors and stacks."""
+        lines, self._log_at = self._supervisor.lines(self._log_at)
+        for line in lines:
+            found = _LOG_LINE.match(line)
+            if found is None:
+                # Of a worker that dies or hangs; before the feed has begun it is the memory table.
+                if self._begun:
+                    _log.warning("%s", line)
+                continue
+            level, event = found.groups()
+            self._begun = self._begun or event == "feed_started"
+            if level in ("warn", "warning", "error"):
+                _log.log(logging.ERROR if level == "error" else logging.WARNING, "%s", line)
+            if event in ("worker_stalled", "worker_died") and (group := _GROUP.search(line)):
+                self._tell_index(int(group[1]))
+
+    def _tell_index(self, worker: int) -> None:
+        """What a worker that has died or hangs was at."""
+        with self._posting:
+            number, place, payload = self._requests.oldest(worker, self.job.workers)
+        if number == 0 or payload is None:
+            return
+        try:
+            _, indices = pickle.loads(payload)
+        except Exception:
+            return
+        what = f"the batch of {indices!r:.200}"
+        if place - 1 != TOGETHER and self.job.kind == 0:
+            one = indices[place - 1] if self.job.auto_collation else indices
+            what = f"the sample at index {one!r:.200}"
+        elif self.job.kind == 1:
+            what = f"sample {place} of its next batch"
+        _log.warning("worker %d was at %s", worker, what)
+
+    def _failure(self, error: RingfeedError) -> RingfeedError:
+        if self._supervisor.exit_status is not None and not isinstance(error, FeedFailed):
+            return self._supervisor.error()
+        return error
+
+    def held(self) -> list[Any]:
+        """Memory of the batches that somebody has."""
+        return [slot for row in self._held for one in row if (slot := one()) is not None]
+
+    def become_copy(self) -> None:
+        """In a fork of the trainer: what is held is copied, and nothing is shared any more."""
+        slots = self.held()
+        kept = [ctypes.string_at(ctypes.addressof(slot), slot.used) for slot in slots]
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED | _UNRESERVED
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        _libc.mmap(self._bulk.address, self._bulk.size, protection, flags, -1, 0)
+        for slot, data in zip(slots, kept):
+            ctypes.memmove(ctypes.addressof(slot), data, len(data))
+        for memory in self._ends["memories"]:
+            memory.close()
+
+    def pid_of(self, worker: int) -> int:
+        """Process number of a worker, 0 before it has one."""
+        return self._requests.extra(worker)
+
+    def is_alive(self) -> bool:
+        """Does it still make batches?"""
+        return not self._stopped
+
+    def stop(self) -> None:
+        """Ends all processes. Batches that somebody has stay as they are."""
+        with self._posting:
+            self._stopped = True
+        self._end()
+
+
+# ---- forks of the trainer
+
+_living: weakref.WeakSet[Workers] = weakref.WeakSet()
+_forking: list[int] = []  # a pipe, while this process forks with batches in its hands
+_starting: list[Workers] = []  # those whose warm parent is being forked
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
+
+
+def _before_fork() -> None:
+    if any(workers.held() for workers in list(_living)):
+        _forking[:] = os.pipe()
+
+
+def _after_fork_in_parent() -> None:
+    """Gives no batch back before the child has copies of them."""
+    if _forking:
+        read, write = _forking
+        _forking.clear()
+        os.close(write)
+        os.read(read, 1)  # the end, when the child has closed it or has died
+        os.close(read)
+
+
+def _after_fork_in_child() -> None:
+    """Batches that the parent had become copies, at the same addresses: workers go on writing."""
+    for workers in list(_living):
+        if workers not in _starting:
+            workers.become_copy()
+    for fd in _forking:
+        os.close(fd)
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
+
+
+def _environment() -> dict[str, str]:
+    program = programs.find("ringfeed")
+    for below in ("lib/ringfeed/_worker.abi3.so", "lib/_worker.abi3.so"):
+        place = program.resolve().parent.parent / below
+        if place.exists() and "RINGFEED_WORKER_MODULE" not in os.environ:
+            return {"RINGFEED_WORKER_MODULE": str(place)}
+    return {}
+
+
+def _end(supervisor: _Supervisor, parts: dict[str, Any]) -> None:
+    if os.getpid() != parts["pid"]:
+        return
+    parent = parts["parent"]
+    if parts["handle"] is not None:
+        parts["handle"].close()
+    # A worker that is in the middle of a sample is not waited for.
+    supervisor.end(10.0, _HURRY_S, None if parent is None else parent.terminate)
+    if parent is not None:
+        parent.kill()
+        parent.join()
+    # If the supervisor had just been killed, nobody else would end them.
+    kill_workers(parts["memories"][0], parts["workers"])
+    for memory in parts["memories"]:
+        memory.close()
+
+
+# ---- what stands for parts of multiprocessing in PyTorch's iterator
+
+
+class Context:
+    """Stands for a multiprocessing context: queues and processes of one iterator."""
+
+    def __init__(self, real: Any, settings: dict[str, Any], before: Callable[[], None]) -> None:
+        """`before` is called once, when the iterator is about to make its queues."""
+        self.real = real
+        self.settings = settings
+        self.workers: Workers | None = None
+        self._before: Callable[[], None] | None = before
+
+    def Queue(self) -> Queue:  # noqa: N802
+        """An index queue or the queue of results; the first process says which."""
+        if self._before is not None:
+            before, self._before = self._before, None
+            before()
+        return Queue(self)
+
+    def Event(self) -> threading.Event:  # noqa: N802
+        """For the iterator alone."""
+        return threading.Event()
+
+    def Process(self, target: Any, args: tuple[Any, ...]) -> Process:  # noqa: N802
+        """A worker."""
+        return Process(self, inspect.signature(target).bind(*args).arguments)
+
+
+class Queue:
+    """Stands for a queue of multiprocessing."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.worker: int | None = None  # of an index queue
+
+    def put(self, thing: Any) -> None:
+        """Of an index queue: a task, a new epoch, or the end."""
+        workers = self._context.workers
+        if workers is None or self.worker is None:
+            if workers is not None:
+                workers.put_local(thing)
+            return
+        if thing is None:
+            workers.post(self.worker, END, b"")
+        elif isinstance(thing, _utils.worker._ResumeIteration):
+            workers.post(self.worker, RESUME, pickle.dumps(thing.seed))
+        else:
+            workers.post(self.worker, FETCH, pickle.dumps(thing, 5))
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Of the queue of results."""
+        assert self._context.workers is not None
+        return self._context.workers.get(timeout if block else 0)
+
+    def cancel_join_thread(self) -> None:
+        """Nothing is under way in threads."""
+
+    def close(self) -> None:
+        """Goes with the workers."""
+
+
+class Process:
+    """Stands for the process of a worker, whichever it is at the moment."""
+
+    def __init__(self, context: Context, arguments: dict[str, Any]) -> None:
+        self._context = context
+        self._arguments = arguments
+        self._number: int = arguments["worker_id"]
+        self.daemon = True
+        self.name = f"ringfeed worker {self._number}"
+        self.starting = True
+
+    def start(self) -> None:
+        """The first one starts them all."""
+        context = self._context
+        self._arguments["index_queue"].worker = self._number
+        if context.workers is None:
+            context.workers = Workers(self._arguments, context.real, context.settings)
+        self._arguments = {}
+
+    @property
+    def pid(self) -> int:
+        """Process number at the moment; waits for it, up to ten seconds."""
+        workers = self._context.workers
+        assert workers is not None
+        deadline = time.monotonic() + (0 if self.starting else 10)
+        while (pid := workers.pid_of(self._number)) == 0 and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """None: it runs, or has a successor."""
+        return None if self.is_alive() else 0
+
+    def is_alive(self) -> bool:
+        """Are there workers? One that has died has a successor."""
+        return self._context.workers is not None and self._context.workers.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Ends them all."""
+        if self._context.workers is not None:
+            self._context.workers.stop()
+
+    def terminate(self) -> None:
+        """As join()."""
+        self.join()
+
+    kill = terminate
