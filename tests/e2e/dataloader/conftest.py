@@ -1,0 +1,87 @@
+"""Each test of this folder runs with PyTorch's loader, which proves what is expected, and with ringfeed's.
+
+Whatever a test does, it leaves no process, descriptor, thread, directory or mapped segment behind.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import multiprocessing.resource_tracker
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import util
+from typing import Any
+
+import pytest
+
+FAILED = pytest.StashKey[bool]()
+MODULES = {"torch": "torch.utils.data", "ringfeed": "ringfeed.torch"}
+
+
+def _loader_of(name: str) -> Any:
+    return importlib.import_module(MODULES[name]).DataLoader
+
+
+@pytest.fixture(params=list(MODULES))
+def loader_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def Loader(loader_name: str) -> Any:
+    """The class of the loader under test."""
+    return _loader_of(loader_name)
+
+
+@pytest.fixture(params=["ringfeed"])
+def Ours(request: pytest.FixtureRequest) -> Any:
+    """ringfeed's loader, for what PyTorch's cannot."""
+    return _loader_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def _settled() -> Iterator[None]:
+    """Temporary files of these tests lie in a directory of their own: what is left in it is theirs.
+
+    And what was imported is not looked at again by each gc.collect(): a tenth of a second for each test.
+    """
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    # Sockets lie in it, whose paths are short.
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="rf")
+    # These two stay by design, whoever starts them first.
+    multiprocessing.resource_tracker.ensure_running()
+    gc.collect()
+    gc.freeze()
+    yield
+    # After multiprocessing has removed its own in it: that has -100.
+    util.Finalize(None, shutil.rmtree, args=(tempfile.tempdir, True), exitpriority=-200)
+    tempfile.tempdir = before[0]
+    if before[1] is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = before[1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(request: pytest.FixtureRequest, _settled: None) -> Iterator[None]:
+    from tests.support.loaders import own_data
+
+    before = own_data.Belongings()
+    yield
+    name = getattr(request.node, "callspec", None) and request.node.callspec.params.get(
+        "loader_name"
+    )
+    # The report of a test that failed keeps its frames, and so its loaders.
+    if not request.node.stash.get(FAILED, True):
+        own_data.nothing_left(before, by_pytorch=name == "torch")

@@ -1,0 +1,1517 @@
+"""``state_dict()`` of loaders: the rest of an epoch, and the epochs after it, as if nobody had stopped.
+
+Most tests run over torchdata's StatefulDataLoader too, where it is installed: what it does is what is
+meant. Those of ``Better`` run over ours alone: there torchdata's gives another rest.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy  # noqa: E402
+import torch.utils.data  # noqa: E402
+from ringfeed.torch import _generators, _samplers  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+
+import ringfeed.torch as ours  # noqa: E402
+
+try:
+    from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
+except ImportError:
+    Torchdatas = None
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+]
+
+both = pytest.mark.parametrize(
+    "loader",
+    [
+        pytest.param(ours.StatefulDataLoader, id="ours"),
+        pytest.param(
+            Torchdatas,
+            id="torchdata",
+            marks=pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed"),
+        ),
+    ],
+)
+OURS = ours.StatefulDataLoader
+workers = pytest.mark.parametrize(
+    ("num_workers", "persistent"),
+    [(0, False), (3, False), (3, True)],
+    ids=["0", "3", "3-persistent"],
+)
+
+
+def as_they_are(samples: Any) -> Any:
+    return samples
+
+
+def share(sizes: list[int]) -> range:
+    """This worker's samples; without workers all of them."""
+    info = get_worker_info()
+    if info is None:
+        return range(sum(sizes))
+    begin = sum(sizes[: info.id])
+    return range(begin, begin + sizes[info.id])
+
+
+# ---- datasets
+
+
+class Numbers(Dataset):
+    """Map-style; counts what is asked of it."""
+
+    def __init__(self, count: int = 40) -> None:
+        self.count = count
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        return index
+
+
+class DrawsWithState(Numbers):
+    """Its samples are drawn, and its state is the generator's."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, int(torch.randint(1 << 30, ()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["generator"])
+
+
+class Augmented(Numbers):
+    """Draws from all three generators and keeps no state."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, float(torch.randn(())), random.gauss(0, 1), numpy.random.standard_normal()
+
+
+class StatefulIterator(Iterator):
+    def __init__(self, samples: range) -> None:
+        self.samples = samples
+        self.at = 0
+
+    def __next__(self) -> int:
+        if self.at >= len(self.samples):
+            raise StopIteration
+        self.at += 1
+        return self.samples[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": {"at": self.at}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["inner"]["at"]
+
+
+class OverIterator(IterableDataset):
+    """iter() gives an iterator with a state."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+
+    def __iter__(self) -> Iterator[int]:
+        return StatefulIterator(share(self.sizes))
+
+
+class OverGenerator(IterableDataset):
+    """The dataset has a state, its iterator is a generator; each pass is another epoch."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.passed = 0
+        self.go_on_at: int | None = None
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.passed, self.go_on_at = self.go_on_at or 0, None
+        samples = share(self.sizes)
+        for sample in samples[self.passed :]:
+            self.passed += 1
+            yield sample, self.epoch
+        self.passed = 0
+        self.epoch += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"passed": self.passed, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.go_on_at = state["passed"]
+        self.epoch = state["epoch"]
+
+
+class IsItsIterator(IterableDataset, StatefulIterator):
+    """The dataset is its own iterator. One pass: the second is empty."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.at = 0
+
+    def __iter__(self) -> IsItsIterator:
+        self.samples = share(self.sizes)
+        return self
+
+
+class Stateless(IterableDataset):
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+
+    def __iter__(self) -> Iterator[int]:
+        yield from share(self.sizes)
+
+
+class CountsIter(IterableDataset):
+    """Its state tells how often iter() has been called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.calls += 1
+        return iter(range(30))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class GrowingState(IterableDataset, StatefulIterator):
+    """Its state changes in place, and has more keys with each sample."""
+
+    def __init__(self) -> None:
+        self.samples = range(50)
+        self.at = 0
+        self.state: dict[Any, Any] = {}
+
+    def __iter__(self) -> GrowingState:
+        return self
+
+    def __next__(self) -> int:
+        sample = super().__next__()
+        self.state[sample] = {sample: torch.tensor(sample)}
+        return sample
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "seen": self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.state = state["at"], state["seen"]
+
+
+# ---- samplers of the user's
+
+
+class Evens:
+    """Without any state."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.begun = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.begun += 1
+        return iter(range(0, self.count, 2))
+
+    def __len__(self) -> int:
+        return (self.count + 1) // 2
+
+
+class ByIterator(Evens):
+    """Its iterator has a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        return StatefulIterator(range(0, self.count, 2))
+
+
+class BySampler(Evens):
+    """The sampler has a state; its iterator is a generator."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.at = 0
+        self.go_on_at: int | None = None
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        if self.go_on_at is not None:
+            self.at, self.go_on_at = self.go_on_at, None
+        for index in range(self.at, self.count):
+            self.at += 1
+            yield (index + self.epoch) % self.count
+        self.at = 0
+        self.epoch += 1
+
+    def __len__(self) -> int:
+        return self.count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.go_on_at, self.epoch = state["at"], state["epoch"]
+
+
+class Shuffles(Evens):
+    """Draws its order from the global generators, at the first next()."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(self.count).tolist()
+        random.shuffle(order)
+        numpy.random.shuffle(order)
+        yield from order
+
+    def __len__(self) -> int:
+        return self.count
+
+
+# ---- what all tests do
+
+
+def stop_and_go(make: Any, stop: int | None, *, through: Any = copy.deepcopy) -> tuple[Any, ...]:
+    """(rest, next epoch) of a loop, and of a new loader with its state."""
+    loader = make()
+    if stop is None:
+        list(loader)
+        state = through(loader.state_dict())
+        rest: Any = []
+    else:
+        iterator = iter(loader)
+        for _ in range(stop):
+            next(iterator)
+        state = through(loader.state_dict())
+        rest = list(iterator)
+    following = list(loader)
+    again = make()
+    again.load_state_dict(state)
+    if stop is not None:
+        rest = (rest, list(again))
+    else:
+        rest = ([], [])
+    return (*rest, following, list(again))
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def assert_goes_on(make: Any, stop: int | None, **more: Any) -> None:
+    rest, resumed, following, after = stop_and_go(make, stop, **more)
+    assert same(resumed, rest)
+    assert same(after, following)
+
+
+# ---- the same as torchdata's
+
+
+@both
+@workers
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("stop", [0, 1, 5, None])
+@pytest.mark.parametrize("dataset", [OverIterator, OverGenerator, IsItsIterator, Stateless])
+def test_iterable(loader, num_workers, persistent, batch_size, stop, dataset):
+    if dataset is IsItsIterator and num_workers == 0:
+        pytest.skip("without workers the one object goes on by itself")
+
+    def make():
+        return loader(
+            dataset([20, 30, 25]),
+            batch_size=batch_size,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+            collate_fn=as_they_are,
+        )
+
+    assert_goes_on(make, stop, through=lambda state: json.loads(json.dumps(state)))
+
+
+@both
+@workers
+@pytest.mark.parametrize("stop", [0, 1, 9, None])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_map_style(loader, num_workers, persistent, stop, shuffle):
+    def make():
+        return loader(
+            Numbers(),
+            batch_size=4,
+            shuffle=shuffle,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+        )
+
+    assert_goes_on(make, stop)
+
+
+@both
+@workers
+@pytest.mark.parametrize("stop", [0, 3, 9])
+def test_datasets_own_generator_is_its_state(loader, num_workers, persistent, stop):
+    def make():
+        return loader(
+            DrawsWithState(),
+            batch_size=4,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+            collate_fn=as_they_are,
+        )
+
+    made = make()
+    iterator = iter(made)
+    for _ in range(stop):
+        next(iterator)
+    state = made.state_dict()
+    rest = list(iterator)
+    again = make()
+    again.load_state_dict(state)
+    assert list(again) == rest
+
+
+@both
+@workers
+@pytest.mark.parametrize("stop", [0, 3, 7, None])
+@pytest.mark.parametrize("sampler", [Evens, ByIterator, BySampler])
+@pytest.mark.parametrize("batched", [True, False])
+def test_samplers_of_the_user(loader, num_workers, persistent, stop, sampler, batched):
+    def make():
+        return loader(
+            Numbers(),
+            batch_size=2 if batched else None,
+            sampler=sampler(40),
+            num_workers=num_workers,
+            persistent_workers=persistent,
+        )
+
+    assert_goes_on(make, stop, through=lambda state: json.loads(json.dumps(state)))
+
+
+@both
+@workers
+@pytest.mark.parametrize("stop", [0, 2, 5])
+def test_batch_sampler_of_the_user(loader, num_workers, persistent, stop):
+    class Pairs:
+        def __iter__(self):
+            return iter([[n, n + 1] for n in range(0, 40, 3)])
+
+        def __len__(self):
+            return 14
+
+    def make():
+        return loader(
+            Numbers(),
+            batch_sampler=Pairs(),
+            num_workers=num_workers,
+            persistent_workers=persistent,
+        )
+
+    assert_goes_on(make, stop)
+
+
+@both
+@workers
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda data, g: RandomSampler(data, generator=g),
+        lambda data, g: RandomSampler(data, num_samples=97, generator=g),
+        lambda data, g: RandomSampler(data, replacement=True, num_samples=90, generator=g),
+        lambda data, g: SubsetRandomSampler(range(5, 40), generator=g),
+        lambda data, g: WeightedRandomSampler([1.0] * 40, 60, generator=g),
+        lambda data, g: SequentialSampler(data),
+        lambda data, g: DistributedSampler(data, 3, 1, seed=4),
+    ],
+    ids=["random", "more", "replacement", "subset", "weighted", "sequential", "distributed"],
+)
+def test_samplers_of_pytorch(loader, num_workers, persistent, sampler):
+    """Seeded alike before each loader, as torchdata's reads them again."""
+
+    def make():
+        data = Numbers()
+        return loader(
+            data,
+            batch_size=3,
+            sampler=sampler(data, torch.Generator().manual_seed(5)),
+            num_workers=num_workers,
+            persistent_workers=persistent,
+        )
+
+    made = make()
+    iterator = iter(made)
+    for _ in range(4):
+        next(iterator)
+    state = made.state_dict()
+    rest = list(iterator)
+    again = make()
+    again.load_state_dict(state)
+    assert same(list(again), rest)
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_end_of_an_epoch_is_before_or_after_the_last_stop(loader, num_workers, shuffle):
+    def make():
+        return loader(Numbers(), batch_size=4, shuffle=shuffle, num_workers=num_workers)
+
+    made = make()
+    for _ in made:
+        within = made.state_dict()
+    after = made.state_dict()
+    again = make()
+    again.load_state_dict(within)
+    assert list(again) == []
+    assert len(list(again)) == 10
+    again = make()
+    again.load_state_dict(after)
+    assert len(list(again)) == 10
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_epochs_and_two_more_are_four(loader, num_workers):
+    def make():
+        return loader(Numbers(), batch_size=4, shuffle=True, num_workers=num_workers)
+
+    torch.manual_seed(0)
+    first = make()
+    batches = [batch for _ in range(2) for batch in first]
+    second = make()
+    second.load_state_dict(first.state_dict())
+    batches += [batch for _ in range(2) for batch in second]
+    torch.manual_seed(0)
+    whole = make()
+    assert same(batches, [batch for _ in range(4) for batch in whole])
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_state_in_an_epoch_that_was_resumed(loader, num_workers):
+    """Before every worker has given a batch: the states of those others are the loaded ones."""
+
+    def make():
+        return loader(
+            OverIterator([20, 30]), batch_size=3, num_workers=num_workers, collate_fn=as_they_are
+        )
+
+    made = make()
+    iterator = iter(made)
+    for _ in range(5):
+        next(iterator)
+    second = make()
+    second.load_state_dict(made.state_dict())
+    next(iterator)
+    assert next(iter(second)) is not None
+    third = make()
+    third.load_state_dict(second.state_dict())
+    assert list(third) == list(iterator)
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_state_before_the_first_iteration_begins_it(loader, num_workers):
+    def make():
+        return loader(
+            DrawsWithState(), shuffle=True, num_workers=num_workers, collate_fn=as_they_are
+        )
+
+    made = make()
+    state = made.state_dict()
+    if num_workers:
+        assert len(state["_snapshot"]["_worker_snapshots"]) == num_workers
+    batches = list(made)
+    assert len(batches) == 40
+    again = make()
+    iterator = iter(again)
+    for _ in range(3):
+        next(iterator)
+    again.load_state_dict(state)
+    assert list(again) == batches
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_state_after_a_load_is_the_loaded_one(loader, num_workers):
+    def make():
+        return loader(
+            DrawsWithState(), shuffle=True, num_workers=num_workers, collate_fn=as_they_are
+        )
+
+    made = make()
+    iterator = iter(made)
+    for _ in range(7):
+        next(iterator)
+    state = made.state_dict()
+    rest = list(iterator)
+    again = make()
+    again.load_state_dict(state)
+    assert same(again.state_dict(), state)
+    assert list(again) == rest
+
+
+@both
+@pytest.mark.parametrize(("taken", "given"), [(0, 3), (3, 0), (3, 2)])
+def test_another_number_of_workers_is_refused_at_iter(loader, taken, given):
+    made = loader(Numbers(), num_workers=taken)
+    iter(made)
+    again = loader(Numbers(), num_workers=given)
+    again.load_state_dict(made.state_dict())
+    with pytest.raises(AssertionError):
+        iter(again)
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_iter_of_the_dataset_is_called_once(loader, num_workers):
+    def calls(state):
+        places = [state] if num_workers == 0 else state["_snapshot"]["_worker_snapshots"].values()
+        return [place["dataset_state"]["calls"] for place in places]
+
+    dataset = CountsIter()
+    made = loader(dataset, num_workers=num_workers)
+    iter(made)
+    state = made.state_dict()
+    assert calls(state) == [1] * max(1, num_workers)
+    again = loader(dataset, num_workers=num_workers)
+    again.load_state_dict(state)
+    iter(again)
+    # Without workers it is the same object; workers have their copies.
+    assert calls(again.state_dict()) == ([1, 1] if num_workers else [2])
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataset_that_is_its_iterator_has_one_state(loader, num_workers):
+    made = loader(IsItsIterator([20, 30]), num_workers=num_workers, collate_fn=as_they_are)
+    iterator = iter(made)
+    for _ in range(3):
+        next(iterator)
+    state = made.state_dict()
+    places = [state] if num_workers == 0 else list(state["_snapshot"]["_worker_snapshots"].values())
+    assert [place["dataset_state"] for place in places] == [None] * len(places)
+    at = [place["fetcher_state"]["dataset_iter_state"]["inner"]["at"] for place in places]
+    assert at == ([2, 1] if num_workers else [3])
+
+
+@both
+def test_state_stays_what_it_was(loader):
+    made = loader(GrowingState(), num_workers=2, collate_fn=as_they_are)
+    iterator = iter(made)
+    for _ in range(6):
+        next(iterator)
+    state = made.state_dict()
+    was = copy.deepcopy(state)
+    for _ in range(4):
+        next(iterator)
+    assert same(state, was)
+    worker = made.state_dict()["_snapshot"]["_worker_snapshots"]["worker_0"]
+    assert len(worker["fetcher_state"]["dataset_iter_state"]["seen"]) == 5
+    again = loader(GrowingState(), num_workers=2, collate_fn=as_they_are)
+    again.load_state_dict(state)
+    iterator = iter(again)
+    assert [next(iterator), next(iterator)] == [[3], [3]]
+
+
+@both
+@pytest.mark.parametrize("every", [0, 1, 4, 17])
+@pytest.mark.parametrize("stop", [2, 11])
+def test_snapshots_now_and_then(loader, every, stop):
+    def make():
+        return loader(
+            OverGenerator([20, 20, 20]),
+            batch_size=2,
+            num_workers=3,
+            snapshot_every_n_steps=every,
+            collate_fn=as_they_are,
+        )
+
+    assert make().snapshot_every_n_steps == every
+    assert_goes_on(make, stop)
+
+
+@both
+def test_worker_init_fn_that_raises_does_so_in_iter(loader):
+    def fail(worker):
+        raise RuntimeError("no licence")
+
+    with pytest.raises(RuntimeError, match="no licence"):
+        iter(loader(Numbers(), num_workers=2, worker_init_fn=fail))
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_after_an_exception_the_next_batch_comes(loader, num_workers):
+    class Hole(Numbers):
+        def __getitem__(self, index):
+            if index == 5:
+                raise KeyError("no such sample")
+            return index
+
+    def make():
+        return loader(Hole(12), num_workers=num_workers, collate_fn=as_they_are)
+
+    made = make()
+    iterator = iter(made)
+    for _ in range(5):
+        next(iterator)
+    with pytest.raises(KeyError, match="no such sample"):
+        next(iterator)
+    assert next(iterator) == [6]
+    again = make()
+    again.load_state_dict(made.state_dict())
+    assert list(again) == [[n] for n in range(7, 12)]
+
+
+@both
+def test_empty_state_begins_anew(loader):
+    made = loader(Numbers(8), batch_size=4)
+    next(iter(made))
+    made.load_state_dict({})
+    assert len(list(made)) == 2
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_early_break_and_again(loader, num_workers):
+    made = loader(Numbers(), batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
+    for _ in made:
+        break
+    assert len(list(made)) == 10
+    for step, _ in enumerate(made):
+        if step == 3:
+            break
+    again = loader(Numbers(), batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
+    again.load_state_dict(made.state_dict())
+    assert [batch[0] for batch in again] == list(range(16, 40, 4))
+
+
+@both
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_loading_while_an_iteration_is_under_way(loader, num_workers):
+    made = loader(Numbers(), batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
+    iterator = iter(made)
+    next(iterator)
+    state = made.state_dict()
+    next(iterator)
+    made.load_state_dict(state)
+    assert [batch[0] for batch in made] == list(range(4, 40, 4))
+
+
+@both
+def test_length_that_was_told_is_still_warned_of(loader):
+    class Liar(Stateless):
+        def __len__(self):
+            return 5
+
+    made = loader(Liar([8]), batch_size=None)
+    assert len(made) == 5
+    iterator = iter(made)
+    for _ in range(5):
+        next(iterator)
+    again = loader(Liar([8]), batch_size=None)
+    again.load_state_dict(made.state_dict())
+    with pytest.warns(UserWarning, match="Length of IterableDataset"):
+        list(again)
+
+
+@pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("seeded", ["global", "generator"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_order_is_torchdatas(num_workers, seeded, persistent):
+    """Shuffled, over three epochs: samples and augmentations."""
+    if persistent and not num_workers:
+        pytest.skip("no workers to persist")
+
+    def epochs(loader):
+        torch.manual_seed(3)
+        random.seed(3)
+        numpy.random.seed(3)
+        made = loader(
+            Augmented(),
+            batch_size=3,
+            shuffle=True,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+            generator=torch.Generator().manual_seed(8) if seeded == "generator" else None,
+        )
+        return [list(made) for _ in range(3)]
+
+    assert same(epochs(OURS), epochs(Torchdatas))
+
+
+@pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("stop", [0, 4, None])
+@pytest.mark.parametrize("what", ["shuffled", "sequential", OverIterator, OverGenerator, Stateless])
+def test_torchdatas_states_are_read(num_workers, stop, what):
+    def make(loader):
+        if isinstance(what, str):
+            return loader(
+                Numbers(), batch_size=3, shuffle=what == "shuffled", num_workers=num_workers
+            )
+        return loader(
+            what([20, 30]),
+            batch_size=3,
+            num_workers=num_workers,
+            collate_fn=as_they_are,
+            snapshot_every_n_steps=3,
+        )
+
+    theirs = make(Torchdatas)
+    if stop is None:
+        list(theirs)
+        state = theirs.state_dict()
+        rest = list(theirs)
+    else:
+        iterator = iter(theirs)
+        for _ in range(stop):
+            next(iterator)
+        state = theirs.state_dict()
+        rest = list(iterator)
+    ours = make(OURS)
+    ours.load_state_dict(state)
+    assert same(list(ours), rest)
+
+
+@both
+@pytest.mark.parametrize("stop", [0, 3, None])
+def test_data_pipes(loader, stop):
+    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
+
+    def make():
+        torch.manual_seed(5)
+        pipe = pipes.IterableWrapper(range(30)).shuffle().sharding_filter()
+        return loader(pipe, batch_size=4, shuffle=True, collate_fn=as_they_are)
+
+    assert_goes_on(make, stop)
+
+
+# ---- better than torchdata's
+
+
+@workers
+@pytest.mark.parametrize("stop", [0, 1, 4, 7, 10, None])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_better_augmentations_go_on(num_workers, persistent, stop, shuffle):
+    """Drawn from torch, random and NumPy in the workers, by a dataset that knows of no state."""
+    generator = torch.Generator().manual_seed(3)
+
+    def make():
+        return OURS(
+            Augmented(),
+            batch_size=4,
+            shuffle=shuffle,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+            generator=generator,
+        )
+
+    if num_workers == 0:
+        pytest.skip("without workers the generators are the trainer's own")
+    assert_goes_on(make, stop, through=lambda state: json.loads(json.dumps(state)))
+
+
+@pytest.mark.parametrize("stop", [0, 3, 5])
+def test_better_an_iterable_that_draws_is_run_forward_with_its_draws(stop):
+    class Drawing(Stateless):
+        def __iter__(self):
+            samples = list(share(self.sizes))
+            random.shuffle(samples)
+            for sample in samples:
+                yield sample, float(torch.rand(()))
+
+    def make():
+        return OURS(
+            Drawing([20, 30]),
+            batch_size=4,
+            num_workers=2,
+            persistent_workers=True,
+            collate_fn=as_they_are,
+        )
+
+    made = make()
+    list(made)  # so that the epoch begins with generators that have drawn
+    iterator = iter(made)
+    for _ in range(stop):
+        next(iterator)
+    state = made.state_dict()
+    rest = list(iterator)
+    again = make()
+    again.load_state_dict(state)
+    assert list(again) == rest
+
+
+@pytest.mark.parametrize("dataset", [OverIterator, OverGenerator, IsItsIterator, Stateless])
+@pytest.mark.parametrize("stop", range(0, 20, 3))
+def test_better_a_worker_that_has_ended_gives_nothing_again(dataset, stop):
+    def make():
+        return OURS(dataset([0, 40, 9]), batch_size=4, num_workers=3, collate_fn=as_they_are)
+
+    whole = len(list(make()))
+    assert_goes_on(make, min(stop, whole))
+
+
+@pytest.mark.parametrize("sampler", [Shuffles])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_better_a_sampler_that_draws_gives_the_same_order(sampler, num_workers):
+    def make():
+        return OURS(Numbers(), batch_size=4, sampler=sampler(40), num_workers=num_workers)
+
+    made = make()
+    iterator = iter(made)
+    for _ in range(4):
+        next(iterator)
+    state = json.loads(json.dumps(made.state_dict()))
+    rest = list(iterator)
+    for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+        seed(99)
+    again = make()
+    again.load_state_dict(state)
+    before = random.getstate(), numpy.random.random()
+    numpy.random.seed(99)
+    assert same(list(again), rest)
+    assert (random.getstate(), numpy.random.random()) == before
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_better_a_resume_draws_nothing_from_the_trainer(num_workers, shuffle):
+    """What the trainer draws for itself goes on too: nothing is drawn twice."""
+    made = OURS(Numbers(), batch_size=4, shuffle=shuffle, num_workers=num_workers)
+    iterator = iter(made)
+    next(iterator)
+    state = made.state_dict()
+    trainers = torch.get_rng_state()
+    again = OURS(Numbers(), batch_size=4, shuffle=shuffle, num_workers=num_workers)
+    again.load_state_dict(state)
+    torch.set_rng_state(trainers)  # as a trainer's checkpoint does
+    before = _generators.capture()
+    list(again)
+    assert _generators.capture() == before
+
+
+@pytest.mark.parametrize("stop", [0, 2, None])
+@workers
+@pytest.mark.parametrize("loader", [OURS, ours.DataLoader])
+def test_better_a_trainer_seeded_as_before_does_not_repeat_an_epoch(
+    loader, num_workers, persistent, stop
+):
+    """The seeds of the epoch that was under way are drawn again, so the next epoch has others."""
+
+    def make():
+        torch.manual_seed(4)
+        return loader(
+            Augmented() if num_workers else Numbers(),
+            batch_size=4,
+            shuffle=True,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+        )
+
+    assert_goes_on(make, stop)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 5, 12])
+@pytest.mark.parametrize("then", [0, 1, 3])
+def test_better_out_of_order_nothing_is_lost(stop, then):
+    """Twice: what was left behind may be more than what the second one sends ahead."""
+
+    def make(ahead: int):
+        return OURS(
+            Numbers(),
+            batch_size=2,
+            num_workers=3,
+            in_order=False,
+            prefetch_factor=ahead,
+            collate_fn=as_they_are,
+        )
+
+    made = make(4)
+    iterator = iter(made)
+    given = [next(iterator) for _ in range(stop)]
+    second = make(1)
+    second.load_state_dict(json.loads(json.dumps(made.state_dict())))
+    iterator = iter(second)
+    given += [next(iterator) for _ in range(then)]
+    third = make(2)
+    third.load_state_dict(second.state_dict())
+    given += list(third)
+    assert sorted(given) == [[n, n + 1] for n in range(0, 40, 2)]
+    assert given != sorted(given) or stop + then < 2
+
+
+def test_better_out_of_order_more_left_behind_than_is_sent_ahead():
+    def make():
+        return OURS(
+            Numbers(), num_workers=2, in_order=False, prefetch_factor=1, collate_fn=as_they_are
+        )
+
+    made = make()
+    iterator = iter(made)
+    given = [next(iterator) for _ in range(6)]
+    state = made.state_dict()
+    left = state["_snapshot"]["_pending"]
+    state["_snapshot"]["_pending"] = [*left, *given]  # as if nothing had been given yet
+    second = make()
+    second.load_state_dict(state)
+    unused = iter(second)
+    third = make()
+    third.load_state_dict(second.state_dict())
+    del unused
+    assert sorted(third) == [[n] for n in range(40)]
+
+
+def test_better_a_loaded_state_stays_what_it_was():
+    """Though the dataset goes on changing what it was given."""
+    made = OURS(GrowingState(), collate_fn=as_they_are)
+    iterator = iter(made)
+    for _ in range(3):
+        next(iterator)
+    state = made.state_dict()
+    was = copy.deepcopy(state)
+    again = OURS(GrowingState(), collate_fn=as_they_are)
+    again.load_state_dict(state)
+    assert len(list(again)) == 47
+    assert same(state, was)
+
+
+def test_better_out_of_order_each_worker_goes_on():
+    def make():
+        return OURS(Stateless([5, 30]), num_workers=2, in_order=False, collate_fn=as_they_are)
+
+    for stop in range(0, 35, 4):
+        made = make()
+        iterator = iter(made)
+        given = [next(iterator) for _ in range(stop)]
+        again = make()
+        again.load_state_dict(made.state_dict())
+        assert sorted(given + list(again)) == [[n] for n in range(35)]
+
+
+@both
+@workers
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_state_of_a_resumed_epoch_before_its_first_batch(loader, num_workers, persistent, shuffle):
+    def make():
+        return loader(
+            Numbers(),
+            batch_size=4,
+            shuffle=shuffle,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+        )
+
+    made = make()
+    iterator = iter(made)
+    for _ in range(4):
+        next(iterator)
+    second = make()
+    second.load_state_dict(made.state_dict())
+    unused = iter(second)
+    third = make()
+    third.load_state_dict(second.state_dict())
+    del unused
+    assert same(list(third), list(iterator))
+
+
+@both
+def test_workers_see_the_seed_that_they_had(loader):
+    class Seeds(Numbers):
+        def __getitem__(self, index):
+            return get_worker_info().seed
+
+    made = loader(Seeds(), num_workers=2, collate_fn=as_they_are)
+    iterator = iter(made)
+    next(iterator)
+    state = made.state_dict()
+    rest = list(iterator)
+    again = loader(Seeds(), num_workers=2, collate_fn=as_they_are)
+    again.load_state_dict(state)
+    assert list(again) == rest
+
+
+def test_better_a_sampler_may_change_the_state_that_it_gave():
+    class Live(BySampler):
+        def __init__(self, count):
+            super().__init__(count)
+            self.live = {"at": 0, "epoch": 0}
+
+        def state_dict(self):
+            self.live.update(super().state_dict())
+            return self.live
+
+    def make():
+        return OURS(Numbers(), batch_size=3, sampler=Live(40), num_workers=2)
+
+    assert_goes_on(make, 3)
+
+
+# ---- constant time: what is asked, not a clock
+
+
+class Huge(Dataset):
+    """More samples than anybody could walk over."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return 10**15
+
+    def __getitem__(self, index: int) -> int:
+        self.asked += 1
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [None, 32])
+def test_constant_in_order(num_workers, batch_size):
+    dataset = Huge()
+
+    def make():
+        return OURS(dataset, batch_size=batch_size, num_workers=num_workers)
+
+    made = make()
+    next(iter(made))
+    state = made.state_dict()
+    main = state["_snapshot"]["_main_snapshot"] if num_workers else state
+    main["_sampler_iter_yielded"] = 10**12
+    place = main["_sampler_iter_state"]
+    if batch_size:
+        place["samples_yielded"] = 10**12 * batch_size
+        place = place["sampler_iter_state"]
+    place["yielded"] = 10**12 * (batch_size or 1)
+    dataset.asked = 0
+    again = make()
+    again.load_state_dict(state)
+    first = next(iter(again))
+    assert (first if batch_size is None else int(first[0])) == 10**12 * (batch_size or 1)
+    if num_workers == 0:
+        assert dataset.asked == (batch_size or 1)
+
+
+@pytest.mark.parametrize("at", [0, 1, 1000, 39000])
+def test_constant_shuffled(at, monkeypatch):
+    """One draw and one window of indices, wherever it is."""
+    dataset = Numbers(40000)
+    made = OURS(dataset, shuffle=True, batch_size=10)
+    iterator = iter(made)
+    for _ in range(at // 10):
+        next(iterator)
+    state = made.state_dict()
+    rest = list(itertools.islice(iterator, 5))
+    drawn = []
+    randperm = torch.randperm
+    monkeypatch.setattr(torch, "randperm", lambda *a, **k: drawn.append(1) or randperm(*a, **k))
+    again = OURS(dataset, shuffle=True, batch_size=10)
+    dataset.asked.clear()
+    again.load_state_dict(state)
+    iterator = iter(again)
+    assert same([next(iterator) for _ in range(len(rest))], rest)
+    assert len(dataset.asked) == 10 * len(rest)
+    assert len(drawn) == 1
+
+
+def test_constant_for_datasets_with_a_state():
+    class Counted(OverGenerator):
+        given = 0
+
+        def __iter__(self):
+            for sample in super().__iter__():
+                Counted.given += 1
+                yield sample
+
+    made = OURS(Counted([100000]), batch_size=100, collate_fn=as_they_are)
+    iterator = iter(made)
+    for _ in range(900):
+        next(iterator)
+    again = OURS(Counted([100000]), batch_size=100, collate_fn=as_they_are)
+    again.load_state_dict(made.state_dict())
+    Counted.given = 0
+    assert next(iter(again))[0] == (90000, 0)
+    assert Counted.given == 100
+
+
+# ---- walks over samplers: the same as PyTorch's, and from any place on
+
+
+def samplers(seed: int | None) -> dict[str, Any]:
+    """Each with generators seeded, or with PyTorch's global one."""
+
+    def generator() -> Any:
+        return None if seed is None else torch.Generator().manual_seed(seed)
+
+    data = range(50)
+    weights = [float(n % 7) + 0.1 for n in range(50)]
+    return {
+        "sequential": lambda: SequentialSampler(data),
+        "random": lambda: RandomSampler(data, generator=generator()),
+        "fewer": lambda: RandomSampler(data, num_samples=20, generator=generator()),
+        "more": lambda: RandomSampler(data, num_samples=150, generator=generator()),
+        "more-rest": lambda: RandomSampler(data, num_samples=130, generator=generator()),
+        "replacement": lambda: RandomSampler(
+            data, replacement=True, num_samples=100, generator=generator()
+        ),
+        "replacement-64": lambda: RandomSampler(
+            data, replacement=True, num_samples=64, generator=generator()
+        ),
+        "own": lambda: _samplers.RandomSampler(data, generator=generator()),
+        "own-more": lambda: _samplers.RandomSampler(data, num_samples=130, generator=generator()),
+        "own-replacement": lambda: _samplers.RandomSampler(
+            data, replacement=True, num_samples=100, generator=generator()
+        ),
+        "subset": lambda: SubsetRandomSampler([n * 3 for n in range(30)], generator=generator()),
+        "subset-empty": lambda: SubsetRandomSampler([], generator=generator()),
+        "weighted": lambda: WeightedRandomSampler(weights, 70, generator=generator()),
+        "weighted-once": lambda: WeightedRandomSampler(weights, 40, False, generator=generator()),
+        "distributed": lambda: DistributedSampler(data, 4, 3),
+        "distributed-plain": lambda: DistributedSampler(data, 4, 3, shuffle=False),
+        "distributed-drop": lambda: DistributedSampler(data, 4, 3, drop_last=True),
+        "distributed-few": lambda: DistributedSampler(range(3), 8, 7),
+        "users": lambda: Evens(50),
+        "users-draws": lambda: Shuffles(50),
+    }
+
+
+NAMES = sorted(samplers(1))
+
+
+def states_of(sampler: Any) -> list[Any]:
+    inner = getattr(sampler, "sampler", sampler)
+    own = getattr(inner, "generator", None)
+    return [torch.get_rng_state(), None if own is None else own.get_state()]
+
+
+def forms(name: str, seed: int | None) -> list[Any]:
+    make = samplers(seed)[name]
+    return [
+        make,
+        lambda: BatchSampler(make(), 7, False),
+        lambda: BatchSampler(make(), 10, False),
+        lambda: BatchSampler(make(), 7, True),
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", [None, 9])
+def test_walk_is_what_iter_gives(name, seed):
+    """Over two epochs, the generators' states after each too."""
+    for make in forms(name, seed):
+        torch.manual_seed(1)
+        random.seed(1)
+        numpy.random.seed(1)
+        theirs = make()
+        if name.startswith("own"):
+            expected = [(list(theirs), list(theirs))]
+        else:
+            expected = [(list(theirs), states_of(theirs)) for _ in range(2)]
+        torch.manual_seed(1)
+        random.seed(1)
+        numpy.random.seed(1)
+        ours = make()
+        if name.startswith("own"):
+            assert [(list(_samplers.walk(ours)), list(_samplers.walk(ours)))] == expected
+        else:
+            assert same([(list(_samplers.walk(ours)), states_of(ours)) for _ in range(2)], expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", [None, 9])
+def test_walk_goes_on_from_any_place(name, seed):
+    for make in forms(name, seed):
+        sampler = make()
+        walk = _samplers.walk(sampler)
+        places = []
+        items = []
+        while True:
+            # A walk resumed before its first item draws it anew, from its generator as it is then.
+            if items:
+                places.append((len(items), walk.place()))
+            item = next(walk, None)
+            if item is None:
+                break
+            items.append(item)
+        after = states_of(sampler)[1]
+        ended = walk.place()
+        for count, place in [*places, (len(items), ended)]:
+            state = place.iterator.plain()
+            state = json.loads(json.dumps(state))
+            other = make()
+            resumed = _samplers.walk(other, place._replace(iterator=state))
+            assert resumed.yielded == count
+            assert list(resumed) == items[count:]
+            assert same(states_of(other)[1], after)
+
+
+def test_walk_begins_where_it_has_drawn():
+    """A state from before the first batch has the order that is under way ahead of it."""
+    sampler = RandomSampler(range(30))
+    walk = _samplers.walk(sampler)
+    items = list(walk)
+    assert list(_samplers.walk(sampler, walk.origin())) == items
+
+
+def test_random_sampler_reads_torchdatas_states():
+    sampler = pytest.importorskip("torchdata.stateful_dataloader.sampler")
+    for options in ({}, {"num_samples": 130}, {"replacement": True, "num_samples": 100}):
+        generator = torch.Generator().manual_seed(2)
+        theirs = iter(sampler.RandomSampler(range(50), generator=generator, **options))
+        first = list(itertools.islice(theirs, 45))
+        state = theirs.state_dict()
+        ours = _samplers.RandomSampler(
+            range(50), generator=torch.Generator().manual_seed(2), **options
+        )
+        walk = iter(ours)
+        assert list(itertools.islice(walk, 45)) == first
+        rest = list(walk)
+        assert rest == list(theirs)
+        again = iter(_samplers.RandomSampler(range(50), **options))
+        again.load_state_dict(state)
+        assert list(again) == rest
+
+
+# ---- plain DataLoader
+
+
+def plain(*args: Any, **options: Any) -> Any:
+    return ours.DataLoader(*args, **options)
+
+
+@workers
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("seeded", [False, True])
+def test_plain_loader_gives_pytorchs_batches(num_workers, persistent, shuffle, seeded):
+    def epochs(loader):
+        torch.manual_seed(2)
+        random.seed(2)
+        numpy.random.seed(2)
+        made = loader(
+            Augmented(),
+            batch_size=3,
+            shuffle=shuffle,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+            generator=torch.Generator().manual_seed(8) if seeded else None,
+        )
+        return [list(made) for _ in range(3)], torch.get_rng_state()
+
+    assert same(epochs(plain), epochs(torch.utils.data.DataLoader))
+
+
+@workers
+@pytest.mark.parametrize("stop", [0, 1, 9])
+def test_plain_loader_goes_on(num_workers, persistent, stop):
+    """Augmentations too, where workers draw them."""
+
+    def make():
+        return plain(
+            Augmented() if num_workers else Numbers(),
+            batch_size=4,
+            shuffle=True,
+            num_workers=num_workers,
+            persistent_workers=persistent,
+        )
+
+    made = make()
+    assert made.state_dict() == {}
+    iterator = iter(made)
+    for _ in range(stop):
+        next(iterator)
+    state = json.loads(json.dumps(made.state_dict()))
+    trainers = torch.get_rng_state()
+    rest = list(iterator)
+    following = list(made)
+    again = make()
+    again.load_state_dict(state)
+    torch.set_rng_state(trainers)  # as a trainer's checkpoint does
+    assert same(list(again), rest)
+    assert same(list(again), following)
+
+
+def test_plain_loader_keeps_no_iterator_alive():
+    closed = []
+
+    class Closes(Stateless):
+        def __iter__(self):
+            try:
+                yield from range(20)
+            finally:
+                closed.append(True)
+
+    made = plain(Closes([20]), batch_size=3)
+    for _ in made:
+        break
+    gc.collect()
+    assert closed
+    again = plain(Closes([20]), batch_size=3, collate_fn=as_they_are)
+    again.load_state_dict(made.state_dict())
+    assert next(iter(again)) == [3, 4, 5]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_damaged_states_are_refused(num_workers):
+    """Each key left out, and each value replaced by others: an error of ours, or none."""
+
+    def make():
+        return OURS(Numbers(12), batch_size=2, shuffle=True, num_workers=num_workers)
+
+    made = make()
+    iterator = iter(made)
+    next(iterator)
+    state = made.state_dict()
+
+    def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        if path:
+            yield path
+        if isinstance(value, dict):
+            for key in value:
+                yield from paths(value[key], (*path, key))
+
+    refused = 0
+    for path in list(paths(state)):
+        for other in (None, -7, 10**30, "x", "QUJD", [], {}, 2.5, b"abc", "left out"):
+            damaged = copy.deepcopy(state)
+            holder = damaged
+            for key in path[:-1]:
+                holder = holder[key]
+            if other == "left out":
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = other
+            again = make()
+            again.load_state_dict(damaged)
+            try:
+                batches = list(again)
+            except (AssertionError, ValueError):
+                refused += 1
+            else:
+                assert len(batches) <= 6
+    assert refused > 50
+
+
+def test_state_must_be_a_dictionary():
+    with pytest.raises(TypeError, match="state_dict"):
+        OURS(Numbers()).load_state_dict([1])
+
+
+def test_later_version_is_refused():
+    made = OURS(Numbers())
+    state = made.state_dict()
+    state["_version"] = 2
+    made.load_state_dict(state)
+    with pytest.raises(ValueError, match="version 2"):
+        iter(made)
+
+
+def test_another_length_is_refused_where_the_order_depends_on_it():
+    made = OURS(Numbers(12), shuffle=True)
+    next(iter(made))
+    again = OURS(Numbers(13), shuffle=True)
+    again.load_state_dict(made.state_dict())
+    with pytest.raises(ValueError, match="12 samples"):
+        iter(again)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_shorter_dataset_is_refused(num_workers):
+    made = OURS(Stateless([20, 20]), num_workers=num_workers)
+    iterator = iter(made)
+    for _ in range(30):
+        next(iterator)
+    again = OURS(Stateless([5, 5]), num_workers=num_workers)
+    again.load_state_dict(made.state_dict())
+    with pytest.raises(ValueError, match="has changed since"):
+        iter(again)
+
+
+# ---- states of generators
+
+
+def test_generators_states_are_bytes():
+    random.gauss(0, 1)
+    numpy.random.standard_normal()
+    torch.randn(3)
+    states = _generators.capture()
+
+    def draws() -> Any:
+        return (
+            [random.gauss(0, 1) for _ in range(3)],
+            numpy.random.standard_normal(3).tolist(),
+            torch.randn(5).tolist(),
+        )
+
+    first = draws()
+    _generators.restore(states)
+    assert draws() == first
+    assert _generators.untext(_generators.text(states)) == states
+
+
+def test_numpys_number_to_spare_is_seen():
+    """Normal numbers come in pairs; to take the second one changes nothing else of the state."""
+    numpy.random.seed(1)
+    states = [_generators.capture()]
+    for draw in [numpy.random.standard_normal] * 4 + [numpy.random.random]:
+        draw()
+        states.append(_generators.capture())
+    assert len(set(states)) == len(states)
+    for states_now in reversed(states):
+        _generators.restore(states_now)
+        assert _generators.capture() == states_now
+
+
+def test_another_generator_of_numpys_is_left_alone():
+    own = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(numpy.random.PCG64(1))
+    try:
+        states = _generators.capture()
+        drawn = numpy.random.random()
+        _generators.restore(states)
+        assert numpy.random.random() != drawn
+    finally:
+        numpy.random.set_bit_generator(own)
+
+
+def test_damaged_generators_states_change_nothing():
+    states = _generators.capture()
+    for damaged in (b"", b"RFG1", states[:-1], states + b"x", b"XXXX" + states[4:], states[:6000]):
+        with pytest.raises(ValueError):
+            _generators.restore(damaged)
+        assert _generators.capture() == states
