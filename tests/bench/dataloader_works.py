@@ -1,0 +1,183 @@
+"""The datasets of the measurements of loaders, and what must be in their batches."""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+from typing import Any
+
+import numpy as np
+
+READY_BYTES = 600_000
+ROW_BYTES = 65_536
+
+
+class Ready:
+    """Gives the same array of 600 KB for each index: nothing to do but to hand it over."""
+
+    batch = 32
+
+    def __init__(self, batches: int) -> None:
+        self._length = self.batch * batches
+        self.array = np.arange(READY_BYTES, dtype=np.uint32).astype(np.uint8)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.array
+
+    def check(self, batch: Any, number: int) -> None:
+        assert tuple(batch.shape) == (self.batch, READY_BYTES), batch.shape
+        assert int(batch[-1][-1]) == self.array[-1] and int(batch[0][1]) == 1
+
+
+class Jpegs:
+    """Photographs of 500 x 375, as training on ImageNet takes them: crop, 224 x 224, mirrored, float32."""
+
+    batch = 32
+    size = 224
+    pictures = 64
+
+    def __init__(self, batches: int) -> None:
+        from PIL import Image
+
+        self._length = self.batch * batches
+        rng = np.random.default_rng(1)
+        self._files = []
+        for _ in range(self.pictures):
+            coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8))
+            smooth = np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC), np.int16)
+            grain = rng.integers(-12, 13, smooth.shape, np.int16)
+            file = io.BytesIO()
+            picture = Image.fromarray(np.clip(smooth + grain, 0, 255).astype(np.uint8))
+            picture.save(file, "JPEG", quality=75)
+            self._files.append(file.getvalue())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        import torch
+        from PIL import Image
+
+        label = int(index) % self.pictures
+        picture = Image.open(io.BytesIO(self._files[label])).convert("RGB")
+        box = self._box(*picture.size)
+        picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
+        if torch.rand(1).item() < 0.5:
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        image = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+        scaled = image.to(torch.float32).div_(255)
+        mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+        deviation = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+        return scaled.sub_(mean).div_(deviation), label
+
+    @staticmethod
+    def _box(width: int, height: int) -> tuple[int, int, int, int]:
+        """A part of 8 to 100 % of the picture, with sides of 3 : 4 to 4 : 3."""
+        import torch
+
+        for _ in range(10):
+            area = width * height * torch.empty(1).uniform_(0.08, 1).item()
+            ratio = math.exp(torch.empty(1).uniform_(math.log(3 / 4), math.log(4 / 3)).item())
+            wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < wide <= width and 0 < high <= height:
+                left = int(torch.randint(0, width - wide + 1, (1,)).item())
+                top = int(torch.randint(0, height - high + 1, (1,)).item())
+                return left, top, left + wide, top + high
+        return 0, 0, width, height
+
+    def check(self, batch: Any, number: int) -> None:
+        images, labels = batch
+        assert tuple(images.shape) == (self.batch, 3, self.size, self.size), images.shape
+        wanted = [(number * self.batch + i) % self.pictures for i in range(self.batch)]
+        assert labels.tolist() == wanted, labels
+
+
+class Tiny:
+    """Gives its index."""
+
+    batch = 256
+
+    def __init__(self, batches: int) -> None:
+        self._length = self.batch * batches
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+    def check(self, batch: Any, number: int) -> None:
+        assert len(batch) == self.batch and int(batch[-1]) == (number + 1) * self.batch - 1, batch
+
+
+class Ragged:
+    """Dictionaries of texts, a list of 10 to 100 numbers, and a number."""
+
+    batch = 64
+    texts = 4096
+
+    def __init__(self, batches: int) -> None:
+        self._length = self.batch * batches
+        rng = random.Random(1)
+        self._rows = [
+            {
+                "text": " ".join(rng.choices(("lorem", "ipsum", "dolor", "sit", "amet"), k=40)),
+                "language": rng.choice(("en", "de", "fr")),
+                "tokens": [rng.randrange(50_000) for _ in range(rng.randint(10, 100))],
+                "number": number,
+            }
+            for number in range(self.texts)
+        ]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[int(index) % self.texts]
+
+    @staticmethod
+    def collate(rows: list[Any]) -> dict[str, Any]:
+        """Lists stay lists; the numbers become a tensor."""
+        import torch
+
+        batch: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        batch["number"] = torch.tensor(batch["number"])
+        return batch
+
+    def check(self, batch: Any, number: int) -> None:
+        row = self[(number + 1) * self.batch - 1]
+        assert len(batch["text"]) == self.batch
+        assert batch["text"][-1] == row["text"] and batch["tokens"][-1] == row["tokens"]
+        assert int(batch["number"][-1]) == row["number"]
+
+
+class Rows:
+    """The rows of one large array."""
+
+    batch = 32
+
+    def __init__(self, batches: int) -> None:
+        self.array = np.empty((self.batch * batches, ROW_BYTES), np.uint8)
+        self.array[:] = np.arange(len(self.array), dtype=np.uint32).astype(np.uint8)[:, None]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.array[index]
+
+    def check(self, batch: Any, number: int) -> None:
+        assert tuple(batch.shape) == (self.batch, ROW_BYTES), batch.shape
+
+
+WORKS: dict[str, Any] = {
+    "ready": Ready,
+    "jpeg": Jpegs,
+    "tiny": Tiny,
+    "ragged": Ragged,
+    "rows": Rows,
+}
