@@ -25,6 +25,7 @@
 #include "workers/python/batch_function.h"
 #include "workers/python/dataset_function.h"
 #include "workers/python/interpreter/encode.h"
+#include "workers/python/interpreter/gather.h"
 #include "workers/python/interpreter/python_api.h"
 #include "workers/python/interpreter/sample_object.h"
 #include "workers/python/object_check.h"
@@ -486,6 +487,26 @@ PyObject* module_works_on(PyObject*, PyObject* place) {
   return Ref::borrowed(Py_None).release();
 }
 
+PyObject* module_gather(PyObject*, PyObject* arguments) {
+  unsigned long long to = 0;
+  PyObject* addresses = nullptr;
+  Py_ssize_t row_bytes = 0;
+  if (!PyArg_ParseTuple(arguments, "KO!n:gather", &to, &PyList_Type, &addresses, &row_bytes)) {
+    return nullptr;
+  }
+  const Py_ssize_t count = PyList_Size(addresses);
+  std::vector<const std::byte*> rows(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    rows[static_cast<std::size_t>(i)] =
+        reinterpret_cast<const std::byte*>(PyLong_AsUnsignedLongLong(PyList_GetItem(addresses, i)));
+  }
+  if (PyErr_Occurred()) return nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  gather(reinterpret_cast<std::byte*>(to), rows, static_cast<std::size_t>(row_bytes));
+  Py_END_ALLOW_THREADS;
+  return Ref::borrowed(Py_None).release();
+}
+
 // Runs `body` without the interpreter's lock, and turns an Error into an exception.
 template <typename Body>
 PyObject* outside(Body&& body) {
@@ -665,6 +686,8 @@ PyMODINIT_FUNC PyInit__worker() {
        "sample_text(record): a line for each field."},
       {"works_on", module_works_on, METH_O,
        "works_on(place): the sample of the batch at hand that is worked on from here."},
+      {"gather", module_gather, METH_VARARGS,
+       "gather(to, addresses, row_bytes): copies rows to one place, past the caches."},
       {"kinds", module_kinds, METH_NOARGS, "Prints the kinds of stages."},
       {nullptr, nullptr, 0, nullptr}};
   static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
