@@ -56,6 +56,7 @@ from ..worker import exits, module
 
 _SUPERVISOR_ENDS_S = 10
 _TOLD, _NOT_TOLD = b"\1", b"\0"  # before a state: the end has been told to the trainer, or not
+_LARGE_BYTES = 4 << 20  # of a batch that no cache has to hold until it is read
 _STARTS_MAX = 10
 _TIMED_EVERY = 8  # batches: in one of so many each sample is timed
 
@@ -260,7 +261,7 @@ def run_worker(job: Job, worker: ModuleType, setup: int) -> int:
         faulthandler.register(signal.SIGUSR2, 2, all_threads=True, chain=True)
         exits.tell()
         try:
-            return Worker(job, spec["lane"], worker.works_on)
+            return Worker(job, spec["lane"], worker.works_on, worker.gather)
         except BaseException:
             traceback.print_exc()
             raise
@@ -354,7 +355,14 @@ class _Named(WorkerPlace):
 class Worker:
     """Makes batches: what the stage dataset_batcher calls (workers/python/dataset_function.h)."""
 
-    def __init__(self, job: Job, number: int, works_on: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        works_on: Callable[[int], None],
+        gather: Callable[[int, list[int], int], None],
+    ) -> None:
+        self._gather = gather
         self.requests = job.requests.map
         at = job.requests.size - 8 * (2 * job.workers - number)
         struct.pack_into("<Q", job.requests.map, at, os.getpid())
@@ -587,4 +595,8 @@ class Worker:
             )
             return stacked
         out = self._writer.empty((len(batch), *first.shape), first.dtype)
-        return torch.stack(batch, 0, out=out)
+        size = first.numel() * first.element_size()
+        if size * len(batch) < _LARGE_BYTES or not all(one.is_contiguous() for one in batch):
+            return torch.stack(batch, 0, out=out)
+        self._gather(out.data_ptr(), [one.data_ptr() for one in batch], size)
+        return out

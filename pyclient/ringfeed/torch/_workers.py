@@ -66,6 +66,7 @@ _ANSWER_MS = 10_000
 # Requests by which one worker may be ahead of another: fewer than a feed describes batches.
 _APART = 64
 _HURRY_S = 0.3
+_PARENTS_MAX = 20
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (\w+) supervisor (\w+)|\w+: (?!.*[Ee]rror)")
 _GROUP = re.compile(r" group=dataset\.(\d+) ")
 _COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
@@ -125,6 +126,7 @@ class Workers:
         self._log_at = 0
         self._begun = False  # the feed, as its log says
         self._look_at = time.monotonic() + _LOOK_S
+        self._parents = 0  # warm parents that have died since the last batch
         self._stopped = False
         self._taken = False  # a batch
         self.left_out = 0  # samples
@@ -299,6 +301,7 @@ class Workers:
         if not self._taken:
             self._taken = True
             self._requests.note_taken()
+        self._parents = 0
         words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
         what, task, worker, number = words[0] & 0xFF, words[1], words[9], words[11]
         self._let_go(number)
@@ -368,7 +371,9 @@ class Workers:
             raise self._supervisor.error()
         parent = self._parent
         if parent is not None and not parent.is_alive() and not self._stopped:
-            if parent.exitcode > 0 and not Path(self.job.socket_path).exists():
+            self._parents += 1
+            ready = Path(self.job.socket_path).exists()
+            if not ready and (parent.exitcode > 0 or self._parents > _PARENTS_MAX):
                 # It has said why: its dataset, or the trainer's program, cannot be loaded there.
                 raise RuntimeError(
                     f"DataLoader worker (pid(s) {parent.pid}) exited unexpectedly, with status "
