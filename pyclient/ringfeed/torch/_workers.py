@@ -199,7 +199,7 @@ class Workers:
             newest = max(self._next)
             for other, number in enumerate(self._next):
                 if not self._done[other]:
-                    while newest - self._next[other] > _APART:
+                    while newest - self._next[other] > max(_APART, self.job.workers):
                         self._post(other, NOTHING, b"")
 
     def _post(self, worker: int, kind: int, payload: bytes) -> None:
