@@ -18,6 +18,7 @@ foreach(name IN LISTS names)
 endforeach()
 list(SORT exported)
 set(expected
+    rf_ask
     rf_attach
     rf_control
     rf_detach
