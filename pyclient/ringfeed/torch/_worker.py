@@ -291,6 +291,8 @@ class _Named(WorkerPlace):
         self._collate = collate
         self.slowest: tuple[int, Any] = (0, None)  # nanoseconds, index
         self.samples = 0  # of the batch at hand
+        # Where its samples are in their request, if some of those are left out.
+        self.places: list[int] | None = None
 
     def fetch(self, index: Any) -> Any:
         self.fetched += 1
@@ -314,13 +316,14 @@ class _Named(WorkerPlace):
     def _items(self, indices: Any) -> list[Any]:
         dataset, works_on = self.dataset, self._works_on
         data = []
+        places = range(len(indices)) if self.places is None else self.places
         if (self.fetched - 1) % _TIMED_EVERY:
-            for place, index in enumerate(indices):
+            for place, index in zip(places, indices):
                 works_on(place)
                 data.append(dataset[index])
         else:
             began = time.perf_counter_ns()
-            for place, index in enumerate(indices):
+            for place, index in zip(places, indices):
                 works_on(place)
                 data.append(dataset[index])
                 now = time.perf_counter_ns()
@@ -447,7 +450,7 @@ class Worker:
         self._writer.begin(slot)
         self._collate_ns = 0
         place = self._place
-        place.slowest, place.samples = (0, None), 0
+        place.slowest, place.samples, place.places = (0, None), 0, None
         left_out = 0
         began = time.perf_counter_ns()
         data: Any = None
@@ -535,7 +538,8 @@ class Worker:
         job = self._job
         bad = sorted(place for place in condemned if place != TOGETHER)
         if job.skips and job.kind == 0 and job.auto_collation and len(bad) == len(condemned):
-            return [index for place, index in enumerate(indices) if place not in bad], len(bad)
+            self._place.places = [place for place in range(len(indices)) if place not in bad]
+            return [indices[place] for place in self._place.places], len(bad)
         if job.kind == 1:
             self._place.end()  # it would only kill again
             what = "a batch of the iterable dataset, which ends with it,"
