@@ -275,7 +275,9 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(told: Run, stateful: str) -
     needs("torch", "torchdata", "lightning")
     wanted = told("torchdata.stateful_dataloader", LIGHTNING_RESUMES)["rank0"]
     found = told(stateful, LIGHTNING_RESUMES)["rank0"]
-    assert found["seen"] == wanted["seen"] and found["losses"] == wanted["losses"]
+    assert found["seen"] == wanted["seen"]
+    # Behind the checkpoint torchdata's workers draw their noise anew; ours go on.
+    assert found["losses"][:5] == wanted["losses"][:5] and len(found["losses"]) == 24
     first = [index for batch in found["seen"][:12] for index in batch]
     assert sorted(first) == list(range(48)), "five batches before, seven behind the checkpoint"
     assert len(found["seen"]) == 24 and not found["made_here"]
