@@ -1920,7 +1920,7 @@ def dataset_batcher(
     - memory: what the dataset says of its state, twice.
 
     Args:
-        processes: (1 to 256, default 1)
+        processes: (1 to 256, default 1) Workers of the trainer's loader, each a process.
         parent_socket: Absolute path of the socket on which the warm parent listens. Required.
         queue_capacity: (1 to 1048576, default 8) Records queued at each output, per ring (from one
             lane to one lane). For batches that trainers read, the number of slots of the feed,
