@@ -85,6 +85,16 @@ class Memory:
         self._map()
 
 
+class Part:
+    """A part of a Memory, mapped once more; as long as somebody refers to the mapping."""
+
+    def __init__(self, memory: Memory, offset: int, size: int) -> None:
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        self.map = mmap.mmap(memory.fd, size, flags, protection, offset=offset)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+
 def bulk(slots: int) -> tuple[Memory, int]:
     """Memory for so many batches, and how much each may take, which is about the machine's memory.
 

@@ -431,6 +431,8 @@ class Worker:
     def _wrapped(self) -> ExceptionWrapper:
         wrapper: Any = ExceptionWrapper
         error: ExceptionWrapper = wrapper(where=f"in DataLoader worker process {self._number}")
+        if hasattr(error.exc_type, "exceptions"):
+            error.exc_type = RuntimeError  # a group cannot be made of its text
         return error
 
     # ---- batches

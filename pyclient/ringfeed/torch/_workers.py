@@ -37,7 +37,7 @@ from ..errors import (
     RingfeedError,
 )
 from ..loader import _FEED, _Supervisor
-from ._batches import Requests, bulk, read
+from ._batches import Part, Requests, bulk, read
 from ._job import (
     ACK,
     BEGAN,
@@ -65,6 +65,7 @@ _SLOTS_MAX = 256  # of a feed
 _ANSWER_MS = 10_000
 # Requests by which one worker may be ahead of another: fewer than a feed describes batches.
 _APART = 64
+_OLD = 100  # batches after which one that is kept is copied
 _HURRY_S = 0.3
 _PARENTS_MAX = 20
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (\w+) supervisor (\w+)|\w+: (?!.*[Ee]rror)")
@@ -116,6 +117,7 @@ class Workers:
         self._bulk, self._stride = bulk(workers * self._lane_slots)
         self._slot_type: Any = type("Slot", (ctypes.c_char * self._stride,), {})
         self._pins = Pins(self._bulk) if settings["pins"] else None
+        self._moved: dict[int, Part] = {}  # by slot: where it is mapped, if not in its place
         self._held: list[list[weakref.ref[Any]]] = [[] for _ in range(workers)]
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self._done = [False] * workers
@@ -307,9 +309,7 @@ class Workers:
         self._let_go(number)
         state = None
         if words[7]:
-            state = ctypes.string_at(
-                self._bulk.address + lease.slot * self._stride + words[6], words[7]
-            )
+            state = ctypes.string_at(self._address(lease.slot) + words[6], words[7])
         if what == RESUMED:
             self.began[worker] = (state, None)
             return _utils.worker._ResumeIteration(None), None
@@ -317,15 +317,16 @@ class Workers:
             return None
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
-        slot = self._slot_type.from_address(self._bulk.address + lease.slot * self._stride)
-        if self._pins is not None:
+        self._let_old_go(lease.seq)
+        slot = self._slot_type.from_address(self._address(lease.slot))
+        if self._pins is not None and lease.slot not in self._moved:
             self._pins.pin(lease.slot * self._stride, words[8])
         held = self._held[worker] = [one for one in self._held[worker] if one() is not None]
         copies = len(held) >= self._free_slots
         if not copies:
             slot.lease = lease
             slot.used = words[8]
-            slot.memory = self._bulk.map
+            slot.memory = self._moved.get(lease.slot, self._bulk).map
             held.append(weakref.ref(slot))
         if words[14]:
             at = words[15]
@@ -354,6 +355,32 @@ class Workers:
             if found is not None:
                 self._local.append(found)
         return self.began[worker]
+
+    def _address(self, slot: int) -> int:
+        moved = self._moved.get(slot)
+        return self._bulk.address + slot * self._stride if moved is None else moved.address
+
+    def _let_old_go(self, newest: int) -> None:
+        """Gives back batches that somebody keeps for so long that the feed has to go past them.
+
+        A feed describes so many batches and no more. What is kept becomes a copy, at the same
+        address, and the slot is mapped elsewhere.
+        """
+        for row in self._held:
+            for one in list(row):
+                slot = one()
+                if slot is None or newest - slot.lease.seq < _OLD:
+                    continue
+                address = ctypes.addressof(slot)
+                data = ctypes.string_at(address, slot.used)
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED | _UNRESERVED
+                protection = mmap.PROT_READ | mmap.PROT_WRITE
+                moved = Part(self._bulk, slot.lease.slot * self._stride, self._stride)
+                _libc.mmap(address, self._stride, protection, flags, -1, 0)
+                ctypes.memmove(address, data, len(data))
+                self._moved[slot.lease.slot] = moved
+                row.remove(one)
+                del slot.lease
 
     def _let_go(self, number: int) -> None:
         with self._posting:
@@ -432,7 +459,8 @@ class Workers:
         kept = [ctypes.string_at(ctypes.addressof(slot), slot.used) for slot in slots]
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED | _UNRESERVED
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        _libc.mmap(self._bulk.address, self._bulk.size, protection, flags, -1, 0)
+        for slot in range(self._bulk.size // self._stride):
+            _libc.mmap(self._address(slot), self._stride, protection, flags, -1, 0)
         for slot, data in zip(slots, kept):
             ctypes.memmove(ctypes.addressof(slot), data, len(data))
         for memory in self._ends["memories"]:
