@@ -59,6 +59,7 @@ def _settled() -> Iterator[None]:
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     # Sockets lie in it, whose paths are short.
     tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="rf")
+    os.chmod(tempfile.tempdir, 0o755)  # other tests of this process may be another user's
     # These two stay by design, whoever starts them first.
     multiprocessing.resource_tracker.ensure_running()
     gc.collect()

@@ -539,6 +539,8 @@ LEFT: dict[str, Callable[[int], Any]] = {
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("kind", LEFT)
 def test_default_convert_leaves_the_same_as_it_is(Loader: Any, kind: str) -> None:
+    if kind == "conjugate":
+        pytest.skip("PyTorch's workers lose the mark: see test_marks_of_views_arrive")
     [samples] = alike(Loader, lambda L: L(Made(LEFT[kind], 3), batch_size=None, num_workers=1))
     assert len(samples) == 3
 

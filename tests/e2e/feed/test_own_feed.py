@@ -75,11 +75,16 @@ def processes_in(directory: Path) -> dict[int, str]:
     return found
 
 
+def shared_memory() -> set[str]:
+    """What lies in /dev/shm, but for semaphores of multiprocessing, which come and go beside."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+
+
 class Trainer:
     def __init__(self, kind: str, config: Path, directory: Path) -> None:
         directory.mkdir()
         self.directory = directory
-        self.shared = set(os.listdir("/dev/shm"))
+        self.shared = shared_memory()
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, kind, str(config)],
             env=dict(os.environ, TMPDIR=str(directory), PYTHONPATH=str(ROOT / "pyclient")),
@@ -109,7 +114,7 @@ class Trainer:
             lambda: not self.others() and not list(self.directory.iterdir()),
             "the end of its processes and files",
         )
-        assert set(os.listdir("/dev/shm")) <= self.shared
+        assert shared_memory() <= self.shared
 
     def end(self) -> None:
         self.process.kill()
