@@ -488,21 +488,21 @@ PyObject* module_works_on(PyObject*, PyObject* place) {
 }
 
 PyObject* module_gather(PyObject*, PyObject* arguments) {
-  unsigned long long to = 0;
+  PyObject* to = nullptr;
   PyObject* addresses = nullptr;
   Py_ssize_t row_bytes = 0;
-  if (!PyArg_ParseTuple(arguments, "KO!n:gather", &to, &PyList_Type, &addresses, &row_bytes)) {
+  if (!PyArg_ParseTuple(arguments, "OO!n:gather", &to, &PyList_Type, &addresses, &row_bytes)) {
     return nullptr;
   }
-  const Py_ssize_t count = PyList_Size(addresses);
-  std::vector<const std::byte*> rows(static_cast<std::size_t>(count));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    rows[static_cast<std::size_t>(i)] =
-        reinterpret_cast<const std::byte*>(PyLong_AsUnsignedLongLong(PyList_GetItem(addresses, i)));
+  auto* const place = static_cast<std::byte*>(PyLong_AsVoidPtr(to));
+  std::vector<const std::byte*> rows(static_cast<std::size_t>(PyList_Size(addresses)));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = static_cast<const std::byte*>(
+        PyLong_AsVoidPtr(PyList_GetItem(addresses, static_cast<Py_ssize_t>(i))));
   }
   if (PyErr_Occurred()) return nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  gather(reinterpret_cast<std::byte*>(to), rows, static_cast<std::size_t>(row_bytes));
+  gather(place, rows, static_cast<std::size_t>(row_bytes));
   Py_END_ALLOW_THREADS;
   return Ref::borrowed(Py_None).release();
 }
