@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.utils.data
+import pytest
 
-from ringfeed.torch import DataLoader
+torch = pytest.importorskip("torch")
+
+import torch.utils.data  # noqa: E402
+from ringfeed.torch import DataLoader  # noqa: E402
 
 
 def given(iterator: Any) -> Iterator[Any]:
