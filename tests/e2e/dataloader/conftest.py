@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from multiprocessing import util
+from multiprocessing import resource_sharer, util
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,9 @@ def _settled() -> Iterator[None]:
     os.chmod(tempfile.tempdir, 0o755)  # other tests of this process may be another user's
     # These two stay by design, whoever starts them first.
     multiprocessing.resource_tracker.ensure_running()
+    # And the thread by which PyTorch's loader passes descriptors.
+    if resource_sharer._resource_sharer._address is None:  # type: ignore[attr-defined]
+        resource_sharer._resource_sharer._start()  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
     yield

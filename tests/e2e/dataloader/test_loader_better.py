@@ -20,6 +20,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
+import ringfeed  # noqa: E402
 from torch.utils import data as torch_data  # noqa: E402
 
 from tests.support.feeds.feed_run import runs, wait_until  # noqa: E402
@@ -371,7 +372,7 @@ def parts(dataset: Any) -> dict[str, list[int]]:
     return {"lanes": lanes, "warm": warm, "supervisor": supervisors}
 
 
-@pytest.mark.parametrize("whom", ["warm", "supervisor", "all"])
+@pytest.mark.parametrize("whom", ["warm", "supervisor", "warm and supervisor"])
 @pytest.mark.parametrize("at", [1, 5])
 def test_whatever_process_is_killed_the_batches_stay(Ours: Any, whom: str, at: int) -> None:
     data.seed_all()
@@ -384,11 +385,35 @@ def test_whatever_process_is_killed_the_batches_stay(Ours: Any, whom: str, at: i
         if len(seen) == at:
             found = parts(dataset)
             assert len(found["warm"]) == 1 and len(found["supervisor"]) == 1, found
-            for name in found if whom == "all" else [whom]:
+            for name in whom.split(" and "):
                 for pid in found[name]:
                     if runs(pid):
                         os.kill(pid, signal.SIGKILL)
     same(seen, due)
+
+
+def test_all_processes_killed_at_once_is_an_error_and_no_hang(Ours: Any) -> None:
+    """Nobody is left who has the feed's memory. If a worker has lived on, the batches stay."""
+    data.seed_all()
+    due = list(Reference(Flagged(), **OPTIONS))
+    data.seed_all()
+    dataset = Flagged()
+    seen: list[Any] = []
+    iterator = iter(Ours(dataset, **OPTIONS))
+    try:
+        for batch in iterator:
+            seen.append(batch)
+            if len(seen) == 5:
+                for pids in parts(dataset).values():
+                    for pid in pids:
+                        if runs(pid):
+                            os.kill(pid, signal.SIGKILL)
+    except ringfeed.FeedFailed as error:
+        data.frameless(error)
+        assert "is gone" in str(error)
+        same(seen, due[: len(seen)])
+    else:
+        same(seen, due)
 
 
 def test_the_warm_parent_is_killed_between_epochs(Ours: Any) -> None:
