@@ -16,7 +16,8 @@
 //        8     8  offset       trainer     of its bytes, from the start of the table
 //       16     8  size         trainer     of its bytes
 //       24     8  kind         trainer     what it is, for those who made it; kNoMoreRequests
-//       32     8  place        lane        1 + the sample that is worked on, 0: none; for people
+//       32     8  place        lane        1 + the sample that is worked on; for people. The trainer sets
+//                                          it to 0 with a new request, before seq says so
 //
 // There is one writer, and nothing is taken back: the trainer writes entry and bytes of s + K, or
 // bytes where those of s lie, only after it has got batch s. A lane reads request s only until the
