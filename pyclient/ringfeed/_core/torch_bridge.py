@@ -116,10 +116,10 @@ def pin(feed: Feed, handle: native.Handle, transfers: Transfers) -> Callable[[],
     runtime = torch.cuda.cudart()
     refused = int(runtime.cudaHostRegister(address, size, _READ_ONLY))
     if refused:
-        _forget_last_cuda_error()
+        forget_last_cuda_error()
         status = int(runtime.cudaHostRegister(address, size, 0))
         if status:
-            _forget_last_cuda_error()
+            forget_last_cuda_error()
             raise FeedIOError(
                 f"feed {feed.name}: CUDA does not register its {size} bytes: error {refused} as "
                 f"read-only memory, error {status} without that flag: continue without pin(); "
@@ -149,7 +149,7 @@ def _unpin(
         )
 
 
-def _forget_last_cuda_error() -> None:
+def forget_last_cuda_error() -> None:
     """A refused call leaves its error where PyTorch's next kernel finds it: let one find it now."""
     try:
         torch.zeros(1, device="cuda")

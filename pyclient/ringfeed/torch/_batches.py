@@ -17,13 +17,13 @@ import os
 import pickle
 import resource
 import struct
-from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
 from ..errors import FeedMemoryError
 
@@ -76,6 +76,10 @@ class Memory:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            self.close()
+
     def __getstate__(self) -> dict[str, Any]:
         return {"size": self.size, "fd": reduction.DupFd(self.fd)}
 
@@ -122,15 +126,6 @@ class TooLarge(RuntimeError):
     """A batch exceeds what the address space allows."""
 
 
-def _refuse_non_leaf(tensor: torch.Tensor) -> None:
-    if tensor.requires_grad and not tensor.is_leaf:
-        raise RuntimeError(
-            "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd "
-            "does not support crossing process boundaries.  If you just want to transfer the data, "
-            "call detach() on the tensor before serializing (e.g., putting it on the queue)."
-        )
-
-
 class Writer:
     """A worker's side: writes one batch after the other, each into the region of a slot."""
 
@@ -143,7 +138,6 @@ class Writer:
         self._used = 0
         self._slot = 0
         self._shipped: dict[int, list[tuple[int, int, int]]] = {}  # by storage: begin, end, place
-        self.on_wait: Callable[[str], None] = lambda _: None
         outer = self
 
         class BatchPickler(pickle.Pickler):
@@ -212,7 +206,8 @@ class Writer:
         return flat.view(shape)
 
     def _reduced(self, tensor: torch.Tensor) -> Any:
-        _refuse_non_leaf(tensor)
+        if tensor.requires_grad and not tensor.is_leaf:
+            reduce_tensor(tensor)  # PyTorch's, which refuses it with the reason
         if (
             tensor.layout is not torch.strided
             or tensor.device.type != "cpu"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .._core.torch_bridge import forget_last_cuda_error
 from ._batches import Memory
 
 _PAGE = 4096
@@ -45,7 +46,7 @@ class Pins:
             del self._sizes[offset]
         if int(self._runtime.cudaHostRegister(self._address + offset, size, 0)):
             self._refused = True
-            _forget_error()
+            forget_last_cuda_error()
             return False
         self._sizes[offset] = size
         return True
@@ -56,11 +57,3 @@ def _let_go(runtime: Any, address: int, sizes: dict[int, int], pid: int) -> None
         return  # a forked child has no part in its parent's device
     for offset in sizes:
         runtime.cudaHostUnregister(address + offset)
-
-
-def _forget_error() -> None:
-    """A refused call leaves its error where PyTorch's next kernel finds it: let one find it now."""
-    try:
-        torch.zeros(1, device="cuda")
-    except RuntimeError:
-        pass
