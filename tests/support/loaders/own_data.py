@@ -657,11 +657,11 @@ def _children(pid: int) -> list[int]:
 
 def descendants(pid: int | None = None) -> list[int]:
     """All processes below one (default: this one) that run; not those that wait to be reaped."""
-    found, todo = [], [pid or os.getpid()]
-    while todo:
-        below = [child for child in _children(todo.pop()) if runs(child)]
+    found, parents = [], [pid or os.getpid()]
+    while parents:
+        below = [child for child in _children(parents.pop()) if runs(child)]
         found += below
-        todo += below
+        parents += below
     return sorted(found)
 
 
