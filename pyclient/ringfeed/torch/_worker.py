@@ -526,8 +526,7 @@ class Worker:
             return self._place.fetch(indices), left_out
         except (SystemExit, KeyboardInterrupt) as error:
             # It ends the process, as it does in PyTorch's workers: a death like any other.
-            os.write(2, f"the dataset raised {type(error).__name__}:\n".encode())
-            faulthandler.dump_traceback(2, all_threads=False)
+            exits.say(f"the dataset raised {type(error).__name__}:")
             _exit(1)
         except Exception as error:
             if isinstance(error, StopIteration) and self._place.iterable:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 from typing import NoReturn
+
+
+def say(why: str) -> None:
+    """A line on standard error, and below it where this thread is.
+
+    Nobody may be there to read it: between a supervisor's death and the next one the pipe has no
+    other end. Then the words are lost, and nothing else.
+    """
+    with contextlib.suppress(OSError):
+        os.write(2, f"{why}\n".encode())
+    faulthandler.dump_traceback(2, all_threads=False)
 
 
 def tell() -> None:
@@ -18,8 +30,7 @@ def tell() -> None:
 
     def _exit(status: int) -> NoReturn:
         if os.getpid() == process:
-            os.write(2, f"os._exit({status}) was called:\n".encode())
-            faulthandler.dump_traceback(2, all_threads=False)
+            say(f"os._exit({status}) was called:")
         leave(status)
 
     os._exit = _exit

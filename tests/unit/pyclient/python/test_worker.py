@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import re
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -715,3 +716,23 @@ class TestModule:
         monkeypatch.setattr(module, "_FILE", "_none.so")
         with pytest.raises(RingfeedError, match="not at /nowhere/.* nor .*_none.so: reinstall"):
             module._place()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_exit_where_nobody_reads(full: bool) -> None:
+    """os._exit ends the process whatever becomes of its words: the supervisor may be dead, or
+    stopped."""
+    read, write = os.pipe()
+    if full:
+        os.set_blocking(write, False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(write, bytes(1 << 12))
+    else:
+        os.close(read)
+    program = "import os; from ringfeed.worker import exits; exits.tell(); os._exit(7)"
+    ended = subprocess.run([sys.executable, "-c", program], stderr=write, check=False, timeout=30)
+    assert ended.returncode == 7
+    os.close(write)
+    if full:
+        os.close(read)
