@@ -46,6 +46,8 @@ constexpr std::uint64_t kStartMsMax = 10'000;
 constexpr std::uint64_t kLateMs = 1'000;
 // At the feed's end nobody is left who would hear why this process does not end.
 constexpr std::uint64_t kSnapshotEndMs = 2'000;
+// Without a warm parent and a trainer a feed of theirs goes on for so long.
+constexpr std::uint64_t kDesertedMs = 30'000;
 
 std::uint64_t hash_of(const std::string& bytes) {
   std::uint64_t hash = 0xcbf29ce484222325;
@@ -321,6 +323,22 @@ void Feed::look_after_parents() {
              worker->state() == ChildState::kStarting;
     };
     if (std::ranges::none_of(workers_, waits)) parent->look_after();
+  }
+}
+
+// A feed that trainers share is nobody's. Its warm parent ends it; if that was killed, a trainer
+// starts another one. If the trainers have gone as well, nobody is left who knows of it.
+void Feed::look_for_desertion() {
+  const bool there = run_.owner >= 0 || given_parents_.empty() || any_trainer() ||
+                     std::ranges::any_of(given_parents_, &GivenParent::ready) ||
+                     (phase_ != Phase::kStarting && phase_ != Phase::kRunning);
+  if (there) {
+    deserted_ms_ = 0;
+  } else if (deserted_ms_ == 0) {
+    deserted_ms_ = now_ms();
+  } else if (now_ms() > deserted_ms_ + kDesertedMs) {
+    stop(fmt::format("its warm parent and its trainers have been gone for {} s",
+                     kDesertedMs / 1'000));
   }
 }
 
@@ -836,6 +854,7 @@ void Feed::end_unread() {
 // that it finds, so it may be repeated.
 void Feed::look_after_workers() {
   look_after_parents();
+  look_for_desertion();
   reap_strays();
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     worker->look_after();

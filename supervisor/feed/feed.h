@@ -110,6 +110,7 @@ class Feed {
                              const layout::SetupFacts& facts);
   GivenParent* given_parent_of(const layout::GroupPlan& group);
   void look_after_parents();
+  void look_for_desertion();
   void reap_strays();
   void take_over();
   void record_workers();
@@ -252,6 +253,7 @@ class Feed {
   bool draining_ = false;  // a drain was ordered; stays set while the feed lingers
   EventLoop::TimerId tick_ = 0;
   std::uint64_t ticked_ms_ = 0;         // the last tick
+  std::uint64_t deserted_ms_ = 0;       // since when nobody needs the feed; 0: somebody does
   std::uint64_t patient_until_ms_ = 0;  // no worker counts as hanging before this
   std::optional<bool> end_due_;         // an order to end that lacked memory; true: stop now
   bool moving_ = false;                 // a timer for groups in motion is set

@@ -80,7 +80,8 @@ class DatasetBatcher final : public Stage {
         left_out_(context.counter("skipped_poison")),
         raised_(context.counter("exceptions")),
         fetch_us_(context.counter("fetch_us")),
-        collate_us_(context.counter("collate_us")) {
+        collate_us_(context.counter("collate_us")),
+        planned_(context.config.dataset_batcher().planned()) {
     Result<std::unique_ptr<DatasetFunction>> opened = dataset_opener()(context);
     if (!opened) throw Error(opened.error());
     function_ = std::move(*opened);
@@ -101,7 +102,7 @@ class DatasetBatcher final : public Stage {
     const std::uint64_t number = step.batch_number();
     if (note_condemned(step, number)) return StepStatus::kDone;
     shm::RequestView request;
-    switch (shm::find_request(requests_.data(), number, &request)) {
+    switch (find(number, &request)) {
       case shm::RequestState::kNotYet:
         awaited_ = number;
         return StepStatus::kIdle;
@@ -120,12 +121,18 @@ class DatasetBatcher final : public Stage {
   // A trainer rings when it has asked for something.
   [[nodiscard]] bool is_asked() const noexcept override {
     shm::RequestView request;
-    return shm::find_request(requests_.data(), awaited_, &request) != shm::RequestState::kNotYet;
+    return find(awaited_, &request) != shm::RequestState::kNotYet;
   }
   // Nothing comes without a ring, unless who rings has died in between.
   [[nodiscard]] int poll_ms() const noexcept override { return 50; }
 
  private:
+  [[nodiscard]] shm::RequestState find(std::uint64_t number,
+                                       shm::RequestView* request) const noexcept {
+    return planned_ ? shm::find_planned(requests_.data(), number, request)
+                    : shm::find_request(requests_.data(), number, request);
+  }
+
   StepStatus make(Step& step, std::uint64_t number, const shm::RequestView& request,
                   std::span<std::byte> slot) noexcept {
     places_.resize(step.load(state_.condemned));
@@ -144,6 +151,7 @@ class DatasetBatcher final : public Stage {
                          const bool together = place == DatasetFunction::kTogether;
                          step.works_on(key_of(
                              number, together ? place : std::min<std::uint64_t>(place, kPlaceMax)));
+                         if (planned_) return;
                          // relaxed: read by the trainer for its log, when this process hangs or has
                          // died.
                          shm::request_entry(requests_.data(), number)
@@ -212,6 +220,7 @@ class DatasetBatcher final : public Stage {
   Counter collate_us_;
   std::unique_ptr<DatasetFunction> function_;
   std::span<std::byte> requests_;
+  bool planned_;
   std::vector<std::uint32_t> places_;
   std::uint64_t awaited_ = 0;
   std::uint64_t noted_ = 0;

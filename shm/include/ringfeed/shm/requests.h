@@ -23,6 +23,10 @@
 // bytes where those of s lie, only after it has got batch s. A lane reads request s only until the
 // step is committed that publishes batch s. So a lane that has died and come back finds the request
 // at hand as it was. The trainer is not believed: find() gives nothing that leaves the table.
+//
+// Several trainers cannot share such a table. For them lanes know by themselves what each batch is
+// made of, and the table has one entry: its seq is the last batch that is wanted, and may become
+// less. Its writer is the warm parent (find_planned()).
 #pragma once
 
 #include <atomic>
@@ -35,6 +39,8 @@ inline constexpr std::uint64_t kRequestsMagic = 0x3130'7365'7571'6572;  // "requ
 
 // RequestEntry::kind: the lane ends.
 inline constexpr std::uint64_t kNoMoreRequests = 0;
+// A batch of the lane's dataset.
+inline constexpr std::uint64_t kPlannedRequest = 1;
 
 struct RequestsHead {
   std::uint64_t magic;
@@ -90,6 +96,16 @@ inline RequestState find_request(std::byte* table, std::uint64_t seq, RequestVie
   const std::uint64_t size = entry.size;
   if (offset > bytes || size > bytes - offset) return RequestState::kDamaged;
   *view = {table + offset, size, entry.kind};
+  return RequestState::kThere;
+}
+
+// Of a table with one entry: is batch `seq` wanted? Its bytes are the lane's own affair.
+inline RequestState find_planned(std::byte* table, std::uint64_t seq, RequestView* view) noexcept {
+  // acquire, pairs with the release in put_request(): what was written before is there.
+  if (request_entry(table, 0).seq.load(std::memory_order_acquire) < seq) {
+    return RequestState::kNotYet;
+  }
+  *view = {table, 0, kPlannedRequest};
   return RequestState::kThere;
 }
 
