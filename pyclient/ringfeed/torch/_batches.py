@@ -28,10 +28,12 @@ from torch.multiprocessing.reductions import reduce_tensor
 from ..errors import FeedMemoryError
 
 _ALIGN = 64
+_UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _SMALL_BYTES = 4096  # copied, so that it keeps nothing else
 _ENTRY_BYTES = 64
 _SPILT_BYTES = 512  # of a path
-_TABLE_MAGIC = 0x3130_7365_7571_6572
+TABLE_MAGIC = 0x3130_7365_7571_6572  # of a table of requests
+TABLE_HEAD = struct.Struct("<3Q")
 _DTYPES = [
     *(torch.float32, torch.int64, torch.uint8, torch.float64, torch.int32, torch.bool),
     *(torch.float16, torch.bfloat16, torch.int16, torch.int8, torch.complex64, torch.complex128),
@@ -50,6 +52,8 @@ class Memory:
     It can be pickled while a process is started (`multiprocessing`), and is the same memory there.
     """
 
+    private = False
+
     def __init__(self, name: str, size: int) -> None:
         self.size = size
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC | getattr(os, "MFD_ALLOW_SEALING", 2))
@@ -60,9 +64,17 @@ class Memory:
             os.close(self.fd)
             raise
 
+    @classmethod
+    def of(cls, fd: int, size: int) -> Memory:
+        """The memory of another process's Memory, whose descriptor has come from there."""
+        memory = cls.__new__(cls)
+        memory.size, memory.fd = size, fd
+        memory._map()
+        return memory
+
     def _map(self) -> None:
         # Unreserved: pages that nobody has written take no memory.
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        flags = mmap.MAP_SHARED | _UNRESERVED
         self.map = mmap.mmap(self.fd, self.size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
@@ -89,11 +101,32 @@ class Memory:
         self._map()
 
 
+class PrivateMemory:
+    """The memory of another process's Memory, mapped so that what is written here stays here."""
+
+    private = True
+
+    def __init__(self, fd: int, size: int) -> None:
+        """`fd` stays the caller's."""
+        self.fd = os.dup(fd)
+        self.size = size
+        flags = mmap.MAP_PRIVATE | _UNRESERVED
+        try:
+            self.map = mmap.mmap(self.fd, size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+    close = Memory.close
+    __del__ = Memory.__del__
+
+
 class Part:
     """A part of a Memory, mapped once more; as long as somebody refers to the mapping."""
 
-    def __init__(self, memory: Memory, offset: int, size: int) -> None:
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    def __init__(self, memory: Memory | PrivateMemory, offset: int, size: int) -> None:
+        flags = (mmap.MAP_PRIVATE if memory.private else mmap.MAP_SHARED) | _UNRESERVED
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         self.map = mmap.mmap(memory.fd, size, flags, protection, offset=offset)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
@@ -371,7 +404,7 @@ class Requests:
         # Two words first: has a batch been taken, and of which feed are the workers?
         self._extra = head + 2 * heap_bytes + 16
         self.memory = Memory("ringfeed-requests", self._extra + extra_bytes)
-        struct.pack_into("<3Q", self.memory.map, 0, _TABLE_MAGIC, entries, self.memory.size)
+        TABLE_HEAD.pack_into(self.memory.map, 0, TABLE_MAGIC, entries, self.memory.size)
         self._entries = entries
         self._first = head
         self._heap = heap_bytes

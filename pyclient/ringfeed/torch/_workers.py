@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import inspect
 import logging
-import mmap
 import os
 import pickle
 import queue
@@ -37,7 +36,7 @@ from ..errors import (
     RingfeedError,
 )
 from ..loader import _FEED, _Supervisor
-from ._batches import Part, Requests, bulk, read
+from ._batches import Requests, bulk, read
 from ._job import (
     ACK,
     BEGAN,
@@ -55,6 +54,7 @@ from ._job import (
 )
 from ._pins import Pins
 from ._reasons import Reasons
+from ._regions import Regions, living, starting
 
 _log = logging.getLogger("ringfeed")
 
@@ -62,22 +62,19 @@ _SLICE_MS = 50  # of a wait, after which processes are looked at
 _LOOK_S = 1.0  # and that often if there is no wait
 _HEAP_BYTES = 1 << 20
 _SLOTS_MAX = 256  # of a feed
-_ANSWER_MS = 10_000
+ANSWER_MS = 10_000
 # Requests by which one worker may be ahead of another: fewer than a feed describes batches.
 _APART = 64
-_OLD = 100  # batches after which one that is kept is copied
 _HURRY_S = 0.3
-_PARENTS_MAX = 20
+PARENTS_MAX = 20
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (\w+) supervisor (\w+)|\w+: (?!.*[Ee]rror)")
 _GROUP = re.compile(r" group=dataset\.(\d+) ")
 _COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
 # What the one member of the feed's one group leaves as it is.
-_UNSET = (
+UNSET = (
     *("socket_dir", "kind", "rank", "world", "policy", "redeliver", "max_tries", "max_hold"),
     *("stall_ms", "rejoin_ms"),
 )
-_FIXED = 0x10  # flags of mmap that Python does not name
-_UNRESERVED = 0x4000
 
 
 def _config(job: Job, slots: int, settings: dict[str, Any]) -> bytes:
@@ -97,6 +94,11 @@ shutdown {{ orphan_timeout_s: 60 }}
 """.encode()
 
 
+def slots_of_lane(prefetch_factor: int, workers: int) -> int:
+    """Batches for which each worker has room."""
+    return min(prefetch_factor + 3, max(1, _SLOTS_MAX // workers))
+
+
 class Workers:
     """The processes of one iterator, and its end of their feed."""
 
@@ -110,15 +112,12 @@ class Workers:
         self._pid = os.getpid()
         self._context = context
         workers = arguments["num_workers"]
-        self._lane_slots = min(settings["prefetch_factor"] + 3, max(1, _SLOTS_MAX // workers))
-        self._free_slots = max(1, self._lane_slots - 2)
+        self._lane_slots = slots_of_lane(settings["prefetch_factor"], workers)
         entries = 1 << (max(256, 4 * workers * settings["prefetch_factor"]) - 1).bit_length()
         self._requests = Requests(entries, _HEAP_BYTES, 16 * workers)
         self._bulk, self._stride = bulk(workers * self._lane_slots)
-        self._slot_type: Any = type("Slot", (ctypes.c_char * self._stride,), {})
+        self._regions = Regions(self._bulk, self._stride, workers, max(1, self._lane_slots - 2))
         self._pins = Pins(self._bulk) if settings["pins"] else None
-        self._moved: dict[int, Part] = {}  # by slot: where it is mapped, if not in its place
-        self._held: list[list[weakref.ref[Any]]] = [[] for _ in range(workers)]
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self._done = [False] * workers
         self._spilt: dict[int, Path] = {}
@@ -151,7 +150,7 @@ class Workers:
             skips=settings["on_poison"] == "skip",
             socket_path="",
             trainer=self._pid,
-            environment=_environment(),
+            environment=environment(),
             begin=[settings["begin_with"](worker) for worker in range(workers)],
         )
 
@@ -162,7 +161,7 @@ class Workers:
         self._supervisor = _Supervisor(config, ".textproto", kept=True)
         self._parent: Any = None
         self._end = weakref.finalize(self, _end, self._supervisor, self._parts())
-        _living.add(self)
+        living.add(self)
         self._start_parent()
         for worker in range(workers):
             self.post(worker, BEGAN, b"")
@@ -179,14 +178,14 @@ class Workers:
 
         parent = self._context.Process(target=serve, args=(self.job,))
         parent.daemon = True
-        _starting.append(self)
+        starting.append(self)
         try:
             parent.start()
         except BaseException:
             self.stop()
             raise
         finally:
-            _starting.remove(self)
+            starting.remove(self)
         self._parent = self._ends["parent"] = parent
 
     # ---- requests
@@ -276,13 +275,13 @@ class Workers:
     def _attach(self, timeout_ms: int) -> native.Handle | None:
         if self._stopped:
             raise FeedDetached("the loader's workers were stopped")
-        unset: Any = dict.fromkeys(_UNSET)
+        unset: Any = dict.fromkeys(UNSET)
         status, text, handle = native.Handle.attach(
             feed=_FEED,
             group="default",
             client="ringfeed.torch.DataLoader",
             timeout_ms=timeout_ms,
-            answer_ms=_ANSWER_MS,
+            answer_ms=ANSWER_MS,
             socket_path=self._supervisor.socket_path,
             start="oldest",
             view="readonly",
@@ -309,7 +308,7 @@ class Workers:
         self._let_go(number)
         state = None
         if words[7]:
-            state = ctypes.string_at(self._address(lease.slot) + words[6], words[7])
+            state = ctypes.string_at(self._regions.address(lease.slot) + words[6], words[7])
         if what == RESUMED:
             self.began[worker] = (state, None)
             return _utils.worker._ResumeIteration(None), None
@@ -317,17 +316,10 @@ class Workers:
             return None
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
-        self._let_old_go(lease.seq)
-        slot = self._slot_type.from_address(self._address(lease.slot))
-        if self._pins is not None and lease.slot not in self._moved:
+        self._regions.let_old_go(lease.seq)
+        if self._pins is not None and self._regions.in_place(lease.slot):
             self._pins.pin(lease.slot * self._stride, words[8])
-        held = self._held[worker] = [one for one in self._held[worker] if one() is not None]
-        copies = len(held) >= self._free_slots
-        if not copies:
-            slot.lease = lease
-            slot.used = words[8]
-            slot.memory = self._moved.get(lease.slot, self._bulk).map
-            held.append(weakref.ref(slot))
+        slot, copies = self._regions.take(lease, worker, words[8])
         if words[14]:
             at = words[15]
             (size,) = struct.unpack_from("<H", slot, at)
@@ -356,32 +348,6 @@ class Workers:
                 self._local.append(found)
         return self.began[worker]
 
-    def _address(self, slot: int) -> int:
-        moved = self._moved.get(slot)
-        return self._bulk.address + slot * self._stride if moved is None else moved.address
-
-    def _let_old_go(self, newest: int) -> None:
-        """Gives back batches that somebody keeps for so long that the feed has to go past them.
-
-        A feed describes so many batches and no more. What is kept becomes a copy, at the same
-        address, and the slot is mapped elsewhere.
-        """
-        for row in self._held:
-            for one in list(row):
-                slot = one()
-                if slot is None or newest - slot.lease.seq < _OLD:
-                    continue
-                address = ctypes.addressof(slot)
-                data = ctypes.string_at(address, slot.used)
-                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED | _UNRESERVED
-                protection = mmap.PROT_READ | mmap.PROT_WRITE
-                moved = Part(self._bulk, slot.lease.slot * self._stride, self._stride)
-                _libc.mmap(address, self._stride, protection, flags, -1, 0)
-                ctypes.memmove(address, data, len(data))
-                self._moved[slot.lease.slot] = moved
-                row.remove(one)
-                del slot.lease
-
     def _let_go(self, number: int) -> None:
         with self._posting:
             self._requests.let_go(number)
@@ -400,7 +366,7 @@ class Workers:
         if parent is not None and not parent.is_alive() and not self._stopped:
             self._parents += 1
             ready = Path(self.job.socket_path).exists()
-            if not ready and (parent.exitcode > 0 or self._parents > _PARENTS_MAX):
+            if not ready and (parent.exitcode > 0 or self._parents > PARENTS_MAX):
                 # It has said why: its dataset, or the trainer's program, cannot be loaded there.
                 raise RuntimeError(
                     f"DataLoader worker (pid(s) {parent.pid}) exited unexpectedly, with status "
@@ -451,18 +417,11 @@ class Workers:
 
     def held(self) -> list[Any]:
         """Memory of the batches that somebody has."""
-        return [slot for row in self._held for one in row if (slot := one()) is not None]
+        return self._regions.held()
 
     def become_copy(self) -> None:
         """In a fork of the trainer: what is held is copied, and nothing is shared any more."""
-        slots = self.held()
-        kept = [ctypes.string_at(ctypes.addressof(slot), slot.used) for slot in slots]
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED | _UNRESERVED
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        for slot in range(self._bulk.size // self._stride):
-            _libc.mmap(self._address(slot), self._stride, protection, flags, -1, 0)
-        for slot, data in zip(slots, kept):
-            ctypes.memmove(ctypes.addressof(slot), data, len(data))
+        self._regions.become_copy()
         for memory in self._ends["memories"]:
             memory.close()
 
@@ -481,49 +440,8 @@ class Workers:
         self._end()
 
 
-# ---- forks of the trainer
-
-_living: weakref.WeakSet[Workers] = weakref.WeakSet()
-_forking: list[int] = []  # a pipe, while this process forks with batches in its hands
-_starting: list[Workers] = []  # those whose warm parent is being forked
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
-
-
-def _before_fork() -> None:
-    if any(workers.held() for workers in list(_living)):
-        _forking[:] = os.pipe()
-
-
-def _after_fork_in_parent() -> None:
-    """Gives no batch back before the child has copies of them."""
-    if _forking:
-        read, write = _forking
-        _forking.clear()
-        os.close(write)
-        os.read(read, 1)  # the end, when the child has closed it or has died
-        os.close(read)
-
-
-def _after_fork_in_child() -> None:
-    """Batches that the parent had become copies, at the same addresses: workers go on writing."""
-    for workers in list(_living):
-        if workers not in _starting:
-            workers.become_copy()
-    for fd in _forking:
-        os.close(fd)
-    _forking.clear()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)
-
-
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What workers need to have in theirs."""
     program = programs.find("ringfeed")
     for below in ("lib/ringfeed/_worker.abi3.so", "lib/_worker.abi3.so"):
         place = program.resolve().parent.parent / below
