@@ -7,9 +7,12 @@ import os
 import signal
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._batches import Memory
+
+if TYPE_CHECKING:
+    from ._plan import Plan
 
 # What a request asks for.
 END, FETCH, RESUME, NOTHING, BEGAN = range(5)
@@ -41,13 +44,26 @@ class Job:
     trainer: int  # its process
     environment: dict[str, str]
     begin: list[bytes | None]  # the state that each worker begins with
+    plan: Plan | None = None  # of a feed that trainers share
+    trainers: int = 1  # with which that one begins
 
 
 def kill_workers(requests: Memory, workers: int) -> None:
     """Kills those of a loader that still run, whoever has forked them."""
     at = requests.size - 16 * workers
+    known = os.fstat(requests.fd).st_ino
     for pid in struct.unpack_from(f"<{workers}Q", requests.map, at):
-        with contextlib.suppress(ProcessLookupError):
-            # Each has a group of its own, in the trainer's session: else it is another process.
-            if pid and os.getpgid(pid) == pid and os.getsid(pid) == os.getsid(0):
+        # Whoever has this memory is one; else the number is another process's now.
+        if pid and _has_memory(pid, known):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _has_memory(pid: int, inode: int) -> bool:
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith("/memfd:"):
+                    if os.stat(entry.path).st_ino == inode:
+                        return True
+    return False

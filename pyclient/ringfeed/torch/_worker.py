@@ -51,6 +51,7 @@ from ._job import (
     Job,
     kill_workers,
 )
+from ._plan import PlanTable
 from ._progress import WorkerPlace, restore_worker, worker_state
 from ..worker import exits, module
 
@@ -69,19 +70,35 @@ def serve(job: Job) -> None:
     trainer = _trainer_of(job)
     if trainer is None:
         return shutil.rmtree(Path(job.socket_path).parent, ignore_errors=True)
+    worker = prepare(job)
+    Parent(job, worker, listen_at(job.socket_path), trainer).run()
+
+
+def prepare(job: Job) -> ModuleType:
+    """All that a process needs to have before it forks workers of the job; the module of these."""
     os.environ.update(job.environment)
     job.requests.map_anew()
     job.bulk.map_anew()
     torch.set_num_threads(1)
     worker = module.load()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    aside = f"{job.socket_path}.{os.getpid()}"
-    listener.bind(aside)
-    listener.listen(4)
-    os.rename(aside, job.socket_path)  # from here on it is found, whole
     # Collections in the children then leave the pages of these objects alone, which are shared.
     gc.freeze()
-    _Parent(job, worker, listener, trainer).run()
+    return worker
+
+
+def listen_at(path: str) -> socket.socket:
+    """A socket that takes packets there, in place of any that was there."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    aside = f"{path}.{os.getpid()}"
+    listener.bind(aside)
+    listener.listen(64)
+    os.rename(aside, path)  # from here on it is found, whole
+    return listener
+
+
+def user_of(link: socket.socket) -> int:
+    """Whose process is at the other end."""
+    return int(struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
 
 
 def _trainer_of(job: Job) -> int | None:
@@ -114,8 +131,13 @@ def check_feed(job: Job) -> None:
                 struct.pack_into("<Q", job.requests.map, at + 8, feed)
 
 
-class _Parent:
-    def __init__(self, job: Job, worker: ModuleType, listener: socket.socket, trainer: int) -> None:
+class Parent:
+    """The warm parent: forks a worker when the supervisor asks for one."""
+
+    def __init__(
+        self, job: Job, worker: ModuleType, listener: socket.socket, trainer: int | None
+    ) -> None:
+        """`trainer`: a pidfd of the process with which this one ends."""
         self._job = job
         self._worker = worker
         self._listener = listener
@@ -124,7 +146,8 @@ class _Parent:
         self._children: dict[int, int] = {}  # by pidfd
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
-        self._poll.register(trainer, select.POLLIN)
+        if trainer is not None:
+            self._poll.register(trainer, select.POLLIN)
         # Told to end: by the trainer, which does not wait for samples that take long.
         self._told, told = os.pipe()
         os.set_blocking(told, False)
@@ -133,6 +156,7 @@ class _Parent:
         self._poll.register(self._told, select.POLLIN)
 
     def run(self) -> None:
+        """Until the trainer ends, or this process is told to."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._trainer:
@@ -140,12 +164,24 @@ class _Parent:
                     return self._clear_up()
                 if fd == self._told:
                     return self._end()
-                if fd in self._children:
-                    self._bury(fd)
-                elif self._link is not None and fd == self._link.fileno():
-                    self._obey()
-                elif fd == self._listener.fileno():
-                    self._accept()
+                self._see(fd)
+
+    def _see(self, fd: int) -> None:
+        if fd in self._children:
+            self._bury(fd)
+        elif self._link is not None and fd == self._link.fileno():
+            self._obey()
+        elif fd == self._listener.fileno():
+            self._accept()
+
+    def _not_for_workers(self) -> list[int]:
+        """Descriptors that only this process needs; nothing of it uses them any more."""
+        fds = [self._told, self._listener.detach(), *self._children]
+        if self._trainer is not None:
+            fds.append(self._trainer)
+        if self._link is not None:
+            fds.append(self._link.detach())
+        return fds
 
     def _end(self) -> None:
         # Without a supervisor nobody else would end them.
@@ -164,8 +200,7 @@ class _Parent:
 
     def _accept(self) -> None:
         link, _ = self._listener.accept()
-        uid = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        if uid != os.getuid():
+        if user_of(link) != os.getuid():
             return link.close()
         self._drop_link()  # of a supervisor that has died
         self._link = link
@@ -226,10 +261,8 @@ class _Parent:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             # Of the parent's: nothing stays but memory.
-            for one in (self._told, self._trainer, self._listener.detach(), *self._children):
+            for one in self._not_for_workers():
                 os.close(one)
-            if self._link is not None:
-                os.close(self._link.detach())
             # What is printed goes where the trainer's goes, what a death says to the feed's log.
             if _is_stderr():
                 sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")
@@ -279,6 +312,16 @@ def seed_generators(base_seed: int, worker: int) -> None:
         return
     state: Any = _utils.worker._generate_state
     numpy.random.seed(state(base_seed, worker))
+
+
+def _seed_for_batch(seed: int) -> None:
+    random.seed(seed)
+    # Not torch.manual_seed(), which also notes the seed for each device.
+    torch.default_generator.manual_seed(seed)
+    with contextlib.suppress(ModuleNotFoundError):
+        import numpy
+
+        numpy.random.seed([seed & 0xFFFFFFFF, seed >> 32])
 
 
 class _Named(WorkerPlace):
@@ -375,13 +418,15 @@ class Worker:
         self._collate_ns = 0
         self._share_seed(job.shared_seed)
         self._place = _Named(job, works_on, self._collate_of(job.collate_fn))
+        self._plan = None if job.plan is None else PlanTable(job.plan, job.requests)
         self._init_error: ExceptionWrapper | None = None
         self._end_told = False  # that the iterable dataset has ended
 
     def begin(self, state: bytes | None) -> None:
         """As PyTorch's workers begin; and on from there, if this one had predecessors."""
         job = self._job
-        check_feed(job)
+        if job.plan is None:
+            check_feed(job)
         torch.set_num_threads(1)
         _utils.worker._worker_info = _utils.worker.WorkerInfo(
             id=self._number,
@@ -463,13 +508,18 @@ class Worker:
         elif kind == RESUME:
             what = RESUMED
             self._resume(pickle.loads(request))
+        elif self._plan is not None:
+            if (planned := self._plan.place(number)) is not None:
+                what = DATA
+                _seed_for_batch(self._plan.plan.seed_of(*planned))
+                data, left_out = self._fetched_or_raised(self._plan.indices(*planned), condemned)
         elif kind == FETCH and not self._end_told:
             what = DATA
             task, indices = pickle.loads(request)
             data, left_out = self._fetched_or_raised(indices, condemned)
         took = time.perf_counter_ns() - began
         state: bytes | None = None
-        if what != EMPTY:
+        if what != EMPTY and self._plan is None:
             data, state = self._with_state(data)
         raised = isinstance(data, ExceptionWrapper)
         places = self._write(data) if what != EMPTY else (0, 0, 0, 0)

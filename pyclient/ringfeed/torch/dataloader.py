@@ -10,9 +10,12 @@ import torch
 import torch.utils.data
 from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.distributed import DistributedSampler
 
+from ._plan import plan_of
 from ._progress import Start, WorkersProgress
 from ._reasons import Reasons
+from ._shared import Shared, place_in
 from ._workers import Context, Workers
 from .stateful import Resumable, StatefulMixin
 
@@ -211,6 +214,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
         stall_timeout: float = 600.0,
         max_attempts: int = 3,
         on_poison: str = "error",
+        feed: str | None = None,
+        trainers: int = 1,
     ) -> None:
         """
         Args:
@@ -221,6 +226,14 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
                 killed or has exited may have had another reason: it counts half.
             on_poison: What follows then: "error", a RuntimeError in the place of its batch, or
                 "skip", a batch without it.
+            feed: Name of a feed. Processes whose loaders name the same one get the same batches,
+                which are made once; the first of them starts it. Under `torch.distributed` each
+                rank gets its share. The order is that of `DistributedSampler`, with the seed of
+                `generator`, or 0.
+            trainers: Of `feed`: how many have to be there before it begins.
+        Raises:
+            ValueError: As of PyTorch's; or `feed` with a sampler or dataset of which it is not
+                known what all trainers get.
         """
         if on_poison not in ("error", "skip"):
             raise ValueError(f"on_poison is {on_poison!r}: it may be 'error' or 'skip'")
@@ -228,7 +241,16 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
             raise ValueError(f"stall_timeout is {stall_timeout}: it may be 0 (no limit) or more")
         if not 1 <= max_attempts <= 255:
             raise ValueError(f"max_attempts is {max_attempts}: it may be 1 to 255")
+        if trainers < 1:
+            raise ValueError(f"trainers is {trainers}: it may be 1 or more")
+        if feed is not None and num_workers == 0:
+            raise ValueError(
+                f"feed={feed!r} needs workers, which make its batches: num_workers > 0"
+            )
         self._reasons: Reasons | None = None
+        self._shared: Shared | None = None
+        self.feed = feed
+        self.trainers = trainers
         self.stall_timeout = stall_timeout
         self.max_attempts = max_attempts
         self.on_poison = on_poison
@@ -243,6 +265,33 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
             persistent_workers=persistent_workers,
             **more,
         )
+
+        if feed is not None:
+            plan_of(self)
+
+    def __iter__(self) -> Any:
+        return super().__iter__() if self.feed is None else self._shared_iteration()
+
+    def __len__(self) -> int:
+        return super().__len__() if self.feed is None else plan_of(self)[0].batches
+
+    def _shared_iteration(self) -> Any:
+        sampler: Any = getattr(self.batch_sampler, "sampler", self.sampler)
+        epoch = sampler.epoch if isinstance(sampler, DistributedSampler) else None
+        first = 0
+        if self.next_iter_state is not None:
+            epoch, first = place_in(self.next_iter_state)
+        if self._shared is None:
+            self._shared = Shared(self)
+            self._reasons = self._shared.reasons
+        iteration = self._shared.begin(epoch, first)
+        self.next_iter_state = None
+        return iteration
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.feed is None or self.next_iter_state is not None:
+            return super().state_dict()
+        return {} if self._shared is None else self._shared.state_dict()
 
     def _workers_iterator(self, start: Start | None) -> Any:
         self.check_worker_number_rationality()

@@ -233,6 +233,8 @@ class StatefulMixin(Resumable):
         snapshot_every_n_steps: int | None = 1,
         **named: Any,
     ) -> None:
+        if named.get("feed") is not None:
+            raise ValueError("StatefulDataLoader has no feed: DataLoader(feed=…) has a state, too")
         super().__init__(  # type: ignore[call-arg]
             dataset,
             batch_size,

@@ -1,0 +1,494 @@
+"""A trainer's end of a feed that several trainers share: ``DataLoader(..., feed="name")``.
+
+The first trainer starts the feed: the warm parent, which has the dataset and is nobody's child, and
+a supervisor. Others find them by the feed's name. Any trainer starts again what has died; one at a
+time, with a lock. They outlive the trainer that has started them, and end when nobody is connected
+to the warm parent any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import itertools
+import json
+import os
+import select
+import socket
+import time
+import weakref
+from collections.abc import Iterator
+from typing import IO, Any
+
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils
+
+from .._core import control, native
+from ..errors import (
+    FeedFailed,
+    FeedIOError,
+    FeedRefused,
+    FeedTimeout,
+    InvalidRequest,
+    NoSuchFeed,
+    RingfeedError,
+)
+from ._batches import Memory, PrivateMemory, bulk, read
+from ._job import DATA, HEAD, Job
+from ._plan import PlanTable, plan_of, ring
+from ._reasons import Reasons
+from ._regions import Regions, living
+from ._shared_parent import (
+    FAILED,
+    PACKET_BYTES,
+    STARTS_S,
+    Place,
+    detach,
+    end_supervisor,
+    listens,
+    start_supervisor,
+)
+from ._worker import user_of
+from ._workers import ANSWER_MS, PARENTS_MAX, UNSET, environment, slots_of_lane
+
+_SLICE_MS = 50
+_LOOK_S = 1.0
+_SAID_BYTES = 4000
+_NONE = -1
+_COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
+
+
+def _config(job: Job, place: Place, slots: int, loader: Any) -> bytes:
+    assert job.plan is not None
+    ranks = job.plan.local_ranks
+    group = f'groups {{ name: "ranks" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
+    return f"""
+stages {{
+  name: "dataset"
+  dataset_batcher {{ processes: {job.workers} parent_socket: "{place.parent}" planned: true }}
+}}
+feed_output {{ slots: {slots} {group} }}
+restart {{
+  max_restarts: 1000000 backoff_ms_max: 1000 stall_ms: {round(1000 * loader.stall_timeout)}
+  max_attempts: {loader.max_attempts}
+  dead_letters: "{place.directory}"
+}}
+shutdown {{ orphan_timeout_s: 60 }}
+""".encode()
+
+
+class Iteration:
+    """An epoch of a shared feed, or the rest of one: an iterator over its batches."""
+
+    def __init__(self, shared: Shared, iteration: int, start: int, epoch: int, first: int) -> None:
+        """The feed's batch `start` is batch `first` of the epoch, of the first rank here."""
+        self._shared = shared
+        self.number = iteration
+        self.epoch = epoch
+        self.batch = first  # the next one
+        self._start = start
+        self._first = first
+        self.samples_left_out = 0
+
+    def __iter__(self) -> Iteration:
+        return self
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self._shared.plan.batches
+
+    @property
+    def end(self) -> int:
+        """The number of the feed's batch behind it."""
+        plan = self._shared.plan
+        return self._start + max(0, plan.batches - self._first) * plan.local_ranks
+
+    def begin_with(self, batch: int) -> None:
+        """Passes over what is before a batch of the epoch."""
+        ranks = self._shared.plan.local_ranks
+        self._shared.handle.pass_over(self._start + max(0, batch - self._first) * ranks)
+        self.batch = max(batch, self._first)
+
+    def batch_of(self, seq: int) -> int:
+        """Which of the epoch's batches a batch of the feed is."""
+        return self._first + (seq - self._start) // self._shared.plan.local_ranks
+
+    def batch_from(self, seq: int) -> int:
+        """The first of the epoch's batches that this rank can still get, from `seq` on."""
+        mine = self._start + self._shared.rank
+        return self._first + max(0, -((mine - seq) // self._shared.plan.local_ranks))
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the loader's."""
+        return self._shared.state_dict()
+
+    def __next__(self) -> Any:
+        if self._shared.iteration is not self:
+            raise RuntimeError("another iteration of this loader has begun: one feed has one place")
+        return self._shared.next()
+
+
+class Shared:
+    """What a DataLoader has of a shared feed: its place there, from one iteration to the next."""
+
+    def __init__(self, loader: Any) -> None:
+        """Attaches; starts what is not there."""
+        self.plan, self.rank = plan_of(loader)
+        self._loader = weakref.proxy(loader)
+        self._place = Place(control.find_socket(loader.feed, None).parent.absolute(), loader.feed)
+        self._workers = loader.num_workers
+        self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
+        self._ends: dict[str, Any] = {"pid": os.getpid(), "handle": None, "link": None}
+        self._end = weakref.finalize(self, _leave, self._ends)
+        self._bulk: Memory | None = None  # to start a warm parent with
+        self._table: Memory | None = None
+        self._stride = 0
+        self.iteration: Iteration | None = None
+        self.reasons = Reasons(self._workers)
+        self._look_at = 0.0
+        with self._starting():
+            self._make_sure()
+        assert self._bulk is not None
+        self._lane_slots = self._bulk.size // self._stride // self._workers
+        self._regions: Regions = Regions(
+            PrivateMemory(self._bulk.fd, self._bulk.size),
+            *(self._stride, self._workers, max(1, self._lane_slots - 2)),
+        )
+        living.add(self)
+        self.handle: native.Handle = self._attach()
+
+    # ---- processes
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Nobody else starts or ends a part of the feed."""
+        try:
+            self._place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock: IO[bytes] = self._place.lock.open("ab")
+        except OSError as error:
+            raise FeedIOError(
+                f"feed {self._place.feed}: {self._place.directory} cannot be written ({error}): "
+                "set RINGFEED_SOCKET_DIR to a directory of yours"
+            ) from None
+        with lock:
+            deadline = time.monotonic() + STARTS_S
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise FeedTimeout(
+                            f"feed {self._place.feed}: another trainer has been starting it for "
+                            f"{STARTS_S:.0f} s: see {self._place.log}"
+                        ) from None
+                    time.sleep(0.02)
+            yield
+
+    def _make_sure(self) -> None:
+        """Warm parent and supervisor are there, and this process is connected."""
+        if self._ends["link"] is None and not self._connect():
+            if self._bulk is None and listens(self._place.control):
+                if not self._place.config.exists():
+                    raise InvalidRequest(
+                        f"feed {self._place.feed} runs already, and is none of a DataLoader: give "
+                        "another name"
+                    )
+                end_supervisor(self._place)  # of trainers that have all been killed
+            for _ in range(PARENTS_MAX):
+                if self._start_parent() and self._connect():
+                    break
+            else:
+                raise self._failed("the process that has the dataset is killed again and again")
+        if not listens(self._place.control):
+            try:
+                start_supervisor(self._place)
+            except RingfeedError as error:
+                raise self._failed(str(error)) from None
+
+    def _start_parent(self) -> bool:
+        """False: it was killed before it was ready."""
+        if self._bulk is None:
+            each = slots_of_lane(self._loader.prefetch_factor, self._workers)
+            self._bulk, self._stride = bulk(self._workers * each)
+            self._table = PlanTable.create(self.plan, 16 * self._workers + 16).memory
+        assert self._table is not None
+        loader = self._loader
+        job = Job(
+            dataset=loader.dataset,
+            kind=0,
+            auto_collation=loader._auto_collation,
+            collate_fn=loader.collate_fn,
+            drop_last=loader.drop_last,
+            base_seed=self.plan.seed,
+            init_fn=loader.worker_init_fn,
+            workers=self._workers,
+            shared_seed=None,
+            requests=self._table,
+            bulk=self._bulk,
+            stride=self._stride,
+            skips=loader.on_poison == "skip",
+            socket_path=str(self._place.parent),
+            trainer=0,
+            environment=environment(),
+            begin=[None] * self._workers,
+            plan=self.plan,
+            trainers=loader.trainers,
+        )
+        self._place.config.write_bytes(
+            _config(job, self._place, self._bulk.size // self._stride, loader)
+        )
+        parent = self._context.Process(target=detach, args=(job, self._place))
+        parent.daemon = True
+        parent.start()
+        parent.join()
+        if parent.exitcode == FAILED:
+            raise self._failed("the dataset cannot be loaded in a process of its own")
+        return bool(parent.exitcode == 0)
+
+    def _failed(self, what: str) -> FeedFailed:
+        said = ""
+        with contextlib.suppress(OSError):
+            with self._place.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _SAID_BYTES))
+                said = log.read().decode(errors="replace").strip()
+        return FeedFailed(f"feed {self._place.feed}: {what}: {said}")
+
+    def _connect(self) -> bool:
+        """To the warm parent, if it is there."""
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            link.connect(os.fspath(self._place.trainers))
+        except OSError:
+            link.close()
+            return False
+        if user_of(link) != os.getuid():
+            link.close()
+            raise FeedRefused(
+                f"feed {self._place.feed} is another user's: its batches are pickled objects"
+            )
+        self._ends["link"] = link
+        hello = {
+            "plan": dataclasses.asdict(self.plan),
+            "workers": self._workers,
+            "rank": self.rank,
+            "iteration": _NONE if self.iteration is None else self.iteration.number,
+        }
+        answer, fds = self._exchange(hello)
+        if answer is None:
+            return False
+        if self._bulk is None:
+            self._stride = answer["stride"]
+            self._bulk = Memory.of(fds.pop(0), answer["slots"] * self._stride)
+            self._table = Memory.of(fds.pop(0), answer["table"])
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def _exchange(self, question: dict[str, Any]) -> tuple[Any, list[int]]:
+        """The warm parent's answer, with descriptors; None: it has gone."""
+        link: socket.socket = self._ends["link"]
+        try:
+            link.send(json.dumps(question).encode(), socket.MSG_NOSIGNAL)
+            waits = select.poll()
+            waits.register(link, select.POLLIN)
+            while not waits.poll(_SLICE_MS):
+                pass  # signals are handled
+            said, fds, _, _ = socket.recv_fds(link, PACKET_BYTES, 2)
+        except OSError:
+            said, fds = b"", []
+        if not said:
+            self._drop_link()
+            return None, []
+        answer = json.loads(said)
+        if "error" in answer:
+            raise InvalidRequest(f"feed {self._place.feed}: {answer['error']}")
+        return answer, list(fds)
+
+    def _drop_link(self) -> None:
+        link, self._ends["link"] = self._ends["link"], None
+        if link is not None:
+            link.close()
+
+    def _look_after(self) -> None:
+        """Starts again what has died."""
+        self._look_at = time.monotonic() + _LOOK_S
+        link = self._ends["link"]
+        if link is not None:
+            try:
+                if not link.recv(1, socket.MSG_DONTWAIT):
+                    self._drop_link()
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._drop_link()
+        if self._ends["link"] is None or not listens(self._place.control):
+            with self._starting():
+                self._make_sure()
+
+    # ---- the feed
+
+    def _attach(self) -> native.Handle:
+        ranked: dict[str, Any] = {}
+        if self.plan.local_ranks > 1:
+            ranked = {"kind": "ranked", "rank": self.rank, "world": self.plan.local_ranks}
+            group = "ranks"
+        else:
+            # Nobody else has its place, and nobody comes back to it.
+            ranked = {"rejoin_ms": 0}
+            group = f"loader-{os.getpid()}-{next(_numbers)}"
+        unset: Any = dict.fromkeys(name for name in UNSET if name not in ranked)
+        while True:
+            status, text, handle = native.Handle.attach(
+                feed=self._place.feed,
+                group=group,
+                client="ringfeed.torch.DataLoader",
+                timeout_ms=round(1000 * _LOOK_S),
+                answer_ms=ANSWER_MS,
+                socket_path=self._place.control,
+                start="oldest",
+                view="readonly",
+                **{**unset, **ranked},
+            )
+            if handle is not None:
+                self._ends["handle"] = handle
+                return handle
+            error = native.error_for(status, text)
+            if not isinstance(error, _COMES_BACK) and status != native.INTERRUPTED:
+                raise error
+            self._look_after()
+
+    def begin(self, epoch: int | None, first: int) -> Iteration:
+        """The next iteration: of that epoch, from that batch on; None: as it comes.
+
+        Raises:
+            InvalidRequest: The trainers that share the feed are elsewhere.
+        """
+        after = _NONE if self.iteration is None else self.iteration.number
+        while True:
+            at = int(self.handle.stats()["next"])
+            answer = None
+            if self._ends["link"] is not None:
+                question = {"after": after, "next": at, "epoch": epoch, "first": first}
+                answer, _ = self._exchange(question)
+            if answer is None:
+                self._look_after()
+                continue
+            iteration = Iteration(self, **answer)
+            if after != _NONE or at < iteration.end or iteration.batch >= self.plan.batches:
+                break
+            after = iteration.number  # the others have had all of it
+        self.iteration = iteration
+        reached = iteration.batch_from(at)
+        if first and reached > first:
+            raise InvalidRequest(
+                f"feed {self._place.feed} has passed batch {first} of epoch {iteration.epoch} and "
+                f"is at {reached}: batches that others have had do not come again"
+            )
+        iteration.begin_with(max(first, reached))
+        ring(self.handle.raw)
+        return iteration
+
+    def next(self) -> Any:
+        """The next batch of the iteration.
+
+        Raises:
+            StopIteration: It is over.
+            FeedFailed: The feed is; the text is the reason.
+        """
+        iteration = self.iteration
+        assert iteration is not None
+        if iteration.batch >= self.plan.batches:
+            raise StopIteration
+        began_ns = time.monotonic_ns()
+        words, data = self._take(self._lease())
+        self.reasons.waits(time.monotonic_ns() - began_ns)
+        iteration.samples_left_out += words[10]
+        if isinstance(data, ExceptionWrapper):
+            data.reraise()
+        if self._loader.pin_memory and torch.cuda.is_available():
+            data = _utils.pin_memory.pin_memory(data)
+        return data
+
+    def _lease(self) -> native.Lease:
+        timeout = self._loader.timeout
+        deadline = time.monotonic() + timeout if timeout > 0 else None
+        while True:
+            if time.monotonic() >= self._look_at:
+                self._look_after()
+            status, text, lease = self.handle.next(_SLICE_MS)
+            if lease is not None:
+                return lease
+            if status not in (native.TIMEOUT, native.INTERRUPTED):
+                raise native.error_for(status, text)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
+
+    def _take(self, lease: native.Lease) -> tuple[tuple[int, ...], Any]:
+        iteration = self.iteration
+        assert iteration is not None
+        iteration.batch = iteration.batch_of(lease.seq) + 1
+        words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
+        self._regions.let_old_go(lease.seq)
+        slot, copies = self._regions.take(lease, words[9], words[8])
+        if words[14]:
+            size = int.from_bytes(ctypes.string_at(ctypes.addressof(slot) + words[15], 2), "little")
+            text = ctypes.string_at(ctypes.addressof(slot) + words[15] + 2, size)
+            self.reasons.saw(words[14], text.decode(errors="replace"))
+        self.reasons.add(words[0] >> 8, words[12], words[13])
+        if words[0] & 0xFF != DATA:
+            raise FeedFailed(f"feed {self._place.feed}: batch {lease.seq} has no data")
+        try:
+            return words, read(slot, words[2:4], words[4:6], copies)
+        except Exception:
+            # The error of its batch; the next one comes.
+            return words, ExceptionWrapper(where="in the trainer, loading a batch of a shared feed")
+
+    # ---- states and forks
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is: epoch, and the next batch of it."""
+        iteration = self.iteration
+        if iteration is None:
+            return {}
+        if iteration.batch >= self.plan.batches:
+            return {"epoch": iteration.epoch + 1, "batch": 0}
+        return {"epoch": iteration.epoch, "batch": iteration.batch}
+
+    def held(self) -> list[Any]:
+        """Memory of the batches that somebody has."""
+        return self._regions.held()
+
+    def become_copy(self) -> None:
+        """In a fork of the trainer."""
+        self._regions.become_copy()
+
+
+def place_in(state: dict[str, Any]) -> tuple[int, int]:
+    """Epoch and batch of a state.
+
+    Raises:
+        ValueError: It is no state of a shared feed.
+    """
+    try:
+        epoch, batch = state["epoch"], state["batch"]
+        if type(epoch) is int and type(batch) is int and epoch >= 0 and batch >= 0:
+            return epoch, batch
+    except KeyError:
+        pass
+    raise ValueError(f"the state {state!r:.200} is none of a loader with feed=: has it no feed?")
+
+
+_numbers = itertools.count(1)  # of the groups of this process
+
+
+def _leave(ends: dict[str, Any]) -> None:
+    if os.getpid() != ends["pid"]:
+        return
+    if ends["handle"] is not None:
+        ends["handle"].close()
+    if ends["link"] is not None:
+        ends["link"].close()

@@ -1,0 +1,418 @@
+"""The warm parent of a feed that several trainers share: nobody's child, as long as one is there.
+
+It has the dataset of the trainer that came first. Trainers connect to its second socket, and keep
+the connection. Each packet is JSON.
+
+    to it     {"plan": …, "workers": …, "rank": …, "iteration": …}   who comes, and where it is
+    from it   {"stride": …, "slots": …}                  and the descriptors of batches and table
+    to it     {"after": …, "next": …, "epoch": …, "first": …}   the next iteration is wanted
+    from it   {"iteration": …, "start": …, "epoch": …, "first": …}
+    from it   {"error": …}                               in place of either
+
+It ends the feed some seconds after the last trainer has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from .._core import control, programs
+from ..errors import FeedFailed, RingfeedError
+from ._job import Job
+from ._plan import PlanTable
+from ._worker import Parent, listen_at, prepare, user_of
+
+GRACE_S = 5.0
+FAILED, KILLED = 1, 2  # how a warm parent has ended before it was ready
+PACKET_BYTES = 1 << 16
+_ENDS_S = 10.0
+_LOOK_MS = 500
+_NONE = -1
+STARTS_S = 120.0  # for a supervisor, and for a lock that somebody else has
+_supervisors: list[subprocess.Popen[bytes]] = []  # of this process: it notes how they end
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of a shared feed, beside its control socket."""
+
+    directory: Path
+    feed: str
+
+    def file(self, what: str) -> Path:
+        """``FEED.what``; of what is only a DataLoader's, ``FEED.loader-what``."""
+        return self.directory / f"{self.feed}.{what}"
+
+    @property
+    def control(self) -> Path:
+        """The supervisor's socket."""
+        return self.file("sock")
+
+    @property
+    def parent(self) -> Path:
+        """Where the supervisor finds the warm parent."""
+        return self.file("loader-parent")
+
+    @property
+    def trainers(self) -> Path:
+        """Where trainers find it."""
+        return self.file("loader-trainers")
+
+    @property
+    def lock(self) -> Path:
+        """Whoever starts or ends a part of the feed has it."""
+        return self.file("loader-lock")
+
+    @property
+    def config(self) -> Path:
+        """The feed's configuration."""
+        return self.file("loader-config.textproto")
+
+    @property
+    def log(self) -> Path:
+        """What all its processes say."""
+        return self.file("loader-log")
+
+
+def detach(job: Job, place: Place) -> NoReturn:
+    """Starts the warm parent, and ends when that is ready, with status 0, or has ended: FAILED, or
+    KILLED."""
+    read, write = os.pipe()
+    if child := os.fork():
+        os.close(write)
+        if os.read(read, 1):
+            os._exit(0)
+        os._exit(KILLED if os.WIFSIGNALED(os.waitpid(child, 0)[1]) else FAILED)
+    status = 1
+    try:
+        os.close(read)
+        os.setsid()
+        _leave_trainer(place, {write, job.bulk.fd, job.requests.fd})
+        _serve(job, place, write)
+        status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _leave_trainer(place: Place, own: set[int]) -> None:
+    """Gives up what a process that outlives the trainer must not keep: its terminal, sockets,
+    and devices."""
+    log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        os.dup2(log if fd else null, fd)
+        mode = "w" if fd else "r"
+        setattr(sys, name, open(fd, mode, buffering=1, errors="backslashreplace", closefd=False))
+    os.close(log)
+    os.close(null)
+    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            left = target.startswith(("socket:", "/dev/nvidia", "/dev/kfd"))
+            # The lock is the trainer's, who has it while this process starts.
+            if fd not in own and (left or target == str(place.lock)):
+                os.close(fd)
+
+
+def _serve(job: Job, place: Place, ready: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    worker = prepare(job)
+    parent = listen_at(str(place.parent))
+    _SharedParent(job, worker, parent, listen_at(str(place.trainers)), place, ready).run()
+
+
+@dataclass
+class _Trainer:
+    """A trainer that is connected."""
+
+    link: socket.socket
+    known: bool = False  # it has said who it is
+    rank: int = 0  # on this host
+    iteration: int = _NONE  # in which it is
+    asked: dict[str, Any] | None = None  # that has no answer yet
+
+
+class _SharedParent(Parent):
+    def __init__(
+        self,
+        job: Job,
+        worker: ModuleType,
+        listener: socket.socket,
+        trainers: socket.socket,
+        place: Place,
+        ready: int,
+    ) -> None:
+        super().__init__(job, worker, listener, None)
+        assert job.plan is not None
+        self._where = place
+        self._table = PlanTable(job.plan, job.requests)
+        self._table.publish()  # of one that has died, perhaps in between
+        self._door = trainers
+        self._trainers: dict[int, _Trainer] = {}  # by descriptor
+        self._alone_since = time.monotonic()
+        self._look_at = 0.0
+        self._had_link = False  # to a supervisor
+        self._ranks_seen: set[int] = set()  # that have been in an iteration
+        self._poll.register(trainers, select.POLLIN)
+        self._slots = job.bulk.size // job.stride
+        os.write(ready, b"1")
+        os.close(ready)
+
+    def run(self) -> None:
+        while True:
+            for fd, _ in self._poll.poll(_LOOK_MS):
+                if fd == self._told:
+                    return self._end()
+                self._see(fd)
+            if self._look_at < time.monotonic():
+                self._look_at = time.monotonic() + _LOOK_MS / 1000
+                if self._look_after():
+                    return None
+
+    def _look_after(self) -> bool:
+        """Starts a supervisor in place of one that has died; or ends all. True: it is over."""
+        alone = not self._trainers and time.monotonic() - self._alone_since > GRACE_S
+        if not alone and (self._link is not None or listens(self._where.control)):
+            return False
+        if not alone and not self._had_link:
+            return False  # the trainer that has started this process starts one
+        with self._where.lock.open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False  # somebody else does
+            if alone:
+                self._end_feed()
+            elif not listens(self._where.control):
+                # A trainer tells why it does not come up.
+                with contextlib.suppress(RingfeedError, OSError):
+                    start_supervisor(self._where)
+        return alone
+
+    def _accept(self) -> None:
+        super()._accept()
+        self._had_link = self._had_link or self._link is not None
+
+    def _end_feed(self) -> None:
+        for path in (self._where.trainers, self._where.parent):
+            path.unlink(missing_ok=True)
+        end_supervisor(self._where)
+        self._end()
+        # Of a supervisor that was killed.
+        for path in (self._where.config, self._where.control, self._where.file("state")):
+            path.unlink(missing_ok=True)
+
+    def _not_for_workers(self) -> list[int]:
+        fds = super()._not_for_workers()
+        fds.append(self._door.detach())
+        return fds + [trainer.link.detach() for trainer in self._trainers.values()]
+
+    def _see(self, fd: int) -> None:
+        if fd == self._door.fileno():
+            self._admit()
+        elif fd in self._trainers:
+            self._hear(fd)
+        else:
+            super()._see(fd)
+
+    def _admit(self) -> None:
+        link, _ = self._door.accept()
+        if user_of(link) != os.getuid():
+            return link.close()
+        link.setblocking(False)
+        self._trainers[link.fileno()] = _Trainer(link)
+        self._poll.register(link, select.POLLIN)
+
+    def _part(self, fd: int) -> None:
+        trainer = self._trainers.pop(fd)
+        self._poll.unregister(fd)
+        trainer.link.close()
+        self._alone_since = time.monotonic()
+
+    def _hear(self, fd: int) -> None:
+        trainer = self._trainers[fd]
+        try:
+            said = trainer.link.recv(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            return self._part(fd)
+        try:
+            asked = json.loads(said)
+            if trainer.known:
+                trainer.asked = {name: int(asked[name]) for name in ("after", "next", "first")}
+                epoch = asked["epoch"]
+                trainer.asked["epoch"] = None if epoch is None else int(epoch)
+            else:
+                self._greet(trainer, asked)
+        except (ValueError, KeyError, TypeError) as error:
+            self._answer(trainer, {"error": f"what was asked cannot be read: {error!r}"})
+            return self._part(fd)
+        waiting = [one for one in self._trainers.values() if one.asked is not None]
+        if self._table.count == 0 and len(waiting) < self._job.trainers:
+            return  # they begin together
+        for one in waiting:
+            self._begin(one)
+
+    def _answer(self, trainer: _Trainer, answer: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        with contextlib.suppress(OSError):  # it has gone, which is seen next
+            socket.send_fds(trainer.link, [json.dumps(answer).encode()], list(fds))
+
+    def _greet(self, trainer: _Trainer, asked: dict[str, Any]) -> None:
+        job = self._job
+        assert job.plan is not None
+        wrong = job.plan.differences(asked["plan"])
+        if asked["workers"] != job.workers:
+            wrong.append(f"num_workers={asked['workers']} in place of {job.workers}")
+        if wrong:
+            return self._answer(
+                trainer,
+                {"error": f"other trainers share it, and this one has {', '.join(wrong)}"},
+            )
+        trainer.known = True
+        trainer.iteration, trainer.rank = int(asked["iteration"]), int(asked["rank"])
+        if trainer.iteration != _NONE:
+            self._ranks_seen.add(trainer.rank)
+        self._answer(
+            trainer,
+            {"stride": job.stride, "slots": self._slots, "table": job.requests.size},
+            (job.bulk.fd, job.requests.fd),
+        )
+
+    # ---- iterations
+
+    def _begin(self, trainer: _Trainer) -> None:
+        asked, trainer.asked = trainer.asked, None
+        assert asked is not None
+        try:
+            number = self._iteration_for(trainer, asked)
+            start, epoch, first = self._table.iteration(number)
+        except RingfeedError as error:
+            return self._answer(trainer, {"error": str(error)})
+        except ValueError as error:
+            return self._answer(trainer, {"error": str(error)})
+        trainer.iteration = number
+        self._ranks_seen.add(trainer.rank)
+        self._answer(trainer, {"iteration": number, "start": start, "epoch": epoch, "first": first})
+
+    def _iteration_for(self, trainer: _Trainer, asked: dict[str, Any]) -> int:
+        table = self._table
+        newest = table.count - 1
+        after, epoch, first = asked["after"], asked["epoch"], asked["first"]
+        if after > newest:
+            raise ValueError(f"iteration {after} has not begun")
+        others = any(
+            one is not trainer and one.known and one.iteration == newest
+            for one in self._trainers.values()
+        )
+        new_rank = table.plan.local_ranks > 1 and trainer.rank not in self._ranks_seen
+        if after == _NONE and (newest == _NONE or not (others or new_rank)):
+            return self._next(asked["next"], epoch or 0, first, cut=True)
+        if after == newest:
+            follows = table.iteration(newest)[1] + 1
+            follows = follows if epoch is None else epoch
+            return self._next(asked["next"], follows, first, cut=not others)
+        # What the others have begun. Who comes late goes on where his batches are.
+        number = table.find(asked["next"]) if after == _NONE else after + 1
+        _, known, begins = table.iteration(number)
+        if epoch not in (None, known) or first and first < begins:
+            raise ValueError(
+                f"epoch {epoch} from batch {first} on is wanted, and the trainers that share the "
+                f"feed are in epoch {known}: let all of them use the same epochs"
+            )
+        return number
+
+    def _next(self, at: int, epoch: int, first: int, *, cut: bool) -> int:
+        """Begins an iteration behind what there is, or, with `cut`, behind what may have been made:
+        nobody wants the rest."""
+        table, ranks = self._table, self._table.plan.local_ranks
+        start = 1
+        if table.count:
+            start = table.behind(table.count - 1)
+            made = max(at, table.iteration(table.count - 1)[0]) + self._slots + self._job.workers
+            if cut:
+                start = min(start, made)
+        start += -(start - 1) % ranks
+        return table.begin(start, epoch, first)
+
+
+def start_supervisor(place: Place) -> None:
+    """Starts a supervisor, and waits until it listens. The caller has the lock.
+
+    Raises:
+        FeedFailed: It has ended, or does not come up.
+    """
+    _supervisors[:] = [one for one in _supervisors if one.poll() is None]
+    with place.log.open("ab") as log:
+        supervisor = subprocess.Popen(
+            [
+                *(str(programs.find("ringfeed")), "run", str(place.config)),
+                *("--set", f"feed={place.feed}"),
+                *("--set", f"control.directory={place.directory}"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={
+                **os.environ,
+                "RINGFEED_SOCKET_DIR": str(place.directory),
+                "RINGFEED_PYTHON": sys.executable,
+            },
+            start_new_session=True,
+        )
+    _supervisors.append(supervisor)
+    deadline = time.monotonic() + STARTS_S
+    while not listens(place.control):
+        if supervisor.poll() is not None:
+            raise FeedFailed(f"its supervisor ended with status {supervisor.returncode}")
+        if time.monotonic() > deadline:
+            raise FeedFailed("its supervisor does not come up")
+        time.sleep(0.002)
+
+
+def end_supervisor(place: Place) -> None:
+    """Stops a supervisor if there is one, and waits for its end."""
+    deadline = time.monotonic() + _ENDS_S
+    with contextlib.suppress(RingfeedError):
+        control.stop(place.control, now=True)
+    while listens(place.control) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def listens(path: Path) -> bool:
+    """Does somebody listen there?"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.settimeout(1.0)
+        try:
+            link.connect(os.fspath(path))
+        except TimeoutError:
+            return True  # it is busy
+        except OSError:
+            return False
+        return True
