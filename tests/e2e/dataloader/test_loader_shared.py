@@ -1,0 +1,451 @@
+"""Trainers that share one feed: real processes, which come late, leave, and die.
+
+What each batch is made of is compared with PyTorch's own samplers, and what was drawn for it with a run of one trainer
+that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
+
+from torch.utils.data import BatchSampler  # noqa: E402
+from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+
+from ringfeed.torch._shared_parent import Place, listens  # noqa: E402
+from tests.support.loaders.shared_trainer import Settings  # noqa: E402
+
+PROGRAM = Path(__file__).resolve().parents[2] / "support" / "loaders" / "shared_trainer.py"
+PATIENCE_S = 60.0
+
+
+class Trainer:
+    """A process that trains, and what it has said."""
+
+    def __init__(self, home: Path, settings: dict[str, Any], environment: dict[str, str]) -> None:
+        self.home = home
+        self.out = home / f"trainer-{time.monotonic_ns()}.out"
+        with self.out.open("wb") as out, self.out.with_suffix(".err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), json.dumps(settings)],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "RINGFEED_SOCKET_DIR": str(home / "s"), **environment},
+            )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has said until now."""
+        text = self.out.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def batches(self, epoch: int | None = None) -> list[dict[str, Any]]:
+        """The batches it has had."""
+        return [
+            line
+            for line in self.lines()
+            if "batch" in line and (epoch is None or line["epoch"] == epoch)
+        ]
+
+    def ends(self) -> list[dict[str, Any]]:
+        """Waits for its end, which is a good one, and returns its batches."""
+        try:
+            status = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"it hangs after {self.lines()[-1:]}: {self.said()}") from None
+        assert status == 0, self.said()
+        found = self.batches()
+        assert all(one["whole"] for one in found), "somebody else's changes"
+        return found
+
+    def said(self) -> str:
+        """Its errors, and the feed's log."""
+        logs = sorted((self.home / "s").glob("*.loader-log"))
+        return "\n".join(
+            path.read_text(errors="replace")[-3000:]
+            for path in (self.out.with_suffix(".err"), *logs)
+        )
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
+    """Starts trainers; at the end nothing of them or of their feed is left."""
+    # Paths of sockets are short.
+    found: list[Trainer] = []
+
+    def trainer(environment: dict[str, str] | None = None, **settings: Any) -> Trainer:
+        found.append(Trainer(tmp_path, settings, environment or {}))
+        return found[-1]
+
+    yield trainer
+    for one in found:
+        one.process.kill()
+        one.process.wait()
+    until(lambda: not processes(tmp_path), "processes of the feed end", patience_s=90)
+    left = sorted(path.name for path in (tmp_path / "s").glob("*"))
+    assert [name for name in left if not name.endswith(("lock", "-log"))] == []
+
+
+def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Waits for it."""
+    end = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < end, f"waited for this in vain: {what}"
+        time.sleep(0.01)
+
+
+def processes(home: Path) -> dict[int, str]:
+    """Those of feeds below a directory: by number, what each is."""
+    found = {}
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdigit():
+            continue
+        try:
+            environment = (directory / "environ").read_bytes()
+            command = (directory / "cmdline").read_bytes()
+            name = (directory / "comm").read_text().strip()
+        except OSError:
+            continue
+        if f"RINGFEED_SOCKET_DIR={home}".encode() in environment and command:
+            is_trainer = str(PROGRAM).encode() in command and not name.startswith("rf-")
+            found[int(directory.name)] = "trainer" if is_trainer else name
+    return found
+
+
+def pid_of(home: Path, what: str) -> int:
+    """Number of a worker ("rf-…"), or of whoever listens as warm parent or as supervisor; 0: it is not there."""
+    place = Place(home / "s", "shared")
+    if what not in ("parent", "supervisor"):
+        return next((pid for pid, name in processes(home).items() if name.startswith(what)), 0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        try:
+            link.connect(str(place.trainers if what == "parent" else place.control))
+        except OSError:
+            return 0
+        peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int(struct.unpack("3i", peer)[0])
+
+
+def expected(epoch: int, rank: int = 0, ranks: int = 1, **settings: Any) -> list[list[int]]:
+    """What PyTorch's samplers give for an epoch."""
+    one = Settings(**settings)
+    sampler: DistributedSampler[int] = DistributedSampler(
+        range(one.samples), ranks, rank, one.shuffle, one.seed, one.drop_last  # type: ignore[arg-type]
+    )
+    sampler.set_epoch(epoch)
+    return list(BatchSampler(sampler, one.batch_size, one.drop_last))
+
+
+def indices(batches: list[dict[str, Any]], epoch: int) -> list[list[int]]:
+    """Of the batches of an epoch, in the order in which they came."""
+    return [one["indices"] for one in batches if one["epoch"] == epoch]
+
+
+def drawn(batches: list[dict[str, Any]]) -> dict[tuple[int, int], Any]:
+    """What was drawn for each batch, by epoch and number."""
+    return {(one["epoch"], one["batch"]): one["drawn"] for one in batches}
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_one_trainer(start: Callable[..., Trainer], context: str, shuffle: bool) -> None:
+    """All batches of all epochs, in the order of the samplers."""
+    if not shuffle and context != "fork":
+        pytest.skip("the order does not depend on how the warm parent starts")
+    batches = start(context=context, shuffle=shuffle).ends()
+    for epoch in range(2):
+        assert indices(batches, epoch) == expected(epoch, shuffle=shuffle)
+    assert len({str(one["drawn"]) for one in batches}) == len(batches)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_is_drawn_depends_on_no_number_of_workers(
+    start: Callable[..., Trainer], workers: int
+) -> None:
+    """The same augmentations for the same batch of the same epoch."""
+    alone = start(feed="alone").ends()
+    other = start(feed="other", workers=workers).ends()
+    assert drawn(alone) == drawn(other)
+
+
+def test_four_trainers_have_the_same_batches_made_once(
+    start: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """Each sample is made once in each epoch, however many train on it; changes are one's own."""
+    made = tmp_path / "made"
+    found = [start(trainers=4, made=str(made)) for _ in range(4)]
+    batches = [one.ends() for one in found]
+    for epoch in range(2):
+        assert indices(batches[0], epoch) == expected(epoch)
+    assert batches[1:] == 3 * batches[:1]
+    counts = Counter(line.split()[0] for line in made.read_text().splitlines())
+    assert set(counts.values()) == {2} and len(counts) == 103
+
+
+def test_a_late_one_has_the_rest(start: Callable[..., Trainer]) -> None:
+    """Of the epoch that is under way; then whole epochs with the others."""
+    first = start(epochs=3, samples=400, pause_ms=10)
+    until(lambda: len(first.batches()) > 3, "the first trainer trains")
+    first.process.send_signal(signal.SIGSTOP)
+    second = start(epochs=3, samples=400)
+    until(second.batches, "the second one has a batch")
+    first.process.send_signal(signal.SIGCONT)
+    ours, theirs = first.ends(), second.ends()
+    assert [len(indices(ours, epoch)) for epoch in range(3)] == [50, 50, 50]
+    assert 0 < len(indices(theirs, 0)) < 50
+    assert drawn(theirs).items() <= drawn(ours).items()
+    assert len(indices(theirs, 1)) == len(indices(theirs, 2)) == 50
+
+
+def test_an_epoch_that_is_left_is_not_made(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """After break the next epoch comes, whole; and workers leave the old one."""
+    made = tmp_path / "made"
+    batches = start(samples=4000, break_at=3, epochs=2, batch_size=40, made=str(made)).ends()
+    assert indices(batches, 0) == expected(0, samples=4000, batch_size=40)[:3]
+    assert indices(batches, 1) == expected(1, samples=4000, batch_size=40)
+    assert len(made.read_text().splitlines()) < 4000 + 40 * 30
+
+
+def test_one_leaves_an_epoch_and_the_other_does_not(start: Callable[..., Trainer]) -> None:
+    """Who stays gets all of it."""
+    both = [start(trainers=2, break_at=at, samples=400) for at in (3, 0)]
+    left, stayed = [one.ends() for one in both]
+    assert len(indices(left, 0)) == 3
+    for epoch in range(2):
+        assert indices(stayed, epoch) == expected(epoch, samples=400)
+    assert indices(left, 1) == indices(stayed, 1)
+
+
+@pytest.mark.parametrize("victim", ["parent", "supervisor", "rf-", "both", "first"])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_who_dies_has_a_successor(
+    start: Callable[..., Trainer], tmp_path: Path, victim: str, context: str
+) -> None:
+    """The warm parent, the supervisor, a worker, the first two together, the trainer that began."""
+    if context == "spawn" and victim in ("supervisor", "rf-"):
+        pytest.skip("the same processes, however the warm parent starts")
+    settings = {"samples": 400, "trainers": 2, "context": context}
+    undisturbed = [start(feed="calm", **settings) for _ in range(2)][0].ends()
+    first = start(pause_ms=40, ms=0.2, **settings)
+    until(lambda: listens(Place(tmp_path / "s", "shared").trainers), "the feed has begun")
+    second = start(pause_ms=40, ms=0.2, **settings)
+    both = [first, second]
+    victims = {"both": ["parent", "supervisor"], "first": []}.get(victim, [victim])
+    for at in (5, 15, 25):
+        until(lambda: len(second.batches()) >= at, f"{at} batches")
+        for what in victims:
+            until(lambda: pid_of(tmp_path, what), f"{what} is there")
+        for pid in [pid_of(tmp_path, what) for what in victims]:
+            os.kill(pid, signal.SIGKILL)
+    if victim == "first":
+        first.process.kill()
+    if victim == "first":
+        both.remove(first)
+    for one in both:
+        assert drawn(one.ends()) == drawn(undisturbed)
+        assert [indices(one.batches(), epoch) for epoch in range(2)] == [
+            expected(epoch, samples=400) for epoch in range(2)
+        ]
+
+
+@pytest.mark.parametrize("own_sampler", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks(start: Callable[..., Trainer], own_sampler: bool, drop_last: bool) -> None:
+    """Each rank has its share, as DistributedSampler cuts it, with uneven ends."""
+    ranks = [
+        start(
+            {"RANK": str(rank), "WORLD_SIZE": "3"},
+            sampler=own_sampler,
+            drop_last=drop_last,
+        )
+        for rank in range(3)
+    ]
+    for rank, one in enumerate(ranks):
+        batches = one.ends()
+        for epoch in range(2):
+            wanted = expected(epoch, rank, 3, drop_last=drop_last)
+            if not own_sampler and drop_last:
+                # As accelerate and Lightning do: only a last batch that is not full is dropped.
+                sampler: DistributedSampler[int] = DistributedSampler(
+                    range(103), 3, rank, True, 7  # type: ignore[arg-type]
+                )
+                sampler.set_epoch(epoch)
+                wanted = list(BatchSampler(sampler, 8, True))
+            assert indices(batches, epoch) == wanted
+
+
+def test_ranks_of_two_hosts(start: Callable[..., Trainer]) -> None:
+    """One feed for each host, which makes the share of its ranks only."""
+    found = []
+    for rank in range(4):
+        host, local = divmod(rank, 2)
+        found.append(
+            start(
+                {
+                    **{"RANK": str(rank), "WORLD_SIZE": "4"},
+                    **{"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": "2"},
+                },
+                feed=f"host-{host}",
+            )
+        )
+    for rank, one in enumerate(found):
+        assert indices(one.ends(), 1) == expected(1, rank, 4)
+
+
+def test_a_state_goes_on(start: Callable[..., Trainer]) -> None:
+    """In the middle of an epoch and at its end, in a feed that was started anew."""
+    whole = start(epochs=3).ends()
+    for at in (5, 13, 20, 26):
+        state = whole[at - 1]["state"]
+        rest = start(feed=f"from-{at}", epochs=3 - state["epoch"], state=state).ends()
+        assert [one["indices"] for one in rest] == [one["indices"] for one in whole[at:]]
+        assert drawn(rest) == drawn(whole[at:])
+
+
+def test_a_state_goes_on_at_once(start: Callable[..., Trainer]) -> None:
+    """The trainer was killed, and comes back while its feed is still there."""
+    first = start(epochs=2, pause_ms=5)
+    until(lambda: len(first.batches()) >= 5, "five batches")
+    first.process.kill()
+    first.process.wait()
+    had = first.batches()
+    rest = start(epochs=2, state=had[-1]["state"]).ends()
+    assert [one["indices"] for one in had + rest] == expected(0) + expected(1)
+
+
+def test_what_others_have_had_does_not_come_again(start: Callable[..., Trainer]) -> None:
+    """Who wants an earlier batch, or another epoch, is told where the feed is."""
+    first = start(epochs=2, samples=2000, pause_ms=10)
+    until(lambda: len(first.batches()) >= 40, "forty batches")
+    for state in ({"epoch": 0, "batch": 3}, {"epoch": 5, "batch": 0}):
+        late = start(samples=2000, state=state)
+        assert late.process.wait(PATIENCE_S) == 1
+        assert "do not come again" in late.said() or "use the same epochs" in late.said()
+    first.process.kill()
+
+
+def test_other_arguments_are_refused(start: Callable[..., Trainer]) -> None:
+    """By name, with both values."""
+    first = start(samples=2000, pause_ms=10)
+    until(lambda: first.batches(), "a batch")
+    for settings, text in (
+        ({"batch_size": 4}, "batch_size=4 in place of 8"),
+        ({"workers": 3}, "num_workers=3 in place of 2"),
+        ({"seed": 8}, "seed=8 in place of 7"),
+    ):
+        other = start(**{"samples": 2000, **settings})
+        assert other.process.wait(PATIENCE_S) == 1
+        assert text in other.said()
+    first.process.kill()
+
+
+def test_a_name_that_is_taken(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """By a feed that is none of a DataLoader's."""
+    directory = tmp_path / "s"
+    directory.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(directory / "shared.sock"))
+        other.listen(1)
+        one = start()
+        assert one.process.wait(PATIENCE_S) == 1
+        assert "runs already, and is none of a DataLoader" in one.said()
+    (directory / "shared.sock").unlink()
+
+
+def test_an_error_is_everybodys(start: Callable[..., Trainer]) -> None:
+    """The exception of a sample comes in the place of its batch, and the loop can go on."""
+    found = [start(trainers=2, raises_at=11, shuffle=False) for _ in range(2)]
+    for one in found:
+        batches = one.ends()
+        assert indices(batches, 0) == [
+            batch for batch in expected(0, shuffle=False) if 11 not in batch
+        ]
+        errors = [line["error"] for line in one.lines() if "error" in line]
+        assert errors == ["LookupError: no sample 11"] * 2
+
+
+def test_a_dataset_that_cannot_be_loaded(tmp_path: Path) -> None:
+    """The reason is in the error, and nothing is left."""
+    text = """
+import torch, ringfeed.torch
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 10
+    def __getitem__(self, i): return i
+    def __setstate__(self, state): raise RuntimeError("no such server")
+    def __getstate__(self): return {"a": 1}
+if __name__ == "__main__":
+    loader = ringfeed.torch.DataLoader(Samples(), num_workers=1, feed="x", multiprocessing_context="spawn")
+    list(loader)
+"""
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    ended = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path / "s")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "no such server" in ended.stderr and "FeedFailed" in ended.stderr
+    until(lambda: not processes(tmp_path), "all processes end")
+
+
+def _loader(**arguments: Any) -> Any:
+    from ringfeed.torch import DataLoader
+
+    return DataLoader(**{"dataset": range(10), "num_workers": 1, "feed": "x", **arguments})
+
+
+class Endless(torch.utils.data.IterableDataset[int]):
+    """Without an order that is known."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dataset": Endless()},
+        {"sampler": [1, 2, 3]},
+        {"batch_sampler": [[1, 2], [3]]},
+        {"sampler": torch.utils.data.RandomSampler(range(10), replacement=True)},
+        {"sampler": torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)},
+    ],
+)
+def test_what_cannot_be_shared_is_refused(arguments: dict[str, Any]) -> None:
+    """With what can."""
+    with pytest.raises(ValueError, match="feed='x': the batches of a shared feed are the same"):
+        _loader(**arguments)
+
+
+def test_refused_arguments() -> None:
+    """By name."""
+    from ringfeed.torch import StatefulDataLoader
+
+    with pytest.raises(ValueError, match="feed='x' needs workers"):
+        _loader(num_workers=0)
+    with pytest.raises(ValueError, match="trainers is 0"):
+        _loader(trainers=0)
+    with pytest.raises(ValueError, match="StatefulDataLoader has no feed"):
+        StatefulDataLoader(range(10), num_workers=1, feed="x")  # type: ignore[arg-type]
+    loader = _loader()
+    loader.load_state_dict({"_iterator_state": 1})
+    with pytest.raises(ValueError, match="is none of a loader with feed="):
+        iter(loader)
