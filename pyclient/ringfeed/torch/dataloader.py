@@ -17,6 +17,7 @@ from ._progress import Start, WorkersProgress
 from ._reasons import Reasons
 from ._shared import Shared, place_in
 from ._workers import Context, Workers
+from ._zygote import starter
 from .stateful import Resumable, StatefulMixin
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -68,7 +69,7 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
             "begin_with": self.progress.begin_with,
         }
         self._context = Context(
-            loader.multiprocessing_context or torch.multiprocessing.get_context(),
+            loader._starter(),
             settings,
             lambda: self.progress.attach(self),
         )
@@ -251,6 +252,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
         self._shared: Shared | None = None
         self.feed = feed
         self.trainers = trainers
+        self._started_by: Any = None
         self.stall_timeout = stall_timeout
         self.max_attempts = max_attempts
         self.on_poison = on_poison
@@ -298,6 +300,11 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
         iterator = _WorkersIterator(self, start)
         self._reasons = iterator.reasons
         return iterator
+
+    def _starter(self) -> Any:
+        real = self.multiprocessing_context or torch.multiprocessing.get_context()
+        self._started_by = starter(real, self._started_by)
+        return self._started_by
 
     def why(self) -> str:
         """What limits the loader, in a few sentences, of its newest iterator.
