@@ -79,6 +79,7 @@ class Zygote:
         self._changing = threading.Lock()
         # The end of this object cannot refer to it.
         self._parts: dict[str, Any] = {"owner": self._owner, "process": None, "link": None}
+        self._parts["left"] = []  # those that end when their processes have ended
         self._around: Any = None
         weakref.finalize(self, _end, self._parts)
 
@@ -132,11 +133,12 @@ class Zygote:
         self._around = around
 
     def _leave(self) -> None:
-        """It ends when its processes have ended."""
-        link = self._parts["link"]
-        self._parts.update(process=None, link=None)
-        if link is not None:
-            _shut(link)
+        parts = self._parts
+        left = [*parts["left"], *filter(None, [parts["process"]])]
+        if parts["link"] is not None:
+            _shut(parts["link"])
+        # Whether it is alive is asked of each: that buries those that are not.
+        parts.update(process=None, link=None, left=[one for one in left if one.is_alive()])
 
 
 def _surroundings() -> Any:
@@ -167,11 +169,13 @@ def _shut(link: socket.socket) -> None:
 
 
 def _end(parts: dict[str, Any]) -> None:
-    if os.getpid() != parts["owner"] or parts["process"] is None:
+    if os.getpid() != parts["owner"]:
         return
-    _shut(parts["link"])
-    parts["process"].kill()
-    parts["process"].join()
+    if parts["link"] is not None:
+        _shut(parts["link"])
+    for one in filter(None, [*parts["left"], parts["process"]]):
+        one.kill()
+        one.join()
 
 
 # ---- the trainer's side of a process
@@ -487,6 +491,7 @@ def _import(file: io.BufferedReader, at_modules: int) -> None:
     """What the process will need. If there is something wrong, it will say so."""
     try:
         with _preparing():
+            file.seek(0)  # whoever wrote it is at its end
             spawn.prepare(pickle.load(file))
             file.seek(at_modules)
             for name in pickle.load(file):

@@ -252,7 +252,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
         self._shared: Shared | None = None
         self.feed = feed
         self.trainers = trainers
-        self._started_by: Any = None
+        self._zygote: Any = None  # of spawned workers
         self.stall_timeout = stall_timeout
         self.max_attempts = max_attempts
         self.on_poison = on_poison
@@ -303,8 +303,9 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
 
     def _starter(self) -> Any:
         real = self.multiprocessing_context or torch.multiprocessing.get_context()
-        self._started_by = starter(real, self._started_by)
-        return self._started_by
+        found = starter(real, self._zygote)
+        self._zygote = None if found is real else found
+        return found
 
     def why(self) -> str:
         """What limits the loader, in a few sentences, of its newest iterator.
