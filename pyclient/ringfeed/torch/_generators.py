@@ -21,6 +21,7 @@ import struct
 from typing import Any
 
 import numpy
+import numpy.random  # which NumPy imports late: for each worker anew, but for this
 import torch
 
 _MAGIC = b"RFG1"

@@ -441,7 +441,7 @@ class Workers:
 
 
 def environment() -> dict[str, str]:
-    """What workers need to have in theirs."""
+    """Variables that the processes of a loader need."""
     program = programs.find("ringfeed")
     for below in ("lib/ringfeed/_worker.abi3.so", "lib/_worker.abi3.so"):
         place = program.resolve().parent.parent / below
