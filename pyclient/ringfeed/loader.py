@@ -35,6 +35,7 @@ from .feed import Feed, _attach, choice
 from .schema import Schema
 
 _FEED = "loader"
+_PLACE_BYTES_MAX = 77  # below it lies /ringfeed-XXXXXXXX/loader.sock, in 107 bytes
 _STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it refuses
 _LOG_BYTES_MAX = 8192
 _AGAIN_S = 0.1  # for want of what a process needs
@@ -54,6 +55,12 @@ os.register_at_fork(
 )
 
 
+def _place() -> str:
+    """Where directories of private feeds are made: with $TMPDIR, unless that has a long path."""
+    place = tempfile.gettempdir()
+    return place if len(os.fsencode(place)) <= _PLACE_BYTES_MAX else "/tmp"
+
+
 class _Supervisor:
     """A `ringfeed run` child with its directory.
 
@@ -65,7 +72,7 @@ class _Supervisor:
         """`kept`: one that is killed has a successor, which takes over the feed."""
         program = programs.find("ringfeed")
         self._pid = os.getpid()
-        self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-", dir=_place()))
         self.socket_path = self.directory / f"{_FEED}.sock"
         self._log = self.directory / "supervisor.log"
         file = self.directory / f"{_FEED}{suffix}"
@@ -88,8 +95,11 @@ class _Supervisor:
         self._kept = kept
         self._changing = threading.Lock()  # of self._child and self._kept
         self._started = threading.Event()
-        threading.Thread(target=self._run, name="ringfeed-supervisor", daemon=True).start()
-        self._started.wait()
+        try:
+            threading.Thread(target=self._run, name="ringfeed-supervisor", daemon=True).start()
+            self._started.wait()
+        except RuntimeError as error:  # no thread can be started
+            self._error = error
         if self._error is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise RingfeedError(f"{program} cannot be started: {self._error}") from self._error
@@ -149,14 +159,19 @@ class _Supervisor:
         return whole.decode(errors="replace").splitlines(), begin + len(whole)
 
     def said(self) -> str:
-        """The end of what it wrote."""
+        """The end of what it wrote, or why there is nothing."""
         try:
             with self._log.open("rb") as log:
                 log.seek(0, os.SEEK_END)
                 log.seek(max(0, log.tell() - _LOG_BYTES_MAX))
-                return log.read().decode(errors="replace").strip()
-        except OSError:
-            return ""
+                text = log.read().decode(errors="replace").strip()
+            disk = os.statvfs(self.directory)
+        except OSError as error:
+            return f"there is no log of it: {error}"
+        is_full = disk.f_bavail == 0 or (disk.f_files > 0 and disk.f_favail == 0)
+        if not text and is_full:
+            return f"{self.directory} is on a disk that is full: make room there, or set TMPDIR"
+        return text
 
     def error(self) -> RingfeedError:
         """Why it has ended."""

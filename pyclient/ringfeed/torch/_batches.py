@@ -61,7 +61,7 @@ class Memory:
             os.ftruncate(self.fd, size)
             self._map()
         except BaseException:
-            os.close(self.fd)
+            self.close()
             raise
 
     @classmethod

@@ -89,7 +89,7 @@ def prepare(job: Job) -> ModuleType:
 def listen_at(path: str) -> socket.socket:
     """A socket that takes packets there, in place of any that was there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    aside = f"{path}.{os.getpid()}"
+    aside = str(Path(path).with_name(str(os.getpid())))  # no longer than that
     listener.bind(aside)
     listener.listen(64)
     os.rename(aside, path)  # from here on it is found, whole

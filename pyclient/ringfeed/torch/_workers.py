@@ -205,16 +205,17 @@ class Workers:
 
     def _post(self, worker: int, kind: int, payload: bytes) -> None:
         number = self._next[worker]
-        self._next[worker] += self.job.workers
-        self._done[worker] = kind == END
+        ends = kind == END
         place = self._requests.room(number, len(payload))
         if place is None:
             path = Path(self.job.socket_path).parent / f"{_FEED}.request-{number}.pickle"
-            path.write_bytes(payload)
             self._spilt[number] = path
+            path.write_bytes(payload)  # if there is no room, the number is still the next one
             payload, kind = os.fsencode(path), kind | SPILT
             place = self._requests.room(number, len(payload), spilt=True)
             assert place is not None
+        self._next[worker] += self.job.workers
+        self._done[worker] = ends
         memory = self._requests.memory
         memory.map[place : place + len(payload)] = payload
         raw = None if self._handle is None else self._handle.raw

@@ -145,7 +145,8 @@ def test_directory_and_path_and_environment_are_those_of_the_epoch(
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A module with a dataset; each process that imports it says so in a file: `imports()`."""
     name = f"dataset_of_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(f"""
+    (tmp_path / f"{name}.py").write_text(
+        f"""
 import os
 import torch
 
@@ -161,7 +162,8 @@ class Numbers(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         return index, os.getppid()
-""")
+"""
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield importlib.import_module(name)
     del sys.modules[name]
@@ -193,7 +195,8 @@ def _first(samples: list[Any]) -> int:
 
 def test_the_program_is_run_once_for_all_epochs(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
-    path.write_text(f"""
+    path.write_text(
+        f"""
 import os
 from ringfeed.torch import DataLoader
 
@@ -211,7 +214,8 @@ if __name__ == "__main__":
     loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
     for _ in range(3):
         assert [batch.item() for batch in loader] == [0, 1, 2, 3]
-""")
+"""
+    )
 
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, str(path)], env=environment, check=True, timeout=100)
