@@ -67,6 +67,7 @@ def serve(job: Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _others.update(_feeds())
     trainer = _trainer_of(job)
     if trainer is None:
         return shutil.rmtree(Path(job.socket_path).parent, ignore_errors=True)
@@ -122,13 +123,24 @@ def check_feed(job: Job) -> None:
     """
     at = job.requests.size - 16 * job.workers - 16
     taken, known = struct.unpack_from("<2Q", job.requests.map, at)
+    for feed in _feeds() - _others:
+        if taken and known not in (0, feed):
+            raise RuntimeError("the feed whose batches the trainer has is gone")
+        struct.pack_into("<Q", job.requests.map, at + 8, feed)
+
+
+def _feeds() -> set[int]:
+    """The feeds of loaders whose control memory this process has open."""
+    found = set()
     for entry in os.scandir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(entry.path).startswith("/memfd:loader_control"):
-                feed = os.stat(entry.path).st_ino
-                if taken and known not in (0, feed):
-                    raise RuntimeError("the feed whose batches the trainer has is gone")
-                struct.pack_into("<Q", job.requests.map, at + 8, feed)
+                found.add(os.stat(entry.path).st_ino)
+    return found
+
+
+# Of other loaders: a thread of the trainer was about to attach to one when this process was forked.
+_others: set[int] = set()
 
 
 class Parent:

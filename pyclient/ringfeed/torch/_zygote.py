@@ -9,7 +9,7 @@ unpickles the process object, as it is now, and runs it.
     pickles the process object
     order, with that, descriptors, ----> imports modules that are
     and one end of a socket pair         new to it, forks ----------> unpickles, runs
-    knows the process number,      <---- pid and a pidfd
+    knows the process number,      <---- pid and a pidfd ---------
     waits by the pidfd, kills by it
     knows the exit status          <---- status                  <--- ends
 
@@ -39,6 +39,8 @@ import weakref
 from collections.abc import Callable
 from multiprocessing import context, popen_fork, process, reduction, spawn, util
 from typing import Any, NoReturn
+
+from ..worker import module
 
 _ORDER = struct.Struct("<3Q")  # offsets of the process and of the modules; descriptors
 _STARTED = struct.Struct("<q")  # a process number, with its pidfd; and later the status
@@ -307,6 +309,8 @@ class _Popen(popen_fork.Popen):
         if said and fds:
             (self._pid,) = _STARTED.unpack(said)
             self._pidfd += fds
+        elif said:
+            self.returncode = os.waitstatus_to_exitcode(_STARTED.unpack(said)[0])
         else:
             # The zygote has died, by its imports or by somebody, or cannot fork.
             self._zygote.join(_STATUS_MS / 1000)
@@ -362,11 +366,11 @@ def serve(link: socket.socket, trainer: int) -> None:
     parent = multiprocessing.parent_process()
     if parent is None or not parent.is_alive():  # whoever has its number now is another
         return
-    from . import _worker, _workers  # what every job needs
+    from . import _worker, _workers  # noqa: F401  what every job needs
 
     with contextlib.suppress(Exception):  # whoever needs it says what is wrong
         os.environ.update(_workers.environment())
-        _worker.module.load()
+        module.load()
     gc.collect()
     gc.freeze()  # what is there from here on is shared with the processes
     _Zygote(link, owner).run()
@@ -448,12 +452,17 @@ class _Zygote:
         self._orders[order.fileno()] = pid
         self._poll.register(pidfd, select.POLLIN)
         self._poll.register(order, 0)  # POLLHUP comes unasked
-        with contextlib.suppress(OSError):  # shut: that comes next
-            socket.send_fds(order, [_STARTED.pack(pid)], [pidfd], socket.MSG_NOSIGNAL)
 
     def _become(self, file: Any, at: int, order: socket.socket, inherited: list[int]) -> NoReturn:
         code = 1
         try:
+            # By itself: if the zygote dies just now, the trainer has to know all the same.
+            own = os.pidfd_open(os.getpid())
+            try:
+                socket.send_fds(order, [_STARTED.pack(os.getpid())], [own], socket.MSG_NOSIGNAL)
+            except (BrokenPipeError, ConnectionResetError):
+                os._exit(0)  # nobody wants it any more
+            os.close(own)
             # Of the zygote's: nothing stays but memory.
             order.close()
             for fd in (self._trainer, *self._children):

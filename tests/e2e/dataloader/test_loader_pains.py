@@ -9,6 +9,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from torch.utils import data as torch_data  # noqa: E402
 from ringfeed.torch import SharedList  # noqa: E402
 from tests.support.feeds.feed_run import ROOT  # noqa: E402
 from tests.support.loaders import own_data as data  # noqa: E402
-from tests.support.loaders.own_data import Reference, same  # noqa: E402
+from tests.support.loaders.own_data import Acts, Flagged, Reference, same  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -383,6 +384,24 @@ def test_forks_while_threads_log_and_compute(tmp_path: Path) -> None:
     """
     run = trained("ringfeed", body, tmp_path, top=THREADS)
     assert run.returncode == 0 and run.stdout.endswith("all there\n"), run.stderr[-2000:]
+
+
+def test_a_fork_in_the_middle_of_another_loaders_start(Ours: Any) -> None:
+    """A thread that attaches to a feed has its memory open for a moment, and so has what is forked then."""
+    act = Acts({12: _kill, 25: _kill})
+    data.seed_all()
+    due = list(Reference(Flagged(), batch_size=2, num_workers=2))
+    data.seed_all()
+    memory = os.memfd_create("loader_control")
+    try:
+        same(list(Ours(Flagged(act), batch_size=2, num_workers=2)), due)
+    finally:
+        os.close(memory)
+    assert int(act.done.sum()) == 2
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # ---- Little address space, and no disk ----
