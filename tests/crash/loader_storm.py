@@ -305,8 +305,8 @@ class Storm:
         """Without these, does somebody go on who has all of the feed's memory?"""
         if self.arguments.everything:
             return True
-        if not all_.workers:
-            return True  # nothing has been made yet, or all has
+        if not all_.workers and not has_begun(self.trainer):
+            return True
         held = {one.pid: set(segments_of(one.pid, FEED)) for one in all_.workers}
         held |= {one.pid: set(segments_of(one.pid, FEED)) for one in all_.supervisors}
         names = set().union(*held.values())
@@ -671,19 +671,32 @@ def status_of(directory: Path) -> str:
         return f"--- {directory}: {error}\n"
 
 
+def request_tables(trainer: int) -> list[bytes]:
+    """Of its loaders (shm/include/ringfeed/shm/requests.h), with the words behind them."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{trainer}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith("/memfd:ringfeed-requests"):
+                    found.append(Path(entry.path).read_bytes())
+    return found
+
+
+def has_begun(trainer: int) -> bool:
+    """Has a worker of its feed ever begun? From then on, the feed is lost with its memory."""
+    behind = 16 * WORKERS + 8  # from the end: the feed that workers have seen, 0 for none
+    return any(table[-behind:][:8].strip(b"\0") for table in request_tables(trainer))
+
+
 def requests_of(trainer: int) -> str:
-    """The newest requests of its loader: number and kind (shm/include/ringfeed/shm/requests.h)."""
-    for entry in Path(f"/proc/{trainer}/fd").glob("*"):
-        with contextlib.suppress(OSError):
-            if not os.readlink(entry).startswith("/memfd:ringfeed-requests"):
-                continue
-            with entry.open("rb") as file:
-                count = struct.unpack("<3Q", file.read(24))[1]
-                file.seek(64)
-                rows = [struct.unpack("<4Q", file.read(64)[:32]) for _ in range(count)]
-            newest = sorted((seq, kind) for seq, _, _, kind in rows)[-24:]
-            return f"--- requests: {newest}\n"
-    return ""
+    """The newest requests of its loaders: number and kind."""
+    text = ""
+    for table in request_tables(trainer):
+        count = struct.unpack_from("<3Q", table)[1]
+        rows = [struct.unpack_from("<4Q", table, 64 + 64 * entry) for entry in range(count)]
+        newest = sorted((seq, kind) for seq, _, _, kind in rows)[-24:]
+        text += f"--- requests: {newest}\n"
+    return text
 
 
 def first_difference(expected: bytes, found: bytes) -> str:
