@@ -91,9 +91,10 @@ def _leaves_nothing(request: pytest.FixtureRequest, _settled: None) -> Iterator[
 
     before = own_data.Belongings()
     yield
-    name = getattr(request.node, "callspec", None) and request.node.callspec.params.get(
-        "loader_name"
-    )
+    # Of the loader under test, where there are others: its name or its class.
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    named = parameters.get("loader_name") == "torch"
+    theirs = named or getattr(parameters.get("loader"), "__module__", "").startswith("torch")
     # The report of a test that failed keeps its frames, and so its loaders.
     if not request.node.stash.get(FAILED, True):
-        own_data.nothing_left(before, by_pytorch=name == "torch")
+        own_data.nothing_left(before, by_pytorch=theirs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
-import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +23,6 @@ from ringfeed.torch import _generators, _samplers  # noqa: E402
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
     Dataset,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
@@ -34,6 +32,31 @@ from torch.utils.data import (  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import ringfeed.torch as ours  # noqa: E402
+from tests.support.loaders.own_data import epochs_of, seed_all  # noqa: E402
+from tests.support.loaders.resuming import (  # noqa: E402
+    Augmented,
+    ByIterator,
+    BySampler,
+    CountsIter,
+    DrawsWithState,
+    Evens,
+    GrowingState,
+    IsItsIterator,
+    Numbers,
+    OverGenerator,
+    OverIterator,
+    Shuffles,
+    Stateless,
+    as_they_are,
+    assert_goes_on,
+    assert_rest_comes,
+    resumed,
+    same,
+    share,
+    stopped,
+    take,
+    through_json,
+)
 
 try:
     from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
@@ -45,296 +68,33 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
 ]
 
+OURS = ours.StatefulDataLoader
+beside_torchdata = pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
 both = pytest.mark.parametrize(
     "loader",
     [
-        pytest.param(ours.StatefulDataLoader, id="ours"),
-        pytest.param(
-            Torchdatas,
-            id="torchdata",
-            marks=pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed"),
-        ),
+        pytest.param(OURS, id="ours"),
+        pytest.param(Torchdatas, id="torchdata", marks=beside_torchdata),
     ],
 )
-OURS = ours.StatefulDataLoader
 workers = pytest.mark.parametrize(
-    ("num_workers", "persistent"),
-    [(0, False), (3, False), (3, True)],
+    "workers",
+    [{"num_workers": 0}, {"num_workers": 3}, {"num_workers": 3, "persistent_workers": True}],
     ids=["0", "3", "3-persistent"],
 )
+none_or_two = pytest.mark.parametrize("num_workers", [0, 2])
 
 
-def as_they_are(samples: Any) -> Any:
-    return samples
+def drawn_by(workers: dict[str, Any]) -> Numbers:
+    """Samples that workers draw; without workers the generators would be the trainer's own."""
+    return Augmented() if workers["num_workers"] else Numbers()
 
 
-def share(sizes: list[int]) -> range:
-    """This worker's samples; without workers all of them."""
-    info = get_worker_info()
-    if info is None:
-        return range(sum(sizes))
-    begin = sum(sizes[: info.id])
-    return range(begin, begin + sizes[info.id])
-
-
-# ---- datasets
-
-
-class Numbers(Dataset):
-    """Map-style; counts what is asked of it."""
-
-    def __init__(self, count: int = 40) -> None:
-        self.count = count
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> int:
-        self.asked.append(index)
-        return index
-
-
-class DrawsWithState(Numbers):
-    """Its samples are drawn, and its state is the generator's."""
-
-    def __getitem__(self, index: int) -> Any:
-        return index, int(torch.randint(1 << 30, ()))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generator": torch.get_rng_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        torch.set_rng_state(state["generator"])
-
-
-class Augmented(Numbers):
-    """Draws from all three generators and keeps no state."""
-
-    def __getitem__(self, index: int) -> Any:
-        return index, float(torch.randn(())), random.gauss(0, 1), numpy.random.standard_normal()
-
-
-class StatefulIterator(Iterator):
-    def __init__(self, samples: range) -> None:
-        self.samples = samples
-        self.at = 0
-
-    def __next__(self) -> int:
-        if self.at >= len(self.samples):
-            raise StopIteration
-        self.at += 1
-        return self.samples[self.at - 1]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"inner": {"at": self.at}}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["inner"]["at"]
-
-
-class OverIterator(IterableDataset):
-    """iter() gives an iterator with a state."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes = sizes
-
-    def __iter__(self) -> Iterator[int]:
-        return StatefulIterator(share(self.sizes))
-
-
-class OverGenerator(IterableDataset):
-    """The dataset has a state, its iterator is a generator; each pass is another epoch."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes = sizes
-        self.passed = 0
-        self.go_on_at: int | None = None
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        self.passed, self.go_on_at = self.go_on_at or 0, None
-        samples = share(self.sizes)
-        for sample in samples[self.passed :]:
-            self.passed += 1
-            yield sample, self.epoch
-        self.passed = 0
-        self.epoch += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"passed": self.passed, "epoch": self.epoch}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.go_on_at = state["passed"]
-        self.epoch = state["epoch"]
-
-
-class IsItsIterator(IterableDataset, StatefulIterator):
-    """The dataset is its own iterator. One pass: the second is empty."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes = sizes
-        self.at = 0
-
-    def __iter__(self) -> IsItsIterator:
-        self.samples = share(self.sizes)
-        return self
-
-
-class Stateless(IterableDataset):
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes = sizes
-
-    def __iter__(self) -> Iterator[int]:
-        yield from share(self.sizes)
-
-
-class CountsIter(IterableDataset):
-    """Its state tells how often iter() has been called."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.calls += 1
-        return iter(range(30))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"calls": self.calls}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
-class GrowingState(IterableDataset, StatefulIterator):
-    """Its state changes in place, and has more keys with each sample."""
-
-    def __init__(self) -> None:
-        self.samples = range(50)
-        self.at = 0
-        self.state: dict[Any, Any] = {}
-
-    def __iter__(self) -> GrowingState:
-        return self
-
-    def __next__(self) -> int:
-        sample = super().__next__()
-        self.state[sample] = {sample: torch.tensor(sample)}
-        return sample
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at, "seen": self.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at, self.state = state["at"], state["seen"]
-
-
-# ---- samplers of the user's
-
-
-class Evens:
-    """Without any state."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.begun = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.begun += 1
-        return iter(range(0, self.count, 2))
-
-    def __len__(self) -> int:
-        return (self.count + 1) // 2
-
-
-class ByIterator(Evens):
-    """Its iterator has a state."""
-
-    def __iter__(self) -> Iterator[int]:
-        return StatefulIterator(range(0, self.count, 2))
-
-
-class BySampler(Evens):
-    """The sampler has a state; its iterator is a generator."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.at = 0
-        self.go_on_at: int | None = None
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[int]:
-        if self.go_on_at is not None:
-            self.at, self.go_on_at = self.go_on_at, None
-        for index in range(self.at, self.count):
-            self.at += 1
-            yield (index + self.epoch) % self.count
-        self.at = 0
-        self.epoch += 1
-
-    def __len__(self) -> int:
-        return self.count
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at, "epoch": self.epoch}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.go_on_at, self.epoch = state["at"], state["epoch"]
-
-
-class Shuffles(Evens):
-    """Draws its order from the global generators, at the first next()."""
-
-    def __iter__(self) -> Iterator[int]:
-        order = torch.randperm(self.count).tolist()
-        random.shuffle(order)
-        numpy.random.shuffle(order)
-        yield from order
-
-    def __len__(self) -> int:
-        return self.count
-
-
-# ---- what all tests do
-
-
-def stop_and_go(make: Any, stop: int | None, *, through: Any = copy.deepcopy) -> tuple[Any, ...]:
-    """(rest, next epoch) of a loop, and of a new loader with its state."""
-    loader = make()
-    if stop is None:
-        list(loader)
-        state = through(loader.state_dict())
-        rest: Any = []
-    else:
-        iterator = iter(loader)
-        for _ in range(stop):
-            next(iterator)
-        state = through(loader.state_dict())
-        rest = list(iterator)
-    following = list(loader)
-    again = make()
-    again.load_state_dict(state)
-    if stop is not None:
-        rest = (rest, list(again))
-    else:
-        rest = ([], [])
-    return (*rest, following, list(again))
-
-
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bool(left == right)
-
-
-def assert_goes_on(make: Any, stop: int | None, **more: Any) -> None:
-    rest, resumed, following, after = stop_and_go(make, stop, **more)
-    assert same(resumed, rest)
-    assert same(after, following)
+def places_of(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a loader's state: that of each worker, or of the loader if it has none."""
+    if "_snapshot" not in state:
+        return [state]
+    return list(state["_snapshot"]["_worker_snapshots"].values())
 
 
 # ---- the same as torchdata's
@@ -345,85 +105,51 @@ def assert_goes_on(make: Any, stop: int | None, **more: Any) -> None:
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize("stop", [0, 1, 5, None])
 @pytest.mark.parametrize("dataset", [OverIterator, OverGenerator, IsItsIterator, Stateless])
-def test_iterable(loader, num_workers, persistent, batch_size, stop, dataset):
-    if dataset is IsItsIterator and num_workers == 0:
+def test_iterable(loader, workers, batch_size, stop, dataset):
+    if dataset is IsItsIterator and not workers["num_workers"]:
         pytest.skip("without workers the one object goes on by itself")
 
     def make():
-        return loader(
-            dataset([20, 30, 25]),
-            batch_size=batch_size,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-            collate_fn=as_they_are,
-        )
+        data = dataset([20, 30, 25])
+        return loader(data, batch_size=batch_size, collate_fn=as_they_are, **workers)
 
-    assert_goes_on(make, stop, through=lambda state: json.loads(json.dumps(state)))
+    assert_goes_on(make, stop, through=through_json)
 
 
 @both
 @workers
 @pytest.mark.parametrize("stop", [0, 1, 9, None])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_map_style(loader, num_workers, persistent, stop, shuffle):
-    def make():
-        return loader(
-            Numbers(),
-            batch_size=4,
-            shuffle=shuffle,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-        )
-
-    assert_goes_on(make, stop)
+def test_map_style(loader, workers, stop, shuffle):
+    assert_goes_on(lambda: loader(Numbers(), batch_size=4, shuffle=shuffle, **workers), stop)
 
 
 @both
 @workers
 @pytest.mark.parametrize("stop", [0, 3, 9])
-def test_datasets_own_generator_is_its_state(loader, num_workers, persistent, stop):
+def test_datasets_own_generator_is_its_state(loader, workers, stop):
     def make():
-        return loader(
-            DrawsWithState(),
-            batch_size=4,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-            collate_fn=as_they_are,
-        )
+        return loader(DrawsWithState(), batch_size=4, collate_fn=as_they_are, **workers)
 
-    made = make()
-    iterator = iter(made)
-    for _ in range(stop):
-        next(iterator)
-    state = made.state_dict()
-    rest = list(iterator)
-    again = make()
-    again.load_state_dict(state)
-    assert list(again) == rest
+    assert_rest_comes(make, stop)
 
 
 @both
 @workers
 @pytest.mark.parametrize("stop", [0, 3, 7, None])
 @pytest.mark.parametrize("sampler", [Evens, ByIterator, BySampler])
-@pytest.mark.parametrize("batched", [True, False])
-def test_samplers_of_the_user(loader, num_workers, persistent, stop, sampler, batched):
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_samplers_of_the_user(loader, workers, stop, sampler, batch_size):
     def make():
-        return loader(
-            Numbers(),
-            batch_size=2 if batched else None,
-            sampler=sampler(40),
-            num_workers=num_workers,
-            persistent_workers=persistent,
-        )
+        return loader(Numbers(), batch_size=batch_size, sampler=sampler(40), **workers)
 
-    assert_goes_on(make, stop, through=lambda state: json.loads(json.dumps(state)))
+    assert_goes_on(make, stop, through=through_json)
 
 
 @both
 @workers
 @pytest.mark.parametrize("stop", [0, 2, 5])
-def test_batch_sampler_of_the_user(loader, num_workers, persistent, stop):
+def test_batch_sampler_of_the_user(loader, workers, stop):
     class Pairs:
         def __iter__(self):
             return iter([[n, n + 1] for n in range(0, 40, 3)])
@@ -431,15 +157,7 @@ def test_batch_sampler_of_the_user(loader, num_workers, persistent, stop):
         def __len__(self):
             return 14
 
-    def make():
-        return loader(
-            Numbers(),
-            batch_sampler=Pairs(),
-            num_workers=num_workers,
-            persistent_workers=persistent,
-        )
-
-    assert_goes_on(make, stop)
+    assert_goes_on(lambda: loader(Numbers(), batch_sampler=Pairs(), **workers), stop)
 
 
 @both
@@ -457,32 +175,19 @@ def test_batch_sampler_of_the_user(loader, num_workers, persistent, stop):
     ],
     ids=["random", "more", "replacement", "subset", "weighted", "sequential", "distributed"],
 )
-def test_samplers_of_pytorch(loader, num_workers, persistent, sampler):
+def test_samplers_of_pytorch(loader, workers, sampler):
     """Seeded alike before each loader, as torchdata's reads them again."""
 
     def make():
         data = Numbers()
-        return loader(
-            data,
-            batch_size=3,
-            sampler=sampler(data, torch.Generator().manual_seed(5)),
-            num_workers=num_workers,
-            persistent_workers=persistent,
-        )
+        order = sampler(data, torch.Generator().manual_seed(5))
+        return loader(data, batch_size=3, sampler=order, **workers)
 
-    made = make()
-    iterator = iter(made)
-    for _ in range(4):
-        next(iterator)
-    state = made.state_dict()
-    rest = list(iterator)
-    again = make()
-    again.load_state_dict(state)
-    assert same(list(again), rest)
+    assert_rest_comes(make, 4)
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_end_of_an_epoch_is_before_or_after_the_last_stop(loader, num_workers, shuffle):
     def make():
@@ -492,17 +197,14 @@ def test_end_of_an_epoch_is_before_or_after_the_last_stop(loader, num_workers, s
     for _ in made:
         within = made.state_dict()
     after = made.state_dict()
-    again = make()
-    again.load_state_dict(within)
+    again = resumed(make(), within)
     assert list(again) == []
     assert len(list(again)) == 10
-    again = make()
-    again.load_state_dict(after)
-    assert len(list(again)) == 10
+    assert len(list(resumed(make(), after))) == 10
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_two_epochs_and_two_more_are_four(loader, num_workers):
     def make():
         return loader(Numbers(), batch_size=4, shuffle=True, num_workers=num_workers)
@@ -510,8 +212,7 @@ def test_two_epochs_and_two_more_are_four(loader, num_workers):
     torch.manual_seed(0)
     first = make()
     batches = [batch for _ in range(2) for batch in first]
-    second = make()
-    second.load_state_dict(first.state_dict())
+    second = resumed(make(), first.state_dict())
     batches += [batch for _ in range(2) for batch in second]
     torch.manual_seed(0)
     whole = make()
@@ -519,35 +220,27 @@ def test_two_epochs_and_two_more_are_four(loader, num_workers):
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_state_in_an_epoch_that_was_resumed(loader, num_workers):
     """Before every worker has given a batch: the states of those others are the loaded ones."""
 
     def make():
-        return loader(
-            OverIterator([20, 30]), batch_size=3, num_workers=num_workers, collate_fn=as_they_are
-        )
+        data = OverIterator([20, 30])
+        return loader(data, batch_size=3, num_workers=num_workers, collate_fn=as_they_are)
 
     made = make()
-    iterator = iter(made)
-    for _ in range(5):
-        next(iterator)
-    second = make()
-    second.load_state_dict(made.state_dict())
+    state, iterator = stopped(made, 5)
     next(iterator)
-    assert next(iter(second)) is not None
-    third = make()
-    third.load_state_dict(second.state_dict())
-    assert list(third) == list(iterator)
+    state, _ = stopped(resumed(make(), state), 1)
+    assert list(resumed(make(), state)) == list(iterator)
 
 
 @both
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_state_before_the_first_iteration_begins_it(loader, num_workers):
     def make():
-        return loader(
-            DrawsWithState(), shuffle=True, num_workers=num_workers, collate_fn=as_they_are
-        )
+        data = DrawsWithState()
+        return loader(data, shuffle=True, num_workers=num_workers, collate_fn=as_they_are)
 
     made = make()
     state = made.state_dict()
@@ -556,29 +249,22 @@ def test_state_before_the_first_iteration_begins_it(loader, num_workers):
     batches = list(made)
     assert len(batches) == 40
     again = make()
-    iterator = iter(again)
-    for _ in range(3):
-        next(iterator)
-    again.load_state_dict(state)
-    assert list(again) == batches
+    _, under_way = stopped(again, 3)
+    assert list(resumed(again, state)) == batches
+    del under_way
 
 
 @both
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_state_after_a_load_is_the_loaded_one(loader, num_workers):
     def make():
-        return loader(
-            DrawsWithState(), shuffle=True, num_workers=num_workers, collate_fn=as_they_are
-        )
+        data = DrawsWithState()
+        return loader(data, shuffle=True, num_workers=num_workers, collate_fn=as_they_are)
 
     made = make()
-    iterator = iter(made)
-    for _ in range(7):
-        next(iterator)
-    state = made.state_dict()
+    state, iterator = stopped(made, 7)
     rest = list(iterator)
-    again = make()
-    again.load_state_dict(state)
+    again = resumed(make(), state)
     assert same(again.state_dict(), state)
     assert list(again) == rest
 
@@ -586,42 +272,32 @@ def test_state_after_a_load_is_the_loaded_one(loader, num_workers):
 @both
 @pytest.mark.parametrize(("taken", "given"), [(0, 3), (3, 0), (3, 2)])
 def test_another_number_of_workers_is_refused_at_iter(loader, taken, given):
-    made = loader(Numbers(), num_workers=taken)
-    iter(made)
-    again = loader(Numbers(), num_workers=given)
-    again.load_state_dict(made.state_dict())
+    state, _ = stopped(loader(Numbers(), num_workers=taken), 0)
+    again = resumed(loader(Numbers(), num_workers=given), state)
     with pytest.raises(AssertionError):
         iter(again)
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_iter_of_the_dataset_is_called_once(loader, num_workers):
     def calls(state):
-        places = [state] if num_workers == 0 else state["_snapshot"]["_worker_snapshots"].values()
-        return [place["dataset_state"]["calls"] for place in places]
+        return [place["dataset_state"]["calls"] for place in places_of(state)]
 
     dataset = CountsIter()
-    made = loader(dataset, num_workers=num_workers)
-    iter(made)
-    state = made.state_dict()
+    state, _ = stopped(loader(dataset, num_workers=num_workers), 0)
     assert calls(state) == [1] * max(1, num_workers)
-    again = loader(dataset, num_workers=num_workers)
-    again.load_state_dict(state)
-    iter(again)
+    again, _ = stopped(resumed(loader(dataset, num_workers=num_workers), state), 0)
     # Without workers it is the same object; workers have their copies.
-    assert calls(again.state_dict()) == ([1, 1] if num_workers else [2])
+    assert calls(again) == ([1, 1] if num_workers else [2])
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_dataset_that_is_its_iterator_has_one_state(loader, num_workers):
-    made = loader(IsItsIterator([20, 30]), num_workers=num_workers, collate_fn=as_they_are)
-    iterator = iter(made)
-    for _ in range(3):
-        next(iterator)
-    state = made.state_dict()
-    places = [state] if num_workers == 0 else list(state["_snapshot"]["_worker_snapshots"].values())
+    data = IsItsIterator([20, 30])
+    state, _ = stopped(loader(data, num_workers=num_workers, collate_fn=as_they_are), 3)
+    places = places_of(state)
     assert [place["dataset_state"] for place in places] == [None] * len(places)
     at = [place["fetcher_state"]["dataset_iter_state"]["inner"]["at"] for place in places]
     assert at == ([2, 1] if num_workers else [3])
@@ -629,21 +305,17 @@ def test_dataset_that_is_its_iterator_has_one_state(loader, num_workers):
 
 @both
 def test_state_stays_what_it_was(loader):
-    made = loader(GrowingState(), num_workers=2, collate_fn=as_they_are)
-    iterator = iter(made)
-    for _ in range(6):
-        next(iterator)
-    state = made.state_dict()
+    def make():
+        return loader(GrowingState(), num_workers=2, collate_fn=as_they_are)
+
+    made = make()
+    state, iterator = stopped(made, 6)
     was = copy.deepcopy(state)
-    for _ in range(4):
-        next(iterator)
+    take(iterator, 4)
     assert same(state, was)
-    worker = made.state_dict()["_snapshot"]["_worker_snapshots"]["worker_0"]
+    worker = places_of(made.state_dict())[0]
     assert len(worker["fetcher_state"]["dataset_iter_state"]["seen"]) == 5
-    again = loader(GrowingState(), num_workers=2, collate_fn=as_they_are)
-    again.load_state_dict(state)
-    iterator = iter(again)
-    assert [next(iterator), next(iterator)] == [[3], [3]]
+    assert take(iter(resumed(make(), state)), 2) == [[3], [3]]
 
 
 @both
@@ -673,7 +345,7 @@ def test_worker_init_fn_that_raises_does_so_in_iter(loader):
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_after_an_exception_the_next_batch_comes(loader, num_workers):
     class Hole(Numbers):
         def __getitem__(self, index):
@@ -685,50 +357,44 @@ def test_after_an_exception_the_next_batch_comes(loader, num_workers):
         return loader(Hole(12), num_workers=num_workers, collate_fn=as_they_are)
 
     made = make()
-    iterator = iter(made)
-    for _ in range(5):
-        next(iterator)
+    _, iterator = stopped(made, 5)
     with pytest.raises(KeyError, match="no such sample"):
         next(iterator)
     assert next(iterator) == [6]
-    again = make()
-    again.load_state_dict(made.state_dict())
-    assert list(again) == [[n] for n in range(7, 12)]
+    assert list(resumed(make(), made.state_dict())) == [[n] for n in range(7, 12)]
 
 
 @both
 def test_empty_state_begins_anew(loader):
     made = loader(Numbers(8), batch_size=4)
-    next(iter(made))
-    made.load_state_dict({})
-    assert len(list(made)) == 2
+    stopped(made, 1)
+    assert len(list(resumed(made, {}))) == 2
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_early_break_and_again(loader, num_workers):
-    made = loader(Numbers(), batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
+    def make():
+        return loader(Numbers(), batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
+
+    made = make()
     for _ in made:
         break
     assert len(list(made)) == 10
     for step, _ in enumerate(made):
         if step == 3:
             break
-    again = loader(Numbers(), batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
-    again.load_state_dict(made.state_dict())
+    again = resumed(make(), made.state_dict())
     assert [batch[0] for batch in again] == list(range(16, 40, 4))
 
 
 @both
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_loading_while_an_iteration_is_under_way(loader, num_workers):
     made = loader(Numbers(), batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
-    iterator = iter(made)
+    state, iterator = stopped(made, 1)
     next(iterator)
-    state = made.state_dict()
-    next(iterator)
-    made.load_state_dict(state)
-    assert [batch[0] for batch in made] == list(range(4, 40, 4))
+    assert [batch[0] for batch in resumed(made, state)] == list(range(4, 40, 4))
 
 
 @both
@@ -739,17 +405,14 @@ def test_length_that_was_told_is_still_warned_of(loader):
 
     made = loader(Liar([8]), batch_size=None)
     assert len(made) == 5
-    iterator = iter(made)
-    for _ in range(5):
-        next(iterator)
-    again = loader(Liar([8]), batch_size=None)
-    again.load_state_dict(made.state_dict())
+    state, _ = stopped(made, 5)
+    again = resumed(loader(Liar([8]), batch_size=None), state)
     with pytest.warns(UserWarning, match="Length of IterableDataset"):
         list(again)
 
 
-@pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
-@pytest.mark.parametrize("num_workers", [0, 2])
+@beside_torchdata
+@none_or_two
 @pytest.mark.parametrize("seeded", ["global", "generator"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_order_is_torchdatas(num_workers, seeded, persistent):
@@ -758,9 +421,7 @@ def test_order_is_torchdatas(num_workers, seeded, persistent):
         pytest.skip("no workers to persist")
 
     def epochs(loader):
-        torch.manual_seed(3)
-        random.seed(3)
-        numpy.random.seed(3)
+        seed_all(3)
         made = loader(
             Augmented(),
             batch_size=3,
@@ -769,21 +430,20 @@ def test_order_is_torchdatas(num_workers, seeded, persistent):
             persistent_workers=persistent,
             generator=torch.Generator().manual_seed(8) if seeded == "generator" else None,
         )
-        return [list(made) for _ in range(3)]
+        return epochs_of(made, 3)
 
     assert same(epochs(OURS), epochs(Torchdatas))
 
 
-@pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
-@pytest.mark.parametrize("num_workers", [0, 2])
+@beside_torchdata
+@none_or_two
 @pytest.mark.parametrize("stop", [0, 4, None])
 @pytest.mark.parametrize("what", ["shuffled", "sequential", OverIterator, OverGenerator, Stateless])
 def test_torchdatas_states_are_read(num_workers, stop, what):
     def make(loader):
         if isinstance(what, str):
-            return loader(
-                Numbers(), batch_size=3, shuffle=what == "shuffled", num_workers=num_workers
-            )
+            shuffle = what == "shuffled"
+            return loader(Numbers(), batch_size=3, shuffle=shuffle, num_workers=num_workers)
         return loader(
             what([20, 30]),
             batch_size=3,
@@ -792,20 +452,7 @@ def test_torchdatas_states_are_read(num_workers, stop, what):
             snapshot_every_n_steps=3,
         )
 
-    theirs = make(Torchdatas)
-    if stop is None:
-        list(theirs)
-        state = theirs.state_dict()
-        rest = list(theirs)
-    else:
-        iterator = iter(theirs)
-        for _ in range(stop):
-            next(iterator)
-        state = theirs.state_dict()
-        rest = list(iterator)
-    ours = make(OURS)
-    ours.load_state_dict(state)
-    assert same(list(ours), rest)
+    assert_rest_comes(lambda: make(OURS), stop, of=lambda: make(Torchdatas))
 
 
 @both
@@ -827,23 +474,16 @@ def test_data_pipes(loader, stop):
 @workers
 @pytest.mark.parametrize("stop", [0, 1, 4, 7, 10, None])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_better_augmentations_go_on(num_workers, persistent, stop, shuffle):
+def test_better_augmentations_go_on(workers, stop, shuffle):
     """Drawn from torch, random and NumPy in the workers, by a dataset that knows of no state."""
+    if not workers["num_workers"]:
+        pytest.skip("without workers the generators are the trainer's own")
     generator = torch.Generator().manual_seed(3)
 
     def make():
-        return OURS(
-            Augmented(),
-            batch_size=4,
-            shuffle=shuffle,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-            generator=generator,
-        )
+        return OURS(Augmented(), batch_size=4, shuffle=shuffle, generator=generator, **workers)
 
-    if num_workers == 0:
-        pytest.skip("without workers the generators are the trainer's own")
-    assert_goes_on(make, stop, through=lambda state: json.loads(json.dumps(state)))
+    assert_goes_on(make, stop, through=through_json)
 
 
 @pytest.mark.parametrize("stop", [0, 3, 5])
@@ -866,14 +506,9 @@ def test_better_an_iterable_that_draws_is_run_forward_with_its_draws(stop):
 
     made = make()
     list(made)  # so that the epoch begins with generators that have drawn
-    iterator = iter(made)
-    for _ in range(stop):
-        next(iterator)
-    state = made.state_dict()
+    state, iterator = stopped(made, stop)
     rest = list(iterator)
-    again = make()
-    again.load_state_dict(state)
-    assert list(again) == rest
+    assert list(resumed(make(), state)) == rest
 
 
 @pytest.mark.parametrize("dataset", [OverIterator, OverGenerator, IsItsIterator, Stateless])
@@ -886,39 +521,34 @@ def test_better_a_worker_that_has_ended_gives_nothing_again(dataset, stop):
     assert_goes_on(make, min(stop, whole))
 
 
-@pytest.mark.parametrize("sampler", [Shuffles])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_better_a_sampler_that_draws_gives_the_same_order(sampler, num_workers):
+@none_or_two
+def test_better_a_sampler_that_draws_gives_the_same_order(num_workers):
     def make():
-        return OURS(Numbers(), batch_size=4, sampler=sampler(40), num_workers=num_workers)
+        return OURS(Numbers(), batch_size=4, sampler=Shuffles(40), num_workers=num_workers)
 
     made = make()
-    iterator = iter(made)
-    for _ in range(4):
-        next(iterator)
-    state = json.loads(json.dumps(made.state_dict()))
-    rest = list(iterator)
-    for seed in (torch.manual_seed, random.seed, numpy.random.seed):
-        seed(99)
-    again = make()
-    again.load_state_dict(state)
+    state, iterator = stopped(made, 4)
+    state, rest = through_json(state), list(iterator)
+    seed_all(99)
+    again = resumed(make(), state)
     before = random.getstate(), numpy.random.random()
     numpy.random.seed(99)
     assert same(list(again), rest)
     assert (random.getstate(), numpy.random.random()) == before
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_better_a_resume_draws_nothing_from_the_trainer(num_workers, shuffle):
     """What the trainer draws for itself goes on too: nothing is drawn twice."""
-    made = OURS(Numbers(), batch_size=4, shuffle=shuffle, num_workers=num_workers)
-    iterator = iter(made)
-    next(iterator)
-    state = made.state_dict()
+
+    def make():
+        return OURS(Numbers(), batch_size=4, shuffle=shuffle, num_workers=num_workers)
+
+    made = make()
+    state, _ = stopped(made, 1)
     trainers = torch.get_rng_state()
-    again = OURS(Numbers(), batch_size=4, shuffle=shuffle, num_workers=num_workers)
-    again.load_state_dict(state)
+    again = resumed(make(), state)
     torch.set_rng_state(trainers)  # as a trainer's checkpoint does
     before = _generators.capture()
     list(again)
@@ -928,20 +558,12 @@ def test_better_a_resume_draws_nothing_from_the_trainer(num_workers, shuffle):
 @pytest.mark.parametrize("stop", [0, 2, None])
 @workers
 @pytest.mark.parametrize("loader", [OURS, ours.DataLoader])
-def test_better_a_trainer_seeded_as_before_does_not_repeat_an_epoch(
-    loader, num_workers, persistent, stop
-):
+def test_better_a_trainer_seeded_as_before_does_not_repeat_an_epoch(loader, workers, stop):
     """The seeds of the epoch that was under way are drawn again, so the next epoch has others."""
 
     def make():
         torch.manual_seed(4)
-        return loader(
-            Augmented() if num_workers else Numbers(),
-            batch_size=4,
-            shuffle=True,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-        )
+        return loader(drawn_by(workers), batch_size=4, shuffle=True, **workers)
 
     assert_goes_on(make, stop)
 
@@ -961,16 +583,13 @@ def test_better_out_of_order_nothing_is_lost(stop, then):
             collate_fn=as_they_are,
         )
 
-    made = make(4)
-    iterator = iter(made)
-    given = [next(iterator) for _ in range(stop)]
-    second = make(1)
-    second.load_state_dict(json.loads(json.dumps(made.state_dict())))
+    first = make(4)
+    iterator = iter(first)
+    given = take(iterator, stop)
+    second = resumed(make(1), through_json(first.state_dict()))
     iterator = iter(second)
-    given += [next(iterator) for _ in range(then)]
-    third = make(2)
-    third.load_state_dict(second.state_dict())
-    given += list(third)
+    given += take(iterator, then)
+    given += list(resumed(make(2), second.state_dict()))
     assert sorted(given) == [[n, n + 1] for n in range(0, 40, 2)]
     assert given != sorted(given) or stop + then < 2
 
@@ -983,30 +602,20 @@ def test_better_out_of_order_more_left_behind_than_is_sent_ahead():
 
     made = make()
     iterator = iter(made)
-    given = [next(iterator) for _ in range(6)]
+    given = take(iterator, 6)
     state = made.state_dict()
     left = state["_snapshot"]["_pending"]
     state["_snapshot"]["_pending"] = [*left, *given]  # as if nothing had been given yet
-    second = make()
-    second.load_state_dict(state)
-    unused = iter(second)
-    third = make()
-    third.load_state_dict(second.state_dict())
-    del unused
-    assert sorted(third) == [[n] for n in range(40)]
+    state, _ = stopped(resumed(make(), state), 0)
+    assert sorted(resumed(make(), state)) == [[n] for n in range(40)]
 
 
 def test_better_a_loaded_state_stays_what_it_was():
     """Though the dataset goes on changing what it was given."""
     made = OURS(GrowingState(), collate_fn=as_they_are)
-    iterator = iter(made)
-    for _ in range(3):
-        next(iterator)
-    state = made.state_dict()
+    state, _ = stopped(made, 3)
     was = copy.deepcopy(state)
-    again = OURS(GrowingState(), collate_fn=as_they_are)
-    again.load_state_dict(state)
-    assert len(list(again)) == 47
+    assert len(list(resumed(OURS(GrowingState(), collate_fn=as_they_are), state))) == 47
     assert same(state, was)
 
 
@@ -1017,36 +626,22 @@ def test_better_out_of_order_each_worker_goes_on():
     for stop in range(0, 35, 4):
         made = make()
         iterator = iter(made)
-        given = [next(iterator) for _ in range(stop)]
-        again = make()
-        again.load_state_dict(made.state_dict())
-        assert sorted(given + list(again)) == [[n] for n in range(35)]
+        given = take(iterator, stop)
+        given += list(resumed(make(), made.state_dict()))
+        assert sorted(given) == [[n] for n in range(35)]
 
 
 @both
 @workers
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_state_of_a_resumed_epoch_before_its_first_batch(loader, num_workers, persistent, shuffle):
+def test_state_of_a_resumed_epoch_before_its_first_batch(loader, workers, shuffle):
     def make():
-        return loader(
-            Numbers(),
-            batch_size=4,
-            shuffle=shuffle,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-        )
+        return loader(Numbers(), batch_size=4, shuffle=shuffle, **workers)
 
     made = make()
-    iterator = iter(made)
-    for _ in range(4):
-        next(iterator)
-    second = make()
-    second.load_state_dict(made.state_dict())
-    unused = iter(second)
-    third = make()
-    third.load_state_dict(second.state_dict())
-    del unused
-    assert same(list(third), list(iterator))
+    state, iterator = stopped(made, 4)
+    state, _ = stopped(resumed(make(), state), 0)
+    assert same(list(resumed(make(), state)), list(iterator))
 
 
 @both
@@ -1055,14 +650,7 @@ def test_workers_see_the_seed_that_they_had(loader):
         def __getitem__(self, index):
             return get_worker_info().seed
 
-    made = loader(Seeds(), num_workers=2, collate_fn=as_they_are)
-    iterator = iter(made)
-    next(iterator)
-    state = made.state_dict()
-    rest = list(iterator)
-    again = loader(Seeds(), num_workers=2, collate_fn=as_they_are)
-    again.load_state_dict(state)
-    assert list(again) == rest
+    assert_rest_comes(lambda: loader(Seeds(), num_workers=2, collate_fn=as_they_are), 1)
 
 
 def test_better_a_sampler_may_change_the_state_that_it_gave():
@@ -1075,10 +663,7 @@ def test_better_a_sampler_may_change_the_state_that_it_gave():
             self.live.update(super().state_dict())
             return self.live
 
-    def make():
-        return OURS(Numbers(), batch_size=3, sampler=Live(40), num_workers=2)
-
-    assert_goes_on(make, 3)
+    assert_goes_on(lambda: OURS(Numbers(), batch_size=3, sampler=Live(40), num_workers=2), 3)
 
 
 # ---- constant time: what is asked, not a clock
@@ -1098,7 +683,7 @@ class Huge(Dataset):
         return index
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 @pytest.mark.parametrize("batch_size", [None, 32])
 def test_constant_in_order(num_workers, batch_size):
     dataset = Huge()
@@ -1106,9 +691,7 @@ def test_constant_in_order(num_workers, batch_size):
     def make():
         return OURS(dataset, batch_size=batch_size, num_workers=num_workers)
 
-    made = make()
-    next(iter(made))
-    state = made.state_dict()
+    state, _ = stopped(make(), 1)
     main = state["_snapshot"]["_main_snapshot"] if num_workers else state
     main["_sampler_iter_yielded"] = 10**12
     place = main["_sampler_iter_state"]
@@ -1117,9 +700,7 @@ def test_constant_in_order(num_workers, batch_size):
         place = place["sampler_iter_state"]
     place["yielded"] = 10**12 * (batch_size or 1)
     dataset.asked = 0
-    again = make()
-    again.load_state_dict(state)
-    first = next(iter(again))
+    first = next(iter(resumed(make(), state)))
     assert (first if batch_size is None else int(first[0])) == 10**12 * (batch_size or 1)
     if num_workers == 0:
         assert dataset.asked == (batch_size or 1)
@@ -1129,20 +710,18 @@ def test_constant_in_order(num_workers, batch_size):
 def test_constant_shuffled(at, monkeypatch):
     """One draw and one window of indices, wherever it is."""
     dataset = Numbers(40000)
-    made = OURS(dataset, shuffle=True, batch_size=10)
-    iterator = iter(made)
-    for _ in range(at // 10):
-        next(iterator)
-    state = made.state_dict()
+
+    def make():
+        return OURS(dataset, shuffle=True, batch_size=10)
+
+    state, iterator = stopped(make(), at // 10)
     rest = list(itertools.islice(iterator, 5))
     drawn = []
     randperm = torch.randperm
     monkeypatch.setattr(torch, "randperm", lambda *a, **k: drawn.append(1) or randperm(*a, **k))
-    again = OURS(dataset, shuffle=True, batch_size=10)
+    again = make()
     dataset.asked.clear()
-    again.load_state_dict(state)
-    iterator = iter(again)
-    assert same([next(iterator) for _ in range(len(rest))], rest)
+    assert same(take(iter(resumed(again, state)), len(rest)), rest)
     assert len(dataset.asked) == 10 * len(rest)
     assert len(drawn) == 1
 
@@ -1156,12 +735,11 @@ def test_constant_for_datasets_with_a_state():
                 Counted.given += 1
                 yield sample
 
-    made = OURS(Counted([100000]), batch_size=100, collate_fn=as_they_are)
-    iterator = iter(made)
-    for _ in range(900):
-        next(iterator)
-    again = OURS(Counted([100000]), batch_size=100, collate_fn=as_they_are)
-    again.load_state_dict(made.state_dict())
+    def make():
+        return OURS(Counted([100000]), batch_size=100, collate_fn=as_they_are)
+
+    state, _ = stopped(make(), 900)
+    again = resumed(make(), state)
     Counted.given = 0
     assert next(iter(again))[0] == (90000, 0)
     assert Counted.given == 100
@@ -1232,17 +810,13 @@ def forms(name: str, seed: int | None) -> list[Any]:
 def test_walk_is_what_iter_gives(name, seed):
     """Over two epochs, the generators' states after each too."""
     for make in forms(name, seed):
-        torch.manual_seed(1)
-        random.seed(1)
-        numpy.random.seed(1)
+        seed_all(1)
         theirs = make()
         if name.startswith("own"):
             expected = [(list(theirs), list(theirs))]
         else:
             expected = [(list(theirs), states_of(theirs)) for _ in range(2)]
-        torch.manual_seed(1)
-        random.seed(1)
-        numpy.random.seed(1)
+        seed_all(1)
         ours = make()
         if name.startswith("own"):
             assert [(list(_samplers.walk(ours)), list(_samplers.walk(ours)))] == expected
@@ -1269,8 +843,7 @@ def test_walk_goes_on_from_any_place(name, seed):
         after = states_of(sampler)[1]
         ended = walk.place()
         for count, place in [*places, (len(items), ended)]:
-            state = place.iterator.plain()
-            state = json.loads(json.dumps(state))
+            state = through_json(place.iterator.plain())
             other = make()
             resumed = _samplers.walk(other, place._replace(iterator=state))
             assert resumed.yielded == count
@@ -1308,56 +881,39 @@ def test_random_sampler_reads_torchdatas_states():
 # ---- plain DataLoader
 
 
-def plain(*args: Any, **options: Any) -> Any:
-    return ours.DataLoader(*args, **options)
-
-
 @workers
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("seeded", [False, True])
-def test_plain_loader_gives_pytorchs_batches(num_workers, persistent, shuffle, seeded):
+def test_plain_loader_gives_pytorchs_batches(workers, shuffle, seeded):
     def epochs(loader):
-        torch.manual_seed(2)
-        random.seed(2)
-        numpy.random.seed(2)
+        seed_all(2)
         made = loader(
             Augmented(),
             batch_size=3,
             shuffle=shuffle,
-            num_workers=num_workers,
-            persistent_workers=persistent,
             generator=torch.Generator().manual_seed(8) if seeded else None,
+            **workers,
         )
-        return [list(made) for _ in range(3)], torch.get_rng_state()
+        return epochs_of(made, 3), torch.get_rng_state()
 
-    assert same(epochs(plain), epochs(torch.utils.data.DataLoader))
+    assert same(epochs(ours.DataLoader), epochs(torch.utils.data.DataLoader))
 
 
 @workers
 @pytest.mark.parametrize("stop", [0, 1, 9])
-def test_plain_loader_goes_on(num_workers, persistent, stop):
+def test_plain_loader_goes_on(workers, stop):
     """Augmentations too, where workers draw them."""
 
     def make():
-        return plain(
-            Augmented() if num_workers else Numbers(),
-            batch_size=4,
-            shuffle=True,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-        )
+        return ours.DataLoader(drawn_by(workers), batch_size=4, shuffle=True, **workers)
 
     made = make()
     assert made.state_dict() == {}
-    iterator = iter(made)
-    for _ in range(stop):
-        next(iterator)
-    state = json.loads(json.dumps(made.state_dict()))
+    state, iterator = stopped(made, stop)
+    state = through_json(state)
     trainers = torch.get_rng_state()
-    rest = list(iterator)
-    following = list(made)
-    again = make()
-    again.load_state_dict(state)
+    rest, following = list(iterator), list(made)
+    again = resumed(make(), state)
     torch.set_rng_state(trainers)  # as a trainer's checkpoint does
     assert same(list(again), rest)
     assert same(list(again), following)
@@ -1373,30 +929,28 @@ def test_plain_loader_keeps_no_iterator_alive():
             finally:
                 closed.append(True)
 
-    made = plain(Closes([20]), batch_size=3)
+    def make():
+        return ours.DataLoader(Closes([20]), batch_size=3, collate_fn=as_they_are)
+
+    made = make()
     for _ in made:
         break
     gc.collect()
     assert closed
-    again = plain(Closes([20]), batch_size=3, collate_fn=as_they_are)
-    again.load_state_dict(made.state_dict())
-    assert next(iter(again)) == [3, 4, 5]
+    assert next(iter(resumed(make(), made.state_dict()))) == [3, 4, 5]
 
 
 # ---- what is refused
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_damaged_states_are_refused(num_workers):
     """Each key left out, and each value replaced by others: an error of ours, or none."""
 
     def make():
         return OURS(Numbers(12), batch_size=2, shuffle=True, num_workers=num_workers)
 
-    made = make()
-    iterator = iter(made)
-    next(iterator)
-    state = made.state_dict()
+    state, _ = stopped(make(), 1)
 
     def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         if path:
@@ -1416,8 +970,7 @@ def test_damaged_states_are_refused(num_workers):
                 del holder[path[-1]]
             else:
                 holder[path[-1]] = other
-            again = make()
-            again.load_state_dict(damaged)
+            again = resumed(make(), damaged)
             try:
                 batches = list(again)
             except (AssertionError, ValueError):
@@ -1433,31 +986,23 @@ def test_state_must_be_a_dictionary():
 
 
 def test_later_version_is_refused():
-    made = OURS(Numbers())
-    state = made.state_dict()
-    state["_version"] = 2
-    made.load_state_dict(state)
+    state = OURS(Numbers()).state_dict()
+    made = resumed(OURS(Numbers()), {**state, "_version": 2})
     with pytest.raises(ValueError, match="version 2"):
         iter(made)
 
 
 def test_another_length_is_refused_where_the_order_depends_on_it():
-    made = OURS(Numbers(12), shuffle=True)
-    next(iter(made))
-    again = OURS(Numbers(13), shuffle=True)
-    again.load_state_dict(made.state_dict())
+    state, _ = stopped(OURS(Numbers(12), shuffle=True), 1)
+    again = resumed(OURS(Numbers(13), shuffle=True), state)
     with pytest.raises(ValueError, match="12 samples"):
         iter(again)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@none_or_two
 def test_shorter_dataset_is_refused(num_workers):
-    made = OURS(Stateless([20, 20]), num_workers=num_workers)
-    iterator = iter(made)
-    for _ in range(30):
-        next(iterator)
-    again = OURS(Stateless([5, 5]), num_workers=num_workers)
-    again.load_state_dict(made.state_dict())
+    state, _ = stopped(OURS(Stateless([20, 20]), num_workers=num_workers), 30)
+    again = resumed(OURS(Stateless([5, 5]), num_workers=num_workers), state)
     with pytest.raises(ValueError, match="has changed since"):
         iter(again)
 
