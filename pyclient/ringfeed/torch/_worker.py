@@ -70,6 +70,8 @@ def serve(job: Job) -> None:
     _others.update(_feeds())
     trainer = _trainer_of(job)
     if trainer is None:
+        job.requests.map_anew()
+        kill_workers(job.requests, job.workers)  # of an earlier parent
         return shutil.rmtree(Path(job.socket_path).parent, ignore_errors=True)
     worker = prepare(job)
     Parent(job, worker, listen_at(job.socket_path), trainer).run()

@@ -12,9 +12,11 @@ import os
 import pickle
 import random
 import signal
+import struct
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -498,6 +500,37 @@ def test_however_the_trainer_dies_nothing_survives(
     assert status_of(pid) == {"exit": 7, "terminate": -signal.SIGTERM, "kill": -signal.SIGKILL}[end]
     # PyTorch's workers look at their parent every 5 seconds.
     gone(below)
+
+
+def test_a_warm_parent_that_starts_when_its_trainer_has_died_ends_the_workers(
+    tmp_path: Path,
+) -> None:
+    """Those of the parent before it: nobody else would, if the supervisor died as well."""
+    from ringfeed.torch import _worker
+    from ringfeed.torch._batches import Requests
+
+    worker = forked(lambda: (os.setpgid(0, 0), signal.pause()))
+    wait_until(lambda: os.getpgid(worker) == worker, "the worker's group")
+    trainer = forked(lambda: None)
+    status_of(trainer)
+    requests = Requests(16, 4096, 16)
+    struct.pack_into("<Q", requests.memory.map, requests.memory.size - 16, worker)
+    (tmp_path / "feed").mkdir()
+    job: Any = SimpleNamespace(
+        trainer=trainer,
+        workers=1,
+        requests=requests.memory,
+        bulk=requests.memory,
+        socket_path=str(tmp_path / "feed" / "parent.sock"),
+        environment={},
+    )
+    try:
+        assert status_of(forked(lambda: _worker.serve(job))) == 0
+        assert not (tmp_path / "feed").exists()
+        wait_until(lambda: not runs(worker), "the end of the worker", timeout_s=10)
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        status_of(worker)
 
 
 ENDS = {
