@@ -730,7 +730,8 @@ def main() -> int:
     began = time.monotonic()
     try:
         while done < arguments.loader:
-            blows = min(BLOWS_A_ROUND, arguments.loader - done)
+            # Two rounds at least: a dataset by index, and an iterable one.
+            blows = min(BLOWS_A_ROUND, -(-arguments.loader // 2), arguments.loader - done)
             one = Storm(arguments, number, blows, work / str(number)).run()
             rounds.append(one)
             fallen = sum(one["blows"].values())
