@@ -30,134 +30,96 @@ class NoLength:
         return index
 
 
-# Arguments that are refused, and what the message must have.
-WRONG: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
-    "no dataset": (TypeError, "dataset", lambda L: L()),
-    "unknown argument": (TypeError, "colour", lambda L: L(TEN, colour=3)),
-    "a keyword by position": (TypeError, "positional", lambda L: L(TEN, *[None] * 20)),
-    "negative workers": (ValueError, "num_workers.*non-negative", lambda L: L(TEN, num_workers=-1)),
-    "text as workers": (TypeError, "'<' not supported", lambda L: L(TEN, num_workers="2")),
-    "negative timeout": (ValueError, "timeout.*non-negative", lambda L: L(TEN, timeout=-1)),
-    "text as timeout": (TypeError, "'<' not supported", lambda L: L(TEN, timeout="soon")),
-    "prefetch without workers": (
-        ValueError,
-        "prefetch_factor",
-        lambda L: L(TEN, prefetch_factor=2),
+def with_(*arguments: Any, **options: Any) -> Callable[[Any], Any]:
+    """Makes a loader of any class with these arguments."""
+    return lambda L: L(*arguments, **options)
+
+
+def refused_alike(Loader: Any, act: Callable[[Any], Any]) -> tuple[type, str]:
+    """What `act` raises with the loader's class: the same as with PyTorch's."""
+    seen = data.outcome(lambda: act(Loader))
+    assert seen == data.outcome(lambda: act(Reference))
+    return seen
+
+
+def refuses(
+    text: str, *arguments: Any, kind: type[Exception] = ValueError, **options: Any
+) -> tuple[type[Exception], str, Callable[[Any], Any]]:
+    """Arguments that are refused, and what the message must have."""
+    return kind, text, with_(*arguments, **options)
+
+
+WRONG = {
+    "no dataset": refuses("dataset", kind=TypeError),
+    "unknown argument": refuses("colour", TEN, kind=TypeError, colour=3),
+    "a keyword by position": refuses("positional", TEN, *[None] * 20, kind=TypeError),
+    "negative workers": refuses("num_workers.*non-negative", TEN, num_workers=-1),
+    "text as workers": refuses("'<' not supported", TEN, kind=TypeError, num_workers="2"),
+    "negative timeout": refuses("timeout.*non-negative", TEN, timeout=-1),
+    "text as timeout": refuses("'<' not supported", TEN, kind=TypeError, timeout="soon"),
+    "prefetch without workers": refuses("prefetch_factor", TEN, prefetch_factor=2),
+    "prefetch of none without workers": refuses("prefetch_factor", TEN, prefetch_factor=0),
+    "negative prefetch": refuses(
+        "prefetch_factor.*non-negative", TEN, num_workers=1, prefetch_factor=-1
     ),
-    "prefetch of none without workers": (
-        ValueError,
-        "prefetch_factor",
-        lambda L: L(TEN, prefetch_factor=0),
+    "persistent without workers": refuses("persistent_workers", TEN, persistent_workers=True),
+    "batch of none": refuses("batch_size=0", TEN, batch_size=0),
+    "negative batch": refuses("batch_size=-3", TEN, batch_size=-3),
+    "half a sample": refuses("batch_size=2.5", TEN, batch_size=2.5),
+    "true as a batch size": refuses("batch_size=True", TEN, batch_size=True),
+    "text as a batch size": refuses("batch_size=4", TEN, batch_size="4"),
+    "text as drop_last": refuses("drop_last=yes", TEN, drop_last="yes"),
+    "sampler and shuffle": refuses("exclusive", TEN, sampler=ORDER, shuffle=True),
+    "batches and a size": refuses("exclusive", TEN, batch_sampler=BATCHES, batch_size=2),
+    "batches and no size": refuses("exclusive", TEN, batch_sampler=BATCHES, batch_size=None),
+    "batches and shuffle": refuses("exclusive", TEN, batch_sampler=BATCHES, shuffle=True),
+    "batches and a sampler": refuses("exclusive", TEN, batch_sampler=BATCHES, sampler=ORDER),
+    "batches and drop_last": refuses("exclusive", TEN, batch_sampler=BATCHES, drop_last=True),
+    "no batches and drop_last": refuses("batch_size=None", TEN, batch_size=None, drop_last=True),
+    "nothing to shuffle": refuses("num_samples=0", [], shuffle=True),
+    "shuffle without a length": refuses("has no len", NoLength(), kind=TypeError, shuffle=True),
+    "stream and shuffle": refuses("shuffle=True", STREAM, shuffle=True),
+    "stream and odd shuffle": refuses("shuffle=5", STREAM, shuffle=5),
+    "stream and a sampler": refuses("unspecified sampler", STREAM, sampler=ORDER),
+    "stream and batches": refuses("unspecified batch_sampler", STREAM, batch_sampler=BATCHES),
+    "stream, no batches, drop_last": refuses(
+        "batch_size=None", STREAM, batch_size=None, drop_last=True
     ),
-    "negative prefetch": (
-        ValueError,
-        "prefetch_factor.*non-negative",
-        lambda L: L(TEN, num_workers=1, prefetch_factor=-1),
+    "context without workers": refuses("num_workers > 0", TEN, multiprocessing_context="fork"),
+    "unknown start method": refuses(
+        "valid start method", TEN, num_workers=1, multiprocessing_context="knife"
     ),
-    "persistent without workers": (
-        ValueError,
-        "persistent_workers",
-        lambda L: L(TEN, persistent_workers=True),
-    ),
-    "batch of none": (ValueError, "batch_size=0", lambda L: L(TEN, batch_size=0)),
-    "negative batch": (ValueError, "batch_size=-3", lambda L: L(TEN, batch_size=-3)),
-    "half a sample": (ValueError, "batch_size=2.5", lambda L: L(TEN, batch_size=2.5)),
-    "true as a batch size": (ValueError, "batch_size=True", lambda L: L(TEN, batch_size=True)),
-    "text as a batch size": (ValueError, "batch_size=4", lambda L: L(TEN, batch_size="4")),
-    "text as drop_last": (ValueError, "drop_last=yes", lambda L: L(TEN, drop_last="yes")),
-    "sampler and shuffle": (ValueError, "exclusive", lambda L: L(TEN, sampler=ORDER, shuffle=True)),
-    "batches and a size": (
-        ValueError,
-        "exclusive",
-        lambda L: L(TEN, batch_sampler=BATCHES, batch_size=2),
-    ),
-    "batches and no size": (
-        ValueError,
-        "exclusive",
-        lambda L: L(TEN, batch_sampler=BATCHES, batch_size=None),
-    ),
-    "batches and shuffle": (
-        ValueError,
-        "exclusive",
-        lambda L: L(TEN, batch_sampler=BATCHES, shuffle=True),
-    ),
-    "batches and a sampler": (
-        ValueError,
-        "exclusive",
-        lambda L: L(TEN, batch_sampler=BATCHES, sampler=ORDER),
-    ),
-    "batches and drop_last": (
-        ValueError,
-        "exclusive",
-        lambda L: L(TEN, batch_sampler=BATCHES, drop_last=True),
-    ),
-    "no batches and drop_last": (
-        ValueError,
-        "batch_size=None",
-        lambda L: L(TEN, batch_size=None, drop_last=True),
-    ),
-    "nothing to shuffle": (ValueError, "num_samples=0", lambda L: L([], shuffle=True)),
-    "shuffle without a length": (TypeError, "has no len", lambda L: L(NoLength(), shuffle=True)),
-    "stream and shuffle": (ValueError, "shuffle=True", lambda L: L(STREAM, shuffle=True)),
-    "stream and odd shuffle": (ValueError, "shuffle=5", lambda L: L(STREAM, shuffle=5)),
-    "stream and a sampler": (ValueError, "unspecified sampler", lambda L: L(STREAM, sampler=ORDER)),
-    "stream and batches": (
-        ValueError,
-        "unspecified batch_sampler",
-        lambda L: L(STREAM, batch_sampler=BATCHES),
-    ),
-    "stream, no batches, drop_last": (
-        ValueError,
-        "batch_size=None",
-        lambda L: L(STREAM, batch_size=None, drop_last=True),
-    ),
-    "context without workers": (
-        ValueError,
-        "num_workers > 0",
-        lambda L: L(TEN, multiprocessing_context="fork"),
-    ),
-    "unknown start method": (
-        ValueError,
-        "valid start method",
-        lambda L: L(TEN, num_workers=1, multiprocessing_context="knife"),
-    ),
-    "a context that is none": (
-        TypeError,
-        "valid context",
-        lambda L: L(TEN, num_workers=1, multiprocessing_context=5),
+    "a context that is none": refuses(
+        "valid context", TEN, kind=TypeError, num_workers=1, multiprocessing_context=5
     ),
 }
+NAME_THE_CONSTRUCTOR = ("no dataset", "unknown argument", "a keyword by position")
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_arguments_are_refused_alike(Loader: Any, case: str) -> None:
     kind, text, make = WRONG[case]
-    seen = data.outcome(lambda: make(Loader))
+    if case in NAME_THE_CONSTRUCTOR:
+        seen = data.outcome(lambda: make(Loader))
+    else:
+        seen = refused_alike(Loader, make)
     assert seen[0] is kind and re.search(text, seen[1]), seen
-    if case not in (
-        "no dataset",
-        "unknown argument",
-        "a keyword by position",
-    ):  # these name the constructor
-        assert seen == data.outcome(lambda: make(Reference))
 
 
 # What is refused by the first iteration alone.
 LATE: dict[str, tuple[type[Exception], Callable[[Any], Any]]] = {
-    "a generator that is none": (TypeError, lambda L: L(TEN, num_workers=1, generator=5)),
-    "a sampler that is none": (TypeError, lambda L: L(TEN, num_workers=1, sampler=5)),
-    "batches that are none": (TypeError, lambda L: L(TEN, num_workers=1, batch_sampler=5)),
-    "no length and no sampler": (TypeError, lambda L: L(NoLength(), num_workers=1)),
-    "nothing at all": (TypeError, lambda L: L(None, num_workers=1)),
+    "a generator that is none": (TypeError, with_(TEN, num_workers=1, generator=5)),
+    "a sampler that is none": (TypeError, with_(TEN, num_workers=1, sampler=5)),
+    "batches that are none": (TypeError, with_(TEN, num_workers=1, batch_sampler=5)),
+    "no length and no sampler": (TypeError, with_(NoLength(), num_workers=1)),
+    "nothing at all": (TypeError, with_(None, num_workers=1)),
 }
 
 
 @pytest.mark.parametrize("case", LATE)
 def test_what_construction_lets_pass_fails_at_the_iteration(Loader: Any, case: str) -> None:
     kind, make = LATE[case]
-    seen = data.outcome(lambda: list(make(Loader)))
-    assert seen[0] is kind
-    assert seen == data.outcome(lambda: list(make(Reference)))
+    assert refused_alike(Loader, lambda L: list(make(L)))[0] is kind
 
 
 def test_the_constructor_has_the_same_arguments_in_order(Loader: Any) -> None:
@@ -178,21 +140,8 @@ def test_the_constructor_has_the_same_arguments_in_order(Loader: Any) -> None:
 
 
 def test_arguments_by_position_mean_the_same(Loader: Any) -> None:
-    arguments = (
-        TEN,
-        3,
-        None,
-        None,
-        None,
-        1,
-        list,
-        False,
-        True,
-        7,
-        print,
-        "fork",
-        torch.Generator(),
-    )
+    before, behind = (TEN, 3, None, None, None, 1, list), (False, True, 7, print, "fork")
+    arguments = (*before, *behind, torch.Generator())
     seen, due = Loader(*arguments), Reference(*arguments)
     for name in ("batch_size", "num_workers", "drop_last", "timeout", "pin_memory"):
         assert getattr(seen, name) == getattr(due, name)
@@ -200,19 +149,10 @@ def test_arguments_by_position_mean_the_same(Loader: Any) -> None:
     assert seen.generator is arguments[-1]
 
 
-ATTRIBUTES = [
-    *(
-        "dataset",
-        "batch_size",
-        "num_workers",
-        "prefetch_factor",
-        "pin_memory",
-        "pin_memory_device",
-        "timeout",
-    ),
-    *("worker_init_fn", "in_order", "drop_last", "generator", "collate_fn", "persistent_workers"),
-    *("multiprocessing_context",),
-]
+ATTRIBUTES = """
+    dataset batch_size num_workers prefetch_factor pin_memory pin_memory_device timeout in_order
+    worker_init_fn drop_last generator collate_fn persistent_workers multiprocessing_context
+""".split()
 CONTEXT = multiprocessing.get_context("fork")
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -358,17 +298,16 @@ def test_length_of_the_iterator_is_that_of_the_sampler(Loader: Any) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda L: L(Shards(10)),
-        lambda L: L(TEN, sampler=data.Endless(10)),
-        lambda L: L(TEN, batch_sampler=(batch for batch in [[1]])),
-        lambda L: L(TEN, sampler=data.Endless(10), batch_size=None),
+        with_(Shards(10)),
+        with_(TEN, sampler=data.Endless(10)),
+        with_(TEN, batch_sampler=(batch for batch in [[1]])),
+        with_(TEN, sampler=data.Endless(10), batch_size=None),
     ],
     ids=["stream", "sampler", "batches", "samples"],
 )
 def test_what_has_no_length_says_so(Loader: Any, make: Callable[[Any], Any]) -> None:
-    seen = data.outcome(lambda: len(make(Loader)))
-    assert seen[0] is TypeError and "has no len()" in seen[1]
-    assert seen == data.outcome(lambda: len(make(Reference)))
+    kind, text = refused_alike(Loader, lambda L: len(make(L)))
+    assert kind is TypeError and "has no len()" in text
 
 
 # ---- Warnings ----
@@ -381,27 +320,28 @@ def caught(act: Callable[[], Any]) -> list[tuple[type, str]]:
     return [(one.category, re.sub("0x[0-9a-f]+", "0x", str(one.message))) for one in seen]
 
 
+def caught_alike(Loader: Any, act: Callable[[Any], Any]) -> list[tuple[type, str]]:
+    """The warnings of `act` with the loader's class: the same as with PyTorch's."""
+    due = caught(lambda: act(Reference))
+    seen = caught(lambda: act(Loader))
+    assert seen == due
+    return seen
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_longer_than_it_said_warns_for_each_batch_beyond(
     Loader: Any, workers: int
 ) -> None:
-    def loop(make: Any) -> Callable[[], Any]:
-        def act() -> None:
-            loader = make(SizedShards(12, said=4), batch_size=1, num_workers=workers)
-            assert len(loader) == 4
-            assert len(list(loader)) == 12
+    def loop(L: Any) -> None:
+        loader = L(SizedShards(12, said=4), batch_size=1, num_workers=workers)
+        assert len(loader) == 4
+        assert len(list(loader)) == 12
 
-        return act
-
-    seen = caught(loop(Loader))
+    seen = caught_alike(Loader, loop)
     assert len(seen) == 8
-    assert (
-        seen[0][0] is UserWarning
-        and "reported to be 4" in seen[0][1]
-        and "but 5 samples" in seen[0][1]
-    )
-    assert ("multiprocessing" in seen[0][1]) == bool(workers)
-    assert seen == caught(loop(Reference))
+    kind, text = seen[0]
+    assert kind is UserWarning and "reported to be 4" in text and "but 5 samples" in text
+    assert ("multiprocessing" in text) == bool(workers)
 
 
 def test_a_stream_whose_length_nobody_asked_for_does_not_warn(Loader: Any) -> None:
@@ -419,47 +359,29 @@ def test_a_right_length_does_not_warn(Loader: Any) -> None:
 def test_more_workers_than_processors_warn(Loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
 
-    def loop(make: Any) -> Callable[[], Any]:
-        return lambda: list(make(TEN, batch_size=5, num_workers=2))
-
-    seen = caught(loop(Loader))
+    seen = caught_alike(Loader, lambda L: list(L(TEN, batch_size=5, num_workers=2)))
     # Once as it is made, once as it starts them.
     assert len(seen) == 2 and seen[0] == seen[1]
-    assert seen[0][0] is UserWarning
-    assert "will create 2 worker processes in total" in seen[0][1]
-    assert "suggested max number of worker in current system is 1" in seen[0][1]
-    assert seen == caught(loop(Reference))
+    kind, text = seen[0]
+    assert kind is UserWarning and "will create 2 worker processes in total" in text
+    assert "suggested max number of worker in current system is 1" in text
     assert caught(lambda: Loader(TEN, num_workers=1)) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without one")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_pin_memory_without_a_device_warns_and_pins_nothing(Loader: Any, workers: int) -> None:
-    batches: list[Any] = []
+    options: dict[str, Any] = {"pin_memory": True, "pin_memory_device": "cuda"}
+    batches = []
 
-    def loop(make: Any) -> Callable[[], Any]:
-        def act() -> None:
-            batches[:] = list(
-                make(
-                    Squares(4),
-                    batch_size=2,
-                    num_workers=workers,
-                    pin_memory=True,
-                    pin_memory_device="cuda",
-                )
-            )
+    def loop(L: Any) -> None:
+        batches.append(list(L(Squares(4), batch_size=2, num_workers=workers, **options)))
 
-        return act
-
-    due = caught(loop(Reference))
-    want = list(batches)
-    seen = caught(loop(Loader))
-    assert seen == due and len(seen) == 2
-    assert (
-        "pin_memory_device is deprecated" in seen[0][1] and "no accelerator is found" in seen[1][1]
-    )
-    assert not batches[0][0].is_pinned()
-    data.same(batches, want)
+    (_, first), (_, second) = caught_alike(Loader, loop)
+    assert "pin_memory_device is deprecated" in first and "no accelerator is found" in second
+    due, seen = batches
+    assert not seen[0][0].is_pinned()
+    data.same(seen, due)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a device")
