@@ -67,6 +67,16 @@ def model_of():
     torch.manual_seed(0)
     return torch.nn.Linear(16, 2)
 
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+def train(model, optimizer, batches, backward=torch.Tensor.backward):
+    for batch in batches:
+        loss = loss_of(model, batch)
+        optimizer.zero_grad()
+        backward(loss)
+        optimizer.step()
+
 def tell(rank, **more):
     made_here = os.getpid() in makers
     with open(f"rank{rank}.json", "w") as out:
@@ -147,11 +157,15 @@ def indices(told: Told) -> list[int]:
     return sorted(index for one in told.values() for batch in one["seen"] for index in batch)
 
 
+def assert_each_came(told: Told) -> None:
+    """Each of the 48 points, in each of three epochs."""
+    assert indices(told) == sorted(3 * list(range(48)))
+
+
 # ---- Lightning
 
-LIGHTNING = """
+LIGHTNING_MODEL = """
 import lightning
-from lightning.pytorch.callbacks import Callback
 
 class Model(lightning.LightningModule):
     def __init__(self):
@@ -161,17 +175,31 @@ class Model(lightning.LightningModule):
     def training_step(self, batch, batch_idx):
         return loss_of(self.layer, batch)
 
+    def configure_optimizers(self):
+        return optimizer_of(self)
+
+def trainer_of(**options):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning.Trainer(accelerator="cpu", **quiet, **options)
+"""
+
+LIGHTNING = (
+    LIGHTNING_MODEL
+    + """
+from lightning.pytorch.callbacks import Callback
+
+class Validated(Model):
     def validation_step(self, batch, batch_idx):
         self.log("valid", ((self.layer(batch["points"]) - batch["targets"]) ** 2).mean())
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.05)
-
 class Watch(Callback):
     def on_train_epoch_end(self, trainer, model):
-        self.kind = type(trainer.train_dataloader).__module__
-        self.sampler = type(trainer.train_dataloader.sampler).__name__
-        self.max_attempts = getattr(trainer.train_dataloader, "max_attempts", None)
+        loader = trainer.train_dataloader
+        self.saw = {
+            "kind": type(loader).__module__,
+            "sampler": type(loader.sampler).__name__,
+            "max_attempts": getattr(loader, "max_attempts", None),
+        }
 
 if __name__ == "__main__":
     devices = int(words[words.index("devices") + 1])
@@ -186,39 +214,31 @@ if __name__ == "__main__":
     )
     valid = module.DataLoader(Points(8), batch_size=4, num_workers=1)
     watch = Watch()
-    trainer = lightning.Trainer(
-        accelerator="cpu",
+    trainer = trainer_of(
         devices=devices,
         strategy="ddp" if devices > 1 else "auto",
         max_epochs=3,
         callbacks=[watch],
-        logger=False,
         enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
     )
-    trainer.fit(Model(), loader, valid)
-    tell(
-        trainer.global_rank,
-        kind=watch.kind,
-        sampler=watch.sampler,
-        max_attempts=watch.max_attempts,
-    )
+    trainer.fit(Validated(), loader, valid)
+    tell(trainer.global_rank, **watch.saw)
 """
+)
 
 
 @pytest.mark.parametrize("words", [(), ("persistent",)], ids=["", "persistent"])
 def test_lightning(told: Run, module: str, words: tuple[str, ...]) -> None:
     needs("lightning")
     found = assert_trained(told, module, LIGHTNING, "devices", "1", *words)
-    assert indices(found) == sorted(3 * list(range(48)))
+    assert_each_came(found)
 
 
 def test_lightning_gives_each_rank_its_share(told: Run, module: str) -> None:
     """It makes the loader anew with a sampler of its own: of the same class and arguments."""
     needs("lightning")
     found = assert_trained(told, module, LIGHTNING, "devices", "2")
-    assert indices(found) == sorted(3 * list(range(48)))
+    assert_each_came(found)
     for one in found.values():
         assert one["sampler"] == "DistributedSampler"
         assert one["kind"].split(".")[0] == module.split(".")[0]
@@ -231,35 +251,16 @@ def test_lightning_keeps_the_arguments_that_are_ours(told: Run) -> None:
     assert [one["max_attempts"] for one in found.values()] == [7, 7]
 
 
-LIGHTNING_RESUMES = """
-import lightning
+LIGHTNING_RESUMES = (
+    LIGHTNING_MODEL
+    + """
 from lightning.pytorch.callbacks import ModelCheckpoint
-
-class Model(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = model_of()
-
-    def training_step(self, batch, batch_idx):
-        return loss_of(self.layer, batch)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.05)
 
 def fit(steps, start):
     torch.manual_seed(1)
     loader = module.StatefulDataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)
     saving = ModelCheckpoint(dirpath="saved", filename="{step}", every_n_train_steps=5, save_top_k=-1)
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=10,
-        max_steps=steps,
-        callbacks=[saving],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = trainer_of(devices=1, max_epochs=10, max_steps=steps, callbacks=[saving])
     trainer.fit(Model(), loader, ckpt_path=start)
 
 if __name__ == "__main__":
@@ -267,6 +268,7 @@ if __name__ == "__main__":
     fit(24, "saved/step=5.ckpt")
     tell(0)
 """
+)
 
 
 @pytest.mark.parametrize("stateful", ["torchdata.stateful_dataloader", "ringfeed.torch"])
@@ -285,17 +287,21 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(told: Run, stateful: str) -
 
 # ---- accelerate
 
-ACCELERATE = """
-import accelerate
-
+NAMED = """
 if "named" in words:
     import accelerate.data_loader
     accelerate.data_loader.DataLoader = module.DataLoader
+"""
+
+ACCELERATE = (
+    NAMED
+    + """
+import accelerate
 
 if __name__ == "__main__":
     accelerator = accelerate.Accelerator(cpu=True)
     model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = optimizer_of(model)
     torch.manual_seed(1)
     loader = module.DataLoader(Points(50), batch_size=4, shuffle=True, num_workers=2)
     if "whole" in words:
@@ -305,11 +311,7 @@ if __name__ == "__main__":
         batches = prepared
         if epoch == 3:
             batches = accelerator.skip_first_batches(prepared, 2)
-        for batch in batches:
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
-            accelerator.backward(loss)
-            optimizer.step()
+        train(model, optimizer, batches, accelerator.backward)
     inner = getattr(prepared, "base_dataloader", prepared)
     skipping = getattr(batches, "base_dataloader", batches)
     kinds = [type(one).__module__.split(".")[0] for one in (inner, skipping)]
@@ -317,6 +319,7 @@ if __name__ == "__main__":
     accelerator.wait_for_everyone()
     accelerator.end_training()
 """
+)
 
 
 @pytest.mark.parametrize("ranks", [0, 2], ids=["alone", "two ranks"])
@@ -347,7 +350,9 @@ def test_accelerate_leaves_alone_what_says_it_is_prepared(told: Run, module: str
 
 # ---- Trainer of transformers
 
-TRANSFORMERS = """
+TRANSFORMERS = (
+    NAMED
+    + """
 import transformers
 
 class Model(torch.nn.Module):
@@ -371,10 +376,6 @@ class Trainer(transformers.Trainer):
             num_workers=self.args.dataloader_num_workers,
             persistent_workers=self.args.dataloader_persistent_workers,
         )
-
-if "named" in words:
-    import accelerate.data_loader
-    accelerate.data_loader.DataLoader = module.DataLoader
 
 if __name__ == "__main__":
     arguments = transformers.TrainingArguments(
@@ -400,13 +401,14 @@ if __name__ == "__main__":
     trainer.train()
     tell(0)
 """
+)
 
 
 @pytest.mark.parametrize("words", [("hook",), ("named",), ("named", "persistent")], ids=" ".join)
 def test_hugging_face_trainer(told: Run, module: str, words: tuple[str, ...]) -> None:
     needs("transformers", "accelerate")
     found = assert_trained(told, module, TRANSFORMERS, *words)
-    assert indices(found) == sorted(3 * list(range(48)))
+    assert_each_came(found)
 
 
 # ---- A training script as the references of torchvision are written
@@ -416,11 +418,7 @@ import torch.distributed as dist
 
 def train_one_epoch(model, optimizer, loader):
     model.train()
-    for batch in loader:
-        loss = loss_of(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    train(model, optimizer, loader)
 
 def evaluate(model, loader):
     model.eval()
@@ -453,7 +451,7 @@ def main():
     )
     test_loader = module.DataLoader(valid, batch_size=4, sampler=test_sampler, num_workers=2)
     model = torch.nn.parallel.DistributedDataParallel(model_of())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = optimizer_of(model)
     valued = []
     for epoch in range(3):
         train_sampler.set_epoch(epoch)
@@ -502,15 +500,11 @@ if __name__ == "__main__":
     else:
         rows = rows.map(lambda row, i: {"maker": -1}, with_indices=True).with_format("torch")
     model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = optimizer_of(model)
     torch.manual_seed(1)
     loader = module.DataLoader(rows, batch_size=4, shuffle=True, num_workers=2)
     for epoch in range(3):
-        for batch in loader:
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        train(model, optimizer, loader)
     tell(0)
 """
 
@@ -520,7 +514,7 @@ def test_rows_of_datasets(told: Run, module: str, word: str) -> None:
     """Its __getitems__ is asked for all rows of a batch at once."""
     needs("datasets")
     found = assert_trained(told, module, DATASETS, word)
-    assert indices(found) == sorted(3 * list(range(48)))
+    assert_each_came(found)
 
 
 STREAM = """
@@ -546,16 +540,12 @@ if __name__ == "__main__":
     rows = datasets.IterableDataset.from_generator(rows_of, gen_kwargs={"shards": [0, 1, 2, 3]})
     rows = rows.shuffle(seed=9, buffer_size=8).map(noisy)
     model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = optimizer_of(model)
     torch.manual_seed(1)
     loader = module.DataLoader(rows, batch_size=4, num_workers=2)
     for epoch in range(3):
         rows.set_epoch(epoch)
-        for batch in loader:
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        train(model, optimizer, loader)
     tell(0)
 """
 
@@ -564,6 +554,6 @@ def test_a_stream_of_datasets(told: Run, module: str) -> None:
     """Each worker reads its shards, in an order that changes with the epoch."""
     needs("datasets")
     found = assert_trained(told, module, STREAM)
-    assert indices(found) == sorted(3 * list(range(48)))
+    assert_each_came(found)
     seen = found["rank0"]["seen"]
     assert seen[:12] != seen[12:24]
