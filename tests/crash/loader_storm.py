@@ -200,6 +200,7 @@ class Storm:
         self.hogs: dict[int, int] = {}  # pid: KiB that it had before
         self.segments: dict[str, set[str]] = {}  # of the feed of a supervisor, by its directory
         self.files: dict[tuple[str, int], Count] = {}
+        self.abandoned = 0  # loaders of which nobody is left to remove the directory
         self.notes: list[str] = []
         self.grown_s = 0.0
         self.size = -1
@@ -427,7 +428,9 @@ class Storm:
             return True
         pids = {pid}
         if how == "family":
-            pids |= {one.pid for one in self.family().supervisors}
+            all_ = self.family()
+            pids |= {one.pid for one in all_.supervisors}
+            self.abandoned += not any(listens(one.pid) for one in all_.parents)
         self.kill(pids)
         return True
 
@@ -586,6 +589,7 @@ class Storm:
                 )
                 for kind in ("trainer", "parent", "supervisor")
             },
+            "abandoned": self.abandoned,
             "directories_left": len(list(self.tmp.glob("ringfeed-*"))),
             "slow_to_end": self.notes,
             "waited_for_end_s": round(waited_s, 1),
@@ -627,10 +631,8 @@ class Storm:
             wrong.append(f"left behind: {one} {one.command()[:200]!r} {wait_of(one.pid)}")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
-        # Nobody is left to remove that of a trainer that was killed with its supervisor.
-        families = sum("trainer family" in blow for _, blow in self.blows)
         directories = list(self.tmp.glob("ringfeed-*"))
-        if len(directories) > families:
+        if len(directories) > self.abandoned:
             wrong.append(f"left behind: {[str(one) for one in directories]}")
         others = [one.name for one in self.tmp.iterdir() if one not in directories]
         if others:
@@ -649,6 +651,12 @@ def anonymous_kib(pid: int) -> int:
         return 0
     found = re.search(r"RssAnon:\s+(\d+)", text)
     return int(found[1]) if found else 0
+
+
+def listens(parent: int) -> bool:
+    """Does a warm parent take orders? The kernel goes on naming its socket as it was bound."""
+    name = f"parent.sock.{parent}"
+    return any(line.endswith(name) for line in Path("/proc/net/unix").read_text().splitlines())
 
 
 def wait_of(pid: int) -> str:
