@@ -594,6 +594,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("overflow_behavior", "enum", "OverflowBehavior"),
         Field("processes", "uint32", least=1, most=256),
         Field("parent_socket", "text", use="path"),
+        Field("planned", "bool"),
     ),
     "PluginConfig": (
         Field("input", "text", repeated=True, use="stage"),

@@ -1897,6 +1897,7 @@ def dataset_batcher(
     *,
     parent_socket: str | PathLike[str],
     processes: int | None = None,
+    planned: bool | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
@@ -1922,6 +1923,8 @@ def dataset_batcher(
     Args:
         processes: (1 to 256, default 1) Workers of the trainer's loader, each a process.
         parent_socket: Absolute path of the socket on which the warm parent listens. Required.
+        planned: (default False) For several trainers: batches follow a plan that the workers know,
+            as far as the warm parent has said, and not one trainer's requests.
         queue_capacity: (1 to 1048576, default 8) Records queued at each output, per ring (from one
             lane to one lane). For batches that trainers read, the number of slots of the feed,
             unless feed_output.slots gives it.
