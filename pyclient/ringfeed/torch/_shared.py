@@ -52,32 +52,13 @@ from ._shared_parent import (
     start_supervisor,
 )
 from ._worker import user_of
-from ._workers import ANSWER_MS, PARENTS_MAX, UNSET, environment, slots_of_lane
+from ._workers import ANSWER_MS, PARENTS_MAX, UNSET, config_of, environment, slots_of_lane
 
 _SLICE_MS = 50
 _LOOK_S = 1.0
 _SAID_BYTES = 4000
 _NONE = -1
 _COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
-
-
-def _config(job: Job, place: Place, slots: int, loader: Any) -> bytes:
-    assert job.plan is not None
-    ranks = job.plan.local_ranks
-    group = f'groups {{ name: "ranks" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
-    return f"""
-stages {{
-  name: "dataset"
-  dataset_batcher {{ processes: {job.workers} parent_socket: "{place.parent}" planned: true }}
-}}
-feed_output {{ slots: {slots} {group} }}
-restart {{
-  max_restarts: 1000000 backoff_ms_max: 1000 stall_ms: {round(1000 * loader.stall_timeout)}
-  max_attempts: {loader.max_attempts}
-  dead_letters: "{place.directory}"
-}}
-shutdown {{ orphan_timeout_s: 60 }}
-""".encode()
 
 
 class Iteration:
@@ -238,9 +219,11 @@ class Shared:
             plan=self.plan,
             trainers=loader.trainers,
         )
-        self._place.config.write_bytes(
-            _config(job, self._place, self._bulk.size // self._stride, loader)
-        )
+        settings = {name: getattr(loader, name) for name in ("stall_timeout", "max_attempts")}
+        ranks = self.plan.local_ranks
+        group = f'groups {{ name: "ranks" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
+        slots = self._bulk.size // self._stride
+        self._place.config.write_bytes(config_of(job, slots, settings, group))
         parent = self._context.Process(target=detach, args=(job, self._place))
         parent.daemon = True
         parent.start()

@@ -77,17 +77,25 @@ UNSET = (
 )
 
 
-def _config(job: Job, slots: int, settings: dict[str, Any]) -> bytes:
-    stall_ms = round(1000 * settings["stall_timeout"])
+def config_of(job: Job, slots: int, settings: dict[str, Any], output: str) -> bytes:
+    """The configuration of a loader's feed.
+
+    Args:
+        job: What its workers do.
+        slots: Batches for which it has room.
+        settings: stall_timeout (seconds), max_attempts.
+        output: More fields of its feed_output.
+    """
+    planned = "" if job.plan is None else "planned: true"
     return f"""
 stages {{
   name: "dataset"
-  dataset_batcher {{ processes: {job.workers} parent_socket: "{job.socket_path}" }}
+  dataset_batcher {{ processes: {job.workers} parent_socket: "{job.socket_path}" {planned} }}
 }}
-feed_output {{ slots: {slots} dispatch: RELAXED groups {{ name: "default" }} }}
+feed_output {{ slots: {slots} {output} }}
 restart {{
-  max_restarts: 1000000 backoff_ms_max: 1000 stall_ms: {stall_ms}
-  max_attempts: {settings["max_attempts"]}
+  max_restarts: 1000000 backoff_ms_max: 1000 max_attempts: {settings["max_attempts"]}
+  stall_ms: {round(1000 * settings["stall_timeout"])}
   dead_letters: "{Path(job.socket_path).parent}"
 }}
 shutdown {{ orphan_timeout_s: 60 }}
@@ -156,7 +164,8 @@ class Workers:
 
         def config(directory: Path) -> bytes:
             self.job.socket_path = str(directory / "parent.sock")
-            return _config(self.job, workers * self._lane_slots, settings)
+            output = 'dispatch: RELAXED groups { name: "default" }'
+            return config_of(self.job, workers * self._lane_slots, settings, output)
 
         self._supervisor = _Supervisor(config, ".textproto", kept=True)
         self._parent: Any = None

@@ -509,11 +509,10 @@ def test_a_warm_parent_that_starts_when_its_trainer_has_died_ends_the_workers(
     from ringfeed.torch import _worker
     from ringfeed.torch._batches import Requests
 
-    worker = forked(lambda: (os.setpgid(0, 0), signal.pause()))
-    wait_until(lambda: os.getpgid(worker) == worker, "the worker's group")
+    requests = Requests(16, 4096, 16)
+    worker = forked(signal.pause)  # it has the memory
     trainer = forked(lambda: None)
     status_of(trainer)
-    requests = Requests(16, 4096, 16)
     struct.pack_into("<Q", requests.memory.map, requests.memory.size - 16, worker)
     (tmp_path / "feed").mkdir()
     job: Any = SimpleNamespace(

@@ -331,6 +331,7 @@ def test_what_others_have_had_does_not_come_again(start: Callable[..., Trainer])
     """Who wants an earlier batch, or another epoch, is told where the feed is."""
     first = start(epochs=2, samples=2000, pause_ms=10)
     until(lambda: len(first.batches()) >= 40, "forty batches")
+    first.process.send_signal(signal.SIGSTOP)  # it stays there
     for state in ({"epoch": 0, "batch": 3}, {"epoch": 5, "batch": 0}):
         late = start(samples=2000, state=state)
         assert late.process.wait(PATIENCE_S) == 1
@@ -341,7 +342,8 @@ def test_what_others_have_had_does_not_come_again(start: Callable[..., Trainer])
 def test_other_arguments_are_refused(start: Callable[..., Trainer]) -> None:
     """By name, with both values."""
     first = start(samples=2000, pause_ms=10)
-    until(lambda: first.batches(), "a batch")
+    until(first.batches, "a batch")
+    first.process.send_signal(signal.SIGSTOP)  # it stays there
     for settings, text in (
         ({"batch_size": 4}, "batch_size=4 in place of 8"),
         ({"workers": 3}, "num_workers=3 in place of 2"),
