@@ -128,7 +128,7 @@ def memory(words: argparse.Namespace) -> dict[str, Any]:
 def trainer(words: argparse.Namespace) -> None:
     """One of four: an epoch, a word, and when it is told the second one."""
     work = WORKS[words.work](words.batches)
-    more = {"feed": words.feed} if words.feed else {}
+    more = {"feed": words.feed, "trainers": TRAINERS} if words.feed else {}
     loader = PEERS[words.peer].make(work, **more)
     for word in ("warm", "done"):
         take(loader.epoch(), work, words.batches)
