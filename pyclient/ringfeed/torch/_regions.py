@@ -33,14 +33,16 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 class Regions:
     """The memory of a feed's batches, a region for each slot."""
 
-    def __init__(self, memory: Any, stride: int, lanes: int, free: int) -> None:
+    def __init__(self, memory: Any, stride: int, lanes: int, free: int, old: int = _OLD) -> None:
         """
         Args:
             memory: A Memory, or a PrivateMemory: then what is written into a batch stays here.
             stride: Bytes of a region.
             lanes: Lanes of the feed.
             free: Batches of a lane that may be held; further ones are copied.
+            old: Batches after which one that is still held becomes a copy.
         """
+        self._old = old
         self.memory = memory
         self._stride = stride
         self._free = free
@@ -82,7 +84,7 @@ class Regions:
         for row in self._held:
             for one in list(row):
                 slot = one()
-                if slot is None or newest - slot.lease.seq < _OLD:
+                if slot is None or newest - slot.lease.seq < self._old:
                     continue
                 address = ctypes.addressof(slot)
                 data = ctypes.string_at(address, slot.used)
@@ -92,6 +94,10 @@ class Regions:
                 self._moved[slot.lease.slot] = moved
                 row.remove(one)
                 del slot.lease
+
+    def let_all_go(self) -> None:
+        """Gives back all batches: what somebody keeps of them becomes a copy."""
+        self.let_old_go(1 << 62)
 
     def _own(self, address: int) -> None:
         """Nothing is shared there any more."""

@@ -20,6 +20,7 @@ import socket
 import time
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import IO, Any
 
 import torch
@@ -28,6 +29,7 @@ from torch.utils.data import _utils
 
 from .._core import control, native
 from ..errors import (
+    FeedEnd,
     FeedFailed,
     FeedIOError,
     FeedRefused,
@@ -48,6 +50,7 @@ from ._shared_parent import (
     Place,
     detach,
     end_supervisor,
+    has_ended,
     listens,
     start_supervisor,
 )
@@ -58,6 +61,10 @@ _SLICE_MS = 50
 _LOOK_S = 1.0
 _SAID_BYTES = 4000
 _NONE = -1
+_OF_LOADER = (
+    *("dataset", "collate_fn", "drop_last", "worker_init_fn", "prefetch_factor", "timeout"),
+    *("pin_memory", "stall_timeout", "max_attempts", "on_poison", "trainers", "_auto_collation"),
+)
 _COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
 
 
@@ -118,11 +125,13 @@ class Shared:
     def __init__(self, loader: Any) -> None:
         """Attaches; starts what is not there."""
         self.plan, self.rank = plan_of(loader)
-        self._loader = weakref.proxy(loader)
+        # Not the loader itself: an iteration may be all that is left of it.
+        self._loader = SimpleNamespace(**{name: getattr(loader, name) for name in _OF_LOADER})
         self._place = Place(control.find_socket(loader.feed, None).parent.absolute(), loader.feed)
         self._workers = loader.num_workers
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._ends: dict[str, Any] = {"pid": os.getpid(), "handle": None, "link": None}
+        self._ends["regions"] = None
         self._end = weakref.finalize(self, _leave, self._ends)
         self._bulk: Memory | None = None  # to start a warm parent with
         self._table: Memory | None = None
@@ -133,11 +142,15 @@ class Shared:
         with self._starting():
             self._make_sure()
         assert self._bulk is not None
-        self._lane_slots = self._bulk.size // self._stride // self._workers
+        # What a trainer keeps must not keep others waiting: with so few recent batches held, each
+        # worker has room for its next one.
+        slots = self._bulk.size // self._stride
         self._regions: Regions = Regions(
             PrivateMemory(self._bulk.fd, self._bulk.size),
-            *(self._stride, self._workers, max(1, self._lane_slots - 2)),
+            *(self._stride, self._workers, slots),
+            old=max(1, slots - 2 * self._workers),
         )
+        self._ends["regions"] = self._regions
         living.add(self)
         self.handle: native.Handle = self._attach()
 
@@ -280,7 +293,7 @@ class Shared:
             waits.register(link, select.POLLIN)
             while not waits.poll(_SLICE_MS):
                 pass  # signals are handled
-            said, fds, _, _ = socket.recv_fds(link, PACKET_BYTES, 2)
+            said, fds, _, _ = socket.recv_fds(link, PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             said, fds = b"", []
         if not said:
@@ -308,8 +321,10 @@ class Shared:
                 pass
             except OSError:
                 self._drop_link()
-        if self._ends["link"] is None or not listens(self._place.control):
-            with self._starting():
+        if self._ends["link"] is not None and listens(self._place.control):
+            return
+        with self._starting():
+            if self._ends["handle"] is None or not has_ended(self._place):
                 self._make_sure()
 
     # ---- the feed
@@ -406,7 +421,9 @@ class Shared:
             if lease is not None:
                 return lease
             if status not in (native.TIMEOUT, native.INTERRUPTED):
-                raise native.error_for(status, text)
+                error = native.error_for(status, text)
+                # Nobody who loops over batches has heard of the end of a feed.
+                raise FeedFailed(f"{text}") if isinstance(error, FeedEnd) else error
             if deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
 
@@ -446,8 +463,9 @@ class Shared:
         return self._regions.held()
 
     def become_copy(self) -> None:
-        """In a fork of the trainer."""
+        """In a fork of the trainer: its place is the parent's alone."""
         self._regions.become_copy()
+        self._drop_link()
 
 
 def place_in(state: dict[str, Any]) -> tuple[int, int]:
@@ -471,6 +489,8 @@ _numbers = itertools.count(1)  # of the groups of this process
 def _leave(ends: dict[str, Any]) -> None:
     if os.getpid() != ends["pid"]:
         return
+    if ends["regions"] is not None:
+        ends["regions"].let_all_go()
     if ends["handle"] is not None:
         ends["handle"].close()
     if ends["link"] is not None:

@@ -200,6 +200,7 @@ class _SharedParent(Parent):
             return False
         if not alone and not self._had_link:
             return False  # the trainer that has started this process starts one
+        alone = alone or has_ended(self._where)  # somebody has stopped it
         with self._where.lock.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -403,6 +404,15 @@ def end_supervisor(place: Place) -> None:
         control.stop(place.control, now=True)
     while listens(place.control) and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def has_ended(place: Place) -> bool:
+    """Has the supervisor ended in good order? One that was killed leaves its state."""
+    for _ in range(20):  # between the last two things that it does
+        if listens(place.control) or not place.file("state").exists():
+            break
+        time.sleep(0.02)
+    return not listens(place.control) and not place.file("state").exists()
 
 
 def listens(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -244,6 +245,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
             raise ValueError(f"max_attempts is {max_attempts}: it may be 1 to 255")
         if trainers < 1:
             raise ValueError(f"trainers is {trainers}: it may be 1 or more")
+        if feed is not None and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", feed) is None:
+            raise ValueError(f"feed is {feed!r}: a name has 1 to 64 characters out of A-Za-z0-9_.-")
         if feed is not None and num_workers == 0:
             raise ValueError(
                 f"feed={feed!r} needs workers, which make its batches: num_workers > 0"
@@ -273,6 +276,10 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
 
     def __iter__(self) -> Any:
         return super().__iter__() if self.feed is None else self._shared_iteration()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process it begins as a new one.
+        return {**super().__getstate__(), "_shared": None, "_zygote": None}
 
     def __len__(self) -> int:
         return super().__len__() if self.feed is None else plan_of(self)[0].batches

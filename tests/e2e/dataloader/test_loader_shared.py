@@ -368,6 +368,104 @@ def test_a_name_that_is_taken(start: Callable[..., Trainer], tmp_path: Path) -> 
     (directory / "shared.sock").unlink()
 
 
+def test_a_feed_that_is_stopped_stays_so(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """`ringfeed stop` ends it for everybody: nobody starts it again, and trainers are told."""
+    both = [start(trainers=2, samples=4000, pause_ms=10) for _ in range(2)]
+    until(lambda: all(one.batches() for one in both), "both train")
+    ended = subprocess.run(
+        [os.environ.get("RINGFEED_BIN_DIR", "build/release/bin") + "/ringfeed", "stop", "shared"],
+        env={**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path / "s")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for one in both:
+        assert one.process.wait(PATIENCE_S) == 1
+        assert "FeedFailed" in one.said()
+    until(lambda: not processes(tmp_path), "all processes end")
+    assert "feed_started" in (log := (tmp_path / "s" / "shared.loader-log").read_text())
+    assert log.count(" feed_started ") == 1
+
+
+def test_when_everybody_is_gone_at_once(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """Trainers and warm parent are killed: the supervisor ends the feed after some time."""
+    one = start(samples=4000, pause_ms=10)
+    until(one.batches, "it trains")
+    parent = pid_of(tmp_path, "parent")
+    one.process.kill()
+    os.kill(parent, signal.SIGKILL)
+    until(lambda: not processes(tmp_path), "all processes end", patience_s=90)
+    # The name is free.
+    assert len(indices(start().ends(), 1)) == 13
+
+
+PROGRAM_OF_A_FORK = """
+import gc, os, pickle, sys
+import torch
+from ringfeed.torch import DataLoader
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, i): return torch.full((3000,), i)
+
+kept = []
+loader = DataLoader(Samples(), batch_size=4, num_workers=2, feed="shared")
+again = pickle.loads(pickle.dumps(loader))
+assert again.feed == "shared" and len(again) == 100
+for number, batch in enumerate(loader):
+    kept.append(batch)
+    batch += 1
+    if number == 5 and os.fork() == 0:
+        # The child keeps what its parent had, whatever comes where that lay.
+        sys.stdin.readline()
+        good = all(bool((one == torch.arange(4 * i, 4 * i + 4)[:, None] + 1).all())
+                   for i, one in enumerate(kept))
+        os._exit(0 if good and len(kept) == 6 else 1)
+assert all(bool((one == torch.arange(4 * i, 4 * i + 4)[:, None] + 1).all())
+           for i, one in enumerate(kept)), "somebody else's batch"
+# An iteration is all that is left of its loader.
+del loader, batch, again
+gc.collect()
+found = [int(batch[0, 0]) for batch in DataLoader(Samples(), batch_size=4, num_workers=2, feed="shared")]
+assert found == list(range(0, 400, 4)), found
+print("good", flush=True)
+print(os.wait()[1], flush=True)
+"""
+
+
+def test_batches_that_are_kept_and_forked(tmp_path: Path) -> None:
+    """A hundred batches in a list, each with changes of the loop's; a child has its parent's."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM_OF_A_FORK)
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        env={**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path / "s")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        try:
+            assert process.stdout.readline() == "good\n"
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "0\n"
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+    until(lambda: not processes(tmp_path), "all processes end")
+
+
+def test_trainers_that_keep_all_their_batches(start: Callable[..., Trainer]) -> None:
+    """Nobody waits for them: what they keep becomes theirs."""
+    found = [start(trainers=3, keeps=True, samples=400, writes=number > 0) for number in range(3)]
+    batches = [one.ends() for one in found]
+    assert batches[1:] == 2 * batches[:1] and len(batches[0]) == 100
+    assert [one.lines()[-1]["kept"] for one in found] == [100] * 3
+
+
 def test_an_error_is_everybodys(start: Callable[..., Trainer]) -> None:
     """The exception of a sample comes in the place of its batch, and the loop can go on."""
     found = [start(trainers=2, raises_at=11, shuffle=False) for _ in range(2)]
@@ -443,6 +541,8 @@ def test_refused_arguments() -> None:
 
     with pytest.raises(ValueError, match="feed='x' needs workers"):
         _loader(num_workers=0)
+    with pytest.raises(ValueError, match="a name has 1 to 64 characters"):
+        _loader(feed="../x")
     with pytest.raises(ValueError, match="trainers is 0"):
         _loader(trainers=0)
     with pytest.raises(ValueError, match="StatefulDataLoader has no feed"):

@@ -44,6 +44,7 @@ class Settings:
     raises_at: int = -1
     writes: bool = True  # into its batches
     first_epoch: int = 0
+    keeps: bool = False  # all its batches, and looks at them again at its end
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -100,6 +101,7 @@ def train(settings: Settings) -> None:
     loader = loader_of(settings)
     if settings.state:
         loader.load_state_dict(settings.state)
+    kept: list[Any] = []
     for epoch in range(settings.first_epoch, settings.first_epoch + settings.epochs):
         if settings.sampler:
             loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
@@ -124,11 +126,17 @@ def train(settings: Settings) -> None:
             )
             if settings.writes:
                 image += 1000
+            if settings.keeps:
+                kept.append(batch)
             if settings.pause_ms:
                 time.sleep(settings.pause_ms / 1000)
             if settings.break_at and iterator.batch >= settings.break_at and epoch == 0:
                 break
-    say(end=len(loader))
+    for batch in kept:
+        change = 1000 if settings.writes else 0
+        if not bool((batch["image"] == batch["index"].view(-1, 1, 1) + change).all()):
+            raise AssertionError(f"batch {batch['index'].tolist()} has changed while it was kept")
+    say(end=len(loader), kept=len(kept))
 
 
 if __name__ == "__main__":
