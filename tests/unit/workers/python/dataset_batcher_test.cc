@@ -20,6 +20,7 @@ using namespace testing;  // NOLINT(google-build-using-namespace): the tests' ow
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 using Places = std::vector<std::uint32_t>;
 
@@ -70,8 +71,9 @@ class Counting final : public DatasetFunction {
     if (calls_.hook) calls_.hook(request.number);
     Outcome outcome;
     outcome.head[0] = request.number;
-    outcome.head[1] = static_cast<std::uint64_t>(std::stoll(
-        std::string(reinterpret_cast<const char*>(request.bytes.data()), request.bytes.size())));
+    const std::string text(reinterpret_cast<const char*>(request.bytes.data()),
+                           request.bytes.size());
+    outcome.head[1] = text.empty() ? 0 : static_cast<std::uint64_t>(std::stoll(text));
     outcome.head[2] = made_;
     outcome.head[3] = request.slot;
     ++made_;
@@ -90,13 +92,14 @@ class Counting final : public DatasetFunction {
 };
 
 struct Trainer {
-  explicit Trainer(std::uint32_t processes = 1) {
+  explicit Trainer(std::uint32_t processes = 1, bool planned = false) : table(planned ? 1 : 64) {
     set_dataset_opener([this](const StageContext&) {
       return Result<std::unique_ptr<DatasetFunction>>(
           std::make_unique<Counting>(table.all(), calls));
     });
     rig.add_stage(fmt::format(
-        "name: 'd' dataset_batcher {{ processes: {} parent_socket: '/p.sock' }}", processes));
+        "name: 'd' dataset_batcher {{ processes: {} parent_socket: '/p.sock' planned: {} }}",
+        processes, planned));
     rig.build();
   }
   ~Trainer() { set_dataset_opener({}); }
@@ -126,6 +129,21 @@ struct Trainer {
 
 std::uint64_t key_of(std::uint64_t number, std::uint64_t place) {
   return std::uint64_t{1} << 63 | place << 40 | number;
+}
+
+TEST(DatasetBatcher, GoesAsFarAsItsPlanIsWanted) {
+  Trainer trainer(2, true);
+  trainer.rounds();
+  EXPECT_THAT(trainer.calls.numbers, IsEmpty()) << "nobody wants a batch";
+  trainer.table.ask(3, "");
+  trainer.rounds();
+  EXPECT_THAT(trainer.calls.numbers, UnorderedElementsAre(1, 2, 3));
+  trainer.table.ask(2, "");
+  trainer.rounds();
+  EXPECT_THAT(trainer.calls.numbers, SizeIs(3)) << "what is wanted may become less";
+  trainer.table.ask(5, "");
+  trainer.rounds();
+  EXPECT_THAT(trainer.calls.numbers, UnorderedElementsAre(1, 2, 3, 4, 5));
 }
 
 TEST(DatasetBatcher, MakesWhatItIsAskedFor) {
