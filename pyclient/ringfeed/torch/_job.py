@@ -46,6 +46,14 @@ class Job:
     begin: list[bytes | None]  # the state that each worker begins with
     plan: Plan | None = None  # of a feed that trainers share
     trainers: int = 1  # with which that one begins
+    shown: str = ""  # the link by which people find the feed
+
+
+def remove_link(shown: str) -> None:
+    """Removes what Job.shown says."""
+    if shown:
+        with contextlib.suppress(OSError):
+            os.unlink(shown)
 
 
 def kill_workers(requests: Memory, workers: int) -> None:

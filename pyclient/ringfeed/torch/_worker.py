@@ -50,6 +50,7 @@ from ._job import (
     TOGETHER,
     Job,
     kill_workers,
+    remove_link,
 )
 from ._plan import PlanTable
 from ._progress import WorkerPlace, restore_worker, worker_state
@@ -72,6 +73,7 @@ def serve(job: Job) -> None:
     if trainer is None:
         job.requests.map_anew()
         kill_workers(job.requests, job.workers)  # of an earlier parent
+        remove_link(job.shown)
         return shutil.rmtree(Path(job.socket_path).parent, ignore_errors=True)
     worker = prepare(job)
     Parent(job, worker, listen_at(job.socket_path), trainer).run()
@@ -205,6 +207,7 @@ class Parent:
 
     def _clear_up(self) -> None:
         """Removes the loader's directory, behind a supervisor that may have been killed as well."""
+        remove_link(self._job.shown)
         Path(self._job.socket_path).unlink(missing_ok=True)
         if self._link is not None:
             gone = select.poll()

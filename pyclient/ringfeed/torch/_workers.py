@@ -10,6 +10,7 @@ import collections
 import contextlib
 import ctypes
 import inspect
+import itertools
 import logging
 import os
 import pickle
@@ -26,7 +27,7 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
-from .._core import native, programs
+from .._core import control, native, programs
 from ..errors import (
     FeedDetached,
     FeedFailed,
@@ -51,6 +52,7 @@ from ._job import (
     TOGETHER,
     Job,
     kill_workers,
+    remove_link,
 )
 from ._pins import Pins
 from ._reasons import Reasons
@@ -168,6 +170,7 @@ class Workers:
             return config_of(self.job, workers * self._lane_slots, settings, output)
 
         self._supervisor = _Supervisor(config, ".textproto", kept=True)
+        self.job.shown = _show(self._supervisor.socket_path)
         self._parent: Any = None
         self._end = weakref.finalize(self, _end, self._supervisor, self._parts())
         living.add(self)
@@ -179,6 +182,7 @@ class Workers:
         # What the end of this object ends, which cannot refer to it.
         self._ends: dict[str, Any] = {"parent": None, "handle": None, "pid": self._pid}
         self._ends["workers"] = self.job.workers
+        self._ends["shown"] = self.job.shown
         self._ends["memories"] = (self._requests.memory, self._bulk)
         return self._ends
 
@@ -460,9 +464,28 @@ def environment() -> dict[str, str]:
     return {}
 
 
+def _show(socket_path: Path) -> str:
+    """A link among the control sockets of feeds, for `ringfeed status`; "": there is none.
+
+    The feed does without it: the directory may be another user's.
+    """
+    link = control.find_socket(f"loader-{os.getpid()}-{next(_shown)}", None).absolute()
+    with contextlib.suppress(OSError):
+        link.parent.mkdir(mode=0o700, exist_ok=True)
+        if link.is_symlink() and not link.exists():
+            link.unlink()  # of a process that had this number
+        link.symlink_to(socket_path)
+        return str(link)
+    return ""
+
+
+_shown = itertools.count(1)
+
+
 def _end(supervisor: _Supervisor, parts: dict[str, Any]) -> None:
     if os.getpid() != parts["pid"]:
         return
+    remove_link(parts["shown"])
     parent = parts["parent"]
     if parts["handle"] is not None:
         parts["handle"].close()

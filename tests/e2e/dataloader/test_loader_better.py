@@ -6,14 +6,17 @@ The undisturbed run beside each is PyTorch's.
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
 import ringfeed  # noqa: E402
+from ringfeed._core import programs  # noqa: E402
 from torch.utils import data as torch_data  # noqa: E402
 
 from tests.support.feeds.feed_run import runs, wait_until  # noqa: E402
@@ -480,3 +484,41 @@ def test_wrong_arguments_of_its_own_are_refused(
 def test_its_own_arguments_change_nothing_without_workers(Ours: Any) -> None:
     loader = Ours(Squares(4), stall_timeout=5, on_poison="skip", max_attempts=2)
     assert [numbers.item() for _, numbers in loader] == [0, 1, 2, 3]
+
+
+def _ringfeed(*words: str) -> str:
+    program = programs.find("ringfeed")
+    return subprocess.run(
+        [str(program), *words], capture_output=True, text=True, timeout=30, check=True
+    ).stdout
+
+
+def test_ringfeed_status_shows_loaders(
+    Ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them among the feeds, with its workers, as long as it is there."""
+    directory = tmp_path / "feeds"
+    monkeypatch.setenv("RINGFEED_SOCKET_DIR", str(directory))
+    loaders = [Ours(Squares(100), batch_size=10, num_workers=number) for number in (1, 2)]
+    iterators = [iter(loader) for loader in loaders]
+    for iterator in iterators:
+        next(iterator)
+    names = sorted(link.stem for link in directory.glob("loader-*.sock"))
+    assert len(names) == 2 and all(name.startswith(f"loader-{os.getpid()}-") for name in names)
+    shown = [_ringfeed("status", name) for name in names]
+    assert sorted(text.count("\ndataset.") for text in shown) == [1, 2]
+    assert _ringfeed("status").count("ringfeed.torch.DataLoader") == 2
+    # One of another process that had the number, and died.
+    number = int(max(name.rsplit("-", 1)[1] for name in names)) + 1
+    stale = directory / f"loader-{os.getpid()}-{number}.sock"
+    stale.symlink_to(tmp_path / "gone")
+    assert len(list(Ours(Squares(10), num_workers=1))) == 10
+    del iterators, iterator
+    gc.collect()
+    assert list(directory.glob("loader-*")) == []
+
+
+def test_without_a_place_to_be_shown(Ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader does without."""
+    monkeypatch.setenv("RINGFEED_SOCKET_DIR", "/proc/nobody/may/write/here")
+    assert len(list(Ours(Squares(10), num_workers=1))) == 10

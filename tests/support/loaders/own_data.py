@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.utils.data
 
+from ringfeed._core import control
 from tests.support.feeds.feed_run import ROOT, runs, wait_until
 
 Reference = torch.utils.data.DataLoader
@@ -695,6 +696,16 @@ def _is_anothers(name: str, below: Sequence[int]) -> bool:
     return maker.isdigit() and int(maker) not in (os.getpid(), *below)
 
 
+def _links() -> set[Path]:
+    """Those by which `ringfeed status` finds the loaders of these tests."""
+    found = set()
+    for link in control.find_socket("feed", None).parent.glob("loader-*.sock"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link).startswith(tempfile.gettempdir()):
+                found.add(link)
+    return found
+
+
 class Belongings:
     """What this process has: children, descriptors, threads, directories of feeds, mapped segments."""
 
@@ -709,7 +720,7 @@ class Belongings:
             with contextlib.suppress(OSError):
                 self.descriptors.add((int(entry), os.readlink(f"/proc/self/fd/{entry}")))
         self.threads = {thread for thread in threading.enumerate() if "pytest" not in thread.name}
-        self.directories = set(Path(tempfile.gettempdir()).glob("ringfeed-*"))
+        self.directories = set(Path(tempfile.gettempdir()).glob("ringfeed-*")) | _links()
         self.shared = {
             name
             for name in os.listdir("/dev/shm")
