@@ -273,14 +273,23 @@ class Storm:
     def family(self) -> Family:
         """Of the trainer that lives, without those that are dead already in all but name."""
         found = Family()
-        for one in all_processes():
-            if one.pid in self.struck or one.pid == self.trainer:
+        processes = all_processes()
+        # Warm parents are the trainer's children, or those of the zygote that it has spawned.
+        zygotes = [
+            one.pid
+            for one in processes
+            if one.ppid == self.trainer
+            and one.session == self.trainer
+            and self.case.context == "spawn"
+        ]
+        for one in processes:
+            if one.pid in (*self.struck, *zygotes, self.trainer):
                 continue
             if one.ppid == self.trainer and one.session != self.trainer:
                 if os.fsencode(self.tmp) in one.command():
                     found.supervisors.append(one)
             elif one.session == self.trainer:
-                if one.ppid != self.trainer:
+                if one.ppid not in (self.trainer, *zygotes):
                     found.workers.append(one)
                 elif b"resource_tracker" not in one.command():
                     found.parents.append(one)
