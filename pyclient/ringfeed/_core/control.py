@@ -30,6 +30,7 @@ from .messages import (
     StageControlReply,
     StatusReply,
     StopRequest,
+    TrainerStatus,
 )
 
 # A reply that is too long for a packet comes as a descriptor (supervisor/os/packet.h).
@@ -157,6 +158,22 @@ def waits_for(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> st
             if inner == StatusReply.progress and isinstance(value, bytes):
                 progress.append(value.decode(errors="replace"))
     return reason or "; ".join(progress)
+
+
+def trainers(socket_path: str | os.PathLike[str], client: str, timeout_s: float = 0.5) -> list[int]:
+    """The processes of the members of a feed that call themselves `client`: one for each member."""
+    found = []
+    for number, body in fields(_request(socket_path, Request.status, b"", timeout_s)):
+        if number != Reply.status or not isinstance(body, bytes):
+            continue
+        for inner, value in fields(body):
+            if inner != StatusReply.trainers or not isinstance(value, bytes):
+                continue
+            member = dict(fields(value))
+            pid = member.get(TrainerStatus.pid, 0)
+            if member.get(TrainerStatus.client) == client.encode() and isinstance(pid, int):
+                found.append(pid)
+    return found
 
 
 def stop(socket_path: str | os.PathLike[str], *, now: bool, timeout_s: float = 5.0) -> None:

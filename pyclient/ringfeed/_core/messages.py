@@ -203,3 +203,13 @@ class StatusReply:
 
 class StopRequest:
     now = 1
+
+
+class TrainerStatus:
+    group = 1
+    member = 2
+    pid = 3
+    taken = 4
+    done = 5
+    client = 6
+    output = 7

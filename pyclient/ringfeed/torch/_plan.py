@@ -76,7 +76,8 @@ class Plan:
         if not self.shuffle:
             return None
         generator = torch.Generator()
-        generator.manual_seed(self.seed + epoch)
+        seed = self.seed + epoch
+        generator.manual_seed(seed if seed < 1 << 64 else seed - (1 << 64))
         return torch.randperm(self.samples, generator=generator)
 
     def indices(self, order: torch.Tensor | None, batch: int, local_rank: int) -> Any:

@@ -44,6 +44,7 @@ from ._plan import PlanTable, plan_of, ring
 from ._reasons import Reasons
 from ._regions import Regions, living
 from ._shared_parent import (
+    CLIENT,
     FAILED,
     PACKET_BYTES,
     STARTS_S,
@@ -180,7 +181,11 @@ class Shared:
                             f"{STARTS_S:.0f} s: see {self._place.log}"
                         ) from None
                     time.sleep(0.02)
-            yield
+            try:
+                yield
+            finally:
+                # Also for a fork of this process, made meanwhile, that has the descriptor too.
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
     def _make_sure(self) -> None:
         """Warm parent and supervisor are there, and this process is connected."""
@@ -343,7 +348,7 @@ class Shared:
             status, text, handle = native.Handle.attach(
                 feed=self._place.feed,
                 group=group,
-                client="ringfeed.torch.DataLoader",
+                client=CLIENT,
                 timeout_ms=round(1000 * _LOOK_S),
                 answer_ms=ANSWER_MS,
                 socket_path=self._place.control,

@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -33,11 +34,16 @@ from .._core import control, programs
 from ..errors import FeedFailed, RingfeedError
 from ._job import Job
 from ._plan import PlanTable
-from ._worker import Parent, listen_at, prepare, user_of
+from ._worker import Parent, accepted, listen_at, pid_of, prepare
 
 GRACE_S = 5.0
 FAILED, KILLED = 1, 2  # how a warm parent has ended before it was ready
 PACKET_BYTES = 1 << 16
+CLIENT = "ringfeed.torch.DataLoader"  # as which trainers attach
+_HELLO_S = 10.0  # in which whoever connects has to say who it is
+_STRANGERS_MAX = 16  # that have not
+_TRAINERS_MAX = 64  # more than a feed has room for
+_NUMBER_MAX = 1 << 62
 _ENDS_S = 10.0
 _LOOK_MS = 500
 _NONE = -1
@@ -126,12 +132,14 @@ def _leave_trainer(place: Place, own: set[int]) -> None:
         setattr(sys, name, open(fd, mode, buffering=1, errors="backslashreplace", closefd=False))
     os.close(log)
     os.close(null)
+    lock = os.stat(place.lock)
     for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{fd}")
             left = target.startswith(("socket:", "/dev/nvidia", "/dev/kfd"))
-            # The lock is the trainer's, who has it while this process starts.
-            if fd not in own and (left or target == str(place.lock)):
+            # The lock is the trainer's, who has it while this process starts. Its path may have
+            # links in it, so names do not tell.
+            if fd not in own and (left or os.path.samestat(os.fstat(fd), lock)):
                 os.close(fd)
 
 
@@ -150,6 +158,7 @@ class _Trainer:
     """A trainer that is connected."""
 
     link: socket.socket
+    since: float  # monotonic seconds
     known: bool = False  # it has said who it is
     rank: int = 0  # on this host
     iteration: int = _NONE  # in which it is
@@ -171,6 +180,7 @@ class _SharedParent(Parent):
         self._where = place
         self._table = PlanTable(job.plan, job.requests)
         self._table.publish()  # of one that has died, perhaps in between
+        self._took_over = self._table.count > 0
         self._door = trainers
         self._trainers: dict[int, _Trainer] = {}  # by descriptor
         self._alone_since = time.monotonic()
@@ -190,12 +200,22 @@ class _SharedParent(Parent):
                 self._see(fd)
             if self._look_at < time.monotonic():
                 self._look_at = time.monotonic() + _LOOK_MS / 1000
-                if self._look_after():
+                self._send_strangers_away()
+                try:
+                    over = self._look_after()
+                except OSError:  # no descriptor is left: those of strangers go first
+                    self._send_strangers_away(0)
+                    continue
+                if over:
                     return None
 
     def _look_after(self) -> bool:
         """Starts a supervisor in place of one that has died; or ends all. True: it is over."""
-        alone = not self._trainers and time.monotonic() - self._alone_since > GRACE_S
+        alone = (
+            not any(trainer.known for trainer in self._trainers.values())
+            and time.monotonic() - self._alone_since > GRACE_S
+            and not self._has_absent()
+        )
         if not alone and (self._link is not None or listens(self._where.control)):
             return False
         if not alone and not self._had_link:
@@ -213,6 +233,15 @@ class _SharedParent(Parent):
                 with contextlib.suppress(RingfeedError, OSError):
                     start_supervisor(self._where)
         return alone
+
+    def _has_absent(self) -> bool:
+        """Are there trainers that this process has not seen: an earlier one's, busy since?"""
+        there = Counter(pid_of(one.link) for one in self._trainers.values() if one.known)
+        try:
+            all_of_them = control.trainers(self._where.control, CLIENT)
+        except RingfeedError:
+            return False  # no supervisor, or it is busy
+        return bool(Counter(all_of_them) - there)
 
     def _accept(self) -> None:
         super()._accept()
@@ -241,18 +270,28 @@ class _SharedParent(Parent):
             super()._see(fd)
 
     def _admit(self) -> None:
-        link, _ = self._door.accept()
-        if user_of(link) != os.getuid():
-            return link.close()
+        link = accepted(self._door)
+        if link is None:
+            return self._send_strangers_away(0)
         link.setblocking(False)
-        self._trainers[link.fileno()] = _Trainer(link)
+        self._trainers[link.fileno()] = _Trainer(link, time.monotonic())
         self._poll.register(link, select.POLLIN)
+        self._send_strangers_away(_STRANGERS_MAX)
+
+    def _send_strangers_away(self, most: int | None = None) -> None:
+        """Those that have been silent for too long, and the oldest of more than `most`."""
+        strangers = [fd for fd, one in self._trainers.items() if not one.known]
+        many = 0 if most is None else max(0, len(strangers) - most)
+        for place, fd in enumerate(strangers):
+            if place < many or time.monotonic() - self._trainers[fd].since > _HELLO_S:
+                self._part(fd)
 
     def _part(self, fd: int) -> None:
         trainer = self._trainers.pop(fd)
         self._poll.unregister(fd)
         trainer.link.close()
-        self._alone_since = time.monotonic()
+        if trainer.known:
+            self._alone_since = time.monotonic()
 
     def _hear(self, fd: int) -> None:
         trainer = self._trainers[fd]
@@ -267,13 +306,17 @@ class _SharedParent(Parent):
         try:
             asked = json.loads(said)
             if trainer.known:
-                trainer.asked = {name: int(asked[name]) for name in ("after", "next", "first")}
-                epoch = asked["epoch"]
-                trainer.asked["epoch"] = None if epoch is None else int(epoch)
+                epoch = None if asked["epoch"] is None else _number(asked, "epoch", 0)
+                trainer.asked = {
+                    "after": _number(asked, "after", _NONE),
+                    "next": _number(asked, "next", 0),
+                    "first": _number(asked, "first", 0),
+                    "epoch": epoch,
+                }
             else:
                 self._greet(trainer, asked)
-        except (ValueError, KeyError, TypeError) as error:
-            self._answer(trainer, {"error": f"what was asked cannot be read: {error!r}"})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self._answer(trainer, {"error": f"what was asked cannot be read: {error!r:.500}"})
             return self._part(fd)
         waiting = [one for one in self._trainers.values() if one.asked is not None]
         if self._table.count == 0 and len(waiting) < self._job.trainers:
@@ -296,8 +339,10 @@ class _SharedParent(Parent):
                 trainer,
                 {"error": f"other trainers share it, and this one has {', '.join(wrong)}"},
             )
-        trainer.known = True
-        trainer.iteration, trainer.rank = int(asked["iteration"]), int(asked["rank"])
+        iteration, rank = _number(asked, "iteration", _NONE), _number(asked, "rank", 0)
+        if sum(one.known for one in self._trainers.values()) >= _TRAINERS_MAX:
+            return self._answer(trainer, {"error": f"it has {_TRAINERS_MAX} trainers already"})
+        trainer.known, trainer.iteration, trainer.rank = True, iteration, rank
         if trainer.iteration != _NONE:
             self._ranks_seen.add(trainer.rank)
         self._answer(
@@ -333,6 +378,8 @@ class _SharedParent(Parent):
             for one in self._trainers.values()
         )
         new_rank = table.plan.local_ranks > 1 and trainer.rank not in self._ranks_seen
+        # Trainers of an earlier warm parent come back when they next want a batch.
+        others = others or self._took_over and self._has_absent()
         if after == _NONE and (newest == _NONE or not (others or new_rank)):
             return self._next(asked["next"], epoch or 0, first, cut=True)
         if after == newest:
@@ -361,6 +408,13 @@ class _SharedParent(Parent):
                 start = min(start, made)
         start += -(start - 1) % ranks
         return table.begin(start, epoch, first)
+
+
+def _number(asked: Any, name: str, least: int) -> int:
+    value = asked[name]
+    if type(value) is not int or not least <= value < _NUMBER_MAX:
+        raise ValueError(f"{name} is {value!r:.100}, not a number from {least} on")
+    return value
 
 
 def start_supervisor(place: Place) -> None:
@@ -421,8 +475,8 @@ def listens(path: Path) -> bool:
         link.settimeout(1.0)
         try:
             link.connect(os.fspath(path))
-        except TimeoutError:
-            return True  # it is busy
+        except (TimeoutError, BlockingIOError):
+            return True  # it is busy: as many wait already as it lets wait
         except OSError:
             return False
         return True

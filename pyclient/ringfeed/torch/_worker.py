@@ -60,6 +60,7 @@ _SUPERVISOR_ENDS_S = 10
 _TOLD, _NOT_TOLD = b"\1", b"\0"  # before a state: the end has been told to the trainer, or not
 _LARGE_BYTES = 4 << 20  # of a batch that no cache has to hold until it is read
 _STARTS_MAX = 10
+_PAUSE_S = 0.05
 _TIMED_EVERY = 8  # batches: in one of so many each sample is timed
 
 
@@ -101,9 +102,34 @@ def listen_at(path: str) -> socket.socket:
     return listener
 
 
+def accepted(listener: socket.socket) -> socket.socket | None:
+    """A connection of the same user; None: there is none, or no descriptor left for it."""
+    try:
+        link, _ = listener.accept()
+    except OSError:
+        time.sleep(_PAUSE_S)  # it waits there, and would be seen again at once
+        return None
+    if user_of(link) != os.getuid():
+        link.close()
+        return None
+    return link
+
+
 def user_of(link: socket.socket) -> int:
     """Whose process is at the other end."""
-    return int(struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+    return _credentials(link)[1]
+
+
+def pid_of(link: socket.socket) -> int:
+    """The process at the other end: who connected."""
+    return _credentials(link)[0]
+
+
+def _credentials(link: socket.socket) -> tuple[int, int, int]:
+    pid, user, group = struct.unpack(
+        "3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
+    return pid, user, group
 
 
 def _trainer_of(job: Job) -> int | None:
@@ -216,9 +242,9 @@ class Parent:
         shutil.rmtree(Path(self._job.socket_path).parent, ignore_errors=True)
 
     def _accept(self) -> None:
-        link, _ = self._listener.accept()
-        if user_of(link) != os.getuid():
-            return link.close()
+        link = accepted(self._listener)
+        if link is None:
+            return
         self._drop_link()  # of a supervisor that has died
         self._link = link
         self._poll.register(link, select.POLLIN)
@@ -258,7 +284,12 @@ class Parent:
             pid = os.fork()
             if pid == 0:
                 self._become_worker(fds)
-            pidfd = os.pidfd_open(pid)
+            try:
+                pidfd = os.pidfd_open(pid)
+            except OSError:
+                os.kill(pid, signal.SIGKILL)  # its end would not be heard of
+                os.waitpid(pid, 0)
+                raise
             self._children[pidfd] = pid
             self._poll.register(pidfd, select.POLLIN)
         except OSError as error:

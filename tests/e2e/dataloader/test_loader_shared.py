@@ -6,8 +6,11 @@ that nobody disturbed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import resource
 import signal
 import socket
 import struct
@@ -16,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,8 @@ torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-fra
 from torch.utils.data import BatchSampler  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
-from ringfeed.torch._shared_parent import Place, listens  # noqa: E402
+from ringfeed.torch._plan import Plan  # noqa: E402
+from ringfeed.torch._shared_parent import GRACE_S, Place, listens  # noqa: E402
 from tests.support.loaders.shared_trainer import Settings  # noqa: E402
 
 PROGRAM = Path(__file__).resolve().parents[2] / "support" / "loaders" / "shared_trainer.py"
@@ -262,6 +267,34 @@ def test_who_dies_has_a_successor(
         ]
 
 
+@pytest.mark.parametrize("goes", [False, True])
+def test_a_busy_trainer_is_one_too(
+    start: Callable[..., Trainer], tmp_path: Path, goes: bool
+) -> None:
+    """It has not noticed the warm parent's death when the other leaves the epoch, or goes: it loses nothing."""
+    settings = {"samples": 400, "trainers": 2, "pause_ms": 300}
+    busy, other = start(**settings), start(break_at=9, **settings)
+    until(lambda: busy.batches() and other.batches(), "both train")
+    busy.process.send_signal(signal.SIGSTOP)
+    parent = pid_of(tmp_path, "parent")
+    os.kill(parent, signal.SIGKILL)
+    until(lambda: pid_of(tmp_path, "parent") not in (0, parent), "it has a successor")
+    assert not other.batches(1)
+    if goes:
+        other.process.kill()
+        time.sleep(GRACE_S + 3)
+    else:
+        until(lambda: len(other.batches(0)) == 9, "the other leaves the epoch")
+        time.sleep(1)
+    busy.process.send_signal(signal.SIGCONT)
+    batches = busy.ends()
+    for epoch in range(2):
+        assert indices(batches, epoch) == expected(epoch, samples=400)
+    if not goes:
+        assert indices(other.ends(), 1) == expected(1, samples=400)
+    assert (tmp_path / "s" / "shared.loader-log").read_text().count(" feed_started ") == 1
+
+
 @pytest.mark.parametrize("own_sampler", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_ranks(start: Callable[..., Trainer], own_sampler: bool, drop_last: bool) -> None:
@@ -366,6 +399,82 @@ def test_a_name_that_is_taken(start: Callable[..., Trainer], tmp_path: Path) -> 
         assert one.process.wait(PATIENCE_S) == 1
         assert "runs already, and is none of a DataLoader" in one.said()
     (directory / "shared.sock").unlink()
+
+
+def test_a_directory_by_another_name(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """A link leads to it. The second trainer can join, and the feed ends."""
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "s").symlink_to("real")
+    first = start(epochs=4, pause_ms=20)
+    until(first.batches, "the first one trains")
+    assert start().ends()
+    first.ends()
+
+
+HELLO = {"plan": asdict(Plan(1600, 8, False, True, 7)), "workers": 2, "rank": 0, "iteration": -1}
+QUESTION = {"after": 0, "next": 1, "first": 0, "epoch": None}
+
+
+def test_nonsense(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """Whatever is said to the warm parent, it goes on, and says what it does not understand."""
+    one = start(samples=1600, pause_ms=10)
+    until(one.batches, "it trains")
+    parent = pid_of(tmp_path, "parent")
+    for said in (
+        [random.Random(3).randbytes(500)],
+        [b'{"plan": {'],
+        [b"[" * 50_000],
+        [b"null"],
+        [b"x" * 150_000],
+        [b'"' + b"x" * 150_000 + b'"'],
+        [{**HELLO, "plan": []}],
+        [{**HELLO, "rank": 10**30}],
+        [{**HELLO, "rank": None}],
+        [HELLO, {**QUESTION, "after": float("inf")}],
+        [HELLO, {**QUESTION, "after": -7}],
+        [HELLO, {**QUESTION, "next": 1 << 80}],
+        [HELLO, {**QUESTION, "after": -1, "next": -1000}],
+        [HELLO, {**QUESTION, "epoch": 1 << 80}],
+        [HELLO, {**QUESTION, "first": [0]}],
+        [HELLO, [QUESTION]],
+    ):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.settimeout(PATIENCE_S)
+            link.connect(str(tmp_path / "s" / "shared.loader-trainers"))
+            for number, what in enumerate(said):
+                link.send(what if isinstance(what, bytes) else json.dumps(what).encode())
+                answer = json.loads(link.recv(1 << 16))
+                assert ("error" in answer) == (number == len(said) - 1), said
+                assert "stride" in answer or answer["error"]
+    # Whoever connects to the other socket takes the supervisor's place, which comes back.
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(str(tmp_path / "s" / "shared.loader-parent"))
+            link.send(b"nonsense")
+            link.recv(64)
+    assert pid_of(tmp_path, "parent") == parent
+    batches = one.ends()
+    assert [indices(batches, epoch) for epoch in range(2)] == [
+        expected(epoch, samples=1600) for epoch in range(2)
+    ]
+
+
+def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """Hundreds of them keep nobody out, take no more descriptors, and do not keep the feed alive."""
+    one = start(samples=800, pause_ms=10)
+    until(one.batches, "it trains")
+    parent = pid_of(tmp_path, "parent")
+    resource.prlimit(parent, resource.RLIMIT_NOFILE, (64, 64))
+    with contextlib.ExitStack() as links:
+        for _ in range(300):
+            link = links.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            link.connect(str(tmp_path / "s" / "shared.loader-trainers"))
+        late = start(samples=800)
+        until(late.batches, "another one joins")
+        assert pid_of(tmp_path, "parent") == parent
+        late.process.kill()
+        assert indices(one.ends(), 1) == expected(1, samples=800)
+        until(lambda: not processes(tmp_path), "the feed ends")
 
 
 def test_a_feed_that_is_stopped_stays_so(start: Callable[..., Trainer], tmp_path: Path) -> None:
