@@ -160,8 +160,8 @@ def waits_for(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> st
     return reason or "; ".join(progress)
 
 
-def trainers(socket_path: str | os.PathLike[str], client: str, timeout_s: float = 0.5) -> list[int]:
-    """The processes of the members of a feed that call themselves `client`: one for each member."""
+def trainers(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> list[tuple[str, int]]:
+    """The members of a feed: each one's group and process."""
     found = []
     for number, body in fields(_request(socket_path, Request.status, b"", timeout_s)):
         if number != Reply.status or not isinstance(body, bytes):
@@ -170,9 +170,9 @@ def trainers(socket_path: str | os.PathLike[str], client: str, timeout_s: float 
             if inner != StatusReply.trainers or not isinstance(value, bytes):
                 continue
             member = dict(fields(value))
-            pid = member.get(TrainerStatus.pid, 0)
-            if member.get(TrainerStatus.client) == client.encode() and isinstance(pid, int):
-                found.append(pid)
+            group, pid = member.get(TrainerStatus.group), member.get(TrainerStatus.pid)
+            if isinstance(group, bytes) and isinstance(pid, int):
+                found.append((group.decode(errors="replace"), pid))
     return found
 
 

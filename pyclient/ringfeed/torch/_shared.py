@@ -44,9 +44,10 @@ from ._plan import PlanTable, plan_of, ring
 from ._reasons import Reasons
 from ._regions import Regions, living
 from ._shared_parent import (
-    CLIENT,
     FAILED,
+    LOADER,
     PACKET_BYTES,
+    RANKS,
     STARTS_S,
     Place,
     detach,
@@ -54,6 +55,7 @@ from ._shared_parent import (
     has_ended,
     listens,
     start_supervisor,
+    trainers_of,
 )
 from ._worker import user_of
 from ._workers import ANSWER_MS, PARENTS_MAX, UNSET, config_of, environment, slots_of_lane
@@ -140,8 +142,7 @@ class Shared:
         self.iteration: Iteration | None = None
         self.reasons = Reasons(self._workers)
         self._look_at = 0.0
-        with self._starting():
-            self._make_sure()
+        self._begin_with_others()
         assert self._bulk is not None
         # What a trainer keeps must not keep others waiting: with so few recent batches held, each
         # worker has room for its next one.
@@ -187,16 +188,52 @@ class Shared:
                 # Also for a fork of this process, made meanwhile, that has the descriptor too.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
+    def _begin_with_others(self) -> None:
+        """The feed is there, and this process is connected."""
+        deadline = time.monotonic() + STARTS_S
+        while True:
+            with self._starting():
+                if self._connect() or not (others := self._orphans()):
+                    self._make_sure()
+                    return
+            # They have its memory, so one of them starts another warm parent.
+            if time.monotonic() > deadline:
+                raise FeedFailed(
+                    f"feed {self._place.feed}: the process that has the dataset has died, and its "
+                    f"trainers, which start another one when they next want a batch, have not done "
+                    f"so for {STARTS_S:.0f} s: processes {others}"
+                )
+            time.sleep(_SLICE_MS / 1000)
+
+    def _orphans(self) -> list[int]:
+        """Trainers of a feed that has no warm parent. A feed without any is ended."""
+        place, why = self._place, ""
+        for _ in range(PARENTS_MAX):
+            if not listens(place.control):
+                if has_ended(place) or not place.config.exists():
+                    return []
+                with contextlib.suppress(RingfeedError):
+                    start_supervisor(place)  # in place of one that was killed: it knows them
+                if not listens(place.control):
+                    return []
+            elif not place.config.exists():
+                raise InvalidRequest(
+                    f"feed {place.feed} runs already, and is none of a DataLoader: give another "
+                    "name"
+                )
+            try:
+                found = trainers_of(place)
+            except RingfeedError as error:
+                why = str(error)
+                continue
+            if not found:
+                end_supervisor(place)  # of trainers that have all been killed
+            return found
+        raise self._failed(f"its supervisor does not answer ({why})")
+
     def _make_sure(self) -> None:
         """Warm parent and supervisor are there, and this process is connected."""
         if self._ends["link"] is None and not self._connect():
-            if self._bulk is None and listens(self._place.control):
-                if not self._place.config.exists():
-                    raise InvalidRequest(
-                        f"feed {self._place.feed} runs already, and is none of a DataLoader: give "
-                        "another name"
-                    )
-                end_supervisor(self._place)  # of trainers that have all been killed
             for _ in range(PARENTS_MAX):
                 if self._start_parent() and self._connect():
                     break
@@ -239,7 +276,7 @@ class Shared:
         )
         settings = {name: getattr(loader, name) for name in ("stall_timeout", "max_attempts")}
         ranks = self.plan.local_ranks
-        group = f'groups {{ name: "ranks" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
+        group = f'groups {{ name: "{RANKS}" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
         slots = self._bulk.size // self._stride
         self._place.config.write_bytes(config_of(job, slots, settings, group))
         parent = self._context.Process(target=detach, args=(job, self._place))
@@ -281,12 +318,18 @@ class Shared:
         answer, fds = self._exchange(hello)
         if answer is None:
             return False
+        what = ""
         if self._bulk is None:
             self._stride = answer["stride"]
             self._bulk = Memory.of(fds.pop(0), answer["slots"] * self._stride)
             self._table = Memory.of(fds.pop(0), answer["table"])
+        elif fds and not os.path.samestat(os.fstat(fds[0]), os.fstat(self._bulk.fd)):
+            self._drop_link()
+            what = "has been started anew by others, and has other batches"
         for fd in fds:
             os.close(fd)
+        if what:
+            raise FeedFailed(f"feed {self._place.feed} {what}: make the loader again")
         return True
 
     def _exchange(self, question: dict[str, Any]) -> tuple[Any, list[int]]:
@@ -338,17 +381,17 @@ class Shared:
         ranked: dict[str, Any] = {}
         if self.plan.local_ranks > 1:
             ranked = {"kind": "ranked", "rank": self.rank, "world": self.plan.local_ranks}
-            group = "ranks"
+            group = RANKS
         else:
             # Nobody else has its place, and nobody comes back to it.
             ranked = {"rejoin_ms": 0}
-            group = f"loader-{os.getpid()}-{next(_numbers)}"
+            group = f"{LOADER}{os.getpid()}-{next(_numbers)}"
         unset: Any = dict.fromkeys(name for name in UNSET if name not in ranked)
         while True:
             status, text, handle = native.Handle.attach(
                 feed=self._place.feed,
                 group=group,
-                client=CLIENT,
+                client="ringfeed.torch.DataLoader",
                 timeout_ms=round(1000 * _LOOK_S),
                 answer_ms=ANSWER_MS,
                 socket_path=self._place.control,

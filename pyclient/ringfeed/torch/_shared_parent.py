@@ -39,7 +39,7 @@ from ._worker import Parent, accepted, listen_at, pid_of, prepare
 GRACE_S = 5.0
 FAILED, KILLED = 1, 2  # how a warm parent has ended before it was ready
 PACKET_BYTES = 1 << 16
-CLIENT = "ringfeed.torch.DataLoader"  # as which trainers attach
+RANKS, LOADER = "ranks", "loader-"  # groups in which trainers attach: all, or one each
 _HELLO_S = 10.0  # in which whoever connects has to say who it is
 _STRANGERS_MAX = 16  # that have not
 _TRAINERS_MAX = 64  # more than a feed has room for
@@ -238,7 +238,7 @@ class _SharedParent(Parent):
         """Are there trainers that this process has not seen: an earlier one's, busy since?"""
         there = Counter(pid_of(one.link) for one in self._trainers.values() if one.known)
         try:
-            all_of_them = control.trainers(self._where.control, CLIENT)
+            all_of_them = trainers_of(self._where)
         except RingfeedError:
             return False  # no supervisor, or it is busy
         return bool(Counter(all_of_them) - there)
@@ -458,6 +458,17 @@ def end_supervisor(place: Place) -> None:
         control.stop(place.control, now=True)
     while listens(place.control) and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def trainers_of(place: Place) -> list[int]:
+    """The processes that have attached, once for each loader.
+
+    Raises:
+        RingfeedError: The supervisor has gone, or does not answer.
+    """
+    # A supervisor that has adopted them does not know what they call themselves.
+    members = control.trainers(place.control)
+    return [pid for group, pid in members if group == RANKS or group.startswith(LOADER)]
 
 
 def has_ended(place: Place) -> bool:

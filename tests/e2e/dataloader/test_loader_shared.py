@@ -267,6 +267,58 @@ def test_who_dies_has_a_successor(
         ]
 
 
+def strike(home: Path, chance: random.Random) -> None:
+    """Kills a process of the feed, or two, or stops one for a moment."""
+    victims = chance.choice(
+        [["parent"], ["supervisor"], ["rf-"], ["rf-"], ["parent", "supervisor"]]
+    )
+    if victims == ["rf-"] and not pid_of(home, "supervisor"):
+        return  # a feed whose supervisor and workers are all dead is over
+    stops = chance.random() < 0.3
+    pids = [pid for what in victims if (pid := pid_of(home, what))]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP if stops else signal.SIGKILL)
+    if stops:
+        time.sleep(chance.uniform(0.05, 0.45))
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_a_storm(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """Forty blows, also to one of three trainers, which comes again: the others have each batch once, in order."""
+    chance = random.Random(21)
+    settings = {"samples": 2400, "epochs": 3}
+    calm = drawn(start(feed="calm", **settings).ends())
+    assert len(calm) == 900
+    settings |= {"pause_ms": 25, "ms": 0.2}
+    found = [start(**settings, trainers=3) for _ in range(3)]
+    stay, others = found[:2], found[2:]
+    until(lambda: all(one.batches() for one in found), "all train")
+    for blow in range(40):
+        if any(one.process.poll() is not None for one in stay):
+            break
+        if blow % 10 == 9:
+            others[-1].process.kill()
+            others.append(start(**settings, trainers=3))
+        else:
+            strike(tmp_path, chance)
+        time.sleep(chance.uniform(0.05, 0.9))
+    for one in stay:
+        batches = one.ends()
+        for epoch in range(3):
+            assert indices(batches, epoch) == expected(epoch, samples=2400)
+        assert drawn(batches) == calm
+    for one in others:
+        one.process.kill()
+        had = [line for line in one.batches() if line["epoch"] < 3]
+        assert drawn(had).items() <= calm.items()
+        places = [(line["epoch"], line["batch"]) for line in had]
+        assert places == sorted(set(places))
+    assert any(one.batches() for one in others[1:]), "none has come again"
+
+
 @pytest.mark.parametrize("goes", [False, True])
 def test_a_busy_trainer_is_one_too(
     start: Callable[..., Trainer], tmp_path: Path, goes: bool
@@ -293,6 +345,28 @@ def test_a_busy_trainer_is_one_too(
     if not goes:
         assert indices(other.ends(), 1) == expected(1, samples=400)
     assert (tmp_path / "s" / "shared.loader-log").read_text().count(" feed_started ") == 1
+
+
+@pytest.mark.parametrize("victims", [["parent"], ["parent", "supervisor"]])
+def test_who_comes_while_there_is_no_warm_parent(
+    start: Callable[..., Trainer], tmp_path: Path, victims: list[str]
+) -> None:
+    """It waits until one of those who have the feed's memory has started another."""
+    first = start(samples=1600, pause_ms=10)
+    until(lambda: len(first.batches()) > 3, "the first one trains")
+    first.process.send_signal(signal.SIGSTOP)
+    for pid in [pid_of(tmp_path, what) for what in victims]:
+        os.kill(pid, signal.SIGKILL)
+    second = start(samples=1600)
+    until(lambda: pid_of(tmp_path, "supervisor"), "a supervisor is there")
+    time.sleep(5)
+    assert second.process.poll() is None and not second.batches()
+    first.process.send_signal(signal.SIGCONT)
+    ours, theirs = first.ends(), second.ends()
+    for epoch in range(2):
+        assert indices(ours, epoch) == expected(epoch, samples=1600)
+    assert theirs and drawn(theirs).items() <= drawn(ours).items()
+    assert len(indices(theirs, 1)) == 200
 
 
 @pytest.mark.parametrize("own_sampler", [False, True])
