@@ -40,7 +40,7 @@ from ..errors import (
 )
 from ._batches import Memory, PrivateMemory, bulk, read
 from ._job import DATA, HEAD, Job
-from ._plan import PlanTable, plan_of, ring
+from ._plan import Plan, PlanTable, plan_of, ring
 from ._reasons import Reasons
 from ._regions import Regions, living
 from ._shared_parent import (
@@ -71,18 +71,61 @@ _OF_LOADER = (
 _COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
 
 
-class Iteration:
-    """An epoch of a shared feed, or the rest of one: an iterator over its batches."""
+class Course:
+    """An epoch of a shared feed, or the rest of one: which of the feed's batches it has."""
 
-    def __init__(self, shared: Shared, iteration: int, start: int, epoch: int, first: int) -> None:
+    def __init__(self, plan: Plan, iteration: int, start: int, epoch: int, first: int) -> None:
         """The feed's batch `start` is batch `first` of the epoch, of the first rank here."""
-        self._shared = shared
+        self._plan = plan
         self.number = iteration
         self.epoch = epoch
         self.batch = first  # the next one
         self._start = start
         self._first = first
         self.samples_left_out = 0
+
+    @property
+    def end(self) -> int:
+        """The number of the feed's batch behind it."""
+        return self._start + max(0, self._plan.batches - self._first) * self._plan.local_ranks
+
+    def begin_with(self, batch: int) -> int:
+        """Passes over what is before a batch of the epoch; returns the feed's batch."""
+        self.batch = max(batch, self._first)
+        return self._start + (self.batch - self._first) * self._plan.local_ranks
+
+    def batch_of(self, seq: int) -> int:
+        """Which of the epoch's batches a batch of the feed is."""
+        return self._first + (seq - self._start) // self._plan.local_ranks
+
+    def batch_from(self, seq: int, rank: int) -> int:
+        """The first of the epoch's batches that a rank can still get, from `seq` on."""
+        return self._first + max(0, -((self._start + rank - seq) // self._plan.local_ranks))
+
+
+class Iteration:
+    """An iterator over the batches of a Course."""
+
+    def __init__(self, shared: Shared, course: Course) -> None:
+        # The other one does not know of this one: with a cycle, a loader that nobody has any more
+        # would keep its place in the feed, and so hold up others, until the next collection.
+        self._shared = shared
+        self._course = course
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0 on."""
+        return self._course.epoch
+
+    @property
+    def batch(self) -> int:
+        """The epoch's next batch."""
+        return self._course.batch
+
+    @property
+    def samples_left_out(self) -> int:
+        """Samples that its batches lack, because they killed their workers."""
+        return self._course.samples_left_out
 
     def __iter__(self) -> Iteration:
         return self
@@ -91,33 +134,12 @@ class Iteration:
         """Batches of an epoch."""
         return self._shared.plan.batches
 
-    @property
-    def end(self) -> int:
-        """The number of the feed's batch behind it."""
-        plan = self._shared.plan
-        return self._start + max(0, plan.batches - self._first) * plan.local_ranks
-
-    def begin_with(self, batch: int) -> None:
-        """Passes over what is before a batch of the epoch."""
-        ranks = self._shared.plan.local_ranks
-        self._shared.handle.pass_over(self._start + max(0, batch - self._first) * ranks)
-        self.batch = max(batch, self._first)
-
-    def batch_of(self, seq: int) -> int:
-        """Which of the epoch's batches a batch of the feed is."""
-        return self._first + (seq - self._start) // self._shared.plan.local_ranks
-
-    def batch_from(self, seq: int) -> int:
-        """The first of the epoch's batches that this rank can still get, from `seq` on."""
-        mine = self._start + self._shared.rank
-        return self._first + max(0, -((mine - seq) // self._shared.plan.local_ranks))
-
     def state_dict(self) -> dict[str, Any]:
         """As the loader's."""
         return self._shared.state_dict()
 
     def __next__(self) -> Any:
-        if self._shared.iteration is not self:
+        if self._shared.course is not self._course:
             raise RuntimeError("another iteration of this loader has begun: one feed has one place")
         return self._shared.next()
 
@@ -139,7 +161,7 @@ class Shared:
         self._bulk: Memory | None = None  # to start a warm parent with
         self._table: Memory | None = None
         self._stride = 0
-        self.iteration: Iteration | None = None
+        self.course: Course | None = None
         self.reasons = Reasons(self._workers)
         self._look_at = 0.0
         self._begin_with_others()
@@ -278,7 +300,11 @@ class Shared:
         ranks = self.plan.local_ranks
         group = f'groups {{ name: "{RANKS}" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
         slots = self._bulk.size // self._stride
-        self._place.config.write_bytes(config_of(job, slots, settings, group))
+        try:
+            self._place.config.write_bytes(config_of(job, slots, settings, group))
+        except OSError as error:
+            self._place.config.unlink(missing_ok=True)  # not a part of one
+            raise FeedIOError(f"feed {self._place.feed}: {error}") from None
         parent = self._context.Process(target=detach, args=(job, self._place))
         parent.daemon = True
         parent.start()
@@ -313,7 +339,7 @@ class Shared:
             "plan": dataclasses.asdict(self.plan),
             "workers": self._workers,
             "rank": self.rank,
-            "iteration": _NONE if self.iteration is None else self.iteration.number,
+            "iteration": _NONE if self.course is None else self.course.number,
         }
         answer, fds = self._exchange(hello)
         if answer is None:
@@ -412,8 +438,9 @@ class Shared:
 
         Raises:
             InvalidRequest: The trainers that share the feed are elsewhere.
+            FeedFailed: Somebody has stopped the feed.
         """
-        after = _NONE if self.iteration is None else self.iteration.number
+        after = _NONE if self.course is None else self.course.number
         while True:
             at = int(self.handle.stats()["next"])
             answer = None
@@ -422,21 +449,23 @@ class Shared:
                 answer, _ = self._exchange(question)
             if answer is None:
                 self._look_after()
+                if self._ends["link"] is None:
+                    raise FeedFailed(f"feed {self._place.feed} was stopped: see {self._place.log}")
                 continue
-            iteration = Iteration(self, **answer)
-            if after != _NONE or at < iteration.end or iteration.batch >= self.plan.batches:
+            course = Course(self.plan, **answer)
+            if after != _NONE or at < course.end or course.batch >= self.plan.batches:
                 break
-            after = iteration.number  # the others have had all of it
-        self.iteration = iteration
-        reached = iteration.batch_from(at)
+            after = course.number  # the others have had all of it
+        self.course = course
+        reached = course.batch_from(at, self.rank)
         if first and reached > first:
             raise InvalidRequest(
-                f"feed {self._place.feed} has passed batch {first} of epoch {iteration.epoch} and "
+                f"feed {self._place.feed} has passed batch {first} of epoch {course.epoch} and "
                 f"is at {reached}: batches that others have had do not come again"
             )
-        iteration.begin_with(max(first, reached))
+        self.handle.pass_over(course.begin_with(max(first, reached)))
         ring(self.handle.raw)
-        return iteration
+        return Iteration(self, course)
 
     def next(self) -> Any:
         """The next batch of the iteration.
@@ -445,14 +474,14 @@ class Shared:
             StopIteration: It is over.
             FeedFailed: The feed is; the text is the reason.
         """
-        iteration = self.iteration
-        assert iteration is not None
-        if iteration.batch >= self.plan.batches:
+        course = self.course
+        assert course is not None
+        if course.batch >= self.plan.batches:
             raise StopIteration
         began_ns = time.monotonic_ns()
         words, data = self._take(self._lease())
         self.reasons.waits(time.monotonic_ns() - began_ns)
-        iteration.samples_left_out += words[10]
+        course.samples_left_out += words[10]
         if isinstance(data, ExceptionWrapper):
             data.reraise()
         if self._loader.pin_memory and torch.cuda.is_available():
@@ -476,9 +505,9 @@ class Shared:
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
 
     def _take(self, lease: native.Lease) -> tuple[tuple[int, ...], Any]:
-        iteration = self.iteration
-        assert iteration is not None
-        iteration.batch = iteration.batch_of(lease.seq) + 1
+        course = self.course
+        assert course is not None
+        course.batch = course.batch_of(lease.seq) + 1
         words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
         self._regions.let_old_go(lease.seq)
         slot, copies = self._regions.take(lease, words[9], words[8])
@@ -499,12 +528,12 @@ class Shared:
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is: epoch, and the next batch of it."""
-        iteration = self.iteration
-        if iteration is None:
+        course = self.course
+        if course is None:
             return {}
-        if iteration.batch >= self.plan.batches:
-            return {"epoch": iteration.epoch + 1, "batch": 0}
-        return {"epoch": iteration.epoch, "batch": iteration.batch}
+        if course.batch >= self.plan.batches:
+            return {"epoch": course.epoch + 1, "batch": 0}
+        return {"epoch": course.epoch, "batch": course.batch}
 
     def held(self) -> list[Any]:
         """Memory of the batches that somebody has."""

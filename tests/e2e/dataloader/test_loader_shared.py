@@ -30,6 +30,7 @@ torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-fra
 from torch.utils.data import BatchSampler  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
+from ringfeed._core import control  # noqa: E402
 from ringfeed.torch._plan import Plan  # noqa: E402
 from ringfeed.torch._shared_parent import GRACE_S, Place, listens  # noqa: E402
 from tests.support.loaders.shared_trainer import Settings  # noqa: E402
@@ -572,6 +573,28 @@ def test_a_feed_that_is_stopped_stays_so(start: Callable[..., Trainer], tmp_path
     assert log.count(" feed_started ") == 1
 
 
+def test_a_feed_that_is_stopped_before_it_begins(
+    start: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """A trainer that waits for others is told as well."""
+    one = start(trainers=2)
+    socket_path = tmp_path / "s" / "shared.sock"
+    until(lambda: listens(socket_path) and control.trainers(socket_path), "it has attached")
+    time.sleep(1)
+    control.stop(socket_path, now=True)
+    assert one.process.wait(PATIENCE_S) == 1
+    assert "FeedFailed: feed shared was stopped" in one.said()
+
+
+def test_a_directory_without_room(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """The error says so, and nothing half written is left."""
+    (tmp_path / "s").mkdir(mode=0o700)
+    (tmp_path / "s" / "shared.loader-config.textproto").symlink_to("/dev/full")
+    one = start()
+    assert one.process.wait(PATIENCE_S) == 1
+    assert "FeedIOError" in one.said() and "No space left on device" in one.said()
+
+
 def test_when_everybody_is_gone_at_once(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """Trainers and warm parent are killed: the supervisor ends the feed after some time."""
     one = start(samples=4000, pause_ms=10)
@@ -608,9 +631,12 @@ for number, batch in enumerate(loader):
         os._exit(0 if good and len(kept) == 6 else 1)
 assert all(bool((one == torch.arange(4 * i, 4 * i + 4)[:, None] + 1).all())
            for i, one in enumerate(kept)), "somebody else's batch"
-# An iteration is all that is left of its loader.
+# An iteration is all that is left of its loader. Whoever drops that leaves the feed, without a collection.
 del loader, batch, again
-gc.collect()
+gc.disable()
+half = iter(DataLoader(Samples(), batch_size=4, num_workers=2, feed="shared"))
+next(half)
+del half
 found = [int(batch[0, 0]) for batch in DataLoader(Samples(), batch_size=4, num_workers=2, feed="shared")]
 assert found == list(range(0, 400, 4)), found
 print("good", flush=True)
