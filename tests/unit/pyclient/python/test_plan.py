@@ -55,6 +55,20 @@ def test_seeds_differ() -> None:
     assert plan.seed_of(0, 0, 0) == Plan(7, 1, True, False, 1, 4, 1, 2).seed_of(0, 0, 0)
 
 
+@pytest.mark.parametrize("seed", [-1, (1 << 64) - 1])
+def test_seeds_at_the_ends_of_their_range(seed: int) -> None:
+    """Whatever a generator takes as its seed has an order for each epoch."""
+    plan = Plan(100, 2, False, True, seed)
+    orders = []
+    for epoch in range(3):
+        order = plan.order(epoch)
+        assert order is not None
+        orders.append(tuple(order.tolist()))
+        assert sorted(orders[-1]) == list(range(100))
+        assert plan.seed_of(epoch, 0, 0) >= 0
+    assert len(set(orders)) == 3
+
+
 def test_places_in_iterations() -> None:
     """Batches of the feed are those of the iteration that began last, and some belong to none."""
     table = PlanTable.create(Plan(20, 2, False, False, 0, 2, 2, 0), 0)  # 5 batches for each rank
