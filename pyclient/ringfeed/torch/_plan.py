@@ -105,6 +105,11 @@ class Plan:
         ]
 
 
+def mark_of(epoch: int, batch: int, rank: int) -> int:
+    """What workers write on a batch, so that no trainer takes it for another one."""
+    return (epoch << 40 | batch << 4 | rank) & ((1 << 64) - 1)
+
+
 def plan_of(loader: Any) -> tuple[Plan, int]:
     """The plan of a DataLoader with `feed`, and the rank of this process on its host.
 
@@ -217,6 +222,10 @@ class PlanTable:
         struct.pack_into("<Q", self.memory.map, _COUNT_AT, number + 1)
         self.publish()
         return number
+
+    def drop_from(self, start: int) -> None:
+        """Forgets iterations that begin there or later, of which nothing has been made."""
+        struct.pack_into("<Q", self.memory.map, _COUNT_AT, self.find(start - 1) + 1)
 
     def publish(self) -> None:
         """Tells workers how far the newest iteration goes."""

@@ -40,7 +40,7 @@ from ..errors import (
 )
 from ._batches import Memory, PrivateMemory, bulk, read
 from ._job import DATA, HEAD, Job
-from ._plan import Plan, PlanTable, plan_of, ring
+from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
 from ._regions import Regions, living
 from ._shared_parent import (
@@ -93,10 +93,6 @@ class Course:
         """Passes over what is before a batch of the epoch; returns the feed's batch."""
         self.batch = max(batch, self._first)
         return self._start + (self.batch - self._first) * self._plan.local_ranks
-
-    def batch_of(self, seq: int) -> int:
-        """Which of the epoch's batches a batch of the feed is."""
-        return self._first + (seq - self._start) // self._plan.local_ranks
 
     def batch_from(self, seq: int, rank: int) -> int:
         """The first of the epoch's batches that a rank can still get, from `seq` on."""
@@ -507,7 +503,7 @@ class Shared:
     def _take(self, lease: native.Lease) -> tuple[tuple[int, ...], Any]:
         course = self.course
         assert course is not None
-        course.batch = course.batch_of(lease.seq) + 1
+        awaited = mark_of(course.epoch, course.batch, self.rank)
         words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
         self._regions.let_old_go(lease.seq)
         slot, copies = self._regions.take(lease, words[9], words[8])
@@ -516,8 +512,12 @@ class Shared:
             text = ctypes.string_at(ctypes.addressof(slot) + words[15] + 2, size)
             self.reasons.saw(words[14], text.decode(errors="replace"))
         self.reasons.add(words[0] >> 8, words[12], words[13])
-        if words[0] & 0xFF != DATA:
-            raise FeedFailed(f"feed {self._place.feed}: batch {lease.seq} has no data")
+        if words[0] & 0xFF != DATA or words[1] != awaited:
+            raise FeedFailed(
+                f"feed {self._place.feed}: its batch {lease.seq} is not batch {course.batch} of "
+                f"epoch {course.epoch}: what follows is not what this trainer is to have"
+            )
+        course.batch += 1
         try:
             return words, read(slot, words[2:4], words[4:6], copies)
         except Exception:

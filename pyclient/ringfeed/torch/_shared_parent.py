@@ -373,19 +373,22 @@ class _SharedParent(Parent):
         after, epoch, first = asked["after"], asked["epoch"], asked["first"]
         if after > newest:
             raise ValueError(f"iteration {after} has not begun")
+        # One that is in an earlier iteration has the newest one still before him.
         others = any(
-            one is not trainer and one.known and one.iteration == newest
+            one is not trainer and one.known and one.iteration != _NONE
             for one in self._trainers.values()
         )
         new_rank = table.plan.local_ranks > 1 and trainer.rank not in self._ranks_seen
         # Trainers of an earlier warm parent come back when they next want a batch.
         others = others or self._took_over and self._has_absent()
         if after == _NONE and (newest == _NONE or not (others or new_rank)):
-            return self._next(asked["next"], epoch or 0, first, cut=True)
+            # It may be another feed than the table's, whose workers have all died.
+            return self._next(epoch or 0, first, made_to=self._made_to(asked["next"]))
         if after == newest:
             follows = table.iteration(newest)[1] + 1
             follows = follows if epoch is None else epoch
-            return self._next(asked["next"], follows, first, cut=not others)
+            made_to = self._made_to(max(asked["next"], table.iteration(newest)[0]))
+            return self._next(follows, first, made_to=None if others else made_to)
         # What the others have begun. Who comes late goes on where his batches are.
         number = table.find(asked["next"]) if after == _NONE else after + 1
         _, known, begins = table.iteration(number)
@@ -396,17 +399,20 @@ class _SharedParent(Parent):
             )
         return number
 
-    def _next(self, at: int, epoch: int, first: int, *, cut: bool) -> int:
-        """Begins an iteration behind what there is, or, with `cut`, behind what may have been made:
-        nobody wants the rest."""
+    def _made_to(self, at: int) -> int:
+        """The first batch of the feed that cannot have been made, if the only trainer is at `at`."""
+        return at + self._slots + self._job.workers
+
+    def _next(self, epoch: int, first: int, *, made_to: int | None) -> int:
+        """Begins an iteration behind the newest one; with `made_to`, no later than there: nobody
+        wants the rest."""
         table, ranks = self._table, self._table.plan.local_ranks
-        start = 1
-        if table.count:
-            start = table.behind(table.count - 1)
-            made = max(at, table.iteration(table.count - 1)[0]) + self._slots + self._job.workers
-            if cut:
-                start = min(start, made)
+        start = table.behind(table.count - 1) if table.count else 1
+        if made_to is not None:
+            start = min(start, made_to)
         start += -(start - 1) % ranks
+        if made_to is not None:
+            table.drop_from(start)
         return table.begin(start, epoch, first)
 
 

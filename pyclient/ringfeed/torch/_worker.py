@@ -52,7 +52,7 @@ from ._job import (
     kill_workers,
     remove_link,
 )
-from ._plan import PlanTable
+from ._plan import PlanTable, mark_of
 from ._progress import WorkerPlace, restore_worker, worker_state
 from ..worker import exits, module
 
@@ -558,7 +558,7 @@ class Worker:
             self._resume(pickle.loads(request))
         elif self._plan is not None:
             if (planned := self._plan.place(number)) is not None:
-                what = DATA
+                what, task = DATA, mark_of(*planned)
                 _seed_for_batch(self._plan.plan.seed_of(*planned))
                 data, left_out = self._fetched_or_raised(self._plan.indices(*planned), condemned)
         elif kind == FETCH and not self._end_told:

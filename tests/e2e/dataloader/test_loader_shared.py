@@ -236,6 +236,34 @@ def test_one_leaves_an_epoch_and_the_other_does_not(start: Callable[..., Trainer
     assert indices(left, 1) == indices(stayed, 1)
 
 
+def test_one_leaves_every_epoch_ahead_of_the_other(start: Callable[..., Trainer]) -> None:
+    """Who is behind has all of the epochs that the other has left before he came to them."""
+    slow = start(trainers=2, epochs=3, samples=160, pause_ms=30)
+    fast = start(trainers=2, epochs=3, samples=160, break_at=3, breaks_each=True)
+    batches = slow.ends()
+    assert [indices(batches, epoch) for epoch in range(3)] == [
+        expected(epoch, samples=160) for epoch in range(3)
+    ]
+    assert len(fast.ends()) == 9
+
+
+def test_a_feed_that_began_anew(start: Callable[..., Trainer], tmp_path: Path) -> None:
+    """Everything but the warm parent was killed: the next trainer's epoch is made, and no earlier one."""
+    made = tmp_path / "made"
+    settings = {"samples": 2000, "batch_size": 20, "made": str(made)}
+    one = start(epochs=2, **settings)
+    until(lambda: one.batches(1), "the second epoch")
+    victims = [pid for pid, name in processes(tmp_path).items() if name.startswith("rf-")]
+    one.process.kill()
+    for pid in [pid_of(tmp_path, "supervisor"), *victims]:
+        os.kill(pid, signal.SIGKILL)
+    one.process.wait()
+    made.write_bytes(b"")
+    batches = start(epochs=1, **settings).ends()
+    assert indices(batches, 0) == expected(0, samples=2000, batch_size=20)
+    assert len(made.read_text().splitlines()) < 2000 + 20 * 30
+
+
 @pytest.mark.parametrize("victim", ["parent", "supervisor", "rf-", "both", "first"])
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_who_dies_has_a_successor(

@@ -36,7 +36,8 @@ class Settings:
     workers: int = 2
     context: str = "fork"
     sampler: bool = False  # a DistributedSampler, with set_epoch()
-    break_at: int = 0  # batches of the first epoch
+    break_at: int = 0  # batches of the first epoch, or of each one
+    breaks_each: bool = False
     pause_ms: float = 0.0  # for each batch
     ms: float = 0.0  # that a sample takes
     made: str = ""  # a file to which each sample that is made is added
@@ -130,7 +131,8 @@ def train(settings: Settings) -> None:
                 kept.append(batch)
             if settings.pause_ms:
                 time.sleep(settings.pause_ms / 1000)
-            if settings.break_at and iterator.batch >= settings.break_at and epoch == 0:
+            breaks = settings.break_at and (epoch == 0 or settings.breaks_each)
+            if breaks and iterator.batch >= settings.break_at:
                 break
     for batch in kept:
         change = 1000 if settings.writes else 0

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-fra
 from torch.utils.data import BatchSampler  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
-from ringfeed.torch._plan import Plan, PlanTable  # noqa: E402
+from ringfeed.torch._plan import Plan, PlanTable, mark_of  # noqa: E402
 
 LENGTHS = [1, 2, 7, 16, 33]
 
@@ -69,6 +69,12 @@ def test_seeds_at_the_ends_of_their_range(seed: int) -> None:
     assert len(set(orders)) == 3
 
 
+def test_marks_differ() -> None:
+    """No two batches have the same one."""
+    places = list(itertools.product(range(3), [0, 1, 15, 16, 1 << 35], range(16)))
+    assert len({mark_of(*place) for place in places}) == len(places)
+
+
 def test_places_in_iterations() -> None:
     """Batches of the feed are those of the iteration that began last, and some belong to none."""
     table = PlanTable.create(Plan(20, 2, False, False, 0, 2, 2, 0), 0)  # 5 batches for each rank
@@ -84,3 +90,8 @@ def test_places_in_iterations() -> None:
     assert table.place(5) == (4, 0, 0)
     assert table.place(14) == (4, 4, 1)
     assert table.place(15) is None
+    # Another feed has begun.
+    table.drop_from(5)
+    assert table.count == 1
+    table.drop_from(1)
+    assert table.count == 0 and table.place(1) is None
