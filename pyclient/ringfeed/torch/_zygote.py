@@ -46,6 +46,7 @@ _ORDER = struct.Struct("<3Q")  # offsets of the process and of the modules; desc
 _STARTED = struct.Struct("<q")  # a process number, with its pidfd; and later the status
 _FDS_MAX = 200  # in a packet, of which the kernel takes 253
 _STATUS_MS = 1000
+_ENDS_S = 0.2
 _FINE = (context.SpawnContext, context.ForkServerContext)
 
 
@@ -394,6 +395,9 @@ class _Zygote:
                 if fd in self._children:
                     self._bury(fd)
                 elif fd in self._orders:
+                    # A trainer that ends closes it, too, a moment before it has ended.
+                    if select.select([self._trainer], [], [], _ENDS_S)[0]:
+                        return
                     # Nobody wants it any more. Its end comes by its pidfd.
                     os.kill(self._orders.pop(fd), signal.SIGKILL)
                     self._poll.unregister(fd)

@@ -792,7 +792,9 @@ def script(name: str, body: str, directory: Path, guarded: bool = True) -> subpr
     """
     path = directory / "train.py"
     head = (
-        "import os, sys\nimport torch\n"
+        "import os, signal, sys\nimport torch\n"
+        # A shell lets what it runs in the background ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"{IMPORTS[name]}\n"
         "from tests.support.loaders import own_data as data\n"
         "def main():\n"

@@ -399,7 +399,7 @@ def make_runtime(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> MakeRuntime:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
         monkeypatch.setattr(
-            torch_bridge, "_forget_last_cuda_error", lambda: gpu.log.append("forget the error")
+            torch_bridge, "forget_last_cuda_error", lambda: gpu.log.append("forget the error")
         )
         return runtime
 
