@@ -400,7 +400,7 @@ class _SharedParent(Parent):
         return number
 
     def _made_to(self, at: int) -> int:
-        """The first batch of the feed that cannot have been made, if the only trainer is at `at`."""
+        """The first batch that cannot have been made yet, if the only trainer is at `at`."""
         return at + self._slots + self._job.workers
 
     def _next(self, epoch: int, first: int, *, made_to: int | None) -> int:

@@ -36,7 +36,7 @@ from ringfeed.torch._shared_parent import GRACE_S, Place, listens  # noqa: E402
 from tests.support.loaders.shared_trainer import Settings  # noqa: E402
 
 PROGRAM = Path(__file__).resolve().parents[2] / "support" / "loaders" / "shared_trainer.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Trainer:
