@@ -495,8 +495,8 @@ class Shared:
                 return lease
             if status not in (native.TIMEOUT, native.INTERRUPTED):
                 error = native.error_for(status, text)
-                # Nobody who loops over batches has heard of the end of a feed.
-                raise FeedFailed(f"{text}") if isinstance(error, FeedEnd) else error
+                # A loop over epochs knows no end of a feed: to it that is a failure.
+                raise FeedFailed(text) if isinstance(error, FeedEnd) else error
             if deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
 
@@ -515,7 +515,7 @@ class Shared:
         if words[0] & 0xFF != DATA or words[1] != awaited:
             raise FeedFailed(
                 f"feed {self._place.feed}: its batch {lease.seq} is not batch {course.batch} of "
-                f"epoch {course.epoch}: what follows is not what this trainer is to have"
+                f"epoch {course.epoch}, so it cannot go on: start the trainers anew"
             )
         course.batch += 1
         try:

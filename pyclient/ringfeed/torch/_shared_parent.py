@@ -252,9 +252,11 @@ class _SharedParent(Parent):
             path.unlink(missing_ok=True)
         end_supervisor(self._where)
         self._end()
-        # Of a supervisor that was killed.
-        for path in (self._where.config, self._where.control, self._where.file("state")):
-            path.unlink(missing_ok=True)
+        self._where.config.unlink(missing_ok=True)
+        # Of a supervisor that was killed. One that takes long to end removes its own.
+        if not listens(self._where.control):
+            for path in (self._where.control, self._where.file("state")):
+                path.unlink(missing_ok=True)
 
     def _not_for_workers(self) -> list[int]:
         fds = super()._not_for_workers()
