@@ -715,6 +715,21 @@ def test_an_error_is_everybodys(start: Callable[..., Trainer]) -> None:
         assert errors == ["LookupError: no sample 11"] * 2
 
 
+@pytest.mark.parametrize("on_poison", ["error", "skip"])
+def test_a_sample_that_kills(start: Callable[..., Trainer], on_poison: str) -> None:
+    """It is an error that names it, or is left out, for all trainers alike."""
+    settings = {"shuffle": False, "kills_at": 11, "on_poison": on_poison, "epochs": 1}
+    for one in [start(trainers=2, **settings) for _ in range(2)]:
+        found = indices(one.ends(), 0)
+        whole = expected(0, shuffle=False)
+        if on_poison == "skip":
+            assert found == [[i for i in batch if i != 11] for batch in whole]
+        else:
+            assert found == [batch for batch in whole if 11 not in batch]
+            [error] = [line["error"] for line in one.lines() if "error" in line]
+            assert "the sample at index 11 has killed its worker process again and again" in error
+
+
 def test_a_dataset_that_cannot_be_loaded(tmp_path: Path) -> None:
     """The reason is in the error, and nothing is left."""
     text = """

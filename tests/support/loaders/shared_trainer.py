@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ class Settings:
     made: str = ""  # a file to which each sample that is made is added
     state: dict[str, int] = field(default_factory=dict)
     raises_at: int = -1
+    kills_at: int = -1  # its worker
+    on_poison: str = "error"
     writes: bool = True  # into its batches
     first_epoch: int = 0
     keeps: bool = False  # all its batches, and looks at them again at its end
@@ -63,6 +66,8 @@ class Samples(torch.utils.data.Dataset[Any]):
                 file.write(f"{index} {os.getpid()}\n".encode())
         if self.settings.ms:
             time.sleep(self.settings.ms / 1000)
+        if index == self.settings.kills_at:
+            os.kill(os.getpid(), signal.SIGSEGV)
         if index == self.settings.raises_at:
             raise LookupError(f"no sample {index}")
         drawn = random.random(), float(np.random.random()), float(torch.rand(()))
@@ -87,6 +92,7 @@ def loader_of(settings: Settings) -> DataLoader[Any]:
         drop_last=settings.drop_last,
         generator=torch.Generator().manual_seed(settings.seed),
         multiprocessing_context=settings.context,
+        on_poison=settings.on_poison,
         feed=settings.feed,
         trainers=settings.trainers,
     )
@@ -112,7 +118,7 @@ def train(settings: Settings) -> None:
                 batch = next(iterator)
             except StopIteration:
                 break
-            except LookupError as error:
+            except (LookupError, RuntimeError) as error:
                 say(error=str(error).strip().splitlines()[-1])
                 continue
             image = batch["image"]
