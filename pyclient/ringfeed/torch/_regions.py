@@ -15,6 +15,7 @@ import numpy as np
 
 from .._core import native
 from ._batches import Part
+from ._streams import renew
 
 _OLD = 100  # batches after which one that is kept is copied
 _PAGE = mmap.PAGESIZE
@@ -147,7 +148,7 @@ def _has_changes(first: int, pages: int) -> bool:
 # ---- forks of the trainer
 
 living: weakref.WeakSet[Any] = weakref.WeakSet()  # with held() and become_copy()
-starting: list[Any] = []  # those of which a child is to have everything as it is
+starting: list[Any] = []  # those whose warm parent is forked: it has everything as it is
 _forking: list[int] = []  # a pipe, while this process forks with batches in its hands
 
 
@@ -168,6 +169,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     """Batches that the parent had become copies, at the same addresses: workers go on writing."""
+    if starting:
+        renew()
     for one in list(living):
         if one not in starting:
             one.become_copy()

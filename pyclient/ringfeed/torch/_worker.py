@@ -54,6 +54,7 @@ from ._job import (
 )
 from ._plan import PlanTable, mark_of
 from ._progress import WorkerPlace, restore_worker, worker_state
+from ._streams import redirect
 from ..worker import exits, module
 
 _SUPERVISOR_ENDS_S = 10
@@ -312,8 +313,8 @@ class Parent:
             for one in self._not_for_workers():
                 os.close(one)
             # What is printed goes where the trainer's goes, what a death says to the feed's log.
-            if _is_stderr():
-                sys.stderr = open(os.dup(2), "w", buffering=1, errors="backslashreplace")
+            if _is_stderr() and not redirect(sys.stderr, stderr := os.dup(2)):
+                sys.stderr = open(stderr, "w", buffering=1, errors="backslashreplace")
             os.dup2(log, 2)
             os.close(log)
             for one in (setup, *lock):

@@ -386,6 +386,87 @@ def test_forks_while_threads_log_and_compute(tmp_path: Path) -> None:
     assert run.returncode == 0 and run.stdout.endswith("all there\n"), run.stderr[-2000:]
 
 
+STREAMS = """
+import fcntl, struct, termios
+
+class Speaks(Numbers):
+    def __getitem__(self, index):
+        print("printed in a worker", flush=True)
+        logging.getLogger("to the pipe").warning("logged in a worker")
+        return super().__getitem__(index)
+
+class Taken:
+    # A stream whose lock a thread holds at each fork, because it waits for room in the pipe.
+
+    def __init__(self):
+        self.read, write = os.pipe()
+        self.stream = open(write, "w", buffering=1)
+        self.room = threading.Event()
+        self.threads = []
+        self.text = b""
+        os.register_at_fork(before=self.take, after_in_parent=self.room.set)
+
+    def take(self):
+        if not self.threads:
+            threading.Thread(target=self.drain, daemon=True).start()
+            self.threads.append(threading.Thread(target=self.say, daemon=True))
+            self.threads[0].start()
+            while struct.unpack("i", fcntl.ioctl(self.read, termios.FIONREAD, bytes(4)))[0] < 65536:
+                time.sleep(0.001)
+
+    def say(self):
+        self.stream.write("x" * 200_000 + "\\n")
+
+    def drain(self):
+        self.room.wait()
+        while True:
+            self.text += os.read(self.read, 65536)
+"""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("which", ["stdout", "stderr", "a handler's", "stdin"])
+def test_a_stream_that_a_thread_uses_at_the_fork(which: str, shared: bool, tmp_path: Path) -> None:
+    """Whoever held its lock is not there in the worker, which prints, logs, and goes on."""
+    body = f"""
+    which = {which!r}
+    if which == "stdin":
+        read, write = os.pipe()
+        sys.stdin = open(read)
+        threading.Thread(target=sys.stdin.readline, daemon=True).start()
+        time.sleep(0.2)
+    else:
+        taken = Taken()
+        if which == "a handler's":
+            logging.basicConfig(stream=taken.stream)
+        else:
+            setattr(sys, which, taken.stream)
+            logging.basicConfig()
+    loader = DataLoader(Speaks(12), batch_size=3, num_workers=2, **{{"feed": "x"}} if {shared} else {{}})
+    for _ in range(2):
+        assert firsts(loader) == due(12)
+    if which == "a handler's" and not {shared}:
+        while taken.text.count(b"WARNING:to the pipe:logged in a worker") < 24:
+            time.sleep(0.01)
+    os.write(1, b"all there\\n")
+    os._exit(0)
+    """
+    home = {"RINGFEED_SOCKET_DIR": str(tmp_path / "s")} if shared else {}
+    run = trained("ringfeed", body, tmp_path, top=STREAMS, **home)
+    assert run.returncode == 0 and run.stdout.endswith("all there\n"), run.stderr[-2000:]
+
+
+def test_what_workers_log_goes_where_the_trainers_log_goes(tmp_path: Path) -> None:
+    """To standard error, as it is, and once."""
+    body = """
+    assert firsts(DataLoader(Speaks(12), batch_size=3, num_workers=2)) == due(12)
+    """
+    top = "logging.basicConfig()\n" + STREAMS
+    run = trained("ringfeed", body, tmp_path, top=top)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines() == ["WARNING:to the pipe:logged in a worker"] * 12
+
+
 def test_a_fork_in_the_middle_of_another_loaders_start(Ours: Any) -> None:
     """A thread that attaches to a feed has its memory open for a moment, and so has what is forked then."""
     act = Acts({12: _kill, 25: _kill})

@@ -1,0 +1,54 @@
+"""Text streams in a process that was forked while other threads of its parent used them.
+
+A thread that prints holds the lock of the stream's buffer. It stays in the parent, so in the child
+nobody would ever open that lock: the first print() would hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+_BUFFERS = (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
+
+
+def renew() -> None:
+    """In the child: nobody holds a lock of a standard stream, nor of one of a logging handler."""
+    buffers = {}
+    for stream in _streams():
+        with contextlib.suppress(Exception):  # it is closed, or whatever stands in its place
+            if isinstance(stream, io.TextIOWrapper):
+                stream = stream.buffer
+            if type(stream) in _BUFFERS:
+                buffers[id(stream)] = stream
+    for buffer in buffers.values():
+        # The lock is a new one, and what the parent had not written yet stays the parent's.
+        with contextlib.suppress(Exception):
+            buffer.__init__(buffer.raw)
+
+
+def _streams() -> Iterator[Any]:
+    yield from (sys.stdin, sys.stdout, sys.stderr)
+    yield from (sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    for one in [logging.root, *list(logging.root.manager.loggerDict.values())]:
+        for handler in getattr(one, "handlers", ()):
+            yield getattr(handler, "stream", None)
+
+
+def redirect(stream: Any, fd: int) -> bool:
+    """Lets a stream, and whoever refers to it, write to another descriptor, which is the stream's
+    own from now on. False: it is of another kind."""
+    if type(stream) is not io.TextIOWrapper:
+        return False
+    stream.flush()
+    if type(stream.buffer) is io.BufferedWriter:
+        stream.buffer.__init__(io.FileIO(fd, "w"))  # type: ignore[misc]
+    elif type(stream.buffer) is io.FileIO:
+        stream.buffer.__init__(fd, "w")  # type: ignore[misc]
+    else:
+        return False
+    return True
