@@ -47,6 +47,7 @@ _NUMBER_MAX = 1 << 62
 _ENDS_S = 10.0
 _LOOK_MS = 500
 _NONE = -1
+_SUPERVISORS_MAX = 20  # that are killed while they start
 STARTS_S = 120.0  # for a supervisor, and for a lock that somebody else has
 _supervisors: list[subprocess.Popen[bytes]] = []  # of this process: it notes how they end
 
@@ -429,11 +430,28 @@ def start_supervisor(place: Place) -> None:
     """Starts a supervisor, and waits until it listens. The caller has the lock.
 
     Raises:
-        FeedFailed: It has ended, or does not come up.
+        FeedFailed: It has ended, does not come up, or is killed again and again.
     """
-    _supervisors[:] = [one for one in _supervisors if one.poll() is None]
+    deadline = time.monotonic() + STARTS_S
+    for _ in range(_SUPERVISORS_MAX):
+        _supervisors[:] = [one for one in _supervisors if one.poll() is None]
+        supervisor = _begin_supervisor(place)
+        _supervisors.append(supervisor)
+        while not listens(place.control) and supervisor.poll() is None:
+            if time.monotonic() > deadline:
+                raise FeedFailed("its supervisor does not come up")
+            time.sleep(0.002)
+        # One that was killed has not failed: its successor finds all as it was.
+        if supervisor.returncode is None:
+            return
+        if supervisor.returncode >= 0:
+            raise FeedFailed(f"its supervisor ended with status {supervisor.returncode}")
+    raise FeedFailed("its supervisor is killed again and again")
+
+
+def _begin_supervisor(place: Place) -> subprocess.Popen[bytes]:
     with place.log.open("ab") as log:
-        supervisor = subprocess.Popen(
+        return subprocess.Popen(
             [
                 *(str(programs.find("ringfeed")), "run", str(place.config)),
                 *("--set", f"feed={place.feed}"),
@@ -449,14 +467,6 @@ def start_supervisor(place: Place) -> None:
             },
             start_new_session=True,
         )
-    _supervisors.append(supervisor)
-    deadline = time.monotonic() + STARTS_S
-    while not listens(place.control):
-        if supervisor.poll() is not None:
-            raise FeedFailed(f"its supervisor ended with status {supervisor.returncode}")
-        if time.monotonic() > deadline:
-            raise FeedFailed("its supervisor does not come up")
-        time.sleep(0.002)
 
 
 def end_supervisor(place: Place) -> None:
