@@ -20,6 +20,8 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +39,7 @@ ITERATIONS_MAX = 1 << 20
 _COUNT_AT, _FIRST_AT = 128, 4096
 _ITERATION = struct.Struct("<4Q")
 _RANKS_MAX = 16  # of a host
+_RANKS_COME_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ def mark_of(epoch: int, batch: int, rank: int) -> int:
     return (epoch << 40 | batch << 4 | rank) & ((1 << 64) - 1)
 
 
-def plan_of(loader: Any) -> tuple[Plan, int]:
-    """The plan of a DataLoader with `feed`, and the rank of this process on its host.
+def shareable(loader: Any) -> tuple[Any, int | None, bool]:
+    """Sampler, batch size and drop_last of a DataLoader with `feed`.
 
     Raises:
         ValueError: Its arguments do not say which batches all trainers get.
@@ -132,16 +135,30 @@ def plan_of(loader: Any) -> tuple[Plan, int]:
             "takes a map-style dataset, batch_size, and shuffle=True, plain order or a "
             "DistributedSampler. Leave feed out for other samplers and for iterable datasets"
         )
+    return sampler, batch_size, drop_last
+
+
+def plan_of(loader: Any, directory: Path | None) -> tuple[Plan, int]:
+    """The plan of a DataLoader with `feed`, and the rank of this process on its host.
+
+    Args:
+        directory: Of the feed's socket, which is there: ranks that share it are on one host. None:
+            of the plan only its length is wanted.
+    Raises:
+        ValueError: As of shareable().
+        InvalidRequest: Its ranks cannot be told.
+    """
+    sampler, batch_size, drop_last = shareable(loader)
     generator: Any = loader.generator
     seed = 0 if generator is None else int(generator.initial_seed())
     shuffle = type(sampler) is RandomSampler
     cuts = False
-    launched = rank_and_world()
-    rank, ranks = launched or (0, 1)
     if type(sampler) is DistributedSampler:
         rank, ranks, cuts = sampler.rank, sampler.num_replicas, sampler.drop_last
         shuffle, seed = sampler.shuffle, sampler.seed
-    first, local = _local(rank, ranks)
+    else:
+        rank, ranks = rank_and_world() or (0, 1)
+    first, local = (rank, 1) if directory is None else _local(rank, ranks, directory)
     if local > _RANKS_MAX:
         raise ValueError(f"feed={loader.feed!r}: a host may have {_RANKS_MAX} ranks, not {local}")
     plan = Plan(
@@ -158,19 +175,47 @@ def plan_of(loader: Any) -> tuple[Plan, int]:
     return plan, rank - first
 
 
-def _local(rank: int, ranks: int) -> tuple[int, int]:
+def _local(rank: int, ranks: int, directory: Path) -> tuple[int, int]:
     """The first rank of this host, and how many it has."""
     try:
         local_rank = int(os.environ["LOCAL_RANK"])
         local = int(os.environ["LOCAL_WORLD_SIZE"])
     except (KeyError, ValueError):
-        return 0, ranks  # one host
+        # Not every launcher says it: SLURM and Lightning do not.
+        here = _ranks_here(rank, ranks, directory)
+        if here != list(range(here[0], here[0] + len(here))):
+            raise InvalidRequest(
+                f"ranks {here} are on this host: those of one host have to follow one another"
+            ) from None
+        return here[0], len(here)
     if not 0 <= local_rank < local or local > ranks or local_rank > rank:
         raise InvalidRequest(
             f"LOCAL_RANK={local_rank} and LOCAL_WORLD_SIZE={local} do not fit rank {rank} of "
             f"{ranks}"
         )
     return rank - local_rank, local
+
+
+def _ranks_here(rank: int, ranks: int, directory: Path) -> list[int]:
+    """Ranks that share the directory, as they tell one another; without a process group: all."""
+    if ranks == 1 or not torch.distributed.is_available():
+        return list(range(ranks))
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() != ranks:
+        return list(range(ranks))
+    store = torch.distributed.distributed_c10d._get_default_store()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    status = directory.stat()
+    here = f"{boot} {status.st_dev} {status.st_ino}"
+    keys = [f"ringfeed/host/{one}" for one in range(ranks)]
+    store.set(keys[rank], here)
+    try:
+        store.wait(keys, timedelta(seconds=_RANKS_COME_S))
+    except RuntimeError as error:  # DistStoreError
+        raise InvalidRequest(
+            f"not all {ranks} ranks have begun to iterate over their loaders within "
+            f"{_RANKS_COME_S:.0f} s: {error}"
+        ) from None
+    return [one for one, key in enumerate(keys) if store.get(key).decode() == here]
 
 
 class PlanTable:

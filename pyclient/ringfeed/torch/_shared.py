@@ -12,12 +12,14 @@ import contextlib
 import ctypes
 import dataclasses
 import fcntl
+import gc
 import itertools
 import json
 import os
 import select
 import socket
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -42,7 +44,7 @@ from ._batches import Memory, PrivateMemory, bulk, read
 from ._job import DATA, HEAD, Job
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
-from ._regions import Regions, living
+from ._regions import Regions, living, starting
 from ._shared_parent import (
     FAILED,
     LOADER,
@@ -145,10 +147,11 @@ class Shared:
 
     def __init__(self, loader: Any) -> None:
         """Attaches; starts what is not there."""
-        self.plan, self.rank = plan_of(loader)
         # Not the loader itself: an iteration may be all that is left of it.
         self._loader = SimpleNamespace(**{name: getattr(loader, name) for name in _OF_LOADER})
         self._place = Place(control.find_socket(loader.feed, None).parent.absolute(), loader.feed)
+        self._make_directory()
+        self.plan, self.rank = plan_of(loader, self._place.directory)
         self._workers = loader.num_workers
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._ends: dict[str, Any] = {"pid": os.getpid(), "handle": None, "link": None}
@@ -157,6 +160,7 @@ class Shared:
         self._bulk: Memory | None = None  # to start a warm parent with
         self._table: Memory | None = None
         self._stride = 0
+        self._pins = loader.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
         self.course: Course | None = None
         self.reasons = Reasons(self._workers)
         self._look_at = 0.0
@@ -176,17 +180,25 @@ class Shared:
 
     # ---- processes
 
+    def _make_directory(self) -> None:
+        try:
+            self._place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._cannot_be_written(error) from None
+
+    def _cannot_be_written(self, error: OSError) -> FeedIOError:
+        return FeedIOError(
+            f"feed {self._place.feed}: {self._place.directory} cannot be written ({error}): "
+            "set RINGFEED_SOCKET_DIR to a directory of yours"
+        )
+
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
         """Nobody else starts or ends a part of the feed."""
         try:
-            self._place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock: IO[bytes] = self._place.lock.open("ab")
         except OSError as error:
-            raise FeedIOError(
-                f"feed {self._place.feed}: {self._place.directory} cannot be written ({error}): "
-                "set RINGFEED_SOCKET_DIR to a directory of yours"
-            ) from None
+            raise self._cannot_be_written(error) from None
         with lock:
             deadline = time.monotonic() + STARTS_S
             while True:
@@ -303,7 +315,11 @@ class Shared:
             raise FeedIOError(f"feed {self._place.feed}: {error}") from None
         parent = self._context.Process(target=detach, args=(job, self._place))
         parent.daemon = True
-        parent.start()
+        starting.append(parent)
+        try:
+            parent.start()
+        finally:
+            starting.remove(parent)
         parent.join()
         if parent.exitcode == FAILED:
             raise self._failed("the dataset cannot be loaded in a process of its own")
@@ -436,6 +452,8 @@ class Shared:
             InvalidRequest: The trainers that share the feed are elsewhere.
             FeedFailed: Somebody has stopped the feed.
         """
+        if self._loader.pin_memory and not self._pins:
+            warnings.warn("pin_memory=True pins nothing: no accelerator is found", stacklevel=4)
         after = _NONE if self.course is None else self.course.number
         while True:
             at = int(self.handle.stats()["next"])
@@ -480,16 +498,21 @@ class Shared:
         course.samples_left_out += words[10]
         if isinstance(data, ExceptionWrapper):
             data.reraise()
-        if self._loader.pin_memory and torch.cuda.is_available():
+        if self._pins:
             data = _utils.pin_memory.pin_memory(data)
         return data
 
     def _lease(self) -> native.Lease:
         timeout = self._loader.timeout
-        deadline = time.monotonic() + timeout if timeout > 0 else None
+        began = time.monotonic()
+        deadline = began + timeout if timeout > 0 else None
+        drops_others = False
         while True:
             if time.monotonic() >= self._look_at:
                 self._look_after()
+            if not drops_others and time.monotonic() - began > _LOOK_S:
+                drops_others = True
+                self._drop_others()
             status, text, lease = self.handle.next(_SLICE_MS)
             if lease is not None:
                 return lease
@@ -499,6 +522,11 @@ class Shared:
                 raise FeedFailed(text) if isinstance(error, FeedEnd) else error
             if deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
+
+    def _drop_others(self) -> None:
+        """Loaders of this process that nobody has any more, but for cycles, hold this one up."""
+        if any(isinstance(one, Shared) and one._place == self._place for one in living - {self}):
+            gc.collect()
 
     def _take(self, lease: native.Lease) -> tuple[tuple[int, ...], Any]:
         course = self.course

@@ -13,7 +13,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
-from ._plan import plan_of
+from ._plan import plan_of, shareable
 from ._progress import Start, WorkersProgress
 from ._reasons import Reasons
 from ._shared import Shared, place_in
@@ -272,7 +272,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
         )
 
         if feed is not None:
-            plan_of(self)
+            shareable(self)
 
     def __iter__(self) -> Any:
         return super().__iter__() if self.feed is None else self._shared_iteration()
@@ -282,7 +282,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore
         return {**super().__getstate__(), "_shared": None, "_zygote": None}
 
     def __len__(self) -> int:
-        return super().__len__() if self.feed is None else plan_of(self)[0].batches
+        return super().__len__() if self.feed is None else plan_of(self, None)[0].batches
 
     def _shared_iteration(self) -> Any:
         sampler: Any = getattr(self.batch_sampler, "sampler", self.sampler)

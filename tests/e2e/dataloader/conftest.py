@@ -56,6 +56,8 @@ def _settled() -> Iterator[None]:
 
     And what was imported is not looked at again by each gc.collect(): a tenth of a second for each test.
     """
+    from ringfeed.torch import _plan, _regions
+
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     # Sockets lie in it, whose paths are short.
     tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="rf")
@@ -65,6 +67,9 @@ def _settled() -> Iterator[None]:
     # And the thread by which PyTorch's loader passes descriptors.
     if resource_sharer._resource_sharer._address is None:  # type: ignore[attr-defined]
         resource_sharer._resource_sharer._start()  # type: ignore[attr-defined]
+    # And what a first trainer of a shared feed opens.
+    _plan.ring(None)
+    _regions._has_changes(0, 1)
     gc.collect()
     gc.freeze()
     yield

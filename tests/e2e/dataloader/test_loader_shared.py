@@ -30,9 +30,11 @@ torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-fra
 from torch.utils.data import BatchSampler  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
-from ringfeed._core import control  # noqa: E402
+from ringfeed._core import control, programs  # noqa: E402
+from ringfeed.torch import DataLoader  # noqa: E402
 from ringfeed.torch._plan import Plan  # noqa: E402
 from ringfeed.torch._shared_parent import GRACE_S, Place, listens  # noqa: E402
+from ringfeed.torch._workers import environment  # noqa: E402
 from tests.support.loaders.shared_trainer import Settings  # noqa: E402
 
 PROGRAM = Path(__file__).resolve().parents[2] / "support" / "loaders" / "shared_trainer.py"
@@ -296,6 +298,27 @@ def test_who_dies_has_a_successor(
         ]
 
 
+def test_supervisors_that_are_killed_while_they_start(
+    start: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """Five of them, one after another: the sixth one runs the feed."""
+    program = tmp_path / "bin" / "ringfeed"
+    program.parent.mkdir()
+    program.write_text(
+        f"""#!/bin/sh
+if [ "$1" = run ] && [ "$(ls {tmp_path}/killed.* 2>/dev/null | wc -l)" -lt 5 ]; then
+  : >{tmp_path}/killed.$$
+  kill -9 $$
+fi
+exec {programs.find("ringfeed")} "$@"
+"""
+    )
+    program.chmod(0o700)
+    batches = start({**environment(), "RINGFEED_BIN_DIR": str(program.parent)}).ends()
+    assert indices(batches, 0) == expected(0)
+    assert len(list(tmp_path.glob("killed.*"))) == 5
+
+
 def strike(home: Path, chance: random.Random) -> None:
     """Kills a process of the feed, or two, or stops one for a moment."""
     victims = chance.choice(
@@ -440,6 +463,25 @@ def test_ranks_of_two_hosts(start: Callable[..., Trainer]) -> None:
         )
     for rank, one in enumerate(found):
         assert indices(one.ends(), 1) == expected(1, rank, 4)
+
+
+def test_ranks_whose_launcher_does_not_say_where_they_are(
+    start: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """They tell one another through their process group."""
+    found = []
+    for rank, host in enumerate([0, 0, 0, 1]):
+        home = tmp_path / f"s{host or ''}"
+        found.append(
+            start(
+                {"RANK": str(rank), "WORLD_SIZE": "4", "RINGFEED_SOCKET_DIR": str(home)},
+                process_group=str(tmp_path / "group"),
+            )
+        )
+    for rank, one in enumerate(found):
+        assert indices(one.ends(), 1) == expected(1, rank, 4)
+    assert (tmp_path / "s" / "shared.loader-log").exists()
+    assert (tmp_path / "s1" / "shared.loader-log").exists()
 
 
 def test_a_state_goes_on(start: Callable[..., Trainer]) -> None:
@@ -758,9 +800,60 @@ if __name__ == "__main__":
     until(lambda: not processes(tmp_path), "all processes end")
 
 
-def _loader(**arguments: Any) -> Any:
-    from ringfeed.torch import DataLoader
+class Hesitates(torch.utils.data.Dataset[Any]):
+    """Its third sample takes longer than a trainer wants to wait."""
 
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            time.sleep(2)
+        return torch.tensor(index)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """For feeds of this process, which end with the test."""
+    monkeypatch.setenv("RINGFEED_SOCKET_DIR", str(tmp_path / "s"))
+    yield tmp_path
+    until(lambda: not processes(tmp_path), "processes of the feed end", patience_s=90)
+
+
+def test_a_batch_that_takes_too_long(home: Path) -> None:
+    """PyTorch's error, as often as the time is over; then the batch comes, and the rest."""
+    loader = DataLoader(Hesitates(), batch_size=2, num_workers=1, timeout=0.25, feed="x")
+    found, late = [], 0
+    iterator = iter(loader)
+    while len(found) < 4:
+        try:
+            found.append(next(iterator).tolist())
+        except RuntimeError as error:
+            assert str(error) == "DataLoader timed out after 0.25 seconds"
+            late += 1
+    assert found == [[0, 1], [2, 3], [4, 5], [6, 7]] and late > 0
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="is about machines without one")
+def test_pinned_memory_without_a_device(home: Path) -> None:
+    """A warning, and batches that are not pinned."""
+    loader = DataLoader(range(8), batch_size=4, num_workers=1, pin_memory=True, feed="x")
+    with pytest.warns(UserWarning, match="no accelerator is found"):
+        batches = list(loader)
+    assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert not any(batch.is_pinned() for batch in batches)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a device")
+def test_pinned_memory(home: Path) -> None:
+    """Batches that are one's own, in memory that the device reads."""
+    loader = DataLoader(range(8), batch_size=4, num_workers=1, pin_memory=True, feed="x")
+    batches = list(loader)
+    assert all(batch.is_pinned() for batch in batches)
+    assert [batch.cuda().tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def _loader(**arguments: Any) -> Any:
     return DataLoader(**{"dataset": range(10), "num_workers": 1, "feed": "x", **arguments})
 
 

@@ -37,6 +37,7 @@ class Settings:
     workers: int = 2
     context: str = "fork"
     sampler: bool = False  # a DistributedSampler, with set_epoch()
+    process_group: str = ""  # a file through which ranks find one another
     break_at: int = 0  # batches of the first epoch, or of each one
     breaks_each: bool = False
     pause_ms: float = 0.0  # for each batch
@@ -105,6 +106,10 @@ def say(**what: Any) -> None:
 
 def train(settings: Settings) -> None:
     """All its epochs."""
+    if settings.process_group:
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        address = f"file://{settings.process_group}"
+        torch.distributed.init_process_group("gloo", address, rank=rank, world_size=ranks)
     loader = loader_of(settings)
     if settings.state:
         loader.load_state_dict(settings.state)
