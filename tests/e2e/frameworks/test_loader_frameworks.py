@@ -119,6 +119,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Run:
                 "HF_HUB_OFFLINE": "1",
                 "HF_HOME": str(work / "hub"),
                 "TOKENIZERS_PARALLELISM": "false",
+                "RINGFEED_SOCKET_DIR": str(work / "s"),
             },
             capture_output=True,
             text=True,
@@ -199,6 +200,7 @@ class Watch(Callback):
             "kind": type(loader).__module__,
             "sampler": type(loader.sampler).__name__,
             "max_attempts": getattr(loader, "max_attempts", None),
+            "feed": getattr(loader, "feed", None),
         }
 
 if __name__ == "__main__":
@@ -211,6 +213,7 @@ if __name__ == "__main__":
         num_workers=2,
         persistent_workers="persistent" in words,
         **({"max_attempts": 7} if "ours" in words else {}),
+        **({"feed": "points"} if "feed" in words else {}),
     )
     valid = module.DataLoader(Points(8), batch_size=4, num_workers=1)
     watch = Watch()
@@ -259,13 +262,18 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 def fit(steps, start):
     torch.manual_seed(1)
     loader = module.StatefulDataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)
+    if "feed" in words:
+        loader = module.DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2, feed="points")
     saving = ModelCheckpoint(dirpath="saved", filename="{step}", every_n_train_steps=5, save_top_k=-1)
     trainer = trainer_of(devices=1, max_epochs=10, max_steps=steps, callbacks=[saving])
     trainer.fit(Model(), loader, ckpt_path=start)
 
 if __name__ == "__main__":
-    fit(5, None)
-    fit(24, "saved/step=5.ckpt")
+    if "whole" in words:
+        fit(24, None)
+    else:
+        fit(5, None)
+        fit(24, "saved/step=5.ckpt")
     tell(0)
 """
 )
@@ -283,6 +291,25 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(told: Run, stateful: str) -
     first = [index for batch in found["seen"][:12] for index in batch]
     assert sorted(first) == list(range(48)), "five batches before, seven behind the checkpoint"
     assert len(found["seen"]) == 24 and not found["made_here"]
+
+
+def test_lightning_resumes_a_shared_feed(told: Run) -> None:
+    """In the middle of an epoch, with the noise of a run that nothing interrupts."""
+    needs("torch", "lightning")
+    wanted = told("ringfeed.torch", LIGHTNING_RESUMES, "feed", "whole")["rank0"]
+    found = told("ringfeed.torch", LIGHTNING_RESUMES, "feed")["rank0"]
+    assert found["seen"] == wanted["seen"] and found["losses"] == wanted["losses"]
+    assert len(found["seen"]) == 24 and not found["made_here"]
+    for epoch in (found["seen"][:12], found["seen"][12:]):
+        assert sorted(index for batch in epoch for index in batch) == list(range(48))
+
+
+def test_lightning_shares_a_feed_among_ranks(told: Run) -> None:
+    """The loader that it makes has the feed's name and a DistributedSampler."""
+    needs("torch", "lightning")
+    found = told("ringfeed.torch", LIGHTNING, "devices", "2", "feed")
+    assert_each_came(found)
+    assert [one["feed"] for one in found.values()] == ["points", "points"]
 
 
 # ---- accelerate
