@@ -56,6 +56,8 @@ def _settled() -> Iterator[None]:
 
     And what was imported is not looked at again by each gc.collect(): a tenth of a second for each test.
     """
+    import torch
+
     from ringfeed.torch import _plan, _regions
 
     before = tempfile.tempdir, os.environ.get("TMPDIR")
@@ -70,6 +72,8 @@ def _settled() -> Iterator[None]:
     # And what a first trainer of a shared feed opens.
     _plan.ring(None)
     _regions._has_changes(0, 1)
+    if torch.cuda.is_available():
+        torch.zeros(1).pin_memory().cuda()
     gc.collect()
     gc.freeze()
     yield
