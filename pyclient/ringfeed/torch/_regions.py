@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import select
 import weakref
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from .._core import native
 from ._batches import Part
+from ._forks import starting
 from ._streams import renew
 
 _OLD = 100  # batches after which one that is kept is copied
@@ -22,6 +24,7 @@ _PAGE = mmap.PAGESIZE
 _FIXED = 0x10  # flags of mmap that Python does not name
 _UNRESERVED = 0x4000
 _DONTNEED = 4  # of madvise
+_COPIES_MS = 2000  # for a child's copies; then the loop goes on without the slots of these batches
 # Of an entry of /proc/self/pagemap: it is in memory or swapped; it is the file's.
 _THERE, _OF_FILE = 3 << 62, 1 << 61
 
@@ -66,6 +69,8 @@ class Regions:
 
         If not, it holds the lease as long as somebody refers to it.
         """
+        if _copying:
+            _look_at_copies()
         slot = self._type.from_address(self.address(lease.slot))
         held = self._held[lane] = [one for one in self._held[lane] if one() is not None]
         slot.used = used
@@ -148,8 +153,8 @@ def _has_changes(first: int, pages: int) -> bool:
 # ---- forks of the trainer
 
 living: weakref.WeakSet[Any] = weakref.WeakSet()  # with held() and become_copy()
-starting: list[Any] = []  # those whose warm parent is forked: it has everything as it is
 _forking: list[int] = []  # a pipe, while this process forks with batches in its hands
+_copying: list[tuple[int, list[Any]]] = []  # children that take long: pipe, and these batches
 
 
 def _before_fork() -> None:
@@ -163,8 +168,18 @@ def _after_fork_in_parent() -> None:
         read, write = _forking
         _forking.clear()
         os.close(write)
-        os.read(read, 1)  # the end, when the child has closed it or has died
-        os.close(read)
+        _copying.append((read, [slot for one in list(living) for slot in one.held()]))
+        _look_at_copies(_COPIES_MS)
+
+
+def _look_at_copies(timeout_ms: int = 0) -> None:
+    """A child that has copies has closed its end of the pipe, and one that has died, too."""
+    for one in list(_copying):
+        waits = select.poll()
+        waits.register(one[0], select.POLLIN)
+        if waits.poll(timeout_ms):
+            _copying.remove(one)
+            os.close(one[0])
 
 
 def _after_fork_in_child() -> None:
@@ -174,9 +189,10 @@ def _after_fork_in_child() -> None:
     for one in list(living):
         if one not in starting:
             one.become_copy()
-    for fd in _forking:
+    for fd in [*_forking, *(pipe for pipe, _ in _copying)]:
         os.close(fd)
     _forking.clear()
+    _copying.clear()
 
 
 os.register_at_fork(

@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import select
+import signal
 import socket
 import time
 import warnings
@@ -41,10 +42,11 @@ from ..errors import (
     RingfeedError,
 )
 from ._batches import Memory, PrivateMemory, bulk, read
+from ._forks import Start
 from ._job import DATA, HEAD, Job
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
-from ._regions import Regions, living, starting
+from ._regions import Regions, living
 from ._shared_parent import (
     FAILED,
     LOADER,
@@ -59,12 +61,13 @@ from ._shared_parent import (
     start_supervisor,
     trainers_of,
 )
-from ._worker import user_of
+from ._worker import pid_of, user_of
 from ._workers import ANSWER_MS, PARENTS_MAX, UNSET, config_of, environment, slots_of_lane
 
 _SLICE_MS = 50
 _LOOK_S = 1.0
 _SAID_BYTES = 4000
+_STOPPED_S = 10.0  # a warm parent, while somebody waits for its answer
 _NONE = -1
 _OF_LOADER = (
     *("dataset", "collate_fn", "drop_last", "worker_init_fn", "prefetch_factor", "timeout"),
@@ -264,8 +267,8 @@ class Shared:
     def _make_sure(self) -> None:
         """Warm parent and supervisor are there, and this process is connected."""
         if self._ends["link"] is None and not self._connect():
-            for _ in range(PARENTS_MAX):
-                if self._start_parent() and self._connect():
+            for attempt in range(PARENTS_MAX):
+                if self._start_parent(attempt) and self._connect():
                     break
             else:
                 raise self._failed("the process that has the dataset is killed again and again")
@@ -275,7 +278,7 @@ class Shared:
             except RingfeedError as error:
                 raise self._failed(str(error)) from None
 
-    def _start_parent(self) -> bool:
+    def _start_parent(self, attempt: int) -> bool:
         """False: it was killed before it was ready."""
         if self._bulk is None:
             each = slots_of_lane(self._loader.prefetch_factor, self._workers)
@@ -315,12 +318,10 @@ class Shared:
             raise FeedIOError(f"feed {self._place.feed}: {error}") from None
         parent = self._context.Process(target=detach, args=(job, self._place))
         parent.daemon = True
-        starting.append(parent)
-        try:
-            parent.start()
-        finally:
-            starting.remove(parent)
-        parent.join()
+        start = Start(parent, self._context, parent, attempt)
+        while parent.exitcode is None:
+            parent.join(_SLICE_MS / 1000)
+            start.end_if_stuck()
         if parent.exitcode == FAILED:
             raise self._failed("the dataset cannot be loaded in a process of its own")
         return bool(parent.exitcode == 0)
@@ -377,8 +378,12 @@ class Shared:
             link.send(json.dumps(question).encode(), socket.MSG_NOSIGNAL)
             waits = select.poll()
             waits.register(link, select.POLLIN)
-            while not waits.poll(_SLICE_MS):
-                pass  # signals are handled
+            since = time.monotonic()
+            while not waits.poll(_SLICE_MS):  # signals are handled
+                if not _is_stopped(pid_of(link)):
+                    since = time.monotonic()
+                elif time.monotonic() - since > _STOPPED_S:
+                    os.kill(pid_of(link), signal.SIGKILL)  # it has a successor
             said, fds, _, _ = socket.recv_fds(link, PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             said, fds = b"", []
@@ -571,6 +576,15 @@ class Shared:
         """In a fork of the trainer: its place is the parent's alone."""
         self._regions.become_copy()
         self._drop_link()
+
+
+def _is_stopped(pid: int) -> bool:
+    """By SIGSTOP or a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
 
 
 def place_in(state: dict[str, Any]) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 
 from .._core import control, programs
 from ..errors import FeedFailed, RingfeedError
+from ._forks import came_through
 from ._job import Job
 from ._plan import PlanTable
 from ._worker import Parent, accepted, listen_at, pid_of, prepare
@@ -97,6 +98,7 @@ class Place:
 def detach(job: Job, place: Place) -> NoReturn:
     """Starts the warm parent, and ends when that is ready, with status 0, or has ended: FAILED, or
     KILLED."""
+    came_through()
     read, write = os.pipe()
     if child := os.fork():
         os.close(write)

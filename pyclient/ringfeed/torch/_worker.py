@@ -37,6 +37,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
 from ._batches import Writer
+from ._forks import came_through
 from ._job import (
     ACK,
     BEGAN,
@@ -67,6 +68,7 @@ _TIMED_EVERY = 8  # batches: in one of so many each sample is timed
 
 def serve(job: Job) -> None:
     """The warm parent: until its trainer ends."""
+    came_through()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

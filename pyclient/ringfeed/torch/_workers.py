@@ -38,6 +38,7 @@ from ..errors import (
 )
 from ..loader import _FEED, _Supervisor
 from ._batches import Requests, bulk, read
+from ._forks import Start
 from ._job import (
     ACK,
     BEGAN,
@@ -56,7 +57,7 @@ from ._job import (
 )
 from ._pins import Pins
 from ._reasons import Reasons
-from ._regions import Regions, living, starting
+from ._regions import Regions, living
 
 _log = logging.getLogger("ringfeed")
 
@@ -191,14 +192,11 @@ class Workers:
 
         parent = self._context.Process(target=serve, args=(self.job,))
         parent.daemon = True
-        starting.append(self)
         try:
-            parent.start()
+            self._start = Start(parent, self._context, self, self._parents)
         except BaseException:
             self.stop()
             raise
-        finally:
-            starting.remove(self)
         self._parent = self._ends["parent"] = parent
 
     # ---- requests
@@ -377,6 +375,9 @@ class Workers:
         if self._supervisor.exit_status is not None and not self._stopped:
             raise self._supervisor.error()
         parent = self._parent
+        if self._start.end_if_stuck():
+            _log.warning("the warm parent of the workers hangs in its fork: it is ended")
+            parent.join()
         if parent is not None and not parent.is_alive() and not self._stopped:
             self._parents += 1
             ready = Path(self.job.socket_path).exists()

@@ -456,6 +456,59 @@ def test_a_stream_that_a_thread_uses_at_the_fork(which: str, shared: bool, tmp_p
     assert run.returncode == 0 and run.stdout.endswith("all there\n"), run.stderr[-2000:]
 
 
+HANGS = """
+import mmap
+forks = mmap.mmap(-1, 4096)  # of this process and of those that it has forked: how many, which one hangs
+
+def may_hang():
+    forks[0] += 1
+    while forks[0] == forks[1]:
+        time.sleep(1)
+
+os.register_at_fork(after_in_child=may_hang)
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "shared"), [(1, False), (2, False), (3, False), (1, True), (3, True)]
+)
+def test_a_process_that_never_gets_through_its_fork(
+    which: int, shared: bool, tmp_path: Path
+) -> None:
+    """The warm parent or a worker: another one is forked. That of a shared feed forks once more, without threads."""
+    body = f"""
+    forks[1] = {which}
+    loader = DataLoader(Numbers(12), batch_size=3, num_workers=2, **{{"feed": "x"}} if {shared} else {{}})
+    for _ in range(2):
+        assert firsts(loader) == due(12)
+    assert forks[0] > {which}
+    print("all there", flush=True)
+    """
+    home = {"RINGFEED_SOCKET_DIR": str(tmp_path / "s")} if shared else {}
+    run = trained("ringfeed", body, tmp_path, top=HANGS, **home)
+    assert run.returncode == 0 and run.stdout == "all there\n", run.stderr[-2000:]
+
+
+def test_a_fork_of_the_trainers_that_never_gets_through(tmp_path: Path) -> None:
+    """It has no copy of the batch that the trainer has; the loop goes on, and the batch stays."""
+    body = """
+    import signal
+    loader = DataLoader(Numbers(60, 1000), batch_size=3, num_workers=2)
+    iterator = iter(loader)
+    first = next(iterator)
+    forks[1] = forks[0] + 1
+    child = os.fork()
+    assert [batch[:, 0].tolist() for batch in iterator] == due(60)[1:]
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert (first == torch.tensor([[0], [1], [2]])).all()
+    assert firsts(loader) == due(60)
+    print("all there", flush=True)
+    """
+    run = trained("ringfeed", body, tmp_path, top=HANGS)
+    assert run.returncode == 0 and run.stdout == "all there\n", run.stderr[-2000:]
+
+
 def test_what_workers_log_goes_where_the_trainers_log_goes(tmp_path: Path) -> None:
     """To standard error, as it is, and once."""
     body = """

@@ -298,6 +298,21 @@ def test_who_dies_has_a_successor(
         ]
 
 
+def test_a_warm_parent_that_is_stopped_has_a_successor(
+    start: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """Nobody lets it go on. The trainer that wants another epoch ends it after some seconds."""
+    one = start(samples=160, pause_ms=10)
+    until(one.batches, "it trains")
+    parent = pid_of(tmp_path, "parent")
+    os.kill(parent, signal.SIGSTOP)
+    batches = one.ends()
+    assert [indices(batches, epoch) for epoch in range(2)] == [
+        expected(epoch, samples=160) for epoch in range(2)
+    ]
+    assert parent not in processes(tmp_path)
+
+
 def test_supervisors_that_are_killed_while_they_start(
     start: Callable[..., Trainer], tmp_path: Path
 ) -> None:

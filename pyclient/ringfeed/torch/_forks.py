@@ -1,0 +1,86 @@
+"""Warm parents that are forked: those that never get through their fork are ended.
+
+A fork copies one thread, and every lock as it was. If another thread of the trainer, in C and
+without the interpreter's lock, holds a lock that CPython takes in the child before any Python runs
+(it does in 3.11: gloo's threads as they enter Python), the child waits for ever in os.fork().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import select
+import time
+from typing import Any
+
+_PATIENCE_S = 10.0
+
+starting: list[Any] = []  # those whose warm parent is being forked: it has everything as it is
+_through: dict[int, int] = {}  # by the process object: where the child says that it has come
+
+
+class Start:
+    """The start of a process, and whether it has got through its fork."""
+
+    def __init__(self, process: Any, context: Any, owner: Any, attempt: int = 0) -> None:
+        """Starts it.
+
+        Args:
+            process: Of the multiprocessing context; its target calls came_through() first.
+            context: That one.
+            owner: Whose process it is, for `starting`.
+            attempt: How many before it have not been of use: this one gets more time.
+        """
+        self._process = process
+        self._patience_s = _PATIENCE_S * (1 + attempt)
+        self._pipe = theirs = -1
+        if getattr(context, "get_start_method", str)() == "fork":
+            self._pipe, theirs = os.pipe()
+            _through[id(process)] = theirs
+        starting.append(owner)
+        try:
+            process.start()
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            starting.remove(owner)
+            if theirs >= 0:
+                del _through[id(process)]
+                os.close(theirs)
+        self._began = time.monotonic()
+
+    def end_if_stuck(self) -> bool:
+        """Kills it if it had time enough to get through and has not."""
+        if self._pipe < 0:
+            return False
+        waits = select.poll()
+        waits.register(self._pipe, select.POLLIN)
+        if waits.poll(0):
+            self._close()
+        elif time.monotonic() - self._began > self._patience_s:
+            self._close()
+            self._process.kill()
+            return True
+        return False
+
+    def _close(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def __del__(self) -> None:
+        self._close()
+
+
+def came_through() -> None:
+    """The first thing that a process does which was started so."""
+    own = _through.pop(id(multiprocessing.current_process()), -1)
+    if own >= 0:
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            os.write(own, b"1")
+        os.close(own)
+    for other in _through.values():  # of threads that started one at the same moment
+        os.close(other)
+    _through.clear()
