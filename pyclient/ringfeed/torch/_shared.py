@@ -322,6 +322,7 @@ class Shared:
         while parent.exitcode is None:
             parent.join(_SLICE_MS / 1000)
             start.end_if_stuck()
+        parent.join()  # multiprocessing forgets it, and with it two descriptors
         if parent.exitcode == FAILED:
             raise self._failed("the dataset cannot be loaded in a process of its own")
         return bool(parent.exitcode == 0)
