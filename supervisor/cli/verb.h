@@ -22,6 +22,7 @@ void add_try(CLI::App& verb, int& result);
 void add_status(CLI::App& verb, int& result);
 void add_metrics(CLI::App& verb, int& result);
 void add_why(CLI::App& verb, int& result);
+void add_web(CLI::App& verb, int& result);
 void add_stop(CLI::App& verb, int& result);
 void add_restart(CLI::App& verb, int& result);
 void add_scale(CLI::App& verb, int& result);

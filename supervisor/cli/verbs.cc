@@ -48,6 +48,7 @@ constexpr Verb kVerbs[] = {
     {"status", "Show a feed: stages, lanes, rings, rates, trainers", add_status},
     {"metrics", "Show metrics: totals, and rates over 1, 10 and 60 seconds", add_metrics},
     {"why", "Show what limits a feed: a stage, the trainers, the files or the machine", add_why},
+    {"web", "Show the feeds of this machine in a browser, and to Prometheus", add_web},
     {"stop", "End a feed and wait until it has ended", add_stop},
     {"restart", "Replace the process of a stage group, between two of its steps", add_restart},
     {"scale", "Give a stage more or fewer lanes, between two of its steps", add_scale},

@@ -1,0 +1,33 @@
+#include "supervisor/web/options.h"
+
+namespace ringfeed::web {
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("--listen", options.listen, "address and port; port 0: any that is free")
+      ->type_name("ADDRESS:PORT")
+      ->capture_default_str();
+  app.add_option("--socket-dir", options.directory,
+                 "directory of the control sockets; default: $RINGFEED_SOCKET_DIR, else "
+                 "$XDG_RUNTIME_DIR/ringfeed, then /run/ringfeed")
+      ->type_name("DIR");
+  app.add_option("--token-file", options.token_file,
+                 "its first line is the token that everybody has to send (Authorization: Bearer)")
+      ->type_name("FILE");
+  app.add_option("--allow-host", options.hosts,
+                 "a name by which browsers may call it, besides addresses and localhost; may be "
+                 "given several times")
+      ->type_name("NAME")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
+std::vector<std::string> Options::words() const {
+  std::vector<std::string> words{"--listen", listen};
+  if (!directory.empty()) words.insert(words.end(), {"--socket-dir", directory});
+  if (!token_file.empty()) words.insert(words.end(), {"--token-file", token_file});
+  for (const std::string& host : hosts) words.insert(words.end(), {"--allow-host", host});
+  return words;
+}
+
+}  // namespace ringfeed::web

@@ -1,0 +1,219 @@
+"""The page of ringfeed-web in Debian's Chromium, over real feeds."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.feeds.feed_run import WAIT_S, FeedRun, wait_until
+from tests.support.feeds.web import Web
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="no playwright: scripts/setup installs it"
+)
+CHROMIUM = "/usr/bin/chromium"
+SEEN_MS = 20_000  # a change of the feed is on the page long before
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        # Tests run as root, for whom Chromium has no sandbox.
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def run(make_run: Callable[..., FeedRun], request: pytest.FixtureRequest) -> FeedRun:
+    run = make_run(epochs=0, **getattr(request, "param", {})).start()
+    wait_until(lambda: (run.status() or {}).get("state") == "RUNNING", "the feed to run")
+    return run
+
+
+@pytest.fixture
+def serve(run: FeedRun) -> Iterator[Callable[..., Web]]:
+    found: list[Web] = []
+
+    def start(*words: str, **options: Any) -> Web:
+        found.append(Web(run, *words, **options))
+        return found[-1]
+
+    yield start
+    for web in found:
+        web.close()
+
+
+@pytest.fixture
+def open_page(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens a page; whatever it says in its console but what is expected is a fault."""
+    contexts: list[Any] = []
+    faults: list[str] = []
+
+    def open_it(url: str, width: int = 1280, height: int = 900, **options: Any) -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, reduced_motion="reduce", **options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(SEEN_MS)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on(
+            "console",
+            lambda said: faults.append(said.text) if "Content Security" in said.text else None,
+        )
+        page.goto(url)
+        return page
+
+    yield open_it
+    for number, context in enumerate(contexts):
+        for page in context.pages:
+            page.screenshot(path=tmp_path / f"page-{number}.png", full_page=True)
+        context.close()
+    assert faults == []
+
+
+def text(page: Any, selector: str) -> str:
+    return str(page.locator(selector).inner_text())
+
+
+def until(page: Any, condition: str) -> None:
+    """JavaScript that becomes true."""
+    wait_until(lambda: page.evaluate(condition), condition, SEEN_MS / 1000)
+
+
+def fits(page: Any) -> bool:
+    """Nothing has to be scrolled to the side."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def test_opened_cold(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
+) -> None:
+    """A person sees what limits the feed, its stages, and that no trainer is there."""
+    page = open_page(serve().url)
+    page.wait_for_selector("#pipeline .stage")
+    assert text(page, "h2#name") == "lc0" and page.title() == "lc0 · ringfeed"
+    assert "no trainer takes batches" in text(page, "#why")
+    status = run.status()
+    assert status is not None
+    names = [page.locator(".stage h3").nth(i).inner_text() for i in range(len(status["stages"]))]
+    assert names == [stage["name"] for stage in status["stages"]]
+    assert page.locator("#no-trainers").is_visible() and not page.locator("#gate").is_visible()
+    until(page, "document.querySelector('.stage:last-child .queue span').style.width === '100%'")
+    assert text(page, "#link") == "live"
+
+
+def test_a_stage_is_killed_while_it_is_open(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
+) -> None:
+    """The page says which, and when; it stays open."""
+    page = open_page(serve().url)
+    page.wait_for_selector("#pipeline .stage")
+    assert page.locator("#no-events").is_visible()
+    for pid in run.workers().values():
+        os.kill(pid, signal.SIGKILL)
+    page.wait_for_selector("#events .bad")
+    assert "has died and has a successor" in text(page, "#events")
+    assert "restarted 1 ×" in text(page, "#pipeline")
+
+
+@pytest.mark.parametrize("run", [{"rate": 0.001, "reservoir": 10}], indirect=True, ids=["slow"])
+def test_a_starving_trainer(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
+) -> None:
+    """It is in the table, with what it has had; the stage that it waits for is marked."""
+    trainer = run.trainer(positions=0, group="eval")
+    wait_until(lambda: trainer.batches() > 3, "batches")
+    page = open_page(serve().url)
+    row = page.locator("#trainers tbody tr")
+    row.wait_for()
+    assert "eval" in row.inner_text() and str(trainer.process.pid) in row.inner_text()
+    page.wait_for_selector(".stage.limits")
+    assert "limits the feed" in text(page, ".stage.limits")
+    until(page, "document.querySelector('#curves path').getAttribute('d').length > 20")
+
+
+def test_three_feeds(
+    run: FeedRun,
+    make_run: Callable[..., FeedRun],
+    serve: Callable[..., Web],
+    open_page: Callable[..., Any],
+) -> None:
+    """One is shown, the others are a key away; one that ends is gone."""
+    others = [make_run(feed=name, epochs=0) for name in ("second", "third")]
+    for other in others:
+        other.environment["RINGFEED_SOCKET_DIR"] = str(run.sockets)
+        other.start()
+    page = open_page(serve().url)
+    page.wait_for_selector("nav li:nth-child(3)")
+    assert page.locator("nav a").all_inner_texts() == ["lc0", "second", "third"]
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    until(page, "document.getElementById('name').textContent === 'second'")
+    assert page.locator("nav a[aria-current]").inner_text() == "second"
+    others[1].stop(signal.SIGQUIT)
+    page.wait_for_selector("nav li:nth-child(3)", state="detached")
+    assert text(page, "#name") == "second"
+
+
+@pytest.mark.parametrize("width", [320, 400, 800, 2000])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_width_and_scheme(
+    run: FeedRun,
+    serve: Callable[..., Web],
+    open_page: Callable[..., Any],
+    width: int,
+    scheme: str,
+) -> None:
+    """It fits, and axe-core finds nothing: contrast, names, order of headings."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    trainer = run.trainer(
+        positions=0, group="a-group-with-a-name-of-sixty-characters-that-is-not-cut"
+    )
+    wait_until(lambda: trainer.batches() > 1, "batches")
+    page = open_page(serve().url, width=width, color_scheme=scheme)
+    page.wait_for_selector("#trainers tbody tr")
+    page.wait_for_selector("#curves figure")
+    assert fits(page)
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_token_is_asked_for(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A wrong one is asked for again; the right one is kept for this tab."""
+    (tmp_path / "token").write_text("0123456789abcdefXYZ\n")
+    page = open_page(serve("--token-file", str(tmp_path / "token")).url)
+    page.wait_for_selector("#gate")
+    for given in ("wrong", "0123456789abcdefXYZ"):
+        page.fill("#token", given)
+        page.click("#gate button")
+        until(page, "document.getElementById('token').value === ''")
+    page.wait_for_selector("#pipeline .stage")
+    assert not page.locator("#gate").is_visible()
+    page.reload()
+    page.wait_for_selector("#pipeline .stage")
+
+
+def test_the_server_ends_and_comes_back(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
+) -> None:
+    """The page says so, keeps what it knows, and goes on."""
+    web = serve()
+    page = open_page(web.url)
+    page.wait_for_selector("#pipeline .stage")
+    web.process.kill()
+    web.process.wait(WAIT_S)
+    until(page, "document.getElementById('link').className === 'bad'")
+    assert page.locator("#pipeline .stage").first.is_visible()
+    serve(port=web.port)
+    until(page, "document.getElementById('link').textContent === 'live'")
