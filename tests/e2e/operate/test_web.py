@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -21,6 +22,7 @@ from tests.support.feeds.feed_run import WAIT_S, FeedRun, wait_until
 from tests.support.feeds.web import Web
 
 Start = Callable[..., Web]
+PROMETHEUS = Path(sys.prefix) / "prometheus" / "usr" / "bin"  # scripts/setup
 
 
 @pytest.fixture
@@ -99,7 +101,11 @@ def test_both_text_formats(serve: Start) -> None:
 def test_promtool_has_nothing_to_say(serve: Start) -> None:
     text = serve().get("/metrics")[2]
     checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=WAIT_S
+        [str(PROMETHEUS / "promtool"), "check", "metrics"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
@@ -119,7 +125,11 @@ scrape_configs:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with subprocess.Popen(
-        ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+        [
+            str(PROMETHEUS / "prometheus"),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+        ]
         + [f"--web.listen-address=127.0.0.1:{port}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
