@@ -144,7 +144,7 @@ std::string protobuf_json(const Message& message) {
   return text;
 }
 
-std::string metrics_json(const MetricsReply& metrics, JsonForm form, bool described) {
+Json metrics_object(const MetricsReply& metrics, JsonForm form, bool described) {
   Json out = to_json(metrics, form);
   if (metrics.has_total()) replace_stages(metrics.total(), form, described, out["total"]);
   for (int i = 0; i < metrics.windows_size(); ++i) {
@@ -152,7 +152,12 @@ std::string metrics_json(const MetricsReply& metrics, JsonForm form, bool descri
     replace_stages(metrics.windows(i).metrics(), form, described,
                    out["windows"][static_cast<std::size_t>(i)]["metrics"]);
   }
-  return text_of(out, form) + (form == JsonForm::kProtobuf ? "\n" : "");
+  return out;
+}
+
+std::string metrics_json(const MetricsReply& metrics, JsonForm form, bool described) {
+  return text_of(metrics_object(metrics, form, described), form) +
+         (form == JsonForm::kProtobuf ? "\n" : "");
 }
 
 }  // namespace ringfeed::metrics

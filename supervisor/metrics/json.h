@@ -31,5 +31,7 @@ enum class JsonForm {
 // object that is named after its kind. `described`: its counters as in the message, too.
 [[nodiscard]] std::string metrics_json(const MetricsReply& metrics, JsonForm form,
                                        bool described = false);
+[[nodiscard]] Json metrics_object(const MetricsReply& metrics, JsonForm form,
+                                  bool described = false);
 
 }  // namespace ringfeed::metrics

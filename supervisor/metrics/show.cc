@@ -306,7 +306,7 @@ std::string show_status(const StatusReply& given, const StatusReply* before, boo
   return text;
 }
 
-std::string status_json(const StatusReply& status, const StatusReply* before) {
+Json status_object(const StatusReply& status, const StatusReply* before) {
   Json out = to_json(status, JsonForm::kPlain);
   if (before != nullptr) {
     const std::map<std::string, std::uint64_t> earlier = records(*before);
@@ -324,7 +324,11 @@ std::string status_json(const StatusReply& status, const StatusReply* before) {
           before->outputs(i).batches_published(), status.outputs(i).batches_published(), seconds);
     }
   }
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return out;
+}
+
+std::string status_json(const StatusReply& status, const StatusReply* before) {
+  return status_object(status, before).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ringfeed::metrics

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "supervisor/metrics/json.h"
+
 namespace ringfeed {
 class MetricsReply;
 class StatusReply;
@@ -18,6 +20,7 @@ namespace ringfeed::metrics {
 // JSON with the names of control.proto (metrics/json.h). With `before`, every lane has
 // records_per_s and the output has batches_per_s.
 [[nodiscard]] std::string status_json(const StatusReply& status, const StatusReply* before);
+[[nodiscard]] Json status_object(const StatusReply& status, const StatusReply* before);
 
 // Numbers of a feed, and who limits it; rates are over the window of 10 seconds.
 [[nodiscard]] std::string show_metrics(const MetricsReply& metrics);

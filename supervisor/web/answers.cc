@@ -28,7 +28,7 @@ namespace asio = boost::asio;
 using metrics::Json;
 
 constexpr std::chrono::milliseconds kEvery{1'000};
-constexpr std::uint64_t kStuckMs = 60'000;  // without a batch, for a feed that is not ready
+constexpr double kWindowS = 10;  // of what a view has
 constexpr std::string_view kJson = "application/json";
 
 // The name in front of the port, of "[::1]:9464" too.
@@ -84,16 +84,21 @@ std::string why_json(const Look& look) {
   return metrics::protobuf_json(only);
 }
 
-// One feed, for the page: what the command line knows, in one object.
+// One feed, for the page: its status, and what it has done lately.
 Json view_of(const Look& look) {
   Json view{{"feed", look.feed}};
   if (!answers(look)) {
     view["error"] = look.error;
     return view;
   }
-  view["status"] = Json::parse(metrics::status_json(*look.status, look.before.get()));
-  view["metrics"] =
-      Json::parse(metrics::metrics_json(*look.metrics, metrics::JsonForm::kPlain, true));
+  view["status"] = metrics::status_object(*look.status, look.before.get());
+  MetricsReply recent;
+  recent.set_deaths(look.metrics->deaths());
+  *recent.mutable_bottlenecks() = look.metrics->bottlenecks();
+  for (const WindowMetricsProto& window : look.metrics->windows()) {
+    if (window.seconds_wanted() == kWindowS) *recent.add_windows() = window;
+  }
+  view["metrics"] = metrics::metrics_object(recent, metrics::JsonForm::kPlain);
   return view;
 }
 

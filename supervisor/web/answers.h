@@ -8,7 +8,8 @@
 //   /api/v1/feeds                        names and states
 //   /api/v1/feeds/NAME/status|metrics|why
 //                                        the JSON of the command line
-//   /api/v1/feeds/NAME/events            its status and metrics every second, as server-sent events
+//   /api/v1/feeds/NAME/events            its status, and its metrics over the last ten seconds,
+//                                        every second, as server-sent events
 //   /api/v1/events                       the same of all feeds
 //
 // Errors of the API are {"error": TEXT}. A page of another site can neither read nor ask: Host has
