@@ -4,6 +4,7 @@
 #   programs   bin/ringfeed, bin/ringfeed-web, bin/ringfeed-worker, bin/ringfeed-worker-parquet
 #              bin/ringfeed-worker-python, lib/ringfeed/_worker.abi3.so: stages in Python
 #              share/ringfeed/pipelines/*.textproto
+#              share/ringfeed/prometheus/ringfeed.rules.yml
 #              share/ringfeed/proto/config.proto, what it imports, config.desc
 #   client     lib/libringfeed.so.1, include/ringfeed.h, include/ringfeed.hpp
 #              lib/cmake/ringfeed, lib/pkgconfig/ringfeed.pc
@@ -42,6 +43,10 @@ foreach(stem IN LISTS RINGFEED_CONFIG_PROTOS)
     DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/${folder}
     COMPONENT programs)
 endforeach()
+install(
+  FILES ${PROJECT_SOURCE_DIR}/share/prometheus/ringfeed.rules.yml
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/prometheus
+  COMPONENT programs)
 install(
   FILES ${PROJECT_BINARY_DIR}/generated/proto/config.desc
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/proto

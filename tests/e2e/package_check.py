@@ -59,6 +59,7 @@ ringfeed/share/ringfeed/pipelines/chess_finetune.textproto
 ringfeed/share/ringfeed/pipelines/chess_pretrain.textproto
 ringfeed/share/ringfeed/pipelines/fairseq_nllb.textproto
 ringfeed/share/ringfeed/pipelines/lc0.textproto
+ringfeed/share/ringfeed/prometheus/ringfeed.rules.yml
 ringfeed/share/ringfeed/proto/config.desc
 ringfeed/share/ringfeed/proto/config.proto
 ringfeed/share/ringfeed/proto/fields.proto

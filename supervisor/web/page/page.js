@@ -105,11 +105,12 @@ function remember(view) {
     taken: new Map((status.trainers || []).map((one) => [`${one.group}/${one.member}`, one.taken])),
   });
   while (kept.points.length > 0 && now - kept.points[0].at > 1000 * SECONDS_KEPT) kept.points.shift();
+  const died = new Map(); // lanes that share a process die together
   for (const stage of status.stages || []) {
     for (const lane of stage.lanes || []) {
       const before = kept.lanes.get(lane.name);
       if (before !== undefined && lane.restarts > before) {
-        happened(`${lane.name} has died and has a successor, process ${lane.pid}`, true);
+        died.set(lane.pid, [...(died.get(lane.pid) || []), lane.name]);
       }
       kept.lanes.set(lane.name, lane.restarts);
     }
@@ -122,6 +123,9 @@ function remember(view) {
       }
       kept.skips.set(key, counter.value);
     }
+  }
+  for (const [pid, lanes] of died) {
+    happened(`the process of ${lanes.join(", ")} has died and has a successor, process ${pid}`, true);
   }
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.feeds.feed_run import WAIT_S, FeedRun, wait_until
+from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, wait_until
 from tests.support.feeds.web import Web
 
 Start = Callable[..., Web]
@@ -108,6 +109,30 @@ def test_promtool_has_nothing_to_say(serve: Start) -> None:
         timeout=WAIT_S,
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_the_alerts(tmp_path: Path) -> None:
+    """Each is raised by what it is for, and by nothing else."""
+    rules = ROOT / "share" / "prometheus" / "ringfeed.rules.yml"
+    text = Path(__file__).with_name("ringfeed.rules.test.yml").read_text()
+    tests = tmp_path / "tests.yml"
+    tests.write_text(text.replace("RULES", str(rules)))
+    for words in (["check", "rules", str(rules)], ["test", "rules", str(tests)]):
+        done = subprocess.run(
+            [str(PROMETHEUS / "promtool"), *words], capture_output=True, text=True, timeout=WAIT_S
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    raised = {line.split()[-1] for line in rules.read_text().splitlines() if "- alert:" in line}
+    assert all(text.count(f"alertname: {name}") for name in raised), "one without a test"
+
+
+def test_the_alerts_ask_for_what_there_is(run: FeedRun, serve: Start) -> None:
+    """No rule names a metric that ringfeed does not have."""
+    run.trainer(batches=3).result()
+    rules = (ROOT / "share" / "prometheus" / "ringfeed.rules.yml").read_text()
+    text = serve().get("/metrics")[2]
+    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert set(re.findall(r"ringfeed_[a-z_]+", rules)) <= families
 
 
 def test_prometheus_scrapes_it(run: FeedRun, serve: Start, tmp_path: Path) -> None:
