@@ -1,7 +1,7 @@
 # What `cmake --install` puts where, the same below the package ringfeed of a wheel:
 #
 #   component  below the prefix
-#   programs   bin/ringfeed, bin/ringfeed-web, bin/ringfeed-worker, bin/ringfeed-worker-parquet
+#   programs   bin/ringfeed, bin/ringfeed-worker, bin/ringfeed-worker-parquet
 #              bin/ringfeed-worker-python, lib/ringfeed/_worker.abi3.so: stages in Python
 #              share/ringfeed/pipelines/*.textproto
 #              share/ringfeed/prometheus/ringfeed.rules.yml
@@ -14,7 +14,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS ringfeed ringfeed-web ringfeed-worker RUNTIME COMPONENT programs)
+install(TARGETS ringfeed ringfeed-worker RUNTIME COMPONENT programs)
 if(TARGET ringfeed-worker-parquet)
   # Of a wheel: ringfeed/bin beside pyarrow. Else where Arrow was found.
   if(SKBUILD)

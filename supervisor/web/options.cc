@@ -22,12 +22,4 @@ void add_options(CLI::App& app, Options& options) {
       ->take_all();
 }
 
-std::vector<std::string> Options::words() const {
-  std::vector<std::string> words{"--listen", listen};
-  if (!directory.empty()) words.insert(words.end(), {"--socket-dir", directory});
-  if (!token_file.empty()) words.insert(words.end(), {"--token-file", token_file});
-  for (const std::string& host : hosts) words.insert(words.end(), {"--allow-host", host});
-  return words;
-}
-
 }  // namespace ringfeed::web

@@ -1,4 +1,4 @@
-// The options of ringfeed-web, which `ringfeed web` has as well.
+// The options of `ringfeed web`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,9 +12,6 @@ struct Options {
   std::string directory = {};
   std::string token_file = {};
   std::vector<std::string> hosts = {};
-
-  // As they are typed.
-  [[nodiscard]] std::vector<std::string> words() const;
 };
 void add_options(CLI::App& app, Options& options);
 

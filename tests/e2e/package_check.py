@@ -38,7 +38,6 @@ MB = 1 << 20
 # What is no Python. {version} and hashes as they come.
 FILES = """
 ringfeed/bin/ringfeed
-ringfeed/bin/ringfeed-web
 ringfeed/bin/ringfeed-worker
 ringfeed/bin/ringfeed-worker-parquet
 ringfeed/bin/ringfeed-worker-python

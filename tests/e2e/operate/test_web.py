@@ -281,7 +281,7 @@ def test_a_short_token_is_refused(run: FeedRun, tmp_path: Path) -> None:
     """As a wrong address is, and one that is taken."""
     token = tmp_path / "token"
     token.write_text("short\n")
-    program = [str(run.program.with_name("ringfeed-web"))]
+    program = [str(run.program), "web"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         for words, text in (

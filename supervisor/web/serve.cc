@@ -1,11 +1,10 @@
-// ringfeed-web: feeds in a browser, for Prometheus and for probes. It asks the supervisors of one
-// socket directory like any client, and may be killed at any time.
+#include "supervisor/web/serve.h"
+
 #include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
@@ -22,13 +21,10 @@
 #include "supervisor/web/answers.h"
 #include "supervisor/web/http.h"
 #include "supervisor/web/looks.h"
-#include "supervisor/web/options.h"
 
 namespace ringfeed::web {
 namespace {
 
-constexpr int kFailure = 1;
-constexpr int kUsage = 2;
 constexpr rlim_t kOtherFds = 96;  // standard streams, the loop, supervisors
 
 struct Place {
@@ -87,6 +83,8 @@ Limits limits_here() {
   return limits;
 }
 
+}  // namespace
+
 int serve(const Options& given) {
   const Place place = place_of(given.listen);
   Access access{.hosts = given.hosts};
@@ -120,28 +118,4 @@ int serve(const Options& given) {
   }
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"Shows the feeds of this machine in a browser, to Prometheus and to probes.",
-               "ringfeed-web"};
-  Options given;
-  add_options(app, given);
-  app.footer("It prints its address. Example: ringfeed-web --listen 127.0.0.1:9464");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
-  }
-  return serve(given);
-}
-
-}  // namespace
 }  // namespace ringfeed::web
-
-int main(int argc, char** argv) {
-  try {
-    return ringfeed::web::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "ringfeed-web: {}\n", ringfeed::escaped_lines(error.what()));
-    return ringfeed::web::kFailure;
-  }
-}
