@@ -133,7 +133,7 @@ std::string not_ready(const Look& look) {
   for (const FeedStatus& output : status.outputs()) {
     if (output.batches_published() == 0) return "it has published no batch yet";
   }
-  if (!look.before || status.state() != StatusReply::RUNNING) return {};
+  if (status.state() != StatusReply::RUNNING) return {};
   for (const ConsumerGroupStatus& group : status.groups()) {
     if (group.lag() == 0 || group.members() > 0) continue;
     for (const FeedStatus& output : status.outputs()) {

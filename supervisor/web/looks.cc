@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <optional>
 #include <utility>
@@ -80,6 +81,12 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     begin();
   }
 
+  // It could not even be asked, for want of memory or descriptors.
+  void give_up(const std::string& why) {
+    fresh_ = true;
+    fail(why);
+  }
+
   [[nodiscard]] const Look& look() const { return look_; }
   // Nobody listens there any more.
   [[nodiscard]] bool gone() const { return gone_; }
@@ -94,8 +101,9 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     }
     timer_.expires_after(std::chrono::milliseconds(kAnswerMs));
     timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error)
-        self->fail(fmt::format("its supervisor has not answered within {} ms", kAnswerMs));
+      // It may have been on its way when the answer came.
+      if (error || !self->then_) return;
+      self->fail(fmt::format("its supervisor has not answered within {} ms", kAnswerMs));
     });
     await();
   }
@@ -110,14 +118,16 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
       look_.error = link->error().what();
       return false;
     }
-    link_.emplace(loop_, (*link)->release());
+    link_.emplace(loop_);
+    link_->assign((*link)->get());
+    static_cast<void>((*link)->release());
     return true;
   }
 
   void await() {
     link_->async_wait(asio::posix::stream_descriptor::wait_read,
                       [self = shared_from_this()](error_code error) {
-                        if (!error) self->read();
+                        if (!error && self->then_) self->read();
                       });
   }
 
@@ -169,11 +179,20 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
 struct Looks::State : std::enable_shared_from_this<Looks::State> {
   explicit State(asio::io_context& context) : loop(context) {}
 
+  // Whatever fails in it, everybody who waits for it is answered.
   void begin_round() {
-    find();
+    try {
+      find();
+    } catch (const std::exception&) {
+      // A directory that cannot be read now: those that are known are asked.
+    }
     waiting = feeds.size() + 1;
     for (const auto& [name, feed] : feeds) {
-      feed->ask([self = shared_from_this()] { self->one_less(); });
+      try {
+        feed->ask([self = shared_from_this()] { self->one_less(); });
+      } catch (const std::exception& error) {
+        feed->give_up(error.what());
+      }
     }
     one_less();
   }
@@ -196,7 +215,13 @@ struct Looks::State : std::enable_shared_from_this<Looks::State> {
     }
     known = std::move(all);
     known_ms = process::now_ms();
-    for (const auto& then : std::exchange(asked, {})) then(known);
+    for (const auto& then : std::exchange(asked, {})) {
+      try {
+        then(known);
+      } catch (const std::exception&) {
+        // No memory for this answer: its connection ends with the last who could give it.
+      }
+    }
   }
 
   asio::io_context& loop;

@@ -1,7 +1,6 @@
 #include "supervisor/web/serve.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 
