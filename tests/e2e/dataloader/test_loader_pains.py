@@ -387,7 +387,21 @@ def test_forks_while_threads_log_and_compute(tmp_path: Path) -> None:
 
 
 STREAMS = """
-import fcntl, struct, termios
+import fcntl, io, struct, termios
+
+class Awaited(io.RawIOBase):
+    # A reader to whom nobody writes; whoever reads has the lock of the buffer above it.
+
+    def __init__(self):
+        self.read_end, self.write_end = os.pipe()
+        self.entered = threading.Event()
+
+    def readable(self):
+        return True
+
+    def readinto(self, place):
+        self.entered.set()
+        return os.readv(self.read_end, [place])
 
 class Speaks(Numbers):
     def __getitem__(self, index):
@@ -431,10 +445,10 @@ def test_a_stream_that_a_thread_uses_at_the_fork(which: str, shared: bool, tmp_p
     body = f"""
     which = {which!r}
     if which == "stdin":
-        read, write = os.pipe()
-        sys.stdin = open(read)
+        awaited = Awaited()
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(awaited))
         threading.Thread(target=sys.stdin.readline, daemon=True).start()
-        time.sleep(0.2)
+        awaited.entered.wait()
     else:
         taken = Taken()
         if which == "a handler's":

@@ -30,26 +30,6 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def run(make_run: Callable[..., FeedRun], request: pytest.FixtureRequest) -> FeedRun:
-    run = make_run(epochs=0, **getattr(request, "param", {})).start()
-    wait_until(lambda: (run.status() or {}).get("state") == "RUNNING", "the feed to run")
-    return run
-
-
-@pytest.fixture
-def serve(run: FeedRun) -> Iterator[Callable[..., Web]]:
-    found: list[Web] = []
-
-    def start(*words: str, **options: Any) -> Web:
-        found.append(Web(run, *words, **options))
-        return found[-1]
-
-    yield start
-    for web in found:
-        web.close()
-
-
-@pytest.fixture
 def open_page(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Opens a page; whatever it says in its console but what is expected is a fault."""
     contexts: list[Any] = []
