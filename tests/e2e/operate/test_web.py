@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 
 from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, wait_until
 from tests.support.feeds.web import Web
