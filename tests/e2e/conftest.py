@@ -15,12 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np  # noqa: E402
 
 from tests.support.feeds import fairseq_feeds  # noqa: E402
-from tests.support.feeds.feed_run import BIN, ROOT, FeedRun, Trainer, runs, wait_until  # noqa: E402
+from tests.support.feeds.feed_run import FeedRun  # noqa: E402
 from tests.support.feeds.scenes import GROUPS  # noqa: E402
 from tests.support.makers import lc0_data  # noqa: E402
 from tests.support.oracles.fairseq_reference import Config  # noqa: E402
-
-__all__ = ["BIN", "ROOT", "FeedRun", "Trainer", "runs", "wait_until"]
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ BYTES_MAX = 400_000
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 _TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))")
 _COMMENT = re.compile(r"(?://|#|<!--)(.*)")
+_CONFTEST = re.compile(r"^(?:from|import) conftest\b", re.MULTILINE)
 _CONFLICT = re.compile(r"^(?:<{7} |={7}$|>{7} )")
 
 
@@ -131,6 +132,9 @@ def check(tree: Tree) -> list[Problem]:
 
     starters = runs(tree)
     for path in tree.below("tests", ends=(".py",)):
+        if match := _CONFTEST.search(tree.text(path)):
+            line = 1 + tree.text(path).count("\n", 0, match.start())
+            say(path, "takes whichever conftest.py came last: tests.support has names", line)
         pure = PurePosixPath(path)
         names = [path]
         if pure.name.startswith("test_"):

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
-from conftest import BIN, FeedRun, wait_until
 from ringfeed.fairseq import (
     EpochIterator,
     GroupedIterator,
@@ -37,6 +36,7 @@ from tests.support.feeds.fairseq_feeds import (
     assert_batches,
     given,
 )
+from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
 from tests.support.makers import fairseq_data
 from tests.support.makers.fairseq_examples import EXAMPLES, example, flat, load
 from tests.support.oracles import fairseq_reference as reference

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
-from conftest import FeedRun, wait_until
 from ringfeed.fairseq import load_state, set_weights
 
 from tests.support.feeds import fairseq_feeds as feeds
 from tests.support.feeds.fairseq_feeds import Arrays
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.makers import fairseq_data
 from tests.support.oracles.fairseq_reference import Config
 

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import ringfeed
-from conftest import ROOT, FeedRun, wait_until
 
 from tests.support.feeds.chess_feeds import batches_of, chess_run, stacked
+from tests.support.feeds.feed_run import ROOT, FeedRun, wait_until
 from tests.support.makers import chess_data
 from tests.support.oracles import chess_draws
 from tests.support.oracles import chess_reference as reference

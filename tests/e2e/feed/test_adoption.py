@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FeedRun, runs, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, runs, wait_until
 from tests.support.feeds.feed_watch import segments_of
 from tests.support.feeds.scenes import GROUPS, all_links_are_back, assert_exact, kill_supervisor
 from tests.support.makers import lc0_data

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import FeedRun, wait_until
+
+from tests.support.feeds.feed_run import FeedRun, wait_until
 
 import ringfeed
 

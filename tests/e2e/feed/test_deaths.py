@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BIN, FeedRun, wait_until
 
+from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
 from tests.support.feeds.scenes import GROUPS, assert_exact, counter
 from tests.support.makers import lc0_data
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import ringfeed
-from conftest import FeedRun, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]

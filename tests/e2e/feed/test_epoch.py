@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import FeedRun
 
+from tests.support.feeds.feed_run import FeedRun
 from tests.support.feeds.scenes import assert_exact
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference

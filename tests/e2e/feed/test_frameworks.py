@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 import ringfeed
-from conftest import FeedRun
+
+from tests.support.feeds.feed_run import FeedRun
 
 MakeRun = Callable[..., FeedRun]
 PROGRAM_S = 300.0  # longest that one may take; a test that needs it has failed

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BIN, FeedRun, runs, wait_until
 
+from tests.support.feeds.feed_run import BIN, FeedRun, runs, wait_until
 from tests.support.feeds.scenes import GROUPS, all_links_are_back, assert_exact, kill_supervisor
 from tests.support.makers import lc0_data
 

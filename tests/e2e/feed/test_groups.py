@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, FeedRun, wait_until
+
+from tests.support.feeds.feed_run import ROOT, FeedRun, wait_until
 
 sys.path.insert(0, str(ROOT / "tests" / "crash"))
 

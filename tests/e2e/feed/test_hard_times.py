@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from conftest import FeedRun, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.feeds.scenes import GROUPS
 from tests.support.makers import lc0_data
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringfeed
-from conftest import ROOT, FeedRun, Trainer, wait_until
 
 from tests.support.fakes.raw_member import PAGE, SKIP, RawMember
+from tests.support.feeds.feed_run import ROOT, FeedRun, Trainer, wait_until
 from tests.support.feeds.scenes import (
     GROUPS,
     all_links_are_back,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import FeedRun, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.feeds.scenes import GROUPS, assert_exact, counter
 from tests.support.makers import lc0_data
 

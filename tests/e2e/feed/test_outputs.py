@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
-from conftest import FeedRun, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, wait_until
 from ringfeed._core import programs
 
+from tests.support.feeds.feed_run import ROOT, wait_until
 from tests.support.feeds.scenes import LCZERO, small
 from tests.support.makers import lc0_data
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BIN, FeedRun
 
+from tests.support.feeds.feed_run import BIN, FeedRun
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference
 

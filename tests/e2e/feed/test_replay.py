@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import BIN, FeedRun, runs, wait_until
 
+from tests.support.feeds.feed_run import BIN, FeedRun, runs, wait_until
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from conftest import BIN, FeedRun, wait_until
 
+from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
 from tests.support.feeds.scenes import GROUPS
 
 MakeRun = Callable[..., FeedRun]

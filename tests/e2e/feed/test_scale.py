@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringfeed
-from conftest import FeedRun, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.feeds.scenes import GROUPS, kill_everything, kill_supervisor, next_batches
 from tests.support.feeds.trainer import digest_of
 from tests.support.makers import lc0_data

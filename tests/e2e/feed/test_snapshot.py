@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
-from conftest import FeedRun, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.feeds.scenes import GROUPS, kill_everything, kill_supervisor, next_batches
 
 MakeRun = Callable[..., FeedRun]

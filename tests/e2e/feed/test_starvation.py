@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 import ringfeed
-from conftest import BIN, FeedRun, Trainer, wait_until
+
+from tests.support.feeds.feed_run import BIN, FeedRun, Trainer, wait_until
 
 ROUNDS = int(os.environ.get("RINGFEED_STARVE_ROUNDS", "24"))
 SEED = int(os.environ.get("RINGFEED_STARVE_SEED", "1"))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FeedRun, runs, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, runs, wait_until
 from tests.support.feeds.scenes import (
     GROUPS,
     all_links_are_back,

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
-from conftest import ROOT, FeedRun
+
+from tests.support.feeds.feed_run import ROOT, FeedRun
 
 sys.path.insert(0, str(ROOT))
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, FeedRun
+
+from tests.support.feeds.feed_run import ROOT, FeedRun
 
 MakeRun = Callable[..., FeedRun]
 

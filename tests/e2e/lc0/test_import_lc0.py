@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringfeed
-from conftest import BIN
 
+from tests.support.feeds.feed_run import BIN
 from tests.support.feeds.scenes import LCZERO, small
 from tests.support.makers import lc0_data
 

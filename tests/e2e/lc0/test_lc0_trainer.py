@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, wait_until
 from ringfeed._core import control
 from ringfeed.lc0 import compat
 from ringfeed.lc0_compat import DataLoader, make_dataloader
 
+from tests.support.feeds.feed_run import ROOT, wait_until
 from tests.support.feeds.scenes import LCZERO, small
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference

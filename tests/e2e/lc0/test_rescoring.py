@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringfeed
-from conftest import ROOT, FeedRun, wait_until
 from numpy.typing import NDArray
 
+from tests.support.feeds.feed_run import ROOT, FeedRun, wait_until
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference
 

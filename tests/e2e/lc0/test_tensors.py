@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringfeed
-from conftest import FeedRun
 
+from tests.support.feeds.feed_run import FeedRun
 from tests.support.makers import lc0_versions
 from tests.support.oracles import lc0_reference
 

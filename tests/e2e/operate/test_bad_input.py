@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import BIN, ROOT, FeedRun, wait_until
 
+from tests.support.feeds.feed_run import BIN, ROOT, FeedRun, wait_until
 from tests.support.feeds.scenes import assert_exact
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BIN, FeedRun, runs, wait_until
 
+from tests.support.feeds.feed_run import BIN, FeedRun, runs, wait_until
 from tests.support.feeds.scenes import kill_supervisor
 from tests.support.makers import lc0_data
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import ringfeed
-from conftest import BIN, FeedRun, wait_until
 from ringfeed._core import control, native
 
+from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference
 

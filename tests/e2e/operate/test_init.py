@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
-from conftest import BIN, ROOT
 
+from tests.support.feeds.feed_run import BIN, ROOT
 from tests.support.makers import chess_data, fairseq_data, lc0_data
 
 SAMPLE = ROOT / "tests" / "data" / "lc0" / "lc0-data-sample.tar"

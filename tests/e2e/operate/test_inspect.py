@@ -12,8 +12,8 @@ from typing import Any
 import chess
 import numpy as np
 import pytest
-from conftest import BIN, ROOT, FeedRun, wait_until
 
+from tests.support.feeds.feed_run import BIN, ROOT, FeedRun, wait_until
 from tests.support.makers import chess_data, lc0_data
 from tests.support.makers.lc0_versions import as_version
 from tests.support.oracles import lc0_reference

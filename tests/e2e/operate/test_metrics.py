@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ringfeed
-from conftest import FeedRun, wait_until
 
+from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.feeds.scenes import GROUPS, kill_supervisor
 from tests.support.makers import lc0_data
 

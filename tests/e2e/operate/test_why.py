@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import ringfeed
-from conftest import BIN, FeedRun, wait_until
 
+from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
 from tests.support.makers import lc0_data
 
 RIGHT_MIN = 19

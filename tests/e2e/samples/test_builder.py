@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import ringfeed
 import ringfeed.pipeline as rp
-from conftest import BIN, ROOT, wait_until
 from ringfeed import stage
+
+from tests.support.feeds.feed_run import BIN, ROOT, wait_until
 
 PAGE = ROOT / "docs" / "pipeline_builder.md"
 PROGRAM_S = 120.0  # longest that one may take; a test that needs it has failed

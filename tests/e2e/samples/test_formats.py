@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
-from conftest import BIN, FeedRun
+
+from tests.support.feeds.feed_run import BIN, FeedRun
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import pytest
 import ringfeed
-from conftest import BIN, ROOT, wait_until
+
+from tests.support.feeds.feed_run import BIN, ROOT, wait_until
 
 PAGES = ("own_data", "python_stages")
 FIRST = "The files of this page"

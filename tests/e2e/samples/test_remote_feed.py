@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringfeed
-from conftest import FeedRun
 
 pytest.importorskip("fsspec", reason="no fsspec: scripts/requirements.txt has it")
 pytest.importorskip("aiohttp", reason="no aiohttp: scripts/requirements.txt has it")
@@ -19,6 +18,7 @@ pytest.importorskip("aiohttp", reason="no aiohttp: scripts/requirements.txt has 
 from ringfeed.remote import RemoteFiles  # noqa: E402
 
 from tests.support.fakes.fickle_server import Cut, Status, serving  # noqa: E402
+from tests.support.feeds.feed_run import FeedRun  # noqa: E402
 
 STAGES = """
 feed: "{feed}"

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
-from conftest import FeedRun, wait_until
+
+from tests.support.feeds.feed_run import FeedRun, wait_until
 
 STAGES = """
 feed: "{feed}"

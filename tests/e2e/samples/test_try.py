@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import ringfeed
-from conftest import BIN, wait_until
 
 from tests.support.fakes.fickle_server import serving
+from tests.support.feeds.feed_run import BIN, wait_until
 from tests.support.rig.terminal import Terminal
 
 RINGFEED = str(BIN / "ringfeed")

@@ -315,6 +315,7 @@ class TestSources:
             ("tests/unit/workers/io/tar_test.cc", "\n"),
             ("tests/unit/test_stray.py", "def test_a(): pass\n"),
             ("tests/e2e/feed_check.py", "def test_a(): pass\n"),
+            ("tests/e2e/test_feed.py", "import pytest\nfrom conftest import BIN\n"),
             ("docs/a b.md", "\n"),
             ("docs/a.md", "no end"),
             ("docs/a.md", "a space \n"),
