@@ -246,6 +246,7 @@ struct rf_feed {
   std::atomic<uint32_t> held_count;
   std::atomic<uint64_t> wait_ns;
   std::atomic<uint64_t> waits;
+  std::atomic<uint64_t> next_wait_ns;  // for the batch that comes next, so far
 
   char name[68];
   char group_name[68];

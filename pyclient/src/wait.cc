@@ -111,10 +111,22 @@ bool sleep_on_bell(rf_feed* feed, uint32_t seen, int64_t ms) {
   // it, so a read-only mapping suffices.
   const long result = syscall(SYS_futex, &feed_bell(feed), FUTEX_WAIT, seen, &timeout, nullptr, 0);
   const bool interrupted = result != 0 && errno == EINTR;
-  // relaxed, both: counters for rf_stats.
-  feed->wait_ns.fetch_add(now_ns() - before, std::memory_order_relaxed);
+  const uint64_t slept_ns = now_ns() - before;
+  // relaxed, all: counters, for rf_stats and note_waited.
+  feed->wait_ns.fetch_add(slept_ns, std::memory_order_relaxed);
   feed->waits.fetch_add(1, std::memory_order_relaxed);
+  feed->next_wait_ns.fetch_add(slept_ns, std::memory_order_relaxed);
   return !interrupted;
+}
+
+// A batch has come: the group's page gets what it was waited for, in calls before this one too.
+void note_waited(rf_feed* feed) {
+  if (feed->observes) return;
+  // relaxed, all: counters that people look at.
+  const uint64_t ns = feed->next_wait_ns.exchange(0, std::memory_order_relaxed);
+  shm::GroupWaits& waits = feed->group->waits;
+  if (ns != 0) waits.sum_ns.fetch_add(ns, std::memory_order_relaxed);
+  waits.counts[shm::wait_bucket(ns)].fetch_add(1, std::memory_order_relaxed);
 }
 
 rf_status timed_out(const rf_feed* feed, Found found) {
@@ -153,7 +165,10 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
     pthread_mutex_lock(&feed->claiming);
     const Look seen = feed->observes ? observe(feed, batch) : look(feed, batch);
     pthread_mutex_unlock(&feed->claiming);
-    if (seen.found == Found::kBatch) note_batch(feed);
+    if (seen.found == Found::kBatch) {
+      note_batch(feed);
+      note_waited(feed);
+    }
     if (seen.found == Found::kBatch || seen.found == Found::kEnd || seen.found == Found::kError) {
       return seen.status;
     }

@@ -684,6 +684,10 @@ void ConsumerGroups::clear_words(GroupPage& page) {
   for (std::atomic<std::uint64_t>& word : page.words) word.store(0, std::memory_order_relaxed);
   // The hint of the page's last group may lie beyond the start of this one.
   page.low.store(0, std::memory_order_relaxed);
+  page.waits.sum_ns.store(0, std::memory_order_relaxed);
+  for (std::atomic<std::uint64_t>& count : page.waits.counts) {
+    count.store(0, std::memory_order_relaxed);
+  }
 }
 
 // All producing lanes respect the group in this epoch: its first batch can be fixed. Modelled in

@@ -210,6 +210,9 @@ void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGr
     group.set_start(groups.start(g));
     group.set_lag(groups.unfinished(g, false));
     group.set_skipped(groups.lost(g));
+    for (const std::uint64_t bound : shm::kWaitBoundsUs) group.add_wait_bounds_us(bound);
+    for (const auto& count : page.waits.counts) group.add_wait_counts(read(count));
+    group.set_wait_ns(read(page.waits.sum_ns));
     for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
       const shm::Member& member = page.members[m];
       if (read(member.state) == static_cast<std::uint32_t>(shm::MemberState::kFree)) continue;

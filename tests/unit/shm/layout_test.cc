@@ -135,12 +135,13 @@ constexpr char kGolden[] =
     "Member:last_ns:32:8;"
     "Member:rank:40:4;"
     "Member:at_most_once:44:4;"
+    "GroupWaits:sum_ns:0:8;GroupWaits:counts:8:120;"
     "GroupPage:low:128:8;"
     "GroupPage:bell:136:4;"
-    "GroupPage:members:256:1024;"
+    "GroupPage:members:256:1024;GroupPage:waits:1280:128;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0x0ceeb57caae7aca5;
+constexpr std::uint64_t kGoldenHash = 0xf01d8754caef90be;
 
 std::string layout_text() {
   std::string text;

@@ -25,6 +25,7 @@
 //    0x000    128  head       supervisor; state also a producing lane (ACTIVE -> DRAINING)
 //    0x080     12  low, bell  members
 //    0x100  16x64  members    the member; the supervisor when it enters and after its death
+//    0x500    128  waits      members; the supervisor clears them at admission
 //    0x800  256x8  words      compare-and-swap (claim.h)
 //
 // Admission: the supervisor writes the head, epoch + 1, JOINING. Each producing lane answers the
@@ -37,6 +38,8 @@
 // that contradicts it (LanePage::groups_barred). The header before the page is just as writable, so
 // nobody reads it.
 #pragma once
+
+#include <iterator>
 
 #include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/claim.h"
@@ -129,6 +132,27 @@ struct Member {
 };
 static_assert(sizeof(Member) == 64);
 
+// How long the group's members have waited for their batches, a batch at a time: for people alone.
+// Bucket i has the waits of kWaitBoundsUs[i] at most that are in no bucket before it; the last one
+// has the longer ones.
+inline constexpr std::uint64_t kWaitBoundsUs[] = {
+    1'000,   2'500,   5'000,     10'000,    25'000,    50'000,     100'000,
+    250'000, 500'000, 1'000'000, 2'500'000, 5'000'000, 10'000'000, 60'000'000};
+inline constexpr std::size_t kWaitBuckets = std::size(kWaitBoundsUs) + 1;
+
+struct GroupWaits {
+  std::atomic<std::uint64_t> sum_ns;
+  std::atomic<std::uint64_t> counts[kWaitBuckets];
+};
+static_assert(sizeof(GroupWaits) == kLineBytes);
+
+inline std::size_t wait_bucket(std::uint64_t ns) noexcept {
+  constexpr std::uint64_t kNsPerUs = 1'000;
+  std::size_t bucket = 0;
+  while (bucket < std::size(kWaitBoundsUs) && ns > kWaitBoundsUs[bucket] * kNsPerUs) ++bucket;
+  return bucket;
+}
+
 struct GroupPage {
   GroupHead head;
   std::atomic<std::uint64_t> low;  // a hint that only grows: every batch below it is finished
@@ -136,12 +160,13 @@ struct GroupPage {
       bell;  // rung by members that give a batch back; producing lanes wait on it
   std::uint8_t reserved0[0x100 - 0x8c];
   Member members[kMembersMax];
-  std::uint8_t reserved1[0x800 - 0x500];
+  GroupWaits waits;
+  std::uint8_t reserved1[0x800 - 0x580];
   std::atomic<std::uint64_t> words[kDescriptorsMax];
 };
 static_assert(sizeof(GroupPage) == kPageBytes);
 static_assert(offsetof(GroupPage, low) == 0x80 && offsetof(GroupPage, members) == 0x100);
-static_assert(offsetof(GroupPage, words) == 0x800);
+static_assert(offsetof(GroupPage, waits) == 0x500 && offsetof(GroupPage, words) == 0x800);
 inline constexpr std::uint64_t kGroupSegmentBytes = 2 * kPageBytes;
 
 // Of the payload segment: a word for each slot.

@@ -141,9 +141,12 @@ inline constexpr FieldLayout kLayout[] = {
     RF_FIELD(Member, last_ns),
     RF_FIELD(Member, rank),
     RF_FIELD(Member, at_most_once),
+    RF_FIELD(GroupWaits, sum_ns),
+    RF_FIELD(GroupWaits, counts),
     RF_FIELD(GroupPage, low),
     RF_FIELD(GroupPage, bell),
     RF_FIELD(GroupPage, members),
+    RF_FIELD(GroupPage, waits),
     RF_FIELD(GroupPage, words),
 };
 #undef RF_FIELD
