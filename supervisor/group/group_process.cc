@@ -145,6 +145,7 @@ void GroupProcess::spawn() {
   RF_FAILPOINT("supervisor.worker.recorded");
   send_setup();
   RF_FAILPOINT("supervisor.worker.set_up");
+  if (starts_ > 1) ++restarts_by_signal_[last_signal_];
   hooks_.on_event(
       "info", starts_ == 1 ? "worker_started" : "worker_restarted",
       fmt::format("group={} pid={} incarnation={}", name(), process_.identity.pid, starts_));
@@ -259,6 +260,8 @@ void GroupProcess::process_ended() {
   tail_.finish(hooks_.on_line);
   read_messages();
   const Ending ending = reaped();
+  last_signal_ = ending.known || ending.told ? static_cast<std::size_t>(ending.signal)
+                                             : std::size_t{kUnknownSignal};
   RF_FAILPOINT("supervisor.worker.reaped");
   // First of all: whoever slept on a ring to the dead may wait for a bell that nobody rings.
   memory_.ring_sleepers();

@@ -15,6 +15,8 @@
 // started (given_parent.h), and that is not there: the group waits for it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -137,6 +139,11 @@ class GroupProcess {
   [[nodiscard]] bool ready() const;
   [[nodiscard]] const Identity& identity() const { return process_.identity; }
   [[nodiscard]] std::uint32_t restarts() const { return starts_ == 0 ? 0 : starts_ - 1; }
+  // By the signal that ended the process before: its number, 0 if it ended by itself,
+  // kUnknownSignal if it had been started by somebody else.
+  static constexpr std::size_t kUnknownSignal = 65;
+  using SignalCounts = std::array<std::uint32_t, kUnknownSignal + 1>;
+  [[nodiscard]] const SignalCounts& restarts_by_signal() const { return restarts_by_signal_; }
   [[nodiscard]] std::uint64_t started_ms() const { return started_ms_; }
   // Is a new program being tried that is not ready yet?
   [[nodiscard]] bool on_trial() const {
@@ -205,6 +212,8 @@ class GroupProcess {
   Spawned process_;
   LogTail tail_;
   std::uint32_t starts_ = 0;
+  SignalCounts restarts_by_signal_{};
+  std::size_t last_signal_ = 0;  // of the last process
   std::uint64_t started_ms_ = 0;
   std::uint64_t ready_ms_ = 0;
   std::uint64_t ordered_ms_ = 0;                        // when it was told to end

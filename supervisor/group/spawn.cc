@@ -227,6 +227,21 @@ Spawned spawn_worker(const std::string& binary, int lock, const std::string& wor
   return spawned;
 }
 
+Spawned spawn_heard(const std::string& binary, const std::vector<std::string>& words) {
+  Pipe log = make_pipe();
+  set_nonblocking(log.read.get());
+  set_nonblocking(log.write.get());
+  const shm::Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null) fail("/dev/null cannot be opened");
+  SpawnSettings settings;
+  settings.give(null.get(), STDIN_FILENO);
+  settings.give(log.write.get(), STDOUT_FILENO);
+  settings.give(log.write.get(), STDERR_FILENO);
+  Spawned spawned = watched(settings.spawn(binary, words));
+  spawned.log = std::move(log.read);
+  return spawned;
+}
+
 Foreground spawn_foreground(const std::string& binary, const std::vector<std::string>& words) {
   WorkerLinks links = make_worker_links();
   Pipe records = make_pipe();

@@ -66,6 +66,9 @@ struct WorkerLinks {
 [[nodiscard]] Spawned spawn_worker(const std::string& binary, int lock = -1,
                                    const std::string& word = "--setup-fd");
 
+// Starts `binary` with these words, the first of which is its name; it has no socket.
+[[nodiscard]] Spawned spawn_heard(const std::string& binary, const std::vector<std::string>& words);
+
 // Starts `binary --try-fd SETUP RECORDS WORDS` with the standard streams and the process group of
 // this process, so that it may use the terminal. Throws Error as spawn_worker() does.
 struct Foreground {

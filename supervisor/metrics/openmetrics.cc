@@ -14,7 +14,7 @@
 namespace ringfeed::metrics {
 namespace {
 
-enum class Type { kCounter, kGauge };
+enum class Type { kCounter, kGauge, kHistogram };
 
 struct Label {
   std::string_view name;
@@ -23,6 +23,7 @@ struct Label {
 using Labels = std::initializer_list<Label>;
 
 constexpr double kNsPerS = 1e9;
+constexpr double kUsPerS = 1e6;
 constexpr double kMsPerS = 1e3;
 
 std::string escaped_label(std::string_view value) {
@@ -46,17 +47,20 @@ class Text {
   // `name`: without `_total`, which a counter's samples get.
   void family(std::string_view name, Type type, std::string_view help) {
     name_ = name;
-    counter_ = type == Type::kCounter;
-    const bool suffix = counter_ && form_ == TextForm::kPrometheus;
-    const std::string_view total = suffix ? "_total" : "";
+    suffix_ = type == Type::kCounter ? "_total" : "";
+    const std::string_view total = form_ == TextForm::kPrometheus ? suffix_ : "";
+    constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
     fmt::format_to(std::back_inserter(out_), "# HELP ringfeed_{}{} {}\n# TYPE ringfeed_{}{} {}\n",
-                   name, total, help, name, total, counter_ ? "counter" : "gauge");
+                   name, total, help, name, total, kTypes[static_cast<int>(type)]);
   }
+
+  // What the samples' names end with from here on, within a family: the parts of a histogram.
+  void part(std::string_view suffix) { suffix_ = suffix; }
 
   void add(Labels labels, double value) {
     out_ += "ringfeed_";
     out_ += name_;
-    if (counter_) out_ += "_total";
+    out_ += suffix_;
     char separator = '{';
     for (const Label& label : labels) {
       fmt::format_to(std::back_inserter(out_), "{}{}=\"{}\"", separator, label.name,
@@ -78,7 +82,7 @@ class Text {
   TextForm form_;
   std::string out_;
   std::string name_;
-  bool counter_ = false;
+  std::string_view suffix_;
 };
 
 using Feeds = std::vector<FeedNumbers>;
@@ -139,6 +143,19 @@ void add_feeds(Text& text, const Feeds& feeds) {
   statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
     text.add({{"feed", feed}}, status.memory_bytes());
   });
+  text.family("memory_part_bytes", Type::kGauge, "Memory that a part of the feed has reserved.");
+  statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
+    for (const MemoryStatus& part : status.memory()) {
+      text.add({{"feed", feed}, {"part", part.name()}}, part.bytes());
+    }
+  });
+  text.family("memory_budget_bytes", Type::kGauge,
+              "storage.memory_budget_bytes of the feed; absent: it has none.");
+  statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
+    if (status.has_memory_budget_bytes()) {
+      text.add({{"feed", feed}}, status.memory_budget_bytes());
+    }
+  });
   text.family("problems", Type::kGauge, "What the supervisor cannot do at the moment and retries.");
   statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
     text.add({{"feed", feed}}, static_cast<double>(status.problems_size()));
@@ -191,14 +208,12 @@ void add_lanes(Text& text, const Feeds& feeds) {
   seconds("stage_starved_seconds", "Time in which it waited for input.", &LaneStatus::starved_ns);
   seconds("stage_blocked_seconds", "Time in which it waited for room.", &LaneStatus::blocked_ns);
   text.family("restarts", Type::kCounter,
-              "Processes that a group of stages has had but the first.");
+              "Processes of a group of stages that were replaced under the feed's present "
+              "supervisor, by the signal that had ended them; none: by themselves, or on request.");
   statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
-    std::string_view before;  // the lanes of a group have one process
-    for (const StageStatus& stage : status.stages()) {
-      if (stage.lanes_size() == 0 || stage.group() == before) continue;
-      before = stage.group();
-      text.add({{"feed", feed}, {"stage_group", stage.group()}},
-               std::uint64_t{stage.lanes(0).restarts()});
+    for (const RestartStatus& restart : status.restarts()) {
+      text.add({{"feed", feed}, {"stage_group", restart.group()}, {"signal", restart.signal()}},
+               restart.count());
     }
   });
 }
@@ -266,6 +281,28 @@ void add_queues(Text& text, const Feeds& feeds) {
           &QueueMetricProto::drop_count);
 }
 
+// As its members have counted: numbers that anybody may have written.
+void add_waits(Text& text, std::string_view feed, const ConsumerGroupStatus& group) {
+  if (group.wait_counts_size() != group.wait_bounds_us_size() + 1) return;
+  text.part("_bucket");
+  double count = 0;
+  for (int i = 0; i < group.wait_counts_size(); ++i) {
+    count += static_cast<double>(group.wait_counts(i));
+    // Written as a float, as OpenMetrics wants it.
+    const std::string bound =
+        i == group.wait_bounds_us_size()
+            ? "+Inf"
+            : fmt::format("{:#.{}g}", static_cast<double>(group.wait_bounds_us(i)) / kUsPerS, 2);
+    text.add({{"feed", feed}, {"output", group.output()}, {"group", group.name()}, {"le", bound}},
+             count);
+  }
+  const Labels labels{{"feed", feed}, {"output", group.output()}, {"group", group.name()}};
+  text.part("_sum");
+  text.add(labels, static_cast<double>(group.wait_ns()) / kNsPerS);
+  text.part("_count");
+  text.add(labels, count);
+}
+
 void add_trainers(Text& text, const Feeds& feeds) {
   const auto groups = [&](auto each) {
     statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
@@ -285,6 +322,11 @@ void add_trainers(Text& text, const Feeds& feeds) {
   groups([&](std::string_view feed, const ConsumerGroupStatus& group) {
     text.add({{"feed", feed}, {"output", group.output()}, {"group", group.name()}},
              group.skipped());
+  });
+  text.family("trainer_wait_seconds", Type::kHistogram,
+              "How long the members of a group have waited for a batch, as they say.");
+  groups([&](std::string_view feed, const ConsumerGroupStatus& group) {
+    add_waits(text, feed, group);
   });
   const auto trainers = [&](std::string_view name, std::string_view help,
                             std::uint64_t (TrainerStatus::*count)() const) {

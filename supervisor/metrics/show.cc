@@ -277,6 +277,7 @@ std::string show_status(const StatusReply& given, const StatusReply* before, boo
                   lower(StatusReply::State_Name(status.state())), shown_uptime(status.uptime_ms()),
                   status.supervisor_pid(), status.seed(), shown_bytes(status.memory_bytes()));
   if (!status.reason().empty()) text += fmt::format("  {}\n", status.reason());
+  if (status.has_http()) text += fmt::format("  in a browser: {}\n", status.http());
   for (const std::string& problem : status.problems()) {
     text += fmt::format("  problem: {}\n", problem);
   }

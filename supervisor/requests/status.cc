@@ -2,6 +2,7 @@
 #include "supervisor/metrics/status.h"
 
 #include <fmt/format.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <string>
@@ -13,6 +14,39 @@
 #include "supervisor/layout/memory.h"
 
 namespace ringfeed::process {
+namespace {
+
+// "SIGKILL"; "": it ended by itself.
+std::string signal_label(std::size_t number) {
+  if (number == 0) return {};
+  const char* const name =
+      number == GroupProcess::kUnknownSignal ? nullptr : ::sigabbrev_np(static_cast<int>(number));
+  return name == nullptr ? "unknown" : fmt::format("SIG{}", name);
+}
+
+void fill_restarts(const GroupProcess& worker, StatusReply& status) {
+  const GroupProcess::SignalCounts& counts = worker.restarts_by_signal();
+  for (std::size_t signal = 0; signal < counts.size(); ++signal) {
+    // The one of a restart that was asked for is there from the beginning, so that a first death
+    // is an increase for whoever compares two looks.
+    if (counts[signal] == 0 && signal != 0) continue;
+    RestartStatus& restart = *status.add_restarts();
+    restart.set_group(worker.name());
+    restart.set_signal(signal_label(signal));
+    restart.set_count(counts[signal]);
+  }
+}
+
+void fill_memory(const layout::FeedLayout& layout, StatusReply& status) {
+  status.set_memory_bytes(layout::memory_sum(layout));
+  for (const config::MemoryPart& part : layout::memory_parts(layout)) {
+    MemoryStatus& memory = *status.add_memory();
+    memory.set_name(part.part);
+    memory.set_bytes(part.bytes);
+  }
+}
+
+}  // namespace
 
 int Feed::shown_state() const {
   switch (phase_) {
@@ -43,14 +77,19 @@ void Feed::fill_status(StatusReply& status) const {
   status.set_supervisor_pid(static_cast<std::uint32_t>(::getpid()));
   status.set_version(RINGFEED_VERSION);
   status.set_seed(run_.seed);
-  status.set_memory_bytes(layout::memory_sum(memory_.layout()));
+  fill_memory(memory_.layout(), status);
+  if (run_.config.storage().has_memory_budget_bytes()) {
+    status.set_memory_budget_bytes(run_.config.storage().memory_budget_bytes());
+  }
   status.set_config_file(run_.config_file);
   status.set_socket(run_.socket);
+  if (web_ != nullptr && !web_->address().empty()) status.set_http(web_->address());
   for (const std::string& problem : problems()) status.add_problems(problem);
   for (const std::string& note : metrics::progress_notes(memory_)) status.add_progress(note);
   std::vector<metrics::GroupFacts> facts;
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     facts.push_back({worker->identity().pid, worker->restarts()});
+    fill_restarts(*worker, status);
   }
   metrics::fill_stages(memory_, run_.plan, facts, status);
   metrics::fill_rings(memory_, status);

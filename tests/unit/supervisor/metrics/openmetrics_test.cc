@@ -52,6 +52,30 @@ TEST(OpenMetrics, CountsSkipsByReason) {
   EXPECT_THAT(text, Not(HasSubstr("never_counted")));
 }
 
+// Members write these numbers: whatever they are, the text can be read.
+TEST(OpenMetrics, HasWaitsAsAHistogram) {
+  StatusReply status;
+  ConsumerGroupStatus& group = *status.add_groups();
+  group.set_name("g");
+  for (const std::uint64_t bound : {2'500, 1'000'000}) group.add_wait_bounds_us(bound);
+  for (const std::uint64_t count : {5, 3, 2}) group.add_wait_counts(count);
+  group.set_wait_ns(1'500'000'000);
+  const MetricsReply metrics;
+  const std::string text = metrics_text({{"f", &status, &metrics}}, TextForm::kOpenMetrics);
+  EXPECT_THAT(text, HasSubstr("# TYPE ringfeed_trainer_wait_seconds histogram\n"));
+  const std::string labels = R"({feed="f",output="",group="g")";
+  const std::string name = "ringfeed_trainer_wait_seconds";
+  EXPECT_THAT(text, HasSubstr(name + "_bucket" + labels + R"(,le="0.0025"} 5)"));
+  EXPECT_THAT(text, HasSubstr(name + "_bucket" + labels + R"(,le="1.0"} 8)"));
+  EXPECT_THAT(text, HasSubstr(name + "_bucket" + labels + R"(,le="+Inf"} 10)"));
+  EXPECT_THAT(text, HasSubstr(name + "_sum" + labels + "} 1.5\n"));
+  EXPECT_THAT(text, HasSubstr(name + "_count" + labels + "} 10\n"));
+  group.set_wait_counts(0, ~std::uint64_t{0});
+  group.set_wait_counts(1, ~std::uint64_t{0});
+  EXPECT_THAT(metrics_text({{"f", &status, &metrics}}, TextForm::kOpenMetrics),
+              HasSubstr(R"(le="+Inf"} 3.6893488147419103e+19)"));
+}
+
 // A number that is large keeps its last digit.
 TEST(OpenMetrics, WritesWholeNumbersWhole) {
   StatusReply status;
