@@ -61,6 +61,7 @@ std::string differences(DataLoaderConfig then, const DataLoaderConfig& now, bool
     config->clear_log();
     config->clear_shutdown();
     config->clear_snapshot();
+    config->clear_http();
     config->clear_worker();  // another program for the same stages; their plans are compared
     config->mutable_storage()->clear_memory_budget_bytes();
     if (new_memory) {

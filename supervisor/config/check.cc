@@ -13,6 +13,7 @@
 #include "supervisor/config/fields.h"
 #include "supervisor/config/names.h"
 #include "supervisor/config/paths.h"
+#include "supervisor/os/address.h"
 
 namespace ringfeed::config {
 namespace {
@@ -60,6 +61,7 @@ class Checker {
     check_outputs();
     check_restarts();
     check_snapshots();
+    check_http();
     if (checked_.problems.empty()) require_consistent(config_, plan_);
     if (checked_.problems.empty() && config_.from_batch() > 1) check_beginning();
     sort_problems(checked_.problems);
@@ -525,6 +527,21 @@ class Checker {
                        "that kills its stage may use up the restarts and stop the feed before it "
                        "is set aside; raise max_restarts, or lower max_attempts",
                        restart.max_attempts(), restart.max_restarts()));
+    }
+  }
+
+  void check_http() {
+    if (!config_.has_http()) return;
+    if (!config_.http().has_listen()) {
+      return problem("http", "http has no listen: give an address like \"127.0.0.1:9464\"");
+    }
+    const Result<NetAddress> address = parse_address(config_.http().listen());
+    if (!address) return problem("http.listen", "http.listen: " + address.error().message());
+    if (!address->loopback && config_.http().token_file().empty()) {
+      warn("http.listen",
+           fmt::format("everybody who reaches {} can read what the feeds of this machine do: set "
+                       "http.token_file, or listen on 127.0.0.1",
+                       address->text()));
     }
   }
 

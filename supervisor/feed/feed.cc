@@ -855,6 +855,7 @@ void Feed::end_unread() {
 void Feed::look_after_workers() {
   look_after_parents();
   look_for_desertion();
+  keep_web();
   reap_strays();
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     worker->look_after();

@@ -41,6 +41,7 @@
 #include "supervisor/feed/scaling.h"
 #include "supervisor/feed/snapshots.h"
 #include "supervisor/feed/stage_calls.h"
+#include "supervisor/feed/web_process.h"
 #include "supervisor/group/given_parent.h"
 #include "supervisor/group/group_process.h"
 #include "supervisor/group/warm_parent.h"
@@ -193,6 +194,7 @@ class Feed {
   [[nodiscard]] bool lanes_park() const { return snapshots_.under_way() || scaling_.under_way(); }
 
   // Trouble with the surroundings (feed_place.cc).
+  void keep_web();
   void keep_place();
   [[nodiscard]] Status restore_place();
   void note_problem(const std::string& what, const std::string& text);
@@ -244,6 +246,7 @@ class Feed {
   std::vector<std::unique_ptr<WarmParent>> warm_parents_;
   std::vector<std::unique_ptr<GivenParent>> given_parents_;
   std::vector<std::unique_ptr<GroupProcess>> workers_;
+  std::unique_ptr<WebProcess> web_;
   pid_t stray_ = 0;  // a child of nobody's that had ended at the last look
   shm::Fd signals_;
   Phase phase_ = Phase::kStarting;

@@ -49,6 +49,23 @@ Status Feed::restore_place() {
   return {};
 }
 
+void Feed::keep_web() {
+  if (!run_.config.has_http()) return;
+  if (web_ == nullptr) {
+    WebProcess::Hooks hooks;
+    hooks.on_line = [this](std::string_view line) { talk_.line(line); };
+    hooks.on_event = [this](std::string_view level, std::string_view name,
+                            const std::string& values) {
+      event(metrics::level_named(level), name, values);
+    };
+    hooks.on_problem = [this](const std::string& text) { note_problem("http", text); };
+    web_ = std::make_unique<WebProcess>(loop_, run_.config.http(),
+                                        std::filesystem::path(run_.socket).parent_path().string(),
+                                        std::move(hooks));
+  }
+  web_->look_after();
+}
+
 // Said when it begins, at powers of two, and when it is over.
 void Feed::note_problem(const std::string& what, const std::string& text) {
   const auto known = problems_.find(what);

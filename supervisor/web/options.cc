@@ -20,6 +20,8 @@ void add_options(CLI::App& app, Options& options) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  // Not shown: feed/web_process.cc says it.
+  app.add_option("--ends-with", options.parent)->group("");
 }
 
 }  // namespace ringfeed::web

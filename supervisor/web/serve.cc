@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/address.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <charconv>
 #include <exception>
 #include <fstream>
 #include <string>
@@ -17,6 +17,7 @@
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "supervisor/control/place.h"
+#include "supervisor/os/address.h"
 #include "supervisor/web/answers.h"
 #include "supervisor/web/http.h"
 #include "supervisor/web/looks.h"
@@ -26,30 +27,16 @@ namespace {
 
 constexpr rlim_t kOtherFds = 96;  // standard streams, the loop, supervisors
 
-struct Place {
-  std::string address;
-  std::uint16_t port = 0;
-};
+NetAddress listen_address(const std::string& text) {
+  Result<NetAddress> address = parse_address(text);
+  if (address) return *address;
+  throw Error(address.error().code(), "--listen: " + address.error().message());
+}
 
-// "127.0.0.1:9464", "[::1]:9464", "9464".
-Place place_of(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  Place place{.address = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon)};
-  if (place.address.starts_with('[') && place.address.ends_with(']')) {
-    place.address = place.address.substr(1, place.address.size() - 2);
-  }
-  if (place.address == "localhost") place.address = "127.0.0.1";
-  const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), place.port);
-  boost::system::error_code wrong;
-  boost::asio::ip::make_address(place.address, wrong);
-  if (error != std::errc() || end != port.data() + port.size() || wrong) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--listen {}: an address and a port are wanted, as 127.0.0.1:9464 or "
-                            "[::1]:9464",
-                            escaped(text)));
-  }
-  return place;
+// Whoever has started it watches it; without that process nobody would end it.
+void end_with(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) throw Error(ErrorCode::kIo, "the process that started it has ended");
 }
 
 std::string read_token(const std::string& file) {
@@ -85,7 +72,8 @@ Limits limits_here() {
 }  // namespace
 
 int serve(const Options& given) {
-  const Place place = place_of(given.listen);
+  if (given.parent != 0) end_with(given.parent);
+  const NetAddress place = listen_address(given.listen);
   Access access{.hosts = given.hosts};
   if (!given.token_file.empty()) access.token = read_token(given.token_file);
   ::signal(SIGPIPE, SIG_IGN);
@@ -93,18 +81,19 @@ int serve(const Options& given) {
   Looks looks(loop, control::search_directories(given.directory, control::read_environment()));
   Answers answers(loop, looks, std::move(access));
   const HttpServer server(
-      loop, place.address, place.port, limits_here(),
+      loop, place.host, place.port, limits_here(),
       [&](const Question& question, const Respond& reply) { answers.answer(question, reply); });
   boost::asio::signal_set ends(loop, SIGINT, SIGTERM);
   ends.async_wait([&](boost::system::error_code, int) { loop.stop(); });
-  const bool v6 = place.address.find(':') != std::string::npos;
-  fmt::print("http://{}{}{}:{}/\n", v6 ? "[" : "", place.address, v6 ? "]" : "", server.port());
+  NetAddress here = place;
+  here.port = server.port();
+  fmt::print("{}{}/\n", kScheme, here.text());
   std::fflush(stdout);
-  if (!boost::asio::ip::make_address(place.address).is_loopback() && given.token_file.empty()) {
+  if (!place.loopback && given.token_file.empty()) {
     fmt::print(stderr,
                "ringfeed-web: everybody who reaches {} can read what these feeds do: --token-file "
                "asks for a token\n",
-               place.address);
+               here.text());
   }
   for (;;) {
     try {

@@ -19,6 +19,7 @@ class DataLoaderConfig:
     shutdown = 20
     snapshot = 21
     from_batch = 22
+    http = 23
     worker = 30
 
 
@@ -199,6 +200,10 @@ class StatusReply:
     config_file = 15
     socket = 16
     problems = 17
+    memory_budget_bytes = 18
+    memory = 19
+    restarts = 20
+    http = 21
 
 
 class StopRequest:

@@ -192,6 +192,7 @@ def feed(
     control: settings.Control | Mapping[str, object] | None = None,
     shutdown: settings.Shutdown | Mapping[str, object] | None = None,
     snapshot: settings.Snapshot | Mapping[str, object] | None = None,
+    http: settings.Http | Mapping[str, object] | None = None,
     worker: str | PathLike[str] | None = None,
 ) -> Feed:
     """Make a feed, whose batches trainers read. It can be saved, checked and started.
@@ -220,6 +221,7 @@ def feed(
         control: where the control socket is
         shutdown: how long a shutdown may take
         snapshot: snapshots that the feed takes by itself
+        http: a page in the browser, and metrics for Prometheus
         worker: The program that runs the stages: a plug-in, which has stages of its own beside
             those of ringfeed (docs/plugins.md). Usually given as `ringfeed run --worker`. Default:
             ringfeed-worker beside ringfeed, else $RINGFEED_WORKER, else from PATH.
@@ -248,6 +250,7 @@ class FeedMethods:
         control: settings.Control | Mapping[str, object] | None = None,
         shutdown: settings.Shutdown | Mapping[str, object] | None = None,
         snapshot: settings.Snapshot | Mapping[str, object] | None = None,
+        http: settings.Http | Mapping[str, object] | None = None,
         worker: str | PathLike[str] | None = None,
     ) -> Feed:
         """Make a feed, whose batches trainers read. It can be saved, checked and started.
@@ -277,6 +280,7 @@ class FeedMethods:
             control: where the control socket is
             shutdown: how long a shutdown may take
             snapshot: snapshots that the feed takes by itself
+            http: a page in the browser, and metrics for Prometheus
             worker: The program that runs the stages: a plug-in, which has stages of its own beside
                 those of ringfeed (docs/plugins.md). Usually given as `ringfeed run --worker`.
                 Default: ringfeed-worker beside ringfeed, else $RINGFEED_WORKER, else from PATH.

@@ -106,6 +106,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("control", "message", "ControlConfig"),
         Field("shutdown", "message", "ShutdownConfig"),
         Field("snapshot", "message", "SnapshotConfig"),
+        Field("http", "message", "HttpConfig"),
         Field("worker", "text", use="path"),
     ),
     "FeedOutputConfig": (
@@ -189,6 +190,11 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("every_batches", "uint64", least=0, most=1000000000000),
         Field("every_s", "uint32", least=0, most=2592000),
         Field("keep", "uint32", least=1, most=1000),
+    ),
+    "HttpConfig": (
+        Field("listen", "text"),
+        Field("token_file", "text", use="path"),
+        Field("allow_hosts", "text", repeated=True),
     ),
     "ConsumerGroupConfig": (
         Field("name", "text"),

@@ -209,6 +209,31 @@ class Snapshot(Message):
         self._take("SnapshotConfig", locals())
 
 
+class Http(Message):
+    """`ringfeed web` in a process of its own, which starts and ends with the feed. It shows all
+    feeds of the socket directory, so one of them needs it. The feed does not depend on it: it is
+    started again when it has died.
+
+    Args:
+        listen: Address and port; required. 127.0.0.1:9464 and [::1]:9464 are reached from this
+            machine alone; port 0 is any that is free, which `ringfeed status` shows.
+        token_file: File whose first line is the token that everybody has to send (Authorization:
+            Bearer). Default: everybody who reaches the address may read.
+        allow_hosts: Names by which browsers may call it, besides addresses and localhost.
+    """
+
+    __slots__ = ()
+
+    @checked
+    def __init__(
+        self,
+        listen: str | None = None,
+        token_file: str | PathLike[str] | None = None,
+        allow_hosts: str | Sequence[str] | None = None,
+    ) -> None:
+        self._take("HttpConfig", locals())
+
+
 class ConsumerGroup(Message):
     """A group of trainers: the group sees every batch, and each batch goes to one of its members.
 
