@@ -10,9 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,10 @@ def test_the_alerts_ask_for_what_there_is(run: FeedRun, serve: Start) -> None:
     assert set(re.findall(r"ringfeed_[a-z_]+", rules)) <= families
 
 
-def test_prometheus_scrapes_it(run: FeedRun, serve: Start, tmp_path: Path) -> None:
-    """Debian's own answers questions about the feed."""
-    web = serve()
-    config = tmp_path / "prometheus.yml"
+@contextlib.contextmanager
+def prometheus_over(web: Web, place: Path) -> Iterator[Callable[[str], list[Any]]]:
+    """Debian's own, which looks every second; what it answers to a query."""
+    config = place / "prometheus.yml"
     config.write_text(
         f"""
 global: {{ scrape_interval: 1s }}
@@ -129,9 +130,9 @@ scrape_configs:
         [
             str(PROMETHEUS / "prometheus"),
             f"--config.file={config}",
-            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-        ]
-        + [f"--web.listen-address=127.0.0.1:{port}"],
+            f"--storage.tsdb.path={place / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as prometheus:
@@ -142,20 +143,45 @@ scrape_configs:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{words}") as got:
                     found: list[Any] = json.load(got)["data"]["result"]
                     return found
+            except urllib.error.HTTPError as error:
+                if error.code == 503:  # it starts
+                    return []
+                raise AssertionError(f"{query}: {error.read().decode()}") from error
             except OSError:
                 return []
 
         try:
             wait_until(lambda: asked('up{job="ringfeed"} == 1'), "a scrape")
-            trainer = run.trainer(positions=0)
-            wait_until(
-                lambda: asked('rate(ringfeed_batches_published_total{feed="lc0"}[5s]) > 0'),
-                "a rate of batches",
-            )
-            trainer.process.kill()
-            assert asked('sum by (stage) (ringfeed_stage_busy_seconds_total{stage="pool"}) > 0')
+            yield asked
         finally:
             prometheus.terminate()
+
+
+def test_prometheus_scrapes_it(run: FeedRun, serve: Start, tmp_path: Path) -> None:
+    """It answers questions about the feed."""
+    with prometheus_over(serve(), tmp_path) as asked:
+        trainer = run.trainer(positions=0)
+        wait_until(
+            lambda: asked('rate(ringfeed_batches_published_total{feed="lc0"}[5s]) > 0'),
+            "a rate of batches",
+        )
+        trainer.process.kill()
+        assert asked('sum by (stage) (ringfeed_stage_busy_seconds_total{stage="pool"}) > 0')
+
+
+def test_the_board_of_grafana_is_answered(run: FeedRun, serve: Start, tmp_path: Path) -> None:
+    """Each of its queries, with its variables as Grafana fills them in."""
+    board = json.loads((ROOT / "share" / "grafana" / "ringfeed.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(queries) > 10
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    assert set(re.findall(r"\$(?!__)(\w+)", "".join(queries))) <= variables
+    with prometheus_over(serve(), tmp_path) as asked:
+        trainer = run.trainer(positions=0)
+        for query in queries:
+            query = query.replace("$feed", ".+").replace("$__rate_interval", "5s")
+            wait_until(lambda query=query: asked(query), f"an answer to {query}")
+        trainer.process.kill()
 
 
 def test_a_feed_is_ready_when_it_has_a_batch(run: FeedRun, serve: Start) -> None:
