@@ -5,6 +5,7 @@
 #              bin/ringfeed-worker-python, lib/ringfeed/_worker.abi3.so: stages in Python
 #              share/ringfeed/pipelines/*.textproto
 #              share/ringfeed/prometheus/ringfeed.rules.yml
+#              share/ringfeed/grafana/ringfeed.json
 #              share/ringfeed/proto/config.proto, what it imports, config.desc
 #   client     lib/libringfeed.so.1, include/ringfeed.h, include/ringfeed.hpp
 #              lib/cmake/ringfeed, lib/pkgconfig/ringfeed.pc
@@ -46,6 +47,10 @@ endforeach()
 install(
   FILES ${PROJECT_SOURCE_DIR}/share/prometheus/ringfeed.rules.yml
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/prometheus
+  COMPONENT programs)
+install(
+  FILES ${PROJECT_SOURCE_DIR}/share/grafana/ringfeed.json
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/grafana
   COMPONENT programs)
 install(
   FILES ${PROJECT_BINARY_DIR}/generated/proto/config.desc

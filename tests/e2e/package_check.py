@@ -54,6 +54,7 @@ ringfeed/lib/libringfeed_worker.so.{version}
 ringfeed/lib/pkgconfig/ringfeed.pc
 ringfeed/lib/ringfeed/_worker.abi3.so
 ringfeed/py.typed
+ringfeed/share/ringfeed/grafana/ringfeed.json
 ringfeed/share/ringfeed/pipelines/chess_finetune.textproto
 ringfeed/share/ringfeed/pipelines/chess_pretrain.textproto
 ringfeed/share/ringfeed/pipelines/fairseq_nllb.textproto
