@@ -118,6 +118,7 @@ Answer feeds_answer(const std::vector<Look>& looks) {
       one["state"] = StatusReply::State_Name(look.status->state());
       one["supervisor_pid"] = look.status->supervisor_pid();
     } else {
+      if (look.orphaned) one["state"] = "ORPHANED";
       one["error"] = look.error;
     }
     feeds.push_back(std::move(one));

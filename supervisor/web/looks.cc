@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "proto/control.pb.h"
+#include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
 #include "supervisor/os/event_loop.h"
 #include "supervisor/os/packet.h"
@@ -77,6 +78,8 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     look_.before = std::exchange(look_.status, nullptr);
     look_.metrics = nullptr;
     look_.error.clear();
+    look_.orphaned = false;
+    gone_ = false;
     fresh_ = false;
     begin();
   }
@@ -88,7 +91,7 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
   }
 
   [[nodiscard]] const Look& look() const { return look_; }
-  // Nobody listens there any more.
+  // Nobody listens there any more, and nobody works on.
   [[nodiscard]] bool gone() const { return gone_; }
 
  private:
@@ -112,8 +115,10 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     fresh_ = true;
     std::optional<Result<shm::Fd>> link =
         connected_to(control::socket_path(directory_, look_.feed));
-    gone_ = !link;
-    if (gone_) return false;
+    if (!link) {
+      look_for_workers();
+      return false;
+    }
     if (!*link) {
       look_.error = link->error().what();
       return false;
@@ -122,6 +127,19 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     link_->assign((*link)->get());
     static_cast<void>((*link)->release());
     return true;
+  }
+
+  // Nobody listens: the feed is over, or goes on without a supervisor.
+  void look_for_workers() {
+    const Result<std::optional<control::LockRecord>> left =
+        control::find_orphan(control::lock_path(directory_, look_.feed));
+    look_.orphaned = left && left->has_value();
+    gone_ = !look_.orphaned;
+    if (gone_) return;
+    look_.error = fmt::format(
+        "its supervisor (process {}) is dead, and {} of its workers go on: `ringfeed run CONFIG` "
+        "takes the feed over, `ringfeed stop {} --now` ends it",
+        (*left)->supervisor.pid, control::living_workers(**left).size(), look_.feed);
   }
 
   void await() {

@@ -28,6 +28,7 @@ struct Look {
   std::shared_ptr<const StatusReply> before;    // an earlier one, for rates; may be null
   std::shared_ptr<const MetricsReply> metrics;  // null: see `error`
   std::string error;
+  bool orphaned = false;  // its workers go on without a supervisor
 };
 using LooksAtAll = std::shared_ptr<const std::vector<Look>>;  // by name
 

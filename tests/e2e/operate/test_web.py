@@ -211,16 +211,34 @@ def test_a_supervisor_that_is_stopped_holds_nobody_up(run: FeedRun, serve: Start
 
 
 def test_a_supervisor_that_is_killed_has_a_successor(run: FeedRun, serve: Start) -> None:
-    """The same server finds it."""
+    """The same server finds it; until then the feed is one without a supervisor."""
     web = serve()
     assert run.process is not None
     before = web.json("/api/v1/feeds")["feeds"][0]["supervisor_pid"]
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: web.json("/api/v1/feeds")["feeds"] == [], "the feed to be gone")
+
+    def feeds() -> list[Any]:
+        found: list[Any] = web.json("/api/v1/feeds")["feeds"]
+        return found
+
+    wait_until(lambda: feeds()[0].get("state") == "ORPHANED", "the feed to have none")
+    assert samples_of(web.get("/metrics")[2]) == {'ringfeed_feed_up{feed="lc0"}': 0}
+    ready, _, why = web.get("/readyz")
+    assert ready == 503 and f"(process {before}) is dead" in why, why
     run.start()
-    found = wait_until(lambda: web.json("/api/v1/feeds")["feeds"], "the feed to be there")
-    assert found[0]["supervisor_pid"] not in (0, before)
+    wait_until(lambda: feeds()[0]["up"], "the feed to have one")
+    assert feeds()[0]["supervisor_pid"] not in (0, before)
+
+
+def test_a_feed_without_a_supervisor_goes_with_its_workers(run: FeedRun, serve: Start) -> None:
+    web = serve()
+    assert run.process is not None
+    run.process.kill()
+    run.process.wait()
+    wait_until(lambda: web.json("/api/v1/feeds")["feeds"][0].get("state"), "no supervisor")
+    run.command("stop", run.feed, "--now")
+    wait_until(lambda: web.json("/api/v1/feeds")["feeds"] == [], "the feed to be gone")
 
 
 def test_events_go_on(run: FeedRun, serve: Start) -> None:
