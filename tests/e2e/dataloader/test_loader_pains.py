@@ -383,7 +383,8 @@ def test_forks_while_threads_log_and_compute(tmp_path: Path) -> None:
     os._exit(0)
     """
     run = trained("ringfeed", body, tmp_path, top=THREADS)
-    assert run.returncode == 0 and run.stdout.endswith("all there\n"), run.stderr[-2000:]
+    # A thread may print between these words and the end of their line.
+    assert run.returncode == 0 and "all there" in run.stdout, run.stderr[-2000:]
 
 
 STREAMS = """
