@@ -74,7 +74,7 @@ restart { max_restarts: 1000 within_s: 1 backoff_ms_max: 20 stall_ms: 400 max_at
 }
 
 
-# Stages in Python, with what the supervisor asks of their warm parents.
+# Stages in Python, with what the supervisor asks of their warm parents; and a page.
 PYTHON = """
 feed: "{feed}"
 seed: {seed}
@@ -92,6 +92,7 @@ stage_groups {{ name: "rows" stages: "rows" }}
 stage_groups {{ name: "work" stages: "work" }}
 stage_groups {{ name: "out" stages: "out" }}
 feed_output {{ slots: 12 {groups} }}
+http {{ listen: "127.0.0.1:0" }}
 restart {{ max_restarts: 1000 within_s: 1 backoff_ms_max: 20 stall_ms: 400 max_attempts: 255 }}
 """
 
