@@ -19,6 +19,12 @@ from tests.lint.tree import Problem, Tree
 EVERYTHING = ("pyclient", "tests", "scripts", "docs")
 # What mypy's answer depends on beside the sources: without them it knows less.
 FRAMEWORKS = ("torch", "jax", "ml_dtypes", "google.protobuf")
+# Appended to mypy's settings, it knows as much as where no framework is installed.
+BARE = """
+[[tool.mypy.overrides]]
+module = ["torch.*", "jax.*", "ml_dtypes.*"]
+follow_imports = "skip"
+"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,9 @@ def there(module: str) -> bool:
 def digest(tree: Tree, name: str, paths: list[str]) -> str:
     tool = TOOLS[name]
     frameworks = [one for one in FRAMEWORKS if there(one)]
-    total = hashlib.sha256(f"{tool} {importlib.metadata.version(name)} {frameworks}".encode())
+    total = hashlib.sha256(
+        f"{tool} {importlib.metadata.version(name)} {frameworks} {BARE}".encode()
+    )
     for path in (tool.settings, *paths):
         total.update(f"{path}\0{tree.text(path)}\0".encode())
     return total.hexdigest()
@@ -69,9 +77,32 @@ def check(tree: Tree, name: str) -> list[Problem]:
     now = digest(tree, name, paths)
     if seen.is_file() and seen.read_text() == now:
         return []
-    what = ["-p", "ringfeed"] if name == "mypy" else paths
+    seen.parent.mkdir(parents=True, exist_ok=True)
+    if name == "mypy":
+        problems = types_of(tree, tool.words)
+    else:
+        problems = run(tree, name, [*tool.words, *paths])
+    if not problems:
+        seen.write_text(now)
+    return problems
+
+
+def types_of(tree: Tree, words: tuple[str, ...]) -> list[Problem]:
+    """What mypy finds, and what it would find without the frameworks that are installed here."""
+    package = ["-p", "ringfeed"]
+    problems = run(tree, "mypy", [*words, *package])
+    if problems or not any(map(there, FRAMEWORKS)):
+        return problems
+    settings = tree.root / "build/lint/mypy_bare.toml"
+    settings.write_text(tree.text("pyclient/pyproject.toml") + BARE)
+    places = ["--config-file", str(settings), "--cache-dir", "build/lint/mypy_bare_cache"]
+    found = run(tree, "mypy", [*places, *package])
+    return [Problem("mypy without frameworks", 0, problem.text) for problem in found]
+
+
+def run(tree: Tree, name: str, words: list[str]) -> list[Problem]:
     done = subprocess.run(
-        [sys.executable, "-m", name, *tool.words, *what],
+        [sys.executable, "-m", name, *words],
         cwd=tree.root,
         env={**os.environ, "MYPYPATH": str(tree.root / "pyclient")},
         capture_output=True,
@@ -79,8 +110,6 @@ def check(tree: Tree, name: str) -> list[Problem]:
         check=False,
     )
     if done.returncode == 0:
-        seen.parent.mkdir(parents=True, exist_ok=True)
-        seen.write_text(now)
         return []
     lines = (done.stdout + done.stderr).strip().split("\n")
     return [Problem(name, 0, line) for line in lines if line]

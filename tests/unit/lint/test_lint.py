@@ -315,6 +315,7 @@ class TestSources:
             ("tests/unit/workers/io/tar_test.cc", "\n"),
             ("tests/unit/test_stray.py", "def test_a(): pass\n"),
             ("tests/e2e/feed_check.py", "def test_a(): pass\n"),
+            ("tests/e2e/web/test_feed.py", "def test_a(): pass\n"),
             ("tests/e2e/test_feed.py", "import pytest\nfrom conftest import BIN\n"),
             ("docs/a b.md", "\n"),
             ("docs/a.md", "no end"),
@@ -458,6 +459,14 @@ class TestStyle:
         }
         for text, wrong in ((bad, True), (good, False), (good, False), (bad, True)):
             assert bool(style.check(make_tree({**settings, path: text}), tool)) == wrong
+
+    def test_types_have_to_do_without_frameworks_too(self, make_tree: MakeTree) -> None:
+        pytest.importorskip("ml_dtypes")
+        text = "import ml_dtypes\n\ndef of(one: object) -> str:\n    return ml_dtypes.__version__\n"
+        settings = {"pyclient/pyproject.toml": "[tool.mypy]\nstrict = true\n"}
+        tree = make_tree({**settings, "pyclient/ringfeed/__init__.py": text})
+        problem, _ = style.check(tree, "mypy")  # and how many there are
+        assert problem.path == "mypy without frameworks" and "Returning Any" in problem.text
 
 
 class TestTidy:
