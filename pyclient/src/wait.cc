@@ -112,10 +112,13 @@ bool sleep_on_bell(rf_feed* feed, uint32_t seen, int64_t ms) {
   const long result = syscall(SYS_futex, &feed_bell(feed), FUTEX_WAIT, seen, &timeout, nullptr, 0);
   const bool interrupted = result != 0 && errno == EINTR;
   const uint64_t slept_ns = now_ns() - before;
-  // relaxed, all: counters, for rf_stats and note_waited.
+  // relaxed, all: counters, for rf_stats, note_waited and the supervisor's status.
   feed->wait_ns.fetch_add(slept_ns, std::memory_order_relaxed);
   feed->waits.fetch_add(1, std::memory_order_relaxed);
   feed->next_wait_ns.fetch_add(slept_ns, std::memory_order_relaxed);
+  if (!feed->observes) {
+    feed->group->members[feed->member].waited_ns.fetch_add(slept_ns, std::memory_order_relaxed);
+  }
   return !interrupted;
 }
 

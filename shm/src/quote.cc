@@ -88,8 +88,10 @@ std::string in_quotes(std::string_view text) { return '"' + escape(text, false, 
 
 std::string log_value(std::string_view text) {
   const std::string within = in_quotes(text);
+  // A name of digits is quoted, so that it is no number to whoever reads the line.
   const bool word = !text.empty() && within.size() == text.size() + 2 &&
-                    text.find_first_of(" =") == std::string_view::npos;
+                    text.find_first_of(" =") == std::string_view::npos &&
+                    text.find_first_not_of("0123456789.-") != std::string_view::npos;
   return word ? std::string(text) : within;
 }
 

@@ -92,6 +92,8 @@ class Reply:
     metrics = 16
     wait = 17
     snapshots = 18
+    origin = 19
+    log = 24
 
 
 class Request:
@@ -109,6 +111,8 @@ class Request:
     metrics = 12
     wait = 13
     snapshots = 14
+    origin = 16
+    log = 20
 
 
 class SamplingWeight:
@@ -204,6 +208,7 @@ class StatusReply:
     memory = 19
     restarts = 20
     http = 21
+    under_way = 22
 
 
 class StopRequest:
@@ -218,3 +223,4 @@ class TrainerStatus:
     done = 5
     client = 6
     output = 7
+    waited_ns = 8

@@ -70,7 +70,9 @@ constexpr char kGolden[] =
     "NamedCounter:value:40:8;"
     "LaneNote:version:0:4;"
     "LaneNote:bytes:4:4;"
-    "LaneNote:text:8:632;"
+    "LaneNote:done:8:8;"
+    "LaneNote:total:16:8;"
+    "LaneNote:text:24:616;"
     "AdmissionAnswer:epoch:0:4;"
     "AdmissionAnswer:skipped:4:4;"
     "AdmissionAnswer:from:8:8;"
@@ -135,13 +137,14 @@ constexpr char kGolden[] =
     "Member:last_ns:32:8;"
     "Member:rank:40:4;"
     "Member:at_most_once:44:4;"
+    "Member:waited_ns:48:8;"
     "GroupWaits:sum_ns:0:8;GroupWaits:counts:8:120;"
     "GroupPage:low:128:8;"
     "GroupPage:bell:136:4;"
     "GroupPage:members:256:1024;GroupPage:waits:1280:128;"
     "GroupPage:words:2048:2048;";
 // clang-format on
-constexpr std::uint64_t kGoldenHash = 0xf01d8754caef90be;
+constexpr std::uint64_t kGoldenHash = 0x7ec73babaef60c2c;
 
 std::string layout_text() {
   std::string text;

@@ -10,8 +10,8 @@
 //       32     8   sleeps        how often it slept
 //       40     8   wakes         bells it rang
 //      128  48x48  named         name (40 bytes, NUL-terminated, written at attach) and value
-//     2432   640   note          version (4), bytes (4) and text: what the lane wants a person
-//                                to know
+//     2432   640   note          version (4), bytes (4), done (8), total (8) and text: what the lane
+//                                wants a person to know, and how far it is
 //
 // Times and sleep counts are plain stores after the step, so they may lack the last step of a lane
 // that died. The step's journal changes the named counters, so they count exactly what happened.
@@ -32,7 +32,9 @@ static_assert(sizeof(NamedCounter) == 48);
 struct LaneNote {
   std::atomic<std::uint32_t> version;  // odd while the text is being written
   std::uint32_t bytes;
-  char text[632];
+  std::uint64_t done;   // of what the text speaks of: 812 of 100000 chunks
+  std::uint64_t total;  // 0: it has no end that is known
+  char text[616];
 };
 static_assert(sizeof(LaneNote) == 640);
 

@@ -127,8 +127,9 @@ struct Member {
   std::atomic<std::uint64_t> done;
   std::atomic<std::uint64_t> last_ns;  // CLOCK_MONOTONIC of the last claim or release
   std::uint32_t rank;
-  std::uint32_t at_most_once;  // 1: what it holds when it dies is closed, not redelivered
-  std::uint8_t reserved1[16];
+  std::uint32_t at_most_once;            // 1: what it holds when it dies is closed, not redelivered
+  std::atomic<std::uint64_t> waited_ns;  // asleep because no batch was there
+  std::uint8_t reserved1[8];
 };
 static_assert(sizeof(Member) == 64);
 

@@ -17,8 +17,7 @@ def test_numbers_are_up_to_date() -> None:
 
 
 def test_numbers_that_are_out_of_date_are_found(tmp_path: Path) -> None:
-    scripts = (f"scripts/{name}" for name in ("reference", "descriptors.py", "builder_modules.py"))
-    for part in ("proto", *scripts, "pyclient/ringfeed/_core/messages.py"):
+    for part in ("proto", "scripts", "pyclient/ringfeed/_core/messages.py"):
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
         copy(ROOT / part, tmp_path / part)
