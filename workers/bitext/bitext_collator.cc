@@ -6,6 +6,7 @@
 
 #include "workers/bitext/bitext_facts.h"
 #include "workers/bitext/corpus_example.h"
+#include "workers/bitext/row_sentences.h"
 #include "workers/bitext/shared_token_files.h"
 
 namespace ringfeed {
@@ -344,6 +345,7 @@ StageType bitext_collator_type() {
     }
     return problems;
   };
+  type.show_row = &bitext_row_text;
   type.batch = [](const StageView& stage, BatchSchema& schema) {
     const BitextCollator::Slot slot(stage);
     describe_batch(slot.arrays, slot.capacity.rows, slot.end, schema);

@@ -611,6 +611,23 @@ BitextVocabulary read_bitext_vocabulary(const BitextSourceConfig& config,
   return vocabulary;
 }
 
+BitextDictionaries read_bitext_dictionaries(const BitextSourceConfig& config) {
+  std::vector<Problem> problems;
+  const std::vector<std::string> langs = languages(config, problems);
+  std::set<std::string> sources;
+  std::set<std::string> targets;
+  for (const BitextPair& pair : bitext_pairs(config)) {
+    sources.insert(pair.source);
+    targets.insert(pair.target);
+  }
+  Dictionaries read;
+  const auto source = side_dictionary(config, sources, "source", false, read, problems);
+  const auto target = side_dictionary(config, targets, "target", false, read, problems);
+  if (source != nullptr) add_symbols(config, langs, *source);
+  if (target != nullptr && target != source) add_symbols(config, langs, *target);
+  return {source, target};
+}
+
 // ---- what is wrong
 
 namespace {

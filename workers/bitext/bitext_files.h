@@ -18,6 +18,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@
 
 #include "proto/config.pb.h"
 #include "ringfeed/worker/stage.h"
+#include "workers/bitext/dictionary.h"
 
 namespace ringfeed {
 
@@ -122,6 +124,13 @@ struct BitextVocabulary {
 [[nodiscard]] BitextVocabulary read_bitext_vocabulary(const BitextSourceConfig& config,
                                                       const std::vector<BitextPair>& pairs,
                                                       std::vector<Problem>& problems);
+
+// With what bitext_source adds to them; nullptr: the side has none, or none that can be read.
+struct BitextDictionaries {
+  std::shared_ptr<const formats::Dictionary> source;
+  std::shared_ptr<const formats::Dictionary> target;
+};
+[[nodiscard]] BitextDictionaries read_bitext_dictionaries(const BitextSourceConfig& config);
 
 // All that is wrong with the configuration; and where its directories are there, with their files.
 // Directions without files are warnings where they are allowed.

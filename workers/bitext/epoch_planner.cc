@@ -400,7 +400,8 @@ StepStatus EpochPlanner::attend_plans(Step& step) noexcept {
     if (have || percent_ == maker_.percent()) return StepStatus::kIdle;
     percent_ = maker_.percent();
     step.gauge(plan_percent_, percent_);
-    context_.note(fmt::format("the plan of epoch {} is being made: {} %", epoch, percent_));
+    context_.progress(fmt::format("the plan of epoch {} is being made: {} %", epoch, percent_),
+                      percent_, 100);
     return StepStatus::kDone;
   }
   made_ = maker_.take();

@@ -179,11 +179,19 @@ class ExactReader : public Stage {
   formats::TokenSequence sequence_;
 };
 
+// What the configuration of a stage of chess says of its queue.
+template <typename Config>
+[[nodiscard]] SequenceQueue queue_of(const Config& own) {
+  return {.bytes = own.has_queue_bytes() ? std::optional(own.queue_bytes()) : std::nullopt,
+          .exact = own.order() == EXACT,
+          .may_drop = own.overflow_behavior() != BLOCK};
+}
+
 // All that may be wrong with the settings of chess_games or chess_variations.
 template <typename Config>
 [[nodiscard]] std::vector<Problem> sample_problems(const StageView& stage, const Config& own) {
   std::vector<Problem> problems = exact_problems(stage);
-  for (Problem& problem : sequence_queue_problems(stage, own, own.length_max())) {
+  for (Problem& problem : sequence_queue_problems(stage, queue_of(own), own.length_max())) {
     problems.push_back(std::move(problem));
   }
   if (stage.links.output("output").said.get(kMixed) && !ordered_dispatch(stage.feed) &&

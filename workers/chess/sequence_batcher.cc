@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "proto/feed_output.h"
+#include "workers/chess/row_tokens.h"
 #include "workers/chess/sequence_facts.h"
 #include "workers/chess/sequence_records.h"
 #include "workers/kit/batch_schema.h"
@@ -212,6 +213,7 @@ StageType sequence_batcher_type() {
     }
     return problems;
   };
+  type.show_row = &chess_row_text;
   type.batch = [](const StageView& stage, BatchSchema& schema) {
     const SequenceBatcher::Arrays arrays(stage);
     std::vector<BatchArray> described;

@@ -1,5 +1,7 @@
 #include "workers/chess/sequence_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "workers/chess/sequence_records.h"
@@ -78,6 +80,25 @@ std::uint64_t sequence_queue_bytes_min(std::uint64_t length_max) noexcept {
   // A token takes 2 bytes, and with all that may be said about it less than 32; a record fills at
   // most half of a queue.
   return 2 * (std::uint64_t{32} * length_max + 512);
+}
+
+std::vector<Problem> sequence_queue_problems(const StageView& stage, const SequenceQueue& queue,
+                                             std::uint64_t length_max) {
+  std::vector<Problem> problems;
+  if (queue.bytes && *queue.bytes < sequence_queue_bytes_min(length_max)) {
+    problems.push_back(
+        {"queue_bytes", fmt::format("a sequence of {} tokens does not fit half of queue_bytes; "
+                                    "give at least {}",
+                                    length_max, sequence_queue_bytes_min(length_max))});
+  }
+  const bool counted_on = queue.exact || stage.links.output("output").said.get(kMixed);
+  if (counted_on && queue.may_drop) {
+    problems.push_back(
+        {"overflow_behavior",
+         "with order EXACT, and before a variation_mixer, nothing may be dropped; leave "
+         "it at BLOCK"});
+  }
+  return problems;
 }
 
 OutputSpec sequences_inside(std::uint32_t length_max) {

@@ -12,9 +12,8 @@
 // comes once in it.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,28 +28,17 @@ namespace ringfeed {
 [[nodiscard]] std::uint64_t sequence_queue_bytes(std::uint64_t length_max) noexcept;
 // The fewest that hold the largest of them.
 [[nodiscard]] std::uint64_t sequence_queue_bytes_min(std::uint64_t length_max) noexcept;
+// What a configuration says of that queue.
+struct SequenceQueue {
+  std::optional<std::uint64_t> bytes;
+  bool exact = false;     // order: EXACT
+  bool may_drop = false;  // overflow_behavior is not BLOCK
+};
 // What is wrong with the queue of a stage that outputs sequences of up to so many tokens: too
 // small for one of them, or not to be relied on by whoever reads it.
-template <typename Config>
 [[nodiscard]] std::vector<Problem> sequence_queue_problems(const StageView& stage,
-                                                           const Config& own,
-                                                           std::uint64_t length_max) {
-  std::vector<Problem> problems;
-  if (own.has_queue_bytes() && own.queue_bytes() < sequence_queue_bytes_min(length_max)) {
-    problems.push_back(
-        {"queue_bytes", fmt::format("a sequence of {} tokens does not fit half of queue_bytes; "
-                                    "give at least {}",
-                                    length_max, sequence_queue_bytes_min(length_max))});
-  }
-  const bool counted_on = own.order() == EXACT || stage.links.output("output").said.get(kMixed);
-  if (counted_on && own.overflow_behavior() != BLOCK) {
-    problems.push_back(
-        {"overflow_behavior",
-         "with order EXACT, and before a variation_mixer, nothing may be dropped; leave "
-         "it at BLOCK"});
-  }
-  return problems;
-}
+                                                           const SequenceQueue& queue,
+                                                           std::uint64_t length_max);
 
 // The output of the lanes that make sequences, in front of the pool.
 [[nodiscard]] OutputSpec sequences_inside(std::uint32_t length_max);

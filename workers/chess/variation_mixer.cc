@@ -291,7 +291,11 @@ StageType variation_mixer_type() {
     const VariationMixerConfig& own = stage.config.variation_mixer();
     const Link& games = stage.links.input("input");
     const Link& variations = stage.links.input("variations");
-    std::vector<Problem> problems = sequence_queue_problems(stage, own, length_of(stage));
+    const SequenceQueue queue{
+        .bytes = own.has_queue_bytes() ? std::optional(own.queue_bytes()) : std::nullopt,
+        .exact = own.order() == EXACT,
+        .may_drop = own.overflow_behavior() != BLOCK};
+    std::vector<Problem> problems = sequence_queue_problems(stage, queue, length_of(stage));
     const auto check = [&](const Link& link, bool fits, const char* field, const char* kind) {
       if (own.order() != EXACT || !link.linked() || fits) return;
       problems.push_back({field, fmt::format("with order EXACT it must be a {}, which '{}' is not",

@@ -29,6 +29,8 @@ constexpr std::uint64_t kLogGrowth = 1 * kMiB;
 // How often directories are compared with those that are watched, and how many at a time.
 constexpr std::chrono::seconds kLookEvery(1);
 constexpr std::size_t kLooksMax = 64;
+// Millions of files take a while: how often a scan says how many it has found.
+constexpr std::size_t kFilesPerNote = 1'000;
 // What could not be read is tried again after so long; a scan of millions of files takes seconds.
 constexpr std::chrono::seconds kRetryMin(10);
 constexpr std::chrono::seconds kRetryMax(600);
@@ -87,6 +89,7 @@ void FilePathProvider::scan() {
   visited_.clear();
   for (const std::string& list : wanted_.lists()) scan_list(list);
   std::size_t missing = 0;
+  std::string fault;  // of the last that is missing
   for (const std::string& root : wanted_.roots()) {
     struct stat info {};
     const int error = ::stat(root.c_str(), &info) != 0 ? errno : 0;
@@ -105,15 +108,12 @@ void FilePathProvider::scan() {
       context_.warn(fmt::format("directory_missing stage={} path={}: {}; {}", context_.stage, root,
                                 what, finite_ ? "the run has no data of it" : "waiting for it"));
     }
-    context_.note(fmt::format("{}: {}", root, what));
+    fault = fmt::format("{}: {}", root, what);
   }
   // With others to read it is tried again now and then.
   if (missing != 0 && missing == wanted_.roots().size()) rescan_ = !finite_;
-  if (missing != 0) {
-    faults_ = true;
-  } else {
-    context_.note(files_text());
-  }
+  if (missing != 0) faults_ = true;
+  context_.note(missing != 0 ? fault : files_text());
   retry_at_ = Clock::now() + retry_after_;
 }
 
@@ -262,6 +262,7 @@ void FilePathProvider::consider_file(const std::string& path) {
   }
   waiting_for_close_.erase(path);
   pending_.push_back({path, version});
+  if (pending_.size() % kFilesPerNote == 0) context_.note(files_text() + " so far");
 }
 
 void FilePathProvider::forget_directory(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -415,7 +416,11 @@ int run(int count, char** words, const Describers& describers) {
       options.json ? found.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n"
                    : escaped_lines(as_text(with_plain_names(found), describers));
   const bool printed = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (std::fflush(stdout) != 0 || !printed) return 1;
+  if (std::fflush(stdout) != 0 || !printed) {
+    std::fprintf(stderr, "ringfeed: standard output cannot be written to: %s\n",
+                 std::strerror(errno));
+    return 1;
+  }
   for (const ordered_json& problem : found["problems"]) {
     std::fprintf(stderr, "%s\n", escaped(problem.get<std::string>()).c_str());
   }

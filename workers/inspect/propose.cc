@@ -116,8 +116,8 @@ int propose_main(int count, char** words, const Describers& describers) {
   } catch (const Error& error) {
     answer.text = error.message();
     if (error.code() == ErrorCode::kNotFound && question.kind.empty()) {
-      answer.text +=
-          fmt::format(", nor a kind of data of this name ({})", fmt::join(names_of(kinds), ", "));
+      answer.text += fmt::format(", nor a kind of data of this name ({}): check the path",
+                                 fmt::join(names_of(kinds), ", "));
     }
   }
   if (answer.status == kNeedsParquet) return answer.status;

@@ -47,7 +47,7 @@ std::vector<Problem> batch_column_problems(std::span<const BatchField> fields, b
   }
   if (fields.empty()) {
     problems.push_back({"fields",
-                        "there are no fields; add fields { name: \"…\" dtype: \"…\" } for each "
+                        "there are no fields; add fields { name: \"...\" dtype: \"...\" } for each "
                         "array of a batch"});
   }
   std::size_t texts = 0;
@@ -61,7 +61,7 @@ std::vector<Problem> batch_column_problems(std::span<const BatchField> fields, b
     const BatchField& field = fields[i];
     const std::string path = fmt::format("fields[{}]", i);
     const std::optional<SampleDtype> dtype = dtype_named(field.dtype);
-    if (field.name.empty()) problems.push_back({path, "it has no name; add name: \"…\""});
+    if (field.name.empty()) problems.push_back({path, "it has no name; add name: \"...\""});
     take(path + ".name", field.name);
     if (!dtype) {
       problems.push_back(

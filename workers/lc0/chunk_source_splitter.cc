@@ -145,7 +145,7 @@ StageType chunk_source_splitter_type() {
                              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                              "0123456789_-") == std::string::npos;
       if (name.empty()) {
-        problems.push_back({field, "it has no name; add name: \"…\""});
+        problems.push_back({field, "it has no name; add name: \"...\""});
       } else if (!plain || name.size() > kNameMax) {
         problems.push_back(
             {field + ".name", fmt::format("\"{}\" cannot be the name of an output; use 1 to {} "

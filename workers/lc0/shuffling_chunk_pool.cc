@@ -79,6 +79,7 @@ ChunkWindow::ChunkWindow(const StageContext& context)
       chunks_total_(context.counter("chunks_total")),
       chunks_dropped_(context.counter("chunks_dropped")),
       reshuffles_(context.counter("reshuffles")),
+      epochs_ended_(context.counter("epochs")),
       chunks_outside_(context.counter("chunks_outside_window")),
       draws_(context.counter("draws")),
       hanse_rejected_(context.counter("hanse_rejected")),
@@ -723,6 +724,7 @@ std::optional<std::uint64_t> ChunkWindow::next_number(Step& step, bool waits,
     const std::uint64_t passes = step.load(state_.passes) + (total != 0 ? 1 : 0);
     if (epochs_ != 0 && (passes >= epochs_ || total == 0)) {
       if (waits) return std::nullopt;
+      if (total != 0) step.count(epochs_ended_);
       end_pass(step);
       if (total == 0) {
         context_.warn(fmt::format("no_chunks stage={}: no usable file was found", context_.stage));
@@ -733,6 +735,7 @@ std::optional<std::uint64_t> ChunkWindow::next_number(Step& step, bool waits,
     if (anything_usable(step)) {
       step.store(state_.passes, passes);
       step.count(reshuffles_);
+      if (epochs_ != 0) step.count(epochs_ended_);
       state_.shuffler.reset(step, step.load(state_.lower), total);
       end_pass(step);
       begin_pass();
@@ -957,8 +960,10 @@ void ChunkWindow::say(const Step& step) noexcept {
   const std::uint64_t chunks = collecting ? collected_extent_.chunks : step.load(state_.total);
   if (chunks < said_at_ + said_at_ / 64 + 1) return;
   said_at_ = chunks;
-  context_.note(fmt::format("window: {} of {} chunks{}", std::min(chunks, limits_.chunks),
-                            limits_.chunks, collecting ? ", scanning" : ""));
+  const std::uint64_t have = std::min(chunks, limits_.chunks);
+  context_.progress(fmt::format("window: {} of {} chunks{}", have, limits_.chunks,
+                                collecting ? ", scanning" : ""),
+                    have, limits_.chunks);
 }
 
 StepStatus ChunkWindow::step(Step& step) noexcept {
@@ -996,6 +1001,7 @@ std::vector<CounterSpec> pool_counters() {
       {"draws", "Draws that were accepted."},
       {"hanse_rejected", "Draws that were refused by the length of the chunk."},
       {"reshuffles", "Passes over the window that started anew."},
+      {"epochs", "Of a finite run: passes over the window whose chunks have all been drawn."},
       {"chunks_outside_window", "Chunks that left the window or were never in it."},
       {"positions_in_window", "Positions of the chunks in the window.", kGauge,
        "positions_current"},

@@ -255,6 +255,7 @@ class ChunkWindow final : public Stage {
   Counter chunks_total_;
   Counter chunks_dropped_;
   Counter reshuffles_;
+  Counter epochs_ended_;
   Counter chunks_outside_;
   Counter draws_;
   Counter hanse_rejected_;

@@ -93,7 +93,8 @@ void ShufflingFrameSampler::fetch_early(const Step& step) noexcept {
 void ShufflingFrameSampler::say(std::uint64_t count) noexcept {
   if (count < said_at_ + reservoir_size_ / 100 && count != reservoir_size_) return;
   said_at_ = count;
-  context_.note(fmt::format("reservoir: {} of {} frames", count, reservoir_size_));
+  context_.progress(fmt::format("reservoir: {} of {} frames", count, reservoir_size_), count,
+                    reservoir_size_);
 }
 
 StepStatus ShufflingFrameSampler::step(Step& step) noexcept {

@@ -3,6 +3,7 @@
 #include "proto/feed_output.h"
 #include "workers/kit/batch_schema.h"
 #include "workers/lc0/lc0_facts.h"
+#include "workers/lc0/row_board.h"
 
 namespace ringfeed {
 namespace {
@@ -146,6 +147,7 @@ StageType tensor_generator_type() {
     }
     return problems;
   };
+  type.show_row = &lc0_row_text;
   type.batch = [](const StageView& stage, BatchSchema& schema) {
     const TensorGenerator::Tensors tensors(stage.config.tensor_generator());
     std::vector<BatchArray> arrays;

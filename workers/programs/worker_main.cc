@@ -13,6 +13,7 @@
 #include "workers/inspect/propose.h"
 #include "workers/inspect/view.h"
 #include "workers/programs/all.h"
+#include "workers/programs/show_batch.h"
 #include "workers/runtime/worker.h"
 
 namespace ringfeed {
@@ -36,6 +37,7 @@ int run(int argc, char** argv, std::vector<StageType> stages) {
   for (StageType& type : stages) registry.add_plugin(std::move(type));
   if (argc == 2 && word == "--plan") return print_plan(registry);
   if (argc == 2 && word == "--kinds") return print_kinds(registry);
+  if (argc == 2 && word == "--show") return show_batch(registry);
   if (argc == 3 && word == "--setup-fd") return run_worker(std::atoi(argv[2]), registry);
   if (stages.empty()) {
     std::fputs("ringfeed starts ringfeed-worker: see ringfeed --help\n", stderr);

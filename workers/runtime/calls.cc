@@ -9,6 +9,7 @@
 
 #include "proto/control.pb.h"
 #include "proto/worker.pb.h"
+#include "workers/runtime/log.h"
 
 namespace ringfeed {
 namespace {
@@ -49,7 +50,9 @@ void pass_on_call(int socket, const std::string& packet,
                   const std::vector<const LaneSetup*>& setups,
                   const std::vector<std::unique_ptr<LaneRuntime>>& lanes) {
   ToWorker call;
-  if (!call.ParseFromString(packet) || !call.has_stage_control()) return;
+  if (!call.ParseFromString(packet)) return;
+  if (call.has_log()) set_log_level(call.log().level());
+  if (!call.has_stage_control()) return;
   const StageControlCall& asked = call.stage_control();
   std::vector<std::size_t> asked_lanes;
   for (std::size_t i = 0; i < lanes.size(); ++i) {

@@ -101,6 +101,9 @@ void LaneRuntime::describe(StageContext& context) {
   };
   context.counter = [this](std::string_view name) { return counter(name); };
   context.note = [this](std::string_view text) { note(text); };
+  context.progress = [this](std::string_view text, std::uint64_t done, std::uint64_t total) {
+    note(text, done, total);
+  };
 }
 
 const std::vector<CounterSpec>& LaneRuntime::own_counters() {
@@ -143,7 +146,7 @@ Counter LaneRuntime::late_counter(std::string_view name) noexcept {
   return {index};
 }
 
-void LaneRuntime::note(std::string_view text) noexcept {
+void LaneRuntime::note(std::string_view text, std::uint64_t done, std::uint64_t total) noexcept {
   shm::LaneNote& note = parts_.page->counters.note;
   // An odd version while the text changes, an even one after: the reader takes it only if it saw
   // the same even one before and after. relaxed for the first: the release of the second orders the
@@ -153,6 +156,8 @@ void LaneRuntime::note(std::string_view text) noexcept {
                      std::memory_order_seq_cst);  // seq_cst: before the text, for the reader's sake
   note.bytes = static_cast<std::uint32_t>(std::min(text.size(), sizeof note.text));
   std::memcpy(note.text, text.data(), note.bytes);
+  note.done = done;
+  note.total = total;
   note.version.store((version | 1) + 1, std::memory_order_release);  // release: after the text
 }
 

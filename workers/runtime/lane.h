@@ -119,7 +119,7 @@ class LaneRuntime {
   void post(LaneMessage message);
   // Takes up how many lanes the nodes have, which changes only while all lanes stand still.
   void follow_lanes() noexcept;
-  void note(std::string_view text) noexcept;
+  void note(std::string_view text, std::uint64_t done = 0, std::uint64_t total = 0) noexcept;
 
  private:
   friend class Step;

@@ -32,19 +32,19 @@ void start_log(const std::string& group, const LogConfig& settings) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<EscapedText>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n %*");
   spdlog::set_formatter(std::move(formatter));
-  switch (settings.level()) {
+  set_log_level(settings.level());
+}
+
+void set_log_level(int level) {
+  switch (level) {
     case LogConfig::DEBUG:
-      spdlog::set_level(spdlog::level::debug);
-      break;
-    case LogConfig::INFO:
-      spdlog::set_level(spdlog::level::info);
-      break;
+      return spdlog::set_level(spdlog::level::debug);
     case LogConfig::WARN:
-      spdlog::set_level(spdlog::level::warn);
-      break;
+      return spdlog::set_level(spdlog::level::warn);
     case LogConfig::ERROR:
-      spdlog::set_level(spdlog::level::err);
-      break;
+      return spdlog::set_level(spdlog::level::err);
+    default:
+      return spdlog::set_level(spdlog::level::info);
   }
 }
 

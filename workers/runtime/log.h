@@ -9,5 +9,7 @@ class LogConfig;
 
 // From here on spdlog writes as `worker/GROUP`, one line an event whatever its values hold.
 void start_log(const std::string& group, const LogConfig& settings);
+// Events below it (LogConfig.Level) are left out from now on. Any thread.
+void set_log_level(int level);
 
 }  // namespace ringfeed

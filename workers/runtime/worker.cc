@@ -414,6 +414,7 @@ int run_worker(int setup_fd, const Registry& registry, FirstLane first) {
   RF_FAILPOINT("runtime.worker.set_up");
   DataLoaderConfig config;
   config.ParseFromString(setup.config());
+  if (setup.has_log_level()) config.mutable_log()->set_level(setup.log_level());
   start_log(setup.group(), config.log());
   ::prctl(PR_SET_NAME, ("rf-" + setup.group()).substr(0, 15).c_str());
   try {

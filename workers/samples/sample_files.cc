@@ -32,6 +32,8 @@ SampleFiles::SampleFiles(const StageContext& context)
       in_(context.input("input")),
       out_(context.output("parts")),
       files_(context.counter("files")),
+      files_begun_(context.counter("files_begun")),
+      files_handed_out_(context.counter("files_handed_out")),
       epochs_(context.counter("epochs")),
       files_waited_for_(context.counter("files_waited_for")),
       block_bytes_(context.config.sample_source().block_bytes()),
@@ -123,6 +125,8 @@ StepStatus SampleFiles::hand_out(Step& step) noexcept {
     step.count(files_waited_for_);
     context_.note("");
   }
+  if (begin == 0) step.count(files_begun_);
+  if (last) step.count(files_handed_out_);
   step.store(state_.next, last ? next + 1 : next);
   step.store(state_.begin, last ? 0 : begin + block_bytes_);
   step.store(state_.version, version);

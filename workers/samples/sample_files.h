@@ -61,6 +61,8 @@ class SampleFiles final : public Stage {
   InPort in_;
   OutPort out_;
   Counter files_;
+  Counter files_begun_;
+  Counter files_handed_out_;
   Counter epochs_;
   Counter files_waited_for_;
   std::uint64_t block_bytes_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
@@ -38,7 +39,8 @@ class SampleShuffler final : public Stage {
   };
 
   explicit SampleShuffler(const StageContext& context)
-      : size_(context.config.sample_shuffler().size()),
+      : context_(context),
+        size_(context.config.sample_shuffler().size()),
         bytes_max_(context.config.sample_shuffler().has_reservoir_bytes()
                        ? context.config.sample_shuffler().reservoir_bytes()
                        : ~std::uint64_t{0}),
@@ -70,7 +72,9 @@ class SampleShuffler final : public Stage {
     step.store(state_.list[3 * index], place);
     step.store(state_.list[3 * index + 1], sample->tag[0]);
     step.store(state_.list[3 * index + 2], sample->tag[1]);
-    hold(step, index + 1, step.load(state_.bytes) + bytes);
+    const std::uint64_t held = step.load(state_.bytes) + bytes;
+    hold(step, index + 1, held);
+    if (fills_) say(index + 1, held);
     return step.consume(*sample);
   }
 
@@ -86,8 +90,22 @@ class SampleShuffler final : public Stage {
     step.gauge(held_, count);
     step.gauge(bytes_held_, bytes);
   }
+  // Whoever waits for the first batch is told by whichever limit is nearer.
+  void say(std::uint64_t count, std::uint64_t bytes) noexcept {
+    const bool by_bytes = static_cast<double>(bytes) * static_cast<double>(size_) >
+                          static_cast<double>(count) * static_cast<double>(bytes_max_);
+    const std::uint64_t done = by_bytes ? bytes : count;
+    const std::uint64_t all = by_bytes ? bytes_max_ : size_;
+    if (done < said_ + all / 100 && done != all) return;
+    said_ = done;
+    context_.progress(
+        by_bytes ? fmt::format("reservoir: {} samples, {} of {} bytes", count, bytes, bytes_max_)
+                 : fmt::format("reservoir: {} of {} samples", count, size_),
+        done, all);
+  }
   // One drawn at random; the last one takes its place in the list. False: no room.
   bool put_out(Step& step) noexcept {
+    if (std::exchange(fills_, false)) context_.note("");
     const std::uint64_t count = step.load(state_.count);
     const std::uint64_t victim = step.draw(count);
     const std::uint64_t place = step.load(state_.list[3 * victim]);
@@ -103,8 +121,11 @@ class SampleShuffler final : public Stage {
     return true;
   }
 
+  StageContext context_;
   std::uint64_t size_;
   std::uint64_t bytes_max_;
+  bool fills_ = true;  // nothing has been put out by this process
+  std::uint64_t said_ = 0;
   State state_;
   InPort in_;
   OutPort out_;

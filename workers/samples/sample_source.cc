@@ -316,7 +316,7 @@ std::vector<Problem> source_problems(const StageView& stage) {
   int index = 0;
   for (const SampleFieldConfig& field : stage.config.sample_source().fields()) {
     const std::string path = fmt::format("fields[{}]", index++);
-    if (field.name().empty()) problems.push_back({path, "it has no name; add name: \"…\""});
+    if (field.name().empty()) problems.push_back({path, "it has no name; add name: \"...\""});
     if (field.has_dtype() && !dtype_named(field.dtype())) {
       problems.push_back(
           {path + ".dtype", fmt::format("dtype is \"{}\"; give one as NumPy names it, such as "
@@ -337,6 +337,9 @@ StageType sample_source_type() {
   type.counters = {
       {"samples", "Samples output."},
       {"files", "Files seen."},
+      {"files_begun", "Files whose first part has been handed out, counted again in every epoch."},
+      {"files_handed_out",
+       "Files whose last part has been handed out, counted again in every epoch."},
       {"epochs", "Passes over the files that have been handed out."},
       {"bytes_read", "Bytes of lines and values read, as they are unpacked."},
       {"files_waited_for", "Parts of files that had to be fetched from a store first."},

@@ -477,6 +477,7 @@ std::vector<RigRecord> run_node(const std::string& planner, std::uint64_t narrow
                      .output = context.output,
                      .counter = context.counter,
                      .note = context.note,
+                     .progress = context.progress,
                      .info = context.info,
                      .warn = context.warn};
     return std::make_unique<EpochPlanner>(own, narrow_max);

@@ -842,6 +842,26 @@ TEST(SampleShuffler, HoldsNoMoreThanItsBytes) {
   EXPECT_THAT(shuffler.order(), SizeIs(300U));
 }
 
+TEST(SampleShuffler, SaysHowFullItIsUntilItGivesSomething) {
+  Shuffler shuffler("size: 50");
+  shuffler.feed(20);
+  shuffler.rig.run();
+  EXPECT_EQ(shuffler.rig.note("s"), "reservoir: 20 of 50 samples");
+  shuffler.feed(30);
+  shuffler.rig.run();
+  EXPECT_EQ(shuffler.rig.note("s"), "reservoir: 50 of 50 samples");
+  shuffler.feed(1);
+  shuffler.rig.run();
+  EXPECT_EQ(shuffler.rig.note("s"), "");
+
+  // The limit that it meets first.
+  Shuffler large("size: 1000 reservoir_bytes: 1048576");
+  large.feed(50, 10'000);
+  large.rig.run();
+  EXPECT_EQ(large.rig.note("s"), fmt::format("reservoir: 50 samples, {} of 1048576 bytes",
+                                             large.rig.counter("s", "bytes_held")));
+}
+
 TEST(SampleShuffler, GivesTheSameWhateverHappens) {
   const auto run = [](std::uint64_t seed, double restarts) {
     Shuffler shuffler("size: 40");

@@ -55,6 +55,7 @@ class StageControlRequest;
 class StageControlResponse;
 class ControlBox;
 class BatchSchema;
+class BatchView;
 struct BatchLayout;
 
 enum class StepStatus {
@@ -280,6 +281,9 @@ struct StageContext {
   std::function<Counter(std::string_view)> counter = {};
   std::function<void(std::string_view)> note =
       {};  // what a person should know now; shown by `ringfeed status`
+  // The same of something that has an end: how much of it is done. Who waits for it sees how far it
+  // is and how long it will take.
+  std::function<void(std::string_view, std::uint64_t done, std::uint64_t total)> progress = {};
   // One line in the worker's log: "event key=value ...". Events, never traffic.
   std::function<void(std::string_view)> info = {};
   std::function<void(std::string_view)> warn = {};
@@ -415,6 +419,9 @@ struct StageType {
   // Only of a stage that outputs batches; of a plug-in's stage the second.
   std::function<void(const StageView&, BatchSchema&)> batch;
   std::function<BatchLayout(const StageView&)> batch_layout;
+  // Of the same stages: a row of a batch as people read it, for `ringfeed peek`; several lines if
+  // it must be. May be empty, and may return nothing (ringfeed/worker/batch_view.h).
+  std::function<std::string(const BatchView& batch, std::uint64_t row)> show_row;
   // The fields of StageControlRequest that it answers.
   std::vector<std::string> answers;
   StageExample example;
