@@ -1,6 +1,8 @@
 #include "supervisor/os/text.h"
 
 #include <fmt/format.h>
+#include <locale.h>
+#include <wchar.h>
 
 #include <algorithm>
 #include <array>
@@ -45,6 +47,50 @@ std::string shown_bytes(std::uint64_t bytes) {
     ++unit;
   }
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string shown_time(std::uint64_t ms) {
+  const std::uint64_t s = ms / 1000;
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+namespace {
+
+// How many of the bytes fit into so many columns, and how many columns these take.
+struct Fitting {
+  std::size_t bytes = 0;
+  std::size_t columns = 0;
+};
+Fitting fitting(std::string_view utf8, std::size_t columns) {
+  // Of libc itself, whatever the user's is; it lives as long as the process.
+  static const locale_t locale = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  const locale_t before = ::uselocale(locale);
+  Fitting fits;
+  mbstate_t state{};
+  while (fits.bytes < utf8.size()) {
+    wchar_t character = 0;
+    const std::size_t left = utf8.size() - fits.bytes;
+    const std::size_t bytes = ::mbrtowc(&character, utf8.data() + fits.bytes, left, &state);
+    const bool known = bytes != 0 && bytes <= left;
+    const int width = known ? ::wcwidth(character) : 1;
+    if (!known) state = {};
+    const std::size_t takes = width > 0 ? static_cast<std::size_t>(width) : 0;
+    if (fits.columns + takes > columns) break;
+    fits.columns += takes;
+    fits.bytes += known ? bytes : 1;
+  }
+  ::uselocale(before);
+  return fits;
+}
+
+}  // namespace
+
+std::size_t shown_width(std::string_view utf8) { return fitting(utf8, utf8.size() * 2).columns; }
+
+std::string_view shown_cut(std::string_view utf8, std::size_t columns) {
+  return utf8.substr(0, fitting(utf8, columns).bytes);
 }
 
 std::string exact_bytes(std::uint64_t bytes) {

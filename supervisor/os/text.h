@@ -16,6 +16,14 @@ namespace ringfeed {
 // anything else, for a fraction of a byte, and for a number too large for 64 bits.
 [[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string_view text);
 
+// How long something has lasted: "42 s", "3 min 5 s", "2 h 40 min".
+[[nodiscard]] std::string shown_time(std::uint64_t ms);
+
+// Columns that a terminal needs for it: two for a wide character, none for one that combines.
+[[nodiscard]] std::size_t shown_width(std::string_view utf8);
+// As much of its beginning as so many columns hold.
+[[nodiscard]] std::string_view shown_cut(std::string_view utf8, std::size_t columns);
+
 // Hexadecimal digits, for files that people may look into.
 [[nodiscard]] std::string to_hex(std::string_view bytes);
 // Empty if that is no hexadecimal number.

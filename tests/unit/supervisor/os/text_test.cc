@@ -23,6 +23,16 @@ TEST(Text, ExactBytesAreNotRounded) {
   EXPECT_EQ(exact_bytes(~0ULL), "18446744073709551615 B");
 }
 
+TEST(Text, IsCutBetweenCharacters) {
+  EXPECT_EQ(shown_cut("chunks", 80), "chunks");
+  EXPECT_EQ(shown_cut("chunks", 3), "chu");
+  EXPECT_EQ(shown_cut("██░", 2), "██");
+  EXPECT_EQ(shown_cut("狼狼狼", 5), "狼狼") << "two columns each";
+  EXPECT_EQ(shown_cut("e\u0301te\u0301", 2), "e\u0301t") << "an accent takes none";
+  EXPECT_EQ(shown_cut("\xff\xfe?", 2), "\xff\xfe") << "not UTF-8";
+  EXPECT_EQ(shown_cut("", 0), "");
+}
+
 TEST(Text, BytesAreReadWithAUnitOrWithout) {
   EXPECT_EQ(parse_bytes("4096"), 4096U);
   EXPECT_EQ(parse_bytes("4096 B"), 4096U);
