@@ -18,13 +18,12 @@
 namespace ringfeed::control {
 namespace {
 
-// A supervisor accepts at once; one that is short of descriptors within a second or two.
-constexpr int kConnectS = 10;
+constexpr int kMeanwhileMs = 250;
 
 }  // namespace
 
 std::optional<ControlClient> ControlClient::connect(const std::vector<std::string>& directories,
-                                                    const std::string& feed) {
+                                                    const std::string& feed, int patience_ms) {
   for (const std::string& directory : directories) {
     const std::string path = socket_path(directory, feed);
     sockaddr_un address{};
@@ -32,7 +31,7 @@ std::optional<ControlClient> ControlClient::connect(const std::vector<std::strin
     if (path.size() >= sizeof address.sun_path) continue;
     path.copy(address.sun_path, path.size());
     shm::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    const timeval patience{kConnectS, 0};
+    const timeval patience{patience_ms / 1000, patience_ms % 1000 * 1000};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (socket &&
         ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
@@ -42,9 +41,9 @@ std::optional<ControlClient> ControlClient::connect(const std::vector<std::strin
     if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR) continue;
     if (errno == EAGAIN) {
       throw Error(ErrorCode::kTimeout,
-                  fmt::format("feed '{}' has not accepted a connection at {} within {} s: its "
+                  fmt::format("feed '{}' has not accepted a connection at {} within {:g} s: its "
                               "supervisor is stopped, or out of descriptors",
-                              feed, path, kConnectS));
+                              feed, path, patience_ms / 1000.0));
     }
     throw Error(
         ErrorCode::kIo,
@@ -54,7 +53,7 @@ std::optional<ControlClient> ControlClient::connect(const std::vector<std::strin
   return std::nullopt;
 }
 
-Reply ControlClient::call(const Request& request, int timeout_ms) {
+Reply ControlClient::call(const Request& request, int timeout_ms, const Meanwhile& meanwhile) {
   const Status sent = send_packet(socket_.get(), request.SerializeAsString());
   // Whoever was refused is disconnected, and the reason lies there to be read.
   if (!sent && sent.error().code() != ErrorCode::kClosed) sent.or_throw();
@@ -62,7 +61,12 @@ Reply ControlClient::call(const Request& request, int timeout_ms) {
   for (;;) {
     const std::uint64_t now = process::now_ms();
     pollfd ready{socket_.get(), POLLIN, 0};
-    const int events = ::poll(&ready, 1, now < until ? static_cast<int>(until - now) : 0);
+    const int left = now < until ? static_cast<int>(until - now) : 0;
+    const int events = ::poll(&ready, 1, meanwhile ? std::min(left, kMeanwhileMs) : left);
+    if (events == 0 && meanwhile && left != 0) {
+      meanwhile();
+      continue;
+    }
     if (events == 0) {
       throw Error(ErrorCode::kTimeout,
                   fmt::format("the feed has not answered within {} ms", timeout_ms));
@@ -81,13 +85,19 @@ Reply ControlClient::call(const Request& request, int timeout_ms) {
   }
 }
 
-bool ControlClient::wait_for_end(int timeout_ms) {
+bool ControlClient::wait_for_end(int timeout_ms, const Meanwhile& meanwhile) {
   const std::uint64_t until = process::now_ms() + static_cast<std::uint64_t>(timeout_ms);
   for (;;) {
     const std::uint64_t now = process::now_ms();
-    const int wait = timeout_ms < 0 ? -1 : now < until ? static_cast<int>(until - now) : 0;
+    int wait = timeout_ms < 0 ? -1 : now < until ? static_cast<int>(until - now) : 0;
+    const bool last = wait == 0;
+    if (meanwhile) wait = wait < 0 ? kMeanwhileMs : std::min(wait, kMeanwhileMs);
     pollfd ready{socket_.get(), POLLIN, 0};
     const int events = ::poll(&ready, 1, wait);
+    if (events == 0 && meanwhile && !last) {
+      meanwhile();
+      continue;
+    }
     if (events == 0) return false;
     if (events < 0) continue;
     const Result<Packet> packet = receive_packet(socket_.get());

@@ -1,6 +1,7 @@
 // The other end of the control socket: what the command line uses.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,17 +17,25 @@ namespace ringfeed::control {
 
 class ControlClient {
  public:
-  // nullopt: no live feed of that name in any of the directories. Throws Error (kIo) if there is
-  // one that cannot be reached (another user).
-  [[nodiscard]] static std::optional<ControlClient> connect(
-      const std::vector<std::string>& directories, const std::string& feed);
+  // A supervisor accepts at once; one that is short of descriptors within a second or two.
+  static constexpr int kConnectMs = 10'000;
 
+  // nullopt: no live feed of that name in any of the directories. Throws Error (kIo) if there is
+  // one that cannot be reached (another user), (kTimeout) if it has not accepted the connection
+  // after `patience_ms`.
+  [[nodiscard]] static std::optional<ControlClient> connect(
+      const std::vector<std::string>& directories, const std::string& feed,
+      int patience_ms = kConnectMs);
+
+  // Called several times a second while something is waited for.
+  using Meanwhile = std::function<void()>;
   // Sends and waits for the answer. Throws Error (kClosed) if the feed goes away meanwhile,
   // (kTimeout) after `timeout_ms`.
-  [[nodiscard]] Reply call(const Request& request, int timeout_ms = 10'000);
+  [[nodiscard]] Reply call(const Request& request, int timeout_ms = 10'000,
+                           const Meanwhile& meanwhile = {});
   // Waits until the other end closes: its process is about to end. False after `timeout_ms` (-1:
   // never).
-  bool wait_for_end(int timeout_ms = -1);
+  bool wait_for_end(int timeout_ms = -1, const Meanwhile& meanwhile = {});
 
   // The feeds that answer, in these directories.
   [[nodiscard]] static std::vector<std::string> live_feeds(

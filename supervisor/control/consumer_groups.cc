@@ -272,7 +272,7 @@ std::vector<ConsumerGroups::KnownMember> ConsumerGroups::adopt() {
     for (std::uint32_t m = 0; m < shm::kMembersMax; ++m) {
       const shm::Member& member = page.members[m];
       if (member_state(member) == MemberState::kFree) continue;
-      group.had_member = true;
+      group.had_member = any_came_ = true;
       group.members[m] = {static_cast<pid_t>(member.pid), member.start_ticks};
       group.at_most_once[m] = member.at_most_once != 0;
       members.push_back({{g, m}, group.members[m]});
@@ -598,10 +598,11 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
     // relaxed, all: published by the release of state.
     member.taken.store(0, std::memory_order_relaxed);
     member.done.store(0, std::memory_order_relaxed);
+    member.waited_ns.store(0, std::memory_order_relaxed);
     member.last_ns.store(0, std::memory_order_relaxed);
     member.state.store(static_cast<std::uint32_t>(MemberState::kLive), std::memory_order_release);
   }
-  group.had_member = true;
+  group.had_member = any_came_ = true;
   RF_FAILPOINT("supervisor.member.entered");
   return place;
 }

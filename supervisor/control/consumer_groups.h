@@ -144,6 +144,8 @@ class ConsumerGroups {
 
   // True once any group has been ACTIVE.
   [[nodiscard]] bool ever_joined() const { return ever_joined_; }
+  // A member, of whatever group, whether or not it is still there.
+  [[nodiscard]] bool any_came() const { return any_came_; }
   [[nodiscard]] std::uint32_t live_members() const;
   [[nodiscard]] std::uint32_t live_members(std::uint32_t group) const;
   [[nodiscard]] shm::GroupState state(std::uint32_t group) const;
@@ -250,6 +252,7 @@ class ConsumerGroups {
   std::array<Group, shm::kGroupsMax> groups_;
   std::vector<Change> untold_;
   bool ever_joined_ = false;
+  bool any_came_ = false;
   std::uint64_t uses_ = 0;
 };
 

@@ -107,8 +107,9 @@ void Trainers::attach(ControlServer& server, ConnectionId connection, const Atta
   trainer.pidfd = server.peer_pidfd(connection);
   const int error = trainer.pidfd ? 0 : errno;
   const std::optional<std::uint64_t> ticks = process::start_ticks(trainer.who.pid);
-  if (is_starvation(error) ||
-      (trainer.pidfd && !ticks && !process::has_ended(trainer.pidfd.get()))) {
+  // A process of another pid namespace has a pidfd, but no number here, so no start time either.
+  if (trainer.who.pid > 0 && (is_starvation(error) || (trainer.pidfd && !ticks &&
+                                                       !process::has_ended(trainer.pidfd.get())))) {
     return refuse(reply, Reply::FULL,
                   fmt::format("feed '{}' cannot watch your process now: its supervisor has no "
                               "descriptors left: raise its limit of open files, or let other "

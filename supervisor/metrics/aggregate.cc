@@ -97,10 +97,23 @@ void fill_load(const layout::NodeLayout& node, const Between& between, LoadMetri
   std::uint64_t records_in = 0;
   std::uint64_t records_out = 0;
   std::uint32_t lanes = 0;
+  double busy_share = 0;
+  double starved_share = 0;
+  double blocked_share = 0;
   for (std::uint32_t i = 0; i < node.lanes_max; ++i) {
     // Those that were taken away again have their past.
     const std::uint32_t lane = node.first_lane + i;
-    lanes += between.end().lanes[lane].at_work ? 1 : 0;
+    if (between.end().lanes[lane].at_work) {
+      // A sleep that began before the window is counted in it, when it ends.
+      const auto share = [&](std::uint64_t LaneLook::*what) {
+        const double whole = between.covered();
+        return whole <= 0 ? 0 : std::min(1.0, seconds(between.lane(lane, what)) / whole);
+      };
+      ++lanes;
+      busy_share += share(&LaneLook::busy_ns);
+      starved_share += share(&LaneLook::starved_ns);
+      blocked_share += share(&LaneLook::blocked_ns);
+    }
     busy += between.lane(lane, &LaneLook::busy_ns);
     starved += between.lane(lane, &LaneLook::starved_ns);
     blocked += between.lane(lane, &LaneLook::blocked_ns);
@@ -118,11 +131,10 @@ void fill_load(const layout::NodeLayout& node, const Between& between, LoadMetri
   if (!between.is_window()) return;
   load.set_cpu_seconds(seconds(cpu));
   load.set_core_wait_seconds(seconds(core_wait));
-  const double whole = between.covered() * lanes;
-  if (whole <= 0) return;
-  load.set_busy_share(seconds(busy) / whole);
-  load.set_starved_share(seconds(starved) / whole);
-  load.set_blocked_share(seconds(blocked) / whole);
+  if (lanes == 0 || between.covered() <= 0) return;
+  load.set_busy_share(busy_share / lanes);
+  load.set_starved_share(starved_share / lanes);
+  load.set_blocked_share(blocked_share / lanes);
 }
 
 void fill_queue(const FeedFacts& facts, std::size_t port, const Between& between,

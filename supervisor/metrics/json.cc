@@ -1,13 +1,13 @@
 #include "supervisor/metrics/json.h"
 
-#include <fmt/format.h>
 #include <google/protobuf/message.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "proto/metrics.pb.h"
+#include "supervisor/metrics/json_writer.h"
 
 namespace ringfeed::metrics {
 namespace {
@@ -15,149 +15,141 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// As protobuf writes a 64-bit number, which JavaScript could not hold.
-Json number(std::uint64_t value, JsonForm form) {
-  return form == JsonForm::kProtobuf ? Json(fmt::to_string(value)) : Json(value);
-}
-Json number(std::int64_t value, JsonForm form) {
-  return form == JsonForm::kProtobuf ? Json(fmt::to_string(value)) : Json(value);
+class MessageWriter {
+ public:
+  explicit MessageWriter(bool described) : described_(described) {}
+
+  void write(const Message& message);
+  [[nodiscard]] std::string take() { return out_.take(); }
+
+ private:
+  void write_stage(const StageMetricProto& stage);
+  // Its name and value; nothing if it is absent.
+  void write_field(const Message& message, const FieldDescriptor& field);
+  void write_field(const Message& message, std::string_view name) {
+    write_field(message, *message.GetDescriptor()->FindFieldByName(std::string(name)));
+  }
+  void write_value(const Message& message, const FieldDescriptor& field, int index);
+  template <typename Value>
+  void write_member(std::string_view name, const Value& value) {
+    out_.name(name);
+    out_.value(value);
+  }
+
+  bool described_;
+  JsonWriter out_;
+};
+
+void MessageWriter::write(const Message& message) {
+  if (message.GetDescriptor() == StageMetricProto::descriptor()) {
+    return write_stage(static_cast<const StageMetricProto&>(message));
+  }
+  out_.begin_object();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    write_field(message, *message.GetDescriptor()->field(i));
+  }
+  out_.end_object();
 }
 
-Json value_of(const Message& message, const FieldDescriptor& field, int index, JsonForm form) {
+void MessageWriter::write_field(const Message& message, const FieldDescriptor& field) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
+  if (!field.is_repeated()) {
+    if (!reflection.HasField(message, &field)) return;
+    out_.name(field.name());
+    return write_value(message, field, -1);
+  }
+  out_.name(field.name());
+  out_.begin_array();
+  for (int i = 0; i < reflection.FieldSize(message, &field); ++i) write_value(message, field, i);
+  out_.end_array();
+}
+
+void MessageWriter::write_value(const Message& message, const FieldDescriptor& field, int index) {
+  const google::protobuf::Reflection& of = *message.GetReflection();
   const bool repeated = index >= 0;
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return repeated ? reflection.GetRepeatedInt32(message, &field, index)
-                      : reflection.GetInt32(message, &field);
+      return out_.value(std::int64_t{repeated ? of.GetRepeatedInt32(message, &field, index)
+                                              : of.GetInt32(message, &field)});
     case FieldDescriptor::CPPTYPE_INT64:
-      return number(repeated ? reflection.GetRepeatedInt64(message, &field, index)
-                             : reflection.GetInt64(message, &field),
-                    form);
+      return out_.value(std::int64_t{repeated ? of.GetRepeatedInt64(message, &field, index)
+                                              : of.GetInt64(message, &field)});
     case FieldDescriptor::CPPTYPE_UINT32:
-      return repeated ? reflection.GetRepeatedUInt32(message, &field, index)
-                      : reflection.GetUInt32(message, &field);
+      return out_.value(std::uint64_t{repeated ? of.GetRepeatedUInt32(message, &field, index)
+                                               : of.GetUInt32(message, &field)});
     case FieldDescriptor::CPPTYPE_UINT64:
-      return number(repeated ? reflection.GetRepeatedUInt64(message, &field, index)
-                             : reflection.GetUInt64(message, &field),
-                    form);
+      return out_.value(std::uint64_t{repeated ? of.GetRepeatedUInt64(message, &field, index)
+                                               : of.GetUInt64(message, &field)});
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return repeated ? reflection.GetRepeatedDouble(message, &field, index)
-                      : reflection.GetDouble(message, &field);
+      return out_.value(repeated ? of.GetRepeatedDouble(message, &field, index)
+                                 : of.GetDouble(message, &field));
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return repeated ? reflection.GetRepeatedFloat(message, &field, index)
-                      : reflection.GetFloat(message, &field);
+      return out_.value(double{repeated ? of.GetRepeatedFloat(message, &field, index)
+                                        : of.GetFloat(message, &field)});
     case FieldDescriptor::CPPTYPE_BOOL:
-      return repeated ? reflection.GetRepeatedBool(message, &field, index)
-                      : reflection.GetBool(message, &field);
+      return out_.value(repeated ? of.GetRepeatedBool(message, &field, index)
+                                 : of.GetBool(message, &field));
     case FieldDescriptor::CPPTYPE_ENUM:
-      return repeated ? reflection.GetRepeatedEnum(message, &field, index)->name()
-                      : reflection.GetEnum(message, &field)->name();
+      return out_.value(std::string_view(
+          (repeated ? of.GetRepeatedEnum(message, &field, index) : of.GetEnum(message, &field))
+              ->name()));
     case FieldDescriptor::CPPTYPE_STRING:
-      return repeated ? reflection.GetRepeatedString(message, &field, index)
-                      : reflection.GetString(message, &field);
+      return out_.value(std::string_view(repeated ? of.GetRepeatedString(message, &field, index)
+                                                  : of.GetString(message, &field)));
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return to_json(repeated ? reflection.GetRepeatedMessage(message, &field, index)
-                              : reflection.GetMessage(message, &field),
-                     form);
+      return write(repeated ? of.GetRepeatedMessage(message, &field, index)
+                            : of.GetMessage(message, &field));
   }
-  return nullptr;
 }
 
-}  // namespace
-
-Json to_json(const Message& message, JsonForm form) {
-  Json out = Json::object();
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
-    if (field.is_repeated()) {
-      if (form == JsonForm::kProtobuf && reflection.FieldSize(message, &field) == 0) continue;
-      Json& list = out[field.name()] = Json::array();
-      for (int j = 0; j < reflection.FieldSize(message, &field); ++j) {
-        list.push_back(value_of(message, field, j, form));
-      }
-    } else if (reflection.HasField(message, &field)) {
-      out[field.name()] = value_of(message, field, -1, form);
-    }
-  }
-  return out;
-}
-
-namespace {
-
-// A stage's metrics: `{ "name", KIND: { "loads", COUNTER: VALUE, … }, "output_queue_metrics",
-// "other_counters" }`.
-Json stage_json(const StageMetricProto& stage, JsonForm form, bool described) {
-  Json all = to_json(stage, form);
-  Json own = Json::object();
-  Json others = Json::array();
-  if (all.contains("loads")) own["loads"] = std::move(all["loads"]);
+// `{ "name", KIND: { "loads", COUNTER: VALUE, … }, "output_queue_metrics", "other_counters" }`.
+void MessageWriter::write_stage(const StageMetricProto& stage) {
+  out_.begin_object();
+  write_field(stage, "name");
+  out_.name(stage.kind());
+  out_.begin_object();
+  write_field(stage, "loads");
   for (const CounterMetricProto& counter : stage.counters()) {
-    if (counter.has_value() && counter.listed()) {
-      Json& other = others.emplace_back();
-      other["name"] = counter.name();
-      other["value"] = number(counter.value(), form);
-    } else if (counter.has_value()) {
-      own[counter.name()] = number(counter.value(), form);
-    }
-    if (counter.has_capacity()) own[counter.capacity_name()] = number(counter.capacity(), form);
+    if (counter.has_value() && !counter.listed()) write_member(counter.name(), counter.value());
+    if (counter.has_capacity()) write_member(counter.capacity_name(), counter.capacity());
   }
-  for (const TextMetricProto& text : stage.texts()) own[text.name()] = text.text();
-  Json out = Json::object();
-  const auto move_over = [&](const char* name) {
-    if (all.contains(name)) out[name] = std::move(all[name]);
-  };
-  move_over("name");
-  out[stage.kind()] = std::move(own);
-  move_over("output_queue_metrics");
-  if (form == JsonForm::kPlain || !others.empty()) out["other_counters"] = std::move(others);
-  if (described) move_over("counters");
-  return out;
-}
-
-void replace_stages(const DataLoaderMetricsProto& metrics, JsonForm form, bool described,
-                    Json& out) {
-  for (int i = 0; i < metrics.stage_metrics_size(); ++i) {
-    out["stage_metrics"][static_cast<std::size_t>(i)] =
-        stage_json(metrics.stage_metrics(i), form, described);
+  for (const TextMetricProto& text : stage.texts()) write_member(text.name(), text.text());
+  out_.end_object();
+  write_field(stage, "output_queue_metrics");
+  out_.name("other_counters");
+  out_.begin_array();
+  for (const CounterMetricProto& counter : stage.counters()) {
+    if (!counter.has_value() || !counter.listed()) continue;
+    out_.begin_object();
+    write_member("name", counter.name());
+    write_member("value", counter.value());
+    out_.end_object();
   }
-}
-
-std::string text_of(const Json& json, JsonForm form) {
-  return json.dump(form == JsonForm::kProtobuf ? 1 : -1, ' ', false,
-                   Json::error_handler_t::replace);
+  out_.end_array();
+  if (described_) write_field(stage, "counters");
+  out_.end_object();
 }
 
 }  // namespace
 
-std::string message_json(const Message& message) {
-  return text_of(to_json(message, JsonForm::kPlain), JsonForm::kPlain);
+std::string json_text(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string protobuf_json(const Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.add_whitespace = true;
-  std::string text;
-  static_cast<void>(google::protobuf::util::MessageToJsonString(message, &text, options));
-  return text;
+std::string message_json(const Message& message, bool described) {
+  MessageWriter writer(described);
+  writer.write(message);
+  return writer.take();
 }
 
-Json metrics_object(const MetricsReply& metrics, JsonForm form, bool described) {
-  Json out = to_json(metrics, form);
-  if (metrics.has_total()) replace_stages(metrics.total(), form, described, out["total"]);
-  for (int i = 0; i < metrics.windows_size(); ++i) {
-    if (!metrics.windows(i).has_metrics()) continue;
-    replace_stages(metrics.windows(i).metrics(), form, described,
-                   out["windows"][static_cast<std::size_t>(i)]["metrics"]);
+Json to_json(const Message& message) { return Json::parse(message_json(message)); }
+
+Json why_object(const MetricsReply& metrics) {
+  Json out{{"feed", metrics.feed()}, {"bottlenecks", Json::array()}};
+  for (const BottleneckProto& found : metrics.bottlenecks()) {
+    out["bottlenecks"].push_back(to_json(found));
   }
   return out;
-}
-
-std::string metrics_json(const MetricsReply& metrics, JsonForm form, bool described) {
-  return text_of(metrics_object(metrics, form, described), form) +
-         (form == JsonForm::kProtobuf ? "\n" : "");
 }
 
 }  // namespace ringfeed::metrics

@@ -1,4 +1,6 @@
-// Messages as JSON, by the names of their fields: enumerators by name, absent fields left out.
+// Messages as JSON, by the names of their fields: enumerators by name, numbers as numbers, absent
+// fields left out. What a stage counts (StageMetricProto) are members of an object that is named
+// after its kind, as proto/metrics.proto says. scripts/schema_messages.py describes it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,22 +18,19 @@ namespace ringfeed::metrics {
 
 using Json = nlohmann::ordered_json;
 
-enum class JsonForm {
-  kPlain,     // numbers as numbers; in one line
-  kProtobuf,  // as protobuf writes it: 64-bit numbers are strings, no empty lists; in lines
-};
+// Of all JSON that verbs print and that ringfeed web answers: it grows when a member is renamed or
+// taken away, or means something else (docs/reference/json.md).
+inline constexpr int kJsonVersion = 1;
 
-[[nodiscard]] Json to_json(const google::protobuf::Message& message, JsonForm form);
-// In one line.
-[[nodiscard]] std::string message_json(const google::protobuf::Message& message);
-// By protobuf itself.
-[[nodiscard]] std::string protobuf_json(const google::protobuf::Message& message);
-
-// Metrics as proto/metrics.proto says that their JSON is: what a stage counts are members of an
-// object that is named after its kind. `described`: its counters as in the message, too.
-[[nodiscard]] std::string metrics_json(const MetricsReply& metrics, JsonForm form,
+// In one line. `described`: the counters of stages as in the message, too. It makes no tree
+// (json_writer.h), so it may be called where memory can be refused.
+[[nodiscard]] std::string message_json(const google::protobuf::Message& message,
                                        bool described = false);
-[[nodiscard]] Json metrics_object(const MetricsReply& metrics, JsonForm form,
-                                  bool described = false);
+[[nodiscard]] Json to_json(const google::protobuf::Message& message);
+// What limits the feed.
+[[nodiscard]] Json why_object(const MetricsReply& metrics);
+
+// `indent`: as nlohmann's dump() has it, -1 is one line. Names of files need not be UTF-8.
+[[nodiscard]] std::string json_text(const Json& json, int indent = -1);
 
 }  // namespace ringfeed::metrics

@@ -1,14 +1,13 @@
 #include "supervisor/metrics/log_writer.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -22,48 +21,19 @@
 
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
+#include "supervisor/metrics/log_file.h"
+#include "supervisor/os/event_loop.h"
+#include "supervisor/os/journal.h"
+#include "supervisor/os/locale.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::metrics {
 namespace {
 
-constexpr std::size_t kColumnsOtherwise = 80;
 constexpr std::string_view kClearLine = "\r\x1b[K";
-
-std::size_t columns() {
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return kColumnsOtherwise;
-}
-
-// What does not fit loses its first notes: the later stages are those that are waited for.
-std::string fitted(std::string text, std::size_t room) {
-  constexpr std::string_view kBetween = " | ";
-  const std::size_t first = text.find(": ") + 2;
-  for (std::size_t cut = 0; text.size() > room && (cut = text.find(kBetween)) != text.npos;) {
-    text.erase(first, cut + kBetween.size() - first);
-  }
-  return text.substr(0, room);
-}
 
 std::uint64_t lines_in(std::string_view text) {
   return static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
-// Never waits for anybody; what is written to it later may. Errors: kIo, the reason alone.
-Result<shm::Fd> open_log(const std::string& file) {
-  // Not blocking: a FIFO would be opened when somebody reads it.
-  shm::Fd fd(::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
-                    0644));
-  if (!fd && errno == ENXIO) {
-    return Error{ErrorCode::kIo,
-                 "it is a FIFO that nobody reads (start its reader first), or a "
-                 "socket"};
-  }
-  // The description is this process's own, so nobody else is told to wait.
-  if (!fd || ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK) != 0) {
-    return Error{ErrorCode::kIo, std::strerror(errno)};
-  }
-  return fd;
 }
 
 }  // namespace
@@ -75,6 +45,7 @@ struct LogWriter::State {
   // Under the mutex.
   struct Item {
     std::string text;
+    std::uint64_t lines = 0;
     bool reopens = false;
   };
   std::deque<Item> queue;
@@ -84,22 +55,34 @@ struct LogWriter::State {
   std::uint64_t lost = 0;  // lines that no line has told of
   std::string lost_why;
   std::string reopen_failed;
+  std::string rotate_failed;
+  std::uint64_t rotate_failures = 0;  // in a row
   std::string progress;
   bool progress_changed = false;
   bool late = false;  // somebody has waited in vain: nobody waits until the queue is empty
   bool ending = false;
   bool runs = false;  // there is a thread
   // Of the thread alone, once there is one.
-  std::string file;  // empty: standard error
-  shm::Fd own;
+  LogFile file;  // without a path: standard error, or the journal
+  std::uint64_t rotate_bytes = 0;
+  std::uint32_t rotate_keep = 1;
+  std::uint64_t rotate_after_ms = 0;  // not sooner, after a failure
+  process::Journal journal;
   int fd = STDERR_FILENO;
   bool terminal = false;
   bool drawn = false;      // the line of progress is on the screen
   bool line_open = false;  // a write ended within a line
-  LossLine loss_line;
+  OwnLine own_line;
 
   void run();
+  void reopen_now(std::unique_lock<std::mutex>& lock);
+  void rotate_now(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::uint64_t room() const;
+  [[nodiscard]] std::string loss_text() const {
+    return own_line("log_lines_lost", fmt::format("lines={} reason={}", lost, in_quotes(lost_why)));
+  }
   void write_waiting(std::unique_lock<std::mutex>& lock);
+  void send_waiting(std::unique_lock<std::mutex>& lock);
   bool write_all(std::string_view text, std::unique_lock<std::mutex>& lock);
   void lose(std::uint64_t lines, const std::string& why) {
     lost += lines;
@@ -136,22 +119,25 @@ void LogWriter::State::write_waiting(std::unique_lock<std::mutex>& lock) {
   std::string out;
   std::uint64_t items = 0;
   try {
-    while (!queue.empty() && !queue.front().reopens) {
+    const std::uint64_t most = room();
+    while (!queue.empty() && !queue.front().reopens &&
+           (items == 0 || out.size() + queue.front().text.size() <= most)) {
       out += queue.front().text;
+      queue_bytes -= queue.front().text.size();
       queue.pop_front();
       ++items;
     }
-    queue_bytes = 0;
     progress_changed = false;
-    std::string line = terminal && !progress.empty() ? fitted(progress, columns() - 1) : "";
+    std::string line;
+    if (terminal) line = shown_cut(progress, columns_of(STDERR_FILENO) - 1);
     std::string before;
     if (drawn) before = kClearLine;
     if (line_open && !drawn) before += '\n';  // of a line that was cut short
     drawn = !line.empty();
     bool fine = true;
-    if (lost != 0 && loss_line) {
+    if (lost != 0 && own_line) {
       const std::uint64_t told = lost;
-      const std::string text = before + loss_line(told, lost_why);
+      const std::string text = before + loss_text();
       fine = write_all(text, lock);
       if (fine) {
         before.clear();
@@ -167,7 +153,8 @@ void LogWriter::State::write_waiting(std::unique_lock<std::mutex>& lock) {
     }
   } catch (const std::exception&) {
     if (items == 0 && !queue.empty()) {
-      lose(lines_in(queue.front().text), "no memory");
+      lose(queue.front().lines, "no memory");
+      queue_bytes -= queue.front().text.size();
       queue.pop_front();
       ++items;
     } else {
@@ -177,6 +164,91 @@ void LogWriter::State::write_waiting(std::unique_lock<std::mutex>& lock) {
   done += items;
   if (queue.empty()) late = false;
   written.notify_all();
+}
+
+// One entry at a time: a journal takes no more.
+void LogWriter::State::send_waiting(std::unique_lock<std::mutex>& lock) {
+  const auto send = [&](const std::string& entry) {
+    lock.unlock();
+    const Status sent = journal.send(entry);
+    lock.lock();
+    return sent;
+  };
+  progress_changed = false;
+  if (queue.empty()) return;
+  try {
+    if (const std::uint64_t told = lost; told != 0 && own_line && send(loss_text())) lost -= told;
+    if (const Status sent = send(queue.front().text); !sent) {
+      lose(queue.front().lines, sent.error().message());
+    }
+  } catch (const std::exception&) {
+    lose(queue.front().lines, "no memory");
+  }
+  queue_bytes -= queue.front().text.size();
+  queue.pop_front();
+  ++done;
+  if (queue.empty()) late = false;
+  written.notify_all();
+}
+
+void LogWriter::State::reopen_now(std::unique_lock<std::mutex>& lock) {
+  queue.pop_front();
+  lock.unlock();
+  const Status opened = file.reopen();
+  lock.lock();
+  try {
+    reopen_failed = opened ? std::string()
+                           : fmt::format(
+                                 "log file {} cannot be reopened: {}: the previous one "
+                                 "stays in use",
+                                 escaped(file.path()), opened.error().message());
+  } catch (const std::exception&) {
+    reopen_failed = "no memory";
+  }
+  if (opened) {
+    fd = file.fd();
+    line_open = false;
+  }
+  ++done;
+  written.notify_all();
+}
+
+// Bytes that may be written before the file is renamed.
+std::uint64_t LogWriter::State::room() const {
+  if (rotate_bytes == 0) return ~std::uint64_t{0};
+  const std::uint64_t has = file.bytes();
+  return has < rotate_bytes ? rotate_bytes - has : 0;
+}
+
+// If the next line does not fit any more. A line that is larger than a file gets one of its own.
+void LogWriter::State::rotate_now(std::unique_lock<std::mutex>& lock) {
+  if (queue.empty() || rotate_bytes == 0) return;
+  const std::uint64_t has = file.bytes();
+  if (has == 0 || has + queue.front().text.size() <= rotate_bytes) return;
+  if (process::now_ms() < rotate_after_ms) return;
+  lock.unlock();
+  const Status rotated = file.rotate(rotate_keep);
+  lock.lock();
+  fd = file.fd();
+  if (rotated) {
+    line_open = false;
+    rotate_failures = 0;
+    rotate_failed.clear();
+    return;
+  }
+  rotate_after_ms = process::now_ms() + kRotateAgainMs;
+  ++rotate_failures;
+  try {
+    rotate_failed = fmt::format("log file {} cannot be rotated ({} {}): {}: lines go on to it",
+                                escaped(file.path()), rotate_failures,
+                                rotate_failures == 1 ? "try" : "tries", rotated.error().message());
+    if (!own_line || !std::has_single_bit(rotate_failures)) return;
+    std::string text = own_line(
+        "log_rotation_failed",
+        fmt::format("count={} reason={}", rotate_failures, in_quotes(rotated.error().message())));
+    static_cast<void>(write_all(text, lock));
+  } catch (const std::exception&) {  // no memory to say so; it is counted
+  }
 }
 
 void LogWriter::State::run() {
@@ -190,48 +262,37 @@ void LogWriter::State::run() {
       return;
     }
     if (!queue.empty() && queue.front().reopens) {
-      queue.pop_front();
-      lock.unlock();
-      Result<shm::Fd> fresh = open_log(file);
-      lock.lock();
-      try {
-        reopen_failed =
-            fresh ? std::string()
-                  : fmt::format("log file {} cannot be reopened: {}: the previous one stays in use",
-                                file, fresh.error().message());
-      } catch (const std::exception&) {
-        reopen_failed = "no memory";
-      }
-      if (fresh) {
-        own = std::move(*fresh);
-        fd = own.get();
-        line_open = false;
-      }
-      ++done;
-      written.notify_all();
-      continue;
+      reopen_now(lock);
+    } else if (!journal.path().empty()) {
+      send_waiting(lock);
+    } else {
+      rotate_now(lock);
+      write_waiting(lock);
     }
-    write_waiting(lock);
   }
 }
 
-LogWriter::LogWriter(LossLine loss_line) : state_(std::make_shared<State>()) {
-  state_->terminal = ::isatty(STDERR_FILENO) == 1;
-  state_->loss_line = std::move(loss_line);
-}
-
-LogWriter::LogWriter(const std::string& file, LossLine loss_line)
-    : state_(std::make_shared<State>()) {
-  Result<shm::Fd> opened = open_log(file);
+LogWriter::LogWriter(Target target, OwnLine own_line) : state_(std::make_shared<State>()) {
+  state_->own_line = std::move(own_line);
+  state_->rotate_bytes = target.rotate_bytes;
+  state_->rotate_keep = std::max(target.rotate_keep, 1U);
+  if (!target.journal.empty()) {
+    state_->journal = process::Journal(std::move(target.journal));
+    return;
+  }
+  if (target.file.empty()) {
+    state_->rotate_bytes = 0;
+    state_->terminal = ::isatty(STDERR_FILENO) == 1 && !terminal_is_dumb();
+    return;
+  }
+  Result<LogFile> opened = LogFile::open(target.file);
   if (!opened) {
     throw Error(ErrorCode::kIo,
                 fmt::format("log file {} cannot be opened: {}: set log.file to a file of yours",
-                            escaped(file), opened.error().message()));
+                            escaped(target.file), opened.error().message()));
   }
-  state_->own = std::move(*opened);
-  state_->file = file;
-  state_->fd = state_->own.get();
-  state_->loss_line = std::move(loss_line);
+  state_->file = std::move(*opened);
+  state_->fd = state_->file.fd();
 }
 
 LogWriter::~LogWriter() {
@@ -266,12 +327,13 @@ void LogWriter::start() {
 void LogWriter::write(std::string text, bool patient) {
   std::unique_lock lock(state_->mutex);
   start();
+  const std::uint64_t lines = state_->journal.path().empty() ? lines_in(text) : 1;
   if (state_->queue_bytes + text.size() > kQueueBytes) {
-    state_->lose(lines_in(text), "nobody reads them");
+    state_->lose(lines, "nobody reads them");
     return;
   }
   const std::size_t bytes = text.size();
-  state_->queue.push_back({std::move(text), false});
+  state_->queue.push_back({std::move(text), lines, false});
   state_->queue_bytes += bytes;
   const std::uint64_t own = ++state_->pushed;
   state_->wake.notify_one();
@@ -293,18 +355,21 @@ bool LogWriter::is_terminal() const { return state_->terminal; }
 
 void LogWriter::reopen() {
   std::unique_lock lock(state_->mutex);
-  if (state_->file.empty()) return;
+  if (state_->file.path().empty()) return;
   start();
-  state_->queue.push_back({{}, true});
+  state_->queue.push_back({{}, 0, true});
   ++state_->pushed;
   state_->wake.notify_one();
 }
 
 std::string LogWriter::problem() const {
   const std::lock_guard lock(state_->mutex);
-  const std::string where =
-      state_->file.empty() ? std::string("standard error") : "log file " + state_->file;
+  const std::string where = !state_->journal.path().empty() ? std::string("the journal")
+                            : state_->file.path().empty()
+                                ? std::string("standard error")
+                                : "log file " + escaped(state_->file.path());
   std::string text = state_->reopen_failed;
+  if (!state_->rotate_failed.empty()) text += (text.empty() ? "" : "; ") + state_->rotate_failed;
   if (state_->lost != 0) {
     text += fmt::format("{}{} accepts no lines: {} were lost ({})", text.empty() ? "" : "; ", where,
                         state_->lost, state_->lost_why);

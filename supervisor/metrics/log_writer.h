@@ -4,6 +4,9 @@
 // What waits is bounded (kQueueBytes): beyond it, and where the system refuses a write, lines are
 // lost and counted, and the first write that succeeds again begins with a line that says so.
 //
+// A file is renamed when it has reached a size (log_file.h), between two lines. What cannot be
+// renamed is said in a line and in problem(), and tried again; lines go on to the old file.
+//
 // The descriptor may be shared with others (a terminal, a collector), so it is never made
 // non-blocking: that would be so for them too.
 #pragma once
@@ -28,14 +31,23 @@ class LogWriter {
   // At the end.
   static constexpr std::uint64_t kFlushMs = 2'000;
 
-  // The line that tells of `lines` that were lost.
-  using LossLine = std::function<std::string(std::uint64_t lines, const std::string& reason)>;
+  // After a failure a file is renamed again no sooner than after this.
+  static constexpr std::uint64_t kRotateAgainMs = 1'000;
 
-  // Standard error, which stays open. On a terminal a line of progress stays below the others.
-  explicit LogWriter(LossLine loss_line);
-  // A file, appended to, or a FIFO that is being read. Throws Error (kIo) if it cannot be opened,
-  // at once.
-  LogWriter(const std::string& file, LossLine loss_line);
+  // Makes a line that the log writes by itself: log_lines_lost, log_rotation_failed.
+  using OwnLine = std::function<std::string(std::string_view event, const std::string& values)>;
+
+  struct Target {
+    std::string file = {};  // empty: standard error
+    std::uint64_t rotate_bytes = 0;
+    std::uint32_t rotate_keep = 1;
+    std::string journal = {};  // path of its socket; then `text` is an entry, and not lines
+  };
+
+  // Standard error stays open; on a terminal a line of progress stays below the others. A file is
+  // appended to; a FIFO must be read by somebody. Throws Error (kIo) if it cannot be opened, at
+  // once.
+  LogWriter(Target target, OwnLine own_line);
   // Waits for at most kFlushMs.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;

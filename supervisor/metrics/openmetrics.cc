@@ -135,7 +135,7 @@ void add_feeds(Text& text, const Feeds& feeds) {
                status.state() == one ? 1.0 : 0.0);
     }
   });
-  text.family("uptime_seconds", Type::kGauge, "Since the feed began.");
+  text.family("uptime_seconds", Type::kGauge, "How long the supervisor of the feed has run.");
   statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
     text.add({{"feed", feed}}, static_cast<double>(status.uptime_ms()) / kMsPerS);
   });

@@ -12,6 +12,8 @@
 #include "proto/metrics.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/metrics/json.h"
+#include "supervisor/metrics/progress.h"
+#include "supervisor/os/table.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::metrics {
@@ -44,6 +46,9 @@ std::string shown_rate(double value) {
   return fmt::format("{:.1f} /s", value);
 }
 
+// Of shares of time, as they are shown.
+constexpr const char* kShareHead = "busy/starved/blocked %";
+
 std::string shown_share(const LaneStatus& lane) {
   const auto sum = static_cast<double>(lane.busy_ns() + lane.starved_ns() + lane.blocked_ns());
   if (sum == 0) return "-";
@@ -58,44 +63,47 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::string shown_uptime(std::uint64_t ms) {
-  const std::uint64_t s = ms / 1000;
-  if (s < 60) return fmt::format("{} s", s);
-  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
-  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
-}
-
 std::string lanes_text(const StatusReply& status, const StatusReply* before) {
   const std::map<std::string, std::uint64_t> earlier =
       before == nullptr ? std::map<std::string, std::uint64_t>() : records(*before);
-  std::string text = fmt::format("{:<22} {:<8} {:>7} {:>8} {:>12} {:>12} {:>10} {:>12}\n", "lane",
-                                 "state", "pid", "restarts", "in", "out", "rate", "busy/in/out%");
+  Table table({{"lane"},
+               {"state"},
+               {"pid", Align::kRight},
+               {"restarts", Align::kRight},
+               {"in", Align::kRight},
+               {"out", Align::kRight},
+               {"rate", Align::kRight},
+               {kShareHead, Align::kRight}});
   for (const StageStatus& stage : status.stages()) {
     for (const LaneStatus& lane : stage.lanes()) {
       const auto was = earlier.find(lane.name());
-      text += fmt::format("{:<22} {:<8} {:>7} {:>8} {:>12} {:>12} {:>10} {:>12}\n", lane.name(),
-                          lower(LaneStatus::State_Name(lane.state())), lane.pid(), lane.restarts(),
-                          lane.records_in(), lane.records_out(),
-                          was == earlier.end() ? "-"
-                                               : shown_rate(rate(was->second, lane.records_out(),
-                                                                 seconds_between(*before, status))),
-                          shown_share(lane));
+      table.add({lane.name(), lower(LaneStatus::State_Name(lane.state())),
+                 lane.pid() == 0 ? "-" : fmt::to_string(lane.pid()),
+                 fmt::to_string(lane.restarts()), fmt::to_string(lane.records_in()),
+                 fmt::to_string(lane.records_out()),
+                 was == earlier.end() ? "-"
+                                      : shown_rate(rate(was->second, lane.records_out(),
+                                                        seconds_between(*before, status))),
+                 shown_share(lane)});
     }
   }
-  return text;
+  return table.text();
 }
 
 std::string rings_text(const StatusReply& status) {
-  std::string text =
-      fmt::format("{:<36} {:>17} {:>21} {:>9}\n", "ring", "records", "bytes", "dropped");
+  Table table({{"ring"},
+               {"records", Align::kRight},
+               {"bytes", Align::kRight},
+               {"dropped", Align::kRight},
+               {""}});
   for (const RingStatus& ring : status.rings()) {
-    text += fmt::format(
-        "{:<36} {:>17} {:>21} {:>9}{}\n", ring.from() + " > " + ring.to(),
-        fmt::format("{} of {}", ring.fill_records(), ring.capacity_records()),
-        fmt::format("{} of {}", shown_bytes(ring.fill_bytes()), shown_bytes(ring.capacity_bytes())),
-        ring.drop_count(), ring.closed() ? "  closed" : "");
+    table.add({ring.from() + " > " + ring.to(),
+               fmt::format("{} of {}", ring.fill_records(), ring.capacity_records()),
+               fmt::format("{} of {}", shown_bytes(ring.fill_bytes()),
+                           shown_bytes(ring.capacity_bytes())),
+               fmt::to_string(ring.drop_count()), ring.closed() ? "closed" : ""});
   }
-  return text;
+  return table.text();
 }
 
 // An output, its groups and their members.
@@ -108,15 +116,16 @@ std::string output_text(const StatusReply& status, const FeedStatus& output,
   for (const ConsumerGroupStatus& group : status.groups()) {
     if (group.output() != output.alias()) continue;
     text += fmt::format(
-        "group {}: {}{}, {} members, from batch {}, {} behind{}\n", group.name(),
+        "group {}: {}{}, {} trainer{}, from batch {}, {} behind{}\n", group.name(),
         lower(ConsumerGroupConfig::Kind_Name(group.kind())),
         group.world() != 0 ? fmt::format(" of {}", group.world()) : std::string(), group.members(),
-        group.start(), group.lag(),
-        group.skipped() != 0 ? fmt::format(", {} skipped", group.skipped()) : std::string());
+        group.members() == 1 ? "" : "s", group.start(), group.lag(),
+        group.skipped() != 0 ? fmt::format(", {} lost", group.skipped()) : std::string());
     for (const TrainerStatus& trainer : status.trainers()) {
       if (trainer.group() != group.name() || trainer.output() != output.alias()) continue;
-      text += fmt::format("  member {}: process {} ({}), took {}, gave back {}\n", trainer.member(),
-                          trainer.pid(), trainer.client(), trainer.taken(), trainer.done());
+      text +=
+          fmt::format("  trainer {}: process {} ({}), took {}, gave back {}\n", trainer.member(),
+                      trainer.pid(), trainer.client(), trainer.taken(), trainer.done());
     }
   }
   return text;
@@ -186,59 +195,119 @@ M printable(const M& message) {
   return copy;
 }
 
+// What the stages say of themselves, and how long what is under way will take.
+std::string notes_text(const StatusReply& status) {
+  std::string text;
+  for (const StageStatus& stage : status.stages()) {
+    if (stage.progress().empty()) continue;
+    text += fmt::format("  {}: {}", stage.name(), stage.progress());
+    for (const ProgressStatus& one : status.under_way()) {
+      if (one.name() == stage.name() && one.has_left_ms())
+        text += ", " + left_text(progress_of(one));
+    }
+    text += "\n";
+  }
+  for (const ProgressStatus& one : status.under_way()) {
+    const bool is_stage = std::ranges::any_of(
+        status.stages(), [&](const StageStatus& stage) { return stage.name() == one.name(); });
+    if (!is_stage) text += fmt::format("  {}\n", progress_line(progress_of(one)));
+  }
+  return text;
+}
+
+}  // namespace
+
+namespace {
+
+std::string loads_text(const DataLoaderMetricsProto& total, const WindowMetricsProto& window) {
+  Table table({{"stage"},
+               {"lanes", Align::kRight},
+               {kShareHead, Align::kRight},
+               {"cpu s", Align::kRight},
+               {"no core s", Align::kRight},
+               {"in", Align::kRight},
+               {"out", Align::kRight}});
+  for (int s = 0; s < total.stage_metrics_size(); ++s) {
+    const auto& ever = total.stage_metrics(s).loads();
+    const auto& now = window.metrics().stage_metrics(s).loads();
+    const std::string& name = total.stage_metrics(s).name();
+    for (int i = 0; i < std::min(ever.size(), now.size()); ++i) {
+      table.add({now[i].name() == "load" ? name : name + "." + now[i].name(),
+                 fmt::to_string(now[i].lanes()),
+                 now[i].lanes() == 0
+                     ? std::string("-")
+                     : fmt::format("{:.0f}/{:.0f}/{:.0f}", 100 * now[i].busy_share(),
+                                   100 * now[i].starved_share(), 100 * now[i].blocked_share()),
+                 fmt::format("{:.2f}", now[i].cpu_seconds()),
+                 fmt::format("{:.2f}", now[i].core_wait_seconds()),
+                 fmt::to_string(ever[i].records_in()), fmt::to_string(ever[i].records_out())});
+    }
+  }
+  return table.text();
+}
+
+std::string queues_text(const MetricsReply& metrics, const WindowMetricsProto& window) {
+  std::vector<Table::Column> columns{{"queue"},
+                                     {"min/mean/max", Align::kRight},
+                                     {"of", Align::kRight},
+                                     {"put", Align::kRight},
+                                     {"dropped", Align::kRight}};
+  for (const WindowMetricsProto& each : metrics.windows()) {
+    columns.push_back({fmt::format("put/s in {:.0f} s", each.seconds_covered()), Align::kRight});
+  }
+  Table table(std::move(columns));
+  for (int s = 0; s < metrics.total().stage_metrics_size(); ++s) {
+    const StageMetricProto& stage = metrics.total().stage_metrics(s);
+    for (int q = 0; q < stage.output_queue_metrics_size(); ++q) {
+      const QueueMetricProto& queue = stage.output_queue_metrics(q);
+      const QueueMetricProto* const now = same_queue(window, s, q);
+      if (now == nullptr) continue;
+      std::vector<std::string> cells{stage.name() + "." + queue.name(),
+                                     fmt::format("{}/{:.1f}/{}", now->fullness().min(),
+                                                 now->fullness().mean(), now->fullness().max()),
+                                     fmt::to_string(queue.capacity()),
+                                     fmt::to_string(queue.put_count()),
+                                     fmt::to_string(queue.drop_count())};
+      for (const WindowMetricsProto& each : metrics.windows()) {
+        const QueueMetricProto* const there = same_queue(each, s, q);
+        cells.push_back(there == nullptr ? "-" : shown_rate(there->put_per_s()));
+      }
+      table.add(cells);
+    }
+  }
+  return table.text();
+}
+
+std::string shares_text(const BottleneckProto& found) {
+  Table table({{"stage"},
+               {"lanes", Align::kRight},
+               {"busy %", Align::kRight},
+               {"starved %", Align::kRight},
+               {"blocked %", Align::kRight},
+               {"cpu %", Align::kRight},
+               {"no core %", Align::kRight}});
+  const auto percent = [](double share) { return fmt::format("{:.0f}", 100 * share); };
+  for (const LaneShareProto& share : found.shares()) {
+    std::vector<std::string> cells{share.name(), fmt::to_string(share.lanes())};
+    for (const double part :
+         {share.busy(), share.starved(), share.blocked(), share.cpu(), share.core_wait()}) {
+      cells.push_back(share.lanes() == 0 ? "-" : percent(part));
+    }
+    table.add(cells);
+  }
+  return table.text();
+}
+
 }  // namespace
 
 std::string show_metrics(const MetricsReply& given) {
   const MetricsReply metrics = printable(given);
   if (metrics.windows_size() == 0) return "nothing has been measured yet\n";
   const WindowMetricsProto& window = metrics.windows(std::min(1, metrics.windows_size() - 1));
-  const DataLoaderMetricsProto& total = metrics.total();
-  std::string text = fmt::format(
-      "feed {}: shares and fullness over {:.1f} s\n\n{:<22} {:>5} {:>12} "
-      "{:>9} {:>9} {:>12} {:>12}\n",
-      metrics.feed(), window.seconds_covered(), "lanes", "", "busy/in/out%", "cpu s", "no core s",
-      "in", "out");
-  for (int s = 0; s < total.stage_metrics_size(); ++s) {
-    const auto& ever = total.stage_metrics(s).loads();
-    const auto& now = window.metrics().stage_metrics(s).loads();
-    for (int i = 0; i < std::min(ever.size(), now.size()); ++i) {
-      const std::string& name = total.stage_metrics(s).name();
-      text +=
-          fmt::format("{:<22} {:>5} {:>12} {:>9.2f} {:>9.2f} {:>12} {:>12}\n",
-                      now[i].name() == "load" ? name : name + "." + now[i].name(), now[i].lanes(),
-                      now[i].lanes() == 0
-                          ? std::string("-")
-                          : fmt::format("{:.0f}/{:.0f}/{:.0f}", 100 * now[i].busy_share(),
-                                        100 * now[i].starved_share(), 100 * now[i].blocked_share()),
-                      now[i].cpu_seconds(), now[i].core_wait_seconds(), ever[i].records_in(),
-                      ever[i].records_out());
-    }
-  }
-  std::vector<std::string> heads;
-  for (const WindowMetricsProto& each : metrics.windows()) {
-    heads.push_back(fmt::format("put/s in {:.0f} s", each.seconds_covered()));
-  }
-  text += fmt::format("\n{:<28} {:>20} {:>8} {:>12} {:>8} {:>14}\n", "queue", "min/mean/max of",
-                      "room", "put", "dropped", fmt::join(heads, " "));
-  for (int s = 0; s < total.stage_metrics_size(); ++s) {
-    const StageMetricProto& stage = total.stage_metrics(s);
-    for (int q = 0; q < stage.output_queue_metrics_size(); ++q) {
-      const QueueMetricProto& queue = stage.output_queue_metrics(q);
-      const QueueMetricProto* const now = same_queue(window, s, q);
-      if (now == nullptr) continue;
-      std::string rates;
-      for (const WindowMetricsProto& each : metrics.windows()) {
-        const QueueMetricProto* const there = same_queue(each, s, q);
-        rates += fmt::format(" {:>14}", there == nullptr ? "-" : shown_rate(there->put_per_s()));
-      }
-      text += fmt::format("{:<28} {:>20} {:>8} {:>12} {:>8}{}\n", stage.name() + "." + queue.name(),
-                          fmt::format("{}/{:.1f}/{}", now->fullness().min(), now->fullness().mean(),
-                                      now->fullness().max()),
-                          queue.capacity(), queue.put_count(), queue.drop_count(), rates);
-    }
-  }
-  text += "\n";
-  for (const StageMetricProto& stage : total.stage_metrics()) {
+  std::string text = fmt::format("feed {}: shares and fullness over the last {:.1f} s\n\n{}\n{}\n",
+                                 metrics.feed(), window.seconds_covered(),
+                                 loads_text(metrics.total(), window), queues_text(metrics, window));
+  for (const StageMetricProto& stage : metrics.total().stage_metrics()) {
     const std::string counters = counters_text(stage);
     if (!counters.empty()) text += fmt::format("{}: {}\n", stage.name(), counters);
   }
@@ -252,18 +321,8 @@ std::string show_bottlenecks(const MetricsReply& given) {
     if (found.has_output()) text += fmt::format("output {}: ", found.output());
     text += fmt::format("{}\n", found.sentence());
     if (found.shares_size() == 0) continue;
-    text +=
-        fmt::format("\n{:<22} {:>5} {:>6} {:>8} {:>8} {:>6} {:>8}   (% of {:.1f} s)\n", "lanes", "",
-                    "busy", "starved", "blocked", "cpu", "no core", found.seconds_covered());
-    for (const LaneShareProto& share : found.shares()) {
-      if (share.lanes() == 0) {
-        text += fmt::format("{:<22} {:>5} {:>6}\n", share.name(), 0, "-");
-        continue;
-      }
-      text += fmt::format("{:<22} {:>5} {:>6.0f} {:>8.0f} {:>8.0f} {:>6.0f} {:>8.0f}\n",
-                          share.name(), share.lanes(), 100 * share.busy(), 100 * share.starved(),
-                          100 * share.blocked(), 100 * share.cpu(), 100 * share.core_wait());
-    }
+    text += fmt::format("\nshares of time over the last {:.1f} s\n{}", found.seconds_covered(),
+                        shares_text(found));
     text += fmt::format("processors: {:g}, busy with the feed {:.2f}, idle {:.2f}\n", found.cores(),
                         found.cores_busy(), found.cores_idle());
   }
@@ -274,17 +333,14 @@ std::string show_status(const StatusReply& given, const StatusReply* before, boo
   const StatusReply status = printable(given);
   std::string text =
       fmt::format("feed {}: {} for {}, process {}, seed {}, {}\n", status.feed(),
-                  lower(StatusReply::State_Name(status.state())), shown_uptime(status.uptime_ms()),
+                  lower(StatusReply::State_Name(status.state())), shown_time(status.uptime_ms()),
                   status.supervisor_pid(), status.seed(), shown_bytes(status.memory_bytes()));
   if (!status.reason().empty()) text += fmt::format("  {}\n", status.reason());
   if (status.has_http()) text += fmt::format("  in a browser: {}\n", status.http());
   for (const std::string& problem : status.problems()) {
     text += fmt::format("  problem: {}\n", problem);
   }
-  for (const StageStatus& stage : status.stages()) {
-    if (!stage.progress().empty())
-      text += fmt::format("  {}: {}\n", stage.name(), stage.progress());
-  }
+  text += notes_text(status);
   text += "\n" + lanes_text(status, before) + "\n" + rings_text(status) + "\n";
   for (const StageStatus& stage : status.stages()) {
     std::string counters;
@@ -308,16 +364,17 @@ std::string show_status(const StatusReply& given, const StatusReply* before, boo
 }
 
 Json status_object(const StatusReply& status, const StatusReply* before) {
-  Json out = to_json(status, JsonForm::kPlain);
+  Json out = to_json(status);
   if (before != nullptr) {
     const std::map<std::string, std::uint64_t> earlier = records(*before);
     const double seconds = seconds_between(*before, status);
-    for (Json& stage : out["stages"]) {
-      for (Json& lane : stage["lanes"]) {
-        const auto was = earlier.find(lane["name"].get<std::string>());
+    for (int s = 0; s < status.stages_size(); ++s) {
+      for (int l = 0; l < status.stages(s).lanes_size(); ++l) {
+        const LaneStatus& lane = status.stages(s).lanes(l);
+        const auto was = earlier.find(lane.name());
         if (was == earlier.end()) continue;
-        lane["records_per_s"] =
-            rate(was->second, lane["records_out"].get<std::uint64_t>(), seconds);
+        out["stages"][static_cast<std::size_t>(s)]["lanes"][static_cast<std::size_t>(l)]
+           ["records_per_s"] = rate(was->second, lane.records_out(), seconds);
       }
     }
     for (int i = 0; i < std::min(before->outputs_size(), status.outputs_size()); ++i) {
@@ -329,7 +386,7 @@ Json status_object(const StatusReply& status, const StatusReply* before) {
 }
 
 std::string status_json(const StatusReply& status, const StatusReply* before) {
-  return status_object(status, before).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(status_object(status, before), 2) + "\n";
 }
 
 }  // namespace ringfeed::metrics

@@ -51,7 +51,6 @@ LaneStatus::State state_of(const layout::FeedMemory& memory, const layout::LaneP
 void fill_lane(const layout::FeedMemory& memory, const layout::LanePlan& plan,
                const GroupFacts& group, LaneStatus& lane) {
   const shm::LanePage& page = memory.lane(plan.index);
-  lane.set_name(plan.name());
   lane.set_state(state_of(memory, plan, group.pid != 0));
   lane.set_pid(static_cast<std::uint32_t>(group.pid));
   lane.set_incarnation(read(page.incarnation));
@@ -94,14 +93,18 @@ std::string counter_name(const shm::NamedCounter& counter) {
   return {counter.name, ::strnlen(counter.name, sizeof counter.name)};
 }
 
-std::string read_note(const shm::LaneNote& note) {
+Note read_note(const shm::LaneNote& note) {
   for (int attempt = 0; attempt < 4; ++attempt) {
     // acquire: the text is read after the version.
     const std::uint32_t before = note.version.load(std::memory_order_acquire);
     if (before % 2 != 0) continue;
-    std::string text(note.text, std::min<std::size_t>(note.bytes, sizeof note.text));
-    // acquire: a text that was changed meanwhile has another version.
-    if (note.version.load(std::memory_order_acquire) == before) return text;
+    Note read{.text = std::string(note.text, std::min<std::size_t>(note.bytes, sizeof note.text)),
+              .done = note.done,
+              .total = note.total};
+    // acquire: a note that was changed meanwhile has another version.
+    if (note.version.load(std::memory_order_acquire) != before) continue;
+    if (read.done > read.total) read.done = read.total = 0;
+    return read;
   }
   return {};
 }
@@ -110,7 +113,7 @@ std::string stage_note(const layout::FeedMemory& memory, std::uint32_t stage) {
   std::string text;
   for (const layout::LanePlan& plan : memory.layout().lanes) {
     if (plan.stage != stage) continue;
-    const std::string note = read_note(memory.lane(plan.index).counters.note);
+    const std::string note = read_note(memory.lane(plan.index).counters.note).text;
     // Lanes with the same thing to say say it once.
     if (note.empty() || text.find(note) != std::string::npos) continue;
     text += (text.empty() ? "" : "; ") + note;
@@ -129,18 +132,91 @@ std::vector<std::string> progress_notes(const layout::FeedMemory& memory) {
   return notes;
 }
 
+std::vector<StageWork> stage_work(const layout::FeedMemory& memory) {
+  std::map<std::uint32_t, StageWork> found;
+  for (const layout::LanePlan& plan : memory.layout().lanes) {
+    const Note note = read_note(memory.lane(plan.index).counters.note);
+    if (note.total == 0) continue;
+    StageWork& work = found[plan.stage];
+    work.stage = plan.stage_name;
+    work.text += (work.text.empty() ? "" : "; ") + note.text;
+    work.done += note.done;
+    work.total += note.total;
+  }
+  std::vector<StageWork> all;
+  for (auto& [stage, work] : found) all.push_back(std::move(work));
+  return all;
+}
+
+void lay_out_stages(const layout::FeedLayout& layout, const PipelinePlan& plan,
+                    StatusReply& status) {
+  for (const StagePlan& planned : plan.stages()) {
+    status.add_stages()->set_kind(config::shown_kind(planned));
+  }
+  for (const layout::LanePlan& plan_of_lane : layout.lanes) {
+    StageStatus& stage = *status.mutable_stages(static_cast<int>(plan_of_lane.stage));
+    const std::string& group = layout.groups[plan_of_lane.group].name;
+    stage.set_name(plan_of_lane.stage_name);
+    stage.set_group(group);
+    LaneStatus& lane = *stage.add_lanes();
+    lane.set_name(plan_of_lane.name());
+    lane.set_group(group);
+    const bool spare = plan_of_lane.number >= layout.nodes[plan_of_lane.node_index].lanes;
+    lane.set_state(spare ? LaneStatus::SPARE : LaneStatus::ABSENT);
+  }
+}
+
+void lay_out_rings(const layout::FeedLayout& layout, StatusReply& status) {
+  for (const layout::RingPlan& plan : layout.rings) {
+    RingStatus& ring = *status.add_rings();
+    ring.set_from(layout.lanes[plan.from_lane].name());
+    ring.set_to(layout.lanes[plan.to_lane].name());
+    ring.set_capacity_records(plan.geometry.records_max);
+    ring.set_capacity_bytes(plan.geometry.capacity_bytes);
+  }
+  const auto at = [&status](std::uint32_t ring) {
+    return status.mutable_rings(static_cast<int>(ring));
+  };
+  for (const layout::LanePlan& lane : layout.lanes) {
+    for (const layout::OutputPlan& output : lane.outputs) {
+      for (const std::uint32_t ring : output.rings) at(ring)->set_port(output.port);
+    }
+    for (const layout::InputPlan& input : lane.inputs) {
+      for (const std::uint32_t ring : input.rings) {
+        at(ring)->set_to_port(input.port);
+        if (input.back) at(ring)->set_back(true);
+      }
+    }
+  }
+}
+
+void lay_out_output(const layout::FeedLayout& layout, const layout::OutputLayout& output,
+                    const BatchSchema& schema, StatusReply& status) {
+  FeedStatus& shown = *status.add_outputs();
+  if (!output.alias.empty()) shown.set_alias(output.alias);
+  if (output.keep_newest) shown.set_keep_newest(true);
+  shown.set_slots(output.geometry.slots);
+  *shown.mutable_schema() = schema;
+  for (const std::uint32_t index : output.producing_lanes) {
+    const layout::LanePlan& lane = layout.lanes[index];
+    shown.set_from(lane.node.empty() ? lane.stage_name : lane.stage_name + "." + lane.node);
+    for (const layout::OutputPlan& port : lane.outputs) {
+      if (port.feed == output.index) shown.set_port(port.port);
+    }
+  }
+}
+
 void fill_stages(const layout::FeedMemory& memory, const PipelinePlan& plan,
                  const std::vector<GroupFacts>& groups, StatusReply& status) {
   const layout::FeedLayout& layout = memory.layout();
+  lay_out_stages(layout, plan, status);
   for (int s = 0; s < plan.stages_size(); ++s) {
-    StageStatus& stage = *status.add_stages();
-    stage.set_kind(config::shown_kind(plan.stages(s)));
+    StageStatus& stage = *status.mutable_stages(s);
     std::map<std::string, std::uint64_t> counters;
+    int place = 0;
     for (const layout::LanePlan& lane : layout.lanes) {
       if (lane.stage != static_cast<std::uint32_t>(s)) continue;
-      stage.set_name(lane.stage_name);
-      stage.set_group(layout.groups[lane.group].name);
-      fill_lane(memory, lane, groups[lane.group], *stage.add_lanes());
+      fill_lane(memory, lane, groups[lane.group], *stage.mutable_lanes(place++));
       for (const shm::NamedCounter& counter : memory.lane(lane.index).counters.named) {
         const std::string name = counter_name(counter);
         if (!name.empty()) counters[name] += read(counter.value);
@@ -158,15 +234,12 @@ void fill_stages(const layout::FeedMemory& memory, const PipelinePlan& plan,
 
 void fill_rings(const layout::FeedMemory& memory, StatusReply& status) {
   const layout::FeedLayout& layout = memory.layout();
-  for (const layout::RingPlan& plan : layout.rings) {
-    const shm::QueueView queue = view(memory, plan);
-    RingStatus& ring = *status.add_rings();
-    ring.set_from(layout.lanes[plan.from_lane].name());
-    ring.set_to(layout.lanes[plan.to_lane].name());
+  lay_out_rings(layout, status);
+  for (std::size_t i = 0; i < layout.rings.size(); ++i) {
+    const shm::QueueView queue = view(memory, layout.rings[i]);
+    RingStatus& ring = *status.mutable_rings(static_cast<int>(i));
     ring.set_fill_records(queue.size_records);
-    ring.set_capacity_records(queue.capacity_records);
     ring.set_fill_bytes(queue.size_bytes);
-    ring.set_capacity_bytes(queue.capacity_bytes);
     ring.set_put_count(queue.put_total);
     ring.set_get_count(queue.get_total);
     ring.set_drop_count(queue.drop_total);
@@ -174,11 +247,18 @@ void fill_rings(const layout::FeedMemory& memory, StatusReply& status) {
   }
 }
 
+std::uint64_t records_under_way(const layout::FeedMemory& memory) {
+  std::uint64_t records = 0;
+  for (const layout::RingPlan& ring : memory.layout().rings) {
+    records += view(memory, ring).size_records;
+  }
+  return records;
+}
+
 void fill_output(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
                  const BatchSchema& schema, StatusReply& status) {
-  FeedStatus& output = *status.add_outputs();
-  if (!memory.layout().alias.empty()) output.set_alias(memory.layout().alias);
-  if (memory.layout().keep_newest) output.set_keep_newest(true);
+  lay_out_output(memory.feed().layout(), memory.layout(), schema, status);
+  FeedStatus& output = *status.mutable_outputs(status.outputs_size() - 1);
   output.set_batches_published(memory.batches_published());
   // A stage that writes batches counts their rows under this name.
   for (const std::uint32_t index : memory.layout().producing_lanes) {
@@ -187,9 +267,7 @@ void fill_output(const layout::OutputMemory& memory, const control::ConsumerGrou
       output.set_rows_published(output.rows_published() + read(counter.value));
     }
   }
-  output.set_slots(memory.layout().geometry.slots);
   output.set_slots_used(groups.slots_used());
-  *output.mutable_schema() = schema;
 }
 
 void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
@@ -207,6 +285,7 @@ void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGr
     group.set_world(terms.world);
     group.set_policy(static_cast<ConsumerGroupConfig::Policy>(terms.policy));
     group.set_members(groups.live_members(g));
+    group.set_had_member(groups.had_member(g));
     group.set_start(groups.start(g));
     group.set_lag(groups.unfinished(g, false));
     group.set_skipped(groups.lost(g));
@@ -223,6 +302,7 @@ void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGr
       trainer.set_pid(member.pid);
       trainer.set_taken(read(member.taken));
       trainer.set_done(read(member.done));
+      trainer.set_waited_ns(read(member.waited_ns));
       trainer.set_client(trainers.client({g, m}));
     }
   }

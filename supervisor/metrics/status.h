@@ -26,6 +26,15 @@ struct GroupFacts {
   std::uint32_t restarts = 0;
 };
 
+// What a status says of a feed before it begins: which lanes, rings and outputs it has, how large.
+// Lanes are ABSENT or SPARE, rings are empty.
+void lay_out_stages(const layout::FeedLayout& layout, const PipelinePlan& plan,
+                    StatusReply& status);
+void lay_out_rings(const layout::FeedLayout& layout, StatusReply& status);
+void lay_out_output(const layout::FeedLayout& layout, const layout::OutputLayout& output,
+                    const BatchSchema& schema, StatusReply& status);
+
+// The same of one that runs.
 void fill_stages(const layout::FeedMemory& memory, const PipelinePlan& plan,
                  const std::vector<GroupFacts>& groups, StatusReply& status);
 void fill_rings(const layout::FeedMemory& memory, StatusReply& status);
@@ -35,6 +44,9 @@ void fill_output(const layout::OutputMemory& memory, const control::ConsumerGrou
 void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGroups& groups,
                    const control::Trainers& trainers, StatusReply& status);
 
+// Records that wait in rings.
+[[nodiscard]] std::uint64_t records_under_way(const layout::FeedMemory& memory);
+
 // Names are written at attach and end with a zero at the latest in their last byte.
 [[nodiscard]] std::string counter_name(const shm::NamedCounter& counter);
 
@@ -43,7 +55,22 @@ void fill_trainers(const layout::OutputMemory& memory, const control::ConsumerGr
 // "pool: 812 of 100000 chunks", one for each stage that has something to say.
 [[nodiscard]] std::vector<std::string> progress_notes(const layout::FeedMemory& memory);
 
-// The lane's note, whole: the lane writes its version odd, the text, its version even.
-[[nodiscard]] std::string read_note(const shm::LaneNote& note);
+// What stages are busy with that has an end, and how much of it is done: of all lanes that say so.
+struct StageWork {
+  std::string stage;
+  std::string text;
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;
+};
+[[nodiscard]] std::vector<StageWork> stage_work(const layout::FeedMemory& memory);
+
+// The lane's note, whole: the lane writes its version odd, the text and numbers, its version even.
+// Numbers that contradict each other count as none.
+struct Note {
+  std::string text;
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;  // 0: no end is known
+};
+[[nodiscard]] Note read_note(const shm::LaneNote& note);
 
 }  // namespace ringfeed::metrics

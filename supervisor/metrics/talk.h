@@ -1,9 +1,11 @@
-// What the supervisor says on standard error, or into its log file: events, the workers' lines, and
-// while a feed warms up one line of progress that updates on a terminal and is plain lines
-// elsewhere.
+// What the supervisor says on standard error, to the journal or into its log file: events, the
+// workers' lines, and while a feed is waited for one line of progress, which is drawn anew on a
+// terminal; elsewhere lines now and then.
 //
-// An event is one line: time, level, process, event, key=value. Values with spaces are quoted; what
-// comes from elsewhere is escaped (ringfeed/shm/quote.h), so that it is one line whatever it says.
+// An event is one line (log_line.h has its forms): time, level, process, event, key=value. Values
+// with spaces are quoted; what comes from elsewhere is escaped (ringfeed/shm/quote.h), so that it
+// is one line whatever it says. Where lines are JSON, or go to the journal, everything is: also
+// what is said to the person who started the feed.
 //
 // Nothing here waits for a reader (log_writer.h).
 #pragma once
@@ -14,42 +16,64 @@
 #include <string_view>
 #include <vector>
 
+#include "supervisor/metrics/log_line.h"
+
 namespace ringfeed::metrics {
 
-enum class Level { kDebug, kInfo, kWarn, kError };
+struct LogSettings {
+  std::string feed = {};
+  Level level = Level::kInfo;
+  bool json = false;
+  // Empty: standard error; if that is the journal's, entries with fields go there instead, unless
+  // JSON is asked for.
+  std::string file = {};
+  std::uint64_t rotate_bytes = 0;  // 0: never
+  std::uint32_t rotate_keep = 1;
+};
 
 class Talk {
  public:
-  // Events below `level` are left out; an empty `file` is standard error. Throws Error (kIo) if the
-  // file cannot be opened.
-  Talk(Level level, const std::string& file);
+  // Throws Error (kIo) if the file cannot be opened.
+  explicit Talk(const LogSettings& settings);
   ~Talk();
   Talk(const Talk&) = delete;
   Talk& operator=(const Talk&) = delete;
 
   void event(Level level, std::string_view event, std::string_view values);
-  // A line that a worker has made.
-  void line(std::string_view text);
+  // A line that the process of a stage group has made.
+  void line(std::string_view group, std::uint32_t pid, std::string_view text);
   // For the person who started it: not an event, always on standard error.
   void say(std::string_view text);
 
-  // What the feed is waiting for, at `now_ms`. On a terminal the line is replaced; elsewhere a new
-  // one is written when the text has changed, at most once in kProgressMs.
-  void progress(std::string_view text, std::uint64_t now_ms);
+  // What the feed is waiting for.
+  struct Wait {
+    std::string kind = {};  // what is waited for: of another kind it is news
+    std::string text = {};  // "pool: window: 812 of 100000 chunks | ..."
+    std::string bar = {};   // how far it is; "": that is not known
+  };
+  // At `now_ms`. On a terminal the line is replaced; elsewhere a new one is written when the text
+  // has changed, at most once in kProgressMs, or in kNewsMs where it is news.
+  void progress(const Wait& wait, std::uint64_t now_ms);
   void end_progress();
+
+  // Events below it are left out. Any thread may ask.
+  [[nodiscard]] Level level() const;
+  void set_level(Level level);
+  [[nodiscard]] bool json() const;
+  // Where lines go: the file, "journal" or "standard error".
+  [[nodiscard]] std::string destination() const;
 
   // Opens the log file anew, for whoever has moved it away. False: there is none.
   bool reopen();
   // What is wrong with the log now, a sentence each.
   [[nodiscard]] std::vector<std::string> problems() const;
 
-  static constexpr std::uint64_t kProgressMs = 1'000;
+  static constexpr std::uint64_t kProgressMs = 10'000;
+  static constexpr std::uint64_t kNewsMs = 1'000;
 
  private:
   struct Writers;
   std::unique_ptr<Writers> writers_;
 };
-
-[[nodiscard]] Level level_named(std::string_view name);
 
 }  // namespace ringfeed::metrics

@@ -105,9 +105,32 @@ TEST_F(Status, NotesAreReadWholeOrNotAtAll) {
   EXPECT_THAT(progress_notes(*memory_), IsEmpty()) << "an odd version is being written";
 }
 
+TEST_F(Status, WorkOfAStageIsThatOfItsLanes) {
+  set_note(1, "812 of 1000 chunks");
+  EXPECT_THAT(stage_work(*memory_), IsEmpty()) << "a note without an end";
+  memory_->lane(1).counters.note.done = 812;
+  memory_->lane(1).counters.note.total = 1000;
+  set_note(2, "8 of 10 files");
+  memory_->lane(2).counters.note.done = 8;
+  memory_->lane(2).counters.note.total = 10;
+  const std::vector<StageWork> work = stage_work(*memory_);
+  ASSERT_EQ(work.size(), 1U);
+  EXPECT_EQ(work[0].stage, "mix");
+  EXPECT_EQ(work[0].done, 820U);
+  EXPECT_EQ(work[0].total, 1010U);
+  EXPECT_EQ(work[0].text, "812 of 1000 chunks; 8 of 10 files");
+}
+
+TEST_F(Status, MoreThanAllOfItIsNothing) {
+  set_note(1, "812 of 1000 chunks");
+  memory_->lane(1).counters.note.done = 1001;
+  memory_->lane(1).counters.note.total = 1000;
+  EXPECT_THAT(stage_work(*memory_), IsEmpty());
+}
+
 TEST_F(Status, ANoteThatLiesAboutItsLengthIsCut) {
   memory_->lane(1).counters.note.bytes = 1'000'000;
-  EXPECT_LE(read_note(memory_->lane(1).counters.note).size(), sizeof(shm::LaneNote::text));
+  EXPECT_LE(read_note(memory_->lane(1).counters.note).text.size(), sizeof(shm::LaneNote::text));
 }
 
 TEST_F(Status, ProducingLanesCountTheirBatches) {
