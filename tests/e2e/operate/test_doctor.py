@@ -1,0 +1,405 @@
+"""`ringfeed doctor`: faults are planted, each for real; it finds them, and the command that it prints
+mends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.feeds.feed_run import runs, wait_until
+from tests.support.feeds.patient import MOUNTS, STRANGER, Patient, can, found
+
+PROCESSES = ("unshare", "--mount", "--pid", "--fork", "--mount-proc")
+USERS = ("unshare", "--user", "--map-root-user")
+CAPABILITY = ("setpriv", "--bounding-set=-sys_resource")
+
+MakePatient = Callable[..., Patient]
+
+
+def _raises_limits(inside: tuple[str, ...]) -> bool:
+    return can(*inside, "bash", "-c", "ulimit -n 99 && ulimit -n 199 && exec $0")
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    check: str
+    severity: str
+    what: str  # pattern of the sentence
+    plant: str  # commands of a shell
+    inside: tuple[str, ...] = ()
+    user: int | None = None
+    program: str | None = None  # the doctor's own, if not that of the build
+    mend: str | None = None  # instead of the printed command, where that cannot be run here
+    printed: str = "."  # pattern of the printed command; "": there is none
+    words: str = ""
+    hard: bool = False  # a hard limit, which takes a capability to be raised
+
+
+WRONG, BETTER = "wrong", "could_be_better"
+SOCKETS = 'mkdir -m 700 "$RINGFEED_SOCKET_DIR"'
+
+
+def tmpfs(options: str, at: str) -> str:
+    return f"mkdir -p {at} && mount -t tmpfs -o mode=755,{options} tmpfs {at}"
+
+
+LIMITS = [
+    Fault("no_files", "open_files", WRONG, "32 files", "ulimit -n 32", hard=True),
+    Fault("few_files", "open_files", BETTER, "512 files", "ulimit -n 512", hard=True),
+    Fault(
+        "little_address_space", "address_space", BETTER, "RLIMIT_AS", "ulimit -v 4000000", hard=True
+    ),
+    Fault("soft_address_space", "address_space", BETTER, "RLIMIT_AS", "ulimit -S -v 4000000"),
+    Fault("short_files", "file_size", BETTER, "RLIMIT_FSIZE", "ulimit -f 100000", hard=True),
+    Fault("small_stack", "stack", BETTER, "1.0 MiB of stack", "ulimit -s 1024", hard=True),
+    Fault("few_processes", "processes", WRONG, "0 more", "ulimit -u 1", user=STRANGER, hard=True),
+    Fault(
+        "some_processes",
+        "processes",
+        BETTER,
+        r"RLIMIT_NPROC is 60",
+        "ulimit -u 60",
+        user=STRANGER,
+        hard=True,
+    ),
+    Fault(
+        "core_dumps_of_all_memory",
+        "core_dumps",
+        BETTER,
+        "with all shared memory",
+        "ulimit -c unlimited && echo 0x33 > /proc/$$/coredump_filter",
+    ),
+]
+
+# Root, but not with all that root has.
+LIMITS += [
+    Fault(f"no_files_{name}", "open_files", WRONG, "32 files", "ulimit -n 32", inside, hard=True)
+    for name, inside in (("for_users", USERS), ("without_capability", CAPABILITY))
+]
+
+KERNEL = [
+    Fault(
+        "no_inotify",
+        "inotify",
+        BETTER,
+        "Too many open files",
+        "sysctl -q user.max_inotify_instances=0",
+        inside=USERS,
+        printed="^sysctl user.max_inotify_instances=",
+    ),
+    Fault(
+        "no_watches",
+        "inotify",
+        BETTER,
+        "No space left",
+        "sysctl -q user.max_inotify_watches=0",
+        inside=USERS,
+        printed="^sysctl user.max_inotify_watches=",
+    ),
+    Fault(
+        "proc_of_processes_alone",
+        "proc",
+        BETTER,
+        "subset=pid",
+        "mount -t proc -o subset=pid proc /proc",
+        inside=PROCESSES,
+    ),
+    Fault(
+        "proc_of_own_processes_alone",
+        "proc",
+        BETTER,
+        "hidepid=",
+        "mount -o remount,hidepid=2 /proc",
+        inside=PROCESSES,
+        user=STRANGER,
+    ),
+    Fault("no_proc", "proc", WRONG, "", "umount -l /proc", inside=PROCESSES),
+    Fault(
+        "no_large_pages",
+        "large_pages",
+        BETTER,
+        "enabled is never",
+        "echo 'always madvise [never]' > never && "
+        "mount --bind never /sys/kernel/mm/transparent_hugepage/enabled",
+        inside=MOUNTS,
+    ),
+    Fault(
+        "slow_clock",
+        "clock",
+        BETTER,
+        "the clock is hpet",
+        "d=/sys/devices/system/clocksource/clocksource0 && echo hpet > now && echo 'tsc hpet' > all"
+        " && mount --bind now $d/current_clocksource && mount --bind all $d/available_clocksource",
+        inside=MOUNTS,
+    ),
+]
+
+PLACES = [
+    Fault("others_may_write", "socket_directory", WRONG, "mode 0777", "mkdir -m 777 sockets"),
+    Fault(
+        "of_another_user",
+        "socket_directory",
+        WRONG,
+        f"belongs to user {STRANGER}",
+        f"{SOCKETS} && chown {STRANGER} sockets",
+    ),
+    Fault("closed", "socket_directory", WRONG, "cannot be written", SOCKETS, user=STRANGER),
+    Fault("a_file", "socket_directory", WRONG, "not a directory", "touch sockets"),
+    Fault(
+        "cannot_be_made",
+        "socket_directory",
+        WRONG,
+        "closed/sockets is not there and cannot be made",
+        "export RINGFEED_SOCKET_DIR=$PWD/closed/sockets && mkdir -m 700 closed && chmod 755 closed",
+        user=STRANGER,
+    ),
+    Fault(
+        "path_too_long",
+        "socket_directory",
+        WRONG,
+        "107 are possible",
+        f"{tmpfs('size=1m', '/run')} && export RINGFEED_SOCKET_DIR=$PWD/{'x' * 100}",
+        inside=MOUNTS,
+    ),
+    Fault(
+        "path_too_long_for_some",
+        "socket_directory",
+        BETTER,
+        "bytes only",
+        f"{tmpfs('size=1m', '/run')} && export RINGFEED_SOCKET_DIR=$PWD/{'x' * 40}",
+        inside=MOUNTS,
+    ),
+    Fault(
+        "full",
+        "socket_directory",
+        WRONG,
+        "has .* left",
+        f"{tmpfs('size=64k', 'sockets')} && ! cat /dev/zero 2>&- > sockets/all",
+        inside=MOUNTS,
+    ),
+    Fault(
+        "no_more_files",
+        "socket_directory",
+        WRONG,
+        "no room for another file",
+        tmpfs("nr_inodes=1", "sockets"),
+        inside=MOUNTS,
+    ),
+    Fault(
+        "read_only",
+        "socket_directory",
+        WRONG,
+        "Read-only",
+        f"{tmpfs('ro', 'sockets')} && {tmpfs('size=1m', '/run')}",
+        inside=MOUNTS,
+    ),
+    Fault("no_tmp", "temporary_directory", BETTER, "No such file", "export TMPDIR=$PWD/none"),
+    Fault(
+        "full_tmp",
+        "temporary_directory",
+        BETTER,
+        "has .* left",
+        f"{tmpfs('size=64k', 'tmp')} && export TMPDIR=$PWD/tmp",
+        inside=MOUNTS,
+    ),
+    Fault(
+        "no_place_for_dead_letters",
+        "dead_letters",
+        BETTER,
+        "state cannot be written",
+        "mkdir -m 755 state && export XDG_STATE_HOME=$PWD/state",
+        user=STRANGER,
+    ),
+]
+
+
+def copied(change: str) -> str:
+    """The programs, as links but for ringfeed itself, which looks for the others beside it."""
+    return (
+        "mkdir bin && ln -s $BIN/* bin && rm bin/ringfeed && cp $BIN/ringfeed bin && "
+        f"export PATH=${{PATH#*:}} && {change}"
+    )
+
+
+COPY = "bin/ringfeed"
+PROGRAMS = [
+    Fault(
+        "no_worker",
+        "workers",
+        WRONG,
+        "ringfeed-worker",
+        copied("rm bin/ringfeed-worker"),
+        program=COPY,
+        mend="ln -sf $BIN/ringfeed-worker bin",
+        printed="pip install --force-reinstall",
+    ),
+    Fault(
+        "worker_not_executable",
+        "workers",
+        WRONG,
+        "may not be run",
+        copied("cp --remove-destination $BIN/ringfeed-worker bin && chmod a-x bin/ringfeed-worker"),
+        program=COPY,
+        printed="^chmod a",
+    ),
+    Fault(
+        "broken_worker",
+        "workers",
+        WRONG,
+        "does not work",
+        copied("rm bin/ringfeed-worker && cp /bin/false bin/ringfeed-worker"),
+        program=COPY,
+        mend="ln -sf $BIN/ringfeed-worker bin",
+        printed="pip install --force-reinstall",
+    ),
+    Fault(
+        "worker_of_another_version",
+        "workers",
+        WRONG,
+        r"is version 0\.0\.9",
+        copied(
+            "rm bin/ringfeed-worker && sed 's/0[.]1[.]0/0.0.9/g' $BIN/ringfeed-worker "
+            "> bin/ringfeed-worker && chmod 755 bin/ringfeed-worker"
+        ),
+        program=COPY,
+        mend="ln -sf $BIN/ringfeed-worker bin",
+        printed="pip install --force-reinstall",
+    ),
+    Fault(
+        "no_worker_for_parquet",
+        "workers",
+        BETTER,
+        "there is no .*ringfeed-worker-parquet",
+        copied("rm bin/ringfeed-worker-parquet"),
+        program=COPY,
+        mend="ln -sf $BIN/ringfeed-worker-parquet bin",
+        printed="",
+    ),
+    Fault(
+        "no_arrow",
+        "workers",
+        BETTER,
+        "lacks Arrow's libraries",
+        "mkdir empty && arrow=$(ldd $BIN/ringfeed-worker-parquet | "
+        "sed -n 's|.* => \\(/.*\\)/libarrow.so.*|\\1|p') && mount --bind empty $arrow",
+        inside=MOUNTS,
+        mend="umount $arrow",
+        printed="pip install 'pyarrow",
+    ),
+    Fault(
+        "no_worker_for_python",
+        "workers",
+        BETTER,
+        "there is no .*ringfeed-worker-python",
+        copied("rm bin/ringfeed-worker-python"),
+        program=COPY,
+        mend="ln -sf $BIN/ringfeed-worker-python bin",
+    ),
+    Fault(
+        "no_interpreter",
+        "python",
+        WRONG,
+        "cannot be started",
+        "export PATH=${RINGFEED_PYTHON%/*}:$PATH RINGFEED_PYTHON=/nowhere/python",
+        printed="^unset RINGFEED_PYTHON$",
+    ),
+    Fault(
+        "no_python",
+        "python",
+        WRONG,
+        "no Python that works",
+        "export RINGFEED_PYTHON=/bin/false",
+        mend="unset RINGFEED_PYTHON",
+        printed="",
+    ),
+    Fault(
+        "package_of_another_version",
+        "python",
+        WRONG,
+        r"is version 0\.0\.9",
+        "mkdir -p fake/ringfeed && echo '__version__ = \"0.0.9\"' > fake/ringfeed/__init__.py && "
+        "export PYTHONPATH=$PWD/fake:$PYTHONPATH",
+        mend="rm -r fake",
+        printed="pip install --force-reinstall ringfeed==",
+    ),
+    Fault(
+        "no_package",
+        "python",
+        BETTER,
+        "cannot import ringfeed",
+        "mkdir -p fake/ringfeed && echo 'raise ImportError(1)' > fake/ringfeed/__init__.py && "
+        "export PYTHONPATH=$PWD/fake:$PYTHONPATH",
+        mend="rm -r fake",
+        printed="pip install ringfeed==",
+    ),
+    Fault(
+        "no_numpy",
+        "python",
+        BETTER,
+        "cannot import NumPy",
+        "mkdir fake && echo 'raise ImportError(1)' > fake/numpy.py && "
+        "export PYTHONPATH=$PWD/fake:$PYTHONPATH",
+        mend="rm -r fake",
+        printed="pip install 'numpy",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "fault", [*LIMITS, *KERNEL, *PLACES, *PROGRAMS], ids=lambda fault: fault.name
+)
+def test_a_fault_is_found_and_mended(fault: Fault, make_patient: MakePatient) -> None:
+    patient = make_patient(fault.inside)
+    patient.user = fault.user
+    if fault.program is None:
+        assert not found(patient.doctor(fault.words), fault.check, fault.what), "not planted yet"
+    patient.do(fault.plant)
+    patient.program = fault.program or patient.program
+
+    findings = found(patient.doctor(fault.words), fault.check, fault.what)
+    assert len(findings) == 1, findings
+    (finding,) = findings
+    assert finding["severity"] == fault.severity and finding["cost"]
+    if fault.hard and not _raises_limits(fault.inside):
+        # No command can: a new shell without the limit is what the other tests have.
+        assert not finding["mend"] and "limits.conf" in finding["advice"], finding
+        return
+    if fault.printed:
+        assert found([{**finding, "what": finding["mend"]}], fault.check, fault.printed), finding
+    else:
+        assert not finding["mend"] and finding["advice"]
+
+    patient.mend(finding["mend"] if fault.mend is None else fault.mend)
+    after = patient.doctor(fault.words)
+    # Nor has another one come in its place.
+    assert not found(after, fault.check, fault.what if fault.mend else "."), after
+
+
+def test_an_interpreter_that_hangs_is_given_up(place: Path, make_patient: MakePatient) -> None:
+    """With whatever it has started, and without harm to the other looks."""
+    python = place / "python"
+    python.write_text(f"#!/bin/sh\nsleep 1000 & echo $! $$ > {place}/pids\nwait\n")
+    python.chmod(0o755)
+    patient = make_patient(environment={"RINGFEED_PYTHON": str(python)})
+    (finding,) = found(patient.doctor("--timeout", "3"), "python", "has not ended within 3 s")
+    assert finding["severity"] == "not_known"
+    pids = [int(pid) for pid in (place / "pids").read_text().split()]
+    assert len(pids) == 2
+    wait_until(lambda: not any(runs(pid) for pid in pids), "both to be gone")
+
+
+def test_what_is_shown_to_people(make_patient: MakePatient) -> None:
+    patient = make_patient()
+    patient.do("mkdir -m 777 sockets")
+    status, shown = patient.attempt("ringfeed doctor")
+    assert status == 1 and "\x1b" not in shown
+    assert "wrong: socket directory\n  what  others may write" in shown
+    assert f"\n  mend  chmod go-w {patient.directory}/sockets\n" in shown
+    assert "fine  kernel" not in shown
+    status, shown = patient.attempt("ringfeed doctor --all")
+    assert status == 1 and "fine  kernel" in shown
