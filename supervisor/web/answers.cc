@@ -8,7 +8,9 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <exception>
 #include <list>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -16,9 +18,11 @@
 
 #include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
+#include "supervisor/graph/writers.h"
 #include "supervisor/metrics/json.h"
 #include "supervisor/metrics/openmetrics.h"
 #include "supervisor/metrics/show.h"
+#include "supervisor/web/ballast.h"
 #include "supervisor/web/page.h"
 
 namespace ringfeed::web {
@@ -60,13 +64,8 @@ Answer json_answer(std::string body, unsigned status = 200) {
   return {.status = status, .type = std::string(kJson), .body = std::move(body)};
 }
 
-// Names of files need not be UTF-8.
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 Answer error_answer(unsigned status, std::string_view why) {
-  return json_answer(text_of({{"error", why}}), status);
+  return json_answer(metrics::json_text({{"error", why}}), status);
 }
 
 const Look* find(const std::vector<Look>& looks, std::string_view name) {
@@ -76,13 +75,6 @@ const Look* find(const std::vector<Look>& looks, std::string_view name) {
 }
 
 bool answers(const Look& look) { return look.status && look.metrics; }
-
-std::string why_json(const Look& look) {
-  MetricsReply only;
-  only.set_feed(look.metrics->feed());
-  *only.mutable_bottlenecks() = look.metrics->bottlenecks();
-  return metrics::protobuf_json(only);
-}
 
 // One feed, for the page: its status, and what it has done lately.
 Json view_of(const Look& look) {
@@ -98,7 +90,7 @@ Json view_of(const Look& look) {
   for (const WindowMetricsProto& window : look.metrics->windows()) {
     if (window.seconds_wanted() == kWindowS) *recent.add_windows() = window;
   }
-  view["metrics"] = metrics::metrics_object(recent, metrics::JsonForm::kPlain);
+  view["metrics"] = metrics::to_json(recent);
   return view;
 }
 
@@ -107,7 +99,7 @@ std::string event_of(const std::vector<Look>& looks, std::string_view only) {
   for (const Look& look : looks) {
     if (only.empty() || look.feed == only) all.push_back(view_of(look));
   }
-  return fmt::format("event: feeds\ndata: {}\n\n", text_of(all));
+  return fmt::format("event: feeds\ndata: {}\n\n", metrics::json_text(all));
 }
 
 Answer feeds_answer(const std::vector<Look>& looks) {
@@ -123,7 +115,7 @@ Answer feeds_answer(const std::vector<Look>& looks) {
     }
     feeds.push_back(std::move(one));
   }
-  return json_answer(text_of({{"feeds", feeds}}));
+  return json_answer(metrics::json_text({{"feeds", feeds}}));
 }
 
 // Why a feed is not ready; empty: it is.
@@ -136,10 +128,11 @@ std::string not_ready(const Look& look) {
   }
   if (status.state() != StatusReply::RUNNING) return {};
   for (const ConsumerGroupStatus& group : status.groups()) {
-    if (group.lag() == 0 || group.members() > 0) continue;
+    // Trainers that are started when the feed is ready are no reason why it is not.
+    if (group.lag() == 0 || group.members() > 0 || !group.had_member()) continue;
     for (const FeedStatus& output : status.outputs()) {
       if (output.alias() == group.output() && output.slots_used() == output.slots()) {
-        return fmt::format("group '{}' holds it up: it has no trainer", group.name());
+        return fmt::format("group '{}' holds it up: it has lost its trainers", group.name());
       }
     }
   }
@@ -203,9 +196,14 @@ struct Answers::State : std::enable_shared_from_this<Answers::State> {
 
   [[nodiscard]] std::optional<Answer> refused(const Question& question, bool is_open) const;
   [[nodiscard]] bool may_be_called(std::string_view name) const;
+  // Calls with what all feeds say of themselves, or refuses.
+  template <typename Then>
+  void look(const Respond& reply, Then then);
   void answer_feed(std::string_view rest, const Respond& reply);
   void begin_stream(const std::string& feed, const Respond& reply);
-  void tell();
+  void tell() noexcept;
+  void tell_all(const std::vector<Look>& all);
+  void tell_later() noexcept;
 
   asio::steady_timer timer;
   Looks& looks;
@@ -239,25 +237,40 @@ std::optional<Answer> Answers::State::refused(const Question& question, bool is_
   return answer;
 }
 
+template <typename Then>
+void Answers::State::look(const Respond& reply, Then then) {
+  looks.ask([reply, then = std::move(then)](const LooksAtAll& all) {
+    if (all && take_ballast()) return then(*all);
+    // Without a tree.
+    reply({.status = 503,
+           .type = std::string(kJson),
+           .body = "{\"error\":\"there is no memory for an answer: ask again\"}\n"});
+  });
+}
+
 void Answers::State::answer_feed(std::string_view rest, const Respond& reply) {
   const std::size_t slash = rest.find('/');
   const std::string name(rest.substr(0, slash));
   const std::string what(slash == std::string_view::npos ? "status" : rest.substr(slash + 1));
-  constexpr std::array<std::string_view, 4> kKnown{"status", "metrics", "why", "events"};
+  constexpr std::array<std::string_view, 5> kKnown{"status", "metrics", "why", "graph", "events"};
   if (std::find(kKnown.begin(), kKnown.end(), what) == kKnown.end()) {
-    return static_cast<void>(reply(error_answer(404, "there is status, metrics, why and events")));
+    return static_cast<void>(
+        reply(error_answer(404, "there is status, metrics, why, graph and events")));
   }
-  looks.ask([self = shared_from_this(), name, what, reply](const LooksAtAll& all) {
-    const Look* const look = find(*all, name);
+  look(reply, [self = shared_from_this(), name, what, reply](const std::vector<Look>& all) {
+    const Look* const look = find(all, name);
     if (look == nullptr) return static_cast<void>(reply(error_answer(404, "no such feed")));
     if (what == "events") return self->begin_stream(name, reply);
     if (!answers(*look)) return static_cast<void>(reply(error_answer(503, look->error)));
     if (what == "status") {
       reply(json_answer(metrics::status_json(*look->status, look->before.get())));
     } else if (what == "metrics") {
-      reply(json_answer(metrics::metrics_json(*look->metrics, metrics::JsonForm::kPlain)));
+      reply(json_answer(metrics::json_text(metrics::to_json(*look->metrics))));
+    } else if (what == "graph") {
+      const graph::Graph graph = graph::make_graph(*look->status, look->metrics.get());
+      reply(json_answer(metrics::json_text(graph::graph_object(graph))));
     } else {
-      reply(json_answer(why_json(*look)));
+      reply(json_answer(metrics::json_text(metrics::why_object(*look->metrics))));
     }
   });
 }
@@ -266,25 +279,51 @@ void Answers::State::begin_stream(const std::string& feed, const Respond& reply)
   const std::shared_ptr<Stream> stream =
       reply({.type = "text/event-stream", .body = "retry: 2000\n\n", .streams = true});
   if (!stream) return;
-  listeners.push_back({stream, feed});
+  try {
+    listeners.push_back({stream, feed});
+  } catch (const std::bad_alloc&) {
+    return stream->end();
+  }
   if (!std::exchange(ticks, true)) tell();
 }
 
-// Every second, as long as somebody listens.
-void Answers::State::tell() {
-  looks.ask([self = shared_from_this()](const LooksAtAll& all) {
-    std::string everything;
-    std::erase_if(self->listeners, [&](const Listener& one) {
-      if (one.feed.empty() && everything.empty()) everything = event_of(*all, {});
-      return !one.stream->send(one.feed.empty() ? everything : event_of(*all, one.feed));
+// Every second, as long as somebody listens. Without memory for it a second is left out.
+void Answers::State::tell() noexcept {
+  try {
+    looks.ask([self = shared_from_this()](const LooksAtAll& all) {
+      try {
+        if (all && take_ballast()) self->tell_all(*all);
+      } catch (const std::exception&) {
+      }
+      self->tell_later();
     });
-    self->ticks = !self->listeners.empty();
-    if (!self->ticks) return;
-    self->timer.expires_after(kEvery);
-    self->timer.async_wait([self](boost::system::error_code error) {
+  } catch (const std::exception&) {
+    tell_later();
+  }
+}
+
+void Answers::State::tell_all(const std::vector<Look>& all) {
+  std::string everything;
+  std::erase_if(listeners, [&](const Listener& one) {
+    if (one.feed.empty() && everything.empty()) everything = event_of(all, {});
+    return !one.stream->send(one.feed.empty() ? everything : event_of(all, one.feed));
+  });
+}
+
+void Answers::State::tell_later() noexcept {
+  ticks = !listeners.empty();
+  if (!ticks) return;
+  try {
+    timer.expires_after(kEvery);
+    timer.async_wait([self = shared_from_this()](boost::system::error_code error) {
       if (!error) self->tell();
     });
-  });
+  } catch (const std::exception&) {
+    // Nobody would tell them anything any more.
+    for (const Listener& one : listeners) one.stream->end();
+    listeners.clear();
+    ticks = false;
+  }
 }
 
 Answers::Answers(asio::io_context& loop, Looks& looks, Access access)
@@ -305,16 +344,16 @@ void Answers::answer(const Question& question, const Respond& reply) {
   }
   if (path == "/healthz") return static_cast<void>(reply({.body = "ok\n"}));
   if (path == "/readyz") {
-    return state_->looks.ask([reply](const LooksAtAll& all) { reply(ready_answer(*all)); });
+    return state_->look(reply, [reply](const std::vector<Look>& all) { reply(ready_answer(all)); });
   }
   if (path == "/metrics") {
-    return state_->looks.ask([reply, accept = question.accept](const LooksAtAll& all) {
-      reply(metrics_answer(*all, accept));
+    return state_->look(reply, [reply, accept = question.accept](const std::vector<Look>& all) {
+      reply(metrics_answer(all, accept));
     });
   }
   if (path == "/api/v1/events") return state_->begin_stream({}, reply);
   if (path == kFeeds) {
-    return state_->looks.ask([reply](const LooksAtAll& all) { reply(feeds_answer(*all)); });
+    return state_->look(reply, [reply](const std::vector<Look>& all) { reply(feeds_answer(all)); });
   }
   if (path.starts_with(kFeeds) && path[kFeeds.size()] == '/') {
     return state_->answer_feed(std::string_view(path).substr(kFeeds.size() + 1), reply);

@@ -6,7 +6,7 @@
 //   /readyz                              200: every feed has published a batch and no group is
 //                                        stuck; else 503, and why
 //   /api/v1/feeds                        names and states
-//   /api/v1/feeds/NAME/status|metrics|why
+//   /api/v1/feeds/NAME/status|metrics|why|graph
 //                                        the JSON of the command line
 //   /api/v1/feeds/NAME/events            its status, and its metrics over the last ten seconds,
 //                                        every second, as server-sent events

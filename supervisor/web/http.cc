@@ -9,6 +9,7 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <exception>
 #include <list>
 #include <optional>
 
@@ -52,6 +53,7 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
       : acceptor_(loop, place), again_(loop), limits_(limits), handler_(std::move(handler)) {}
 
   void accept();
+  void resume();
   void close();
   [[nodiscard]] std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
   [[nodiscard]] const Limits& limits() const { return limits_; }
@@ -68,6 +70,7 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
   Handler handler_;
   std::list<Session*> sessions_;
   std::size_t streams_ = 0;
+  bool accepting_ = false;  // a connection is awaited, or the time for another try
 };
 
 class HttpServer::Listener::Session : public Stream, public std::enable_shared_from_this<Session> {
@@ -93,7 +96,7 @@ class HttpServer::Listener::Session : public Stream, public std::enable_shared_f
         [self = shared_from_this()](error_code error, std::size_t) { self->on_read(error); });
   }
 
-  void close() {
+  void close() noexcept {
     error_code ignored;
     stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
     stream_.close();
@@ -112,6 +115,8 @@ class HttpServer::Listener::Session : public Stream, public std::enable_shared_f
     if (!writing_) write_behind();
     return true;
   }
+
+  void end() noexcept override { close(); }
 
  private:
   void on_read(error_code error) {
@@ -244,13 +249,17 @@ class HttpServer::Listener::Session : public Stream, public std::enable_shared_f
 void HttpServer::Listener::accept() {
   acceptor_.async_accept(
       [self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
+        self->accepting_ = false;
         if (error == asio::error::operation_aborted) return;
         if (error) {
           self->make_room();
           self->again_.expires_after(kAcceptAgain);
-          return self->again_.async_wait([self](error_code stopped) {
+          self->again_.async_wait([self](error_code stopped) {
+            self->accepting_ = false;
             if (!stopped) self->accept();
           });
+          self->accepting_ = true;
+          return;
         }
         if (self->sessions_.size() >= self->limits_.connections) self->make_room();
         // Closed at once if all are in the middle of an answer.
@@ -259,6 +268,11 @@ void HttpServer::Listener::accept() {
         }
         self->accept();
       });
+  accepting_ = true;
+}
+
+void HttpServer::Listener::resume() {
+  if (!accepting_) accept();
 }
 
 void HttpServer::Listener::make_room() {
@@ -280,13 +294,23 @@ HttpServer::HttpServer(asio::io_context& loop, const std::string& address, std::
     const asio::ip::tcp::endpoint place(asio::ip::make_address(address), port);
     listener_ = std::make_shared<Listener>(loop, place, limits, std::move(handler));
   } catch (const boost::system::system_error& error) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot listen at {} port {}: {}", address, port,
-                                            error.code().message()));
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot listen at {} port {}: {}: give another one with --listen",
+                            address, port, error.code().message()));
   }
   listener_->accept();
 }
 
 HttpServer::~HttpServer() { listener_->close(); }
+
+bool HttpServer::resume() noexcept {
+  try {
+    listener_->resume();
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
 
 std::uint16_t HttpServer::port() const { return listener_->port(); }
 

@@ -53,6 +53,8 @@ class Stream {
   virtual ~Stream() = default;
   // False: the client has gone, or reads too slowly.
   [[nodiscard]] virtual bool send(std::string_view text) = 0;
+  // The client is disconnected, and may come again.
+  virtual void end() noexcept = 0;
 };
 
 // Called once, now or later, in the thread of the loop. It returns the stream, if that was the
@@ -70,6 +72,9 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   [[nodiscard]] std::uint16_t port() const;
+  // After an exception out of the loop: connections are accepted again, if they were not any more.
+  // False: there is no memory for it now.
+  [[nodiscard]] bool resume() noexcept;
 
  private:
   class Listener;

@@ -5,6 +5,7 @@
 // one that does not answer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,6 +25,7 @@ namespace ringfeed::web {
 
 struct Look {
   std::string feed;
+  std::int64_t pid = 0;  // of its supervisor, as the kernel says it; 0: it does not
   std::shared_ptr<const StatusReply> status;    // null: see `error`
   std::shared_ptr<const StatusReply> before;    // an earlier one, for rates; may be null
   std::shared_ptr<const MetricsReply> metrics;  // null: see `error`
@@ -37,13 +39,16 @@ class Looks {
   static constexpr std::uint64_t kFreshMs = 900;
   static constexpr std::uint64_t kAnswerMs = 2'000;
 
-  Looks(boost::asio::io_context& loop, std::vector<std::string> directories);
+  static constexpr std::size_t kFeedsMax = 64;  // of one page
+
+  Looks(boost::asio::io_context& loop, std::vector<std::string> directories,
+        std::size_t feeds_max = kFeedsMax);
   ~Looks();
   Looks(const Looks&) = delete;
   Looks& operator=(const Looks&) = delete;
 
   // Calls back with what is known, which is no older than kFreshMs: at once, or when all have
-  // answered.
+  // answered. Null: there was no memory to ask them.
   void ask(std::function<void(const LooksAtAll&)> then);
 
  private:
@@ -52,5 +57,9 @@ class Looks {
   struct State;
   std::shared_ptr<State> state_;
 };
+
+// The feeds of a directory that have a supervisor, all of them, asked this once. It takes no longer
+// than Looks::kAnswerMs.
+[[nodiscard]] std::vector<Look> look_once(const std::string& directory);
 
 }  // namespace ringfeed::web

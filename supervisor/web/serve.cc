@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <chrono>
 #include <exception>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ringfeed/shm/quote.h"
@@ -25,7 +27,8 @@
 namespace ringfeed::web {
 namespace {
 
-constexpr rlim_t kOtherFds = 96;  // standard streams, the loop, supervisors
+constexpr std::chrono::milliseconds kNoMemory{20};  // until there is some
+constexpr rlim_t kOtherFds = 96;                    // standard streams, the loop, supervisors
 
 NetAddress listen_address(const std::string& text) {
   Result<NetAddress> address = parse_address(text);
@@ -69,6 +72,14 @@ Limits limits_here() {
   return limits;
 }
 
+void say_trouble(const std::exception& error) noexcept {
+  try {
+    fmt::print(stderr, "ringfeed-web: {}\n", escaped_lines(error.what()));
+  } catch (const std::exception&) {
+    // There is no memory to say it, or nobody reads it.
+  }
+}
+
 }  // namespace
 
 int serve(const Options& given) {
@@ -80,7 +91,7 @@ int serve(const Options& given) {
   boost::asio::io_context loop(1);
   Looks looks(loop, control::search_directories(given.directory, control::read_environment()));
   Answers answers(loop, looks, std::move(access));
-  const HttpServer server(
+  HttpServer server(
       loop, place.host, place.port, limits_here(),
       [&](const Question& question, const Respond& reply) { answers.answer(question, reply); });
   boost::asio::signal_set ends(loop, SIGINT, SIGTERM);
@@ -101,8 +112,9 @@ int serve(const Options& given) {
       return 0;
     } catch (const std::exception& error) {
       // Of one answer, for want of memory; the others go on.
-      fmt::print(stderr, "ringfeed-web: {}\n", escaped_lines(error.what()));
+      say_trouble(error);
     }
+    while (!server.resume()) std::this_thread::sleep_for(kNoMemory);
   }
 }
 

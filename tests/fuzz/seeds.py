@@ -25,6 +25,40 @@ def seed(target: str, name: str, content: bytes) -> None:
     SEEDS.setdefault(target, {})[name] = content
 
 
+def requests() -> None:
+    """To ringfeed-web."""
+    host = "Host: 127.0.0.1\r\n"
+    token = "Authorization: Bearer 0123456789abcdef\r\n"
+    feed = "/api/v1/feeds/hidden-feed"
+    paths = [
+        "/",
+        "/page.js",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/api/v1/feeds",
+        "/api/v1/events",
+        "/no",
+    ]
+    paths += [f"{feed}/{what}" for what in ("status", "metrics", "why", "graph", "events", "no")]
+    for number, path in enumerate(paths):
+        for name, fields in (("open", host), ("token", host + token)):
+            text = f"GET {path} HTTP/1.1\r\n{fields}\r\n"
+            seed("http", f"{number}-{name}", text.encode())
+    for name, text in {
+        "head": f"HEAD / HTTP/1.1\r\n{host}\r\nHEAD /metrics HTTP/1.1\r\n{host}{token}\r\n",
+        "post": f"POST / HTTP/1.1\r\n{host}Content-Length: 3\r\n\r\nabc",
+        "chunks": f"GET / HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        "rebound": f"GET {feed} HTTP/1.1\r\nHost: evil.example\r\n{token}\r\n",
+        "foreign": f"GET {feed} HTTP/1.1\r\n{host}Origin: http://evil.example\r\n\r\n",
+        "many": f"GET /healthz HTTP/1.1\r\n{host}\r\n" * 20,
+        "old": f"GET /metrics HTTP/1.0\r\n{host}\r\n",
+        "long": f"GET /{'a' * 9000} HTTP/1.1\r\n{host}\r\n",
+        "tls": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    }.items():
+        seed("http", name, text.encode("latin1"))
+
+
 def tars() -> None:
     real = (DATA / "lc0" / "lc0-data-sample.tar").read_bytes()
     seed("tar", "sample-cut", real[:4096])
@@ -410,6 +444,7 @@ def parquets() -> None:
 def main() -> None:
     for make in (
         tars,
+        requests,
         json_lines,
         gzips,
         token_files,

@@ -4,6 +4,7 @@
 const SECONDS_KEPT = 300;
 const SECONDS_SHOWN = 60; // at least
 const EVENTS_KEPT = 100;
+const PARTS_SHOWN = 8; // of the memory
 const AGAIN_MS = 2000;
 const SILENT_MS = 6000;
 
@@ -76,6 +77,9 @@ const percent = (share) => `${Math.round(100 * (share || 0))}\u00a0%`;
 const width = (share) => `${(100 * Math.min(1, share || 0)).toFixed(1)}%`;
 const sum = (values) => values.reduce((all, one) => all + Number(one || 0), 0);
 
+// Of a trainer; another one that takes its place is another process.
+const idOf = (one) => `${one.output || ""}/${one.group}/${one.member}/${one.pid}`;
+
 // ---- What is kept of each feed
 
 function remember(view) {
@@ -102,7 +106,8 @@ function remember(view) {
     batches: sum(outputs.map((one) => one.batches_published)),
     used: sum(outputs.map((one) => one.slots_used)) / Math.max(1, sum(outputs.map((one) => one.slots))),
     memory: Number(status.memory_bytes || 0),
-    taken: new Map((status.trainers || []).map((one) => [`${one.group}/${one.member}`, one.taken])),
+    taken: new Map((status.trainers || []).map((one) => [idOf(one), one.taken])),
+    waited: new Map((status.trainers || []).map((one) => [idOf(one), Number(one.waited_ns || 0)])),
   });
   while (kept.points.length > 0 && now - kept.points[0].at > 1000 * SECONDS_KEPT) kept.points.shift();
   const died = new Map(); // lanes that share a process die together
@@ -225,13 +230,47 @@ function showTrainers(view, kept) {
   setHidden(byId("trainers"), trainers.length === 0);
   const names = ["group", "member", "pid", "client"];
   setChildren(byId("trainers").tBodies[0], trainers,
-    () => element("tr", {}, ...names.map(() => element("td")), ...[1, 2, 3, 4].map(() => element("td", { class: "number" }))),
+    () => element("tr", {}, ...names.map(() => element("td")), ...[1, 2, 3, 4, 5].map(() => element("td", { class: "number" }))),
     (row, one) => {
-      const speed = perSecond(kept.points, (point) => point.taken.get(`${one.group}/${one.member}`));
+      const speed = perSecond(kept.points, (point) => point.taken.get(idOf(one)));
+      const waits = perSecond(kept.points, (point) => point.waited.get(idOf(one)));
       const cells = [...names.map((name) => String(one[name] ?? "")), count(one.taken), rate(speed),
-        count((one.taken || 0) - (one.done || 0)), count(lag.get(one.group))];
+        waits === null ? "–" : percent(waits / 1e9), count((one.taken || 0) - (one.done || 0)),
+        count(lag.get(one.group))];
       cells.forEach((text, i) => setText(row.children[i], text));
     });
+}
+
+// What takes its time: a stage that warms up, a drain, a snapshot.
+function showUnderWay(status) {
+  setChildren(byId("under-way"), status.under_way || [], () => element("li", {}, element("span"), element("progress")), (item, one) => {
+    const left = one.left_ms === undefined ? "" : `, about ${duration(Math.max(1000, one.left_ms))} left`;
+    const text = `${one.name}: ${one.text}${left}`;
+    setText(item.firstElementChild, text);
+    const bar = item.lastElementChild;
+    bar.setAttribute("aria-label", text);
+    setHidden(bar, one.total === undefined);
+    if (one.total === undefined) return;
+    bar.max = one.total;
+    bar.value = one.done || 0;
+  });
+}
+
+// The largest parts, and the rest in one.
+function showMemory(status) {
+  const parts = (status.memory || []).map((one) => ({ name: one.name, bytes: Number(one.bytes || 0) }));
+  const shown = parts.slice(0, PARTS_SHOWN);
+  const rest = parts.slice(PARTS_SHOWN);
+  if (rest.length) shown.push({ name: `${rest.length} other parts`, bytes: sum(rest.map((one) => one.bytes)) });
+  const all = Math.max(1, sum(parts.map((one) => one.bytes)));
+  const budget = Number(status.memory_budget_bytes || 0);
+  setText(byId("memory-total"), `${bytes(status.memory_bytes)} in all` + (budget ? `, of a budget of ${bytes(budget)}` : ""));
+  setChildren(byId("memory"), shown, () => element("li", {}, element("p"), element("div", { class: "queue", role: "img" }, element("span"))), (item, part) => {
+    const words = `${part.name}: ${bytes(part.bytes)}`;
+    setText(item.firstElementChild, words);
+    item.lastElementChild.setAttribute("aria-label", words);
+    item.lastElementChild.firstElementChild.style.width = width(part.bytes / all);
+  });
 }
 
 function showCurves(kept) {
@@ -340,11 +379,13 @@ function show() {
   setText(byId("state"), state + (status.reason ? `: ${status.reason}` : ""));
   setText(byId("why"), (metrics.bottlenecks || []).map((one) => one.sentence).filter(Boolean).join(" ") || "it is too early to say what limits the feed");
   setChildren(byId("problems"), status.problems || [], () => element("li"), (item, text) => setText(item, text));
+  showUnderWay(status);
   showFigures(view, kept);
   showPipeline(view);
   showTrainers(view, kept);
   showCurves(kept);
   showEvents(kept);
+  showMemory(status);
   showCounters(view);
 }
 

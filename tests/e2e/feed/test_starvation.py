@@ -8,12 +8,10 @@ request, spread over all that it makes; 0: every single one.
 
 from __future__ import annotations
 
-import errno
-import mmap
+import contextlib
 import os
 import random
 import signal
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,83 +21,16 @@ import numpy as np
 import ringfeed
 
 from tests.support.feeds.feed_run import BIN, FeedRun, Trainer, wait_until
+from tests.support.feeds.starver import KINDS, Starver, starved_feed
 
 ROUNDS = int(os.environ.get("RINGFEED_STARVE_ROUNDS", "24"))
 SEED = int(os.environ.get("RINGFEED_STARVE_SEED", "1"))
 CALLS = int(os.environ.get("RINGFEED_STARVE_CALLS", "5"))
-# As tests/support/fakes/starve.c numbers them, with what the system says when it refuses.
-KINDS = {
-    "mmap": (1, errno.ENOMEM),
-    "open": (2, errno.EMFILE),
-    "eventfd": (3, errno.EMFILE),
-    "pthread_create": (4, errno.EAGAIN),
-    "write": (5, errno.ENOSPC),
-    "malloc": (6, errno.ENOMEM),
-    "epoll_ctl": (7, errno.ENOMEM),
-    "socketpair": (8, errno.EMFILE),
-    "pipe2": (9, errno.EMFILE),
-    "posix_spawn": (10, errno.EAGAIN),
-    "accept4": (11, errno.EMFILE),
-    "memfd_create": (12, errno.ENOMEM),
-    # They do not fail: they hang until stop().
-    "hung pwrite": (13, 0),
-    "hung posix_spawn": (14, 0),
-}
 SETTINGS = {
     "epochs": 8 + ROUNDS // 3,
     "groups": 'groups { name: "default" }',
     "extra": "restart { max_restarts: 1000 }",
 }
-
-
-class Starver:
-    """The page that tells the processes of a program which of their calls fail."""
-
-    def __init__(self, path: Path, program: str = "ringfeed") -> None:
-        path.write_bytes(bytes(4096))
-        self._file = path.open("r+b")
-        self._page = mmap.mmap(self._file.fileno(), 4096)
-        self.environment = {
-            "LD_PRELOAD": str(BIN.parent / "lib" / "libstarve.so"),
-            "RF_STARVE": str(path),
-            "RF_STARVE_PROGRAM": program,
-        }
-
-    def refuse(self, kind: str, skip: int, count: int) -> None:
-        """After `skip` calls of this kind the next `count` fail."""
-        number, error = KINDS[kind]
-        struct.pack_into("=IiiiI", self._page, 0, 0, skip, count, error, 0)
-        struct.pack_into("=I", self._page, 0, number)
-
-    def hangs(self) -> bool:
-        """Whether a call of a hung kind waits, or something was refused."""
-        return struct.unpack_from("=I", self._page, 16)[0] != 0
-
-    def stop(self) -> int:
-        """Nothing fails any more. How many calls have failed."""
-        struct.pack_into("=I", self._page, 0, 0)
-        return struct.unpack_from("=I", self._page, 16)[0]
-
-    def calls(self, kind: str) -> int:
-        return struct.unpack_from("=Q", self._page, 64 + 8 * KINDS[kind][0])[0]
-
-
-def starved_feed(
-    make_run: Callable[..., FeedRun],
-    tmp_path: Path,
-    program: str = "ringfeed",
-    start: tuple[str, ...] = (),
-    **settings: Any,
-) -> tuple[FeedRun, Starver]:
-    """A feed that has been started; the test's own commands are refused nothing."""
-    starver = Starver(tmp_path / "starve", program)
-    run = make_run(**settings)
-    own = dict(run.environment)
-    run.environment = {**own, **starver.environment}
-    run.start(*start)
-    run.environment = own
-    wait_until(lambda: starver.calls("malloc") > 0, "the shim")
-    return run, starver
 
 
 def test_whatever_the_supervisor_is_refused_the_stream_stays_the_same(
@@ -288,6 +219,43 @@ def test_each_call_of_each_request_may_fail(
     assert_undisturbed(make_run, run, taker, settings)
 
 
+def test_each_call_of_what_is_written_as_json_may_fail(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
+    """Trees of JSON take memory even when they go away, where nobody may be refused any."""
+    settings = {
+        "epochs": 0,
+        "groups": 'groups { name: "default" }',
+        "extra": "log { format: JSON } restart { max_restarts: 100000 backoff_ms_min: 1 }",
+    }
+    run, starver = starved_feed(make_run, tmp_path, **settings)
+    taker = run.trainer_after(2, positions=0, pause_ms=100)
+    guest = ringfeed.attach(run.feed, socket_dir=run.sockets, observe=True)
+
+    def numbers() -> None:
+        with contextlib.suppress(ringfeed.RingfeedError):
+            assert guest.metrics()["total"]["stage_metrics"]
+
+    def alive() -> bool:
+        assert run.process is not None
+        return run.process.poll() is None and run.command("status", run.feed).returncode == 0
+
+    levels = iter(["debug", "info"] * 100_000)
+    actions: dict[str, Callable[[], object]] = {
+        "metrics": numbers,
+        "attach": lambda: visit(run),
+        "log": lambda: run.command("log", run.feed, next(levels)),
+    }
+    refused = {
+        name: refuse_each_call(run, starver, name, what, alive) for name, what in actions.items()
+    }
+    assert all(refused.values()), refused
+    assert guest.metrics()["total"]["stage_metrics"]
+    guest.close()
+    before = taker.batches()
+    wait_until(lambda: taker.batches() > before, "batches after all that")
+
+
 def test_each_call_of_a_takeover_and_of_a_first_request_may_fail(
     make_run: Callable[..., FeedRun], tmp_path: Path
 ) -> None:
@@ -373,9 +341,11 @@ def test_a_program_that_cannot_even_be_started_holds_up_nobody(
         "what was asked for is done all the same",
     )
     replaced(run, group)
-    assert run.command("restart", run.feed, group, "--binary", program).returncode == 0, run.text()[
-        -3000:
-    ]
+    # Two have asked. While the second replacement starts there can be no third.
+    wait_until(
+        lambda: run.command("restart", run.feed, group, "--binary", program).returncode == 0,
+        "another replacement",
+    )
     run.stop(signal.SIGQUIT)
     run.wait()
 

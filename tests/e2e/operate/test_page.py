@@ -119,6 +119,64 @@ def test_a_starving_trainer(
     until(page, "document.querySelector('#curves path').getAttribute('d').length > 20")
 
 
+def test_how_long_trainers_wait_and_where_the_memory_is(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
+) -> None:
+    """The parts add up to all of it."""
+    run.trainer_after(2, positions=0)
+    page = open_page(serve().url)
+    until(
+        page,
+        "/^\\d+\\s%$/.test(document.querySelector('#trainers tbody').rows[0]?.cells[6].innerText)",
+    )
+    status = run.status()
+    assert status is not None
+    assert page.locator("#memory li").count() == 9
+    first = status["memory"][0]["name"]
+    assert text(page, "#memory li:first-child p").startswith(f"{first}: ")
+    assert text(page, "#memory-total").endswith(" in all")
+
+
+def test_what_takes_its_time(
+    make_run: Callable[..., FeedRun],
+    run: FeedRun,
+    serve: Callable[..., Web],
+    open_page: Callable[..., Any],
+) -> None:
+    """A feed that warms up has a bar."""
+    other = make_run(feed="warm", epochs=0, rate=0.0004, reservoir=20_000)  # takes a minute
+    other.environment["RINGFEED_SOCKET_DIR"] = str(run.sockets)
+    other.start()
+    page = open_page(f"{serve().url}#warm")
+    page.wait_for_selector("#under-way progress")
+    assert "sampler: reservoir: " in text(page, "#under-way")
+    until(page, "document.querySelector('#under-way progress')?.value > 0")
+    until(page, "document.getElementById('under-way').innerText.includes('left')")
+    other.stop(signal.SIGQUIT)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [{"readers": 12, "unpackers": 14, "generators": 11, "batch": 16, "slots": 16}],
+    indirect=True,
+    ids=["40"],
+)
+def test_forty_lanes(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
+) -> None:
+    """They are numbers of their stages, and the page stays as long as it was."""
+    trainer = run.trainer(positions=0)
+    wait_until(lambda: trainer.batches() > 3, "batches")
+    page = open_page(serve().url, width=400)
+    page.wait_for_selector("#pipeline .stage")
+    status = run.status()
+    assert status is not None
+    assert sum(len(stage["lanes"]) for stage in status["stages"]) >= 40
+    assert page.locator("#pipeline .stage").count() == len(status["stages"])
+    assert "14 lanes" in text(page, "#pipeline") and "11 lanes" in text(page, "#pipeline")
+    assert fits(page)
+
+
 def test_three_feeds(
     run: FeedRun,
     make_run: Callable[..., FeedRun],

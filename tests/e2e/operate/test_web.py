@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 
 from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, wait_until
 from tests.support.feeds.web import Web
@@ -193,6 +194,24 @@ def test_a_feed_is_ready_when_it_has_a_batch(run: FeedRun, serve: Start) -> None
     wait_until(lambda: web.get("/readyz")[0] == 503, "no feed to be there")
     assert web.get("/readyz")[2] == "no feed runs\n"
     assert web.get("/healthz")[0] == 200
+
+
+@pytest.mark.parametrize("run", [{"groups": 'groups { name: "train" }'}], indirect=True)
+def test_a_group_that_has_lost_its_trainers_keeps_a_feed_from_being_ready(
+    run: FeedRun, serve: Start
+) -> None:
+    """One that waits for its first does not: it may be the one who waits for the feed to be ready."""
+    web = serve()
+    wait_until(
+        lambda: "waits for group 'train'" in (run.status() or {}).get("reason", ""), "full slots"
+    )
+    wait_until(lambda: web.get("/readyz")[0] == 200, "the feed to be ready")
+    trainer = run.trainer_after(2, group="train", positions=0, pause_ms=5)
+    trainer.process.kill()
+    wait_until(lambda: web.get("/readyz")[0] == 503, "its trainer to be missed")
+    assert "group 'train' holds it up: it has lost its trainers" in web.get("/readyz")[2]
+    run.trainer_after(2, group="train", positions=0)
+    wait_until(lambda: web.get("/readyz")[0] == 200, "the next one")
 
 
 def test_a_supervisor_that_is_stopped_holds_nobody_up(run: FeedRun, serve: Start) -> None:

@@ -9,7 +9,8 @@
  *       12     4  error  with this errno
  *       16     4  failed how many have failed
  *       64     8  counts of all calls, by kind
- * Calls of the hung kinds do not fail: they wait as long as the page names their kind.
+ * Calls of the hung kinds do not fail: those that `skip` lets not through wait as long as the page
+ * names their kind.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,6 +45,7 @@ enum Kind {
   kMemfd,
   kHungPwrite,
   kHungSpawn,
+  kHungPread,
   kKinds
 };
 
@@ -97,7 +99,10 @@ static void hang(enum Kind kind, int fd) {
   if (page == NULL || getpid() != self) return;
   if (fd >= 0 && (fstat(fd, &info) != 0 || info.st_nlink == 0)) return;
   atomic_fetch_add(&page->counts[kind], 1);
-  for (; atomic_load(&page->kind) == (uint32_t)kind; usleep(1000)) atomic_store(&page->failed, 1);
+  for (; atomic_load(&page->kind) == (uint32_t)kind; usleep(1000)) {
+    if (atomic_fetch_sub(&page->skip, 1) > 0) return;
+    atomic_store(&page->failed, 1);
+  }
 }
 
 // The system's own function of that name.
@@ -158,6 +163,16 @@ ssize_t pwrite64(int fd, const void* bytes, size_t count, off64_t offset) {
   NEXT(pwrite64);
   hang(kHungPwrite, fd);
   return full(fd) ? -1 : next(fd, bytes, count, offset);
+}
+ssize_t pread(int fd, void* bytes, size_t count, off_t offset) {
+  NEXT(pread);
+  hang(kHungPread, fd);
+  return next(fd, bytes, count, offset);
+}
+ssize_t pread64(int fd, void* bytes, size_t count, off64_t offset) {
+  NEXT(pread64);
+  hang(kHungPread, fd);
+  return next(fd, bytes, count, offset);
 }
 int epoll_ctl(int epoll, int what, int fd, struct epoll_event* event) {
   NEXT(epoll_ctl);
