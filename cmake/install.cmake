@@ -6,7 +6,12 @@
 #              share/ringfeed/pipelines/*.textproto
 #              share/ringfeed/prometheus/ringfeed.rules.yml
 #              share/ringfeed/grafana/ringfeed.json
+#              lib/systemd/{system,user}, lib/tmpfiles.d, lib/sysusers.d (a wheel: share/ringfeed/systemd)
 #              share/ringfeed/proto/config.proto, what it imports, config.desc
+#              share/man/man1/ringfeed*.1
+#              share/bash-completion/completions/ringfeed, share/zsh/vendor-completions/_ringfeed,
+#              share/fish/vendor_completions.d/ringfeed.fish; these and the manual pages of a wheel go
+#              into the environment, where man and the shells find them, not below the package
 #   client     lib/libringfeed.so.1, include/ringfeed.h, include/ringfeed.hpp
 #              lib/cmake/ringfeed, lib/pkgconfig/ringfeed.pc
 #   plugin     include/ringfeed/shm/*.h, include/ringfeed/worker/*.h: for stages
@@ -17,11 +22,12 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS ringfeed ringfeed-worker RUNTIME COMPONENT programs)
 if(TARGET ringfeed-worker-parquet)
-  # Of a wheel: ringfeed/bin beside pyarrow. Else where Arrow was found.
+  # Of a wheel: ringfeed/bin beside pyarrow. Else where `pip install --target` may have put it, and where it was found.
   if(SKBUILD)
     set_target_properties(ringfeed-worker-parquet PROPERTIES INSTALL_RPATH "$ORIGIN/../../pyarrow")
   else()
-    set_target_properties(ringfeed-worker-parquet PROPERTIES INSTALL_RPATH "${ArrowParquet_LIBRARY_DIR}")
+    set_target_properties(ringfeed-worker-parquet PROPERTIES INSTALL_RPATH
+                                                             "$ORIGIN/../lib/ringfeed/pyarrow;${ArrowParquet_LIBRARY_DIR}")
   endif()
   install(TARGETS ringfeed-worker-parquet RUNTIME COMPONENT programs)
 endif()
@@ -48,14 +54,75 @@ install(
   FILES ${PROJECT_SOURCE_DIR}/share/prometheus/ringfeed.rules.yml
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/prometheus
   COMPONENT programs)
+# A wheel has them to be copied; else they are where systemd looks below /usr.
+if(SKBUILD)
+  set(units ${CMAKE_INSTALL_DATADIR}/ringfeed/systemd)
+  set(confs ${units})
+else()
+  set(units lib/systemd)
+  set(confs lib)
+endif()
+install(
+  FILES ${PROJECT_SOURCE_DIR}/share/systemd/ringfeed@.service ${PROJECT_SOURCE_DIR}/share/systemd/ringfeed-web.service
+  DESTINATION ${units}/system
+  COMPONENT programs)
+install(
+  FILES ${PROJECT_SOURCE_DIR}/share/systemd/user/ringfeed@.service
+  DESTINATION ${units}/user
+  COMPONENT programs)
+foreach(kind tmpfiles sysusers)
+  install(
+    FILES ${PROJECT_SOURCE_DIR}/share/${kind}.d/ringfeed.conf
+    DESTINATION ${confs}/${kind}.d
+    COMPONENT programs)
+endforeach()
 install(
   FILES ${PROJECT_SOURCE_DIR}/share/grafana/ringfeed.json
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/grafana
+  COMPONENT programs)
+# Of what verbs print with --json.
+file(GLOB schemas CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/reference/schemas/*.schema.json)
+install(
+  FILES ${schemas}
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/schemas
   COMPONENT programs)
 install(
   FILES ${PROJECT_BINARY_DIR}/generated/proto/config.desc
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/proto
   COMPONENT programs)
+
+# Written by the program itself, which knows its verbs. A sanitized one is not installed.
+if(NOT RINGFEED_SANITIZE)
+  set(words_dir ${PROJECT_BINARY_DIR}/generated/words)
+  add_custom_command(
+    OUTPUT ${words_dir}/stamp
+    COMMAND ${CMAKE_COMMAND} -E rm -rf ${words_dir}
+    COMMAND ringfeed manual --directory ${words_dir}/man1 2> ${words_dir}.log
+    COMMAND ringfeed completion bash > ${words_dir}/ringfeed
+    COMMAND ringfeed completion zsh > ${words_dir}/_ringfeed
+    COMMAND ringfeed completion fish > ${words_dir}/ringfeed.fish
+    COMMAND ${CMAKE_COMMAND} -E touch ${words_dir}/stamp
+    DEPENDS ringfeed
+    COMMENT "Writing manual pages and completion")
+  add_custom_target(ringfeed_words ALL DEPENDS ${words_dir}/stamp)
+  set(share ${CMAKE_INSTALL_DATADIR})
+  if(SKBUILD)
+    set(share ${SKBUILD_DATA_DIR}/share)
+  endif()
+  install(
+    DIRECTORY ${words_dir}/man1
+    DESTINATION ${share}/man
+    COMPONENT programs)
+  foreach(place IN ITEMS bash-completion/completions/ringfeed zsh/vendor-completions/_ringfeed
+                         fish/vendor_completions.d/ringfeed.fish)
+    get_filename_component(file ${place} NAME)
+    get_filename_component(folder ${place} DIRECTORY)
+    install(
+      FILES ${words_dir}/${file}
+      DESTINATION ${share}/${folder}
+      COMPONENT programs)
+  endforeach()
+endif()
 
 # A wheel holds no links. Whoever links names the file itself, in CMake and by pkg-config (-l:libringfeed.so.1).
 set(namelink "")

@@ -239,12 +239,14 @@ Left look_for_feed(const control::LockRecord& left, Prepared& prepared) {
 
 Result<layout::FoundMemory> load_snapshot(const std::string& directory,
                                           const SnapshotManifest& manifest, Prepared& prepared,
-                                          const shm::Storage& storage) {
+                                          const shm::Storage& storage,
+                                          const snapshot::Looked& looked) {
   Regrouped then = regroup(prepared, manifest.stage_groups());
   if (Status room = layout::check_memory(then.layout, memory_limits(prepared)); !room) {
     return room.error();
   }
-  Result<layout::FoundMemory> found = snapshot::load(directory, manifest, then.layout, storage);
+  Result<layout::FoundMemory> found =
+      snapshot::load(directory, manifest, then.layout, storage, looked);
   if (!found) return found;
   prepared.groups = std::move(then.groups);
   prepared.layout = std::move(then.layout);

@@ -8,6 +8,7 @@
 #include "supervisor/cli/prepare.h"
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/layout/feed_memory.h"
+#include "supervisor/snapshot/load.h"
 
 namespace ringfeed {
 class SnapshotManifest;
@@ -45,6 +46,7 @@ struct Left {
 [[nodiscard]] Result<layout::FoundMemory> load_snapshot(const std::string& directory,
                                                         const SnapshotManifest& manifest,
                                                         Prepared& prepared,
-                                                        const shm::Storage& storage);
+                                                        const shm::Storage& storage,
+                                                        const snapshot::Looked& looked);
 
 }  // namespace ringfeed::cli

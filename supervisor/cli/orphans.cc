@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/verbs.h"
 #include "supervisor/control/client.h"
@@ -19,10 +20,6 @@ std::vector<std::string> look_in(const std::string& directory) {
 
 std::string places_text(const std::vector<std::string>& directories) {
   return escaped(fmt::format("{}", fmt::join(directories, " or ")));
-}
-
-std::string json_text(const nlohmann::ordered_json& json, int indent) {
-  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 std::string Orphan::workers() const {
@@ -78,16 +75,53 @@ std::string orphan_json(const Orphan& orphan) {
   return json_text(out, 2) + "\n";
 }
 
+namespace {
+
+// Those that cannot be looked into: a feed may run there.
+std::string unreadable_text(const std::vector<std::string>& directories) {
+  std::string text;
+  for (const std::string& directory : directories) {
+    const Result<std::vector<std::string>> names = shm::names_in(directory);
+    if (names || names.error().code() == ErrorCode::kNotFound) continue;
+    text += fmt::format("; {}", escaped(names.error().message()));
+  }
+  return text;
+}
+
+}  // namespace
+
 int no_such_feed(const std::vector<std::string>& directories, const std::string& feed) {
   std::vector<std::string> there = control::ControlClient::live_feeds(directories);
   for (const Orphan& orphan : find_orphans(directories)) {
     there.push_back(orphan.feed + " (without a supervisor)");
   }
-  fmt::print(stderr, "no feed '{}' runs in {}; {}\n", escaped(feed), places_text(directories),
+  fmt::print(stderr, "ringfeed: no feed '{}' runs in {}; {}{}\n", escaped(feed),
+             places_text(directories),
              there.empty()
-                 ? "no feed is running there"
-                 : fmt::format("running: {}", escaped(fmt::format("{}", fmt::join(there, ", ")))));
+                 ? "no feed is running there: `ringfeed run CONFIG` starts one"
+                 : fmt::format("running: {}", escaped(fmt::format("{}", fmt::join(there, ", ")))),
+             unreadable_text(directories));
   return kNoSuchFeed;
+}
+
+int no_feed_at_all(const std::vector<std::string>& directories) {
+  fmt::print(stderr, "ringfeed: no feed runs in {}: `ringfeed run CONFIG` starts one{}\n",
+             places_text(directories), unreadable_text(directories));
+  return kNoSuchFeed;
+}
+
+std::optional<control::ControlClient> find_feed(const std::vector<std::string>& directories,
+                                                const std::string& feed, int& status) {
+  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
+  if (client) return client;
+  const std::optional<Orphan> orphan = find_orphan(directories, feed);
+  if (!orphan) {
+    status = no_such_feed(directories, feed);
+  } else {
+    fmt::print(stderr, "ringfeed: {}", orphan_text(*orphan));
+    status = kOrphaned;
+  }
+  return std::nullopt;
 }
 
 }  // namespace ringfeed::cli

@@ -2,12 +2,13 @@
 // supervisor.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "supervisor/control/client.h"
 #include "supervisor/control/feed_lock.h"
+#include "supervisor/metrics/json.h"
 
 namespace ringfeed::cli {
 
@@ -15,8 +16,7 @@ namespace ringfeed::cli {
 std::vector<std::string> look_in(const std::string& directory);
 // They, for a message.
 std::string places_text(const std::vector<std::string>& directories);
-// For programs. Names of files need not be UTF-8.
-std::string json_text(const nlohmann::ordered_json& json, int indent);
+using ringfeed::metrics::json_text;
 
 // A feed whose workers go on without a supervisor.
 struct Orphan {
@@ -36,5 +36,11 @@ std::string orphan_json(const Orphan& orphan);
 
 // Says that there is none, and which there are; the exit status for it.
 int no_such_feed(const std::vector<std::string>& directories, const std::string& feed);
+// The same where no name was given, and there is no feed at all.
+int no_feed_at_all(const std::vector<std::string>& directories);
+
+// Nothing: nobody answers. Why has been said then, and `status` is the exit status for it.
+std::optional<control::ControlClient> find_feed(const std::vector<std::string>& directories,
+                                                const std::string& feed, int& status);
 
 }  // namespace ringfeed::cli

@@ -41,15 +41,6 @@ constexpr std::string_view kHowToBuild =
 constexpr std::string_view kInstallAnew = "reinstall ringfeed";
 // A program that is no plug-in may never answer.
 constexpr int kPluginPlanMs = 30'000;
-#ifdef RINGFEED_PYARROW
-constexpr std::string_view kHowToInstall =
-    "which come with pyarrow " RINGFEED_PYARROW ": pip install 'pyarrow==" RINGFEED_PYARROW
-    ".*' where ringfeed is installed";
-#else
-constexpr std::string_view kHowToInstall =
-    "which are missing: install Apache Arrow and its Parquet library";
-#endif
-
 // What a stage group needs beside the worker must be there, and start, before the feed does. Its
 // plan: it may know more of its stages.
 PipelinePlan require_program(const Prepared& prepared, const layout::GroupPlan& group) {
@@ -151,9 +142,10 @@ PipelinePlan plan_of(const DataLoaderConfig& config, const std::string& worker, 
 void require_libraries(const std::string& binary, std::string_view who) {
   if (process::libraries_found(binary)) return;
   const std::size_t slash = binary.rfind('/') + 1;
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("{} needs {}, and that needs Arrow's libraries, {}", who,
-                          std::string_view(binary).substr(slash), kHowToInstall));
+  throw Error(
+      ErrorCode::kNotFound,
+      fmt::format("{} needs {}, and that needs Arrow's libraries, which come with pyarrow: {}", who,
+                  std::string_view(binary).substr(slash), process::arrow_command(binary)));
 }
 
 std::optional<Prepared> prepare(const ConfigArguments& arguments) {

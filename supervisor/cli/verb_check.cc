@@ -110,7 +110,11 @@ void add_check(CLI::App& verb, int& result) {
                 "for programs: CONFIG is only part of a configuration, and more stages follow; "
                 "print it in text format")
       ->excludes(json);
-  verb.footer("Example: ringfeed check lc0.textproto");
+  verb.footer(
+      "Every mistake is shown with its place. Of a valid configuration it shows the stage groups, "
+      "the batches, and the memory of each part; if the machine has less, it says so. No feed is "
+      "started.\n"
+      "Example: ringfeed check lc0.textproto");
   verb.callback([=, &result] {
     result = given->part   ? check_part(given->config)
              : given->json ? check_json(given->config, given->directory)

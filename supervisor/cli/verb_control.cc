@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <chrono>
@@ -61,8 +60,7 @@ int control_stages(const std::string& directory, const std::string& feed, const 
   parser.RecordErrorsTo(&errors);
   StageControlRequest stage_request;
   if (!parser.ParseFromString(message, &stage_request)) {
-    fmt::print(stderr, "ringfeed control: the message is not a StageControlRequest: {}\n",
-               escaped(wrong));
+    fmt::print(stderr, "ringfeed: the message is not a StageControlRequest: {}\n", escaped(wrong));
     return kUsage;
   }
   call.set_request(stage_request.SerializeAsString());
@@ -77,7 +75,11 @@ int control_stages(const std::string& directory, const std::string& feed, const 
   for (bool asked = false;;) {
     std::optional<control::ControlClient> client =
         control::ControlClient::connect(directories, feed);
-    if (!client && !asked) return no_such_feed(directories, feed);
+    if (!client && !asked) {
+      int status = kOk;
+      client = find_feed(directories, feed, status);
+      if (!client) return status;
+    }
     try {
       if (client) {
         asked = true;
@@ -109,15 +111,11 @@ int control_stages(const std::string& directory, const std::string& feed, const 
                                    [](const auto& answer) { return refuses(answer.second); });
   const int result = refused ? kFailure : kOk;
   if (json) {
-    nlohmann::json answers = nlohmann::json::object();
+    ringfeed::metrics::Json answers = ringfeed::metrics::Json::object();
     for (const auto& [name, response] : given) {
-      std::string text;
-      google::protobuf::util::JsonPrintOptions options;
-      options.preserve_proto_field_names = true;
-      static_cast<void>(google::protobuf::util::MessageToJsonString(response, &text, options));
-      answers[name] = nlohmann::json::parse(text);
+      answers[name] = ringfeed::metrics::to_json(response);
     }
-    fmt::print("{}\n", answers.dump());
+    fmt::print("{}\n", json_text(answers));
     return result;
   }
   for (const auto& [name, response] : given) {
@@ -143,7 +141,8 @@ void add_control(CLI::App& verb, int& result) {
                   "a StageControlRequest of proto/control.proto, in text format")
       ->required();
   verb.add_option("--stage", given->stage,
-                  "send to this stage only; default: all that understand the message");
+                  "send to this stage only; default: all that understand the message")
+      ->type_name("STAGE");
   add_json(verb, given->json);
   verb.footer(
       "The message takes effect between two steps of the stage, exactly once. If a stage cannot do "

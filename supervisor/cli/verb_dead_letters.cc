@@ -88,9 +88,9 @@ int dead_letters(const std::string& feed, const std::string& directory, const st
     std::filesystem::path record = file;
     record.replace_extension(".record");
     if (json) {
-      nlohmann::json out = about;
+      nlohmann::ordered_json out = about;
       out["file"] = record.string();
-      fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      fmt::print("{}\n", json_text(out));
       continue;
     }
     try {

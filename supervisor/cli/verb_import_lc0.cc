@@ -29,8 +29,8 @@ imports::LczeroSource read_source(const std::string& file) {
 
 void write_whole(const std::string& path, const std::string& text) {
   const auto refused = [&path](int error) {
-    return Error(ErrorCode::kIo,
-                 fmt::format("{}: cannot be written: {}", path, std::strerror(error)));
+    return Error(ErrorCode::kIo, fmt::format("{}: cannot be written: {}: give another file with -o",
+                                             path, std::strerror(error)));
   };
   std::FILE* const file = std::fopen(path.c_str(), "we");
   if (file == nullptr) throw refused(errno);
@@ -84,7 +84,7 @@ void add_import_lc0(CLI::App& verb, int& result) {
       ->allow_extra_args(false)
       ->take_all();
   verb.add_option("-o,--out", given->options.out, "file to write; default: standard output")
-      ->type_name("OUT");
+      ->type_name("FILE");
   verb.footer(
       "Settings without an equivalent are reported on standard error, and in comments at their "
       "place.\n"

@@ -153,7 +153,9 @@ void write_new(const std::string& path, std::string_view text, bool force) {
   }
   if (file) ::unlink(partial.c_str());
   if (error == EEXIST) throw exists(path);
-  throw Error(ErrorCode::kIo, fmt::format("{} cannot be written: {}", path, std::strerror(error)));
+  throw Error(ErrorCode::kIo,
+              fmt::format("{} cannot be written: {}: give another file with --output", path,
+                          std::strerror(error)));
 }
 
 int init(const InitOptions& options) {
@@ -212,9 +214,10 @@ void add_init(CLI::App& verb, int& result) {
     std::string second = {};
   };
   const auto given = std::make_shared<Given>();
-  verb.add_option("KIND", given->first,
-                  "lc0, chess or fairseq; default: the kind of data in the directory");
-  verb.add_option("DIRECTORY", given->second, "where the data is; default: the current directory");
+  verb.add_option("KIND", given->first, "kind of data; default: the one that is in the directory")
+      ->type_name("lc0|chess|fairseq|DIR");
+  verb.add_option("DIRECTORY", given->second, "where the data is; default: the current directory")
+      ->type_name("DIR");
   verb.add_flag("--json", given->options.json, "print one JSON object: what was found and written");
   verb.add_option("--feed", given->options.feed, "name of the feed; default: that of the pipeline")
       ->type_name("NAME");

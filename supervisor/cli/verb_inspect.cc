@@ -72,8 +72,9 @@ void add_inspect(CLI::App& verb, int& result) {
   const auto given = std::make_shared<Given>();
   verb.add_option(
           "PATH", given->options.path,
-          "a .gz of one game, a tar of games, raw records, the index of a tar, a token file "
-          "(PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter or a configuration")
+          "a .gz of one game, a tar of games, raw records, the index of a tar, a Parquet file, a "
+          "token file (PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter or a "
+          "configuration")
       ->required();
   CLI::Option* const record_option =
       verb.add_option("--record", given->record,

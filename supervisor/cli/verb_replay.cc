@@ -13,6 +13,7 @@
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/letter.h"
+#include "supervisor/cli/orphans.h"
 #include "supervisor/cli/prepare.h"
 #include "supervisor/cli/trial_text.h"
 #include "supervisor/cli/verb.h"
@@ -190,7 +191,7 @@ void print_json(const Letter& letter, const layout::LanePlan& lane,
     out["rows"] = report.rows;
   }
   for (const auto& [name, value] : report.counters) out["counters"][name] = value;
-  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(out));
 }
 
 // The record once more, under the debugger of the stage's own language.

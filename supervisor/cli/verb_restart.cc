@@ -6,9 +6,9 @@
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/quote.h"
+#include "supervisor/cli/asking.h"
 #include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
-#include "supervisor/control/client.h"
 
 namespace ringfeed::cli {
 namespace {
@@ -20,38 +20,34 @@ constexpr int kScaleMs = 60 * 1000;
 
 int restart(const std::string& directory, const std::string& feed, const std::string& group,
             const std::string& binary, bool json) {
-  const std::vector<std::string> directories = look_in(directory);
-  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
-  if (!client) return no_such_feed(directories, feed);
   Request request;
-  request.set_id(1);
   request.mutable_restart()->set_group(group);
   if (!binary.empty()) {
     request.mutable_restart()->set_binary(std::filesystem::canonical(binary).string());
   }
-  const Reply reply = client->call(request, kRestartMs);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  int status = kOk;
+  const std::optional<Reply> reply =
+      answer_of_feed(look_in(directory), feed, request, status, kRestartMs);
+  if (!reply) return status;
   if (json) {
     fmt::print("{}\n",
-               json_text({{"feed", feed}, {"group", group}, {"pid", reply.restart().pid()}}, -1));
+               json_text({{"feed", feed}, {"group", group}, {"pid", reply->restart().pid()}}, -1));
     return kOk;
   }
-  fmt::print("stage group '{}' now runs in process {}\n", escaped(group), reply.restart().pid());
+  fmt::print("stage group '{}' now runs in process {}\n", escaped(group), reply->restart().pid());
   return kOk;
 }
 
 int scale(const std::string& directory, const std::string& feed, const std::string& stage,
           std::uint32_t lanes, bool json) {
-  const std::vector<std::string> directories = look_in(directory);
-  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
-  if (!client) return no_such_feed(directories, feed);
   Request request;
-  request.set_id(1);
   request.mutable_scale()->set_stage(stage);
   request.mutable_scale()->set_lanes(lanes);
-  const Reply reply = client->call(request, kScaleMs);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, escaped(reply.text()));
-  const ScaleReply& done = reply.scale();
+  int status = kOk;
+  const std::optional<Reply> reply =
+      answer_of_feed(look_in(directory), feed, request, status, kScaleMs);
+  if (!reply) return status;
+  const ScaleReply& done = reply->scale();
   if (json) {
     fmt::print("{}\n", json_text({{"feed", feed},
                                   {"stage", stage},

@@ -23,14 +23,21 @@
 #include "supervisor/control/place.h"
 #include "supervisor/feed/feed.h"
 #include "supervisor/layout/memory.h"
+#include "supervisor/metrics/progress.h"
 #include "supervisor/os/identity.h"
+#include "supervisor/os/locale.h"
 #include "supervisor/os/reserve.h"
+#include "supervisor/os/service_manager.h"
 #include "supervisor/os/signals.h"
+#include "supervisor/os/text.h"
+#include "supervisor/report/report_file.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/store.h"
 
 namespace ringfeed::cli {
 namespace {
+
+constexpr std::uint64_t kPatienceMs = 2'000;  // of a person, until progress is shown
 
 struct RunOptions {
   std::string directory = {};  // of the control socket; empty: as the configuration says, else by
@@ -39,6 +46,7 @@ struct RunOptions {
   std::optional<std::uint64_t> from_batch = {};  // with which a new feed begins
   std::string resume = {};  // a snapshot to go on from; then the configuration may be left out
   int owner = -1;           // a pidfd: the feed is this process's own, and ends with it
+  std::string report = {};  // of the run, to be written at its end
 };
 
 std::uint64_t drawn_seed() {
@@ -134,9 +142,10 @@ std::string read_resumed(const RunOptions& options, ConfigArguments& arguments,
 class Start {
  public:
   // All of them outlive this. `snapshot`: what to go on from, read into `saved`; may be empty.
-  Start(Prepared& prepared, const RunOptions& options, control::FeedLock& lock, metrics::Talk& talk,
-        std::string snapshot, SnapshotManifest& saved)
+  Start(Prepared& prepared, const RunOptions& options, process::ServiceManager& service,
+        control::FeedLock& lock, metrics::Talk& talk, std::string snapshot, SnapshotManifest& saved)
       : prepared_(prepared),
+        service_(service),
         options_(options),
         lock_(lock),
         talk_(talk),
@@ -176,8 +185,10 @@ class Start {
   void find_newest_snapshot();
   void go_on_from(const DataLoaderConfig& begun);
   [[nodiscard]] bool fits_snapshot() const;
+  void write_report(const std::string& page);
 
   Prepared& prepared_;
+  process::ServiceManager& service_;
   const RunOptions& options_;
   control::FeedLock& lock_;
   metrics::Talk& talk_;
@@ -269,7 +280,22 @@ void Start::prepare_place() {
 
 void Start::find_memory() {
   if (!snapshot_.empty()) {
-    found_ = load_snapshot(snapshot_, saved_, prepared_, storage_).value_or_throw();
+    const std::uint64_t began = process::now_ms();
+    metrics::Paces paces;
+    const auto looked = [&](std::uint64_t done, std::uint64_t total) {
+      std::vector<metrics::Progress> reading(1);
+      reading[0] = {"resume", {}, done, total, std::nullopt};
+      reading[0].text = fmt::format("read {} of {}", shown_bytes(done), shown_bytes(total));
+      const std::uint64_t now = process::now_ms();
+      paces.look(reading, now);
+      if (now < began + kPatienceMs) return;
+      talk_.progress({.kind = "resume",
+                      .text = metrics::progress_line(reading[0]),
+                      .bar = metrics::progress_bar(reading[0], locale_is_utf8())},
+                     now);
+    };
+    found_ = load_snapshot(snapshot_, saved_, prepared_, storage_, looked).value_or_throw();
+    talk_.end_progress();
     seed_ = saved_.seed();
     go_on_from(saved_.config());
     talk_.say(fmt::format("feed {} resumes from the snapshot of {}, with batch {}", feed_,
@@ -312,16 +338,33 @@ int Start::run(const std::string& directory, const std::string& config_file, int
             if (!adopts_ && !options_.fresh) clear(false);
           },
       .owner = owner,
+      .service = &service_,
+      .report = !options_.report.empty(),
   };
   process::Feed supervisor(feed_run, std::move(prepared_.layout), lock_, talk_, std::move(found_));
   const int status = supervisor.run();
   lock_.keep(false);
   // Here already: the name is free, also if a disk that hangs holds this process.
   lock_.remove();
+  if (!supervisor.report().empty()) write_report(supervisor.report());
   return status;
 }
 
+// How the feed ended is said already, and stays so.
+void Start::write_report(const std::string& page) {
+  const std::string path = std::filesystem::absolute(options_.report).string();
+  const Status written = report::write_report(path, page);
+  if (written) return talk_.say(fmt::format("report: {}", escaped(path)));
+  talk_.event(metrics::Level::kError, "report_failed",
+              fmt::format("feed={} what={}", feed_, in_quotes(written.error().message())));
+  talk_.say(written.error().message());
+}
+
 int run(const ConfigArguments& given, const RunOptions& options) {
+  process::ServiceManager service = process::ServiceManager::of_environment();
+  if (!options.report.empty()) {
+    report::try_report(std::filesystem::absolute(options.report).string()).or_throw();
+  }
   process::hold_warnings();
   process::load_unwinder();
   process::load_messages();
@@ -342,9 +385,13 @@ int run(const ConfigArguments& given, const RunOptions& options) {
   control::prepare_directory(directory, feed);
   control::FeedLock lock =
       control::FeedLock::take(control::lock_path(directory, feed), feed).value_or_throw();
-  metrics::Talk talk(metrics::level_named(LogConfig::Level_Name(message.log().level())),
-                     message.log().file());
-  Start start(*prepared, options, lock, talk, std::move(snapshot), saved);
+  metrics::Talk talk({.feed = feed,
+                      .level = metrics::level_named(LogConfig::Level_Name(message.log().level())),
+                      .json = message.log().format() == LogConfig::JSON,
+                      .file = message.log().file(),
+                      .rotate_bytes = message.log().rotate_bytes(),
+                      .rotate_keep = message.log().rotate_keep()});
+  Start start(*prepared, options, service, lock, talk, std::move(snapshot), saved);
   int status = kInvalidConfiguration;
   try {
     if (start.find_left()) {
@@ -392,6 +439,11 @@ void add_run(CLI::App& verb, int& result) {
                   "lies beside it for it")
       ->type_name("FD")
       ->check(CLI::NonNegativeNumber);
+  CLI::Option* const report =
+      verb.add_option("--report", given->options.report,
+                      "when the feed has ended, write a report of the run to this file: one HTML "
+                      "page that needs nothing beside it")
+          ->type_name("FILE");
   verb.footer(
       "The first SIGTERM or Ctrl-C drains the feed, the second stops it.\nA feed whose supervisor "
       "was killed is taken over: stages and trainers continue where they are.\nPaths in a "
@@ -401,6 +453,9 @@ void add_run(CLI::App& verb, int& result) {
     // The variable of a script that is not set, say: nothing begins anew for that.
     if (resume->count() != 0 && given->options.resume.empty()) {
       throw CLI::ValidationError("--resume", "DIR is empty: give the path of a snapshot");
+    }
+    if (report->count() != 0 && given->options.report.empty()) {
+      throw CLI::ValidationError("--report", "FILE is empty: give the path of the report");
     }
     if (given->options.resume.empty() && run_config->count() == 0) {
       throw CLI::RequiredError("CONFIG (or --resume DIR)");

@@ -7,9 +7,10 @@
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/quote.h"
+#include "supervisor/cli/asking.h"
 #include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
-#include "supervisor/control/client.h"
+#include "supervisor/cli/waiting.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::cli {
@@ -21,7 +22,7 @@ constexpr int kSnapshotMs = 24 * 3600 * 1000;
 int take_snapshot(const std::string& directory, const std::string& feed, const std::string& target,
                   bool json) {
   if (target.empty()) {
-    fmt::print(stderr, "ringfeed snapshot: DIR is empty: give the path of a directory to create\n");
+    fmt::print(stderr, "ringfeed: DIR is empty: give the path of a directory to create\n");
     return kUsage;
   }
   std::error_code failed;
@@ -32,20 +33,23 @@ int take_snapshot(const std::string& directory, const std::string& feed, const s
                                             in_quotes(target), failed.message()));
   }
   const std::vector<std::string> directories = look_in(directory);
-  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
-  if (!client) return no_such_feed(directories, feed);
   Request request;
-  request.set_id(1);
   request.mutable_snapshot()->set_directory(place);
-  const Reply reply = client->call(request, kSnapshotMs);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, escaped(reply.text()));
-  const SnapshotReply& taken = reply.snapshot();
+  int status = kOk;
+  const std::optional<Reply> reply = [&] {
+    Waiting waiting(directories, feed, "snapshot");
+    return answer_of_feed(directories, feed, request, status, kSnapshotMs,
+                          [&waiting] { waiting.look(); });
+  }();
+  if (!reply) return status;
+  const SnapshotReply& taken = reply->snapshot();
   if (json) {
-    fmt::print(
-        "{{\"directory\": {}, \"bytes\": {}, \"newest_batch\": {}, \"pause_us\": {}, "
-        "\"total_ms\": {}}}\n",
-        json_text(taken.directory(), -1), taken.bytes(), taken.newest_batch(), taken.pause_us(),
-        taken.total_ms());
+    fmt::print("{}\n", json_text({{"feed", feed},
+                                  {"directory", taken.directory()},
+                                  {"bytes", taken.bytes()},
+                                  {"newest_batch", taken.newest_batch()},
+                                  {"pause_us", taken.pause_us()},
+                                  {"total_ms", taken.total_ms()}}));
   } else {
     fmt::print("{}: {}, up to batch {}; the lanes paused for {:.1f} ms, it took {} ms in all\n",
                escaped(taken.directory()), shown_bytes(taken.bytes()), taken.newest_batch(),

@@ -16,6 +16,7 @@
 #include "proto/kinds.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
+#include "supervisor/cli/orphans.h"
 #include "supervisor/cli/prepare.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/config/names.h"
@@ -290,7 +291,7 @@ int show_stages(const std::string& wanted, const std::string& plugin, bool json)
     }
     Json all = Json::array();
     for (const Kind& kind : kinds) all.push_back(json_of(kind));
-    fmt::print("{}\n", Json{{"kinds", std::move(all)}}.dump(2));
+    fmt::print("{}\n", json_text({{"kinds", std::move(all)}}, 2));
     return kOk;
   }
   const auto kind = std::ranges::find(kinds, wanted, [](const Kind& k) { return k.schema.kind; });
@@ -301,7 +302,7 @@ int show_stages(const std::string& wanted, const std::string& plugin, bool json)
                config::did_you_mean(wanted, names, "there are"));
     return kUsage;
   }
-  fmt::print("{}", json ? json_of(*kind).dump(2) + "\n" : shown_kind(*kind));
+  fmt::print("{}", json ? json_text(json_of(*kind), 2) + "\n" : shown_kind(*kind));
   return kOk;
 }
 
@@ -317,7 +318,10 @@ void add_stages(CLI::App& verb, int& result) {
   verb.add_option("KIND", given->kind, "describe this kind in full; default: list all kinds");
   verb.add_flag("--json", given->json, "print one JSON object");
   add_worker(verb, given->plugin);
-  verb.footer("Example: ringfeed stages");
+  verb.footer(
+      "A kind is described with its ports, settings, counters and an example.\n"
+      "Examples: ringfeed stages\n"
+      "          ringfeed stages python");
   verb.callback([=, &result] { result = show_stages(given->kind, given->plugin, given->json); });
 }
 

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "proto/control.pb.h"
+#include "supervisor/cli/asking.h"
 #include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/control/client.h"
@@ -18,13 +20,10 @@ namespace {
 // Between the two looks from which rates are made: long enough for a few batches.
 constexpr std::chrono::milliseconds kRateInterval{500};
 
-StatusReply ask_status(control::ControlClient& client, std::uint64_t id) {
+StatusReply ask_status(control::ControlClient& client) {
   Request request;
-  request.set_id(id);
   request.mutable_status();
-  Reply reply = client.call(request);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
-  return reply.status();
+  return answer_of(client, request).status();
 }
 
 int status(const std::string& directory, const std::string& feed, bool json, bool all) {
@@ -34,10 +33,7 @@ int status(const std::string& directory, const std::string& feed, bool json, boo
   if (feed.empty()) {
     feeds = control::ControlClient::live_feeds(directories);
     orphans = find_orphans(directories);
-    if (feeds.empty() && orphans.empty()) {
-      fmt::print(stderr, "no feed runs in {}\n", places_text(directories));
-      return kNoSuchFeed;
-    }
+    if (feeds.empty() && orphans.empty()) return no_feed_at_all(directories);
   }
   for (const std::string& name : feeds) {
     std::optional<control::ControlClient> client =
@@ -48,9 +44,9 @@ int status(const std::string& directory, const std::string& feed, bool json, boo
       orphans.push_back(std::move(*orphan));
       continue;
     }
-    const StatusReply before = ask_status(*client, 1);
+    const StatusReply before = ask_status(*client);
     std::this_thread::sleep_for(kRateInterval);
-    const StatusReply now = ask_status(*client, 2);
+    const StatusReply now = ask_status(*client);
     fmt::print("{}", json ? ringfeed::metrics::status_json(now, &before)
                           : ringfeed::metrics::show_status(now, &before, all));
   }
@@ -62,43 +58,34 @@ int status(const std::string& directory, const std::string& feed, bool json, boo
 
 // Asks the feed. The exit status of the program: not kOk if nobody answers.
 int ask_metrics(const std::string& directory, const std::string& feed, MetricsReply& metrics) {
-  const std::vector<std::string> directories = look_in(directory);
-  std::optional<control::ControlClient> client = control::ControlClient::connect(directories, feed);
-  if (!client) {
-    const std::optional<Orphan> orphan = find_orphan(directories, feed);
-    if (!orphan) return no_such_feed(directories, feed);
-    fmt::print(stderr, "{}", orphan_text(*orphan));
-    return kOrphaned;
-  }
   Request request;
-  request.set_id(1);
   request.mutable_metrics();
-  const Reply reply = client->call(request);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
-  metrics = reply.metrics();
+  int status = kOk;
+  const std::optional<Reply> reply = answer_of_feed(look_in(directory), feed, request, status);
+  if (!reply) return status;
+  metrics = reply->metrics();
   return kOk;
 }
 
 int metrics(const std::string& directory, const std::string& feed, bool json) {
   MetricsReply reply;
   if (const int status = ask_metrics(directory, feed, reply); status != kOk) return status;
-  fmt::print("{}",
-             json ? ringfeed::metrics::metrics_json(reply, ringfeed::metrics::JsonForm::kProtobuf)
-                  : ringfeed::metrics::show_metrics(reply));
+  if (json) {
+    fmt::print("{}\n", json_text(ringfeed::metrics::to_json(reply), 2));
+  } else {
+    fmt::print("{}", ringfeed::metrics::show_metrics(reply));
+  }
   return kOk;
 }
 
 int why(const std::string& directory, const std::string& feed, bool json) {
   MetricsReply reply;
   if (const int status = ask_metrics(directory, feed, reply); status != kOk) return status;
-  if (!json) {
+  if (json) {
+    fmt::print("{}\n", json_text(ringfeed::metrics::why_object(reply), 2));
+  } else {
     fmt::print("{}", ringfeed::metrics::show_bottlenecks(reply));
-    return kOk;
   }
-  MetricsReply only;
-  only.set_feed(reply.feed());
-  *only.mutable_bottlenecks() = reply.bottlenecks();
-  fmt::print("{}", ringfeed::metrics::protobuf_json(only));
   return kOk;
 }
 
@@ -115,7 +102,10 @@ void add_status(CLI::App& verb, int& result) {
   verb.add_option("FEED", given->feed, "name of the feed; default: all running feeds");
   verb.add_flag("--json", given->json, "print one JSON object per feed");
   verb.add_flag("--all", given->all, "show counters that are 0 as well");
-  verb.footer("Example: ringfeed status lc0 --json");
+  verb.footer(
+      "Rates are those of half a second. A feed that has lost its supervisor is shown as orphaned, "
+      "with its workers, and the exit status is 5.\n"
+      "Example: ringfeed status lc0 --json");
   add_directory(verb, given->directory);
   verb.callback(
       [=, &result] { result = status(given->directory, given->feed, given->json, given->all); });
@@ -129,8 +119,12 @@ void add_metrics(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
-  verb.add_flag("--json", given->json, "print MetricsReply of proto/metrics.proto as JSON");
-  verb.footer("Example: ringfeed metrics lc0 --json");
+  add_json(verb, given->json);
+  verb.footer(
+      "Totals count from the beginning of the feed, whoever has died since. For each stage it "
+      "shows "
+      "how its lanes have spent their time, what it has counted, and how full its queues were.\n"
+      "Example: ringfeed metrics lc0 --json");
   add_directory(verb, given->directory);
   verb.callback([=, &result] { result = metrics(given->directory, given->feed, given->json); });
 }
@@ -143,8 +137,10 @@ void add_why(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   add_feed(verb, given->feed);
-  verb.add_flag("--json", given->json, "print BottleneckProto of proto/metrics.proto as JSON");
-  verb.footer("Based on the last 10 seconds at most.\nExample: ringfeed why lc0");
+  add_json(verb, given->json);
+  verb.footer(
+      "It also says what another lane would bring, and the command for it. It is based on the last "
+      "10 seconds at most.\nExample: ringfeed why lc0");
   add_directory(verb, given->directory);
   verb.callback([=, &result] { result = why(given->directory, given->feed, given->json); });
 }

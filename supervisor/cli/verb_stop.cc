@@ -8,8 +8,10 @@
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/quote.h"
+#include "supervisor/cli/asking.h"
 #include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
+#include "supervisor/cli/waiting.h"
 #include "supervisor/control/client.h"
 #include "supervisor/control/place.h"
 
@@ -59,17 +61,16 @@ int stop(const std::string& directory, const std::string& feed, bool now, bool j
     const std::optional<Orphan> orphan = find_orphan(directories, feed);
     if (!orphan) return no_such_feed(directories, feed);
     if (now) return end_orphan(*orphan, json ? stderr : stdout) ? ended() : kFailure;
-    fmt::print(stderr, "{}", orphan_text(*orphan));
+    fmt::print(stderr, "ringfeed: {}", orphan_text(*orphan));
     return kOrphaned;
   }
   Request request;
-  request.set_id(1);
   request.mutable_stop()->set_now(now);
-  const Reply reply = client->call(request);
-  if (reply.error() != Reply::NONE) throw Error(ErrorCode::kIo, reply.text());
+  static_cast<void>(answer_of(*client, request));
   fmt::print(stderr, "feed '{}' {}\n", escaped(feed),
              now ? "stops" : "drains: its trainers get the work in progress, then it ends");
-  client->wait_for_end();
+  Waiting waiting(directories, feed, "drain");
+  client->wait_for_end(-1, [&waiting] { waiting.look(); });
   return ended();
 }
 
@@ -174,6 +175,7 @@ void add_stop(CLI::App& verb, int& result) {
   verb.add_flag("--now", given->now, "do not drain: batches in progress are lost");
   add_json(verb, given->json);
   verb.footer(
+      "To drain it, its sources stop and its trainers get what is on its way.\n"
       "A feed without a supervisor cannot drain: --now ends its workers.\n"
       "Example: ringfeed stop lc0");
   add_directory(verb, given->directory);

@@ -244,7 +244,7 @@ void add_try(CLI::App& verb, int& result) {
   const auto given = std::make_shared<Given>();
   add_config(verb, given->config)->required();
   verb.add_option("--stage", given->options.stage, "the stage to be shown")
-      ->type_name("NAME")
+      ->type_name("STAGE")
       ->required();
   verb.add_option("--samples", given->options.samples,
                   fmt::format("how many samples it gets; of a source, and of a stage of several "

@@ -12,8 +12,8 @@ void add_web(CLI::App& verb, int& result) {
   const auto options = std::make_shared<web::Options>();
   web::add_options(verb, *options);
   verb.footer(
-      "It prints its address. There: the page, /metrics for Prometheus, /healthz, /readyz,\n"
-      "/api/v1/feeds. It can read and change nothing.\n"
+      "It prints its address. There: the page, /metrics for Prometheus, /healthz, /readyz, "
+      "/api/v1/feeds. It only reads: nothing can be changed through it.\n"
       "Example: ringfeed web --listen 127.0.0.1:9464");
   verb.callback([options, &result] {
     ::prctl(PR_SET_NAME, "ringfeed-web");

@@ -10,9 +10,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -20,15 +23,23 @@
 #include "ringfeed/shm/layout.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
+#include "supervisor/cli/complete.h"
+#include "supervisor/cli/help.h"
+#include "supervisor/cli/orphans.h"
 #include "supervisor/cli/verb.h"
+#include "supervisor/cli/words.h"
 #include "supervisor/config/names.h"
 
 namespace ringfeed::cli {
 namespace {
 
-constexpr const char* kExitCodes =
-    "Exit status: 0 ok, 1 failure, 2 usage, 3 invalid configuration, 4 no such feed, 5 the feed "
-    "runs on without a supervisor, 6 a replayed record was not taken.";
+std::string exit_statuses() {
+  std::string text;
+  for (const ExitStatus& one : kExitStatuses) {
+    text += fmt::format("{}{} {}", text.empty() ? "Exit status: " : ", ", one.status, one.text);
+  }
+  return text + ".";
+}
 
 std::string version_text() {
   return fmt::format("ringfeed {}, ABI {}.{}, layout {:#018x}", RINGFEED_VERSION, shm::kAbiMajor,
@@ -44,24 +55,29 @@ constexpr Verb kVerbs[] = {
     {"init", "Write a configuration for the data in a directory", add_init},
     {"run", "Start a feed and serve it until it ends", add_run},
     {"check", "Check a configuration: show its mistakes, or the feed it would make", add_check},
-    {"try", "Show what a stage makes of the first samples, in the foreground", add_try},
+    {"try", "Show what a stage makes of the first samples, without a feed", add_try},
+    {"ps", "List the feeds of this machine, a line each", add_ps},
     {"status", "Show a feed: stages, lanes, rings, rates, trainers", add_status},
     {"metrics", "Show metrics: totals, and rates over 1, 10 and 60 seconds", add_metrics},
-    {"why", "Show what limits a feed: a stage, the trainers, the files or the machine", add_why},
+    {"why", "Show what limits a feed: a stage, trainers, files or the machine", add_why},
+    {"doctor", "Look at this machine for what is in a feed's way", add_doctor},
+    {"graph", "Draw stages, queues and processes of a feed or a configuration", add_graph},
+    {"top", "Show feeds in a terminal, and what limits them, once a second", add_top},
+    {"peek", "Show the newest batch of a feed, and take it from nobody", add_peek},
     {"web", "Show the feeds of this machine in a browser, and to Prometheus", add_web},
     {"stop", "End a feed and wait until it has ended", add_stop},
     {"restart", "Replace the process of a stage group, between two of its steps", add_restart},
     {"scale", "Give a stage more or fewer lanes, between two of its steps", add_scale},
     {"control", "Send a message to the stages of a feed, and show their answers", add_control},
     {"snapshot", "Save a running feed, so that it can resume from there", add_snapshot},
-    {"clean", "Remove what killed feeds left behind: sockets, lock files, segment files, workers",
-     add_clean},
-    {"dead-letters",
-     "List the records that were set aside because they killed their stage, or try one again",
-     add_dead_letters},
+    {"log", "Show or change the level of a feed's log while it runs", add_log},
+    {"clean", "Remove what killed feeds left behind: sockets, files, workers", add_clean},
+    {"dead-letters", "List records that killed their stage, or try one again", add_dead_letters},
     {"stages", "List the kinds of stages, or describe one", add_stages},
     {"inspect", "Identify a file, and show the records in it", add_inspect},
     {"import-lc0", "Convert the data loader of an lczero-training configuration", add_import_lc0},
+    {"completion", "Print a script that completes words in a shell", add_completion},
+    {"manual", "Show a manual page, or write all of them to a directory", add_manual},
     {"version", "Show the version and the ABI", add_version},
 };
 
@@ -70,7 +86,7 @@ constexpr Verb kVerbs[] = {
 std::string verb_mistake(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || *argv[1] == '\0' || *argv[1] == '-') return {};
   std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  for (const CLI::App* verb : verbs_of(app)) verbs.push_back(verb->get_name());
   if (std::find(verbs.begin(), verbs.end(), argv[1]) != verbs.end()) return {};
   return fmt::format("there is no verb '{}'{}", escaped(argv[1]),
                      config::did_you_mean(argv[1], verbs, "there are"));
@@ -94,6 +110,14 @@ std::string option_mistake(const CLI::App& app, int argc, char** argv) {
                        config::did_you_mean(name, known, "there are"));
   }
   return {};
+}
+
+// What is wrong with the line, and where to read more.
+int usage_error(const CLI::App& app, std::string_view mistake) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  fmt::print(stderr, "ringfeed: {}\n`ringfeed {}--help` says what it takes\n", mistake,
+             chosen.empty() ? "" : chosen.front()->get_name() + " ");
+  return kUsage;
 }
 
 // For a program that was started with a standard stream closed. Otherwise the next file that it
@@ -138,34 +162,38 @@ void say_error(std::string_view text) {
   static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
 }
 
+// Whoever reads it must not take a part for all of it.
+int result_if_written(int result) {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || errno == EPIPE) return result;  // a reader that has left has had enough
+  say_error(fmt::format("standard output cannot be written to: {}",
+                        errno == 0 ? "some of it is missing" : std::strerror(errno)));
+  return result == kOk ? kFailure : result;
+}
+
 // In a frame of its own, as it takes a good deal of stack.
 [[gnu::noinline]] int run_verb_of(int argc, char** argv) {
-  CLI::App app{"ringfeed feeds training data to the processes that train.", "ringfeed"};
-  app.require_subcommand(1);
-  app.set_version_flag("--version", version_text());
-  app.footer(kExitCodes);
   int result = kOk;
-
-  for (const Verb& verb : kVerbs) verb.add(*app.add_subcommand(verb.name, verb.summary), result);
-
+  const std::unique_ptr<CLI::App> program = make_program(result);
+  CLI::App& app = *program;
+  if (argc > 1 && argv[1] == kCompleteVerb) {
+    return complete(app, std::vector<std::string>(argv + 2, argv + argc));
+  }
   if (const std::string mistake = verb_mistake(app, argc, argv); !mistake.empty()) {
-    fmt::print(stderr, "ringfeed: {}\nRun with --help for more information.\n", mistake);
-    return kUsage;
+    return usage_error(app, mistake);
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError& error) {
     const std::string mistake = option_mistake(app, argc, argv);
-    fmt::print(stderr, "ringfeed: {}\nRun with --help for more information.\n",
-               mistake.empty() ? escaped(error.what()) : mistake);
-    return kUsage;
+    return usage_error(app, mistake.empty() ? escaped(error.what()) : mistake);
   } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) return usage_error(app, escaped(error.what()));
     std::ostringstream out;
-    std::ostringstream wrong;
-    const int code = app.exit(error, out, wrong);
+    app.exit(error, out, out);  // --help, --version
     fmt::print("{}", out.str());
-    fmt::print(stderr, "{}", escaped_lines(wrong.str()));
-    return code == 0 ? kOk : kUsage;
+    return kOk;
   } catch (const std::filesystem::filesystem_error& error) {
     say_error(fmt::format("{}{}{}", escaped(error.path1().string()),
                           error.path1().empty() ? "the current directory: " : ": ",
@@ -179,6 +207,20 @@ void say_error(std::string_view text) {
 }
 
 }  // namespace
+
+std::unique_ptr<CLI::App> make_program(int& result) {
+  auto program = std::make_unique<CLI::App>(
+      "ringfeed feeds training data to the processes that train.", "ringfeed");
+  program->formatter(std::make_shared<HelpFormatter>());
+  program->require_subcommand(1);
+  program->set_help_flag("-h,--help", "print this help and exit");
+  program->set_version_flag("--version", version_text(), "print the version and exit");
+  program->footer(exit_statuses());
+  for (const Verb& verb : kVerbs) {
+    verb.add(*program->add_subcommand(verb.name, verb.summary), result);
+  }
+  return program;
+}
 
 CLI::Option* add_config(CLI::App& verb, ConfigArguments& arguments) {
   CLI::Option* const file = verb.add_option(
@@ -222,14 +264,16 @@ void add_version(CLI::App& verb, int&) {
   verb.footer("Example: ringfeed version");
   verb.callback([json] {
     if (!*json) return fmt::print("{}\n", version_text());
-    fmt::print("{{\"version\": \"{}\", \"abi\": \"{}.{}\", \"layout\": \"{:#018x}\"}}\n",
-               RINGFEED_VERSION, shm::kAbiMajor, shm::kAbiMinor, shm::kLayoutHash);
+    fmt::print("{}\n", json_text({{"version", RINGFEED_VERSION},
+                                  {"json_version", ringfeed::metrics::kJsonVersion},
+                                  {"abi", fmt::format("{}.{}", shm::kAbiMajor, shm::kAbiMinor)},
+                                  {"layout", fmt::format("{:#018x}", shm::kLayoutHash)}}));
   });
 }
 
 int main_with(int argc, char** argv) {
   open_standard_streams();
-  return have_stack() ? run_verb_of(argc, argv) : kFailure;
+  return have_stack() ? result_if_written(run_verb_of(argc, argv)) : kFailure;
 }
 
 }  // namespace ringfeed::cli

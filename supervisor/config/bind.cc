@@ -280,8 +280,8 @@ void Binder::value(const Node& node, Message& message, const FieldDescriptor& fi
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_MESSAGE: {
       if (node.kind != Node::Kind::kObject) {
-        refuse(
-            fmt::format("a message, {{ … }}, with {}", listed(field_names(*field.message_type()))));
+        refuse(fmt::format("a message, {{ ... }}, with {}",
+                           listed(field_names(*field.message_type()))));
         return;
       }
       Message* const inner = field.is_repeated() ? reflection.AddMessage(&message, &field)

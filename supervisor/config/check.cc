@@ -23,6 +23,7 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 constexpr int kConsumerGroupsMax = 16;
+constexpr std::uint64_t kRotateBytesMin = 4096;
 constexpr std::size_t kSocketPathBytesMax = 107;  // of sockaddr_un
 constexpr std::uint32_t kSpareSlotsMin = 2;       // shm: for skip and detach to make progress
 
@@ -62,6 +63,7 @@ class Checker {
     check_restarts();
     check_snapshots();
     check_http();
+    check_log();
     if (checked_.problems.empty()) require_consistent(config_, plan_);
     if (checked_.problems.empty() && config_.from_batch() > 1) check_beginning();
     sort_problems(checked_.problems);
@@ -99,7 +101,7 @@ class Checker {
 
   void check_stage_names() {
     if (config_.stages_size() == 0 && !places_.doubtful("") && !reported("stages")) {
-      problem("", "there are no stages; add stages { name: \"…\" … }");
+      problem("", "there are no stages; add stages { name: \"...\" ... }");
     }
     std::map<std::string, int> first;
     for (int i = 0; i < config_.stages_size(); ++i) {
@@ -107,7 +109,7 @@ class Checker {
       const std::string path = stage_path(i);
       if (name.empty()) {
         if (!reported(path + ".name") && !reported(path)) {
-          problem(path, "it has no name; add name: \"…\", which other stages use to refer to it");
+          problem(path, "it has no name; add name: \"...\", which other stages use to refer to it");
         }
         continue;
       }
@@ -352,8 +354,9 @@ class Checker {
       const std::string path = fmt::format("stage_groups[{}]", i);
       check_group_name(group.name(), path, "stage group", &valid_stage_name, kStageNameRule, named);
       if (group.stages_size() == 0 && !places_.doubtful(path)) {
-        problem(path, fmt::format("stage group '{}' has no stages; add stages: \"…\", or remove it",
-                                  group.name()));
+        problem(path,
+                fmt::format("stage group '{}' has no stages; add stages: \"...\", or remove it",
+                            group.name()));
       }
       for (int j = 0; j < group.stages_size(); ++j) {
         const std::string& stage = group.stages(j);
@@ -393,7 +396,7 @@ class Checker {
                         std::map<std::string, Place>& named) {
     if (name.empty()) {
       if (!places_.doubtful(path)) {
-        problem(path, fmt::format("this {} has no name; add name: \"…\"", what));
+        problem(path, fmt::format("this {} has no name; add name: \"...\"", what));
       }
       return;
     }
@@ -542,6 +545,20 @@ class Checker {
            fmt::format("everybody who reaches {} can read what the feeds of this machine do: set "
                        "http.token_file, or listen on 127.0.0.1",
                        address->text()));
+    }
+  }
+
+  void check_log() {
+    const LogConfig& log = config_.log();
+    if (log.rotate_bytes() != 0 && log.rotate_bytes() < kRotateBytesMin) {
+      problem("log.rotate_bytes",
+              fmt::format("log.rotate_bytes is {}: at least 4 KiB, or 0 to keep one file",
+                          log.rotate_bytes()));
+    }
+    if (log.rotate_bytes() != 0 && log.file().empty()) {
+      problem("log.rotate_bytes",
+              "log.rotate_bytes renames log.file, which is missing: give the file, or leave "
+              "rotate_bytes out");
     }
   }
 

@@ -73,13 +73,15 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const std::vector<std::string>& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], shown_width(row[i]));
   }
   std::string text;
   for (const std::vector<std::string>& row : rows) {
     text += " ";
     for (std::size_t i = 0; i < row.size(); ++i) {
-      text += i + 1 < row.size() ? fmt::format(" {:<{}} ", row[i], widths[i]) : " " + row[i];
+      text += " " + row[i];
+      if (i + 1 < row.size()) text += std::string(widths[i] - shown_width(row[i]) + 1, ' ');
     }
     text += "\n";
   }

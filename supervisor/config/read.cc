@@ -120,7 +120,7 @@ class Override {
     }
     if (segment->index) {
       return refuse(field->is_repeated()
-                        ? fmt::format("give the whole list: {}=[…]", path)
+                        ? fmt::format("give the whole list: {}=[...]", path)
                         : fmt::format("{} is not a list; leave out [{}]", path, *segment->index));
     }
     if (rest_.empty()) return assign(*field, path);
@@ -201,7 +201,7 @@ class Override {
     const std::optional<Node> node = parse_value();
     if (!node) return;
     if (node->kind != Node::Kind::kObject) {
-      return refuse_value(fmt::format("{} takes a message, {{ … }}", path_));
+      return refuse_value(fmt::format("{} takes a message, {{ ... }}", path_));
     }
     found->Clear();
     configuration_.places().erase_below(path_);
@@ -239,7 +239,7 @@ class Override {
       }
       if (node->kind != Node::Kind::kList) {
         path_ = path;
-        return refuse_value(fmt::format("{} takes a list, [ … ]", path));
+        return refuse_value(fmt::format("{} takes a list, [ ... ]", path));
       }
       for (std::size_t i = 0; i < node->items.size(); ++i) {
         binder().value(node->items[i], message, field, fmt::format("{}[{}]", path, i));

@@ -343,7 +343,7 @@ class Wirer {
       problem(
           output.stage, stage_path(output.stage),
           fmt::format("its output '{}' carries batches, but it is not the only one; give it a name "
-                      "that trainers can ask for: feed_output {{ stage: \"{}\" alias: \"…\" }}",
+                      "that trainers can ask for: feed_output {{ stage: \"{}\" alias: \"...\" }}",
                       output.port, shown(output)));
     }
   }

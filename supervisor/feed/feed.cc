@@ -109,8 +109,11 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
                 [this](metrics::Level level, std::string_view name, const std::string& values) {
                   event(level, name, values);
                 },
-                [this](const std::exception& error) { survive(error); }}) {
+                [this](const std::exception& error) { survive(error); }}),
+      service_(run.service) {
   const auto report = [this](std::string_view name, const std::string& values) {
+    // Who has just left still has his numbers in his group's page.
+    if (account_) note_trainers();
     event(metrics::Level::kInfo, name, values);
   };
   const auto waits = [this](bool trouble, std::string_view name, const std::string& values) {
@@ -121,6 +124,11 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
     outputs_.push_back(std::make_unique<Output>(loop_, memory_.output(i),
                                                 run.plan.stages(stage).batch(), report, waits));
   }
+  if (!run.report) return;
+  std::vector<std::string> aliases;
+  for (const layout::OutputLayout& output : memory_.layout().outputs)
+    aliases.push_back(output.alias);
+  account_ = std::make_unique<report::Account>(std::move(aliases), started_ms_, !adopts_);
 }
 
 Feed::~Feed() = default;
@@ -128,6 +136,7 @@ Feed::~Feed() = default;
 void Feed::event(metrics::Level level, std::string_view name, const std::string& values) const {
   talk_.event(level, name,
               fmt::format("feed={}{}{}", run_.config.feed(), values.empty() ? "" : " ", values));
+  if (account_) account_->happened(now_ms(), level, name, values);
 }
 
 // For want of memory or the like a callback was not carried out: it will be called again. Said the
@@ -169,6 +178,7 @@ void Feed::on_signal(int signal, pid_t from) {
     const std::string why = fmt::format("stopped by {}", signal_text(signal));
     return order_end(draining_ || signal == SIGQUIT, why);
   }
+  if (signal == SIGHUP) service_.reloading();
   const bool reopened = signal == SIGHUP && talk_.reopen();
   event(metrics::Level::kInfo, reopened ? "log_reopened" : "signal_ignored",
         fmt::format("signal={} text={} pid={}", signal, in_quotes(signal_text(signal)), from));
@@ -235,11 +245,17 @@ void Feed::make_workers() {
       worker_over();
     };
     hooks.on_lost = [this](const std::string& reason) { fail(reason); };
-    hooks.on_line = [this](std::string_view line) { talk_.line(line); };
-    hooks.on_event = [this](std::string_view level, std::string_view name,
-                            const std::string& values) {
-      if (name == "worker_died" || name == "idle_worker_died") ++deaths_;
+    hooks.on_line = [this, g](std::string_view line) {
+      talk_.line(workers_[g]->name(), static_cast<std::uint32_t>(workers_[g]->identity().pid),
+                 line);
+      if (account_) account_->line(line);
+    };
+    hooks.on_event = [this, g](std::string_view level, std::string_view name,
+                               const std::string& values) {
+      const bool died = name == "worker_died" || name == "idle_worker_died";
+      if (died) ++deaths_;
       event(level_of(level), name, values);
+      if (died && account_ && g < workers_.size()) account_->last_words(workers_[g]->last_words());
     };
     hooks.on_refused = [this, g](const std::string& reason) {
       restarts_.refused(memory_.layout().groups[g].name, reason);
@@ -279,7 +295,7 @@ WarmParent* Feed::warm_parent_of(const layout::GroupPlan& group, const WorkerRul
   setup.set_seed(facts.seed);
   setup.add_lanes()->set_stage(stage);
   WarmParent::Hooks hooks;
-  hooks.on_line = [this](std::string_view line) { talk_.line(line); };
+  hooks.on_line = [this, stage](std::string_view line) { talk_.line(stage, 0, line); };
   hooks.on_event = [this](std::string_view level, std::string_view name,
                           const std::string& values) { event(level_of(level), name, values); };
   warm_parents_.push_back(std::make_unique<WarmParent>(
@@ -477,6 +493,7 @@ void Feed::serve() {
   loop_.run();
   talk_.end_progress();
   RF_FAILPOINT("supervisor.feed.over");
+  if (account_) make_report();
   server_.reset();
   workers_.clear();
   event(status_ == 0 ? metrics::Level::kInfo : metrics::Level::kError,
@@ -610,8 +627,8 @@ void Feed::drain(const std::string& why) {
 }
 
 void Feed::stop(const std::string& why) {
-  if (phase_ == Phase::kFailing && tells_reason_) return finish(1);
-  if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) return;
+  if (phase_ == Phase::kFailing) return end_telling();
+  if (phase_ == Phase::kStopping) return;
   reason_ = why;
   draining_ = true;
   if (phase_ == Phase::kLingering) return finish(0);
@@ -625,6 +642,9 @@ void Feed::stop(const std::string& why) {
 
 void Feed::fail(const std::string& reason) {
   if (phase_ == Phase::kFailing) return;
+  // A trainer that is being started is to meet the reason and not a missing feed.
+  tells_reason_ = !draining_ && !any_came();
+  if (tells_reason_) loop_.after(kEmptyFeedMs, [this] { end_telling(); });
   reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
   phase_ = Phase::kFailing;
   memory_.set_phase(shm::FeedPhase::kFailed, reason_);
@@ -633,7 +653,16 @@ void Feed::fail(const std::string& reason) {
   tell_trainers();
   talk_.end_progress();
   talk_.say(reason_);
+  if (tells_reason_) {
+    talk_.say(fmt::format("no trainer has come yet: one that comes within {} s is told so",
+                          kEmptyFeedMs / 1000));
+  }
   for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->stop();
+  worker_over();
+}
+
+void Feed::end_telling() {
+  tells_reason_ = false;
   worker_over();
 }
 
@@ -691,9 +720,6 @@ void Feed::linger() {
   if (run_.config.epochs() > 0 && !draining_ && memory_.batches_published() == 0) {
     // Not at once: a feed that has just been taken over has no loop yet that could be ended.
     loop_.after(0, [this] {
-      // A trainer that is being started is to meet the reason and not a missing feed.
-      tells_reason_ = !any_trainer();
-      if (tells_reason_) loop_.after(kEmptyFeedMs, [this] { finish(1); });
       fail(fmt::format("the run ended without a single batch: {}", counts_text()));
     });
     return;
@@ -735,6 +761,11 @@ bool Feed::ever_joined() const {
                      [](const auto& output) { return output->groups.ever_joined(); });
 }
 
+bool Feed::any_came() const {
+  return std::any_of(outputs_.begin(), outputs_.end(),
+                     [](const auto& output) { return output->groups.any_came(); });
+}
+
 bool Feed::nobody_takes() const {
   bool any_waits = false;
   for (const std::unique_ptr<Output>& output : outputs_) {
@@ -750,9 +781,25 @@ bool Feed::any_trainer() const {
                      [](const auto& output) { return output->groups.live_members() != 0; });
 }
 
+// At the end of a tick: whoever does not get there does not work.
+void Feed::tell_service(bool over) {
+  const std::string state = StatusReply::State_Name(static_cast<StatusReply::State>(shown_state()));
+  const std::uint64_t batches = memory_.batches_published();
+  std::string status = fmt::format("{}, {} {}", state, batches, batches == 1 ? "batch" : "batches");
+  const std::string more = phase_ == Phase::kFailing ? reason_ : awaited().text;
+  if (!more.empty()) status += "; " + more;
+  service_.look({.ready = phase_ != Phase::kStarting,
+                 .stopping = over || draining_ || phase_ == Phase::kFailing,
+                 .state = state,
+                 .status = status},
+                now_ms());
+  note_problem("service_manager", service_.problem());
+}
+
 void Feed::finish(int status) {
   snapshots_.give_up(reason_);
   scaling_.give_up(reason_);
+  tell_service(true);
   status_ = status;
   loop_.stop();
 }
@@ -825,6 +872,7 @@ void Feed::tick() {
   }
   log_drain();
   show_progress();
+  tell_service(false);
   loop_.cancel(tick_);
   tick_ = loop_.after(phase_ == Phase::kLingering ? kLingerTickMs : kTickMs, [this] { tick(); });
 }
@@ -964,19 +1012,6 @@ std::string Feed::waiting_text() const {
                      fmt::join(busy, ", "));
 }
 
-std::string Feed::progress_text() const {
-  if (phase_ == Phase::kDraining) return "draining: " + waiting_text();
-  if (phase_ == Phase::kStarting || phase_ == Phase::kRunning) {
-    if (memory_.batches_published() == 0) {
-      const std::vector<std::string> notes = metrics::progress_notes(memory_);
-      return notes.empty() ? std::string("starting") : fmt::format("{}", fmt::join(notes, " | "));
-    }
-    // A feed that is quicker than its trainers is no news.
-    if (ever_joined()) return {};
-  }
-  return waiting_text();
-}
-
 // For whom an end that was ordered has to wait, once for each of them.
 void Feed::log_drain() {
   if (!draining_ || (phase_ != Phase::kDraining && phase_ != Phase::kLingering)) return;
@@ -1000,16 +1035,6 @@ void Feed::log_drain() {
   for (const std::string& name : waits) news = drain_waits_.insert(name).second || news;
   if (!news || text.empty()) return;
   event(metrics::Level::kInfo, "drain_waits", "for=" + in_quotes(text));
-}
-
-void Feed::show_progress() {
-  const std::string text = progress_text();
-  if (!first_batch_ && memory_.batches_published() > 0) {
-    first_batch_ = true;
-    event(metrics::Level::kInfo, "first_batch", fmt::format("after_ms={}", now_ms() - started_ms_));
-  }
-  if (text.empty()) return talk_.end_progress();
-  talk_.progress(fmt::format("{}: {}", run_.config.feed(), text), now_ms());
 }
 
 }  // namespace ringfeed::process

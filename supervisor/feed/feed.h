@@ -14,8 +14,8 @@
 //                                is over without a single batch
 //   failing                      all workers are gone                        end (1)
 //
-// The number is the exit status. Trainers of a failing feed get the reason. A lingering feed that
-// is told to stop ends at once.
+// The number is the exit status. Trainers of a failing feed get the reason; if none has come yet,
+// it waits kEmptyFeedMs for one. A lingering or failing feed that is told to stop ends at once.
 //
 // While it lingers, published batches stay readable, and those of dead trainers go to others
 // (linger.h). The feed has one thread and one event loop (another thread copies a snapshot); the
@@ -39,6 +39,7 @@
 #include "supervisor/feed/auto_snapshots.h"
 #include "supervisor/feed/restarts.h"
 #include "supervisor/feed/scaling.h"
+#include "supervisor/feed/service.h"
 #include "supervisor/feed/snapshots.h"
 #include "supervisor/feed/stage_calls.h"
 #include "supervisor/feed/web_process.h"
@@ -47,8 +48,10 @@
 #include "supervisor/group/warm_parent.h"
 #include "supervisor/metrics/bottleneck.h"
 #include "supervisor/metrics/history.h"
+#include "supervisor/metrics/progress.h"
 #include "supervisor/metrics/talk.h"
 #include "supervisor/os/reserve.h"
+#include "supervisor/report/account.h"
 
 namespace ringfeed {
 class AttachRequest;
@@ -80,7 +83,9 @@ struct FeedRun {
   std::string file_mark = {};        // for new files in storage.directory
   // Called once, when the record is this feed's: what an earlier feed left may then be removed.
   std::function<void()> on_recorded = {};
-  int owner = -1;  // a pidfd: the feed stops when this process has ended
+  int owner = -1;                     // a pidfd: the feed stops when this process has ended
+  ServiceManager* service = nullptr;  // that has started this process
+  bool report = false;                // keeps account of the run, for Feed::report()
 };
 
 class Feed {
@@ -97,6 +102,8 @@ class Feed {
   // Error if the feed cannot be started; nothing is left behind then. Also throws if this process
   // cannot go on; the feed then does, and workers, files and record stay for the next supervisor.
   int run();
+  // The run that is over as a page (report/page.h); empty: none was wanted, or it never began.
+  [[nodiscard]] const std::string& report() const { return report_; }
 
  private:
   struct Output;
@@ -123,6 +130,7 @@ class Feed {
   void drain(const std::string& why);
   void stop(const std::string& why);
   void fail(const std::string& reason);
+  void end_telling();
   void linger();
   bool still_needed();  // sets lingers_for_
   void finish(int status);
@@ -132,7 +140,8 @@ class Feed {
   void advance_groups();
   void advance_groups(Output& output);
   // Has every output ever had a consumer group? Does any output have a trainer now?
-  [[nodiscard]] bool ever_joined() const;
+  [[nodiscard]] bool ever_joined() const;  // of each output
+  [[nodiscard]] bool any_came() const;
   [[nodiscard]] bool any_trainer() const;
   // Do all outputs that wait for trainers lack anybody to take the batches on their way?
   [[nodiscard]] bool nobody_takes() const;
@@ -142,8 +151,12 @@ class Feed {
   void look_for_stalls();
   void order_end(bool now, const std::string& why);
   void show_progress();
+  void tell_service(bool over);
   // The progress of stages that warm up, and what the feed waits for.
-  [[nodiscard]] std::string progress_text() const;
+  [[nodiscard]] metrics::Talk::Wait awaited() const;
+  [[nodiscard]] std::string warming_text(const metrics::Progress* longest) const;
+  void look_at_progress();
+  void look_at_drain();
   [[nodiscard]] std::string waiting_text() const;
   [[nodiscard]] std::string counts_text() const;
   [[nodiscard]] bool totals_awaited();
@@ -170,7 +183,10 @@ class Feed {
   bool on_snapshot(control::ConnectionId connection, const Request& request, Reply& reply);
   [[nodiscard]] bool is_steered() const;
   bool on_snapshots(control::ConnectionId connection, const Request& request, Reply& reply);
+  void log_request(control::ConnectionId connection, const Request& request) const;
+  bool on_log(control::ConnectionId connection, const Request& request, Reply& reply);
   bool on_wait(control::ConnectionId connection, const Request& request, Reply& reply);
+  bool on_origin(control::ConnectionId connection, const Request& request, Reply& reply);
   // Parts of attach.
   void answer_attach(control::ConnectionId connection, const Request& request, Reply& reply);
   void on_attach(control::ConnectionId connection, const AttachRequest& request, Reply& reply,
@@ -188,6 +204,16 @@ class Feed {
   void look_around(bool regular);
   void keep_looking();
   void fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const;
+  void find_bottlenecks(const metrics::FeedFacts& facts, std::size_t begin,
+                        MetricsReply& reply) const;
+  [[nodiscard]] metrics::FeedFacts metrics_facts() const;
+
+  // The report (feed_report.cc).
+  void note_look();
+  void note_trainers();
+  void note_epochs(std::uint64_t now);
+  void note_limits();
+  void make_report() noexcept;
 
   void park(std::uint64_t ticket);  // all lanes; 0: they go on
   // Does a task need the lanes parked now?
@@ -242,6 +268,15 @@ class Feed {
   std::uint64_t looks_ = 0;
   std::uint64_t looking_ns_ = 0;  // CPU time
   double cores_ = 1;
+  std::unique_ptr<report::Account> account_;  // null: no report is wanted
+  struct Noted {
+    std::uint64_t ms = 0;
+    std::uint64_t limits_ms = 0;
+    std::vector<std::uint64_t> batches;    // of each output
+    std::vector<std::uint64_t> waited_ns;  // of its trainers, since the last look
+    std::vector<std::uint32_t> live;
+  } noted_;
+  std::string report_;
   std::unique_ptr<control::ControlServer> server_;
   std::vector<std::unique_ptr<WarmParent>> warm_parents_;
   std::vector<std::unique_ptr<GivenParent>> given_parents_;
@@ -261,7 +296,10 @@ class Feed {
   std::optional<bool> end_due_;         // an order to end that lacked memory; true: stop now
   bool moving_ = false;                 // a timer for groups in motion is set
   bool first_batch_ = false;
-  bool tells_reason_ = false;  // the feed failed and waits for a first trainer
+  std::vector<metrics::Progress> under_way_;  // as of the last tick
+  metrics::Paces paces_;
+  std::uint64_t drain_most_ = 0;  // records and batches that a drain had to wait for
+  bool tells_reason_ = false;     // the feed failed and waits for a first trainer
   int status_ = 0;
   std::uint64_t started_ms_ = 0;
   std::uint64_t ended_ms_ = 0;
@@ -278,6 +316,7 @@ class Feed {
   Snapshots snapshots_;
   AutoSnapshots auto_snapshots_;
   Scaling scaling_;
+  Service service_;
 };
 
 }  // namespace ringfeed::process

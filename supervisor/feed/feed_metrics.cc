@@ -41,6 +41,7 @@ void Feed::look_around(bool regular) {
   history_.add(
       [&](metrics::Look& look) { looker_.look(groups, pids, clock_ns(CLOCK_MONOTONIC), look); },
       regular);
+  if (regular && account_) note_look();
   ++looks_;
   looking_ns_ += clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
 }
@@ -50,10 +51,13 @@ void Feed::keep_looking() {
   loop_.after(metrics::kLookNs / 1'000'000, [this] { keep_looking(); });
 }
 
+metrics::FeedFacts Feed::metrics_facts() const {
+  return {run_.config, run_.plan, memory_.layout(), looker_.shape(), looker_.counters(), texts_};
+}
+
 bool Feed::on_metrics(control::ConnectionId, const Request& request, Reply& reply) {
   look_around(false);
-  const metrics::FeedFacts facts{run_.config,     run_.plan,          memory_.layout(),
-                                 looker_.shape(), looker_.counters(), texts_};
+  const metrics::FeedFacts facts = metrics_facts();
   MetricsReply& out = *reply.mutable_metrics();
   out.set_feed(run_.config.feed());
   out.set_uptime_ms(now_ms() - started_ms_);
@@ -62,8 +66,7 @@ bool Feed::on_metrics(control::ConnectionId, const Request& request, Reply& repl
   metrics::fill_metrics(facts, history_, out);
   fill_bottlenecks(facts, out);
   if (!request.metrics().as_json()) return true;
-  const std::string json =
-      metrics::metrics_json(out, metrics::JsonForm::kPlain, request.metrics().describe());
+  const std::string json = metrics::message_json(out, request.metrics().describe());
   out.Clear();
   out.set_json(json);
   return true;
@@ -74,6 +77,12 @@ void Feed::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply
   std::size_t begin = history_.steady_since(asked, facts.shape);
   const metrics::Look& end = history_.newest();
   if (end.time_ns - history_.at(begin).time_ns < kSteadyNsMin) begin = asked;
+  find_bottlenecks(facts, begin, reply);
+}
+
+void Feed::find_bottlenecks(const metrics::FeedFacts& facts, std::size_t begin,
+                            MetricsReply& reply) const {
+  const metrics::Look& end = history_.newest();
   const metrics::Look& since = history_.at(begin);
   const double window_s = static_cast<double>(end.time_ns - since.time_ns) / 1e9;
   std::vector<metrics::NodeLoad> nodes = metrics::node_loads(facts, since, end);

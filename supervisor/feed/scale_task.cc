@@ -204,7 +204,8 @@ std::string cannot_scale(const FeedMemory& memory, std::uint32_t stage, std::uin
   node = static_cast<std::uint32_t>(found - layout.nodes.begin());
   if (lanes == 0 || lanes > found->lanes_max) {
     return fmt::format(
-        "1 to {} lanes are possible: memory for them is reserved at the start, by max_threads",
+        "1 to {} lanes are possible: memory for them is reserved at the start; for more, set "
+        "max_threads of the stage and start the feed again",
         found->lanes_max);
   }
   for (const LanePlan* lane : lanes_of(layout, node)) {

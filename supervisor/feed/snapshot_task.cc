@@ -12,6 +12,7 @@
 
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/failpoint.h"
+#include "supervisor/os/text.h"
 #include "supervisor/snapshot/changes.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/store.h"
@@ -110,6 +111,28 @@ void SnapshotTask::give_up() {
   changed_.notify_all();
 }
 
+std::optional<metrics::Progress> SnapshotTask::progress() const {
+  if (over_) return std::nullopt;
+  metrics::Progress progress;
+  progress.name = "snapshot";
+  // relaxed, all: numbers to look at.
+  switch (part_.load(std::memory_order_relaxed)) {
+    case Part::kCopying:
+      progress.total = looks_.total.load(std::memory_order_relaxed);
+      progress.done = std::min(looks_.done.load(std::memory_order_relaxed), progress.total);
+      progress.text =
+          fmt::format("copied {} of {}", shown_bytes(progress.done), shown_bytes(progress.total));
+      break;
+    case Part::kFollowing:
+      progress.text = "copying what has changed meanwhile";
+      break;
+    case Part::kSaving:
+      progress.text = "waiting for the disk";
+      break;
+  }
+  return progress;
+}
+
 bool SnapshotTask::ended_within(std::uint64_t ms) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, std::chrono::milliseconds(ms), [this] { return thread_over_; });
@@ -150,6 +173,7 @@ void SnapshotTask::write() {
   for (const layout::SegmentPlan& segment : memory_.layout().segments) {
     store.add(segment.spec.name, memory_.fd(segment.id));
   }
+  store.count_in(looks_);
   snapshot::Changes changes(memory_);
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   std::exception_ptr early;
@@ -166,6 +190,7 @@ void SnapshotTask::write() {
   });
   polite.join();
   if (early) std::rethrow_exception(early);
+  part_.store(Part::kFollowing, std::memory_order_relaxed);  // relaxed: to be looked at
   // In earnest from here on: what is done more slowly than lanes change it has no end.
   std::uint64_t before = ~std::uint64_t{0};
   for (int pass = 1; pass < kPassesMax; ++pass) {
@@ -187,6 +212,7 @@ void SnapshotTask::write() {
   RF_FAILPOINT("supervisor.snapshot.copied");
   say(Word::kRestCopied);
   if (!await(Word::kPublish)) return;
+  part_.store(Part::kSaving, std::memory_order_relaxed);  // relaxed: to be looked at
   store.write_kept();
   for (std::size_t i = 0; i < small_.size(); ++i) {
     if (!small_[i].empty()) store.put(i, std::move(small_[i]));

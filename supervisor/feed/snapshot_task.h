@@ -25,7 +25,9 @@
 
 #include "supervisor/feed/parking.h"
 #include "supervisor/layout/feed_memory.h"
+#include "supervisor/metrics/progress.h"
 #include "supervisor/os/event_loop.h"
+#include "supervisor/snapshot/store.h"
 
 namespace ringfeed {
 class SnapshotManifest;
@@ -64,6 +66,8 @@ class SnapshotTask {
   // The lanes go on and nothing is left behind. The thread may still be in a call that does not
   // return, such as a write to a disk that hangs. This function does not wait for it.
   void give_up();
+  // How far it is; nullopt: it is over.
+  [[nodiscard]] std::optional<metrics::Progress> progress() const;
   // The task is done or given up; only the thread may still have to end.
   [[nodiscard]] bool over() const { return over_; }
   // Has the thread ended, or does it end within this time? The destructor waits without a limit.
@@ -104,6 +108,10 @@ class SnapshotTask {
   std::optional<Error> failure_;               // of the thread
   std::vector<std::vector<std::byte>> small_;  // by segment; empty: the thread copies it
   std::atomic<bool> given_up_{false};
+  // For whoever looks on.
+  enum class Part { kCopying, kFollowing, kSaving };
+  std::atomic<Part> part_{Part::kCopying};
+  snapshot::Store::Looks looks_;
   std::thread thread_;
 };
 

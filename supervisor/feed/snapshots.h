@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ class Snapshots {
                               std::function<void(const Result<SnapshotTask::Facts>&)> done);
   // Is a snapshot being taken? One that was given up may still have its thread.
   [[nodiscard]] bool under_way() const { return task_ && !task_->over(); }
+  // How far it is; nullopt: there is none.
+  [[nodiscard]] std::optional<metrics::Progress> progress() const {
+    return task_ ? task_->progress() : std::nullopt;
+  }
   void give_up(const std::string& why);
   // Is nothing left of a snapshot within this time?
   [[nodiscard]] bool ended_within(std::uint64_t ms) { return !task_ || task_->ended_within(ms); }

@@ -139,8 +139,11 @@ bool StageCalls::take(control::ConnectionId connection, const Request& request, 
   const StageControlCall& asked = request.stage_control();
   std::set<std::size_t> groups = groups_of(asked);
   if (groups.empty()) {
+    std::vector<std::string> names;
+    for (const StageConfig& stage : config_.stages()) names.push_back(stage.name());
     return refuse(Reply::BAD_REQUEST,
-                  fmt::format("feed '{}' has no stage '{}'", config_.feed(), asked.stage()));
+                  fmt::format("feed '{}' has no stage '{}': the stages are {}", config_.feed(),
+                              asked.stage(), fmt::join(names, ", ")));
   }
   if (const std::string why = message_for_nobody(asked, config_.feed(), plan_); !why.empty()) {
     return refuse(Reply::BAD_REQUEST, why);

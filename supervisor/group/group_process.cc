@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/config.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
@@ -179,6 +180,8 @@ std::optional<WorkerLinks> GroupProcess::relink(pid_t peer) {
   process_.socket = std::move(links.socket);
   process_.log = std::move(links.log);
   watch_links();
+  // An earlier supervisor may have changed it.
+  send_log_level();
   return links;
 }
 
@@ -186,6 +189,7 @@ void GroupProcess::send_setup() {
   WorkerSetup setup;
   const layout::GroupSetup group = layout::fill_setup(memory_, group_, facts_, setup);
   setup.set_incarnation(starts_);
+  if (log_level_) setup.set_log_level(static_cast<LogConfig::Level>(*log_level_));
   for (const auto& [lane, condemned] : condemned_) {
     CondemnedRecord& record = *setup.add_condemned();
     record.set_lane(lane);
@@ -435,6 +439,10 @@ GroupProcess::DeathCount GroupProcess::count_death(const Ending& ending) {
   return count;
 }
 
+std::string GroupProcess::last_words() const {
+  return failure_.empty() ? tail_.last_words(kLastWordsLines) : failure_;
+}
+
 std::uint64_t GroupProcess::group_steps() const {
   std::uint64_t steps = 0;
   for (const std::uint32_t lane : memory_.layout().groups[group_].lanes) {
@@ -510,7 +518,7 @@ void GroupProcess::after_end(const Ending& ending) {
   }
   if (state_ == ChildState::kReplacing) return apply(ChildEvent::kDiedAgain);
   if (state_ == ChildState::kStarting && binary_before_) {
-    const std::string said = failure_.empty() ? tail_.last_words(kLastWordsLines) : failure_;
+    const std::string said = last_words();
     const std::string reason = fmt::format(
         "{} ended with {} before it was ready{}{}; {} runs stage group '{}' again", rules_.binary,
         ending.text(), said.empty() ? "" : ": ", said, *binary_before_, name());
@@ -531,13 +539,14 @@ void GroupProcess::after_end(const Ending& ending) {
     verdict.give_up = barren_ > rules_.restarts.max_restarts;
   }
   delay_ms_ = verdict.delay_ms;
-  const std::string words = failure_.empty() ? tail_.last_words(kLastWordsLines) : failure_;
+  const std::string words = last_words();
   obituary_ = fmt::format("the process of stage group '{}' ended with {}{}{}", name(),
                           ending.text(), words.empty() ? "" : ": ", words);
   if (verdict.give_up) {
-    obituary_ = fmt::format("stage group '{}' died {} times within {} s, the last time with {}{}{}",
-                            name(), verdict.deaths, rules_.restarts.within_ms / 1000, ending.text(),
-                            words.empty() ? "" : ": ", words);
+    const std::string often = verdict.deaths == 1 ? "" : fmt::format(" {} times", verdict.deaths);
+    obituary_ = fmt::format("stage group '{}' died{} within {} s, {}with {}{}{}", name(), often,
+                            rules_.restarts.within_ms / 1000, often.empty() ? "" : "the last time ",
+                            ending.text(), words.empty() ? "" : ": ", words);
   }
   if (verdict.give_up && count.explained != 0) {
     obituary_ = fmt::format(
@@ -728,6 +737,20 @@ void GroupProcess::leave() {
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
   if (process_.pidfd) forget_process();
+}
+
+void GroupProcess::set_log_level(int level) {
+  log_level_ = level;
+  send_log_level();
+}
+
+void GroupProcess::send_log_level() {
+  DataLoaderConfig config;
+  if (!log_level_ && !config.ParseFromString(facts_.config_bytes)) return;
+  ToWorker order;
+  order.mutable_log()->set_level(log_level_ ? static_cast<LogConfig::Level>(*log_level_)
+                                            : config.log().level());
+  static_cast<void>(send(order));  // without a process, the next one is told at its start
 }
 
 bool GroupProcess::send(const ToWorker& message) {

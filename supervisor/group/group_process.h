@@ -130,6 +130,8 @@ class GroupProcess {
   // A fresh process takes over between two steps; false if the group does not run. `binary` is its
   // program from now on, unless that ends before it is ready; empty: as before.
   bool replace(const std::string& binary);
+  // Of the process and of those that follow, as LogConfig.Level.
+  void set_log_level(int level);
   // False if there is no process to talk to.
   bool send(const ToWorker& message);
 
@@ -153,6 +155,8 @@ class GroupProcess {
   [[nodiscard]] std::string starvation() const;
   // Does it wait for the parent that forks its processes?
   [[nodiscard]] bool awaits_parent() const { return awaits_parent_; }
+  // What the process that runs, or has just ended, said last; "" if nothing.
+  [[nodiscard]] std::string last_words() const;
   // now_ms() when the current process said that it is ready.
   [[nodiscard]] std::uint64_t ready_ms() const { return ready_ms_; }
 
@@ -167,6 +171,7 @@ class GroupProcess {
   [[nodiscard]] Ending reaped();
   void watch_links();
   void send_setup();
+  void send_log_level();
   void read_messages();
   void on_message(const FromWorker& message);
   void read_log();
@@ -222,6 +227,7 @@ class GroupProcess {
   std::uint64_t park_ticket_ = 0;                       // 0: they run
   std::optional<EventLoop::TimerId> timer_;             // backoff, or the time limit of a stop
   std::uint64_t delay_ms_ = 0;
+  std::optional<int> log_level_;  // if it is not the configuration's
   bool ended_ = false;            // the feed has ended: its memory need not be held
   std::string failure_;           // what the process said about its end
   std::uint64_t starved_ = 0;     // starts in a row that the system had no room for

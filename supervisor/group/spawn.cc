@@ -14,8 +14,10 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "ringfeed/shm/failpoint.h"
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/starvation.h"
 #include "supervisor/os/signals.h"
@@ -25,6 +27,11 @@ namespace {
 
 constexpr int kLogPipeBytes = 1 << 20;
 constexpr int kSocketBytes = 1 << 20;
+#ifdef RINGFEED_PYARROW
+constexpr std::string_view kPyArrow = "pyarrow==" RINGFEED_PYARROW ".*";
+#else
+constexpr std::string_view kPyArrow = "pyarrow";
+#endif
 
 [[noreturn]] void fail(const std::string& what) {
   throw Error(system_code(errno), what + ": " + std::strerror(errno));
@@ -164,6 +171,19 @@ std::string program_for(const std::string& worker, const std::string& program) {
   throw Error(
       ErrorCode::kNotFound,
       fmt::format("{} was not found: it must be in the directory of the worker {}", place, worker));
+}
+
+std::string arrow_command(const std::string& binary, std::string_view pip) {
+  const std::filesystem::path prefix = std::filesystem::path(binary).parent_path().parent_path();
+  const auto has = [&prefix](const char* name) {
+    return ::access((prefix / name).c_str(), F_OK) == 0;
+  };
+  if (has("__init__.py") || !has("share/ringfeed")) {
+    return fmt::format("{} install '{}'", pip, kPyArrow);
+  }
+  const bool ours = ::access((prefix / "lib").c_str(), W_OK) == 0;
+  return fmt::format("{}pip install --no-deps --target {} '{}'", ours ? "" : "sudo ",
+                     escaped((prefix / "lib/ringfeed").string()), kPyArrow);
 }
 
 bool libraries_found(const std::string& binary) {

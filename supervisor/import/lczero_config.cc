@@ -47,7 +47,7 @@ const Node* data_loader_node(const Node& root, config::Notation notation, const 
     if (found != nullptr) {
       problems.push_back({place, {}, "data_loader is given twice; keep one", kDataLoader});
     } else if (entry.value.kind != Node::Kind::kObject) {
-      problems.push_back({place, {}, "data_loader is not a message { … }", kDataLoader});
+      problems.push_back({place, {}, "data_loader is not a message { ... }", kDataLoader});
     }
     found = &entry.value;
   }

@@ -25,6 +25,7 @@ struct Source {
   int stage = 0;
   const NodePlan* node = nullptr;
   const NodeOutput* output = nullptr;
+  bool back = false;
 };
 
 // What makes the lasting memory of a stage smaller: its fields that are called a size.
@@ -236,7 +237,7 @@ class Builder {
         for (const NodePlan& node : plan_.stages(edge.from_stage).nodes()) {
           for (const NodeOutput& output : node.outputs()) {
             if (output.exported() && output.port() == edge.from_port) {
-              return {edge.from_stage, &node, &output};
+              return {edge.from_stage, &node, &output, edge.back};
             }
           }
         }
@@ -272,6 +273,7 @@ class Builder {
         in.port = input.port();
         in.from_node = from_node;
         in.block = input.block();
+        in.back = source.back;
         for (std::uint32_t p = 0; p < producers; ++p) {
           in.rings.push_back(add_ring(from + p, to + c, source));
         }

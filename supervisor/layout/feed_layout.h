@@ -55,6 +55,7 @@ struct InputPlan {
   std::uint32_t from_node = 0;
   std::vector<std::uint32_t> rings;  // places in FeedLayout::rings, by producing lane
   std::uint64_t block = 0;
+  bool back = false;  // carries requests to an earlier stage
 };
 
 struct OutputPlan {

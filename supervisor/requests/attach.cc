@@ -39,8 +39,11 @@ void Feed::on_attach(control::ConnectionId connection, const AttachRequest& requ
     return refuse("this connection is already attached: detach first, or open another one");
   }
   if (wanted == nullptr) {
-    return refuse(fmt::format("feed '{}' has no output '{}'; it has {}", run_.config.feed(),
-                              request.output(), fmt::join(aliases, ", ")));
+    const bool unnamed = outputs_.size() == 1 && outputs_[0]->memory.layout().alias.empty();
+    return refuse(fmt::format("feed '{}' has no output '{}'; {}", run_.config.feed(),
+                              request.output(),
+                              unnamed ? "it has one, without a name: ask for none by name"
+                                      : fmt::format("it has {}", fmt::join(aliases, ", "))));
   }
   wanted->trainers.attach(*server_, connection, request, reply, fds);
 }

@@ -57,11 +57,14 @@ void Feed::on_request(control::ConnectionId connection, const Request& request) 
       {Request::kSnapshot, &Feed::on_snapshot},
       {Request::kWait, &Feed::on_wait},
       {Request::kSnapshots, &Feed::on_snapshots},
+      {Request::kLog, &Feed::on_log},
+      {Request::kOrigin, &Feed::on_origin},
   };
   Reply reply;
   reply.set_id(request.id());
   for (const Entry& entry : kTable) {
     if (entry.body != request.body_case()) continue;
+    log_request(connection, request);
     if ((this->*entry.take)(connection, request, reply)) server_->send(connection, reply);
     return;
   }

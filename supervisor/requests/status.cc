@@ -86,6 +86,15 @@ void Feed::fill_status(StatusReply& status) const {
   if (web_ != nullptr && !web_->address().empty()) status.set_http(web_->address());
   for (const std::string& problem : problems()) status.add_problems(problem);
   for (const std::string& note : metrics::progress_notes(memory_)) status.add_progress(note);
+  for (const metrics::Progress& progress : under_way_) {
+    if (progress.total != 0 && progress.over()) continue;
+    ProgressStatus& out = *status.add_under_way();
+    out.set_name(progress.name);
+    out.set_text(progress.text);
+    if (progress.total != 0) out.set_done(progress.done);
+    if (progress.total != 0) out.set_total(progress.total);
+    if (progress.left_ms) out.set_left_ms(*progress.left_ms);
+  }
   std::vector<metrics::GroupFacts> facts;
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     facts.push_back({worker->identity().pid, worker->restarts()});
@@ -99,7 +108,20 @@ void Feed::fill_status(StatusReply& status) const {
   }
 }
 
+bool Feed::on_origin(control::ConnectionId, const Request&, Reply& reply) {
+  OriginReply& out = *reply.mutable_origin();
+  out.set_config(run_.config.SerializeAsString());
+  out.set_worker(run_.worker_binary);
+  for (const layout::OutputLayout& output : memory_.layout().outputs) {
+    OutputOrigin& origin = *out.add_outputs();
+    if (!output.alias.empty()) origin.set_alias(output.alias);
+    origin.set_stage(run_.config.stages(static_cast<int>(output.stage)).name());
+  }
+  return true;
+}
+
 bool Feed::on_status(control::ConnectionId, const Request&, Reply& reply) {
+  look_at_progress();
   fill_status(*reply.mutable_status());
   return true;
 }

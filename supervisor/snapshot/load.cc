@@ -37,7 +37,8 @@ Error damaged(const std::string& directory, const std::string& what) {
 // The file's bytes are put behind the segment's header, page by page; a page of zeros needs no
 // store. Returns the hashes of all pages as they were saved.
 Result<std::vector<std::uint64_t>> fill(const std::string& path, const SnapshotSegment& saved,
-                                        const shm::Mapping& into) {
+                                        const shm::Mapping& into,
+                                        const std::function<void(std::uint64_t)>& reached) {
   const Result<shm::Fd> opened = shm::open_regular(path);
   if (!opened) {
     return Error{opened.error().code(),
@@ -83,6 +84,7 @@ Result<std::vector<std::uint64_t>> fill(const std::string& path, const SnapshotS
                   shm::kPageBytes - skip);
     }
     at += count;
+    reached(at);
   }
   return hashes;
 }
@@ -180,7 +182,8 @@ void describe_segments(const layout::FeedLayout& layout, SnapshotManifest& manif
 }
 
 Result<layout::FoundMemory> load(const std::string& directory, const SnapshotManifest& manifest,
-                                 const layout::FeedLayout& layout, const shm::Storage& storage) {
+                                 const layout::FeedLayout& layout, const shm::Storage& storage,
+                                 const Looked& looked) {
   layout::FoundMemory found;
   found.is_copy = true;
   const std::string id = from_hex(manifest.feed_id());
@@ -195,6 +198,12 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
   const auto give_up = [&](Error error) -> Result<layout::FoundMemory> {
     for (const std::string& file : found.files) ::unlink(file.c_str());
     return error;
+  };
+  std::uint64_t total = 0;
+  for (const SnapshotSegment& saved : manifest.segments()) total += saved.bytes();
+  std::uint64_t before = 0;  // of the segments that are filled
+  const auto reached = [&](std::uint64_t at) {
+    if (looked) looked(before + at, total);
   };
   for (const layout::SegmentPlan& segment : layout.segments) {
     const SnapshotSegment& saved = manifest.segments(static_cast<int>(segment.id));
@@ -224,7 +233,7 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
     Result<shm::Mapping> mapping = shm::map_segment(fd->get(), true);
     if (!mapping) return give_up(mapping.error());
     Result<std::vector<std::uint64_t>> hashes =
-        fill(directory + "/" + saved.file(), saved, *mapping);
+        fill(directory + "/" + saved.file(), saved, *mapping, reached);
     if (!hashes && hashes.error().code() == ErrorCode::kNoMemory) {
       return give_up({ErrorCode::kNoMemory, fmt::format("{} cannot be read: {}", escaped(directory),
                                                         hashes.error().message())});

@@ -2,6 +2,8 @@
 // before anything is started.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "ringfeed/shm/result.h"
@@ -27,9 +29,12 @@ void describe_segments(const layout::FeedLayout& layout, SnapshotManifest& manif
 // for a supervisor that takes them over like those of one that has died. Nothing is left behind
 // after an error: kIncompatible (names the segment that this configuration or version makes
 // otherwise), kDamaged (names the file), kNoMemory, kIo.
+// `looked`, if given, is told now and then how many bytes have been read, of how many.
+using Looked = std::function<void(std::uint64_t done, std::uint64_t total)>;
 [[nodiscard]] Result<layout::FoundMemory> load(const std::string& directory,
                                                const SnapshotManifest& manifest,
                                                const layout::FeedLayout& layout,
-                                               const shm::Storage& storage);
+                                               const shm::Storage& storage,
+                                               const Looked& looked = {});
 
 }  // namespace ringfeed::snapshot

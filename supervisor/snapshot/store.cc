@@ -329,6 +329,13 @@ std::uint64_t Store::copy_all(unsigned threads, const std::atomic<bool>& cancell
       add({0, end});
     }
   }
+  if (looks_ != nullptr) {
+    std::size_t pages = 0;
+    for (const Part& part : parts) pages += part.pages.last - part.pages.first;
+    // relaxed, here and below: numbers to look at.
+    looks_->done.store(0, std::memory_order_relaxed);
+    looks_->total.store(pages * shm::kPageBytes, std::memory_order_relaxed);
+  }
   std::atomic<std::size_t> next{0};
   std::atomic<std::uint64_t> changed{0};
   std::mutex mutex;
@@ -359,6 +366,10 @@ std::uint64_t Store::copy_all(unsigned threads, const std::atomic<bool>& cancell
         changed.fetch_add(
             copy_range(*part.segment, part.pages, part.segment->mapping.data(), block, keep),
             std::memory_order_relaxed);
+        if (looks_ != nullptr) {
+          looks_->done.fetch_add((part.pages.last - part.pages.first) * shm::kPageBytes,
+                                 std::memory_order_relaxed);
+        }
       }
       put_away(block, keep);
     } catch (...) {

@@ -59,6 +59,14 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
+  // Bytes that a copy() is to look at, and those that it has; others may read them meanwhile.
+  struct Looks {
+    std::atomic<std::uint64_t> done{0};
+    std::atomic<std::uint64_t> total{0};
+  };
+  // Counts there, which outlives this.
+  void count_in(Looks& looks) { looks_ = &looks; }
+
   // Segments get their numbers in this order.
   void add(std::string name, int fd);
   // Brings the files up to what the segments hold now, on `threads` threads; returns the bytes
@@ -113,6 +121,7 @@ class Store {
   void sync_directory(const std::string& directory) const;
   [[noreturn]] void fail(const std::string& what, int error) const;
 
+  Looks* looks_ = nullptr;
   std::string directory_;
   std::string partial_;
   shm::Fd lock_;  // of the partial directory

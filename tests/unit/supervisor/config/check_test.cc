@@ -159,7 +159,7 @@ TEST(Check, JsonAndTextGiveEqualMessages) {
 TEST(CheckStages, ThereMustBeOne) {
   EXPECT_THAT(messages("seed: 1"),
               ElementsAre("lc0.textproto: there are no stages; add stages { name: "
-                          "\"…\" … }"));
+                          "\"...\" ... }"));
   EXPECT_THAT(messages("stagse: 1"), SizeIs(1)) << "the misspelt field is the one mistake";
 }
 

@@ -538,7 +538,7 @@ TEST(OverrideRefuses, WhatItDoesNotUnderstand) {
   EXPECT_THAT(refused("stages[x].threads=1"), HasSubstr("'stages[x]' is not an element of a list"));
   EXPECT_THAT(refused("storage=5"), HasSubstr("storage is 5; give a message"));
   EXPECT_THAT(refused("storage={"), HasSubstr("never closed"));
-  EXPECT_THAT(refused("stages=5"), HasSubstr("stages takes a list, [ … ]"));
+  EXPECT_THAT(refused("stages=5"), HasSubstr("stages takes a list, [ ... ]"));
   EXPECT_THAT(refused("seed=1 2"), HasSubstr("'2' after the value"));
   EXPECT_THAT(refused("stages..threads=1"), HasSubstr("stages has no element ''"));
 }

@@ -62,7 +62,7 @@ class RunningFeed : public ::testing::Test {
     try {
       control::FeedLock lock =
           control::FeedLock::take(control::lock_path(directory_, "test"), "test").value_or_throw();
-      metrics::Talk talk(metrics::Level::kInfo, log_file_);
+      metrics::Talk talk({.feed = "test", .file = log_file_});
       const FeedRun run{.config = feed_.config,
                         .plan = feed_.plan,
                         .seed = 1,
