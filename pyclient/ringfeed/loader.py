@@ -5,11 +5,9 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -19,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ._core import control, messages, native, programs
+from ._core import control, messages, native, places, programs
 from ._core.scope import Scope
 from .errors import (
     FeedDamaged,
@@ -35,7 +33,6 @@ from .feed import Feed, _attach, choice
 from .schema import Schema
 
 _FEED = "loader"
-_PLACE_BYTES_MAX = 77  # below it lies /ringfeed-XXXXXXXX/loader.sock, in 107 bytes
 _STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it refuses
 _LOG_BYTES_MAX = 8192
 _AGAIN_S = 0.1  # for want of what a process needs
@@ -55,12 +52,6 @@ os.register_at_fork(
 )
 
 
-def _place() -> str:
-    """Where directories of private feeds are made: with $TMPDIR, unless that has a long path."""
-    place = tempfile.gettempdir()
-    return place if len(os.fsencode(place)) <= _PLACE_BYTES_MAX else "/tmp"
-
-
 class _Supervisor:
     """A `ringfeed run` child with its directory.
 
@@ -72,15 +63,15 @@ class _Supervisor:
         """`kept`: one that is killed has a successor, which takes over the feed."""
         program = programs.find("ringfeed")
         self._pid = os.getpid()
-        self.directory = Path(tempfile.mkdtemp(prefix="ringfeed-", dir=_place()))
+        self.directory = places.make()
         self.socket_path = self.directory / f"{_FEED}.sock"
         self._log = self.directory / "supervisor.log"
         file = self.directory / f"{_FEED}{suffix}"
         try:
             file.write_bytes(config if isinstance(config, bytes) else config(self.directory))
         except BaseException:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            raise
+            with places.removing(self.directory):
+                raise
         self._command = [
             str(program),
             "run",
@@ -101,8 +92,9 @@ class _Supervisor:
         except RuntimeError as error:  # no thread can be started
             self._error = error
         if self._error is not None:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            raise RingfeedError(f"{program} cannot be started: {self._error}") from self._error
+            with places.removing(self.directory):
+                raise RingfeedError(f"{program} cannot be started: {self._error}") from self._error
+        places.hand_over(self.directory)
 
     def _run(self) -> None:
         try:
@@ -190,9 +182,13 @@ class _Supervisor:
 
         A process forked from the one that started it does nothing: the feed is not its own.
         """
+        if os.getpid() == self._pid:
+            with places.removing(self.directory) as in_time:
+                if in_time:
+                    self._end(timeout_s, hurry_s, hurry)
+
+    def _end(self, timeout_s: float, hurry_s: float, hurry: Callable[[], None] | None) -> None:
         assert self._child is not None
-        if os.getpid() != self._pid:
-            return
         with self._changing:
             self._kept = False
         if self.exit_status is None:
@@ -212,7 +208,6 @@ class _Supervisor:
                 os.killpg(self._child.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class DataLoader(Scope):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import loader as private
-from .._core import programs
+from .._core import places, programs
 from .._core.scope import Scope
 from ..batch import Batch
 from ..errors import InvalidConfiguration, RingfeedError
@@ -106,16 +104,14 @@ def _problem(feed: Feed, problem: dict[str, Any]) -> InvalidArgument:
 
 
 def check(feed: Feed) -> Report:
-    directory = Path(tempfile.mkdtemp(prefix="ringfeed-"))
-    try:
+    directory = places.make()
+    with places.removing(directory):
         file = directory / f"{_FILE}.textproto"
         file.write_text(_text_in(feed, directory, _FILE), encoding="utf-8")
         command = [str(programs.find("ringfeed")), "check", "--json", str(file)]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     try:
         found = json.loads(done.stdout)
     except json.JSONDecodeError:

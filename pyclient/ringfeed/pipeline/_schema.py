@@ -57,6 +57,7 @@ ENUMS: dict[str, dict[str, int]] = {
     },
     "FeedOutputConfig.Dispatch": {"ORDERED": 0, "RELAXED": 1},
     "IndexSourceConfig.Order": {"IN_ORDER": 0, "SHUFFLED": 1, "WEIGHTED": 2},
+    "LogConfig.Format": {"TEXT": 0, "JSON": 1},
     "LogConfig.Level": {"DEBUG": 0, "INFO": 1, "WARN": 2, "ERROR": 3},
     "OverflowBehavior": {"BLOCK": 0, "DROP_NEW": 1, "KEEP_NEWEST": 2},
     "PythonBatcherConfig.OnError": {"SKIP": 0, "STOP": 1},
@@ -179,6 +180,9 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
     "LogConfig": (
         Field("level", "enum", "LogConfig.Level"),
         Field("file", "text", use="path"),
+        Field("format", "enum", "LogConfig.Format"),
+        Field("rotate_bytes", "uint64", least=0, most=1099511627776),
+        Field("rotate_keep", "uint32", least=1, most=1000),
     ),
     "ControlConfig": (Field("directory", "text", use="path"),),
     "ShutdownConfig": (

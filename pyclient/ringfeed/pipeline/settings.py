@@ -21,6 +21,7 @@ ConsumerGroupPolicy = Literal["BLOCK", "SKIP", "DETACH"]
 EpochPlannerSamplingMethod = Literal["CONCAT", "UNIFORM", "TEMPERATURE", "ROUND_ROBIN"]
 FeedOutputDispatch = Literal["ORDERED", "RELAXED"]
 IndexSourceOrder = Literal["IN_ORDER", "SHUFFLED", "WEIGHTED"]
+LogFormat = Literal["TEXT", "JSON"]
 LogLevel = Literal["DEBUG", "INFO", "WARN", "ERROR"]
 OverflowBehavior = Literal["BLOCK", "DROP_NEW", "KEEP_NEWEST"]
 PythonBatcherOnError = Literal["SKIP", "STOP"]
@@ -126,9 +127,16 @@ class Log(Message):
     """`LogConfig` of the schema.
 
     Args:
-        level: (default "INFO") DEBUG; INFO: events that happen once; WARN: data was skipped, a
+        level: (default "INFO") Events below it are left out. `ringfeed log FEED LEVEL` changes it
+            while the feed runs. DEBUG; INFO: events that happen once; WARN: data was skipped, a
             process was replaced; ERROR: someone must act.
         file: appended to; default: standard error
+        format: (default "TEXT") TEXT: an event and its values: `worker_died group=sampler
+            signal=9`; JSON: one JSON object a line, with the values as members.
+        rotate_bytes: (0 to 1 TiB, default 0) Size of `file` beyond which it is renamed to FILE.1,
+            FILE.1 to FILE.2 and so on, and a new one is begun; a line is always whole. Default 0:
+            never; at least 4 KiB.
+        rotate_keep: (1 to 1000, default 5) Number of files that are kept beside `file`; default 5.
     """
 
     __slots__ = ()
@@ -138,6 +146,9 @@ class Log(Message):
         self,
         level: LogLevel | None = None,
         file: str | PathLike[str] | None = None,
+        format: LogFormat | None = None,
+        rotate_bytes: int | str | None = None,
+        rotate_keep: int | None = None,
     ) -> None:
         self._take("LogConfig", locals())
 

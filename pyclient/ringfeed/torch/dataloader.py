@@ -61,7 +61,7 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def __init__(self, loader: DataLoader[Any], start: Start | None) -> None:
         self._shutdown = True  # for __del__, until there is something to shut down
-        self._workers = []
+        self._workers: list[Any] = []
         self.progress = WorkersProgress(loader, start)
         settings = {name: getattr(loader, name) for name in _SETTINGS}
         settings |= {
@@ -185,7 +185,9 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
             raise
 
 
-class DataLoader(Resumable, torch.utils.data.DataLoader[_T_co]):  # type: ignore[misc]
+class DataLoader(  # type: ignore[misc, unused-ignore]
+    Resumable, torch.utils.data.DataLoader[_T_co]
+):
     """`torch.utils.data.DataLoader` with workers that may die and batches that are not copied.
 
     All arguments and attributes are PyTorch's, and mean the same. With ``num_workers=0`` it is

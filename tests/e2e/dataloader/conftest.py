@@ -50,9 +50,10 @@ def Ours(request: pytest.FixtureRequest) -> Any:
     return _loader_of(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _settled() -> Iterator[None]:
     """Temporary files of these tests lie in a directory of their own: what is left in it is theirs.
+    Tests of other folders, which may follow in the same process, have the short paths again.
 
     And what was imported is not looked at again by each gc.collect(): a tenth of a second for each test.
     """

@@ -13,6 +13,7 @@ import pickle
 import random
 import signal
 import struct
+import tempfile
 import threading
 import weakref
 from pathlib import Path
@@ -585,6 +586,43 @@ def test_threads_that_loop_do_not_hold_the_script_up(loader_name: str, tmp_path:
     below = descendants(process.pid)
     process.communicate(timeout=100)
     gone([process.pid, *below])
+
+
+@pytest.mark.parametrize("where", ["starting", "ending"])
+def test_a_daemon_thread_leaves_no_directory_wherever_it_is_halted(
+    where: str, tmp_path: Path
+) -> None:
+    body = """
+    import atexit, threading
+    from ringfeed import loader
+    begun, over = threading.Event(), threading.Event()
+    atexit.register(over.set)  # the last that is registered is the first that is called
+    def starting(*words, **more):
+        begun.set()
+        threading.Event().wait()
+    def ending(*words, **more):
+        begun.set()
+        over.wait()
+        return stop(*words, **more)
+    if sys.argv[1] == "starting":
+        loader.subprocess.Popen = starting
+    else:
+        stop, loader.control.stop = loader.control.stop, ending
+    def once():
+        list(DataLoader(data.Squares(8), num_workers=1))
+        threading.Event().wait()  # PyTorch aborts if the end meets a thread in its own code
+    threading.Thread(target=once, daemon=True).start()
+    begun.wait()
+    """
+
+    def directories() -> set[Path]:
+        return set(Path(tempfile.gettempdir()).glob("ringfeed-*"))
+
+    before = directories()
+    process = data.script("ringfeed", body, tmp_path, words=[where])
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0 and errors == ""
+    wait_until(lambda: directories() == before, "the directory to be removed")
 
 
 def test_what_a_worker_prints_is_seen_once(loader_name: str, tmp_path: Path) -> None:

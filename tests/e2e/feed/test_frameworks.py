@@ -23,6 +23,7 @@ import pytest
 import ringfeed
 
 from tests.support.feeds.feed_run import FeedRun
+from tests.support.loaders.ranks import resting_at_exit
 
 MakeRun = Callable[..., FeedRun]
 PROGRAM_S = 300.0  # longest that one may take; a test that needs it has failed
@@ -126,7 +127,7 @@ def program(
     done = subprocess.run(
         [sys.executable, *launcher, str(script), *words],
         cwd=work,
-        env=environment,
+        env=resting_at_exit(environment),
         capture_output=True,
         text=True,
         timeout=PROGRAM_S,

@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.loaders.ranks import resting_at_exit
+
 PROGRAM_S = 150.0  # longest that one may take; one that needs it hangs
 ORACLES = {"ringfeed.torch": "torch.utils.data"}
 MODULES = ("torch.utils.data", "ringfeed.torch")
@@ -133,15 +135,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Run:
             # that moment. By 3.11 the worker then never gets through its fork.
             tries=1 if module == "ringfeed.torch" else 3,
             cwd=work,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "CUDA_VISIBLE_DEVICES": "",
-                "HF_HUB_OFFLINE": "1",
-                "HF_HOME": str(work / "hub"),
-                "TOKENIZERS_PARALLELISM": "false",
-                "RINGFEED_SOCKET_DIR": str(work / "s"),
-            },
+            env=resting_at_exit(
+                {
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "CUDA_VISIBLE_DEVICES": "",
+                    "HF_HUB_OFFLINE": "1",
+                    "HF_HOME": str(work / "hub"),
+                    "TOKENIZERS_PARALLELISM": "false",
+                    "RINGFEED_SOCKET_DIR": str(work / "s"),
+                }
+            ),
         )
         assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
         found = {file.stem: json.loads(file.read_text()) for file in work.glob("rank*.json")}

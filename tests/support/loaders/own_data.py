@@ -783,12 +783,15 @@ def status_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def script(name: str, body: str, directory: Path, guarded: bool = True) -> subprocess.Popen[str]:
+def script(
+    name: str, body: str, directory: Path, guarded: bool = True, words: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     """A Python program of its own, with `DataLoader`, `torch`, `os`, `sys` and `data` (this module).
 
     Args:
         name: "torch" or "ringfeed": whose DataLoader.
         guarded: The body is not run by a process that imports the program.
+        words: Its arguments.
     """
     path = directory / "train.py"
     head = (
@@ -806,7 +809,7 @@ def script(name: str, body: str, directory: Path, guarded: bool = True) -> subpr
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     }
     return subprocess.Popen(
-        [sys.executable, str(path)],
+        [sys.executable, str(path), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

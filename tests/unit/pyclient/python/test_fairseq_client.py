@@ -30,6 +30,7 @@ from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     MakeFeed,
     make_feed,
 )
+from tests.support.loaders.ranks import resting_at_exit  # noqa: E402
 
 torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
@@ -621,7 +622,9 @@ def test_under_torch_distributed_rank_0_draws_the_attempt_for_all(
     run = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         + [str(script), str(fake.directory), str(tmp_path)],
-        env=dict(os.environ, PYTHONPATH=str(ROOT / "pyclient"), OMP_NUM_THREADS="1"),
+        env=resting_at_exit(
+            dict(os.environ, PYTHONPATH=str(ROOT / "pyclient"), OMP_NUM_THREADS="1")
+        ),
         capture_output=True,
         text=True,
         timeout=PROGRAM_S,

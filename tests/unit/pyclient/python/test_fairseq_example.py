@@ -21,6 +21,8 @@ torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-fra
 import fairseq_train  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+from tests.support.loaders.ranks import resting_at_exit  # noqa: E402
+
 VOCABULARY = 40
 LANGUAGE = 39  # the token before sources and targets
 PROGRAM_S = 300.0  # longest that the program may take; a test that needs it has failed
@@ -163,7 +165,9 @@ def run_ranks(tmp_path: Path, world: int, steps: int) -> subprocess.CompletedPro
     return subprocess.run(
         [*launcher, "--nproc-per-node", "2", str(EXAMPLE), *options],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        env=resting_at_exit(
+            {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+        ),
         capture_output=True,
         text=True,
         timeout=PROGRAM_S,

@@ -38,6 +38,7 @@ from tests.support.fakes.fake_feed import (  # noqa: E402, F401
     rows_of,
     run_python,
 )
+from tests.support.loaders.ranks import resting_at_exit  # noqa: E402
 from tests.support.makers.compact_tokens import compact_batch, wide_batch  # noqa: E402
 
 torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
@@ -1062,7 +1063,9 @@ def test_two_ranks_on_halves_make_the_gradients_of_one_on_the_whole(
         run = subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
             + [str(script), str(fake.directory), str(tmp_path)],
-            env=dict(os.environ, PYTHONPATH=str(ROOT / "pyclient"), OMP_NUM_THREADS="1"),
+            env=resting_at_exit(
+                dict(os.environ, PYTHONPATH=str(ROOT / "pyclient"), OMP_NUM_THREADS="1")
+            ),
             capture_output=True,
             text=True,
             timeout=PROGRAM_S,
