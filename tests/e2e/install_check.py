@@ -4,6 +4,7 @@ scripts/package-check.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -84,6 +85,35 @@ def test_the_library_has_its_links() -> None:
     assert os.readlink(lib / "libringfeed.so") == "libringfeed.so.1"
     assert os.readlink(lib / "libringfeed.so.1").startswith("libringfeed.so.1.")
     assert "[libringfeed.so.1]" in said("readelf", "-d", lib / "libringfeed.so")
+
+
+def test_man_and_the_shells_find_what_is_theirs() -> None:
+    program, share = PREFIX / "bin" / "ringfeed", PREFIX / "share"
+    shown = said(program, "--help").split("Subcommands:\n")[1].split("\n\n")[0]
+    verbs = [line.split()[0] for line in shown.splitlines() if line[2] != " "]
+    pages = {path.name for path in (share / "man" / "man1").iterdir()}
+    assert pages == {"ringfeed.1", *(f"ringfeed-{verb}.1" for verb in verbs)}
+    assert "run" in verbs and "version" in verbs
+    for shell, place in (
+        ("bash", "bash-completion/completions/ringfeed"),
+        ("zsh", "zsh/vendor-completions/_ringfeed"),
+        ("fish", "fish/vendor_completions.d/ringfeed.fish"),
+    ):
+        assert (share / place).read_text() == said(program, "completion", shell)
+
+
+def test_each_verb_with_json_has_its_schema() -> None:
+    program = PREFIX / "bin" / "ringfeed"
+    schemas = {
+        path.name.removesuffix(".schema.json"): json.loads(path.read_text())
+        for path in (PREFIX / "share" / "ringfeed" / "schemas").iterdir()
+    }
+    shown = said(program, "--help").split("Subcommands:\n")[1].split("\n\n")[0]
+    verbs = [line.split()[0] for line in shown.splitlines() if line[2] != " "]
+    with_json = {verb for verb in verbs if "  --json" in said(program, verb, "--help")}
+    assert with_json == {name for name in schemas if not name.startswith("web-")}
+    version = json.loads(said(program, "version", "--json"))
+    assert set(version) == set(schemas["version"]["properties"])
 
 
 def test_the_descriptor_set_knows_every_field_and_its_comment(tmp_path: Path) -> None:

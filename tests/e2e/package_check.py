@@ -72,6 +72,14 @@ ringfeed/share/ringfeed/proto/stages/plugin.proto
 ringfeed/share/ringfeed/proto/stages/python.proto
 ringfeed/share/ringfeed/proto/stages/rows.proto
 ringfeed/share/ringfeed/proto/stages/samples.proto
+ringfeed/share/ringfeed/systemd/system/ringfeed-web.service
+ringfeed/share/ringfeed/systemd/system/ringfeed@.service
+ringfeed/share/ringfeed/systemd/sysusers.d/ringfeed.conf
+ringfeed/share/ringfeed/systemd/tmpfiles.d/ringfeed.conf
+ringfeed/share/ringfeed/systemd/user/ringfeed@.service
+ringfeed-{version}.data/data/share/bash-completion/completions/ringfeed
+ringfeed-{version}.data/data/share/fish/vendor_completions.d/ringfeed.fish
+ringfeed-{version}.data/data/share/zsh/vendor-completions/_ringfeed
 ringfeed-{version}.data/scripts/ringfeed
 ringfeed-{version}.dist-info/METADATA
 ringfeed-{version}.dist-info/RECORD
@@ -141,14 +149,46 @@ def test_the_wheel_has_these_files_and_this_size() -> None:
     assert {"ringfeed/include/ringfeed/worker/main.h", "ringfeed/include/ringfeed/shm/ring.h"} <= (
         headers
     )
-    assert found - headers == set(FILES.format(version=VERSION).split())
+    # A manual page for each verb: those of the environment are the same.
+    manual = f"ringfeed-{VERSION}.data/data/share/man/man1/"
+    pages = {name for name in found if name.startswith(manual)}
+    assert {Path(page).name for page in pages} == manual_pages()
+    # A schema for each verb that has --json, and for what only the web has.
+    schemas = {name for name in found if name.startswith("ringfeed/share/ringfeed/schemas/")}
+    with_json = {
+        verb
+        for verb in (page.removeprefix("ringfeed-").removesuffix(".1") for page in manual_pages())
+        if verb != "ringfeed" and "  --json" in said(COMMAND, verb, "--help").stdout
+    }
+    assert {Path(name).name.removesuffix(".schema.json") for name in schemas} == (
+        with_json | {"web-feeds", "web-events", "web-error"}
+    )
+    assert found - headers - pages - schemas == set(FILES.format(version=VERSION).split())
     assert "ringfeed/__init__.py" in names and "ringfeed/_core/native.py" in names
     print(f"{WHEEL.name}: {WHEEL.stat().st_size / MB:.1f} MB")
-    # Five programs and libraries have the stages in them, each as a whole.
-    assert WHEEL.stat().st_size <= 14 * MB
+    # Five programs and libraries have the stages in them, each as a whole; the command has its page.
+    assert WHEEL.stat().st_size <= 15 * MB
     assert re.fullmatch(
         rf"ringfeed-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_x86_64\.whl", WHEEL.name
     )
+
+
+def manual_pages() -> set[str]:
+    lines = said(COMMAND, "--help").stdout.splitlines()
+    verbs = lines[lines.index("Subcommands:") + 1 :]
+    names = {verb[1] for line in verbs if (verb := re.match(r"  (\S+)", line))}
+    return {"ringfeed.1", *(f"ringfeed-{name}.1" for name in names)}
+
+
+def test_man_and_the_shells_find_what_is_theirs() -> None:
+    share = Path(sys.prefix) / "share"
+    assert {path.name for path in (share / "man" / "man1").glob("ringfeed*")} == manual_pages()
+    for shell, place in (
+        ("bash", "bash-completion/completions/ringfeed"),
+        ("zsh", "zsh/vendor-completions/_ringfeed"),
+        ("fish", "fish/vendor_completions.d/ringfeed.fish"),
+    ):
+        assert (share / place).read_text() == said(COMMAND, "completion", shell).stdout
 
 
 def test_the_command_is_a_program_and_no_script() -> None:

@@ -222,7 +222,7 @@ def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(
         extra=GROUPS + f'storage {{ directory: "{storage}" }}',
         groups='groups { name: "g" }',
     ).start()
-    first = run.trainer_after(10, group="g", pause_ms=10)
+    first = run.trainer_after(10, group="g", hold=10)
     first.process.send_signal(signal.SIGSTOP)  # nothing is under way in it
     killed = run.all_workers()
     kill_supervisor(run)

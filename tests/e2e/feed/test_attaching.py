@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -26,3 +27,21 @@ def test_the_first_question_is_answered_with_a_batch_that_waits(
             with ringfeed.attach("lc0", f"group-{number}", rejoin_ms=0, **at) as feed:
                 assert feed.next().seq == 1, f"attach {number}"
     assert run.stop() == 0
+
+
+def test_a_trainer_that_the_feed_does_not_see_is_told_so(make_run: Callable[..., FeedRun]) -> None:
+    """A feed in a container of its own proves no death of a trainer beside that."""
+    run = make_run(epochs=0)
+    before = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if subprocess.run([*before, "true"], capture_output=True).returncode:
+        pytest.skip("no pid namespace is to be had here")
+    with open(run.log, "wb") as log:
+        run.process = subprocess.Popen(
+            [*before, str(run.program), "run", str(run.config)],
+            env=run.environment,
+            stdout=log,
+            stderr=log,
+        )
+    trainer = run.trainer()
+    assert trainer.process.wait(60) != 0
+    assert "share the pid namespace with the feed" in trainer.log.read_text()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,8 +165,8 @@ def test_a_snapshot_goes_on_with_another_lane_count(
     assert run.command("snapshot", "lc0", str(saved)).returncode == 0
     kill_everything(run)
     run.start(*ROOM, "--set", "stages.unpacker.threads=2", "--resume", str(saved))
-    # The lanes become fewer between two units, so batches have to be taken; and the supervisor has
-    # its turn between any two of them.
+    # The lanes become fewer between two units, so batches have to be taken; and supervisor and lanes
+    # have their turns between any two of them.
     got = []
     done = "stage_scaled feed=lc0 stage=unpacker lanes=2 before=4"
     with ringfeed.attach("lc0", socket_dir=run.sockets, timeout_s=60, attach_timeout_s=60) as feed:
@@ -174,6 +175,7 @@ def test_a_snapshot_goes_on_with_another_lane_count(
             batch.release()
             if done not in run.text():
                 feed.metrics()
+                time.sleep(0.1)
     assert np.array_equal(got, undisturbed[next_batches(saved)["default"] - 1 :])
     assert run.wait() == 0, run.text()
     assert done in run.text()

@@ -169,7 +169,7 @@ def test_files_outlive_attempts_that_cannot_open_them(
 ) -> None:
     storage = tmp_path / "storage"
     run = in_files(make_run, storage).start()
-    first = run.trainer_after(4, group="g", pause_ms=10)
+    first = run.trainer_after(4, group="g", hold=4)
     first.process.kill()
     first.process.wait()
     kill_supervisor_and_workers(run)
@@ -211,7 +211,7 @@ def test_a_damaged_snapshot_takes_nothing_from_what_is_left(
 ) -> None:
     storage = tmp_path / "storage"
     run = in_files(make_run, storage).start()
-    first = run.trainer_after(2, group="g", pause_ms=10)
+    first = run.trainer_after(2, group="g", hold=2)
     saved = tmp_path / "saved"
     assert run.command("snapshot", run.feed, str(saved)).returncode == 0
     first.process.kill()

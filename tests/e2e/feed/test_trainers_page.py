@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.feeds.feed_run import ROOT, FeedRun
+from tests.support.loaders.ranks import resting_at_exit
 
 MakeRun = Callable[..., FeedRun]
 
@@ -88,7 +89,7 @@ def test_a_program_of_the_page_runs(make_run: MakeRun, tmp_path: Path, block: Bl
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            env=environment,
+            env=resting_at_exit(environment),
             capture_output=True,
             text=True,
             timeout=PROGRAM_S,

@@ -1,13 +1,18 @@
-"""A feed, and servers that show it: fixtures of the tests of ringfeed-web."""
+"""Feeds, servers that show them, and machines with faults."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.patient import Patient, can
 from tests.support.feeds.web import Web
 
 
@@ -31,3 +36,29 @@ def serve(run: FeedRun) -> Iterator[Callable[..., Web]]:
     yield start
     for web in found:
         web.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that others may enter, with a short path."""
+    directory = Path(tempfile.mkdtemp(prefix="d"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def make_patient(place: Path) -> Iterator[Callable[..., Patient]]:
+    made: list[Patient] = []
+
+    def make(inside: tuple[str, ...] = (), **options: Any) -> Patient:
+        if os.geteuid() != 0:
+            pytest.skip("faults of a machine are planted by root")
+        if inside and not can(*inside):
+            pytest.skip(f"{' '.join(inside)} is not allowed here")
+        made.append(Patient(place, inside=inside, **options))
+        return made[-1]
+
+    yield make
+    for patient in made:
+        patient.close()

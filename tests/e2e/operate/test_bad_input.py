@@ -237,7 +237,7 @@ def test_a_finite_run_without_a_single_batch_fails_with_what_was_counted(
     assert f"path={useless}/zip.gz" in run.text()
     assert "not a gzip file (starts with 50 4b 03 04)" in run.text()
     assert trainer.process.wait(30) == 1
-    assert "FeedFailed" in trainer.log.read_text() or "NoSuchFeed" in trainer.log.read_text()
+    assert "FeedFailed" in trainer.log.read_text()
 
 
 def test_check_warns_of_data_that_is_not_there_and_of_restarts(
@@ -322,6 +322,39 @@ def test_a_failed_feed_tells_its_trainers(make_run: MakeRun, tmp_path: Path) -> 
     assert trainer.process.wait(30) != 0
     assert "FeedFailed" in trainer.log.read_text()
     assert group in trainer.log.read_text(), "the reason names the group"
+
+
+def failed_before_anybody_came(make_run: MakeRun, groups: str = "") -> FeedRun:
+    run = make_run(epochs=0, extra="restart { max_restarts: 0 }", groups=groups).start()
+    group = sorted(wait_until(run.workers, "workers"))[0]
+    os.kill(run.workers()[group], signal.SIGKILL)
+    wait_until(lambda: "feed_failed" in run.text() or "has failed" in run.text(), "the failure")
+    return run
+
+
+@pytest.mark.parametrize("groups", ["", 'groups { name: "default" }'])
+def test_a_feed_that_fails_before_its_first_trainer_tells_it_why(
+    make_run: MakeRun, groups: str
+) -> None:
+    run = failed_before_anybody_came(make_run, groups)
+    wait_until(lambda: not run.workers(), "all workers to be gone")
+    assert (run.status() or {}).get("state") == "FAILED"
+    trainers = [run.trainer(positions=0), run.trainer(positions=0, group="late")]
+    for trainer in trainers:
+        assert trainer.process.wait(30) != 0
+        assert "FeedFailed" in trainer.log.read_text(), trainer.log.read_text()
+        assert "has failed: stage group" in trainer.log.read_text()
+    assert run.wait() == 1, "it does not wait for ever"
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_failed_feed_that_is_told_to_end_waits_for_nobody(
+    make_run: MakeRun, end: signal.Signals
+) -> None:
+    run = failed_before_anybody_came(make_run)
+    assert run.process is not None and run.process.poll() is None
+    assert run.stop(end) == 1
+    assert not list(run.sockets.glob("*.sock"))
 
 
 @pytest.mark.parametrize("ending", ["lock", "state"])

@@ -95,7 +95,7 @@ def test_verbs_answer_programs_as_well(make_run: MakeRun, tmp_path: Path) -> Non
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 
-    assert set(answer("version")) == {"version", "abi", "layout"}
+    assert set(answer("version")) == {"version", "json_version", "abi", "layout"}
     checked = answer("check", str(run.config), "--socket-dir", str(run.sockets))
     assert checked["ok"] and checked["feed"] == "lc0" and not checked["problems"]
     assert checked["socket"] == str(run.sockets / "lc0.sock")

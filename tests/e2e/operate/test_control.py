@@ -190,7 +190,7 @@ def test_each_message_takes_effect_once_whoever_is_killed(
                 text=True,
                 timeout=120,
             )
-            if done.returncode == 4:  # no supervisor at this moment: nothing was asked
+            if done.returncode in (4, 5):  # no supervisor at this moment: nothing was asked
                 continue
             assert done.returncode == 0, done.stderr
             answers = json.loads(done.stdout)

@@ -4,6 +4,7 @@ their own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -199,6 +200,10 @@ class FeedRun:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        if self.process is not None and self.process.returncode == -signal.SIGKILL:
+            for pid in processes_of(self):  # whoever goes on without it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def processes_of(run: FeedRun) -> dict[int, str]:

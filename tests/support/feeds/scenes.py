@@ -66,7 +66,8 @@ def kill_supervisor_and_workers(run: FeedRun) -> None:
     workers = run.all_workers()
     kill_supervisor(run)
     for pid in workers.values():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it had done its work
+            os.kill(pid, signal.SIGKILL)
     for pid in workers.values():
         wait_until(lambda: not runs(pid), "its end")
 

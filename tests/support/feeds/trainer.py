@@ -5,6 +5,7 @@ ends.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -46,6 +47,7 @@ def main() -> int:
     parser.add_argument(
         "--batches", type=int, default=0, help="end after so many; 0: with the feed"
     )
+    parser.add_argument("--hold", type=int, default=0, help="take no more than so many, and wait")
     parser.add_argument("--positions", type=int, default=1, help="hash every position")
     parser.add_argument("--pause-ms", type=float, default=0.0, help="work that each batch takes")
     parser.add_argument("--output", help="alias of the output")
@@ -77,6 +79,8 @@ def main() -> int:
             note_progress(arguments.progress, len(numbers))
             if arguments.batches and len(numbers) >= arguments.batches:
                 break
+            if arguments.hold and len(numbers) >= arguments.hold:
+                signal.pause()
     np.savez(
         arguments.out,
         numbers=np.array(numbers, np.int64),
