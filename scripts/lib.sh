@@ -8,6 +8,21 @@ venv=${RINGFEED_VENV:-$root/.venv}
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 
+# container_settings FILE NETNS: settings of podman, for a check that exports CONTAINERS_CONF=FILE. What it gives containers by
+# default may be more than this process may hand on, and crun does not run where control groups of both versions are mounted.
+container_settings() {
+  local runtime
+  runtime=$(command -v crun || command -v runc)
+  [ -f /sys/fs/cgroup/cgroup.controllers ] || runtime=$(command -v runc || echo "$runtime")
+  cat >"$1" <<END
+[containers]
+default_ulimits = ["nofile=$(ulimit -Hn):$(ulimit -Hn)", "nproc=4096:4096"]
+netns = "$2"
+[engine]
+runtime = "$(basename "$runtime")"
+END
+}
+
 # build PRESET [TARGET...]: configures when needed, then builds; one line of progress on a terminal, else nothing. What
 # protoc writes is compiled in release alone, and linked by the others; sanitized tests of the client start the programs
 # of release. release_is_built says that these are there.

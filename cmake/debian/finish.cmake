@@ -1,0 +1,27 @@
+# Run by cpack on the files of the package, before they are packed.
+set(usr ${CPACK_TEMPORARY_DIRECTORY}/usr)
+
+# Where this machine has Arrow is nothing to others.
+file(GLOB parquet ${usr}/bin/ringfeed-worker-parquet)
+if(parquet)
+  execute_process(COMMAND chrpath --replace "$ORIGIN/../lib/ringfeed/pyarrow" ${parquet} OUTPUT_QUIET
+                  COMMAND_ERROR_IS_FATAL ANY)
+endif()
+
+# What Debian's policy asks for (12.1, 12.5, 12.7, 9.1).
+set(doc ${usr}/share/doc/ringfeed)
+file(MAKE_DIRECTORY ${doc} ${CPACK_TEMPORARY_DIRECTORY}/etc/ringfeed)
+file(COPY_FILE ${CPACK_RINGFEED_DEBIAN}/copyright ${doc}/copyright)
+string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+file(WRITE ${doc}/changelog
+     "ringfeed (${CPACK_PACKAGE_VERSION}) stable; urgency=medium
+
+  * Built from the sources of this version.
+
+ -- ${CPACK_DEBIAN_PACKAGE_MAINTAINER}  ${date}
+")
+file(GLOB pages ${usr}/share/man/man1/*.1)
+execute_process(COMMAND gzip -9n ${doc}/changelog ${pages} COMMAND_ERROR_IS_FATAL ANY)
+
+# Whatever the umask of whoever builds it.
+execute_process(COMMAND chmod -R u=rwX,go=rX ${CPACK_TEMPORARY_DIRECTORY} COMMAND_ERROR_IS_FATAL ANY)
