@@ -598,8 +598,11 @@ void LaneRig::attach(Lane& lane) {
   context.key = mix(config_.seed(), mix(lane.node->stage));
   context.key_of = [seed = config_.seed()](std::string_view name) { return mix(seed, mix(name)); };
   const auto keep = [this](std::string_view text) {
-    const std::lock_guard lock(log_mutex_);
-    log_.emplace_back(text);
+    {
+      const std::lock_guard lock(log_mutex_);
+      log_.emplace_back(text);
+    }
+    if (on_log_) on_log_(text);
   };
   context.info = keep;
   context.warn = keep;

@@ -181,6 +181,8 @@ class LaneRig {
   void on_dead_letter(std::function<void(const DeadLetter&)> hook) {
     on_dead_letter_ = std::move(hook);
   }
+  // Called from now on with each line that a stage logs, on the stage's thread.
+  void on_log(std::function<void(std::string_view)> hook) { on_log_ = std::move(hook); }
 
   // ---- looking
   // All of the rig's memory: first the segments that never move or grow, then the arenas, by lane,
@@ -264,6 +266,7 @@ class LaneRig {
   std::vector<std::string> dead_letters_;
   mutable std::mutex log_mutex_;
   std::vector<std::string> log_;
+  std::function<void(std::string_view)> on_log_;
 };
 
 // Records with the texts "0", "1", ... of a range.

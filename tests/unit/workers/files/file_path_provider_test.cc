@@ -165,6 +165,20 @@ TEST(ProviderScan, LeavesOutHiddenNamesAndWhatIsNotAFile) {
   EXPECT_THAT(provider.paths(), ElementsAre(directory.path("sub/c.gz"), "(complete)"));
 }
 
+TEST(ProviderScan, SaysHowManyFilesItHasFoundSoFar) {
+  TempDir directory;
+  for (int i = 0; i < 1'500; ++i) directory.write(fmt::format("{:04}.gz", i), "x");
+  // Complained of in the middle of the scan: directories come after files.
+  fs::create_directory(directory.path("sub"));
+  fs::create_symlink(directory.path("nowhere"), directory.path("sub/dangling.gz"));
+  Provider provider(directory.path(), true, 2'048);
+  std::vector<std::string> notes;
+  provider.rig.on_log([&](std::string_view) { notes.push_back(provider.rig.note("provider")); });
+  provider.finish();
+  EXPECT_THAT(notes, ElementsAre(directory.path() + ": 1000 files so far"));
+  EXPECT_EQ(provider.rig.note("provider"), directory.path() + ": 1500 files");
+}
+
 TEST(ProviderScan, FollowsLinksOnceAndIsNotCaughtInACycle) {
   TempDir directory;
   TempDir elsewhere;
