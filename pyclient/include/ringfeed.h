@@ -57,7 +57,7 @@ typedef enum rf_status {
   RF_SLOTS_EXHAUSTED = -6, /* this member holds too many batches for the next to come */
   RF_DETACHED = -7,        /* this process is no longer a member */
   RF_FORKED = -8,          /* the handle belongs to the parent process */
-  RF_PERMISSION = -9,      /* another user's feed */
+  RF_PERMISSION = -9,      /* another user's feed, or it does not see this process */
   RF_NO_MEMORY = -10,      /* too little memory or address space in this process */
   RF_IO = -11,             /* the system refused a call */
   RF_DAMAGED = -12,        /* shared memory or a message contradicts itself */

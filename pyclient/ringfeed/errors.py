@@ -55,7 +55,7 @@ class ForkedFeed(RingfeedError):
 
 
 class FeedPermission(RingfeedError, PermissionError):
-    """The feed belongs to another user."""
+    """The feed belongs to another user, or does not see this process (another pid namespace)."""
 
 
 class FeedMemoryError(RingfeedError, MemoryError):

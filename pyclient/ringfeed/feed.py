@@ -806,7 +806,7 @@ def attach(
         FeedTimeout: The supervisor is there but has not answered.
         FeedRefused: The group has other settings, its rank is taken, or no place is free.
         IncompatibleFeed: A different version of ringfeed serves the feed.
-        FeedPermission: The feed belongs to another user.
+        FeedPermission: The feed belongs to another user, or does not see this process.
         FeedFailed: The feed has failed, or is about to end.
         InvalidRequest: The arguments contradict each other; the feed has no such output (the text
             lists those it has); or the output cannot have this policy.

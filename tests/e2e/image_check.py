@@ -268,7 +268,8 @@ def test_a_trainer_in_another_pid_namespace_is_refused(containers: Containers) -
     containers.feed()
     trainer = containers.trainer(pid="", restart="no")
     assert containers.ended(trainer) == 1
-    assert "FeedRefused: feed 'lc0' cannot watch your process" in containers.log(trainer)
+    said = containers.log(trainer)
+    assert "FeedPermission: feed 'lc0' cannot watch your process (it is in a pid namespace" in said
 
 
 def test_a_limit_below_what_the_feed_needs_is_refused(containers: Containers) -> None:

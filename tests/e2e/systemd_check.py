@@ -259,7 +259,7 @@ def test_a_reload_opens_the_log_anew(unit: System) -> None:
     unit.said("mv /var/lib/ringfeed/lc0.log /var/lib/ringfeed/lc0.log.old")
     unit.said("systemctl reload ringfeed@lc0")
     wait_until(lambda: unit.tried("test -f /var/lib/ringfeed/lc0.log").returncode == 0, "its log")
-    assert unit.show("ActiveState") == "active"
+    wait_until(lambda: unit.show("ActiveState") == "active", "the end of the reload")
 
 
 def test_a_restart_with_another_configuration_is_refused_and_can_be_left(unit: System) -> None:
