@@ -65,7 +65,7 @@ class System:
         )
         assert self.holder.stdout is not None and self.holder.stderr is not None
         if self.holder.stdout.readline() != "ready\n":
-            pytest.skip(f"no copy of this system's files: {self.holder.stderr.read()}")
+            pytest.fail(f"no copy of this system's files: {self.holder.stderr.read()}")
         self.inside = f"/proc/{self.holder.pid}/ns"
 
     def words(self, command: str) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
 from tests.support.feeds.scenes import kill_supervisor
-from tests.support.feeds.shell import WORDS, Shell, shells
+from tests.support.feeds.shell import WORDS, Shell
 from tests.support.feeds.terminal import environment_of_a_person
 
 STAGES = ["provider", "loader", "pool", "unpacker", "sampler", "tensors"]
@@ -131,8 +131,6 @@ def test_a_shell_that_is_not_known_is_a_usage_error() -> None:
 
 @pytest.fixture(params=list(WORDS))
 def shell(request: pytest.FixtureRequest, run: FeedRun, tmp_path: Path) -> Iterator[Shell]:
-    if request.param not in shells():
-        pytest.skip(f"no tmux or no {request.param}: scripts/setup installs them")
     environment = {**environment_of_a_person(), "RINGFEED_SOCKET_DIR": str(run.sockets)}
     found = Shell(request.param, BIN / "ringfeed", tmp_path, environment)
     yield found

@@ -157,11 +157,10 @@ def control_group() -> Iterator[Callable[[str], Path]]:
     made: list[Path] = []
 
     def make(controller: str) -> Path:
+        if not (GROUPS / controller).is_dir():
+            pytest.skip("the kernel has no control groups of version 1")
         group = GROUPS / controller / f"ringfeed-doctor-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError as error:
-            pytest.skip(f"no control group can be made here: {error}")
+        group.mkdir()
         made.append(group)
         return group
 

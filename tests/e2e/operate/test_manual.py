@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.feeds.feed_run import BIN, WAIT_S
-from tests.support.feeds.terminal import Terminal, environment_of_a_person, has_tmux
+from tests.support.feeds.terminal import Terminal, environment_of_a_person
 
 
 def said(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -54,9 +53,6 @@ def test_every_verb_has_a_page(pages: Path) -> None:
 @pytest.mark.parametrize("verb", ["", *verbs()])
 def test_formatters_have_nothing_to_say(pages: Path, verb: str) -> None:
     page = str(pages / page_name(verb))
-    missing = [one for one in ("groff", "mandoc", "man") if shutil.which(one) is None]
-    if missing:
-        pytest.skip(f"no {missing}: scripts/setup installs it")
     for program, *words in (
         ["groff", "-man", "-ww", "-b", "-z", "-K", "utf8"],
         ["groff", "-man", "-ww", "-z", "-Tutf8", "-rCHECKSTYLE=3"],
@@ -108,7 +104,6 @@ def test_mistakes(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
-@pytest.mark.skipif(not has_tmux(), reason="no tmux: scripts/setup installs it")
 def test_man_shows_it_at_a_terminal(tmp_path: Path) -> None:
     program = [str(BIN / "ringfeed"), "manual", "top"]
     terminal = Terminal(tmp_path, program, environment_of_a_person(), TERM="xterm")

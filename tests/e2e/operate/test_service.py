@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import configparser
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -211,8 +210,6 @@ def test_a_user_s_unit_does_what_the_system_s_does() -> None:
 @pytest.mark.parametrize("name", ["ringfeed@.service", "ringfeed-web.service"])
 def test_systemd_takes_the_units(tmp_path: Path, name: str) -> None:
     """`systemd-analyze verify` has nothing to say, once the programs are where the unit says."""
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("no systemd here")
     text = (UNITS / name).read_text().replace("/usr/bin/ringfeed", "/bin/true")
     unit = tmp_path / name.replace("@.", "@lc0.")
     unit.write_text(text)

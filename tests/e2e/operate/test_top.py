@@ -19,14 +19,13 @@ import pytest
 
 from tests.support.feeds.feed_run import BIN, FeedRun, runs, wait_until
 from tests.support.feeds.scenes import kill_supervisor
-from tests.support.feeds.terminal import Terminal, environment_of_a_person, has_tmux
+from tests.support.feeds.terminal import Terminal, environment_of_a_person
 
 MakeRun = Callable[..., FeedRun]
 Open = Callable[..., Terminal]
 STAGES = ["provider", "loader", "pool", "unpacker", "sampler", "tensors"]
 # Little of each game is taken, so that reading them is slower than any trainer.
 STARVING = pytest.mark.parametrize("run", [{"rate": 0.01}], indirect=True, ids=["starving"])
-pytestmark = pytest.mark.skipif(not has_tmux(), reason="no tmux: scripts/setup installs it")
 
 
 @pytest.fixture

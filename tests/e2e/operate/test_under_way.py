@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 
 from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.feeds.starver import Starver, starved_feed
-from tests.support.feeds.terminal import Terminal, has_tmux
+from tests.support.feeds.terminal import Terminal
 
 MakeRun = Callable[..., FeedRun]
 
@@ -76,7 +75,6 @@ def test_where_nothing_is_a_terminal_lines_are_few(make_run: MakeRun) -> None:
     assert len(lines) <= 4, lines
 
 
-@pytest.mark.skipif(not has_tmux(), reason="needs tmux")
 def test_at_a_terminal_a_bar_is_drawn_anew(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(**WARMS_UP)
     terminal = Terminal(
@@ -124,7 +122,6 @@ def test_whoever_waits_for_a_snapshot_sees_how_far_it_is(make_run: MakeRun, tmp_
     assert under_way(run, "snapshot") is None
 
 
-@pytest.mark.skipif(not has_tmux(), reason="needs tmux")
 def test_the_bar_of_a_snapshot_goes_with_it(make_run: MakeRun, tmp_path: Path) -> None:
     run, starver = starved_feed(make_run, tmp_path, epochs=0)
     run.trainer_after(2, positions=0, pause_ms=20)

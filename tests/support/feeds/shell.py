@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.feeds.feed_run import wait_until
-from tests.support.feeds.terminal import Terminal, has_tmux
+from tests.support.feeds.terminal import Terminal
 
 PROMPT = "ready$ "
 COLUMNS = 100
@@ -84,7 +83,3 @@ class Shell(Terminal):
             return wait_until(condition, what, 30)
         except AssertionError as error:
             raise AssertionError(f"{error}:\n{self.screen()}") from None
-
-
-def shells() -> list[str]:
-    return [name for name in WORDS if has_tmux() and shutil.which(name)]

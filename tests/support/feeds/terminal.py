@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -117,10 +116,6 @@ class Terminal:
 
     def close(self) -> None:
         subprocess.run(["tmux", "-S", str(self.socket), "kill-server"], capture_output=True)
-
-
-def has_tmux() -> bool:
-    return shutil.which("tmux") is not None
 
 
 def environment_of_a_person() -> dict[str, str]:
