@@ -105,8 +105,9 @@ Finding dead_feed_of_other(const Files& files, uid_t owner) {
   const std::string who = user == nullptr ? std::to_string(owner) : user->pw_name;
   const std::string clean = verb(files, "clean");
   const std::string command =
-      ::geteuid() == 0 ? fmt::format("setpriv --reuid {} --clear-groups {}", owner, clean)
-                       : fmt::format("sudo -u {} {}", user == nullptr ? "#" + who : who, clean);
+      ::geteuid() == 0
+          ? fmt::format("setpriv --reuid {} --clear-groups {}", owner, clean)
+          : fmt::format("sudo -u {} {}", shell_word(user == nullptr ? "#" + who : who), clean);
   return better(fmt::format("feed '{}' of user {} in {} is dead, and its files are there",
                             files.feed, who, files.directory),
                 "the name cannot be used by this user: files of another one are not believed",

@@ -26,7 +26,11 @@ namespace fs = std::filesystem;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-using Take = std::function<void(PathUse use, const std::string& path)>;
+struct Use {
+  PathUse use;
+  bool is_file;  // else what the feed writes there is a directory
+};
+using Take = std::function<void(const Use& use, const std::string& path)>;
 
 void each_path(const Message& message, const Take& take) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
@@ -41,8 +45,9 @@ void each_path(const Message& message, const Take& take) {
                                        : reflection.GetMessage(message, field),
                   take);
       } else if (use != NO_PATH) {
-        take(use, field->is_repeated() ? reflection.GetRepeatedString(message, field, i)
-                                       : reflection.GetString(message, field));
+        take({use, field->full_name() == "ringfeed.LogConfig.file"},
+             field->is_repeated() ? reflection.GetRepeatedString(message, field, i)
+                                  : reflection.GetString(message, field));
       }
     }
   }
@@ -143,7 +148,25 @@ void look_at_source(const std::string& path, bool is_finite, Findings& findings)
   if (is_directory) look_into(path, findings);
 }
 
-void look_at_target(const std::string& path, Findings& findings) {
+// What this user may not write. A directory that is there and somebody else's is left as it is:
+// others may need it so.
+Remedy let_write(const std::string& path, const Place& place, bool is_file) {
+  const bool is_there = place.path == path;
+  if (is_there && place.owner == ::geteuid()) {
+    return {fmt::format("chmod u+rw{} {}", place.is_directory ? "x" : "", shell_word(path)), ""};
+  }
+  if (is_there) {
+    return {.advice = fmt::format("name a {} of your own in the configuration",
+                                  place.is_directory ? "directory" : "file")};
+  }
+  if (!is_file) return {make_directory_as_root(path), ""};
+  const std::string directory = fs::path(path).parent_path();
+  if (place.path != directory) return {make_directory_as_root(directory), ""};
+  return {as_root(fmt::format("install -m 600 -o {} /dev/null {}", ::geteuid(), shell_word(path))),
+          "an empty file of this user's; with log.rotate_bytes it needs a directory of its own"};
+}
+
+void look_at_target(const std::string& path, bool is_file, Findings& findings) {
   const Place place = existing_above(path);
   const int error = place.error != 0                            ? place.error
                     : place.path != path && !place.is_directory ? ENOTDIR
@@ -155,9 +178,7 @@ void look_at_target(const std::string& path, Findings& findings) {
                  : fmt::format("{} cannot be made: {}: {}", path, place.path, std::strerror(error)),
         "the feed does not start, or goes without what it keeps there",
         error == EACCES
-            ? Remedy{as_root(is_there ? fmt::format("chown {} {}", ::geteuid(), shell_word(path))
-                                      : make_directory_as_root(fs::path(path).parent_path())),
-                     ""}
+            ? let_write(path, place, is_file)
             : Remedy{.advice = "mend the path in the configuration, or the file system"}));
     return;
   }
@@ -189,7 +210,8 @@ void look_at_snapshots(const Planned& planned, Findings& findings) {
 Findings look_at_paths(const Planned& planned) {
   Findings findings;
   std::set<std::string> seen;
-  each_path(planned.config, [&](PathUse use, const std::string& path) {
+  each_path(planned.config, [&](const Use& field, const std::string& path) {
+    const PathUse use = field.use;
     if (path.empty() || config::is_address(path) || !seen.insert(path).second) return;
     if (use == PATH_READ || use == PATH_OR_URL) {
       look_at_source(path, planned.config.epochs() > 0, findings);
@@ -197,7 +219,7 @@ Findings look_at_paths(const Planned& planned) {
     // The directories of sockets and of segments have looks of their own.
     const bool has_own = path == planned.config.control().directory() ||
                          path == planned.config.storage().directory();
-    if (use == PATH_WRITE && !has_own) look_at_target(path, findings);
+    if (use == PATH_WRITE && !has_own) look_at_target(path, field.is_file, findings);
   });
   look_at_snapshots(planned, findings);
   if (findings.empty()) findings.push_back(fine("its paths can be read and written"));

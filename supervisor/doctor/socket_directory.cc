@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "supervisor/control/place.h"
 #include "supervisor/doctor/feeds.h"
@@ -82,23 +84,30 @@ void look_at_missing(const SocketPlace& sockets, Findings& findings) {
       error == EACCES ? Remedy{make_directory_as_root(directory), ""} : other_directory(sockets)));
 }
 
-void look_at_owner(const Place& place, Findings& findings) {
+// For a directory that is not this user's. One in which something is, or in which this user cannot
+// look, is left as it is: somebody needs it so (/tmp, /run, a home).
+Remedy let_have(const SocketPlace& sockets, const Place& place) {
+  std::error_code failed;
+  const bool is_empty = std::filesystem::is_empty(place.path, failed);
+  if (failed || !is_empty || (place.mode & S_ISVTX) != 0) return other_directory(sockets);
+  return {as_root(fmt::format("chown {} {}", ::geteuid(), shell_word(place.path))), ""};
+}
+
+void look_at_owner(const SocketPlace& sockets, const Place& place, Findings& findings) {
   if (place.owner == ::geteuid() || place.owner == 0) return;
   findings.push_back(wrong(
       fmt::format("{} belongs to user {} and not to user {}", place.path, place.owner, ::geteuid()),
       "no feed starts there: that user could put a socket of his in the place of ours",
-      {as_root(fmt::format("chown {} {}", ::geteuid(), shell_word(place.path))), ""}));
+      let_have(sockets, place)));
 }
 
 void look_at_mode(const SocketPlace& sockets, const Place& place, Findings& findings) {
   const std::string path = shell_word(place.path);
   if (place.write_error == EACCES) {
-    const std::string command = place.owner == ::geteuid()
-                                    ? "chmod u+rwx " + path
-                                    : as_root(fmt::format("chown {} {}", ::geteuid(), path));
     findings.push_back(wrong(
         fmt::format("{} (mode {:04o}) cannot be written to by this user", place.path, place.mode),
-        kNoFeed, {command, ""}));
+        kNoFeed,
+        place.owner == ::geteuid() ? Remedy{"chmod u+rwx " + path, ""} : let_have(sockets, place)));
   } else if (place.write_error != 0) {
     findings.push_back(wrong(
         fmt::format("{} cannot be written to: {}", place.path, std::strerror(place.write_error)),
@@ -108,12 +117,12 @@ void look_at_mode(const SocketPlace& sockets, const Place& place, Findings& find
   }
   constexpr mode_t kOthersWrite = 0022;
   if ((place.mode & kOthersWrite) == 0) return;
-  const std::string command = fmt::format("chmod go-w {}", path);
+  const bool is_own = place.owner == ::geteuid() && (place.mode & S_ISVTX) == 0;
   findings.push_back(wrong(
       fmt::format("others may write to {} (mode {:04o})", place.path, place.mode),
       "another user can take the name of a feed before it starts, or, without the sticky bit, "
       "remove the socket and the record of one that runs",
-      {place.owner == ::geteuid() ? command : as_root(command), ""}));
+      is_own ? Remedy{fmt::format("chmod go-w {}", path), ""} : other_directory(sockets)));
 }
 
 void look_at_room(const Place& place, Findings& findings) {
@@ -148,7 +157,7 @@ Findings look_at_socket_directory(const SocketPlace& sockets, const std::string&
                          : Remedy{fmt::format("mv {0} {0}.old", path), "keeps what is there"}));
     return findings;
   }
-  look_at_owner(place, findings);
+  look_at_owner(sockets, place, findings);
   look_at_mode(sockets, place, findings);
   look_at_room(place, findings);
   if (findings.empty()) findings.push_back(fine(fmt::format("{} is ready for feeds", directory)));

@@ -219,6 +219,21 @@ def test_a_control_group_of_version_2(
     assert not found(patient.doctor(), check, what)
 
 
+@pytest.mark.parametrize("target", ["log", "snapshot"])
+def test_a_place_for_writing_in_a_directory_of_others(
+    target: str, write: Callable[..., FeedRun], make_patient: MakePatient
+) -> None:
+    """What is to be made there is made; the directory stays theirs."""
+    patient = make_patient()
+    key = {"log": "file", "snapshot": "every_s: 60 directory"}[target]
+    run = write(extra=f'{target} {{ {key}: "{patient.directory}/theirs/ours" }}')
+    patient.user = STRANGER
+    patient.do("mkdir -m 755 theirs")
+    patient.mend(only(patient, run, "theirs/ours cannot be made")["mend"])
+    is_gone(patient, run, "theirs/ours")
+    assert patient.do("stat -c '%a %u' theirs").strip() == "755 0"
+
+
 def test_a_feed_that_does_not_fit_its_control_group(
     write: Callable[..., FeedRun], make_patient: MakePatient
 ) -> None:
