@@ -113,7 +113,7 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
       service_(run.service) {
   const auto report = [this](std::string_view name, const std::string& values) {
     // Who has just left still has his numbers in his group's page.
-    if (account_) note_trainers();
+    for_report([&] { note_trainers(); });
     event(metrics::Level::kInfo, name, values);
   };
   const auto waits = [this](bool trouble, std::string_view name, const std::string& values) {
@@ -136,7 +136,9 @@ Feed::~Feed() = default;
 void Feed::event(metrics::Level level, std::string_view name, const std::string& values) const {
   talk_.event(level, name,
               fmt::format("feed={}{}{}", run_.config.feed(), values.empty() ? "" : " ", values));
-  if (account_) account_->happened(now_ms(), level, name, values);
+  // There may be thousands of the others, and they would push these out.
+  if (level == metrics::Level::kDebug) return;
+  for_report([&] { account_->happened(now_ms(), level, name, values); });
 }
 
 // For want of memory or the like a callback was not carried out: it will be called again. Said the
@@ -248,14 +250,16 @@ void Feed::make_workers() {
     hooks.on_line = [this, g](std::string_view line) {
       talk_.line(workers_[g]->name(), static_cast<std::uint32_t>(workers_[g]->identity().pid),
                  line);
-      if (account_) account_->line(line);
+      for_report([&] { account_->line(line); });
     };
     hooks.on_event = [this, g](std::string_view level, std::string_view name,
                                const std::string& values) {
       const bool died = name == "worker_died" || name == "idle_worker_died";
       if (died) ++deaths_;
       event(level_of(level), name, values);
-      if (died && account_ && g < workers_.size()) account_->last_words(workers_[g]->last_words());
+      if (died && g < workers_.size()) {
+        for_report([&] { account_->last_words(workers_[g]->last_words()); });
+      }
     };
     hooks.on_refused = [this, g](const std::string& reason) {
       restarts_.refused(memory_.layout().groups[g].name, reason);
@@ -783,6 +787,7 @@ bool Feed::any_trainer() const {
 
 // At the end of a tick: whoever does not get there does not work.
 void Feed::tell_service(bool over) {
+  if (!service_.listens()) return;
   const std::string state = StatusReply::State_Name(static_cast<StatusReply::State>(shown_state()));
   const std::uint64_t batches = memory_.batches_published();
   std::string status = fmt::format("{}, {} {}", state, batches, batches == 1 ? "batch" : "batches");
@@ -799,9 +804,10 @@ void Feed::tell_service(bool over) {
 void Feed::finish(int status) {
   snapshots_.give_up(reason_);
   scaling_.give_up(reason_);
-  tell_service(true);
   status_ = status;
   loop_.stop();
+  // Last: it may lack memory, and the feed ends all the same.
+  tell_service(true);
 }
 
 void Feed::advance_groups(Output& output) {

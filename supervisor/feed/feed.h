@@ -269,6 +269,12 @@ class Feed {
   std::uint64_t looking_ns_ = 0;  // CPU time
   double cores_ = 1;
   std::unique_ptr<report::Account> account_;  // null: no report is wanted
+  // What goes wrong with a note costs the report that note, and nothing else.
+  template <typename Note>
+  void for_report(const Note& note) const noexcept try {
+    if (account_) note();
+  } catch (const std::exception&) {
+  }
   struct Noted {
     std::uint64_t ms = 0;
     std::uint64_t limits_ms = 0;

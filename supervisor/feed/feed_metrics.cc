@@ -41,7 +41,7 @@ void Feed::look_around(bool regular) {
   history_.add(
       [&](metrics::Look& look) { looker_.look(groups, pids, clock_ns(CLOCK_MONOTONIC), look); },
       regular);
-  if (regular && account_) note_look();
+  if (regular) for_report([this] { note_look(); });
   ++looks_;
   looking_ns_ += clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
 }

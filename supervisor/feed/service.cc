@@ -6,6 +6,23 @@
 #include "ringfeed/shm/quote.h"
 
 namespace ringfeed::process {
+namespace {
+
+// systemd drops a message of over 4,096 bytes as a whole, with what else is in it.
+constexpr std::size_t kStatusBytesMax = 1024;
+
+std::string status_line(const std::string& status) {
+  std::string text = escaped(status);
+  if (text.size() > kStatusBytesMax) {
+    std::size_t end = kStatusBytesMax;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+    text.resize(end);
+    text += "…";
+  }
+  return "STATUS=" + text + "\n";
+}
+
+}  // namespace
 
 bool Service::send(const std::string& lines) {
   const Status sent = manager_.send(lines);
@@ -33,7 +50,7 @@ void Service::look(const Now& now, std::uint64_t now_ms) {
   if (says_stopping) lines += "STOPPING=1\n";
   const bool says_status =
       now.status != status_ && (now.state != state_ || due(status_ms_, kStatusMs));
-  if (says_status) lines += "STATUS=" + escaped(now.status) + "\n";
+  if (says_status) lines += status_line(now.status);
   const bool extends = (!now.ready || now.stopping) && due(extended_ms_, kExtendMs);
   if (extends) lines += fmt::format("EXTEND_TIMEOUT_USEC={}\n", kExtendForMs * 1'000);
   const bool watched = watchdog_ms() != 0 && due(watched_ms_, watchdog_ms());

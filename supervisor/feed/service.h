@@ -35,6 +35,8 @@ class Service {
   void reloading();
   // Is it time for a look, although nothing has changed?
   [[nodiscard]] std::uint64_t watchdog_ms() const { return manager_.watchdog_ms(); }
+  // Is there anybody to tell?
+  [[nodiscard]] bool listens() const { return manager_.listens(); }
   // What is wrong, in a sentence; empty: nothing.
   [[nodiscard]] const std::string& problem() const { return problem_; }
 

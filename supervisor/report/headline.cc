@@ -146,8 +146,11 @@ std::string waiting_sentence(const Facts& facts) {
   double there_s = 0;
   double waited_s = static_cast<double>(facts.account.other_trainers().waited_ns) / 1e9;
   for (const auto& [key, note] : facts.account.trainers()) {
-    there_s += note.last_s - note.first_s;
-    waited_s += static_cast<double>(note.waited_ns) / 1e9;
+    const double here_s = note.last_s - note.first_s;
+    const double said_s = static_cast<double>(note.waited_ns) / 1e9;
+    there_s += here_s;
+    // It writes the number itself. An adopted one was there before it was seen.
+    waited_s += facts.adopted ? said_s : std::min(said_s, here_s);
   }
   const std::uint64_t left_out = facts.account.trainers_left_out();
   const std::uint64_t count = facts.account.trainers().size() + left_out;
