@@ -73,7 +73,9 @@ void write_value(const LogField& field, JsonWriter& out) {
   }
   std::int64_t whole = 0;
   if (const auto read = std::from_chars(text.data(), end, whole); read.ptr == end) {
-    if (read.ec == std::errc() && std::abs(whole) <= kWholeMax) return out.value(whole);
+    if (read.ec == std::errc() && whole >= -kWholeMax && whole <= kWholeMax) {
+      return out.value(whole);
+    }
     return out.value(text);
   }
   if (text.find_first_not_of("0123456789.-") != std::string::npos) return out.value(text);

@@ -77,7 +77,8 @@ struct LogWriter::State {
   void run();
   void reopen_now(std::unique_lock<std::mutex>& lock);
   void rotate_now(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] std::uint64_t room() const;
+  [[nodiscard]] std::uint64_t bytes_now(std::unique_lock<std::mutex>& lock) const;
+  [[nodiscard]] std::uint64_t room(std::unique_lock<std::mutex>& lock) const;
   [[nodiscard]] std::string loss_text() const {
     return own_line("log_lines_lost", fmt::format("lines={} reason={}", lost, in_quotes(lost_why)));
   }
@@ -119,7 +120,7 @@ void LogWriter::State::write_waiting(std::unique_lock<std::mutex>& lock) {
   std::string out;
   std::uint64_t items = 0;
   try {
-    const std::uint64_t most = room();
+    const std::uint64_t most = room(lock);
     while (!queue.empty() && !queue.front().reopens &&
            (items == 0 || out.size() + queue.front().text.size() <= most)) {
       out += queue.front().text;
@@ -213,17 +214,26 @@ void LogWriter::State::reopen_now(std::unique_lock<std::mutex>& lock) {
   written.notify_all();
 }
 
-// Bytes that may be written before the file is renamed.
-std::uint64_t LogWriter::State::room() const {
-  if (rotate_bytes == 0) return ~std::uint64_t{0};
+// In the file. A file system may take its time to say so; nobody waits for it.
+std::uint64_t LogWriter::State::bytes_now(std::unique_lock<std::mutex>& lock) const {
+  lock.unlock();
   const std::uint64_t has = file.bytes();
+  lock.lock();
+  return has;
+}
+
+// Bytes that may be written before the file is renamed.
+std::uint64_t LogWriter::State::room(std::unique_lock<std::mutex>& lock) const {
+  if (rotate_bytes == 0) return ~std::uint64_t{0};
+  const std::uint64_t has = bytes_now(lock);
   return has < rotate_bytes ? rotate_bytes - has : 0;
 }
 
 // If the next line does not fit any more. A line that is larger than a file gets one of its own.
 void LogWriter::State::rotate_now(std::unique_lock<std::mutex>& lock) {
   if (queue.empty() || rotate_bytes == 0) return;
-  const std::uint64_t has = file.bytes();
+  const std::uint64_t has = bytes_now(lock);
+  if (queue.empty()) return;
   if (has == 0 || has + queue.front().text.size() <= rotate_bytes) return;
   if (process::now_ms() < rotate_after_ms) return;
   lock.unlock();

@@ -64,13 +64,14 @@ TEST_F(Lines, JsonHasTheValuesAsMembers) {
 TEST_F(Lines, NamesOfDigitsAreNoNumbers) {
   const Parsed read =
       json(line("group=7 client=" + log_value("2024") + " version=" + log_value("1.2.3") +
-                " code=007 seed=18446744073709551615 a=-5"));
+                " code=007 seed=18446744073709551615 a=-5 b=-9223372036854775808"));
   EXPECT_EQ(read["group"], "7");
   EXPECT_EQ(read["client"], "2024");
   EXPECT_EQ(read["version"], "1.2.3");
   EXPECT_EQ(read["code"], "007");
   EXPECT_EQ(read["seed"], "18446744073709551615") << "no double holds it";
   EXPECT_EQ(read["a"], -5);
+  EXPECT_EQ(read["b"], "-9223372036854775808");
 }
 
 TEST_F(Lines, ASentenceBehindTheValuesIsTheMessage) {
