@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <deque>
 #include <initializer_list>
@@ -119,7 +120,12 @@ int Top::run(bool colours) {
   // itself.
   ::sigprocmask(SIG_BLOCK, &wanted, nullptr);
   signals_ = shm::Fd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
-  if (!signals_) throw Error(ErrorCode::kIo, "the system provides no descriptor for signals");
+  if (!signals_) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("no descriptor for signals is to be had: {}: end other "
+                            "programs, or raise the limit of open files (ulimit -n)",
+                            std::strerror(errno)));
+  }
   screen_.emplace(colours);
   loop_.watch(signals_.get(), [this] { read_signals(); });
   loop_.watch(STDIN_FILENO, [this] { read_keys(); });
@@ -140,6 +146,9 @@ void Top::tick() {
   loop_.after(interval_ms_, [this] { tick(); });
   note_.clear();
   asker_.find(view_.feed);
+  std::erase_if(kept_, [this](const auto& one) {
+    return one.first != view_.feed && asker_.of(one.first) == nullptr;
+  });
   const std::vector<const Heard*> all = asker_.all();
   for (const Heard* const heard : all) {
     // In the list all are shown; else the others are asked so that it is known which are there.

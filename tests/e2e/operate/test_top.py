@@ -162,10 +162,11 @@ def test_a_stage_is_chosen(run: FeedRun, show: Open) -> None:
     terminal.type("", "Escape")
     terminal.shows("what has happened")
     # Keys that mean nothing, and a sequence that no key sends.
+    before = run.all_workers()
     terminal.type("kxXyz0%\x1b[99;99~")
     terminal.type("?")
     terminal.shows("keys and columns", "nothing here changes a feed")
-    assert run.status() is not None
+    assert run.status() is not None and run.all_workers() == before
 
 
 def test_more_lanes_than_a_screen_has_rows(make_run: MakeRun, show: Open) -> None:
