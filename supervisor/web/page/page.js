@@ -279,8 +279,16 @@ function showCurves(kept) {
     const before = points[Math.max(0, i - 3)];
     return i === 0 ? null : (1000 * (one.batches - before.batches)) / Math.max(1, one.at - before.at);
   });
+  const waits = points.map((one, i) => {
+    const before = points[Math.max(0, i - 3)];
+    const ids = [...one.waited.keys()].filter((id) => before.waited.has(id));
+    if (i === 0 || ids.length === 0) return null;
+    const waited = sum(ids.map((id) => Math.max(0, one.waited.get(id) - before.waited.get(id)))) / 1e6;
+    return Math.min(1, waited / Math.max(1, one.at - before.at) / ids.length);
+  });
   const curves = [
     { title: "Batches a second", values: speeds, show: rate },
+    { title: "Trainers wait", values: waits, show: percent, most: 1 },
     { title: "Slots in use", values: points.map((one) => one.used), show: percent, most: 1 },
     { title: "Memory of the segments", values: points.map((one) => one.memory), show: bytes },
   ];

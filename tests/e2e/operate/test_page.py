@@ -116,7 +116,15 @@ def test_a_starving_trainer(
     assert "eval" in row.inner_text() and str(trainer.process.pid) in row.inner_text()
     page.wait_for_selector(".stage.limits")
     assert "limits the feed" in text(page, ".stage.limits")
-    until(page, "document.querySelector('#curves path').getAttribute('d').length > 20")
+    until(
+        page,
+        "[...document.querySelectorAll('#curves path')]"
+        ".every((path) => path.getAttribute('d').length > 20)",
+    )
+    captions = page.locator("#curves figcaption").all_inner_texts()
+    titles = ["Batches a second", "Trainers wait", "Slots in use", "Memory of the segments"]
+    assert [caption.partition(":")[0] for caption in captions] == titles
+    until(page, "/^Trainers wait: [1-9]/.test(document.querySelectorAll('figcaption')[1].innerText)")
 
 
 def test_how_long_trainers_wait_and_where_the_memory_is(
@@ -147,6 +155,7 @@ def test_what_takes_its_time(
     other = make_run(feed="warm", epochs=0, rate=0.0004, reservoir=20_000)  # takes a minute
     other.environment["RINGFEED_SOCKET_DIR"] = str(run.sockets)
     other.start()
+    wait_until(lambda: (other.status() or {}).get("under_way"), "something that is under way")
     page = open_page(f"{serve().url}#warm")
     page.wait_for_selector("#under-way progress")
     assert "sampler: reservoir: " in text(page, "#under-way")
@@ -220,6 +229,7 @@ def test_width_and_scheme(
     page = open_page(serve().url, width=width, color_scheme=scheme)
     page.wait_for_selector("#trainers tbody tr")
     page.wait_for_selector("#curves figure")
+    assert page.evaluate("document.getAnimations().length") == 0
     assert fits(page)
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()

@@ -391,6 +391,8 @@ def test_head_is_an_answer_without_its_body(serve: Start) -> None:
     web = serve()
     status, headers, body = web.get("/", "HEAD")
     assert status == 200 and body == "" and int(headers["Content-Length"]) > 1000
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
     tag = web.get("/")[1]["ETag"]
     assert web.get("/", If_None_Match=tag)[::2] == (304, "")
 
