@@ -63,7 +63,7 @@ constexpr Verb kVerbs[] = {
     {"doctor", "Look at this machine for what is in a feed's way", add_doctor},
     {"graph", "Draw stages, queues and processes of a feed or a configuration", add_graph},
     {"top", "Show feeds in a terminal, and what limits them, once a second", add_top},
-    {"peek", "Show the newest batch of a feed, and take it from nobody", add_peek},
+    {"peek", "Show the newest batch of a feed without taking it", add_peek},
     {"web", "Show the feeds of this machine in a browser, and to Prometheus", add_web},
     {"stop", "End a feed and wait until it has ended", add_stop},
     {"restart", "Replace the process of a stage group, between two of its steps", add_restart},
