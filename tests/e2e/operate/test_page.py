@@ -124,7 +124,9 @@ def test_a_starving_trainer(
     captions = page.locator("#curves figcaption").all_inner_texts()
     titles = ["Batches a second", "Trainers wait", "Slots in use", "Memory of the segments"]
     assert [caption.partition(":")[0] for caption in captions] == titles
-    until(page, "/^Trainers wait: [1-9]/.test(document.querySelectorAll('figcaption')[1].innerText)")
+    until(
+        page, "/^Trainers wait: [1-9]/.test(document.querySelectorAll('figcaption')[1].innerText)"
+    )
 
 
 def test_how_long_trainers_wait_and_where_the_memory_is(
