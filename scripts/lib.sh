@@ -12,7 +12,10 @@ say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 # default may be more than this process may hand on, and crun does not run where control groups of both versions are mounted.
 container_settings() {
   local runtime
-  runtime=$(command -v crun || command -v runc)
+  runtime=$(command -v crun || command -v runc) || {
+    echo "podman has nothing that runs containers: apt-get install runc" >&2
+    return 1
+  }
   [ -f /sys/fs/cgroup/cgroup.controllers ] || runtime=$(command -v runc || echo "$runtime")
   cat >"$1" <<END
 [containers]

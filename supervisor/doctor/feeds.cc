@@ -274,15 +274,22 @@ Findings look_at_feed(const Files& files) {
 
 Findings look_at_feeds(const std::vector<std::string>& directories) {
   std::vector<Check> checks;
+  std::size_t left_out = 0;
   for (const std::string& directory : directories) {
     for (const std::string& feed : control::feeds_in(directory)) {
-      if (checks.size() == kFeedsMax) break;
+      if (checks.size() == kFeedsMax) {
+        ++left_out;
+        continue;
+      }
       const Files files(feed, directory);
       checks.push_back({"", [files] { return look_at_feed(files); }});
     }
   }
   // One that hangs is not in the way of the others.
   Findings findings = look_apart(checks, kFeedMs);
+  if (left_out != 0) {
+    findings.push_back(not_known(fmt::format("{} more feeds were not looked at", left_out)));
+  }
   if (checks.empty()) findings.push_back(fine("no feed runs, and none has left anything"));
   return findings;
 }

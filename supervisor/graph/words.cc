@@ -20,13 +20,6 @@ std::string rate(double value) {
   return fmt::format("{:.1f} /s", value);
 }
 
-std::string time_words(std::uint64_t ms) {
-  const std::uint64_t s = ms / 1000;
-  if (s < 60) return fmt::format("{} s", s);
-  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
-  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
-}
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
@@ -120,7 +113,7 @@ std::string feed_words(const Graph& graph) {
     return fmt::format("as configured, not running: {}, {}, {}", counted(lanes, "lane", "lanes"),
                        counted(graph.processes.size(), "process", "processes"), memory);
   }
-  return fmt::format("{} for {}, process {}, {}", lower(graph.state), time_words(graph.uptime_ms),
+  return fmt::format("{} for {}, process {}, {}", lower(graph.state), shown_time(graph.uptime_ms),
                      graph.supervisor_pid, memory);
 }
 

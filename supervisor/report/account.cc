@@ -20,33 +20,12 @@ std::string cut(std::string_view text) {
   return fmt::format("{}… ({} bytes)", text.substr(0, Account::kTextBytes), text.size());
 }
 
-std::string unquoted(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 1; i < text.size() && text[i] != '"'; ++i) {
-    if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == '"' || text[i + 1] == '\\')) ++i;
-    out += text[i];
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string value_of(std::string_view values, std::string_view key) {
-  bool quoted = false;
-  for (std::size_t at = 0; at < values.size(); ++at) {
-    if (quoted && values[at] == '\\') {
-      ++at;
-      continue;
-    }
-    if (values[at] == '"') quoted = !quoted;
-    if (quoted || (at != 0 && values[at - 1] != ' ')) continue;
-    const std::string_view rest = values.substr(at);
-    if (!rest.starts_with(key) || rest.size() == key.size() || rest[key.size()] != '=') continue;
-    const std::string_view value = rest.substr(key.size() + 1);
-    if (value.starts_with('"')) return unquoted(value);
-    return std::string(value.substr(0, value.find(' ')));
-  }
-  return {};
+  const std::vector<metrics::LogField> fields = metrics::split_values(values).first;
+  const auto found = std::ranges::find(fields, key, &metrics::LogField::name);
+  return found == fields.end() ? std::string() : found->value;
 }
 
 void Account::happened(std::uint64_t now_ms, metrics::Level level, std::string_view name,
