@@ -557,11 +557,12 @@ with RemoteFiles(urls, ahead=1, threads=2, **settings) as files:
     for file, _ in files.read():
         if file["path"]:
             opened = open(file["path"], "rb")
-            print("FILE", file["url"], hashlib.sha256(opened.read()).hexdigest(), flush=True)
+            # Not printed: a handler writes whole lines, whatever the fetcher's threads log beside it.
+            logging.info("FILE %s %s", file["url"], hashlib.sha256(opened.read()).hexdigest())
             held.append(opened)
             if holds == "none":
                 held.pop().close()
-    print("COUNTS", json.dumps(files.counts.all()), flush=True)
+    logging.info("COUNTS %s", json.dumps(files.counts.all()))
 """
 
 
