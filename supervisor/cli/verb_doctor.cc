@@ -17,6 +17,7 @@
 #include "supervisor/doctor/configuration.h"
 #include "supervisor/doctor/doctor.h"
 #include "supervisor/os/locale.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::cli {
 namespace {
@@ -51,7 +52,7 @@ Findings mistakes(const config::Checked& checked, const std::string& file) {
     findings.push_back(doctor::wrong(
         problem.message(), "the feed does not start",
         {.advice = fmt::format("mend the configuration; `ringfeed check {}` shows all mistakes",
-                               doctor::shell_word(file))}));
+                               shell_word(file))}));
   }
   return findings;
 }

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "ringfeed/shm/quote.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::doctor {
 
@@ -39,26 +39,6 @@ std::string_view severity_text(Severity severity) {
       return "wrong";
   }
   return "";
-}
-
-std::string shell_word(std::string_view word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=@%+,-";
-  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return std::string(word);
-  if (escaped(word) == word) {
-    std::string quoted = "'";
-    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return quoted + "'";
-  }
-  std::string quoted = "$'";
-  for (const char c : word) {
-    if (kPlain.find(c) != kPlain.npos) {
-      quoted += c;
-    } else {
-      quoted += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    }
-  }
-  return quoted + "'";
 }
 
 std::string as_root(const std::string& command) {

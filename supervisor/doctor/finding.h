@@ -33,8 +33,6 @@ struct Remedy {
 // "wrong", "could be better", "not known", "fine".
 [[nodiscard]] std::string_view severity_text(Severity severity);
 
-// A word as a shell takes it, whatever bytes it has.
-[[nodiscard]] std::string shell_word(std::string_view word);
 // The command as the user who can do it: with sudo, unless this is root.
 [[nodiscard]] std::string as_root(const std::string& command);
 // The command that writes a line to a file of root's.

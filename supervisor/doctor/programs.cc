@@ -1,67 +1,28 @@
 // The programs that run stages, and the Python that stages in Python run in.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <optional>
 
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/abi.h"
-#include "ringfeed/shm/result.h"
 #include "supervisor/doctor/apart.h"
 #include "supervisor/doctor/checks.h"
+#include "supervisor/doctor/packages.h"
 #include "supervisor/group/plan_question.h"
 #include "supervisor/group/spawn.h"
 
 namespace ringfeed::doctor {
 namespace {
 
-constexpr int kPlanMs = 8'000;
-
-std::string own_directory() {
-  char self[PATH_MAX];
-  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
-  if (length <= 0) return {};
-  const std::string path(self, static_cast<std::size_t>(length));
-  return path.substr(0, path.rfind('/') + 1);
-}
-
-// As ringfeed-worker-python chooses it; "": there is none.
-std::string interpreter() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  if (const std::string named = variable("RINGFEED_PYTHON"); !named.empty()) return named;
-  if (const std::string home = variable("VIRTUAL_ENV"); !home.empty()) {
-    const std::string place = home + "/bin/python";
-    if (::access(place.c_str(), X_OK) == 0) return place;
-  }
-  std::string path = variable("PATH");
-  if (path.empty()) path = "/usr/local/bin:/usr/bin:/bin";
-  for (std::size_t at = 0; at <= path.size();) {
-    const std::size_t end = std::min(path.find(':', at), path.size());
-    const std::string place = path.substr(at, end - at) + "/python3";
-    if (end != at && ::access(place.c_str(), X_OK) == 0) return place;
-    at = end + 1;
-  }
-  return {};
-}
-
-Remedy reinstall() {
-  const std::string python = interpreter();
-  return {fmt::format("{} -m pip install --force-reinstall ringfeed=={}",
-                      shell_word(python.empty() ? "python3" : python), RINGFEED_VERSION),
-          "or build and install it again, all programs together"};
-}
+// Of two programs: both together take less than a look may, by default.
+constexpr int kPlanMs = 4'000;
 
 Finding not_executable(const std::string& program, const std::string& cost) {
   return wrong(fmt::format("{} may not be run by this user", program), cost,
@@ -107,57 +68,39 @@ void look_at_worker(Findings& findings) {
   }
 }
 
+// It is left out where ringfeed is built without Arrow.
+Remedy without_parquet(const std::string& program) {
+  if (process::is_of_package(program)) return reinstall();
+  return {.advice = "pip install pyarrow, then build and install ringfeed again, which finds it"};
+}
+
+// "; /usr/bin/python3 has pyarrow 23.0.1": what a program that needs another one cannot use.
+std::string other_arrow() {
+  const std::string python = interpreter();
+  if (python.empty()) return {};
+  std::string version =
+      answer_of(python, "import importlib.metadata\nprint(importlib.metadata.version('pyarrow'))");
+  version.resize(std::min(version.find('\n'), version.size()));
+  if (version.empty()) return {};
+  return fmt::format(" of the version that it was built with; {} has pyarrow {}", python, version);
+}
+
 void look_at_parquet(Findings& findings) {
   constexpr const char* kCost = "stages that read Parquet files cannot run";
   const std::string program = own_directory() + "ringfeed-worker-parquet";
-  const std::string python = interpreter();
-  const std::string install =
-      process::arrow_command(program, shell_word(python.empty() ? "python3" : python) + " -m pip");
   if (::access(program.c_str(), F_OK) != 0) {
-    findings.push_back(better(fmt::format("there is no {}", program), kCost,
-                              {.advice = fmt::format("{}, then build and install ringfeed again, "
-                                                     "which then finds it",
-                                                     install)}));
+    findings.push_back(
+        better(fmt::format("there is no {}", program), kCost, without_parquet(program)));
   } else if (::access(program.c_str(), X_OK) != 0) {
     findings.push_back(not_executable(program, kCost));
   } else if (!process::libraries_found(program)) {
-    findings.push_back(better(
-        fmt::format("{} lacks Arrow's libraries, or finds those of another version", program),
-        kCost, {.mend = install}));
+    findings.push_back(better(fmt::format("{} lacks Arrow's libraries{}", program, other_arrow()),
+                              kCost, install_arrow(program)));
   } else if (const auto finding = look_at_version(program, kCost)) {
     findings.push_back(*finding);
   } else {
     findings.push_back(fine(fmt::format("{} is of this version, and finds Arrow", program)));
   }
-}
-
-// Starts it in this process group, and reads all that it says. "": it cannot be started.
-std::string output_of(const std::vector<std::string>& words) {
-  constexpr std::size_t kBytesMax = 1 << 20;
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {};
-  const shm::Fd from(ends[0]);
-  shm::Fd to(ends[1]);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::dup2(to.get(), STDOUT_FILENO);
-    std::vector<char*> argv;
-    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    ::execv(argv[0], argv.data());
-    ::_exit(127);
-  }
-  to.reset();
-  std::string said;
-  char bytes[4096];
-  for (;;) {
-    const ssize_t got = pid < 0 ? 0 : ::read(from.get(), bytes, sizeof bytes);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0 || said.size() > kBytesMax) break;
-    said.append(bytes, static_cast<std::size_t>(got));
-  }
-  if (pid > 0) ::waitpid(pid, nullptr, 0);
-  return said;
 }
 
 // What an interpreter is asked; it says a name and a value a line, with a tab between them.
@@ -191,7 +134,7 @@ ask("module", module)
 using Answers = std::map<std::string, std::string>;
 Answers ask(const std::string& python) {
   Answers answers;
-  const std::string said = output_of({python, "-c", kQuestions});
+  const std::string said = answer_of(python, kQuestions);
   for (std::size_t at = 0; at < said.size();) {
     const std::size_t end = std::min(said.find('\n', at), said.size());
     const std::string line = said.substr(at, end - at);
@@ -205,17 +148,19 @@ Answers ask(const std::string& python) {
 constexpr const char* kNoStages = "stages in Python cannot run, nor trainers with this interpreter";
 
 Finding lacks_package(const std::string& python, const std::string& why) {
-  return better(
-      fmt::format("{} cannot import ringfeed: {}", python, why), kNoStages,
-      {fmt::format("{} -m pip install ringfeed=={}", shell_word(python), RINGFEED_VERSION),
-       "or name the interpreter that has it: export RINGFEED_PYTHON=/path/to/python"});
+  Remedy remedy = install_for(python, "ringfeed==" RINGFEED_VERSION);
+  remedy.advice += remedy.advice.empty() ? "" : "; ";
+  remedy.advice += "or name the interpreter that has it: export RINGFEED_PYTHON=/path/to/python";
+  return better(fmt::format("{} cannot import ringfeed: {}", python, why), kNoStages,
+                std::move(remedy));
 }
 
-Finding other_version(const std::string& what, const std::string& version) {
+Finding other_version(const std::string& python, const std::string& what,
+                      const std::string& version) {
   return wrong(fmt::format("{} is version {}, and this is {}", what, version, RINGFEED_VERSION),
                "a trainer or a stage in Python may not understand this supervisor: attaching is "
                "refused where the memory's layout differs",
-               reinstall());
+               install_for(python, "ringfeed==" RINGFEED_VERSION, "--force-reinstall --no-deps "));
 }
 
 // The module beside this program's directory, as ringfeed-worker-python names it.
@@ -276,9 +221,8 @@ Findings look_at_python() {
   }
   Findings findings;
   if (const std::string why = said("no numpy"); !why.empty()) {
-    findings.push_back(
-        better(fmt::format("{} cannot import NumPy: {}", python, why), kNoStages,
-               {fmt::format("{} -m pip install 'numpy>=2.1'", shell_word(python)), ""}));
+    findings.push_back(better(fmt::format("{} cannot import NumPy: {}", python, why), kNoStages,
+                              install_for(python, "numpy>=2.1")));
     return findings;
   }
   if (const std::string why = said("no ringfeed"); !why.empty()) {
@@ -287,10 +231,10 @@ Findings look_at_python() {
   }
   if (said("ringfeed") != RINGFEED_VERSION) {
     findings.push_back(
-        other_version(fmt::format("the package {}", said("place")), said("ringfeed")));
+        other_version(python, fmt::format("the package {}", said("place")), said("ringfeed")));
   } else if (const std::string version = said("library");
              !version.empty() && version != RINGFEED_VERSION) {
-    findings.push_back(other_version("libringfeed.so of the package", version));
+    findings.push_back(other_version(python, "libringfeed.so of the package", version));
   } else if (const std::string why = said("no module"); !why.empty()) {
     findings.push_back(better(fmt::format("{} cannot load the module of stages: {}", python, why),
                               "stages in Python cannot run", reinstall()));

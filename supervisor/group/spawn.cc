@@ -17,10 +17,10 @@
 #include <filesystem>
 
 #include "ringfeed/shm/failpoint.h"
-#include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/starvation.h"
 #include "supervisor/os/signals.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::process {
 namespace {
@@ -173,17 +173,19 @@ std::string program_for(const std::string& worker, const std::string& program) {
       fmt::format("{} was not found: it must be in the directory of the worker {}", place, worker));
 }
 
+bool is_of_package(const std::string& binary) {
+  const std::filesystem::path prefix = std::filesystem::path(binary).parent_path().parent_path();
+  return ::access((prefix / "__init__.py").c_str(), F_OK) == 0;
+}
+
 std::string arrow_command(const std::string& binary, std::string_view pip) {
   const std::filesystem::path prefix = std::filesystem::path(binary).parent_path().parent_path();
-  const auto has = [&prefix](const char* name) {
-    return ::access((prefix / name).c_str(), F_OK) == 0;
-  };
-  if (has("__init__.py") || !has("share/ringfeed")) {
+  if (is_of_package(binary) || ::access((prefix / "share/ringfeed").c_str(), F_OK) != 0) {
     return fmt::format("{} install '{}'", pip, kPyArrow);
   }
   const bool ours = ::access((prefix / "lib").c_str(), W_OK) == 0;
-  return fmt::format("{}pip install --no-deps --target {} '{}'", ours ? "" : "sudo ",
-                     escaped((prefix / "lib/ringfeed").string()), kPyArrow);
+  return fmt::format("{}{} install --upgrade --no-deps --target {} '{}'", ours ? "" : "sudo ", pip,
+                     shell_word((prefix / "lib/ringfeed").string()), kPyArrow);
 }
 
 bool libraries_found(const std::string& binary) {

@@ -42,6 +42,8 @@ inline constexpr int kRecordsFd = 4;
 // true unless it ends like a program whose libraries are missing. Throws Error if it cannot be
 // started.
 [[nodiscard]] bool libraries_found(const std::string& binary);
+// Is it a program of the Python package, in whose directory it lies?
+[[nodiscard]] bool is_of_package(const std::string& binary);
 // The command that brings Arrow's libraries to where such a `binary` looks for them, which is the
 // environment of a wheel, or a directory of its own below the prefix; by a `pip` of that
 // environment.

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ringfeed/shm/quote.h"
+
 namespace ringfeed {
 
 namespace {
@@ -124,6 +126,26 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   const double bytes = std::round(value);
   if (each == 1 || value > kExactMax || std::abs(value - bytes) > kRounding) return std::nullopt;
   return static_cast<std::uint64_t>(bytes);
+}
+
+std::string shell_word(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=@%+,-";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return std::string(word);
+  if (escaped(word) == word) {
+    std::string quoted = "'";
+    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return quoted + "'";
+  }
+  std::string quoted = "$'";
+  for (const char c : word) {
+    if (kPlain.find(c) != kPlain.npos) {
+      quoted += c;
+    } else {
+      quoted += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return quoted + "'";
 }
 
 std::string to_hex(std::string_view bytes) {

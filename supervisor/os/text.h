@@ -24,6 +24,9 @@ namespace ringfeed {
 // As much of its beginning as so many columns hold.
 [[nodiscard]] std::string_view shown_cut(std::string_view utf8, std::size_t columns);
 
+// A word as a shell takes it, whatever bytes it has.
+[[nodiscard]] std::string shell_word(std::string_view word);
+
 // Hexadecimal digits, for files that people may look into.
 [[nodiscard]] std::string to_hex(std::string_view bytes);
 // Empty if that is no hexadecimal number.

@@ -4,11 +4,13 @@
 RINGFEED_CHECK_WHEEL   the wheel
 RINGFEED_CHECK_DATA    lc0/ and chess/games/
 RINGFEED_CHECK_EXTRA   "" or "[parquet]": whether pyarrow is to be there
+RINGFEED_CHECK_WHEELS  with pyarrow: wheels of it, of the version that is needed and of the one before
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -395,3 +397,36 @@ def test_without_pyarrow_one_sentence_says_what_to_install() -> None:
 
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__]))
+
+
+def of_the_doctor(check: str) -> list[dict[str, str]]:
+    """Its findings of this check that are not fine."""
+    shown = json.loads(said(COMMAND, "doctor", "--json").stdout)
+    return [
+        one
+        for one in shown["findings"]
+        if (one["check"], one["severity"] == "fine") == (check, False)
+    ]
+
+
+@pytest.mark.skipif(not PYARROW, reason="without pyarrow")
+def test_the_doctor_mends_programs_and_libraries_of_this_environment(tmp_path: Path) -> None:
+    """Its commands run as they are printed, with the wheels that are here."""
+    wheels = Path(os.environ["RINGFEED_CHECK_WHEELS"])
+    pip = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"{wheels} {WHEEL.parent}"}
+    pip["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    before = min(one.name.split("-")[1] for one in wheels.glob("pyarrow-*.whl"))
+    worker = Path(ringfeed.__file__).parent / "bin" / "ringfeed-worker"
+    run = f"{sys.executable} -m pip"
+    faults = {
+        f"{run} uninstall --yes pyarrow": "lacks Arrow's libraries$",
+        f"{run} install pyarrow=={before}": f"with; {sys.executable} has pyarrow {before}$",
+        f"/bin/rm {worker}": "ringfeed-worker was not found",
+    }
+    assert of_the_doctor("workers") == []
+    for plant, what in faults.items():
+        subprocess.run(plant, shell=True, check=True, env=pip)
+        (finding,) = of_the_doctor("workers")
+        assert re.search(what, finding["what"]), finding
+        subprocess.run(finding["mend"], shell=True, check=True, env=pip)
+        assert of_the_doctor("workers") == []

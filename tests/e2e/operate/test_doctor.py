@@ -139,6 +139,98 @@ KERNEL = [
     ),
 ]
 
+# The processors as two nodes: the first of them alone, and the others.
+NODES = (
+    "all=$(taskset -cp $$ | sed 's/.*: //') && first=${all%%[-,]*} && mkdir -p nodes/node0 nodes/node1"
+    " && echo $first > nodes/node0/cpulist && echo $((first + 1))-${all##*[-,]} > nodes/node1/cpulist"
+    " && echo 0-1 > nodes/online && mount --bind nodes /sys/devices/system/node"
+)
+KERNEL += [
+    Fault(
+        "two_nodes",
+        "numa",
+        BETTER,
+        "2 NUMA nodes",
+        NODES,
+        inside=MOUNTS,
+        printed=r"^taskset -cp \S+ \$\$$",
+    ),
+    Fault(
+        "pages_that_move",
+        "numa",
+        BETTER,
+        "numa_balancing",
+        f"{NODES} && echo 1 > moves && mount --bind moves /proc/sys/kernel/numa_balancing",
+        inside=MOUNTS,
+        mend="sysctl -q kernel.numa_balancing=0",  # the nodes stay
+        printed="^sysctl kernel.numa_balancing=0$",
+    ),
+    Fault(
+        "little_memory",
+        "memory",
+        WRONG,
+        "100.0 MiB of .* are free",
+        "sed 's/^MemAvailable:.*/MemAvailable: 102400 kB/' /proc/meminfo > memory && "
+        "mount --bind memory /proc/meminfo",
+        inside=MOUNTS,
+        mend="umount /proc/meminfo",
+        printed="",
+    ),
+    Fault(
+        "little_is_promised",
+        "memory",
+        WRONG,
+        "promises no more than 1.0 MiB more",
+        "sed 's/^CommitLimit:.*/CommitLimit: 2048 kB/; s/^Committed_AS:.*/Committed_AS: 1024 kB/' "
+        "/proc/meminfo > memory && mount --bind memory /proc/meminfo && "
+        "echo 2 > strict && mount --bind strict /proc/sys/vm/overcommit_memory",
+        inside=MOUNTS,
+        printed="^sysctl vm.overcommit_memory=0$",
+    ),
+]
+
+# A program that starts another one with less than it should have, as a container's runtime may; as long as
+# the file "harmful" is there.
+STARTER = """
+import ctypes, os, struct, sys
+FORBIDS, LARGE_PAGES, NO_PRIVILEGES, SECCOMP, FILTER, EPERM = sys.argv[1], 41, 38, 22, 2, 1
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+def filtered(number):
+    # Loads the number of the call; if it is this one it is refused, else allowed.
+    steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | EPERM), (0x06, 0, 0, 0x7FFF0000)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code)))
+    return prctl(NO_PRIVILEGES, 1, 0, 0, 0) or prctl(SECCOMP, FILTER, program, 0, 0)
+if os.path.exists("harmful"):
+    if (prctl(LARGE_PAGES, 1, 0, 0, 0) if FORBIDS == "pages" else filtered(int(FORBIDS))) != 0:
+        sys.exit(f"the fault cannot be planted: {os.strerror(ctypes.get_errno())}")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def started_with(forbids: str) -> str:
+    return f"python3 starter.py {forbids} $BIN/ringfeed"
+
+
+PLANT_STARTER = f"cat > starter.py <<'END'\n{STARTER}END\ntouch harmful"
+STARTERS = [
+    Fault(
+        name,
+        check,
+        severity,
+        what,
+        PLANT_STARTER,
+        program=started_with(forbids),
+        mend="rm harmful",
+        printed="",
+    )
+    for name, check, severity, what, forbids in (
+        ("no_pidfd_open", "system_calls", WRONG, "^pidfd_open is refused", "434"),
+        ("no_futex_waitv", "system_calls", BETTER, "^futex_waitv is refused", "449"),
+        ("no_pages_by_prctl", "large_pages", BETTER, "PR_SET_THP_DISABLE", "pages"),
+    )
+]
+
 PLACES = [
     Fault("others_may_write", "socket_directory", WRONG, "mode 0777", "mkdir -m 777 sockets"),
     Fault(
@@ -264,7 +356,7 @@ PROGRAMS = [
         copied("rm bin/ringfeed-worker"),
         program=COPY,
         mend="ln -sf $BIN/ringfeed-worker bin",
-        printed="pip install --force-reinstall",
+        printed="",
     ),
     Fault(
         "worker_not_executable",
@@ -283,7 +375,7 @@ PROGRAMS = [
         copied("rm bin/ringfeed-worker && cp /bin/false bin/ringfeed-worker"),
         program=COPY,
         mend="ln -sf $BIN/ringfeed-worker bin",
-        printed="pip install --force-reinstall",
+        printed="",
     ),
     Fault(
         "worker_of_another_version",
@@ -296,7 +388,7 @@ PROGRAMS = [
         ),
         program=COPY,
         mend="ln -sf $BIN/ringfeed-worker bin",
-        printed="pip install --force-reinstall",
+        printed="",
     ),
     Fault(
         "no_worker_for_parquet",
@@ -327,6 +419,7 @@ PROGRAMS = [
         copied("rm bin/ringfeed-worker-python"),
         program=COPY,
         mend="ln -sf $BIN/ringfeed-worker-python bin",
+        printed="",
     ),
     Fault(
         "no_interpreter",
@@ -353,7 +446,7 @@ PROGRAMS = [
         "mkdir -p fake/ringfeed && echo '__version__ = \"0.0.9\"' > fake/ringfeed/__init__.py && "
         "export PYTHONPATH=$PWD/fake:$PYTHONPATH",
         mend="rm -r fake",
-        printed="pip install --force-reinstall ringfeed==",
+        printed="pip install --force-reinstall --no-deps ringfeed==",
     ),
     Fault(
         "no_package",
@@ -379,7 +472,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(
-    "fault", [*LIMITS, *KERNEL, *PLACES, *PROGRAMS], ids=lambda fault: fault.name
+    "fault", [*LIMITS, *KERNEL, *STARTERS, *PLACES, *PROGRAMS], ids=lambda fault: fault.name
 )
 def test_a_fault_is_found_and_mended(fault: Fault, make_patient: MakePatient) -> None:
     patient = make_patient(fault.inside)

@@ -2,39 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "supervisor/doctor/doctor.h"
 
 namespace ringfeed::doctor {
 namespace {
-
-std::string said_by_bash(const std::string& word) {
-  const std::string inner = "printf %s " + word;
-  std::string quoted = "'";
-  for (const char c : inner) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  FILE* const pipe = ::popen(("bash -c " + quoted + "'").c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  std::string said;
-  std::array<char, 256> bytes{};
-  for (std::size_t got = 0; (got = std::fread(bytes.data(), 1, bytes.size(), pipe)) != 0;) {
-    said.append(bytes.data(), got);
-  }
-  ::pclose(pipe);
-  return said;
-}
-
-TEST(DoctorFinding, AShellTakesAWordAsItIs) {
-  EXPECT_EQ(shell_word("/run/ringfeed"), "/run/ringfeed");
-  EXPECT_EQ(shell_word(""), "''");
-  for (const char* word :
-       {"a b", "it's", "$HOME", "`id`", "a;b", "*", "~", "-x", "a\nb", "\x1b[31m", "\xff\xfe",
-        "\xc3\xa9", "\\", "\"", "'\n'", "#", "!", "a\tb", "%s"}) {
-    EXPECT_EQ(said_by_bash(shell_word(word)), word) << shell_word(word);
-  }
-}
 
 TEST(DoctorFinding, JsonTakesAnyBytes) {
   const Findings findings{wrong("name \xff\n", "cost", {"rm x", ""}), fine("well")};

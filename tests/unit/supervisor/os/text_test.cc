@@ -2,8 +2,27 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdio>
+#include <string>
+
 namespace ringfeed {
 namespace {
+
+std::string said_by_bash(const std::string& word) {
+  const std::string inner = "printf %s " + word;
+  std::string quoted = "'";
+  for (const char c : inner) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  FILE* const pipe = ::popen(("bash -c " + quoted + "'").c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  std::string said;
+  std::array<char, 256> bytes{};
+  for (std::size_t got = 0; (got = std::fread(bytes.data(), 1, bytes.size(), pipe)) != 0;) {
+    said.append(bytes.data(), got);
+  }
+  ::pclose(pipe);
+  return said;
+}
 
 TEST(Text, BytesHaveTheUnitThatReadsBest) {
   EXPECT_EQ(shown_bytes(0), "0 B");
@@ -47,6 +66,16 @@ TEST(Text, BytesAreReadWithAUnitOrWithout) {
         "1 GiB more", "16777216 TiB", "0x10", "1e3 KiB", "99999999999999999999 B",
         "9999999999.5 TiB", "0.0001 kB", "1.0001 KiB"}) {
     EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
+TEST(Text, AShellTakesAWordAsItIs) {
+  EXPECT_EQ(shell_word("/run/ringfeed"), "/run/ringfeed");
+  EXPECT_EQ(shell_word(""), "''");
+  for (const char* word :
+       {"a b", "it's", "$HOME", "`id`", "a;b", "*", "~", "-x", "a\nb", "\x1b[31m", "\xff\xfe",
+        "\xc3\xa9", "\\", "\"", "'\n'", "#", "!", "a\tb", "%s"}) {
+    EXPECT_EQ(said_by_bash(shell_word(word)), word) << shell_word(word);
   }
 }
 
