@@ -557,7 +557,7 @@ with RemoteFiles(urls, ahead=1, threads=2, **settings) as files:
     for file, _ in files.read():
         if file["path"]:
             opened = open(file["path"], "rb")
-            # Not printed: a handler writes whole lines, whatever the fetcher's threads log beside it.
+            # A handler writes whole lines, whatever threads of the fetcher log beside it.
             logging.info("FILE %s %s", file["url"], hashlib.sha256(opened.read()).hexdigest())
             held.append(opened)
             if holds == "none":
