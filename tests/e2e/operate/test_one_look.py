@@ -247,10 +247,13 @@ def test_tables_align_whatever_is_in_them(make_run: MakeRun) -> None:
     environment = {**run.environment, "LC_ALL": "C.UTF-8"}
     for words in (["ps"], ["status"], ["metrics", "lc0"], ["why", "lc0"], ["peek", "lc0"]):
         text = run.command(*words, env=environment).stdout
+        tables = 0
         for table in re.split(r"\n\n", text):
             rows = [line for line in table.splitlines() if re.search(r"\S {2,}\S", line)]
             if len(rows) > 1 and rows[0][0] != " ":
                 assert columns_fit(rows), table
+                tables += 1
+        assert tables, (words, text)
 
 
 def columns_fit(rows: list[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support.feeds.feed_run import WAIT_S, FeedRun, wait_until
 from tests.support.feeds.web import Web
+from tests.support.makers import lc0_data
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="no playwright: scripts/setup installs it"
@@ -103,6 +105,31 @@ def test_a_stage_is_killed_while_it_is_open(
     assert "restarted 1 ×" in text(page, "#pipeline")
 
 
+def test_a_file_is_left_out_while_it_is_open(
+    make_run: Callable[..., FeedRun],
+    games: lc0_data.Manifest,
+    tmp_path: Path,
+    open_page: Callable[..., Any],
+) -> None:
+    """The stage, how many and why."""
+    data = tmp_path / "data"
+    shutil.copytree(games.directory, data)
+    run = make_run(data, epochs=0).start()
+    wait_until(lambda: (run.status() or {}).get("state") == "RUNNING", "the feed to run")
+    web = Web(run)
+    try:
+        page = open_page(web.url)
+        page.wait_for_selector("#pipeline .stage")
+        assert page.locator("#no-events").is_visible()
+        (tmp_path / "nothing.gz").write_bytes(b"")
+        (tmp_path / "nothing.gz").rename(data / "nothing.gz")
+        page.wait_for_selector("#events li")
+        assert text(page, "#events").endswith("loader has left out 1 (empty)")
+        assert page.locator("#events .bad").count() == 0
+    finally:
+        web.close()
+
+
 @pytest.mark.parametrize("run", [{"rate": 0.001, "reservoir": 10}], indirect=True, ids=["slow"])
 def test_a_starving_trainer(
     run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
@@ -129,6 +156,15 @@ def test_a_starving_trainer(
     )
 
 
+def shown_bytes(size: int) -> str:
+    """As the page writes it."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    number, unit = float(size), 0
+    while number >= 1024:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.1f} {units[unit]}" if unit else f"{size} B"
+
+
 def test_how_long_trainers_wait_and_where_the_memory_is(
     run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
 ) -> None:
@@ -141,10 +177,22 @@ def test_how_long_trainers_wait_and_where_the_memory_is(
     )
     status = run.status()
     assert status is not None
-    assert page.locator("#memory li").count() == 9
-    first = status["memory"][0]["name"]
-    assert text(page, "#memory li:first-child p").startswith(f"{first}: ")
-    assert text(page, "#memory-total").endswith(" in all")
+    parts = [(part["name"], int(part["bytes"])) for part in status["memory"]]
+    assert sum(size for _, size in parts) == int(status["memory_bytes"])
+    rest = [size for _, size in parts[8:]]
+    shown = [*parts[:8], (f"{len(rest)} other parts", sum(rest))]
+    assert page.locator("#memory li p").all_inner_texts() == [
+        f"{name}: {shown_bytes(size)}" for name, size in shown
+    ]
+    total = int(status["memory_bytes"])
+    assert text(page, "#memory-total") == f"{shown_bytes(total)} in all"
+    # Each bar is as long as its part is large.
+    for bar, (_, size) in zip(page.locator("#memory li .queue").all(), shown, strict=True):
+        part, whole = (
+            one.evaluate("(one) => one.getBoundingClientRect().width")
+            for one in (bar.locator("span"), bar)
+        )
+        assert abs(part - whole * size / total) < 2, (part, whole, size)
 
 
 def test_what_takes_its_time(

@@ -77,8 +77,17 @@ def test_both_text_formats(serve: Start) -> None:
     assert samples_of(plain).keys() == samples_of(text.replace("# EOF\n", "")).keys()
 
 
-def test_promtool_has_nothing_to_say(serve: Start) -> None:
-    text = serve().get("/metrics")[2]
+@pytest.mark.parametrize("busy", [False, True])
+def test_promtool_has_nothing_to_say(run: FeedRun, serve: Start, busy: bool) -> None:
+    web = serve()
+    if busy:
+        trainer = run.trainer_after(2, positions=0, group="eval")
+        os.kill(run.workers()["pool"], signal.SIGKILL)
+        wait_until(
+            lambda: re.search(r"ringfeed_restarts_total{.*} 1", web.get("/metrics")[2]), "it"
+        )
+        assert trainer.batches() > 1 and 'group="eval"' in web.get("/metrics")[2]
+    text = web.get("/metrics")[2]
     checked = subprocess.run(
         [str(PROMETHEUS / "promtool"), "check", "metrics"],
         input=text,
@@ -139,10 +148,16 @@ scrape_configs:
     ) as prometheus:
 
         def asked(query: str) -> list[Any]:
-            words = urllib.parse.urlencode({"query": query})
+            # As Grafana does it: the values of a variable come from another place.
+            values = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
+            place = f"label/{values[2]}/values" if values else "query"
+            words = urllib.parse.urlencode({"match[]": values[1]} if values else {"query": query})
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{words}") as got:
-                    found: list[Any] = json.load(got)["data"]["result"]
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{port}/api/v1/{place}?{words}"
+                ) as got:
+                    data: Any = json.load(got)["data"]
+                    found: list[Any] = data if values else data["result"]
                     return found
             except urllib.error.HTTPError as error:
                 if error.code == 503:  # it starts
@@ -175,10 +190,15 @@ def test_the_board_of_grafana_is_answered(run: FeedRun, serve: Start, tmp_path: 
     board = json.loads((ROOT / "share" / "grafana" / "ringfeed.json").read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert len(queries) > 10
-    variables = {variable["name"] for variable in board["templating"]["list"]}
-    assert set(re.findall(r"\$(?!__)(\w+)", "".join(queries))) <= variables
+    variables = board["templating"]["list"]
+    named = {variable["name"] for variable in variables}
+    assert set(re.findall(r"\$(?!__)(\w+)", "".join(queries))) <= named
+    of_variables = [one["query"]["query"] for one in variables if one["type"] == "query"]
+    assert of_variables
     with prometheus_over(serve(), tmp_path) as asked:
         trainer = run.trainer(positions=0)
+        for query in of_variables:
+            assert asked(query) == ["lc0"], query
         for query in queries:
             query = query.replace("$feed", ".+").replace("$__rate_interval", "5s")
             wait_until(lambda query=query: asked(query), f"an answer to {query}")
@@ -305,13 +325,16 @@ def test_a_token(serve: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdefXYZ\n")
     web = serve("--token-file", str(token))
-    data = ("/metrics", "/readyz", "/api/v1/feeds", "/api/v1/events", "/api/v1/feeds/lc0/status")
+    feeds = "/api/v1/feeds"
+    ask = [f"{feeds}/lc0/{what}" for what in ("status", "metrics", "why", "graph", "events")]
+    data = ("/metrics", "/readyz", "/api/v1/events", feeds, f"{feeds}/nobody/status", *ask)
     wrong = ("", "Bearer", "Bearer ", "Bearer 0123456789abcdefXY", "Bearer 0123456789abcdefXYZZ")
     for path in data:
         for given in (*wrong, "Basic 0123456789abcdefXYZ", "bearer"):
-            status, headers, body = web.get(path, Authorization=given)
-            assert status == 401 and headers["WWW-Authenticate"].startswith("Bearer")
-            assert "lc0" not in body
+            for method in ("GET", "HEAD"):
+                status, headers, body = web.get(path, method, Authorization=given)
+                assert status == 401 and headers["WWW-Authenticate"].startswith("Bearer")
+                assert "lc0" not in body
     assert web.get("/metrics", Authorization="Bearer 0123456789abcdefXYZ")[0] == 200
     assert web.get("/")[0] == web.get("/healthz")[0] == 200
 
@@ -433,8 +456,8 @@ def test_many_that_ask_slowly(run: FeedRun, serve: Start) -> None:
     assert web.get("/healthz")[0] == 200
 
 
-def test_streams_that_nobody_reads(run: FeedRun, serve: Start) -> None:
-    """They are ended, and there are no more than a few."""
+def test_many_streams(run: FeedRun, serve: Start) -> None:
+    """There are no more than a few at a time, and room again when these go."""
     web = serve()
     request = f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\n\r\n".encode()
     with contextlib.ExitStack() as links:
