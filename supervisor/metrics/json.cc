@@ -17,7 +17,7 @@ using google::protobuf::Message;
 
 class MessageWriter {
  public:
-  explicit MessageWriter(bool described) : described_(described) {}
+  MessageWriter(bool described, const MoreMembers& more) : described_(described), more_(more) {}
 
   void write(const Message& message);
   [[nodiscard]] std::string take() { return out_.take(); }
@@ -37,17 +37,19 @@ class MessageWriter {
   }
 
   bool described_;
+  const MoreMembers& more_;
   JsonWriter out_;
 };
 
 void MessageWriter::write(const Message& message) {
-  if (message.GetDescriptor() == StageMetricProto::descriptor()) {
+  // Once: protobuf makes sure at each call that it is there.
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  if (&type == StageMetricProto::descriptor()) {
     return write_stage(static_cast<const StageMetricProto&>(message));
   }
   out_.begin_object();
-  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
-    write_field(message, *message.GetDescriptor()->field(i));
-  }
+  for (int i = 0; i < type.field_count(); ++i) write_field(message, *type.field(i));
+  if (more_) more_(message, out_);
   out_.end_object();
 }
 
@@ -136,8 +138,8 @@ std::string json_text(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string message_json(const Message& message, bool described) {
-  MessageWriter writer(described);
+std::string message_json(const Message& message, bool described, const MoreMembers& more) {
+  MessageWriter writer(described, more);
   writer.write(message);
   return writer.take();
 }

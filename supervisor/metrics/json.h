@@ -3,6 +3,7 @@
 // after its kind, as proto/metrics.proto says. scripts/schema_messages.py describes it.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -22,10 +23,14 @@ using Json = nlohmann::ordered_json;
 // taken away, or means something else (docs/reference/json.md).
 inline constexpr int kJsonVersion = 1;
 
+class JsonWriter;
+// Writes further members of the object of a message, which may lie within another one.
+using MoreMembers = std::function<void(const google::protobuf::Message&, JsonWriter&)>;
+
 // In one line. `described`: the counters of stages as in the message, too. It makes no tree
 // (json_writer.h), so it may be called where memory can be refused.
 [[nodiscard]] std::string message_json(const google::protobuf::Message& message,
-                                       bool described = false);
+                                       bool described = false, const MoreMembers& more = {});
 [[nodiscard]] Json to_json(const google::protobuf::Message& message);
 // What limits the feed.
 [[nodiscard]] Json why_object(const MetricsReply& metrics);

@@ -71,4 +71,9 @@ void JsonWriter::value(bool truth) {
   text_ += truth ? "true" : "false";
 }
 
+void JsonWriter::json(std::string_view text) {
+  separate();
+  text_ += text;
+}
+
 }  // namespace ringfeed::metrics

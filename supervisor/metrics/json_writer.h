@@ -25,6 +25,8 @@ class JsonWriter {
   void value(double number);  // null: it is none, or infinite
   void value(bool truth);
   void value(const char*) = delete;  // it would be a truth
+  // A value that is such text already.
+  void json(std::string_view text);
 
   // All of it, once.
   [[nodiscard]] std::string take() { return std::exchange(text_, {}); }

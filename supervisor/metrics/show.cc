@@ -12,6 +12,7 @@
 #include "proto/metrics.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/metrics/json.h"
+#include "supervisor/metrics/json_writer.h"
 #include "supervisor/metrics/progress.h"
 #include "supervisor/os/table.h"
 #include "supervisor/os/text.h"
@@ -363,30 +364,29 @@ std::string show_status(const StatusReply& given, const StatusReply* before, boo
   return text;
 }
 
-Json status_object(const StatusReply& status, const StatusReply* before) {
-  Json out = to_json(status);
-  if (before != nullptr) {
-    const std::map<std::string, std::uint64_t> earlier = records(*before);
-    const double seconds = seconds_between(*before, status);
-    for (int s = 0; s < status.stages_size(); ++s) {
-      for (int l = 0; l < status.stages(s).lanes_size(); ++l) {
-        const LaneStatus& lane = status.stages(s).lanes(l);
-        const auto was = earlier.find(lane.name());
-        if (was == earlier.end()) continue;
-        out["stages"][static_cast<std::size_t>(s)]["lanes"][static_cast<std::size_t>(l)]
-           ["records_per_s"] = rate(was->second, lane.records_out(), seconds);
+std::string status_line(const StatusReply& status, const StatusReply* before) {
+  if (before == nullptr) return message_json(status);
+  const std::map<std::string, std::uint64_t> earlier = records(*before);
+  const double seconds = seconds_between(*before, status);
+  return message_json(status, false, [&](const google::protobuf::Message& of, JsonWriter& out) {
+    if (const auto* const lane = dynamic_cast<const LaneStatus*>(&of)) {
+      const auto was = earlier.find(lane->name());
+      if (was == earlier.end()) return;
+      out.name("records_per_s");
+      out.value(rate(was->second, lane->records_out(), seconds));
+    } else if (dynamic_cast<const FeedStatus*>(&of) != nullptr) {
+      for (int i = 0; i < std::min(before->outputs_size(), status.outputs_size()); ++i) {
+        if (&status.outputs(i) != &of) continue;
+        out.name("batches_per_s");
+        out.value(rate(before->outputs(i).batches_published(),
+                       status.outputs(i).batches_published(), seconds));
       }
     }
-    for (int i = 0; i < std::min(before->outputs_size(), status.outputs_size()); ++i) {
-      out["outputs"][static_cast<std::size_t>(i)]["batches_per_s"] = rate(
-          before->outputs(i).batches_published(), status.outputs(i).batches_published(), seconds);
-    }
-  }
-  return out;
+  });
 }
 
 std::string status_json(const StatusReply& status, const StatusReply* before) {
-  return json_text(status_object(status, before), 2) + "\n";
+  return json_text(Json::parse(status_line(status, before)), 2) + "\n";
 }
 
 }  // namespace ringfeed::metrics

@@ -20,7 +20,8 @@ namespace ringfeed::metrics {
 // JSON with the names of control.proto (metrics/json.h). With `before`, every lane has
 // records_per_s and the output has batches_per_s.
 [[nodiscard]] std::string status_json(const StatusReply& status, const StatusReply* before);
-[[nodiscard]] Json status_object(const StatusReply& status, const StatusReply* before);
+// The same in one line, for whoever asks again and again: without a tree.
+[[nodiscard]] std::string status_line(const StatusReply& status, const StatusReply* before);
 
 // Numbers of a feed, and who limits it; rates are over the window of 10 seconds.
 [[nodiscard]] std::string show_metrics(const MetricsReply& metrics);

@@ -13,7 +13,6 @@
 #include <deque>
 #include <initializer_list>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -22,6 +21,7 @@
 #include "ringfeed/shm/result.h"
 #include "ringfeed/shm/segment.h"
 #include "supervisor/metrics/json.h"
+#include "supervisor/metrics/json_writer.h"
 #include "supervisor/metrics/show.h"
 #include "supervisor/os/event_loop.h"
 #include "supervisor/os/locale.h"
@@ -245,10 +245,16 @@ void Top::suspend() {
 
 // As the page of `ringfeed web` gets it.
 std::string json_of(const Heard& heard) {
-  metrics::Json out{{"feed", heard.feed}};
-  out["status"] = metrics::status_object(*heard.status, heard.before.get());
-  out["metrics"] = metrics::to_json(*heard.metrics);
-  return metrics::json_text(out) + "\n";
+  metrics::JsonWriter out;
+  out.begin_object();
+  out.name("feed");
+  out.value(heard.feed);
+  out.name("status");
+  out.json(metrics::status_line(*heard.status, heard.before.get()));
+  out.name("metrics");
+  out.json(metrics::message_json(*heard.metrics));
+  out.end_object();
+  return out.take() + "\n";
 }
 
 }  // namespace

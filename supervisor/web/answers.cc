@@ -20,6 +20,7 @@
 #include "proto/metrics.pb.h"
 #include "supervisor/graph/writers.h"
 #include "supervisor/metrics/json.h"
+#include "supervisor/metrics/json_writer.h"
 #include "supervisor/metrics/openmetrics.h"
 #include "supervisor/metrics/show.h"
 #include "supervisor/web/ballast.h"
@@ -77,29 +78,36 @@ const Look* find(const std::vector<Look>& looks, std::string_view name) {
 bool answers(const Look& look) { return look.status && look.metrics; }
 
 // One feed, for the page: its status, and what it has done lately.
-Json view_of(const Look& look) {
-  Json view{{"feed", look.feed}};
-  if (!answers(look)) {
-    view["error"] = look.error;
-    return view;
+void write_view(metrics::JsonWriter& out, const Look& look) {
+  out.begin_object();
+  out.name("feed");
+  out.value(look.feed);
+  if (answers(look)) {
+    MetricsReply recent;
+    recent.set_deaths(look.metrics->deaths());
+    *recent.mutable_bottlenecks() = look.metrics->bottlenecks();
+    for (const WindowMetricsProto& window : look.metrics->windows()) {
+      if (window.seconds_wanted() == kWindowS) *recent.add_windows() = window;
+    }
+    out.name("status");
+    out.json(metrics::status_line(*look.status, look.before.get()));
+    out.name("metrics");
+    out.json(metrics::message_json(recent));
+  } else {
+    out.name("error");
+    out.value(look.error);
   }
-  view["status"] = metrics::status_object(*look.status, look.before.get());
-  MetricsReply recent;
-  recent.set_deaths(look.metrics->deaths());
-  *recent.mutable_bottlenecks() = look.metrics->bottlenecks();
-  for (const WindowMetricsProto& window : look.metrics->windows()) {
-    if (window.seconds_wanted() == kWindowS) *recent.add_windows() = window;
-  }
-  view["metrics"] = metrics::to_json(recent);
-  return view;
+  out.end_object();
 }
 
 std::string event_of(const std::vector<Look>& looks, std::string_view only) {
-  Json all = Json::array();
+  metrics::JsonWriter all;
+  all.begin_array();
   for (const Look& look : looks) {
-    if (only.empty() || look.feed == only) all.push_back(view_of(look));
+    if (only.empty() || look.feed == only) write_view(all, look);
   }
-  return fmt::format("event: feeds\ndata: {}\n\n", metrics::json_text(all));
+  all.end_array();
+  return fmt::format("event: feeds\ndata: {}\n\n", all.take());
 }
 
 Answer feeds_answer(const std::vector<Look>& looks) {
@@ -265,7 +273,7 @@ void Answers::State::answer_feed(std::string_view rest, const Respond& reply) {
     if (what == "status") {
       reply(json_answer(metrics::status_json(*look->status, look->before.get())));
     } else if (what == "metrics") {
-      reply(json_answer(metrics::json_text(metrics::to_json(*look->metrics))));
+      reply(json_answer(metrics::message_json(*look->metrics)));
     } else if (what == "graph") {
       const graph::Graph graph = graph::make_graph(*look->status, look->metrics.get());
       reply(json_answer(metrics::json_text(graph::graph_object(graph))));
