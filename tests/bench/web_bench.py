@@ -153,6 +153,7 @@ def measure(work: Path, data: Path, seconds: float, connections: int) -> dict[st
         report["lanes"] = sum(len(stage["lanes"]) for stage in status["stages"])
         report["rings"] = len(status["rings"])
         pids = {"web": web.process.pid, "supervisor": run.process.pid}
+
         def phase(name: str, act: Callable[[], None]) -> None:
             before = {who: cpu_s(pid) for who, pid in pids.items()}
             begin = time.monotonic()
