@@ -2,17 +2,21 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstdlib>
-#include <vector>
+#include <filesystem>
 
 #include "ringfeed/shm/result.h"
 #include "supervisor/group/spawn.h"
+#include "supervisor/os/event_loop.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::doctor {
@@ -21,6 +25,9 @@ namespace {
 // A directory of the user's own, as a shell writes it.
 constexpr const char* kEnvironment = "~/.local/share/ringfeed/venv";
 
+// A question that an interpreter answers at once, if it answers at all.
+constexpr int kQuestionMs = 2'000;
+
 // Does the system keep the packages of this interpreter (PEP 668)? Not those of an environment.
 bool is_managed(const std::string& python) {
   constexpr const char* kQuestion = R"(
@@ -28,21 +35,35 @@ import os, sys, sysconfig
 mark = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
 print("managed" if sys.prefix == sys.base_prefix and os.path.exists(mark) else "free")
 )";
-  return answer_of(python, kQuestion).find("managed") != std::string::npos;
+  return answer_of(python, kQuestion, kQuestionMs).find("managed") != std::string::npos;
 }
 
 std::string or_python3(const std::string& python) { return python.empty() ? "python3" : python; }
 
 std::string this_version() { return "ringfeed==" RINGFEED_VERSION; }
 
-// An environment of its own, and what is installed there.
-Remedy make_environment(const std::string& python, const std::string& requirement) {
-  return {
-      fmt::format("{} -m venv {} && {}/bin/pip install {} && export RINGFEED_PYTHON={}/bin/python",
-                  shell_word(python), kEnvironment, kEnvironment, shell_word(requirement),
-                  kEnvironment),
-      "the system keeps the packages of this interpreter, so this makes an environment of your "
-      "own (Debian needs python3-venv for it); the variable lasts as long as the shell"};
+std::string pip_install(const std::string& python, const std::string& options,
+                        const std::string& requirement) {
+  return fmt::format("{} -m pip install {}{}", shell_word(python), options,
+                     shell_word(requirement));
+}
+
+// Into the directory of packages that has this program. The environment around it has an
+// interpreter; without one (pip --user, --target, or into the system's own) pip is told the
+// directory, which no system keeps.
+Remedy install_beside(const std::string& program, const std::string& options,
+                      const std::string& requirement) {
+  // PREFIX/lib/python3.11/site-packages/ringfeed/bin/ringfeed
+  const std::filesystem::path packages =
+      std::filesystem::path(program).parent_path().parent_path().parent_path();
+  const std::string own =
+      (packages.parent_path().parent_path().parent_path() / "bin/python3").string();
+  if (::access(own.c_str(), X_OK) == 0 && !is_managed(own)) {
+    return {pip_install(own, options, requirement), ""};
+  }
+  const std::string place =
+      fmt::format("--upgrade --no-deps --target {} ", shell_word(packages.string()));
+  return {pip_install(or_python3(interpreter()), place, requirement), ""};
 }
 
 }  // namespace
@@ -76,7 +97,7 @@ std::string interpreter() {
   return {};
 }
 
-std::string answer_of(const std::string& python, const std::string& program) {
+std::string answer_of(const std::string& python, const std::string& program, int limit_ms) {
   constexpr std::size_t kBytesMax = 1 << 20;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {};
@@ -90,47 +111,63 @@ std::string answer_of(const std::string& python, const std::string& program) {
     ::_exit(127);
   }
   to.reset();
+  if (pid < 0) return {};
   std::string said;
   char bytes[4096];
+  const std::uint64_t begun_ms = process::now_ms();
   for (;;) {
-    const ssize_t got = pid < 0 ? 0 : ::read(from.get(), bytes, sizeof bytes);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0 || said.size() > kBytesMax) break;
+    const auto left_ms = static_cast<std::int64_t>(begun_ms) + limit_ms -
+                         static_cast<std::int64_t>(process::now_ms());
+    pollfd end{.fd = from.get(), .events = POLLIN, .revents = 0};
+    const int ready =
+        ::poll(&end, 1, limit_ms < 0 ? -1 : static_cast<int>(std::max<std::int64_t>(0, left_ms)));
+    if (ready < 0 && errno == EINTR) continue;
+    const ssize_t got = ready > 0 ? ::read(from.get(), bytes, sizeof bytes) : -1;
+    if (got == 0) break;
+    if (got < 0 || said.size() > kBytesMax) {
+      said.clear();
+      break;
+    }
     said.append(bytes, static_cast<std::size_t>(got));
   }
-  if (pid > 0) ::waitpid(pid, nullptr, 0);
+  // It may go on after it has closed its end, or was given up.
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
   return said;
 }
 
 Remedy install_for(const std::string& python, const std::string& requirement,
                    const std::string& options) {
-  if (is_managed(python)) return make_environment(python, this_version());
-  return {
-      fmt::format("{} -m pip install {}{}", shell_word(python), options, shell_word(requirement)),
-      ""};
+  if (!is_managed(python)) return {pip_install(python, options, requirement), ""};
+  return {fmt::format(
+              "{0} -m venv {1} && {1}/bin/pip install {2} && export RINGFEED_PYTHON={1}/bin/python",
+              shell_word(python), kEnvironment, this_version()),
+          "the system keeps the packages of this interpreter, so this makes an environment of your "
+          "own (Debian needs python3-venv for it); the variable lasts as long as the shell"};
 }
 
 Remedy reinstall() {
   const std::string self = own_directory() + "ringfeed";
-  const std::string python = or_python3(interpreter());
   if (process::is_of_package(self)) {
-    if (is_managed(python)) return make_environment(python, this_version());
-    return install_for(python, this_version(), "--force-reinstall --no-deps ");
+    return install_beside(self, "--force-reinstall --no-deps ", this_version());
   }
   if (self == "/usr/bin/ringfeed") {
     return {.advice =
-                "install Debian's package of ringfeed again: sudo apt-get install --reinstall "
-                "./ringfeed_" RINGFEED_VERSION "_amd64.deb"};
+                "install Debian's package of ringfeed again: " +
+                as_root("apt-get install --reinstall ./ringfeed_" RINGFEED_VERSION "_amd64.deb")};
   }
   return {.advice = "build ringfeed and install it again, all programs together"};
 }
 
 Remedy install_arrow(const std::string& program) {
+  const std::string requirement(process::arrow_requirement());
+  if (process::is_of_package(program)) return install_beside(program, "", requirement);
   const std::string python = or_python3(interpreter());
   const std::string command = process::arrow_command(program, shell_word(python) + " -m pip");
-  // Into a directory of the programs' own: no interpreter's packages change.
+  // Into a directory of the programs' own no system keeps anything.
   if (command.find(" --target ") != std::string::npos || !is_managed(python)) return {command, ""};
-  return make_environment(python, "ringfeed[parquet]==" RINGFEED_VERSION);
+  return {.advice = fmt::format("install {} for the interpreter that ringfeed was built with",
+                                requirement)};
 }
 
 }  // namespace ringfeed::doctor

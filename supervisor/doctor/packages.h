@@ -14,9 +14,11 @@ namespace ringfeed::doctor {
 // As ringfeed-worker-python chooses it; "": there is none.
 [[nodiscard]] std::string interpreter();
 
-// What it prints, as a child of this process group; "": it cannot be started. Its standard error is
-// that of this process, see last_words().
-[[nodiscard]] std::string answer_of(const std::string& python, const std::string& program);
+// What it prints, as a child of this process group. "": it cannot be started, or has not ended
+// within `limit_ms` (-1: any time) and was killed. Its standard error is that of this process, see
+// last_words().
+[[nodiscard]] std::string answer_of(const std::string& python, const std::string& program,
+                                    int limit_ms);
 
 // `requirement` for an interpreter, such as "numpy>=2.1", with further options of pip. An
 // interpreter of the system that takes packages from the system alone (PEP 668) is left as it is:

@@ -17,6 +17,7 @@
 #include "supervisor/doctor/packages.h"
 #include "supervisor/group/plan_question.h"
 #include "supervisor/group/spawn.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::doctor {
 namespace {
@@ -35,6 +36,7 @@ std::optional<Finding> look_at_version(const std::string& program, const std::st
   try {
     plan = process::ask_plan(program, DataLoaderConfig(), kPlanMs);
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kTimeout) return not_known(error.message());
     const std::string words = last_words();
     return wrong(
         fmt::format("{} does not work: {}", program, words.empty() ? error.message() : words), cost,
@@ -70,18 +72,24 @@ void look_at_worker(Findings& findings) {
 
 // It is left out where ringfeed is built without Arrow.
 Remedy without_parquet(const std::string& program) {
-  if (process::is_of_package(program)) return reinstall();
+  if (process::is_of_package(program) || own_directory() == "/usr/bin/") return reinstall();
   return {.advice = "pip install pyarrow, then build and install ringfeed again, which finds it"};
 }
 
-// "; /usr/bin/python3 has pyarrow 23.0.1": what a program that needs another one cannot use.
-std::string other_arrow() {
+// " of the version that it was built with; /usr/bin/python3 has pyarrow 23.0.1": of a package whose
+// interpreter has another one. "": it has none, or that is not known.
+std::string other_arrow(const std::string& program) {
+  constexpr int kQuestionMs = 2'000;
   const std::string python = interpreter();
-  if (python.empty()) return {};
+  if (!process::is_of_package(program) || python.empty()) return {};
   std::string version =
-      answer_of(python, "import importlib.metadata\nprint(importlib.metadata.version('pyarrow'))");
+      answer_of(python, "import importlib.metadata\nprint(importlib.metadata.version('pyarrow'))",
+                kQuestionMs);
   version.resize(std::min(version.find('\n'), version.size()));
-  if (version.empty()) return {};
+  const std::string major = version.substr(0, version.find('.'));
+  if (version.empty() || process::arrow_requirement() == fmt::format("pyarrow=={}.*", major)) {
+    return {};
+  }
   return fmt::format(" of the version that it was built with; {} has pyarrow {}", python, version);
 }
 
@@ -94,8 +102,9 @@ void look_at_parquet(Findings& findings) {
   } else if (::access(program.c_str(), X_OK) != 0) {
     findings.push_back(not_executable(program, kCost));
   } else if (!process::libraries_found(program)) {
-    findings.push_back(better(fmt::format("{} lacks Arrow's libraries{}", program, other_arrow()),
-                              kCost, install_arrow(program)));
+    findings.push_back(
+        better(fmt::format("{} lacks Arrow's libraries{}", program, other_arrow(program)), kCost,
+               install_arrow(program)));
   } else if (const auto finding = look_at_version(program, kCost)) {
     findings.push_back(*finding);
   } else {
@@ -134,7 +143,7 @@ ask("module", module)
 using Answers = std::map<std::string, std::string>;
 Answers ask(const std::string& python) {
   Answers answers;
-  const std::string said = answer_of(python, kQuestions);
+  const std::string said = answer_of(python, kQuestions, -1);
   for (std::size_t at = 0; at < said.size();) {
     const std::size_t end = std::min(said.find('\n', at), said.size());
     const std::string line = said.substr(at, end - at);
@@ -155,12 +164,11 @@ Finding lacks_package(const std::string& python, const std::string& why) {
                 std::move(remedy));
 }
 
-Finding other_version(const std::string& python, const std::string& what,
-                      const std::string& version) {
+Finding other_version(const std::string& what, const std::string& version, Remedy remedy) {
   return wrong(fmt::format("{} is version {}, and this is {}", what, version, RINGFEED_VERSION),
                "a trainer or a stage in Python may not understand this supervisor: attaching is "
                "refused where the memory's layout differs",
-               install_for(python, "ringfeed==" RINGFEED_VERSION, "--force-reinstall --no-deps "));
+               std::move(remedy));
 }
 
 // The module beside this program's directory, as ringfeed-worker-python names it.
@@ -230,11 +238,13 @@ Findings look_at_python() {
     return findings;
   }
   if (said("ringfeed") != RINGFEED_VERSION) {
-    findings.push_back(
-        other_version(python, fmt::format("the package {}", said("place")), said("ringfeed")));
+    findings.push_back(other_version(fmt::format("the package {}", said("place")), said("ringfeed"),
+                                     install_for(python, "ringfeed==" RINGFEED_VERSION)));
   } else if (const std::string version = said("library");
              !version.empty() && version != RINGFEED_VERSION) {
-    findings.push_back(other_version(python, "libringfeed.so of the package", version));
+    findings.push_back(other_version(
+        "libringfeed.so of the package", version,
+        install_for(python, "ringfeed==" RINGFEED_VERSION, "--force-reinstall --no-deps ")));
   } else if (const std::string why = said("no module"); !why.empty()) {
     findings.push_back(better(fmt::format("{} cannot load the module of stages: {}", python, why),
                               "stages in Python cannot run", reinstall()));

@@ -178,6 +178,8 @@ bool is_of_package(const std::string& binary) {
   return ::access((prefix / "__init__.py").c_str(), F_OK) == 0;
 }
 
+std::string_view arrow_requirement() { return kPyArrow; }
+
 std::string arrow_command(const std::string& binary, std::string_view pip) {
   const std::filesystem::path prefix = std::filesystem::path(binary).parent_path().parent_path();
   if (is_of_package(binary) || ::access((prefix / "share/ringfeed").c_str(), F_OK) != 0) {

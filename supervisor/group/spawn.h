@@ -44,6 +44,8 @@ inline constexpr int kRecordsFd = 4;
 [[nodiscard]] bool libraries_found(const std::string& binary);
 // Is it a program of the Python package, in whose directory it lies?
 [[nodiscard]] bool is_of_package(const std::string& binary);
+// What pip has to install for ringfeed-worker-parquet: "pyarrow==25.*".
+[[nodiscard]] std::string_view arrow_requirement();
 // The command that brings Arrow's libraries to where such a `binary` looks for them, which is the
 // environment of a wheel, or a directory of its own below the prefix; by a `pip` of that
 // environment.

@@ -9,8 +9,7 @@
 namespace ringfeed::web {
 namespace {
 
-// Trees of a feed with a hundred lanes take a few KiB on that stack, one of all feeds of a page
-// less than one MiB.
+// A tree of a feed with a hundred lanes takes a few KiB on that stack, far less than either.
 constexpr std::size_t kFirstBytes = 256 << 10;
 constexpr std::size_t kLastBytes = 1 << 20;
 

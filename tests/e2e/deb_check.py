@@ -198,7 +198,8 @@ def test_parquet_says_which_arrow_it_wants_and_finds_it(system: System) -> None:
     )
     done = system.tried(check)
     command = re.search(
-        r"pip install --no-deps --target /usr/lib/ringfeed '(pyarrow==\d+\.\*)'", done.stdout
+        r"pip install --upgrade --no-deps --target /usr/lib/ringfeed '(pyarrow==\d+\.\*)'",
+        done.stdout,
     )
     assert done.returncode != 0 and command, done.stdout
     # The same files without a download.

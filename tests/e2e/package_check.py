@@ -395,13 +395,9 @@ def test_without_pyarrow_one_sentence_says_what_to_install() -> None:
         assert re.search(r"pip install 'pyarrow==\d+\.\*'", told.stderr)
 
 
-if __name__ == "__main__":
-    sys.exit(pytest.main([__file__]))
-
-
-def of_the_doctor(check: str) -> list[dict[str, str]]:
+def of_the_doctor(check: str, program: Path = COMMAND) -> list[dict[str, str]]:
     """Its findings of this check that are not fine."""
-    shown = json.loads(said(COMMAND, "doctor", "--json").stdout)
+    shown = json.loads(said(program, "doctor", "--json").stdout)
     return [
         one
         for one in shown["findings"]
@@ -430,3 +426,17 @@ def test_the_doctor_mends_programs_and_libraries_of_this_environment(tmp_path: P
         assert re.search(what, finding["what"]), finding
         subprocess.run(finding["mend"], shell=True, check=True, env=pip)
         assert of_the_doctor("workers") == []
+    # A package that no environment is around.
+    place = tmp_path / "a place"
+    subprocess.run(
+        f"{run} install --no-deps --target '{place}' {WHEEL}", shell=True, check=True, env=pip
+    )
+    program = place / "ringfeed" / "bin" / "ringfeed"
+    (finding,) = of_the_doctor("workers", program)
+    assert f"--target '{place}' " in finding["mend"]
+    subprocess.run(finding["mend"], shell=True, check=True, env=pip)
+    assert of_the_doctor("workers", program) == []
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__]))

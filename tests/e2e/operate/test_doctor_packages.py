@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,9 +26,18 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def patient(wheels: Path, make_patient: MakePatient) -> Patient:
-    """Its pip has these wheels alone."""
-    patient = make_patient(environment={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)})
-    patient.do("unset PYTHONPATH VIRTUAL_ENV")
+    """Its pip has these wheels alone, and no settings of this machine."""
+    patient = make_patient(
+        environment={
+            "PIP_CONFIG_FILE": "/dev/null",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(wheels),
+        }
+    )
+    patient.do("unset PYTHONPATH VIRTUAL_ENV PIP_BREAK_SYSTEM_PACKAGES PIP_USER PIP_CONSTRAINT")
+    version = patient.do("/usr/bin/python3 -c 'import sys; print(*sys.version_info[:2])'").split()
+    if version != [str(part) for part in sys.version_info[:2]]:
+        pytest.skip("the NumPy that is here is not for /usr/bin/python3")
     return patient
 
 
@@ -54,10 +64,11 @@ def test_a_package_of_another_version(patient: Patient, tmp_path: Path) -> None:
 
 
 def test_an_interpreter_of_the_system_keeps_its_packages(patient: Patient) -> None:
-    """pip refuses to install for it (PEP 668), so an environment is made."""
+    """pip would refuse to install for it (PEP 668), so an environment is made."""
+    mark = Path(sysconfig.get_path("stdlib", vars={"installed_base": "/usr"}), "EXTERNALLY-MANAGED")
+    if not mark.exists():
+        pytest.skip(f"the system has no {mark}")
     patient.do("export RINGFEED_PYTHON=/usr/bin/python3")
-    status, said = patient.attempt("/usr/bin/python3 -m pip install ringfeed 2>&1")
-    assert status != 0 and re.search("externally.managed|No module named pip", said), said
     (finding,) = found(patient.doctor(), "python", "/usr/bin/python3 cannot import")
     assert "the system keeps the packages" in finding["advice"]
     patient.mend(finding["mend"])
