@@ -190,7 +190,7 @@ def goals(report: dict[str, Any]) -> list[tuple[str, float, float]]:
     attacked = next(found["gap"] for name, found in report.items() if name.endswith("_connections"))
 
     def times_quiet(which: str) -> float:
-        return attacked[which] / max(gap[which] for gap in quiet)
+        return attacked[which] / statistics.mean(gap[which] for gap in quiet)
 
     def cpu(name: str) -> float:
         return report[name]["cpu_web_percent"] + report[name]["cpu_supervisor_percent"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -162,7 +163,8 @@ def shown_bytes(size: int) -> str:
     number, unit = float(size), 0
     while number >= 1024:
         number, unit = number / 1024, unit + 1
-    return f"{number:.1f} {units[unit]}" if unit else f"{size} B"
+    # toFixed() rounds a half up.
+    return f"{math.floor(10 * number + 0.5) / 10:.1f} {units[unit]}" if unit else f"{size} B"
 
 
 def test_how_long_trainers_wait_and_where_the_memory_is(
@@ -188,10 +190,8 @@ def test_how_long_trainers_wait_and_where_the_memory_is(
     assert text(page, "#memory-total") == f"{shown_bytes(total)} in all"
     # Each bar is as long as its part is large.
     for bar, (_, size) in zip(page.locator("#memory li .queue").all(), shown, strict=True):
-        part, whole = (
-            one.evaluate("(one) => one.getBoundingClientRect().width")
-            for one in (bar.locator("span"), bar)
-        )
+        part = bar.locator("span").evaluate("(one) => one.getBoundingClientRect().width")
+        whole = bar.evaluate("(one) => one.clientWidth")
         assert abs(part - whole * size / total) < 2, (part, whole, size)
 
 

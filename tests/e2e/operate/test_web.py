@@ -86,7 +86,9 @@ def test_promtool_has_nothing_to_say(run: FeedRun, serve: Start, busy: bool) -> 
         wait_until(
             lambda: re.search(r"ringfeed_restarts_total{.*} 1", web.get("/metrics")[2]), "it"
         )
-        assert trainer.batches() > 1 and 'group="eval"' in web.get("/metrics")[2]
+        before = trainer.batches()
+        wait_until(lambda: trainer.batches() > before, "batches after it")
+        assert 'group="eval"' in web.get("/metrics")[2]
     text = web.get("/metrics")[2]
     checked = subprocess.run(
         [str(PROMETHEUS / "promtool"), "check", "metrics"],
@@ -198,7 +200,7 @@ def test_the_board_of_grafana_is_answered(run: FeedRun, serve: Start, tmp_path: 
     with prometheus_over(serve(), tmp_path) as asked:
         trainer = run.trainer(positions=0)
         for query in of_variables:
-            assert asked(query) == ["lc0"], query
+            wait_until(lambda query=query: asked(query) == ["lc0"], f"an answer to {query}")
         for query in queries:
             query = query.replace("$feed", ".+").replace("$__rate_interval", "5s")
             wait_until(lambda query=query: asked(query), f"an answer to {query}")
