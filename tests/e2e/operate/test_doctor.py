@@ -146,7 +146,9 @@ NODES = (
     " && echo $first > nodes/node0/cpulist && echo $((first + 1))-${all##*[-,]} > nodes/node1/cpulist"
     " && echo 0-1 > nodes/online && mount --bind nodes /sys/devices/system/node"
 )
-ONE_NODE = "test $(cat /sys/devices/system/node/online) = 0 && test $(nproc) -gt 1"
+ONE_NODE = (
+    "test $(cat /sys/devices/system/node/online) = 0 && test $(env -u OMP_NUM_THREADS nproc) -gt 1"
+)
 KERNEL += [
     Fault(
         "two_nodes",
