@@ -27,19 +27,24 @@ def test_nobody_notices_when_the_supervisor_is_killed_and_started_again(
     run = make_run(
         epochs=2, extra=GROUPS, groups='groups { name: "default" } groups { name: "few" }'
     ).start()
-    trainer = run.trainer(pause_ms=10)
-    leaving = run.trainer(group="few", batches=20, pause_ms=10)
+    trainer = run.trainer(pause_ms=20)
+    enough = run.work / "enough"
+    leaving = run.trainer(group="few", until=enough, pause_ms=20)
     wait_until(lambda: trainer.batches() >= 5 and leaving.batches() >= 2, "both to work")
     workers = run.workers()
     kill_supervisor(run)
     at = trainer.batches()
     wait_until(lambda: trainer.batches() >= at + 5, "batches without a supervisor")
+    # However long it takes to come back, the feed waits for this one.
+    os.kill(leaving.process.pid, signal.SIGSTOP)
     run.start()
     wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
     wait_until(lambda: run.text().count("supervisor_found") >= 1, "a worker's log to come again")
     # What is adopted is restarted as what was started.
     os.kill(workers["mix"], signal.SIGKILL)
     wait_until(lambda: "worker_restarted feed=lc0 group=mix" in run.text(), "its successor")
+    enough.touch()
+    os.kill(leaving.process.pid, signal.SIGCONT)
     leaving.result()
     wait_until(lambda: "trainer_left feed=lc0 group=few" in run.text(), "its wish to be heard")
     assert "trainer_rejoined feed=lc0 group=few" in run.text()

@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument(
         "--batches", type=int, default=0, help="end after so many; 0: with the feed"
     )
+    parser.add_argument("--until", type=Path, help="end with a batch when this file is there")
     parser.add_argument("--hold", type=int, default=0, help="take no more than so many, and wait")
     parser.add_argument("--positions", type=int, default=1, help="hash every position")
     parser.add_argument("--pause-ms", type=float, default=0.0, help="work that each batch takes")
@@ -78,6 +79,8 @@ def main() -> int:
                 time.sleep(arguments.pause_ms / 1000)
             note_progress(arguments.progress, len(numbers))
             if arguments.batches and len(numbers) >= arguments.batches:
+                break
+            if arguments.until and arguments.until.exists():
                 break
             if arguments.hold and len(numbers) >= arguments.hold:
                 signal.pause()
