@@ -62,6 +62,9 @@ class HttpServer::Listener : public std::enable_shared_from_this<HttpServer::Lis
 
  private:
   friend class Session;
+  // What awaits a connection, or the time for another try. Asio may destroy it without a call: for
+  // a connection that it has no memory to keep.
+  class Awaits;
   void make_room();
 
   asio::ip::tcp::acceptor acceptor_;
@@ -246,29 +249,45 @@ class HttpServer::Listener::Session : public Stream, public std::enable_shared_f
   std::string behind_;
 };
 
+class HttpServer::Listener::Awaits {
+ public:
+  explicit Awaits(std::shared_ptr<Listener> listener) : listener_(std::move(listener)) {
+    listener_->accepting_ = true;
+  }
+  ~Awaits() { static_cast<void>(over()); }
+  Awaits(Awaits&&) noexcept = default;
+  Awaits& operator=(Awaits&&) = delete;
+
+  std::shared_ptr<Listener> over() noexcept {
+    if (listener_) listener_->accepting_ = false;
+    return std::exchange(listener_, nullptr);
+  }
+
+ private:
+  std::shared_ptr<Listener> listener_;
+};
+
 void HttpServer::Listener::accept() {
-  acceptor_.async_accept(
-      [self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
-        self->accepting_ = false;
-        if (error == asio::error::operation_aborted) return;
-        if (error) {
-          self->make_room();
-          self->again_.expires_after(kAcceptAgain);
-          self->again_.async_wait([self](error_code stopped) {
-            self->accepting_ = false;
-            if (!stopped) self->accept();
-          });
-          self->accepting_ = true;
-          return;
-        }
-        if (self->sessions_.size() >= self->limits_.connections) self->make_room();
-        // Closed at once if all are in the middle of an answer.
-        if (self->sessions_.size() < 2 * self->limits_.connections) {
-          std::make_shared<Session>(std::move(socket), self)->read();
-        }
-        self->accept();
+  acceptor_.async_accept([awaits = Awaits(shared_from_this())](
+                             error_code error, asio::ip::tcp::socket socket) mutable {
+    const std::shared_ptr<Listener> self = awaits.over();
+    if (error == asio::error::operation_aborted) return;
+    if (error) {
+      self->make_room();
+      self->again_.expires_after(kAcceptAgain);
+      self->again_.async_wait([tries = Awaits(self)](error_code stopped) mutable {
+        const std::shared_ptr<Listener> listener = tries.over();
+        if (!stopped) listener->accept();
       });
-  accepting_ = true;
+      return;
+    }
+    if (self->sessions_.size() >= self->limits_.connections) self->make_room();
+    // Closed at once if all are in the middle of an answer.
+    if (self->sessions_.size() < 2 * self->limits_.connections) {
+      std::make_shared<Session>(std::move(socket), self)->read();
+    }
+    self->accept();
+  });
 }
 
 void HttpServer::Listener::resume() {

@@ -114,6 +114,25 @@ def test_a_refused_call_costs_a_request_at_most(
 
 
 @pytest.mark.parametrize("kind", ["malloc", "epoll_ctl"])
+def test_a_connection_that_cannot_be_kept_is_the_only_one_lost(
+    starved: tuple[Web, Starver], kind: str
+) -> None:
+    """Each is one more than there ever were, so that the server needs memory for it."""
+    web, starver = starved
+    serves(web)
+    refused = 0
+    calls = 30 if kind == "malloc" else 3  # for such a connection and the request behind it
+    with contextlib.ExitStack() as links:
+        for number in range(90):
+            starver.refuse(kind, number % calls, 1 + number // 30)
+            links.enter_context(web.connect()).sendall(b"GET / HT")
+            status(web, "/healthz")
+            refused += starver.stop()
+            assert web.get("/healthz")[0] == 200, number
+    assert refused > 10
+
+
+@pytest.mark.parametrize("kind", ["malloc", "epoll_ctl"])
 def test_what_a_request_is_refused_is_not_the_answer_of_the_next(
     run: FeedRun, starved: tuple[Web, Starver], kind: str
 ) -> None:
