@@ -38,7 +38,7 @@ class Fault:
     printed: str = "."  # pattern of the printed command; "": there is none
     words: str = ""
     hard: bool = False  # a hard limit, which takes a capability to be raised
-    needs: str = ""  # of a shell, which says whether it can be planted here
+    before: str = ""  # commands that make a machine on which the fault is not there
 
 
 WRONG, BETTER = "wrong", "could_be_better"
@@ -146,8 +146,10 @@ NODES = (
     " && echo $first > nodes/node0/cpulist && echo $((first + 1))-${all##*[-,]} > nodes/node1/cpulist"
     " && echo 0-1 > nodes/online && mount --bind nodes /sys/devices/system/node"
 )
+# Whatever this machine has.
 ONE_NODE = (
-    "test $(cat /sys/devices/system/node/online) = 0 && test $(env -u OMP_NUM_THREADS nproc) -gt 1"
+    "mkdir -p one/node0 && echo 0 > one/online && echo 0-1023 > one/node0/cpulist"
+    " && mount --bind one /sys/devices/system/node"
 )
 KERNEL += [
     Fault(
@@ -158,7 +160,7 @@ KERNEL += [
         NODES,
         inside=MOUNTS,
         printed=r"^taskset -cp \S+ \$\$$",
-        needs=ONE_NODE,
+        before=ONE_NODE,
     ),
     Fault(
         "pages_that_move",
@@ -169,7 +171,7 @@ KERNEL += [
         inside=MOUNTS,
         mend="sysctl -q kernel.numa_balancing=0",  # the nodes stay
         printed="^sysctl kernel.numa_balancing=0$",
-        needs=f"{ONE_NODE} && test -e /proc/sys/kernel/numa_balancing",
+        before=ONE_NODE,
     ),
     Fault(
         "little_memory",
@@ -483,8 +485,8 @@ PROGRAMS = [
 def test_a_fault_is_found_and_mended(fault: Fault, make_patient: MakePatient) -> None:
     patient = make_patient(fault.inside)
     patient.user = fault.user
-    if fault.needs and patient.attempt(fault.needs)[0] != 0:
-        pytest.skip(f"it cannot be planted on this machine: {fault.needs}")
+    if fault.before:
+        patient.do(fault.before)
     if fault.program is None:
         assert not found(patient.doctor(fault.words), fault.check, fault.what), "not planted yet"
     patient.do(fault.plant)
