@@ -25,9 +25,6 @@ namespace {
 // A directory of the user's own, as a shell writes it.
 constexpr const char* kEnvironment = "~/.local/share/ringfeed/venv";
 
-// A question that an interpreter answers at once, if it answers at all.
-constexpr int kQuestionMs = 2'000;
-
 // Does the system keep the packages of this interpreter (PEP 668)? Not those of an environment.
 bool is_managed(const std::string& python) {
   constexpr const char* kQuestion = R"(
@@ -44,8 +41,8 @@ std::string this_version() { return "ringfeed==" RINGFEED_VERSION; }
 
 std::string pip_install(const std::string& python, const std::string& options,
                         const std::string& requirement) {
-  return fmt::format("{} -m pip install {}{}", shell_word(python), options,
-                     shell_word(requirement));
+  return fmt::format("{} -m pip install {}{}{}", shell_word(python), options,
+                     options.empty() ? "" : " ", shell_word(requirement));
 }
 
 // Into the directory of packages that has this program. The environment around it has an
@@ -62,7 +59,7 @@ Remedy install_beside(const std::string& program, const std::string& options,
     return {pip_install(own, options, requirement), ""};
   }
   const std::string place =
-      fmt::format("--upgrade --no-deps --target {} ", shell_word(packages.string()));
+      fmt::format("--upgrade --no-deps --target {}", shell_word(packages.string()));
   return {pip_install(or_python3(interpreter()), place, requirement), ""};
 }
 
@@ -149,7 +146,7 @@ Remedy install_for(const std::string& python, const std::string& requirement,
 Remedy reinstall() {
   const std::string self = own_directory() + "ringfeed";
   if (process::is_of_package(self)) {
-    return install_beside(self, "--force-reinstall --no-deps ", this_version());
+    return install_beside(self, "--force-reinstall --no-deps", this_version());
   }
   if (self == "/usr/bin/ringfeed") {
     return {.advice =
@@ -163,9 +160,10 @@ Remedy install_arrow(const std::string& program) {
   const std::string requirement(process::arrow_requirement());
   if (process::is_of_package(program)) return install_beside(program, "", requirement);
   const std::string python = or_python3(interpreter());
-  const std::string command = process::arrow_command(program, shell_word(python) + " -m pip");
-  // Into a directory of the programs' own no system keeps anything.
-  if (command.find(" --target ") != std::string::npos || !is_managed(python)) return {command, ""};
+  // In a directory of the programs' own no system keeps anything.
+  if (!process::arrow_directory(program).empty() || !is_managed(python)) {
+    return {process::arrow_command(program, shell_word(python) + " -m pip"), ""};
+  }
   return {.advice = fmt::format("install {} for the interpreter that ringfeed was built with",
                                 requirement)};
 }

@@ -14,6 +14,8 @@ namespace ringfeed::doctor {
 // As ringfeed-worker-python chooses it; "": there is none.
 [[nodiscard]] std::string interpreter();
 
+// So long an interpreter may take for a question that it answers at once, if it answers at all.
+inline constexpr int kQuestionMs = 2'000;
 // What it prints, as a child of this process group. "": it cannot be started, or has not ended
 // within `limit_ms` (-1: any time) and was killed. Its standard error is that of this process, see
 // last_words().

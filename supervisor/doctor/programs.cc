@@ -79,7 +79,6 @@ Remedy without_parquet(const std::string& program) {
 // " of the version that it was built with; /usr/bin/python3 has pyarrow 23.0.1": of a package whose
 // interpreter has another one. "": it has none, or that is not known.
 std::string other_arrow(const std::string& program) {
-  constexpr int kQuestionMs = 2'000;
   const std::string python = interpreter();
   if (!process::is_of_package(program) || python.empty()) return {};
   std::string version =
@@ -244,7 +243,7 @@ Findings look_at_python() {
              !version.empty() && version != RINGFEED_VERSION) {
     findings.push_back(other_version(
         "libringfeed.so of the package", version,
-        install_for(python, "ringfeed==" RINGFEED_VERSION, "--force-reinstall --no-deps ")));
+        install_for(python, "ringfeed==" RINGFEED_VERSION, "--force-reinstall --no-deps")));
   } else if (const std::string why = said("no module"); !why.empty()) {
     findings.push_back(better(fmt::format("{} cannot load the module of stages: {}", python, why),
                               "stages in Python cannot run", reinstall()));

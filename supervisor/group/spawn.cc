@@ -180,14 +180,19 @@ bool is_of_package(const std::string& binary) {
 
 std::string_view arrow_requirement() { return kPyArrow; }
 
-std::string arrow_command(const std::string& binary, std::string_view pip) {
+std::string arrow_directory(const std::string& binary) {
   const std::filesystem::path prefix = std::filesystem::path(binary).parent_path().parent_path();
-  if (is_of_package(binary) || ::access((prefix / "share/ringfeed").c_str(), F_OK) != 0) {
-    return fmt::format("{} install '{}'", pip, kPyArrow);
-  }
-  const bool ours = ::access((prefix / "lib").c_str(), W_OK) == 0;
+  const bool installed = ::access((prefix / "share/ringfeed").c_str(), F_OK) == 0;
+  return installed && !is_of_package(binary) ? (prefix / "lib/ringfeed").string() : std::string();
+}
+
+std::string arrow_command(const std::string& binary, std::string_view pip) {
+  const std::string directory = arrow_directory(binary);
+  if (directory.empty()) return fmt::format("{} install '{}'", pip, kPyArrow);
+  const std::string above = std::filesystem::path(directory).parent_path().string();
+  const bool ours = ::access(above.c_str(), W_OK) == 0;
   return fmt::format("{}{} install --upgrade --no-deps --target {} '{}'", ours ? "" : "sudo ", pip,
-                     shell_word((prefix / "lib/ringfeed").string()), kPyArrow);
+                     shell_word(directory), kPyArrow);
 }
 
 bool libraries_found(const std::string& binary) {

@@ -46,6 +46,9 @@ inline constexpr int kRecordsFd = 4;
 [[nodiscard]] bool is_of_package(const std::string& binary);
 // What pip has to install for ringfeed-worker-parquet: "pyarrow==25.*".
 [[nodiscard]] std::string_view arrow_requirement();
+// Where such a `binary` looks for Arrow below its prefix, in a directory of its own; "": in the
+// environment of a package, or where it was built.
+[[nodiscard]] std::string arrow_directory(const std::string& binary);
 // The command that brings Arrow's libraries to where such a `binary` looks for them, which is the
 // environment of a wheel, or a directory of its own below the prefix; by a `pip` of that
 // environment.
