@@ -10,6 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 sys.path.insert(0, str(ROOT))
+from tests.support.rig.careful import be_careful  # noqa: E402
+
+be_careful()
 # Models of tests are small: one thread is quicker than two that wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As where neither is installed: what needs them is skipped, and nothing else may import them.

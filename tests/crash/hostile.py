@@ -61,6 +61,7 @@ from tests.support.fakes.raw_member import (  # noqa: E402
 from tests.support.fakes.scribble import spoil_bytes, spoil_words  # noqa: E402
 from tests.support.feeds.feed_run import FeedRun, remains, runs, wait_until  # noqa: E402
 from tests.support.makers import lc0_data  # noqa: E402
+from tests.support.rig.careful import be_careful  # noqa: E402
 
 HONEST = {"alone": 1, "ranks": 3}
 GROUPS = (
@@ -447,6 +448,7 @@ def audit(attack: Attack, expected: dict[int, tuple[int, int]]) -> dict[str, int
 
 
 def main() -> int:
+    be_careful()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

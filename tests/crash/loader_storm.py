@@ -49,6 +49,7 @@ from python_storm import control_group  # noqa: E402
 
 from tests.support.feeds.feed_run import runs  # noqa: E402
 from tests.support.feeds.feed_watch import segments_of  # noqa: E402
+from tests.support.rig.careful import be_careful  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 WORKERS = 3
@@ -727,6 +728,7 @@ def first_difference(expected: bytes, found: bytes) -> str:
 
 def main() -> int:
     """All rounds; 0: all is as it should be."""
+    be_careful()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -42,6 +42,7 @@ from storm import Line, read_lines, undisturbed  # noqa: E402
 
 from tests.support.feeds.feed_run import FeedRun, wait_until  # noqa: E402
 from tests.support.makers import lc0_data  # noqa: E402
+from tests.support.rig.careful import be_careful  # noqa: E402
 
 HOLD = 2  # batches that a member has in hand at most: the last one and the next
 # A batch whose members are killed again and again is delivered again and again.
@@ -242,6 +243,7 @@ def audit(crowd: Crowd, expected: dict[int, tuple[int, int]]) -> dict[str, int]:
 
 
 def main() -> int:
+    be_careful()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

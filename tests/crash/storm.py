@@ -71,6 +71,7 @@ from tests.support.feeds.feed_run import (  # noqa: E402
 )
 from tests.support.feeds.feed_watch import LaneWatch, spread  # noqa: E402
 from tests.support.makers import lc0_data  # noqa: E402
+from tests.support.rig.careful import be_careful  # noqa: E402
 
 STALL_MS = 400
 HANG_S = 60.0  # a feed that is not whole, or gives no batch, for so long does not go on by itself
@@ -761,6 +762,7 @@ def storm_in(
 
 def main(scene: type[Scene] = Scene, storm: type[Storm] = Storm) -> int:
     """One storm, as the command line says; its exit status."""
+    be_careful()
     arguments = arguments_of(scene)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # thousands of them would fill the disk
     work = Path(tempfile.mkdtemp(prefix="rf-storm-"))

@@ -35,6 +35,7 @@ from ringfeed.torch import DataLoader  # noqa: E402
 from ringfeed.torch._plan import Plan  # noqa: E402
 from ringfeed.torch._shared_parent import GRACE_S, Place, listens  # noqa: E402
 from ringfeed.torch._workers import environment  # noqa: E402
+from tests.support.feeds.feed_run import wait_until  # noqa: E402
 from tests.support.loaders.ranks import resting_at_exit  # noqa: E402
 from tests.support.loaders.shared_trainer import Settings  # noqa: E402
 
@@ -111,12 +112,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
     assert [name for name in left if not name.endswith(("lock", "-log"))] == []
 
 
-def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Waits for it."""
-    end = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < end, f"waited for this in vain: {what}"
-        time.sleep(0.01)
+def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """Waits for it; the first true value."""
+    return wait_until(condition, what, patience_s)
 
 
 def processes(home: Path) -> dict[int, str]:
@@ -149,6 +147,11 @@ def pid_of(home: Path, what: str) -> int:
             return 0
         peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return int(struct.unpack("3i", peer)[0])
+
+
+def awaited_pid_of(home: Path, what: str) -> int:
+    """The same, when it is there."""
+    return int(until(lambda: pid_of(home, what), f"{what} is there"))
 
 
 def expected(epoch: int, rank: int = 0, ranks: int = 1, **settings: Any) -> list[list[int]]:
@@ -260,7 +263,7 @@ def test_a_feed_that_began_anew(start: Callable[..., Trainer], tmp_path: Path) -
     until(lambda: one.batches(1), "the second epoch")
     victims = [pid for pid, name in processes(tmp_path).items() if name.startswith("rf-")]
     one.process.kill()
-    for pid in [pid_of(tmp_path, "supervisor"), *victims]:
+    for pid in [awaited_pid_of(tmp_path, "supervisor"), *victims]:
         os.kill(pid, signal.SIGKILL)
     one.process.wait()
     made.write_bytes(b"")
@@ -286,9 +289,7 @@ def test_who_dies_has_a_successor(
     victims = {"both": ["parent", "supervisor"], "first": []}.get(victim, [victim])
     for at in (5, 15, 25):
         until(lambda: len(second.batches()) >= at, f"{at} batches")
-        for what in victims:
-            until(lambda: pid_of(tmp_path, what), f"{what} is there")
-        for pid in [pid_of(tmp_path, what) for what in victims]:
+        for pid in [awaited_pid_of(tmp_path, what) for what in victims]:
             os.kill(pid, signal.SIGKILL)
     if victim == "first":
         first.process.kill()
@@ -307,7 +308,7 @@ def test_a_warm_parent_that_is_stopped_has_a_successor(
     """Nobody lets it go on. The trainer that wants another epoch ends it after some seconds."""
     one = start(samples=160, pause_ms=10)
     until(one.batches, "it trains")
-    parent = pid_of(tmp_path, "parent")
+    parent = awaited_pid_of(tmp_path, "parent")
     os.kill(parent, signal.SIGSTOP)
     batches = one.ends()
     assert [indices(batches, epoch) for epoch in range(2)] == [
@@ -398,7 +399,7 @@ def test_a_busy_trainer_is_one_too(
     busy, other = start(**settings), start(break_at=9, **settings)
     until(lambda: busy.batches() and other.batches(), "both train")
     busy.process.send_signal(signal.SIGSTOP)
-    parent = pid_of(tmp_path, "parent")
+    parent = awaited_pid_of(tmp_path, "parent")
     os.kill(parent, signal.SIGKILL)
     until(lambda: pid_of(tmp_path, "parent") not in (0, parent), "it has a successor")
     assert not other.batches(1)
@@ -425,7 +426,7 @@ def test_who_comes_while_there_is_no_warm_parent(
     first = start(samples=1600, pause_ms=10)
     until(lambda: len(first.batches()) > 3, "the first one trains")
     first.process.send_signal(signal.SIGSTOP)
-    for pid in [pid_of(tmp_path, what) for what in victims]:
+    for pid in [awaited_pid_of(tmp_path, what) for what in victims]:
         os.kill(pid, signal.SIGKILL)
     second = start(samples=1600)
     until(lambda: pid_of(tmp_path, "supervisor"), "a supervisor is there")
@@ -582,7 +583,7 @@ def test_nonsense(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """Whatever is said to the warm parent, it goes on, and says what it does not understand."""
     one = start(samples=1600, pause_ms=10)
     until(one.batches, "it trains")
-    parent = pid_of(tmp_path, "parent")
+    parent = awaited_pid_of(tmp_path, "parent")
     for said in (
         [random.Random(3).randbytes(500)],
         [b'{"plan": {'],
@@ -628,7 +629,7 @@ def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: P
     """Hundreds of them keep nobody out, take no more descriptors, and do not keep the feed alive."""
     one = start(samples=800, pause_ms=10)
     until(one.batches, "it trains")
-    parent = pid_of(tmp_path, "parent")
+    parent = awaited_pid_of(tmp_path, "parent")
     resource.prlimit(parent, resource.RLIMIT_NOFILE, (64, 64))
     with contextlib.ExitStack() as links:
         for _ in range(300):
@@ -689,7 +690,7 @@ def test_when_everybody_is_gone_at_once(start: Callable[..., Trainer], tmp_path:
     """Trainers and warm parent are killed: the supervisor ends the feed after some time."""
     one = start(samples=4000, pause_ms=10)
     until(one.batches, "it trains")
-    parent = pid_of(tmp_path, "parent")
+    parent = awaited_pid_of(tmp_path, "parent")
     one.process.kill()
     os.kill(parent, signal.SIGKILL)
     until(lambda: not processes(tmp_path), "all processes end", patience_s=90)
