@@ -149,9 +149,14 @@ def pid_of(home: Path, what: str) -> int:
         return int(struct.unpack("3i", peer)[0])
 
 
-def awaited_pid_of(home: Path, what: str) -> int:
-    """The same, when it is there."""
-    return int(until(lambda: pid_of(home, what), f"{what} is there"))
+def pids_of(home: Path, *names: str) -> list[int]:
+    """The same of several, when all of them are there at once."""
+
+    def found() -> list[int]:
+        pids = [pid_of(home, name) for name in names]
+        return pids if all(pids) else []
+
+    return list(until(found, f"{' and '.join(names)} to be there")) if names else []
 
 
 def expected(epoch: int, rank: int = 0, ranks: int = 1, **settings: Any) -> list[list[int]]:
@@ -263,7 +268,7 @@ def test_a_feed_that_began_anew(start: Callable[..., Trainer], tmp_path: Path) -
     until(lambda: one.batches(1), "the second epoch")
     victims = [pid for pid, name in processes(tmp_path).items() if name.startswith("rf-")]
     one.process.kill()
-    for pid in [awaited_pid_of(tmp_path, "supervisor"), *victims]:
+    for pid in [*pids_of(tmp_path, "supervisor"), *victims]:
         os.kill(pid, signal.SIGKILL)
     one.process.wait()
     made.write_bytes(b"")
@@ -289,7 +294,7 @@ def test_who_dies_has_a_successor(
     victims = {"both": ["parent", "supervisor"], "first": []}.get(victim, [victim])
     for at in (5, 15, 25):
         until(lambda: len(second.batches()) >= at, f"{at} batches")
-        for pid in [awaited_pid_of(tmp_path, what) for what in victims]:
+        for pid in pids_of(tmp_path, *victims):
             os.kill(pid, signal.SIGKILL)
     if victim == "first":
         first.process.kill()
@@ -308,7 +313,7 @@ def test_a_warm_parent_that_is_stopped_has_a_successor(
     """Nobody lets it go on. The trainer that wants another epoch ends it after some seconds."""
     one = start(samples=160, pause_ms=10)
     until(one.batches, "it trains")
-    parent = awaited_pid_of(tmp_path, "parent")
+    [parent] = pids_of(tmp_path, "parent")
     os.kill(parent, signal.SIGSTOP)
     batches = one.ends()
     assert [indices(batches, epoch) for epoch in range(2)] == [
@@ -399,7 +404,7 @@ def test_a_busy_trainer_is_one_too(
     busy, other = start(**settings), start(break_at=9, **settings)
     until(lambda: busy.batches() and other.batches(), "both train")
     busy.process.send_signal(signal.SIGSTOP)
-    parent = awaited_pid_of(tmp_path, "parent")
+    [parent] = pids_of(tmp_path, "parent")
     os.kill(parent, signal.SIGKILL)
     until(lambda: pid_of(tmp_path, "parent") not in (0, parent), "it has a successor")
     assert not other.batches(1)
@@ -426,7 +431,7 @@ def test_who_comes_while_there_is_no_warm_parent(
     first = start(samples=1600, pause_ms=10)
     until(lambda: len(first.batches()) > 3, "the first one trains")
     first.process.send_signal(signal.SIGSTOP)
-    for pid in [awaited_pid_of(tmp_path, what) for what in victims]:
+    for pid in pids_of(tmp_path, *victims):
         os.kill(pid, signal.SIGKILL)
     second = start(samples=1600)
     until(lambda: pid_of(tmp_path, "supervisor"), "a supervisor is there")
@@ -583,7 +588,7 @@ def test_nonsense(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """Whatever is said to the warm parent, it goes on, and says what it does not understand."""
     one = start(samples=1600, pause_ms=10)
     until(one.batches, "it trains")
-    parent = awaited_pid_of(tmp_path, "parent")
+    [parent] = pids_of(tmp_path, "parent")
     for said in (
         [random.Random(3).randbytes(500)],
         [b'{"plan": {'],
@@ -629,7 +634,7 @@ def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: P
     """Hundreds of them keep nobody out, take no more descriptors, and do not keep the feed alive."""
     one = start(samples=800, pause_ms=10)
     until(one.batches, "it trains")
-    parent = awaited_pid_of(tmp_path, "parent")
+    [parent] = pids_of(tmp_path, "parent")
     resource.prlimit(parent, resource.RLIMIT_NOFILE, (64, 64))
     with contextlib.ExitStack() as links:
         for _ in range(300):
@@ -690,7 +695,7 @@ def test_when_everybody_is_gone_at_once(start: Callable[..., Trainer], tmp_path:
     """Trainers and warm parent are killed: the supervisor ends the feed after some time."""
     one = start(samples=4000, pause_ms=10)
     until(one.batches, "it trains")
-    parent = awaited_pid_of(tmp_path, "parent")
+    [parent] = pids_of(tmp_path, "parent")
     one.process.kill()
     os.kill(parent, signal.SIGKILL)
     until(lambda: not processes(tmp_path), "all processes end", patience_s=90)
