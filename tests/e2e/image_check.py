@@ -133,7 +133,14 @@ class Containers:
         return path.read_text().splitlines() if path.exists() else []
 
     def pid(self, name: str) -> int:
+        """0: it does not run."""
         return int(podman("inspect", "--format={{.State.Pid}}", name).stdout)
+
+    def kill(self, name: str) -> int:
+        """Not by podman, which would take it for a wish. The process that was killed."""
+        pid = int(wait_until(lambda: self.pid(name), f"{name} to run"))
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
     def log(self, name: str) -> str:
         done = podman("logs", name)
@@ -235,9 +242,7 @@ def test_a_feed_that_is_killed_goes_on_in_its_next_container(
     trainer = containers.trainer(pause_s=0.01)
     for after in (100, 200):
         wait_until(lambda: len(containers.notes()) >= after, f"batch {after}")  # noqa: B023
-        was = containers.pid(feed)
-        # Not by podman, which would take it for a wish: what restarts it is its restart policy, or we.
-        os.kill(was, signal.SIGKILL)
+        was = containers.kill(feed)  # what restarts it is its restart policy, or we
         wait_until(
             lambda: containers.pid(feed) != was, "the end of its first process"
         )  # noqa: B023
@@ -254,7 +259,7 @@ def test_a_trainer_that_is_killed_goes_on_in_its_next_container(
     feed = containers.feed()
     trainer = containers.trainer(pause_s=0.01, restart="no")
     wait_until(lambda: len(containers.notes()) >= 100, "batch 100")
-    os.kill(containers.pid(trainer), signal.SIGKILL)
+    containers.kill(trainer)
     assert containers.ended(trainer) == 128 + signal.SIGKILL
     podman("start", trainer)
     assert containers.ended(trainer) == 0, containers.log(trainer) + containers.log(feed)

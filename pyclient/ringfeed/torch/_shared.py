@@ -380,11 +380,12 @@ class Shared:
             waits = select.poll()
             waits.register(link, select.POLLIN)
             since = time.monotonic()
+            parent = pid_of(link)
             while not waits.poll(_SLICE_MS):  # signals are handled
-                if not _is_stopped(pid_of(link)):
+                if not _is_stopped(parent):
                     since = time.monotonic()
                 elif time.monotonic() - since > _STOPPED_S:
-                    os.kill(pid_of(link), signal.SIGKILL)  # it has a successor
+                    os.kill(parent, signal.SIGKILL)  # it has a successor
             said, fds, _, _ = socket.recv_fds(link, PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             said, fds = b"", []

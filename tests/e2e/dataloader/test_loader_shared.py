@@ -159,6 +159,13 @@ def pids_of(home: Path, *names: str) -> list[int]:
     return list(until(found, f"{' and '.join(names)} to be there")) if names else []
 
 
+def kill(*pids: int, how: signal.Signals = signal.SIGKILL) -> None:
+    """Whoever of them is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, how)
+
+
 def expected(epoch: int, rank: int = 0, ranks: int = 1, **settings: Any) -> list[list[int]]:
     """What PyTorch's samplers give for an epoch."""
     one = Settings(**settings)
@@ -268,8 +275,7 @@ def test_a_feed_that_began_anew(start: Callable[..., Trainer], tmp_path: Path) -
     until(lambda: one.batches(1), "the second epoch")
     victims = [pid for pid, name in processes(tmp_path).items() if name.startswith("rf-")]
     one.process.kill()
-    for pid in [*pids_of(tmp_path, "supervisor"), *victims]:
-        os.kill(pid, signal.SIGKILL)
+    kill(*pids_of(tmp_path, "supervisor"), *victims)
     one.process.wait()
     made.write_bytes(b"")
     batches = start(epochs=1, **settings).ends()
@@ -294,8 +300,7 @@ def test_who_dies_has_a_successor(
     victims = {"both": ["parent", "supervisor"], "first": []}.get(victim, [victim])
     for at in (5, 15, 25):
         until(lambda: len(second.batches()) >= at, f"{at} batches")
-        for pid in pids_of(tmp_path, *victims):
-            os.kill(pid, signal.SIGKILL)
+        kill(*pids_of(tmp_path, *victims))
     if victim == "first":
         first.process.kill()
     if victim == "first":
@@ -352,14 +357,10 @@ def strike(home: Path, chance: random.Random) -> None:
         return  # a feed whose supervisor and workers are all dead is over
     stops = chance.random() < 0.3
     pids = [pid for what in victims if (pid := pid_of(home, what))]
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP if stops else signal.SIGKILL)
+    kill(*pids, how=signal.SIGSTOP if stops else signal.SIGKILL)
     if stops:
         time.sleep(chance.uniform(0.05, 0.45))
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        kill(*pids, how=signal.SIGCONT)
 
 
 def test_a_storm(start: Callable[..., Trainer], tmp_path: Path) -> None:
@@ -405,7 +406,7 @@ def test_a_busy_trainer_is_one_too(
     until(lambda: busy.batches() and other.batches(), "both train")
     busy.process.send_signal(signal.SIGSTOP)
     [parent] = pids_of(tmp_path, "parent")
-    os.kill(parent, signal.SIGKILL)
+    kill(parent)
     until(lambda: pid_of(tmp_path, "parent") not in (0, parent), "it has a successor")
     assert not other.batches(1)
     if goes:
@@ -431,8 +432,7 @@ def test_who_comes_while_there_is_no_warm_parent(
     first = start(samples=1600, pause_ms=10)
     until(lambda: len(first.batches()) > 3, "the first one trains")
     first.process.send_signal(signal.SIGSTOP)
-    for pid in pids_of(tmp_path, *victims):
-        os.kill(pid, signal.SIGKILL)
+    kill(*pids_of(tmp_path, *victims))
     second = start(samples=1600)
     until(lambda: pid_of(tmp_path, "supervisor"), "a supervisor is there")
     time.sleep(5)
@@ -697,7 +697,7 @@ def test_when_everybody_is_gone_at_once(start: Callable[..., Trainer], tmp_path:
     until(one.batches, "it trains")
     [parent] = pids_of(tmp_path, "parent")
     one.process.kill()
-    os.kill(parent, signal.SIGKILL)
+    kill(parent)
     until(lambda: not processes(tmp_path), "all processes end", patience_s=90)
     # The name is free.
     assert len(indices(start().ends(), 1)) == 13
