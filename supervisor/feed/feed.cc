@@ -62,6 +62,10 @@ shm::FeedIdentity identity_of(const DataLoaderConfig& config) {
 
 metrics::Level level_of(std::string_view level) { return metrics::level_named(level); }
 
+metrics::Talk::Source worker_source(const std::string& group, pid_t pid = 0) {
+  return {"worker/" + group, group, static_cast<std::uint32_t>(pid)};
+}
+
 }  // namespace
 
 Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& lock,
@@ -248,8 +252,7 @@ void Feed::make_workers() {
     };
     hooks.on_lost = [this](const std::string& reason) { fail(reason); };
     hooks.on_line = [this, g](std::string_view line) {
-      talk_.line(workers_[g]->name(), static_cast<std::uint32_t>(workers_[g]->identity().pid),
-                 line);
+      talk_.line(worker_source(workers_[g]->name(), workers_[g]->identity().pid), line);
       for_report([&] { account_->line(line); });
     };
     hooks.on_event = [this, g](std::string_view level, std::string_view name,
@@ -299,7 +302,7 @@ WarmParent* Feed::warm_parent_of(const layout::GroupPlan& group, const WorkerRul
   setup.set_seed(facts.seed);
   setup.add_lanes()->set_stage(stage);
   WarmParent::Hooks hooks;
-  hooks.on_line = [this, stage](std::string_view line) { talk_.line(stage, 0, line); };
+  hooks.on_line = [this, stage](std::string_view line) { talk_.line(worker_source(stage), line); };
   hooks.on_event = [this](std::string_view level, std::string_view name,
                           const std::string& values) { event(level_of(level), name, values); };
   warm_parents_.push_back(std::make_unique<WarmParent>(

@@ -53,7 +53,9 @@ void Feed::keep_web() {
   if (!run_.config.has_http()) return;
   if (web_ == nullptr) {
     WebProcess::Hooks hooks;
-    hooks.on_line = [this](std::string_view line) { talk_.line("web", 0, line); };
+    hooks.on_line = [this](std::string_view line) {
+      talk_.line({.process = "ringfeed-web"}, line);
+    };
     hooks.on_event = [this](std::string_view level, std::string_view name,
                             const std::string& values) {
       event(metrics::level_named(level), name, values);

@@ -112,16 +112,16 @@ void Talk::event(Level level, std::string_view event, std::string_view values) {
                 true);
 }
 
-void Talk::line(std::string_view group, std::uint32_t pid, std::string_view text) {
+void Talk::line(const Source& from, std::string_view text) {
   Writers& to = *writers_;
   if (to.log_form() == Form::kText) {
     // As it is: it has the form already, or is what somebody has printed.
     return (to.file ? *to.file : to.screen).write(escaped(text) + '\n', false);
   }
   LogLine line = worker_line(text, wall_us());
-  line.process = "worker/" + std::string(group);
-  line.group = group;
-  line.pid = pid;
+  line.process = from.process;
+  line.group = from.group;
+  line.pid = from.pid;
   to.log(std::move(line), false);
 }
 

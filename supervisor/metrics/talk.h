@@ -40,8 +40,13 @@ class Talk {
   Talk& operator=(const Talk&) = delete;
 
   void event(Level level, std::string_view event, std::string_view values);
-  // A line that the process of a stage group has made.
-  void line(std::string_view group, std::uint32_t pid, std::string_view text);
+  // A line that another process has made. 0 and "": unknown.
+  struct Source {
+    std::string process;
+    std::string group = {};
+    std::uint32_t pid = 0;
+  };
+  void line(const Source& from, std::string_view text);
   // For the person who started it: not an event, always on standard error.
   void say(std::string_view text);
 
