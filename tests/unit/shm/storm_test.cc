@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "tests/support/rig/careful.h"
 #include "tests/unit/shm/rig.h"
 
 namespace ringfeed::shm {
@@ -114,7 +115,7 @@ TEST_P(Storm, OfKillsLosesAndRepeatsNothing) {
       }
     }
     if (survived) break;
-    ASSERT_EQ(::kill(children[victim], SIGKILL), 0);
+    ASSERT_EQ(careful::kill_one(children[victim], SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(::waitpid(children[victim], &status, 0), children[victim]);
     if (!WIFSIGNALED(status)) {
@@ -128,7 +129,7 @@ TEST_P(Storm, OfKillsLosesAndRepeatsNothing) {
   ring(memory.producer.bell().rings);
   for (const pid_t child : children) {
     if (child == 0) continue;
-    if (HasFailure()) ::kill(child, SIGKILL);
+    if (HasFailure()) careful::kill_one(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(HasFailure() || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;

@@ -19,6 +19,7 @@
 #include "proto/metrics.pb.h"
 #include "ringfeed.hpp"
 #include "tests/support/fakes/fake_feed.h"
+#include "tests/support/rig/careful.h"
 
 namespace ringfeed::testing {
 namespace {
@@ -209,7 +210,7 @@ TEST(CppLoader, RunsAFeedOfItsOwnToItsEnd) {
   EXPECT_EQ(rows, kSampleRows);
   EXPECT_FALSE(loader.maybe_get_next()) << "the run is over";
   loader.stop();
-  EXPECT_NE(::kill(pid, 0), 0) << "the supervisor still runs";
+  EXPECT_NE(careful::kill_one(pid, 0), 0) << "the supervisor still runs";
   EXPECT_FALSE(std::filesystem::exists(socket_dir));
 }
 
@@ -339,7 +340,7 @@ TEST(CppLoader, NothingIsLeftOfAProcessThatIsKilled) {
   ASSERT_TRUE(std::filesystem::exists(dir + "/loader.sock"));
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, supervisor, 0));
   ASSERT_GE(pidfd, 0);
-  ::kill(child, SIGKILL);
+  careful::kill_one(child, SIGKILL);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   pollfd ended{pidfd, POLLIN, 0};
   EXPECT_EQ(::poll(&ended, 1, kPatienceMs), 1) << "the supervisor still runs";

@@ -23,6 +23,7 @@
 #include "supervisor/control/place.h"
 #include "supervisor/control/server.h"
 #include "supervisor/os/packet.h"
+#include "tests/support/rig/careful.h"
 
 namespace ringfeed::control {
 namespace {
@@ -231,7 +232,7 @@ class LockedWorker {
   ~LockedWorker() { end(); }
   void end() {
     if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
+    careful::kill_one(pid_, SIGKILL);
     ::waitpid(std::exchange(pid_, 0), nullptr, 0);
   }
   [[nodiscard]] process::Identity identity() const {
@@ -659,7 +660,7 @@ class Crowd : public Directory {
   Crowd() : path_(socket_path(directory_, "lc0")) { serve({}); }
   ~Crowd() override {
     for (const pid_t pid : children_) {
-      ::kill(pid, SIGKILL);
+      careful::kill_one(pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
     }
   }

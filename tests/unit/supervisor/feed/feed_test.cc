@@ -22,6 +22,7 @@
 #include "supervisor/control/place.h"
 #include "supervisor/metrics/show.h"
 #include "supervisor/os/packet.h"
+#include "tests/support/rig/careful.h"
 #include "tests/unit/supervisor/feed_maker.h"
 
 namespace ringfeed::process {
@@ -44,7 +45,7 @@ class RunningFeed : public ::testing::Test {
   }
   ~RunningFeed() override {
     if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
+      careful::kill_one(pid_, SIGKILL);
       ::waitpid(pid_, nullptr, 0);
     }
     std::filesystem::remove_all(directory_);
@@ -142,7 +143,7 @@ class RunningFeed : public ::testing::Test {
   // Kills the process of the stage's group and returns when there is another one.
   StatusReply replaced(control::ControlClient& client, int stage) {
     const std::uint32_t before = status(client).stages(stage).lanes(0).pid();
-    ::kill(static_cast<pid_t>(before), SIGKILL);
+    careful::kill_one(before, SIGKILL);
     return status_when(client, [&](const StatusReply& now) {
       const std::uint32_t pid = now.stages(stage).lanes(0).pid();
       return pid != 0 && pid != before && all_lanes_run(now);
@@ -177,7 +178,7 @@ TEST_F(RunningFeed, TheFirstSignalDrainsAndLanesThatFinishEndTheFeed) {
   start("serve");
   control::ControlClient client = connect();
   status_when(client, all_running);
-  ::kill(pid_, SIGTERM);
+  careful::kill_one(pid_, SIGTERM);
   EXPECT_EQ(wait(), 0) << said();
   EXPECT_THAT(said(), HasSubstr("feed_draining"));
   EXPECT_TRUE(nothing_left());
@@ -198,7 +199,7 @@ TEST_F(RunningFeed, AnEndedFeedIsStillThereForItsFirstTrainerUntilItIsStopped) {
   const StatusReply ended = status_when(
       client, [](const StatusReply& status) { return status.state() == StatusReply::ENDED; });
   EXPECT_THAT(ended.reason(), HasSubstr("first trainer"));
-  ::kill(pid_, SIGTERM);
+  careful::kill_one(pid_, SIGTERM);
   EXPECT_EQ(wait(), 0);
 }
 
@@ -209,7 +210,7 @@ TEST_F(RunningFeed, AKilledWorkerIsReplacedAndTheOthersAreNot) {
   const auto pid_of = [](const StatusReply& status, int stage) {
     return status.stages(stage).lanes(0).pid();
   };
-  ::kill(static_cast<pid_t>(pid_of(before, 0)), SIGKILL);
+  careful::kill_one(pid_of(before, 0), SIGKILL);
   const StatusReply after = status_when(client, [&](const StatusReply& status) {
     const LaneStatus& lane = status.stages(0).lanes(0);
     return lane.pid() != 0 && lane.pid() != pid_of(before, 0) && lane.incarnation() == 2;
@@ -274,7 +275,7 @@ TEST_F(RunningFeed, ARecordThatKillsTooOftenIsSetAside) {
   status_when(client,
               [](const StatusReply& status) { return status.state() == StatusReply::ENDED; });
   EXPECT_THAT(said(), AllOf(HasSubstr("record_quarantined"), HasSubstr("key=0x2a deaths=3")));
-  ::kill(pid_, SIGTERM);
+  careful::kill_one(pid_, SIGTERM);
   EXPECT_EQ(wait(), 0);
 }
 
@@ -284,9 +285,9 @@ TEST_F(RunningFeed, WarningsOfASchedulerEndNobody) {
   const StatusReply before = status_when(client, all_running);
   for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, SIGRTMIN + 3}) {
     for (int stage = 0; stage < before.stages_size(); ++stage) {
-      ::kill(static_cast<pid_t>(before.stages(stage).lanes(0).pid()), signal);
+      careful::kill_one(before.stages(stage).lanes(0).pid(), signal);
     }
-    ::kill(pid_, signal);
+    careful::kill_one(pid_, signal);
     wait_for(said_path(), fmt::format("signal_ignored feed=test signal={} ", signal));
   }
   const StatusReply after = status(client);
@@ -295,7 +296,7 @@ TEST_F(RunningFeed, WarningsOfASchedulerEndNobody) {
     EXPECT_EQ(after.stages(stage).lanes(0).pid(), before.stages(stage).lanes(0).pid());
   }
   EXPECT_THAT(said(), ::testing::Not(HasSubstr("feed_draining")));
-  ::kill(pid_, SIGQUIT);
+  careful::kill_one(pid_, SIGQUIT);
   EXPECT_EQ(wait(), 0);
   EXPECT_THAT(said(), AllOf(HasSubstr("feed_stopping"), HasSubstr("signal 3")));
 }
@@ -311,11 +312,11 @@ TEST_F(RunningFeed, WhatWasBlockedOrIgnoredBeforeChangesNothing) {
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   control::ControlClient client = connect();
   status_when(client, all_running);
-  ::kill(pid_, SIGUSR1);
+  careful::kill_one(pid_, SIGUSR1);
   wait_for(said_path(), "signal_ignored feed=test signal=10 ");
   replaced(client, 0);
   EXPECT_THAT(said(), HasSubstr("worker_died feed=test group=front signal=9"));
-  ::kill(pid_, SIGTERM);
+  careful::kill_one(pid_, SIGTERM);
   EXPECT_EQ(wait(), 0);
   EXPECT_THAT(said(), HasSubstr("feed_draining"));
 }
@@ -346,7 +347,7 @@ class GivenFeed : public RunningFeed {
   }
   void end_parent() {
     if (parent_ <= 0) return;
-    ::kill(parent_, SIGKILL);
+    careful::kill_one(parent_, SIGKILL);
     ::waitpid(std::exchange(parent_, 0), nullptr, 0);
   }
   static pid_t packer(const StatusReply& status) {
@@ -408,7 +409,7 @@ TEST_F(GivenFeed, ADeathOfItsParentIsNoDeathOfTheStage) {
   for (const char* const behaviour : {"full", "still", "serve"}) {
     end_parent();
     wait_for(said_path(), "closed the connection");
-    if (status(client).stages(2).lanes(0).pid() != 0) ::kill(before, SIGKILL);
+    if (status(client).stages(2).lanes(0).pid() != 0) careful::kill_one(before, SIGKILL);
     status_when(client, [](const StatusReply& now) { return !now.problems().empty(); });
     begin_parent(behaviour);
     if (behaviour == std::string("full")) {
@@ -454,7 +455,7 @@ TEST_F(RunningFeed, AHangupOpensTheLogAnew) {
   control::ControlClient client = connect();
   status_when(client, all_running);
   std::filesystem::rename(log_file_, log_file_ + ".1");
-  ::kill(pid_, SIGHUP);
+  careful::kill_one(pid_, SIGHUP);
   wait_for(log_file_, "log_reopened");
   EXPECT_THAT(contents(log_file_ + ".1"), HasSubstr("feed_started"));
   request_stop(client, true);
@@ -538,7 +539,7 @@ TEST_F(RunningFeed, AStartWithoutDescriptorsIsWaitedOutAndIsNoDeath) {
   ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, nullptr, &limit), 0);
   const rlimit none{3, limit.rlim_max};
   ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, &none, nullptr), 0);
-  ::kill(static_cast<pid_t>(before.stages(0).lanes(0).pid()), SIGKILL);
+  careful::kill_one(before.stages(0).lanes(0).pid(), SIGKILL);
   const StatusReply starved = status_when(client, [](const StatusReply& now) {
     return now.problems_size() == 1 && now.problems(0).find(", 4 starts") != std::string::npos;
   });
@@ -637,7 +638,7 @@ TEST_F(Attached, AClosedConnectionIsNoDeathButADeathIs) {
   ASSERT_EQ(::read(go[0], &byte, 1), 1);
   control::ControlClient observer = connect();
   for (int i = 0; i < 20; ++i) ASSERT_EQ(status(observer).trainers_size(), 1);
-  ::kill(child, SIGKILL);
+  careful::kill_one(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   status_when(observer, [](const StatusReply& status) { return status.trainers_size() == 0; });
   EXPECT_THAT(said(), HasSubstr("trainer_died"));
@@ -700,7 +701,7 @@ TEST_F(Attached, ADeathOfAWorkerForGoodIsToldToItsTrainers) {
   try {
     for (;;) {
       const std::uint32_t pid = status(observer).stages(0).lanes(0).pid();
-      if (pid != 0 && pid != last) ::kill(static_cast<pid_t>(pid), SIGKILL);
+      if (pid != 0 && pid != last) careful::kill_one(pid, SIGKILL);
       last = pid;
     }
   } catch (const Error& error) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "supervisor/os/packet.h"
+#include "tests/support/rig/careful.h"
 
 namespace ringfeed::process {
 namespace {
@@ -42,7 +43,7 @@ class Given : public ::testing::Test {
   ~Given() override {
     parent_.reset();
     for (const pid_t pid : parents_) {
-      ::kill(pid, SIGCONT);
+      careful::kill_one(pid, SIGCONT);
       end(pid);
     }
     std::filesystem::remove_all(directory_);
@@ -70,7 +71,7 @@ class Given : public ::testing::Test {
     return pid;
   }
   void end(pid_t pid) {
-    ::kill(pid, SIGKILL);
+    careful::kill_one(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
     std::erase(parents_, pid);
   }
@@ -138,9 +139,9 @@ TEST_F(Given, WhoeverAnswersInPlaceOfANewProcessIsRefusedAndNotKilled) {
   EXPECT_THAT(child.error().message(),
               AllOf(HasSubstr("process " + std::to_string(pid)), HasSubstr("in place of a new")));
   EXPECT_FALSE(parent_->ready());
-  EXPECT_EQ(::kill(pid, 0), 0);
+  EXPECT_EQ(careful::kill_one(pid, 0), 0);
   EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), 0);
-  ::kill(pid, SIGUSR1);
+  careful::kill_one(pid, SIGUSR1);
   run_until_ready();
   EXPECT_TRUE(parent_->spawn(-1).ok());
 }
@@ -153,7 +154,7 @@ TEST_F(Given, OneThatDoesNotAnswerIsLeftAndTriedAgain) {
   EXPECT_THAT(child.error().message(), HasSubstr("does not answer"));
   EXPECT_FALSE(parent_->ready());
   EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), 0) << "it is none of ours to kill";
-  ::kill(pid, SIGUSR1);
+  careful::kill_one(pid, SIGUSR1);
   run_until([&] { return readies_ == 2; });
   EXPECT_TRUE(parent_->spawn(-1).ok());
 }
