@@ -44,8 +44,8 @@ class StageCalls {
   // True: the reply, a refusal, must be sent now. Else the answer comes when all have answered, or
   // when the time is over.
   [[nodiscard]] bool take(control::ConnectionId connection, const Request& request, Reply& reply);
-  // The group has a process that is ready, or has ended. It is asked again what the process before
-  // may not have answered.
+  // The group has a process that is ready, has found this supervisor, or has ended. It is asked
+  // again what the process before may not have answered, or what had no way to it.
   void ask_again(std::size_t group);
   void on_answer(std::uint64_t call, std::size_t group, const StageControlReply& answer);
 

@@ -112,9 +112,11 @@ bool Feed::on_worker_rejoin(control::ConnectionId connection, const Request& req
   std::optional<WorkerLinks> links;
   if (request.worker_rejoin().feed_id() ==
       std::string_view(reinterpret_cast<const char*>(id.data()), id.size())) {
-    for (const std::unique_ptr<GroupProcess>& worker : workers_) {
-      if (worker->name() != request.worker_rejoin().group()) continue;
-      links = worker->relink(server_->peer(connection).pid);
+    for (std::size_t g = 0; g < workers_.size(); ++g) {
+      if (workers_[g]->name() != request.worker_rejoin().group()) continue;
+      links = workers_[g]->relink(server_->peer(connection).pid);
+      // What it was asked since it was adopted had no way to it.
+      if (links) stage_calls_.ask_again(g);
     }
   }
   if (!links) {
