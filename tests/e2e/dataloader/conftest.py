@@ -13,20 +13,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from multiprocessing import resource_sharer, util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 FAILED = pytest.StashKey[bool]()
 MODULES = {"torch": "torch.utils.data", "ringfeed": "ringfeed.torch"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever hangs is a fault, and says where."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(240))
 
 
 def _loader_of(name: str) -> Any:

@@ -40,7 +40,7 @@ from tests.support.loaders.ranks import resting_at_exit  # noqa: E402
 from tests.support.loaders.shared_trainer import Settings  # noqa: E402
 
 PROGRAM = Path(__file__).resolve().parents[2] / "support" / "loaders" / "shared_trainer.py"
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 class Trainer:
@@ -63,6 +63,10 @@ class Trainer:
         """What it has said until now."""
         text = self.out.read_text()
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def begins(self) -> bool:
+        """Whether all is imported, and the first epoch asked for."""
+        return any("begin" in line for line in self.lines())
 
     def batches(self, epoch: int | None = None) -> list[dict[str, Any]]:
         """The batches it has had."""
@@ -222,14 +226,14 @@ def test_four_trainers_have_the_same_batches_made_once(
     assert set(counts.values()) == {2} and len(counts) == 103
 
 
-def test_a_late_one_has_the_rest(start: Callable[..., Trainer]) -> None:
+def test_a_late_one_has_the_rest(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """Of the epoch that is under way; then whole epochs with the others."""
-    first = start(epochs=3, samples=400, pause_ms=10)
-    until(lambda: len(first.batches()) > 3, "the first trainer trains")
-    first.process.send_signal(signal.SIGSTOP)
+    late = tmp_path / "late"
+    first = start(epochs=3, samples=400, holds_at=4, until=str(late))
+    until(lambda: len(first.batches()) == 4, "the first trainer trains")
     second = start(epochs=3, samples=400)
     until(second.batches, "the second one has a batch")
-    first.process.send_signal(signal.SIGCONT)
+    late.touch()
     ours, theirs = first.ends(), second.ends()
     assert [len(indices(ours, epoch)) for epoch in range(3)] == [50, 50, 50]
     assert 0 < len(indices(theirs, 0)) < 50
@@ -316,10 +320,12 @@ def test_a_warm_parent_that_is_stopped_has_a_successor(
     start: Callable[..., Trainer], tmp_path: Path
 ) -> None:
     """Nobody lets it go on. The trainer that wants another epoch ends it after some seconds."""
-    one = start(samples=160, pause_ms=10)
+    stopped = tmp_path / "stopped"
+    one = start(samples=160, holds_at=3, until=str(stopped))
     until(one.batches, "it trains")
     [parent] = pids_of(tmp_path, "parent")
     os.kill(parent, signal.SIGSTOP)
+    stopped.touch()
     batches = one.ends()
     assert [indices(batches, epoch) for epoch in range(2)] == [
         expected(epoch, samples=160) for epoch in range(2)
@@ -434,6 +440,7 @@ def test_who_comes_while_there_is_no_warm_parent(
     first.process.send_signal(signal.SIGSTOP)
     kill(*pids_of(tmp_path, *victims))
     second = start(samples=1600)
+    until(second.begins, "the second one begins")
     until(lambda: pid_of(tmp_path, "supervisor"), "a supervisor is there")
     time.sleep(5)
     assert second.process.poll() is None and not second.batches()
@@ -525,15 +532,15 @@ def test_a_state_goes_on_at_once(start: Callable[..., Trainer]) -> None:
     first.process.kill()
     first.process.wait()
     had = first.batches()
-    rest = start(epochs=2, state=had[-1]["state"]).ends()
+    state = had[-1]["state"]
+    rest = start(epochs=2 - state["epoch"], state=state).ends()
     assert [one["indices"] for one in had + rest] == expected(0) + expected(1)
 
 
 def test_what_others_have_had_does_not_come_again(start: Callable[..., Trainer]) -> None:
     """Who wants an earlier batch, or another epoch, is told where the feed is."""
-    first = start(epochs=2, samples=2000, pause_ms=10)
-    until(lambda: len(first.batches()) >= 40, "forty batches")
-    first.process.send_signal(signal.SIGSTOP)  # it stays there
+    first = start(epochs=2, samples=2000, holds_at=40)
+    until(lambda: len(first.batches()) == 40, "forty batches")  # it stays there
     for state in ({"epoch": 0, "batch": 3}, {"epoch": 5, "batch": 0}):
         late = start(samples=2000, state=state)
         assert late.process.wait(PATIENCE_S) == 1
@@ -543,9 +550,8 @@ def test_what_others_have_had_does_not_come_again(start: Callable[..., Trainer])
 
 def test_other_arguments_are_refused(start: Callable[..., Trainer]) -> None:
     """By name, with both values."""
-    first = start(samples=2000, pause_ms=10)
-    until(first.batches, "a batch")
-    first.process.send_signal(signal.SIGSTOP)  # it stays there
+    first = start(samples=2000, holds_at=1)
+    until(first.batches, "a batch")  # it stays there
     for settings, text in (
         ({"batch_size": 4}, "batch_size=4 in place of 8"),
         ({"workers": 3}, "num_workers=3 in place of 2"),
@@ -632,7 +638,8 @@ def test_nonsense(start: Callable[..., Trainer], tmp_path: Path) -> None:
 
 def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """Hundreds of them keep nobody out, take no more descriptors, and do not keep the feed alive."""
-    one = start(samples=800, pause_ms=10)
+    joined = tmp_path / "joined"
+    one = start(samples=800, holds_at=3, until=str(joined))
     until(one.batches, "it trains")
     [parent] = pids_of(tmp_path, "parent")
     resource.prlimit(parent, resource.RLIMIT_NOFILE, (64, 64))
@@ -644,6 +651,7 @@ def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: P
         until(late.batches, "another one joins")
         assert pid_of(tmp_path, "parent") == parent
         late.process.kill()
+        joined.touch()
         assert indices(one.ends(), 1) == expected(1, samples=800)
         until(lambda: not processes(tmp_path), "the feed ends")
 

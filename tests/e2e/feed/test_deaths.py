@@ -137,7 +137,7 @@ def test_a_feed_that_was_frozen_as_a_whole_kills_nobody_for_it(
     make_run: MakeRun, undisturbed: np.ndarray
 ) -> None:
     """As by a machine that sleeps or a container that is paused; the supervisor wakes up first."""
-    run = make_run(epochs=2, extra=GROUPS + "restart { stall_ms: 1000 }").start()
+    run = make_run(epochs=2, extra=GROUPS + "restart { stall_ms: 3000 }").start()
     trainer = run.trainer_after(5, positions=0, pause_ms=10)
     workers = run.workers()
     assert run.process is not None
@@ -145,7 +145,7 @@ def test_a_feed_that_was_frozen_as_a_whole_kills_nobody_for_it(
     for _ in range(2):
         for pid in everyone:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(4)
         os.kill(run.process.pid, signal.SIGCONT)
         time.sleep(0.3)
         for pid in workers.values():

@@ -26,7 +26,7 @@ from tests.support.feeds.feed_run import FeedRun
 from tests.support.loaders.ranks import resting_at_exit
 
 MakeRun = Callable[..., FeedRun]
-PROGRAM_S = 300.0  # longest that one may take; a test that needs it has failed
+PROGRAM_S = 800.0  # longest that one may take; a test that needs it has failed
 
 # What each program does with a batch: `seen`, `losses`.
 STEP = """
@@ -74,7 +74,7 @@ class Order:
 
     def first(self, batches: int) -> list[int]:
         with self._more:
-            assert self._more.wait_for(lambda: len(self._seen) >= batches, 60)
+            assert self._more.wait_for(lambda: len(self._seen) >= batches, PROGRAM_S)
             return self._seen[:batches]
 
     def all(self) -> list[int]:

@@ -115,15 +115,18 @@ def test_who_comes_late_gets_the_newest_and_stops_nobody(make_run: MakeRun) -> N
 
 def test_trainers_of_both_survive_the_supervisor(make_run: MakeRun) -> None:
     run = make_run(pipeline=TWO, epochs=0, batch=64).start()
+    enough = run.work / "enough"
     trainers = [
-        run.trainer(batches=100, positions=0, pause_ms=30),
-        run.trainer(batches=6, positions=0, pause_ms=150, output="validation"),
+        run.trainer(until=enough, positions=0, pause_ms=30),
+        run.trainer(until=enough, positions=0, pause_ms=150, output="validation"),
     ]
     wait_until(lambda: all(trainer.batches() > 1 for trainer in trainers), "batches of both")
     assert run.process is not None
     run.process.kill()
     run.process.wait()
     run.start()
+    wait_until(lambda: run.text().count(" trainer_adopted ") == 2, "both to be adopted")
+    enough.touch()
     for trainer in trainers:
         result = trainer.result()
         assert np.array_equal(result["numbers"], np.arange(1, result["numbers"].size + 1))

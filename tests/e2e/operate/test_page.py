@@ -20,14 +20,16 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="no playwright: scripts/setup installs it"
 )
 CHROMIUM = "/usr/bin/chromium"
-SEEN_MS = 20_000  # a change of the feed is on the page long before
+SEEN_MS = 120_000  # a change of the feed is on the page long before
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         # Tests run as root, for whom Chromium has no sandbox.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=SEEN_MS
+        )
         yield browser
         browser.close()
 

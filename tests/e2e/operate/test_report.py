@@ -369,7 +369,7 @@ def test_in_a_browser(make_run: MakeRun, games: lc0_data.Manifest) -> None:
     with sync_api.sync_playwright() as started:
         # Tests run as root, for whom Chromium has no sandbox.
         browser = started.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"], timeout=120_000
         )
         for width in (400, 1200):
             for scheme in ("light", "dark"):

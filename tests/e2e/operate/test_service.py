@@ -174,7 +174,7 @@ def test_a_restart_keeps_the_memory(make_run: MakeRun, manager: Manager) -> None
     assert "RestartKillSignal=SIGKILL" in unit and "KillMode=process" in unit
     undisturbed = make_run(epochs=1).start().trainer().result()
     run = start(make_run(epochs=1), manager)
-    trainer = run.trainer_after(5)
+    trainer = run.trainer_after(5, pause_ms=200)
     manager.wait("READY=1")
     workers = run.all_workers()
     assert run.process is not None

@@ -229,7 +229,7 @@ def whole(batch: ringfeed.Batch) -> Batch:
 def batches_of(run: FeedRun, disturb: Callable[[], None] | None = None) -> list[Batch]:
     got = []
     with ringfeed.attach(
-        run.feed, socket_dir=run.sockets, attach_timeout_s=20, timeout_s=60
+        run.feed, socket_dir=run.sockets, attach_timeout_s=120, timeout_s=60
     ) as feed:
         for batch in feed:
             got.append(whole(batch))
@@ -261,7 +261,7 @@ def test_arrays_are_those_of_the_samples(make_feed: Make, tmp_path: Path, name: 
     python = "options: '{\"factor\": 2}'" if name == "Fills" else ""
     run = make_feed(name, 200, python=python).start()
     seen: list[int] = []
-    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=20) as feed:
+    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=120) as feed:
         for batch in feed:
             ids = batch["id"]
             assert batch.rows == len(ids) == min(16, 200 - len(seen))
@@ -388,7 +388,7 @@ def test_a_stage_that_never_makes_a_batch_ends_the_feed(make_feed: Make) -> None
 
 
 def test_a_hang_is_ended_and_says_where(make_feed: Make) -> None:
-    run = make_feed("endless", 100, restart="stall_ms: 700").start()
+    run = make_feed("endless", 100, restart="stall_ms: 2000").start()
     assert ids_of(run) == in_batches([i for i in range(100) if i != 60])
     text = run.text()
     assert text.count("worker_stalled") == 4  # the batch, then the sample, three times
@@ -399,7 +399,7 @@ def test_a_snapshot_keeps_the_batch_under_way(make_feed: Make, tmp_path: Path) -
     want = batches_of(make_feed("noisy", 400).start())
     run = make_feed("noisy", 400).start()
     got = 0
-    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=20) as feed:
+    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=120) as feed:
         for _ in range(5):
             feed.next().release()
             got += 1

@@ -227,7 +227,7 @@ def make_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]
 def rows_of(run: FeedRun, disturb: Callable[[], None] | None = None) -> list[Row]:
     got: list[Row] = []
     with ringfeed.attach(
-        run.feed, socket_dir=run.sockets, attach_timeout_s=20, timeout_s=60
+        run.feed, socket_dir=run.sockets, attach_timeout_s=120, timeout_s=60
     ) as feed:
         for batch in feed:
             offsets, text = batch["text_offsets"], batch["text"].tobytes()
@@ -342,7 +342,7 @@ def test_a_snapshot_keeps_where_a_source_was(make_feed: Make, tmp_path: Path) ->
     want = rows_of(make_feed("Stateful", **settings).start())
     run = make_feed("Stateful", **settings).start()
     got = 0
-    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=20) as feed:
+    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=120) as feed:
         for _ in range(5):
             batch = feed.next()
             got += batch.rows
@@ -386,7 +386,7 @@ def test_what_kills_its_process_is_set_aside(make_feed: Make) -> None:
 
 
 def test_a_hang_is_ended_and_says_where(make_feed: Make) -> None:
-    run = make_feed("endless", 120, restart="stall_ms: 700").start()
+    run = make_feed("endless", 120, restart="stall_ms: 2000").start()
     assert sorted(i for i, _ in rows_of(run)) == [i for i in range(120) if i != 60]
     text = run.text()
     assert text.count("worker_stalled") == 3
@@ -457,7 +457,7 @@ def test_check_finds_what_is_not_there(make_feed: Make) -> None:
 
 def test_a_warm_parent_brings_a_process_back(make_feed: Make) -> None:
     run = make_feed("same", epochs=0, attempts=255).start()
-    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=20) as feed:
+    with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=120) as feed:
         feed.next().release()
         wait_until(lambda: "parent_ready" in run.text(), "the warm parent")
         pid = run.all_workers()["mapped.0"]

@@ -19,7 +19,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(os.environ.get("RINGFEED_BIN_DIR", ROOT / "build" / "release" / "bin"))
-WAIT_S = 60.0  # longest wait for anything; a test that needs it has failed
+WAIT_S = 300.0  # longest wait for anything; a test that needs it has failed
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:

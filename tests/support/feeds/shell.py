@@ -61,25 +61,34 @@ class Shell(Terminal):
 
     def offered(self, text: str, *expected: str) -> str:
         """The screen when, behind this text and a tab, all of these are on it."""
-        self.type(text, "Tab")
 
         def shown() -> str:
             screen = self.screen()
             words = screen.replace(text, "", 1).split()
             return screen if all(any(one in word for word in words) for one in expected) else ""
 
-        screen: str = self.seen(shown, f"{expected} behind '{text}'")
-        self.clear()
-        return screen
+        return str(self.tabbed(text, shown, f"{expected} behind '{text}'"))
 
     def completed(self, text: str, wanted: str) -> None:
         """A tab makes this line of that text."""
-        self.type(text, "Tab")
-        self.seen(lambda: self.typed() == wanted, f"'{text}' to become '{wanted}'")
-        self.clear()
+        self.tabbed(text, lambda: self.typed() == wanted, f"'{text}' to become '{wanted}'")
+
+    def tabbed(self, text: str, condition: Callable[[], Any], what: str) -> Any:
+        """Types it and a tab, once more where no answer came: nobody waits long for one at a prompt."""
+        for patience_s in (10, 20, 40, 80):
+            self.type(text, "Tab")
+            try:
+                found = wait_until(condition, what, patience_s)
+            except AssertionError as error:
+                last = AssertionError(f"{error}:\n{self.screen()}")
+                self.clear()
+            else:
+                self.clear()
+                return found
+        raise last
 
     def seen(self, condition: Callable[[], Any], what: str) -> Any:
         try:
-            return wait_until(condition, what, 30)
+            return wait_until(condition, what)
         except AssertionError as error:
             raise AssertionError(f"{error}:\n{self.screen()}") from None

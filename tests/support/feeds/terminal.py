@@ -87,7 +87,7 @@ class Terminal:
             return last if all(text in last for text in texts) else ""
 
         try:
-            screen: str = wait_until(there, "the screen", 30)
+            screen: str = wait_until(there, "the screen")
         except AssertionError:
             missing = [text for text in texts if text not in last]
             raise AssertionError(f"{missing} should be on this screen:\n{last}") from None

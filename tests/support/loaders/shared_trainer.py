@@ -1,6 +1,6 @@
 """A trainer that shares its feed with others: `python shared_trainer.py ARGUMENTS-AS-JSON`.
 
-It prints a line of JSON for each batch, as soon as it has it, and one at its end.
+It prints a line of JSON when it begins, for each batch, as soon as it has it, and at its end.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Settings:
     break_at: int = 0  # batches of the first epoch, or of each one
     breaks_each: bool = False
     pause_ms: float = 0.0  # for each batch
+    holds_at: int = 0  # after so many batches it waits for a file:
+    until: str = ""
     ms: float = 0.0  # that a sample takes
     made: str = ""  # a file to which each sample that is made is added
     state: dict[str, int] = field(default_factory=dict)
@@ -114,6 +116,8 @@ def train(settings: Settings) -> None:
     if settings.state:
         loader.load_state_dict(settings.state)
     kept: list[Any] = []
+    had = 0
+    say(begin=settings.first_epoch)
     for epoch in range(settings.first_epoch, settings.first_epoch + settings.epochs):
         if settings.sampler:
             loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
@@ -142,6 +146,9 @@ def train(settings: Settings) -> None:
                 kept.append(batch)
             if settings.pause_ms:
                 time.sleep(settings.pause_ms / 1000)
+            had += 1
+            while had == settings.holds_at and not os.path.exists(settings.until):
+                time.sleep(0.01)
             breaks = settings.break_at and (epoch == 0 or settings.breaks_each)
             if breaks and iterator.batch >= settings.break_at:
                 break
