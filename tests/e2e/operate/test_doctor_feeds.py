@@ -45,7 +45,7 @@ def beside(run: FeedRun, make_patient: MakePatient) -> Patient:
 
 def mended(patient: Patient, what: str, severity: str, printed: str) -> Finding:
     """There is such a finding, and none after its command has been run."""
-    (finding,) = found(patient.doctor(), "feeds", what)
+    (finding,) = wait_until(lambda: found(patient.doctor(), "feeds", what), what)
     assert finding["severity"] == severity and finding["cost"]
     assert printed in finding["mend"], finding
     patient.mend(finding["mend"])

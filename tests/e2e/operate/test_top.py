@@ -91,7 +91,8 @@ def test_who_waits_and_for_whom(run: FeedRun, show: Open, size: tuple[int, int])
     terminal = show(run, columns=size[0], rows=size[1])
     screen = terminal.shows("TRAINERS WAIT for", "is the bottleneck", "trainer.py")
     # Above the stages; below what the feed waits for, if it does just then.
-    assert any(line.startswith(" ▲ TRAINERS WAIT for") for line in screen.split("\n")[3:5]), screen
+    above = screen[: screen.index("busy█")].split("\n")[3:]
+    assert any(line.startswith(" ▲ TRAINERS WAIT for") for line in above), screen
     terminal.shows("running for", "batches/s", "1 trainer", "0 deaths", *STAGES)
     terminal.shows(str(trainer.process.pid), "busy█", "starv░", "block▒", "queue", "behind")
     assert is_whole(terminal, *size)

@@ -39,7 +39,9 @@ def runs(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):  # gone, also between opening and reading
         return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+    fields = stat.rpartition(")")[2].split()
+    # The first of its threads is a zombie while others are still ending, with its files and locks.
+    return fields[0] not in ("Z", "X") or int(fields[17]) > 1
 
 
 PIPELINE = """
