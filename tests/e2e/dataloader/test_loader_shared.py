@@ -35,12 +35,11 @@ from ringfeed.torch import DataLoader  # noqa: E402
 from ringfeed.torch._plan import Plan  # noqa: E402
 from ringfeed.torch._shared_parent import GRACE_S, Place, listens  # noqa: E402
 from ringfeed.torch._workers import environment  # noqa: E402
-from tests.support.feeds.feed_run import wait_until  # noqa: E402
+from tests.support.feeds.feed_run import WAIT_S, wait_until  # noqa: E402
 from tests.support.loaders.ranks import resting_at_exit  # noqa: E402
 from tests.support.loaders.shared_trainer import Settings  # noqa: E402
 
 PROGRAM = Path(__file__).resolve().parents[2] / "support" / "loaders" / "shared_trainer.py"
-PATIENCE_S = 300.0
 
 
 class Trainer:
@@ -79,7 +78,7 @@ class Trainer:
     def ends(self) -> list[dict[str, Any]]:
         """Waits for its end, which is a good one, and returns its batches."""
         try:
-            status = self.process.wait(PATIENCE_S)
+            status = self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise AssertionError(f"it hangs after {self.lines()[-1:]}: {self.said()}") from None
@@ -111,14 +110,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
     for one in found:
         one.process.kill()
         one.process.wait()
-    until(lambda: not processes(tmp_path), "processes of the feed end", patience_s=90)
+    wait_until(lambda: not processes(tmp_path), "processes of the feed end", timeout_s=90)
     left = sorted(path.name for path in (tmp_path / "s").glob("*"))
     assert [name for name in left if not name.endswith(("lock", "-log"))] == []
-
-
-def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Waits for it; the first true value."""
-    return wait_until(condition, what, patience_s)
 
 
 def processes(home: Path) -> dict[int, str]:
@@ -160,7 +154,7 @@ def pids_of(home: Path, *names: str) -> list[int]:
         pids = [pid_of(home, name) for name in names]
         return pids if all(pids) else []
 
-    return list(until(found, f"{' and '.join(names)} to be there")) if names else []
+    return list(wait_until(found, f"{' and '.join(names)} to be there")) if names else []
 
 
 def kill(*pids: int, how: signal.Signals = signal.SIGKILL) -> None:
@@ -230,9 +224,9 @@ def test_a_late_one_has_the_rest(start: Callable[..., Trainer], tmp_path: Path) 
     """Of the epoch that is under way; then whole epochs with the others."""
     late = tmp_path / "late"
     first = start(epochs=3, samples=400, holds_at=4, until=str(late))
-    until(lambda: len(first.batches()) == 4, "the first trainer trains")
+    wait_until(lambda: len(first.batches()) == 4, "the first trainer trains")
     second = start(epochs=3, samples=400)
-    until(second.batches, "the second one has a batch")
+    wait_until(second.batches, "the second one has a batch")
     late.touch()
     ours, theirs = first.ends(), second.ends()
     assert [len(indices(ours, epoch)) for epoch in range(3)] == [50, 50, 50]
@@ -276,7 +270,7 @@ def test_a_feed_that_began_anew(start: Callable[..., Trainer], tmp_path: Path) -
     made = tmp_path / "made"
     settings = {"samples": 2000, "batch_size": 20, "made": str(made)}
     one = start(epochs=2, **settings)
-    until(lambda: one.batches(1), "the second epoch")
+    wait_until(lambda: one.batches(1), "the second epoch")
     victims = [pid for pid, name in processes(tmp_path).items() if name.startswith("rf-")]
     one.process.kill()
     kill(*pids_of(tmp_path, "supervisor"), *victims)
@@ -298,12 +292,12 @@ def test_who_dies_has_a_successor(
     settings = {"samples": 400, "trainers": 2, "context": context}
     undisturbed = [start(feed="calm", **settings) for _ in range(2)][0].ends()
     first = start(pause_ms=40, ms=0.2, **settings)
-    until(lambda: listens(Place(tmp_path / "s", "shared").trainers), "the feed has begun")
+    wait_until(lambda: listens(Place(tmp_path / "s", "shared").trainers), "the feed has begun")
     second = start(pause_ms=40, ms=0.2, **settings)
     both = [first, second]
     victims = {"both": ["parent", "supervisor"], "first": []}.get(victim, [victim])
     for at in (5, 15, 25):
-        until(lambda: len(second.batches()) >= at, f"{at} batches")
+        wait_until(lambda: len(second.batches()) >= at, f"{at} batches")
         kill(*pids_of(tmp_path, *victims))
     if victim == "first":
         first.process.kill()
@@ -322,7 +316,7 @@ def test_a_warm_parent_that_is_stopped_has_a_successor(
     """Nobody lets it go on. The trainer that wants another epoch ends it after some seconds."""
     stopped = tmp_path / "stopped"
     one = start(samples=160, holds_at=3, until=str(stopped))
-    until(one.batches, "it trains")
+    wait_until(one.batches, "it trains")
     [parent] = pids_of(tmp_path, "parent")
     os.kill(parent, signal.SIGSTOP)
     stopped.touch()
@@ -378,7 +372,7 @@ def test_a_storm(start: Callable[..., Trainer], tmp_path: Path) -> None:
     settings |= {"pause_ms": 25, "ms": 0.2}
     found = [start(**settings, trainers=3) for _ in range(3)]
     stay, others = found[:2], found[2:]
-    until(lambda: all(one.batches() for one in found), "all train")
+    wait_until(lambda: all(one.batches() for one in found), "all train")
     for blow in range(40):
         if any(one.process.poll() is not None for one in stay):
             break
@@ -409,17 +403,17 @@ def test_a_busy_trainer_is_one_too(
     """It has not noticed the warm parent's death when the other leaves the epoch, or goes: it loses nothing."""
     settings = {"samples": 400, "trainers": 2, "pause_ms": 300}
     busy, other = start(**settings), start(break_at=9, **settings)
-    until(lambda: busy.batches() and other.batches(), "both train")
+    wait_until(lambda: busy.batches() and other.batches(), "both train")
     busy.process.send_signal(signal.SIGSTOP)
     [parent] = pids_of(tmp_path, "parent")
     kill(parent)
-    until(lambda: pid_of(tmp_path, "parent") not in (0, parent), "it has a successor")
+    wait_until(lambda: pid_of(tmp_path, "parent") not in (0, parent), "it has a successor")
     assert not other.batches(1)
     if goes:
         other.process.kill()
         time.sleep(GRACE_S + 3)
     else:
-        until(lambda: len(other.batches(0)) == 9, "the other leaves the epoch")
+        wait_until(lambda: len(other.batches(0)) == 9, "the other leaves the epoch")
         time.sleep(1)
     busy.process.send_signal(signal.SIGCONT)
     batches = busy.ends()
@@ -436,12 +430,12 @@ def test_who_comes_while_there_is_no_warm_parent(
 ) -> None:
     """It waits until one of those who have the feed's memory has started another."""
     first = start(samples=1600, pause_ms=10)
-    until(lambda: len(first.batches()) > 3, "the first one trains")
+    wait_until(lambda: len(first.batches()) > 3, "the first one trains")
     first.process.send_signal(signal.SIGSTOP)
     kill(*pids_of(tmp_path, *victims))
     second = start(samples=1600)
-    until(second.begins, "the second one begins")
-    until(lambda: pid_of(tmp_path, "supervisor"), "a supervisor is there")
+    wait_until(second.begins, "the second one begins")
+    wait_until(lambda: pid_of(tmp_path, "supervisor"), "a supervisor is there")
     time.sleep(5)
     assert second.process.poll() is None and not second.batches()
     first.process.send_signal(signal.SIGCONT)
@@ -528,7 +522,7 @@ def test_a_state_goes_on(start: Callable[..., Trainer]) -> None:
 def test_a_state_goes_on_at_once(start: Callable[..., Trainer]) -> None:
     """The trainer was killed, and comes back while its feed is still there."""
     first = start(epochs=2, pause_ms=5)
-    until(lambda: len(first.batches()) >= 5, "five batches")
+    wait_until(lambda: len(first.batches()) >= 5, "five batches")
     first.process.kill()
     first.process.wait()
     had = first.batches()
@@ -540,10 +534,10 @@ def test_a_state_goes_on_at_once(start: Callable[..., Trainer]) -> None:
 def test_what_others_have_had_does_not_come_again(start: Callable[..., Trainer]) -> None:
     """Who wants an earlier batch, or another epoch, is told where the feed is."""
     first = start(epochs=2, samples=2000, holds_at=40)
-    until(lambda: len(first.batches()) == 40, "forty batches")  # it stays there
+    wait_until(lambda: len(first.batches()) == 40, "forty batches")  # it stays there
     for state in ({"epoch": 0, "batch": 3}, {"epoch": 5, "batch": 0}):
         late = start(samples=2000, state=state)
-        assert late.process.wait(PATIENCE_S) == 1
+        assert late.process.wait(WAIT_S) == 1
         assert "do not come again" in late.said() or "use the same epochs" in late.said()
     first.process.kill()
 
@@ -551,14 +545,14 @@ def test_what_others_have_had_does_not_come_again(start: Callable[..., Trainer])
 def test_other_arguments_are_refused(start: Callable[..., Trainer]) -> None:
     """By name, with both values."""
     first = start(samples=2000, holds_at=1)
-    until(first.batches, "a batch")  # it stays there
+    wait_until(first.batches, "a batch")  # it stays there
     for settings, text in (
         ({"batch_size": 4}, "batch_size=4 in place of 8"),
         ({"workers": 3}, "num_workers=3 in place of 2"),
         ({"seed": 8}, "seed=8 in place of 7"),
     ):
         other = start(**{"samples": 2000, **settings})
-        assert other.process.wait(PATIENCE_S) == 1
+        assert other.process.wait(WAIT_S) == 1
         assert text in other.said()
     first.process.kill()
 
@@ -571,7 +565,7 @@ def test_a_name_that_is_taken(start: Callable[..., Trainer], tmp_path: Path) -> 
         other.bind(str(directory / "shared.sock"))
         other.listen(1)
         one = start()
-        assert one.process.wait(PATIENCE_S) == 1
+        assert one.process.wait(WAIT_S) == 1
         assert "runs already, and is none of a DataLoader" in one.said()
     (directory / "shared.sock").unlink()
 
@@ -581,7 +575,7 @@ def test_a_directory_by_another_name(start: Callable[..., Trainer], tmp_path: Pa
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "s").symlink_to("real")
     first = start(epochs=4, pause_ms=20)
-    until(first.batches, "the first one trains")
+    wait_until(first.batches, "the first one trains")
     assert start().ends()
     first.ends()
 
@@ -593,7 +587,7 @@ QUESTION = {"after": 0, "next": 1, "first": 0, "epoch": None}
 def test_nonsense(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """Whatever is said to the warm parent, it goes on, and says what it does not understand."""
     one = start(samples=1600, pause_ms=10)
-    until(one.batches, "it trains")
+    wait_until(one.batches, "it trains")
     [parent] = pids_of(tmp_path, "parent")
     for said in (
         [random.Random(3).randbytes(500)],
@@ -614,7 +608,7 @@ def test_nonsense(start: Callable[..., Trainer], tmp_path: Path) -> None:
         [HELLO, [QUESTION]],
     ):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-            link.settimeout(PATIENCE_S)
+            link.settimeout(WAIT_S)
             link.connect(str(tmp_path / "s" / "shared.loader-trainers"))
             for number, what in enumerate(said):
                 link.send(what if isinstance(what, bytes) else json.dumps(what).encode())
@@ -640,7 +634,7 @@ def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: P
     """Hundreds of them keep nobody out, take no more descriptors, and do not keep the feed alive."""
     joined = tmp_path / "joined"
     one = start(samples=800, holds_at=3, until=str(joined))
-    until(one.batches, "it trains")
+    wait_until(one.batches, "it trains")
     [parent] = pids_of(tmp_path, "parent")
     resource.prlimit(parent, resource.RLIMIT_NOFILE, (64, 64))
     with contextlib.ExitStack() as links:
@@ -648,31 +642,31 @@ def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: P
             link = links.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             link.connect(str(tmp_path / "s" / "shared.loader-trainers"))
         late = start(samples=800)
-        until(late.batches, "another one joins")
+        wait_until(late.batches, "another one joins")
         assert pid_of(tmp_path, "parent") == parent
         late.process.kill()
         joined.touch()
         assert indices(one.ends(), 1) == expected(1, samples=800)
-        until(lambda: not processes(tmp_path), "the feed ends")
+        wait_until(lambda: not processes(tmp_path), "the feed ends")
 
 
 def test_a_feed_that_is_stopped_stays_so(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """`ringfeed stop` ends it for everybody: nobody starts it again, and trainers are told."""
     both = [start(trainers=2, samples=4000, pause_ms=10) for _ in range(2)]
-    until(lambda: all(one.batches() for one in both), "both train")
+    wait_until(lambda: all(one.batches() for one in both), "both train")
     ended = subprocess.run(
         [os.environ.get("RINGFEED_BIN_DIR", "build/release/bin") + "/ringfeed", "stop", "shared"],
         env={**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path / "s")},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
     for one in both:
-        assert one.process.wait(PATIENCE_S) == 1
+        assert one.process.wait(WAIT_S) == 1
         assert "FeedFailed" in one.said()
-    until(lambda: not processes(tmp_path), "all processes end")
+    wait_until(lambda: not processes(tmp_path), "all processes end")
     assert "feed_started" in (log := (tmp_path / "s" / "shared.loader-log").read_text())
     assert log.count(" feed_started ") == 1
 
@@ -683,10 +677,10 @@ def test_a_feed_that_is_stopped_before_it_begins(
     """A trainer that waits for others is told as well."""
     one = start(trainers=2)
     socket_path = tmp_path / "s" / "shared.sock"
-    until(lambda: listens(socket_path) and control.trainers(socket_path), "it has attached")
+    wait_until(lambda: listens(socket_path) and control.trainers(socket_path), "it has attached")
     time.sleep(1)
     control.stop(socket_path, now=True)
-    assert one.process.wait(PATIENCE_S) == 1
+    assert one.process.wait(WAIT_S) == 1
     assert "FeedFailed: feed shared was stopped" in one.said()
 
 
@@ -695,18 +689,18 @@ def test_a_directory_without_room(start: Callable[..., Trainer], tmp_path: Path)
     (tmp_path / "s").mkdir(mode=0o700)
     (tmp_path / "s" / "shared.loader-config.textproto").symlink_to("/dev/full")
     one = start()
-    assert one.process.wait(PATIENCE_S) == 1
+    assert one.process.wait(WAIT_S) == 1
     assert "FeedIOError" in one.said() and "No space left on device" in one.said()
 
 
 def test_when_everybody_is_gone_at_once(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """Trainers and warm parent are killed: the supervisor ends the feed after some time."""
     one = start(samples=4000, pause_ms=10)
-    until(one.batches, "it trains")
+    wait_until(one.batches, "it trains")
     [parent] = pids_of(tmp_path, "parent")
     one.process.kill()
     kill(parent)
-    until(lambda: not processes(tmp_path), "all processes end", patience_s=90)
+    wait_until(lambda: not processes(tmp_path), "all processes end", timeout_s=90)
     # The name is free.
     assert len(indices(start().ends(), 1)) == 13
 
@@ -765,10 +759,10 @@ def test_batches_that_are_kept_and_forked(tmp_path: Path) -> None:
             process.stdin.write("go\n")
             process.stdin.flush()
             assert process.stdout.readline() == "0\n"
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait(WAIT_S) == 0
         finally:
             process.kill()
-    until(lambda: not processes(tmp_path), "all processes end")
+    wait_until(lambda: not processes(tmp_path), "all processes end")
 
 
 def test_trainers_that_keep_all_their_batches(start: Callable[..., Trainer]) -> None:
@@ -826,12 +820,12 @@ if __name__ == "__main__":
         env={**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path / "s")},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
         check=False,
     )
     assert ended.returncode == 1
     assert "no such server" in ended.stderr and "FeedFailed" in ended.stderr
-    until(lambda: not processes(tmp_path), "all processes end")
+    wait_until(lambda: not processes(tmp_path), "all processes end")
 
 
 class Hesitates(torch.utils.data.Dataset[Any]):
@@ -845,7 +839,7 @@ class Hesitates(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         if index == 3:
-            until(self.file.exists, "the trainer has lost its patience")
+            wait_until(self.file.exists, "the trainer has lost its patience")
         return torch.tensor(index)
 
 
@@ -854,7 +848,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """For feeds of this process, which end with the test."""
     monkeypatch.setenv("RINGFEED_SOCKET_DIR", str(tmp_path / "s"))
     yield tmp_path
-    until(lambda: not processes(tmp_path), "processes of the feed end", patience_s=90)
+    wait_until(lambda: not processes(tmp_path), "processes of the feed end", timeout_s=90)
 
 
 def test_a_batch_that_takes_too_long(home: Path) -> None:
