@@ -658,10 +658,11 @@ class Cache:
         """Answers a wish: the file does not come, and why. It stands until somebody asks again."""
         path = self._failed / hash_of(name)
         aside = self._failed / f".{hash_of(name)}-{os.getpid()}-{threading.get_ident()}"
+        # The wish goes first: whoever asks again once he has read the answer makes a new one.
+        self.drop_wish(name)
         with suppress(OSError):
             aside.write_text(f"{name}\n{reason}\n")
             aside.rename(path)
-        self.drop_wish(name)
 
     def failure(self, name: str) -> str | None:
         """Why a wanted file does not come; None: nothing is known against it."""

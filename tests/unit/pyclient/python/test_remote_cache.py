@@ -443,6 +443,30 @@ def test_a_wish_that_cannot_be_met_is_answered_with_the_reason(scene: Scene) -> 
     scene.fetcher.close()
 
 
+def test_who_asks_again_as_soon_as_he_is_told_is_not_forgotten(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = scene.item(3).name
+    cache, drop_wish = scene.cache, scene.cache.drop_wish
+    asked_again = False
+
+    def ask_again_once_told() -> None:
+        nonlocal asked_again
+        if not asked_again and cache.failure(name):
+            cache.ask(name)
+            asked_again = True
+
+    def drop_when_the_reader_has_looked(name: str) -> None:
+        ask_again_once_told()
+        drop_wish(name)
+
+    monkeypatch.setattr(cache, "drop_wish", drop_when_the_reader_has_looked)
+    cache.ask(name)
+    cache.tell_failure(name, "it is gone")
+    ask_again_once_told()
+    assert asked_again and [wish for _, wish, _ in cache.wishes()] == [name]
+
+
 def test_a_reader_that_waits_comes_before_what_is_fetched_ahead(scene: Scene) -> None:
     scene.server.faults["0.bin"] = [Stall(10)]
     fetcher = Fetcher(scene.cache, Stores({}, 20), 1, QUICK)
