@@ -174,11 +174,16 @@ class _Supervisor:
         return FeedFailed(f"the supervisor ended with {how}: {self.said()}")
 
     def end(
-        self, timeout_s: float, hurry_s: float = 0.0, hurry: Callable[[], None] | None = None
+        self,
+        timeout_s: float,
+        hurry_s: float = 0.0,
+        hurry: Callable[[], None] | None = None,
+        others: Callable[[], None] | None = None,
     ) -> None:
         """Stops it and removes its directory. Processes that still run after timeout_s are killed.
 
-        `hurry` is called if they run after hurry_s.
+        `hurry` is called if they run after hurry_s. `others` ends processes besides it that write
+        into the directory, before that is removed.
 
         A process forked from the one that started it does nothing: the feed is not its own.
         """
@@ -186,6 +191,8 @@ class _Supervisor:
             with places.removing(self.directory) as in_time:
                 if in_time:
                     self._end(timeout_s, hurry_s, hurry)
+                if others is not None:
+                    others()
 
     def _end(self, timeout_s: float, hurry_s: float, hurry: Callable[[], None] | None) -> None:
         assert self._child is not None

@@ -105,9 +105,8 @@ class Owner {
     for (; entry != std::filesystem::directory_iterator(); entry.increment(ignored)) {
       const std::string name = entry->path().filename().string();
       std::error_code stays;
-      // A parent that was starting has its socket under a name of its own.
-      if ((name.starts_with(stem) && name.ends_with(".pickle")) ||
-          name.starts_with("parent.sock.")) {
+      // A parent that was starting has its socket under a name of its own: p.NUMBER.
+      if ((name.starts_with(stem) && name.ends_with(".pickle")) || name.starts_with("p.")) {
         std::filesystem::remove(entry->path(), stays);
       }
     }

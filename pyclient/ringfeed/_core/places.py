@@ -12,12 +12,14 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _BYTES_MAX = 77  # below it lies /ringfeed-XXXXXXXX/loader.sock, in 107 bytes
 _REMOVALS_S = 10.0
+_REMOVE_TRIES, _REMOVE_AGAIN_S = 20, 0.02
 
 _changed = threading.Condition()  # what follows; a finalizer may come while a thread has it
 _own: set[Path] = set()  # nobody else removes these
@@ -70,6 +72,19 @@ def hand_over(path: Path) -> None:
         _own.discard(path)
 
 
+def remove(path: Path) -> None:
+    """Removes a directory with all that is in it, as far as that can be removed.
+
+    A process that was killed may still come to the end of the call it was in, and so put something
+    there when the rest has gone.
+    """
+    for _ in range(_REMOVE_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            return
+        time.sleep(_REMOVE_AGAIN_S)
+
+
 @contextmanager
 def removing(path: Path) -> Iterator[bool]:
     """The directory is removed at the end of the block. The process waits for it before it ends.
@@ -89,7 +104,7 @@ def removing(path: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
         with _changed:
             _own.discard(path)
             _removals -= 1
@@ -105,4 +120,4 @@ def _end() -> None:
         left = list(_own)
         _own.clear()
     for path in left:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)

@@ -19,7 +19,6 @@ import os
 import pickle
 import random
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -56,6 +55,7 @@ from ._job import (
 from ._plan import PlanTable, mark_of
 from ._progress import WorkerPlace, restore_worker, worker_state
 from ._streams import redirect
+from .._core import places
 from ..worker import exits, module
 
 _SUPERVISOR_ENDS_S = 10
@@ -78,7 +78,7 @@ def serve(job: Job) -> None:
         job.requests.map_anew()
         kill_workers(job.requests, job.workers)  # of an earlier parent
         remove_link(job.shown)
-        return shutil.rmtree(Path(job.socket_path).parent, ignore_errors=True)
+        return places.remove(Path(job.socket_path).parent)
     worker = prepare(job)
     Parent(job, worker, listen_at(job.socket_path), trainer).run()
 
@@ -98,7 +98,8 @@ def prepare(job: Job) -> ModuleType:
 def listen_at(path: str) -> socket.socket:
     """A socket that takes packets there, in place of any that was there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    aside = str(Path(path).with_name(str(os.getpid())))  # no longer than that
+    # No longer than that. A supervisor whose trainer has died knows it by the first two letters.
+    aside = str(Path(path).with_name(f"p.{os.getpid()}"))
     listener.bind(aside)
     listener.listen(64)
     os.rename(aside, path)  # from here on it is found, whole
@@ -242,7 +243,7 @@ class Parent:
             gone = select.poll()
             gone.register(self._link, select.POLLRDHUP)
             gone.poll(1000 * _SUPERVISOR_ENDS_S)
-        shutil.rmtree(Path(self._job.socket_path).parent, ignore_errors=True)
+        places.remove(Path(self._job.socket_path).parent)
 
     def _accept(self) -> None:
         link = accepted(self._listener)

@@ -490,13 +490,16 @@ def _end(supervisor: _Supervisor, parts: dict[str, Any]) -> None:
     parent = parts["parent"]
     if parts["handle"] is not None:
         parts["handle"].close()
+
+    def end_others() -> None:
+        if parent is not None:
+            parent.kill()
+            parent.join()
+        # If the supervisor had just been killed, nobody else would end them.
+        kill_workers(parts["memories"][0], parts["workers"])
+
     # A worker that is in the middle of a sample is not waited for.
-    supervisor.end(10.0, _HURRY_S, None if parent is None else parent.terminate)
-    if parent is not None:
-        parent.kill()
-        parent.join()
-    # If the supervisor had just been killed, nobody else would end them.
-    kill_workers(parts["memories"][0], parts["workers"])
+    supervisor.end(10.0, _HURRY_S, None if parent is None else parent.terminate, end_others)
     for memory in parts["memories"]:
         memory.close()
 

@@ -625,6 +625,79 @@ def test_a_daemon_thread_leaves_no_directory_wherever_it_is_halted(
     wait_until(lambda: directories() == before, "the directory to be removed")
 
 
+def test_a_warm_parent_that_dies_as_it_begins_to_listen_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trainer is dead as well: the supervisor removes the socket, whatever its name is then."""
+    # Of the link there, by which `ringfeed ps` finds the loader, the supervisor knows nothing.
+    monkeypatch.setenv("RINGFEED_SOCKET_DIR", str(tmp_path / "sockets"))
+    body = """
+    from pathlib import Path
+    from ringfeed.torch import _worker
+    def halt(*names):
+        Path(sys.argv[1]).symlink_to(str(os.getpid()))
+        signal.pause()
+    _worker.os.rename = halt
+    list(DataLoader(data.Squares(8), num_workers=1, multiprocessing_context="fork"))
+    """
+    at = tmp_path / "at"
+    before = set(Path(tempfile.gettempdir()).glob("ringfeed-*"))
+    process = data.script("ringfeed", body, tmp_path, words=[str(at)])
+    wait_until(at.is_symlink, "the warm parent to have made its socket")
+    (made,) = set(Path(tempfile.gettempdir()).glob("ringfeed-*")) - before
+    assert [path.name for path in made.glob("p.*")] == [f"p.{os.readlink(at)}"]
+    process.kill()
+    wait_until(lambda: not runs(process.pid), "the end of the trainer")
+    os.kill(int(os.readlink(at)), signal.SIGKILL)
+    process.communicate()  # the warm parent had its ends of these pipes
+    wait_until(lambda: not made.exists(), "the directory to be removed")
+
+
+def test_the_directory_goes_when_nobody_is_left_who_writes_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ringfeed import torch as ours
+    from ringfeed._core import places
+
+    before = set(descendants())
+    remove = places.remove
+    there: list[str] = []
+
+    def look_and_remove(path: Path) -> None:
+        there.extend(data.command_of(pid) for pid in set(descendants()) - before if runs(pid))
+        remove(path)
+
+    monkeypatch.setattr(places, "remove", look_and_remove)
+    # The warm parent has no time to listen, or has long been there.
+    for batches in (0, 1):
+        iterator = iter(ours.DataLoader(Squares(8), num_workers=1, multiprocessing_context="fork"))
+        for _ in range(batches):
+            next(iterator)
+        del iterator
+        assert there == []
+
+
+def test_what_comes_into_a_directory_that_is_removed_goes_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ringfeed._core import places
+
+    rmdir, late = os.rmdir, []
+
+    def rmdir_of_one_that_is_not_empty(path: Any, **more: Any) -> None:
+        if not late:
+            late.append(directory / "p.1")
+            late[0].touch()
+        rmdir(path, **more)
+
+    directory = places.make()
+    (directory / "feed.textproto").touch()
+    monkeypatch.setattr(os, "rmdir", rmdir_of_one_that_is_not_empty)
+    with places.removing(directory):
+        pass
+    assert late and not directory.exists()
+
+
 def test_what_a_worker_prints_is_seen_once(loader_name: str, tmp_path: Path) -> None:
     body = """
     import functools
