@@ -18,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As where neither is installed: what needs them is skipped, and nothing else may import them.
 if os.environ.get("RINGFEED_NO_FRAMEWORKS"):
     sys.modules.update(dict.fromkeys(("torch", "jax")))
+# Where it is set, print() writes a line and its end apart, and what others print comes between.
+os.environ.pop("PYTHONUNBUFFERED", None)
 # Of stages in Python: the one that has what the tests need.
 os.environ.setdefault("RINGFEED_PYTHON", sys.executable)
 if importlib.util.find_spec("ringfeed") is None:

@@ -153,8 +153,8 @@ for epoch in range(2):
     assert len(kept) == 600
     assert [batch["a"][:, 0].tolist() for batch in kept] == due(1200, 2)
     assert all((part == batch["a"]).all() for batch in kept for part in batch["more"])
-    # Those of the loader itself are opened by the tenth batch.
-    assert max(counts[10:]) <= max(counts[:10]), counts
+    # Those of the loader itself are opened by the tenth batch, but for the warm parent's: that may come late.
+    assert max(counts[10:]) <= max(counts[:10]) + 1, counts
 print("all there")
 """
 PARTS = """
