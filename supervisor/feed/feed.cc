@@ -777,7 +777,7 @@ bool Feed::nobody_takes() const {
   bool any_waits = false;
   for (const std::unique_ptr<Output>& output : outputs_) {
     if (output->memory.layout().keep_newest) continue;
-    if (!drain_is_hopeless(output->groups)) return false;
+    if (!drain_is_hopeless(output->groups, output->memory.all_closed())) return false;
     any_waits = true;
   }
   return any_waits;

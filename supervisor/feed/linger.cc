@@ -47,12 +47,14 @@ std::optional<std::string> reason_to_linger(const control::ConsumerGroups& group
   return std::nullopt;
 }
 
-bool drain_is_hopeless(const control::ConsumerGroups& groups) {
+bool drain_is_hopeless(const control::ConsumerGroups& groups, bool all_closed) {
+  bool any_left = !all_closed || !groups.ever_joined();
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     if (groups.state(g) == GroupState::kUnused) continue;
     if (groups.live_members(g) > 0 || groups.declared(g)) return false;
+    any_left = any_left || groups.unfinished(g, true) > 0;
   }
-  return true;
+  return any_left;
 }
 
 }  // namespace ringfeed::process

@@ -36,7 +36,9 @@ struct LingerFacts {
 [[nodiscard]] std::optional<std::string> reason_to_linger(const control::ConsumerGroups& groups,
                                                           const LingerFacts& facts);
 
-// While the feed drains: can the batches on their way still get anywhere?
-[[nodiscard]] bool drain_is_hopeless(const control::ConsumerGroups& groups);
+// While the feed drains: are batches on their way that cannot get anywhere? `all_closed`: every
+// producing lane has closed (OutputMemory::all_closed). Trainers see that before the lanes have
+// said that they are at their end, and may have had everything and left.
+[[nodiscard]] bool drain_is_hopeless(const control::ConsumerGroups& groups, bool all_closed);
 
 }  // namespace ringfeed::process

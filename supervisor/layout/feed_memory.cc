@@ -561,6 +561,14 @@ std::uint64_t OutputMemory::newest_batch() const {
   return newest;
 }
 
+bool OutputMemory::all_closed() const {
+  for (std::uint32_t l = 0; l < layout().geometry.lanes; ++l) {
+    // acquire, pairs with the release of the carry-out: what it has published is seen.
+    if (producer(l).closed.load(std::memory_order_acquire) == 0) return false;
+  }
+  return true;
+}
+
 bool OutputMemory::published(std::uint64_t batch) const {
   // acquire, pairs with the release of the publishing step's carry-out.
   return batch != 0 && descriptor(batch).seq.load(std::memory_order_acquire) == batch;

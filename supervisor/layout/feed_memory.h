@@ -92,6 +92,8 @@ class OutputMemory {
 
   // Number of the newest batch that any lane has published; 0 before the first.
   [[nodiscard]] std::uint64_t newest_batch() const;
+  // Has every producing lane closed: is there nothing to come after the newest batch?
+  [[nodiscard]] bool all_closed() const;
   // Published and still described.
   [[nodiscard]] bool published(std::uint64_t batch) const;
   [[nodiscard]] std::uint64_t batches_published() const;

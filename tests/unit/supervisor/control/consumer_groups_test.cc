@@ -899,13 +899,34 @@ TEST_F(Linger, ForADeclaredGroupThatNobodyHasCalledForYet) {
 }
 
 TEST_F(Linger, ADrainWithoutAnybodyToTakeTheBatchesIsHopeless) {
-  EXPECT_TRUE(process::drain_is_hopeless(groups_));
+  EXPECT_TRUE(process::drain_is_hopeless(groups_, false));
   const MemberPlace place = must_enter({.name = "a"});
-  EXPECT_FALSE(process::drain_is_hopeless(groups_));
+  EXPECT_FALSE(process::drain_is_hopeless(groups_, false));
   groups_.leave(place, now_);
-  EXPECT_TRUE(process::drain_is_hopeless(groups_));
+  EXPECT_TRUE(process::drain_is_hopeless(groups_, false));
   ASSERT_TRUE(groups_.declare({.name = "train"}).ok());
-  EXPECT_FALSE(process::drain_is_hopeless(groups_));
+  EXPECT_FALSE(process::drain_is_hopeless(groups_, false));
+}
+
+TEST_F(Linger, ADrainIsNotHopelessWhenTheTrainersHaveHadAllAndLeft) {
+  const layout::OutputMemory output = memory_->output();
+  const auto is_hopeless = [&] { return process::drain_is_hopeless(groups_, output.all_closed()); };
+  EXPECT_TRUE(is_hopeless()) << "nobody has ever come";
+  const MemberPlace place = must_enter({.name = "a", .oldest = true, .rejoin_ms = 500});
+  answer();
+  ASSERT_TRUE(lanes_[0]->publish());
+  ASSERT_TRUE(lanes_[0]->publish());
+  EXPECT_FALSE(output.all_closed());
+  lanes_[0]->finish();
+  EXPECT_TRUE(output.all_closed());
+  ASSERT_TRUE(take(place, 1) && release(place, 1));
+  groups_.leave(place, now_);
+  EXPECT_TRUE(is_hopeless()) << "batch 2 waits for somebody";
+  const MemberPlace next = must_enter({.name = "a", .rejoin_ms = 500});
+  EXPECT_FALSE(is_hopeless());
+  ASSERT_TRUE(take(next, 2) && release(next, 2));
+  groups_.leave(next, now_);
+  EXPECT_FALSE(is_hopeless());
 }
 
 // ---- an output that keeps the newest
