@@ -488,6 +488,7 @@ def main() -> int:
             attack.must_go_on("the start")
             attack.go(arguments.hostile)
             attack.must_go_on("the last of them")
+            crowd.hurry.touch()
             status = run.wait(300)
             wait_until(lambda: attack.all_honest_over(places), "the end of the honest members")
         finally:

@@ -41,6 +41,7 @@ import ringfeed  # noqa: E402
 from storm import Line, read_lines, undisturbed  # noqa: E402
 
 from tests.support.feeds.feed_run import FeedRun, wait_until  # noqa: E402
+from tests.support.feeds.pace import Pace  # noqa: E402
 from tests.support.makers import lc0_data  # noqa: E402
 from tests.support.rig.careful import be_careful  # noqa: E402
 
@@ -79,7 +80,7 @@ class Place:
         return self.group.startswith("guest")
 
 
-def train(run: FeedRun, place: Place, pause_ms: float) -> None:
+def train(run: FeedRun, place: Place, pace: Pace) -> None:
     """A member's life, in a child: a line per batch, written before its slot goes back."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
@@ -115,8 +116,7 @@ def train(run: FeedRun, place: Place, pause_ms: float) -> None:
             checksum = 0
             for name in ("planes", "policy", "values"):
                 checksum = zlib.crc32(np.ascontiguousarray(batch[name]).data, checksum)
-            if pause_ms:
-                time.sleep(pause_ms / 1000)
+            pace.work()
             out.write(f"{time.monotonic():.6f} {batch.seq} {batch.tries} {batch.rows} {checksum}\n")
 
 
@@ -130,6 +130,11 @@ class Crowd:
     guests: int = 0
     events: dict[str, int] = field(default_factory=dict)
     killed: dict[str, int] = field(default_factory=dict)  # by group
+
+    @property
+    def hurry(self) -> Path:
+        """Made when nothing more is done to the feed: the members hurry then."""
+        return self.work / "hurry"
 
     def note(self, what: str) -> None:
         self.events[what] = self.events.get(what, 0) + 1
@@ -146,7 +151,7 @@ class Crowd:
         if pid == 0:
             status = 1
             try:
-                train(self.run, place, self.pause_ms)
+                train(self.run, place, Pace(self.pause_ms / 1000, self.hurry))
                 status = 0
             except BaseException:
                 traceback.print_exc()
@@ -278,6 +283,7 @@ def main() -> int:
             while crowd.total() < arguments.members and not crowd.over():
                 crowd.event()
                 time.sleep(crowd.dice.random() * 0.04)
+            crowd.hurry.touch()
             end = time.monotonic() + 300
             while not crowd.over() and time.monotonic() < end:
                 crowd.fill()

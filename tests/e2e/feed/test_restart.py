@@ -89,9 +89,12 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
     trainer = run.trainer_after(3, pause_ms=300, positions=0)
     before = run.workers()
 
-    def refused(binary: Path, group: str = "out") -> str:
-        done = run.command("restart", "lc0", group, "--binary", str(binary))
-        assert done.returncode == 1, done.stdout
+    def refused(binary: Path, group: str = "out", tries: int = 8) -> str:
+        for _ in range(tries):
+            done = run.command("restart", "lc0", group, "--binary", str(binary))
+            assert done.returncode == 1, done.stdout
+            if "has not answered within" not in done.stderr:
+                break  # else a machine so slow that its five seconds were over
         return done.stderr
 
     # Before anything is stopped.
@@ -109,7 +112,7 @@ def test_a_program_that_cannot_take_over_is_refused_or_given_up(
     assert "exit status 1" in refused(Path("/bin/false"))
     assert "are not a plan" in refused(Path("/bin/echo"))
     slow = script(tmp_path / "slow", "exec sleep 100")
-    assert "has not answered within" in refused(slow)
+    assert "has not answered within" in refused(slow, tries=1)
     assert "there is no stage group 'other'" in refused(BIN / "ringfeed-worker", "other")
     done = run.command("restart", "lc0", "out", "--binary", str(tmp_path / "missing"))
     assert done.returncode == 2 and "missing" in done.stderr

@@ -299,7 +299,10 @@ def test_a_program_that_does_not_answer_holds_up_nobody_else(
         ("echo hello", "bytes that are not a plan"),
     ):
         other = program(tmp_path / "other", line)
-        done = run.command("restart", run.feed, "pool", "--binary", other)
+        for _ in range(8):
+            done = run.command("restart", run.feed, "pool", "--binary", other)
+            if "has not answered within" not in done.stderr:
+                break  # else a machine so slow that its five seconds were over
         assert done.returncode != 0 and reason in done.stderr, done.stderr
     assert run.status() is not None
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import ringfeed  # noqa: E402
 
+from tests.support.feeds.pace import Pace  # noqa: E402
 from tests.support.oracles import lc0_reference  # noqa: E402
 
 
@@ -51,8 +52,12 @@ def main() -> int:
     parser.add_argument("--hold", type=int, default=0, help="take no more than so many, and wait")
     parser.add_argument("--positions", type=int, default=1, help="hash every position")
     parser.add_argument("--pause-ms", type=float, default=0.0, help="work that each batch takes")
+    parser.add_argument(
+        "--hurry", type=Path, help="until this file is there, each batch takes longer than the last"
+    )
     parser.add_argument("--output", help="alias of the output")
     arguments = parser.parse_args()
+    pace = Pace(arguments.pause_ms / 1000, arguments.hurry)
 
     numbers, tries, rows, digests, times, hashes = [], [], [], [], [], []
     with ringfeed.attach(
@@ -75,8 +80,7 @@ def main() -> int:
                 hashes.append(
                     lc0_reference.position_hashes(batch["planes"], batch["policy"], batch["values"])
                 )
-            if arguments.pause_ms:
-                time.sleep(arguments.pause_ms / 1000)
+            pace.work()
             note_progress(arguments.progress, len(numbers))
             if arguments.batches and len(numbers) >= arguments.batches:
                 break
