@@ -33,7 +33,12 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
 
 __attribute__((constructor)) static void begin(void) {
   const char* words = getenv("RF_DELAYS");
-  if (words == NULL || sscanf(words, "%u:%u", &each, &most_ms) != 2 || most_ms == 0) each = 0;
+  if (words == NULL) return;
+  char more;
+  if (sscanf(words, "%u:%u%c", &each, &most_ms, &more) == 2 && each != 0 && most_ms != 0) return;
+  /* A run without delays would prove nothing. */
+  dprintf(STDERR_FILENO, "RF_DELAYS is '%s': give two numbers from 1 on, as in 150:80\n", words);
+  _exit(2);
 }
 
 /* Of calls of which there are so many more than of others. */

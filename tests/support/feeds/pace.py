@@ -29,7 +29,7 @@ class Pace:
         return self._hurry is None or self._hurry.exists()
 
     def work(self) -> None:
-        """Of one batch."""
+        """Of one batch: it passes time, as a model's step does, and waits for nothing."""
         end = time.monotonic() + self._pause_s
         while (left := end - time.monotonic()) > 0:
             if self._in_a_hurry():
