@@ -37,6 +37,7 @@ from tests.support.feeds.fairseq_feeds import (
     given,
 )
 from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
+from tests.support.feeds.scenes import kill_a_worker
 from tests.support.makers import fairseq_data
 from tests.support.makers.fairseq_examples import EXAMPLES, example, flat, load
 from tests.support.oracles import fairseq_reference as reference
@@ -369,12 +370,6 @@ APART = " ".join(f'stage_groups {{ name: "{name}" stages: "{name}" }}' for name 
 NARROW = {"slots": 6, "planner": "queue_capacity: 2"}
 
 
-def strike(run: FeedRun, name: str, pid: int) -> None:
-    """Kill a worker, and wait until it is gone; its successor may be there already."""
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: run.all_workers().get(name) != pid, f"the end of {name}")
-
-
 def killed(
     run: FeedRun, world: int, kills: int, supervisor_at: Sequence[int], seed: int
 ) -> list[Arrays]:
@@ -383,8 +378,8 @@ def killed(
     victims = Counter[str]()
     run.start()
     for name in STAGES:
-        strike(run, name, wait_until(lambda: run.all_workers().get(name), name))
-        victims[name] += 1
+        wait_until(lambda name=name: name in run.all_workers(), name)
+        victims[kill_a_worker(run, rng, name)] += 1
     got: list[Arrays] = []
     with feeds.members(run, world) as ranks:
         for arrays in feeds.in_turn(ranks):
@@ -399,9 +394,8 @@ def killed(
                     "the successor",
                 )
             elif len(got) % 5 == 2 and victims.total() < kills:
-                name, pid = rng.choice(sorted(wait_until(run.all_workers, "a worker").items()))
-                strike(run, name, pid)
-                victims[name] += 1
+                wait_until(run.all_workers, "a worker")
+                victims[kill_a_worker(run, rng)] += 1
     assert run.wait() == 0, run.text()
     assert victims.total() == kills and len(victims) == 3, victims
     assert "dead_letter" not in run.text()

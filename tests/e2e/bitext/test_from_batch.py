@@ -18,6 +18,7 @@ from ringfeed.fairseq import load_state, set_weights
 from tests.support.feeds import fairseq_feeds as feeds
 from tests.support.feeds.fairseq_feeds import Arrays
 from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.scenes import kill_a_worker
 from tests.support.makers import fairseq_data
 from tests.support.oracles.fairseq_reference import Config
 
@@ -137,7 +138,8 @@ def test_deaths_change_nothing(make_bitext: MakeBitext, tmp_path: Path) -> None:
         run = make_bitext(config, epochs=EPOCHS, extra=f"{often} {apart}", slots=6)
         run.start("--from-batch", str(first))
         for name in ("plans", "batches", "plans"):
-            os.kill(wait_until(lambda name=name: run.all_workers().get(name), name), signal.SIGKILL)
+            wait_until(lambda name=name: name in run.all_workers(), name)
+            kill_a_worker(run, rng, name)
 
         def strike(count: int, run: FeedRun = run, rng: random.Random = rng) -> None:
             if count in (2, 6):
@@ -146,8 +148,8 @@ def test_deaths_change_nothing(make_bitext: MakeBitext, tmp_path: Path) -> None:
                 run.process.wait()
                 run.start()
                 wait_until(run.status, "the successor")
-            elif rng.random() < 0.3 and (workers := run.all_workers()):
-                os.kill(rng.choice(sorted(workers.values())), signal.SIGKILL)
+            elif rng.random() < 0.3:
+                kill_a_worker(run, rng)
 
         got = numbered(run, 2, strike)
         assert "dead_letter" not in run.text()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import os
 import random
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +20,7 @@ import ringfeed
 
 from tests.support.feeds.chess_feeds import batches_of, chess_run, stacked
 from tests.support.feeds.feed_run import ROOT, FeedRun, wait_until
+from tests.support.feeds.scenes import kill_a_worker
 from tests.support.makers import chess_data
 from tests.support.oracles import chess_draws
 from tests.support.oracles import chess_reference as reference
@@ -888,12 +887,9 @@ def killed(run: FeedRun, kills: int, supervisor_at: int | None, seed: int) -> Ba
                 run.start()
                 wait_until(lambda: "feed_adopted" in run.text() and run.status(), "the successor")
             elif len(got) % 4 == 3 and victims.total() < kills:
-                workers = wait_until(run.all_workers, "a worker")
-                name, pid = rng.choice(sorted(workers.items()))
-                os.kill(pid, signal.SIGKILL)
-                victims[name] += 1
-                # Gone, or replaced already: the next batches are those of whoever comes.
-                wait_until(lambda: run.all_workers().get(name) != pid, f"the end of {name}")
+                wait_until(run.all_workers, "a worker")
+                # Each in its turn while it lives, so that all are among them.
+                victims[kill_a_worker(run, rng, STAGES[victims.total() % len(STAGES)])] += 1
     assert run.wait() == 0, run.text()
     assert victims.total() == kills and len(victims) >= 4, victims
     assert "dead_letter" not in run.text()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import ringfeed
 
 from tests.support.feeds.feed_run import FeedRun, wait_until
-from tests.support.feeds.scenes import GROUPS, kill_supervisor
+from tests.support.feeds.scenes import GROUPS, kill_a_worker, kill_supervisor
 from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
@@ -170,7 +168,7 @@ def test_no_counter_ever_falls_whoever_is_killed(make_run: MakeRun) -> None:
         elif round_number % 6 == 2:
             run.command("scale", "lc0", "unpacker", str(rng.choice([1, 3, 4])))
         else:
-            os.kill(rng.choice(list(run.all_workers().values())), signal.SIGKILL)
+            assert kill_a_worker(run, rng)
         for _ in range(2):
             metrics = wait_until(lambda: asked(run), "an answer")
             for place, value in counters(metrics["total"]):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
-import os
 import random
 import re
-import signal
 import struct
 import tarfile
 import zipfile
@@ -21,6 +18,7 @@ import pytest
 import ringfeed
 
 from tests.support.feeds.feed_run import BIN, FeedRun
+from tests.support.feeds.scenes import kill_a_worker
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -87,10 +85,8 @@ def columns_of(run: FeedRun, kills: int = 0) -> Columns:
                     rows = [whole[ends[i] : ends[i + 1]] for i in range(batch.rows)]
                 got.setdefault(name, []).extend(rows)
             batch.release()
-            if left and (workers := run.all_workers()):
-                with contextlib.suppress(ProcessLookupError):  # it has just been replaced
-                    os.kill(rng.choice(sorted(workers.values())), signal.SIGKILL)
-                    left -= 1
+            if left and kill_a_worker(run, rng):
+                left -= 1
     assert run.wait() == 0, run.text()
     return got
 

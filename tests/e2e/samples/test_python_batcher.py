@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +14,7 @@ import pytest
 
 import ringfeed
 from tests.support.feeds.feed_run import FeedRun
+from tests.support.feeds.scenes import kill_a_worker
 
 # Of a batch: the ids of its rows, and all its arrays as bytes.
 Batch = tuple[list[int], bytes]
@@ -295,11 +293,8 @@ def test_kills_change_nothing(make_feed: Make) -> None:
 
     def disturb() -> None:
         nonlocal kills
-        workers = sorted(run.all_workers().items())
-        if workers and rng.random() < 0.7:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rng.choice(workers)[1], signal.SIGKILL)
-                kills += 1
+        if rng.random() < 0.7 and kill_a_worker(run, rng):
+            kills += 1
 
     assert batches_of(run, disturb) == want
     assert kills > 20 and "group=batches.0 signal=9" in run.text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -18,6 +17,7 @@ import pytest
 
 import ringfeed
 from tests.support.feeds.feed_run import FeedRun, runs, wait_until
+from tests.support.feeds.scenes import kill_a_worker
 
 Row = tuple[int, str]
 
@@ -289,11 +289,8 @@ def test_kills_change_nothing(make_feed: Make) -> None:
 
     def disturb() -> None:
         nonlocal kills
-        workers = sorted(run.all_workers().items())
-        if workers and rng.random() < 0.5:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rng.choice(workers)[1], signal.SIGKILL)
-                kills += 1
+        if rng.random() < 0.5 and kill_a_worker(run, rng):
+            kills += 1
 
     assert rows_of(run, disturb) == want
     assert kills > 20 and "worker_died" in run.text()
@@ -314,10 +311,8 @@ def test_a_source_goes_on_where_it_was(make_feed: Make, name: str) -> None:
     rng = random.Random(9)
 
     def disturb() -> None:
-        workers = sorted(run.all_workers().items())
-        if workers and rng.random() < 0.3:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rng.choice(workers)[1], signal.SIGKILL)
+        if rng.random() < 0.3:
+            kill_a_worker(run, rng)
 
     assert rows_of(run, disturb) == want
     assert "worker_died" in run.text()

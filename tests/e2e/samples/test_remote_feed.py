@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from ringfeed.remote import RemoteFiles  # noqa: E402
 
 from tests.support.fakes.fickle_server import Cut, Status, serving  # noqa: E402
 from tests.support.feeds.feed_run import FeedRun  # noqa: E402
+from tests.support.feeds.scenes import kill_a_worker  # noqa: E402
 
 STAGES = """
 feed: "{feed}"
@@ -50,8 +49,8 @@ def ids_of(run: FeedRun, disturb: random.Random | None, cache: Path) -> list[int
             there = [p for p in (cache / "objects").rglob("*.jsonl") if p.is_file()]
             for path in disturb.sample(there, min(len(there), 4)):
                 path.unlink(missing_ok=True)
-            if disturb.random() < 0.5 and (workers := run.all_workers()):
-                os.kill(disturb.choice(sorted(workers.values())), signal.SIGKILL)
+            if disturb.random() < 0.5:
+                kill_a_worker(run, disturb)
     assert run.wait() == 0, run.text()
     return got
 

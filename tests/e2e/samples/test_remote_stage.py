@@ -18,6 +18,7 @@ import pytest
 import ringfeed
 from tests.support.fakes.fickle_server import Cut, FickleServer, Status, serving
 from tests.support.feeds.feed_run import PIPELINE, FeedRun, processes_of, wait_until
+from tests.support.feeds.scenes import kill_supervisor
 
 from tests.support.makers import lc0_data
 
@@ -125,7 +126,8 @@ def test_batches_are_those_of_local_files_though_all_processes_die(
 ) -> None:
     expected = local_ids(start, tmp_path, epochs=2)
     rng = random.Random(3)
-    killed: set[str] = set()
+    batches = 0
+    killed: list[str] = []
     with serving() as server:
         pattern = puts(server)
         for name in list(server.objects)[::3]:
@@ -135,23 +137,27 @@ def test_batches_are_those_of_local_files_though_all_processes_die(
         run = start(remote(pattern, cache, 1_200_000), epochs=2)
 
         def disturb() -> None:
-            if rng.random() > 0.08:
+            nonlocal batches
+            batches += 1
+            if batches % 12:
                 return
             assert run.process is not None
-            if rng.random() < 0.1:
-                run.process.kill()
-                run.process.wait()
+            if len(killed) % 8 == 3:
+                kill_supervisor(run)
                 run.start()
                 # What it asks programs before it is one may not be killed.
                 wait_until(run.status, "the next supervisor")
-                killed.add("supervisor")
+                killed.append("supervisor")
                 return
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                processes = processes_of(run)
-                processes.pop(run.process.pid, None)
-                victim = rng.choice(sorted(processes))
-                killed.add(processes[victim])
+            processes = processes_of(run)
+            processes.pop(run.process.pid, None)
+            # That of the files first, as long as it has something to do.
+            files = [pid for pid, name in processes.items() if name.startswith("rf-files")]
+            victims = files if files and not killed else sorted(processes)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                victim = rng.choice(victims)
                 os.kill(victim, signal.SIGKILL)
+                killed.append(processes[victim])
 
         assert ids_of(run, disturb) == expected
         gets = sum(len(server.gets(name)) for name in server.objects)

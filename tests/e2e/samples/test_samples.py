@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
-import os
 import random
-import signal
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +16,7 @@ import pytest
 import ringfeed
 
 from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.scenes import kill_a_worker
 
 STAGES = """
 feed: "{feed}"
@@ -97,10 +95,8 @@ def all_rows(run: FeedRun, kills: int = 0) -> list[Row]:
         for batch in feed:
             got += rows_of(batch)
             batch.release()
-            if left and (workers := run.all_workers()):
-                with contextlib.suppress(ProcessLookupError):  # it has just been replaced
-                    os.kill(rng.choice(sorted(workers.values())), signal.SIGKILL)
-                    left -= 1
+            if left and kill_a_worker(run, rng):
+                left -= 1
     assert run.wait() == 0, run.text()
     return got
 

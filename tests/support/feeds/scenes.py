@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
 from pathlib import Path
@@ -54,6 +55,22 @@ def counter(run: FeedRun, stage: str, name: str) -> int:
                 if found["name"] == name:
                     return int(found["value"])
     return 0
+
+
+def kill_a_worker(run: FeedRun, rng: random.Random, group: str = "") -> str:
+    """Kill the worker of that group while it has one, else one that is drawn, and wait until it is gone.
+
+    Its group; "" when no worker runs. Each call ends a process that lived, so the calls are the deaths.
+    """
+    while workers := sorted(run.all_workers().items()):
+        name, pid = next((one for one in workers if one[0] == group), None) or rng.choice(workers)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has just done its work
+            continue
+        wait_until(lambda: run.all_workers().get(name) != pid, f"the end of {name}")  # noqa: B023
+        return name
+    return ""
 
 
 def kill_supervisor(run: FeedRun) -> None:
