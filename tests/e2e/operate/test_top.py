@@ -491,8 +491,9 @@ def test_once_into_a_pipe(run: FeedRun, show: Open) -> None:
 def test_once_at_a_terminal(run: FeedRun, show: Open) -> None:
     terminal = show(run, "--once", columns=132, rows=60)
     assert terminal.status() == 0
+    wait_until(lambda: all(name in terminal.screen() for name in STAGES), "the frame")
     screen = terminal.screen()
-    assert all(name in screen for name in STAGES) and "\x1b[" in terminal.coloured()
+    assert "\x1b[" in terminal.coloured()
     assert any(100 < len(line) <= 132 for line in screen.splitlines()), screen
     plain = show(run, "--once", NO_COLOR="1")
     assert plain.status() == 0

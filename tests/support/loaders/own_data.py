@@ -677,7 +677,7 @@ def command_of(pid: int) -> str:
 def gone(pids: Sequence[int], what: str = "processes that should be gone") -> None:
     """Waits until none of them runs."""
     with contextlib.suppress(AssertionError):
-        wait_until(lambda: not any(map(runs, pids)), what, timeout_s=20)
+        wait_until(lambda: not any(map(runs, pids)), what, timeout_s=45)
     left = {pid: command_of(pid) for pid in pids if runs(pid)}
     assert not left, f"{what}: {left}"
 
@@ -757,7 +757,7 @@ def nothing_left(before: Belongings, by_pytorch: bool = False) -> None:
         return not any(look.values())
 
     with contextlib.suppress(AssertionError):
-        wait_until(is_clean, "all to be given back", timeout_s=15)
+        wait_until(is_clean, "all to be given back", timeout_s=45)
     assert not any(look.values()), {name: left for name, left in look.items() if left}
 
 

@@ -125,7 +125,7 @@ def test_a_connection_that_brings_nothing_is_given_up(server: FickleServer, tmp_
     data = some_bytes(300_000)
     url = server.put("one", data)
     server.faults["one"] = [Stall(100_000)]
-    files = files_of(tmp_path / "cache", url, patience=Patience(first_s=0.01, stall_s=0.3))
+    files = files_of(tmp_path / "cache", url, patience=Patience(first_s=0.01, stall_s=2))
     assert read_all(files) == {"one": data}
     assert files.counts["retries_stalled"] == 1
 

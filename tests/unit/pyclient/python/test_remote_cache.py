@@ -41,6 +41,7 @@ from tests.support.fakes.fickle_server import (  # noqa: E402
     Truncate,
     serving,
 )
+from tests.support.feeds.feed_run import WAIT_S  # noqa: E402
 
 QUICK = Patience(attempts=6, first_s=0.005, longest_s=0.02, stall_s=20)
 # Children find what these tests find.
@@ -369,8 +370,12 @@ def test_readers_see_whole_files_or_none_while_others_are_removed(
     threads = [threading.Thread(target=read, args=(flags,)) for flags in (0, os.O_NONBLOCK)]
     for thread in threads:
         thread.start()
-    for i in range(150):
-        scene.fetcher.fetch(scene.item(i % 14))
+    end = time.monotonic() + WAIT_S
+    fetched = 0
+    # Until both have been seen; the readers may be late.
+    while fetched < 150 or not (seen["whole"] and seen["gone"] or time.monotonic() > end):
+        scene.fetcher.fetch(scene.item(fetched % 14))
+        fetched += 1
     stop.set()
     for thread in threads:
         thread.join()
