@@ -421,6 +421,7 @@ async function follow(signal) {
   const token = sessionStorage.getItem("token");
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch("/api/v1/events", { headers, signal, cache: "no-store" });
+  signal.throwIfAborted();
   if (answer.status === 401) {
     sessionStorage.removeItem("token");
     setHidden(byId("gate"), false);
@@ -442,19 +443,24 @@ async function follow(signal) {
   }
 }
 
+let stop = new AbortController();  // of the stream that is followed
+
 async function main() {
   for (;;) {
-    const stop = new AbortController();
+    stop = new AbortController();
+    const mine = stop;
     heard = Date.now();
-    const watch = setInterval(() => { if (Date.now() - heard > SILENT_MS) stop.abort(); }, 1000);
+    const watch = setInterval(() => { if (Date.now() - heard > SILENT_MS) mine.abort(); }, 1000);
     try {
-      if (!(await follow(stop.signal))) return;
+      if (!(await follow(mine.signal))) return;
     } catch (error) {
+      if (mine !== stop) return;
       says(`no connection to ringfeed-web; trying again (${error.message})`, true);
     } finally {
       clearInterval(watch);
     }
     await new Promise((then) => setTimeout(then, AGAIN_MS));
+    if (mine !== stop) return;
   }
 }
 
@@ -462,6 +468,7 @@ byId("gate").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem("token", byId("token").value);
   byId("token").value = "";
+  stop.abort();  // a question with another token may be under way: its answer must not remove this one
   main();
 });
 window.addEventListener("hashchange", () => {

@@ -304,6 +304,36 @@ def test_a_token_is_asked_for(
     page.wait_for_selector("#pipeline .stage")
 
 
+def test_a_late_answer_to_the_wrong_token_is_no_answer_to_the_right_one(
+    run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The person has corrected it before the server could say no."""
+    (tmp_path / "token").write_text("0123456789abcdefXYZ\n")
+    page = open_page(serve("--token-file", str(tmp_path / "token")).url)
+    page.wait_for_selector("#gate")
+    late: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if route.request.headers.get("authorization") == "Bearer wrong":
+            late.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/events", hold)
+    for given in ("wrong", "0123456789abcdefXYZ"):
+        page.fill("#token", given)
+        page.click("#gate button")
+        until(page, "document.getElementById('token').value === ''")
+        wait_until(lambda: page.evaluate("1") and late, "the question with the wrong one")
+    page.wait_for_selector("#pipeline .stage")
+    late[0].fulfill(status=401)
+    page.evaluate("fetch('/healthz').then(() => new Promise((then) => setTimeout(then, 100)))")
+    assert not page.locator("#gate").is_visible()
+    page.reload()
+    page.wait_for_selector("#pipeline .stage")
+    assert not page.locator("#gate").is_visible()
+
+
 def test_the_server_ends_and_comes_back(
     run: FeedRun, serve: Callable[..., Web], open_page: Callable[..., Any]
 ) -> None:
