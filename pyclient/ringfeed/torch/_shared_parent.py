@@ -243,7 +243,7 @@ class _SharedParent(Parent):
         try:
             all_of_them = trainers_of(self._where)
         except RingfeedError:
-            return False  # no supervisor, or it is busy
+            return listens(self._where.control)  # a busy one may know some
         return bool(Counter(all_of_them) - there)
 
     def _accept(self) -> None:
@@ -492,12 +492,37 @@ def trainers_of(place: Place) -> list[int]:
 
 
 def has_ended(place: Place) -> bool:
-    """Has the supervisor ended in good order? One that was killed leaves its state."""
-    for _ in range(20):  # between the last two things that it does
-        if listens(place.control) or not place.file("state").exists():
-            break
+    """Has the supervisor ended in good order? One that was killed leaves its state.
+
+    One that ends gives up its socket first and its state last, and waits for its workers in between.
+    """
+    deadline = time.monotonic() + _ENDS_S
+    while True:
+        over, runs = _state_of(place)
+        if listens(place.control) or not runs or time.monotonic() > deadline:
+            # It may have ended since the look at its state.
+            over = over or not place.file("state").exists()
+            return over and not listens(place.control)
         time.sleep(0.02)
-    return not listens(place.control) and not place.file("state").exists()
+
+
+def _state_of(place: Place) -> tuple[bool, bool]:
+    """What the feed's state says: is it over, and does the supervisor that has written it run?"""
+    try:
+        lines = place.file("state").read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return True, False
+    except OSError:
+        return False, False
+    if "over" in lines:
+        return True, False
+    try:
+        _, pid, ticks = next(line for line in lines if line.startswith("supervisor ")).split()
+        stat = Path(f"/proc/{int(pid)}/stat").read_text(errors="replace")
+    except (OSError, StopIteration, ValueError):
+        return False, False
+    fields = stat.rpartition(")")[2].split()
+    return False, fields[0] not in "ZX" and fields[19] == ticks
 
 
 def listens(path: Path) -> bool:

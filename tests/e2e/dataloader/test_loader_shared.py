@@ -33,7 +33,13 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 from ringfeed._core import control, programs  # noqa: E402
 from ringfeed.torch import DataLoader  # noqa: E402
 from ringfeed.torch._plan import Plan  # noqa: E402
-from ringfeed.torch._shared_parent import GRACE_S, Place, listens  # noqa: E402
+from ringfeed.torch._shared_parent import (  # noqa: E402
+    GRACE_S,
+    Place,
+    _SharedParent,
+    has_ended,
+    listens,
+)
 from ringfeed.torch._workers import environment  # noqa: E402
 from tests.support.feeds.feed_run import WAIT_S, wait_until  # noqa: E402
 from tests.support.loaders.ranks import resting_at_exit  # noqa: E402
@@ -669,6 +675,52 @@ def test_a_feed_that_is_stopped_stays_so(start: Callable[..., Trainer], tmp_path
     wait_until(lambda: not processes(tmp_path), "all processes end")
     assert "feed_started" in (log := (tmp_path / "s" / "shared.loader-log").read_text())
     assert log.count(" feed_started ") == 1
+
+
+def test_a_supervisor_that_takes_long_to_end_has_not_been_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket goes first, its state last, and its workers in between."""
+    place = Place(tmp_path, "shared")
+    state = place.file("state")
+    ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    ending = f"record 2\nsupervisor {os.getpid()} {ticks}\nend\n"
+    looks = 0
+
+    def look(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 100:
+            state.unlink()
+
+    monkeypatch.setattr("ringfeed.torch._shared_parent.time.sleep", look)
+    state.write_text(ending)
+    assert has_ended(place) and looks == 100
+    assert has_ended(place), "there is no state"
+    state.write_text("record 2\nsupervisor 0 0\nover\nend\n")
+    assert has_ended(place)
+    # Killed: there is no such process, or its number is another's now.
+    for who in ("0 0", f"{2**22} 7", f"{os.getpid()} {int(ticks) + 1}", "", "x y"):
+        state.write_text(f"record 2\nsupervisor {who}\nend\n")
+        assert not has_ended(place), who
+    state.write_text(ending)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as supervisor:
+        supervisor.bind(os.fspath(place.control))
+        supervisor.listen()
+        assert not has_ended(place)
+
+
+def test_a_supervisor_that_does_not_answer_may_have_trainers(tmp_path: Path) -> None:
+    """Of an earlier warm parent: the feed is not ended, nor are batches left out, for want of an answer."""
+    parent = _SharedParent.__new__(_SharedParent)
+    parent._trainers = {}
+    parent._where = place = Place(tmp_path, "shared")
+    assert not parent._has_absent(), "there is no supervisor"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as supervisor:
+        supervisor.bind(os.fspath(place.control))
+        supervisor.listen()
+        assert parent._has_absent(), "it is busy"
+    assert not parent._has_absent()
 
 
 def test_a_feed_that_is_stopped_before_it_begins(
