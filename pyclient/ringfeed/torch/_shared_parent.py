@@ -494,7 +494,7 @@ def trainers_of(place: Place) -> list[int]:
 def has_ended(place: Place) -> bool:
     """Has the supervisor ended in good order? One that was killed leaves its state.
 
-    One that ends gives up its socket first and its state last, and waits for its workers in between.
+    One that ends gives up its socket first, waits for its workers, and gives up its state last.
     """
     deadline = time.monotonic() + _ENDS_S
     while True:

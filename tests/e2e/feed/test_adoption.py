@@ -165,7 +165,7 @@ def test_a_feed_that_ends_without_its_supervisor_is_not_begun_anew(
     undisturbed: np.ndarray,  # noqa: F811
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer_after(2, pause_ms=10, positions=0)
+    trainer = run.trainer_after(2, pause_ms=60, positions=0)
     kill_supervisor(run)
     assert np.array_equal(trainer.result()["digests"], undisturbed)
     run.start()
@@ -244,7 +244,8 @@ def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(
     result = second.result()
     assert run.wait() == 0, run.text()
     # The batch that the dead trainer worked on comes again, with a try more; none is left out.
-    assert result["numbers"][0] in (done, done + 1, done + 2)
+    # What was given back is noted every 5 ms, so that one more may come again.
+    assert result["numbers"][0] in (done - 1, done, done + 1, done + 2)
     assert list(result["numbers"]) == list(range(result["numbers"][0], len(undisturbed) + 1))
     assert np.array_equal(result["digests"], undisturbed[result["numbers"][0] - 1 :])
     assert not list(storage.iterdir()), "a feed that has ended leaves no files"

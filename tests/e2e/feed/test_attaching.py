@@ -21,7 +21,7 @@ def test_the_first_question_is_answered_with_a_batch_that_waits(
     run = make_run(epochs=0, batch=32, reservoir=500, slots=6, generators=generators).start()
     at = {"socket_dir": str(run.sockets), "timeout_s": 0.0}
     # It holds the feed where it is, and all batches in their slots.
-    with ringfeed.attach("lc0", "keeper", **at) as keeper:
+    with ringfeed.attach("lc0", "keeper", attach_timeout_s=60, **at) as keeper:
         wait_until(lambda: keeper.stats().published == 6, "a batch in each slot")
         for number in range(ATTACHES):
             with ringfeed.attach("lc0", f"group-{number}", rejoin_ms=0, **at) as feed:

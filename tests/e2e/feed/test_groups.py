@@ -296,7 +296,7 @@ def test_a_slot_is_not_written_while_an_array_on_it_lives(make_run: MakeRun) -> 
         while held:
             let_go(0)
         reader.join()
-    assert len(kept_for) > 50
+    assert len(kept_for) > 5
     assert max(kept_for) > 8, "slots were used again while others were kept"
     assert run.wait() == 0, run.text()
 

@@ -218,7 +218,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up(
         stderr=writer,
     )
     os.close(writer)
-    trainer = run.trainer_after(2, pause_ms=10, positions=0)
+    trainer = run.trainer_after(2, pause_ms=60, positions=0)
     kill_stage(run)
     kill_stage(run, "pool")
     status = run.status()
@@ -235,6 +235,6 @@ def test_a_feed_whose_standard_streams_are_closed_writes_into_nothing_of_its_own
         ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', str(run.program), "run", str(run.config)],
         env=run.environment,
     )
-    trainer = run.trainer_after(2, pause_ms=10, positions=0)
+    trainer = run.trainer_after(2, pause_ms=60, positions=0)
     kill_stage(run)
     assert_undisturbed(run, trainer, undisturbed)

@@ -39,7 +39,7 @@ FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 def feed_of_two(make_run: MakeRun, extra: str = "") -> tuple[FeedRun, Trainer, RawMember]:
     """A feed with an honest trainer, and this process as a member of a group that gives way."""
     run = make_run(epochs=2, extra=GROUPS + extra, slots=12, groups=HONEST).start()
-    trainer = run.trainer_after(2, group="honest", pause_ms=15, positions=0)
+    trainer = run.trainer_after(2, group="honest", pause_ms=60, positions=0)
     member = RawMember(
         run.sockets / f"{run.feed}.sock", "hostile", policy=SKIP, max_hold=2, rejoin_ms=0
     )

@@ -55,7 +55,7 @@ def test_a_stage_whose_memory_cannot_grow_waits_and_goes_on_when_there_is_room(
     make_run: MakeRun, games: lc0_data.Manifest, room: SmallRoom
 ) -> None:
     run = make_run(
-        extra=GROUPS + f'storage {{ directory: "{room.path}" }} restart {{ stall_ms: 400 }}'
+        extra=GROUPS + f'storage {{ directory: "{room.path}" }} restart {{ stall_ms: 3000 }}'
     )
     size = bytes_at_start(run)
     room.resize(size + (256 << 10))  # the pool's window grows by at least 1 MiB

@@ -87,7 +87,7 @@ def test_who_comes_late_gets_the_newest_and_stops_nobody(make_run: MakeRun) -> N
     ).start()
     train = run.trainer(batches=200, positions=0)
     with ringfeed.attach(
-        run.feed, output="validation", socket_dir=run.sockets, timeout_s=30
+        run.feed, output="validation", socket_dir=run.sockets, attach_timeout_s=60, timeout_s=60
     ) as late:
         assert late.stats().output == "validation"
         status = wait_until(run.status, "the feed")

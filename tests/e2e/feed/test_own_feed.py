@@ -76,8 +76,9 @@ def processes_in(directory: Path) -> dict[int, str]:
 
 
 def shared_memory() -> set[str]:
-    """What lies in /dev/shm, but for semaphores of multiprocessing, which come and go beside."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+    """What lies in /dev/shm, but for what PyTorch and multiprocessing leave there, in tests beside."""
+    names = os.listdir("/dev/shm")
+    return {name for name in names if not name.startswith(("sem.", "torch_"))}
 
 
 class Trainer:

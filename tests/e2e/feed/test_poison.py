@@ -25,12 +25,13 @@ def test_a_data_set_is_delivered_complete_but_for_its_poisoned_records(
     shutil.copy2(BIN / "ringfeed", programs / "ringfeed")
     shutil.copy2(BIN / "poison_worker", programs / "ringfeed-worker")
     letters = tmp_path / "letters"
+    stall_ms = 400 if how == "hang" else 5000
     run = FeedRun(
         tmp_path,
         Path(games.directory),
         unpackers=2,
         programs=programs,
-        extra=f'restart {{ max_attempts: 2 stall_ms: 400 dead_letters: "{letters}" }}',
+        extra=f'restart {{ max_attempts: 2 stall_ms: {stall_ms} dead_letters: "{letters}" }}',
     )
     run.environment.update(RINGFEED_POISON=how, RINGFEED_POISON_EVERY=str(EVERY))
     try:

@@ -78,7 +78,7 @@ def test_scaling_up_and_down_changes_no_batch(
 
 def test_lanes_that_were_added_work_and_those_that_were_taken_rest(make_run: MakeRun) -> None:
     run = make_run(epochs=0, extra=GROUPS).start(*ROOM)
-    run.trainer_after(2, batches=1000, positions=0)
+    run.trainer_after(2, pause_ms=10, positions=0)
     assert list(lanes_at_work(run, "unpacker")) == ["unpacker.0"]
     assert scaled(run, "unpacker", 3).returncode == 0
     wait_until(

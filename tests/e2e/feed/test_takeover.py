@@ -136,7 +136,7 @@ def test_a_socket_that_cannot_be_bound_leaves_the_feed_as_it_is(
     undisturbed: np.ndarray,  # noqa: F811
 ) -> None:
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer_after(1, pause_ms=10)
+    trainer = run.trainer_after(1, pause_ms=60)
     workers = run.all_workers()
     kill_supervisor(run)
     socket = run.sockets / f"{run.feed}.sock"
@@ -331,7 +331,7 @@ def test_an_unknown_boot_is_no_other_one(
 ) -> None:
     needs(PROCESSES_ONLY, BOOT_ID, False)
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer_after(1, pause_ms=10)
+    trainer = run.trainer_after(1, pause_ms=60)
     workers = run.all_workers()
     kill_supervisor(run)
     assert "cleaned" not in command_in(PROCESSES_ONLY, run, "clean").stdout
@@ -382,7 +382,7 @@ def test_workers_that_cannot_be_seen_are_neither_ended_nor_replaced(
         before = HIDES_OTHERS
         needs(before, f"/proc/{os.getpid()}", False)
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer_after(1, pause_ms=10)
+    trainer = run.trainer_after(1, pause_ms=60)
     workers = run.all_workers()
     kill_supervisor(run)
     state = run.sockets / f"{run.feed}.state"
@@ -427,7 +427,7 @@ def test_a_feed_of_another_namespace_is_refused_with_the_reason(
     probe = subprocess.run([*namespace, "true"], capture_output=True, text=True)
     assert probe.returncode == 0, f"this test needs namespaces of its own: {probe.stderr}"
     run = make_run(epochs=2, extra=GROUPS).start()
-    trainer = run.trainer_after(1, pause_ms=10)
+    trainer = run.trainer_after(1, pause_ms=60)
     workers = run.all_workers()
     kill_supervisor(run)
     record = run.record()

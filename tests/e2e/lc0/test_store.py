@@ -4,8 +4,7 @@ way.
 
 from __future__ import annotations
 
-import os
-import signal
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.scenes import kill_a_worker
 from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
@@ -67,10 +67,9 @@ def test_same_bytes_while_the_pool_is_killed(make_run: MakeRun, tmp_path: Path) 
     trainer = run.trainer(positions=0, pause_ms=5)
     for kills in range(1, 9):
         wait_until(lambda: trainer.batches() > 8 * kills, "batches")
-        workers = run.workers()
-        pid = next((workers[name] for name in workers if "pool" in name), None)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+        pool = next((name for name in run.all_workers() if "pool" in name), None)
+        if pool is not None:
+            kill_a_worker(run, random.Random(kills), pool)
     assert np.array_equal(without, trainer.result()["digests"])
     assert run.wait() == 0, run.text()
 

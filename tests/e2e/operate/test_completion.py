@@ -21,15 +21,20 @@ STAGES = ["provider", "loader", "pool", "unpacker", "sampler", "tensors"]
 
 def answer(*words: str, shell: str = "zsh", **environment: str) -> tuple[str, dict[str, str]]:
     """What files are good for, and the words with what they are."""
-    done = subprocess.run(
-        [BIN / "ringfeed", "__complete", shell, *words],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    files, *lines = done.stdout.splitlines()
+
+    def said() -> str:
+        done = subprocess.run(
+            [BIN / "ringfeed", "__complete", shell, *words],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+        return done.stdout
+
+    # It gives up after 0.9 s without a word: a machine may be that busy.
+    files, *lines = wait_until(said, "an answer").splitlines()
     return files, dict(line.split("\t") for line in lines)
 
 
@@ -60,18 +65,21 @@ def test_names_come_from_the_feed(run: FeedRun, tmp_path: Path) -> None:
         # A feed has 0.6 s for its answer, so that nobody waits long at a prompt.
         wait_until(lambda: "lc0" in answer(verb, "", **place)[1], "the feed's name")  # noqa: B023
     wait_until(lambda: list(answer("scale", "lc0", "", **place)[1]) == STAGES, "its stages")
-    assert answer("scale", "lc0", "", **place)[1]["pool"] == "shuffling_chunk_pool"
-    groups = answer("restart", "lc0", "", **place)[1]
+    kinds = wait_until(lambda: answer("scale", "lc0", "", **place)[1], "its stages")
+    assert kinds["pool"] == "shuffling_chunk_pool"
+    groups = wait_until(lambda: answer("restart", "lc0", "", **place)[1], "its groups")
     assert set(groups) == set(run.all_workers())
     # Found where the line says.
     elsewhere = {"RINGFEED_SOCKET_DIR": str(tmp_path / "nowhere")}
     there = ("--socket-dir", str(run.sockets))
     assert answer("status", "", **elsewhere)[1] == {}
-    assert "lc0" in answer("status", *there, "", **elsewhere)[1]
-    assert list(answer("scale", *there, "lc0", "", **elsewhere)[1]) == STAGES
+    wait_until(lambda: "lc0" in answer("status", *there, "", **elsewhere)[1], "its name")
+    wait_until(
+        lambda: list(answer("scale", *there, "lc0", "", **elsewhere)[1]) == STAGES, "its stages"
+    )
     # bash takes --stage=x apart.
     words = ("control", "lc0", "--stage", "=", "")
-    assert list(answer(*words, shell="bash", **place)[1]) == STAGES
+    wait_until(lambda: list(answer(*words, shell="bash", **place)[1]) == STAGES, "its stages")
 
 
 def test_names_come_from_the_configuration(make_run: Callable[..., FeedRun]) -> None:

@@ -314,13 +314,17 @@ def test_a_program_that_hangs_after_its_plan_is_given_up(make_run: MakeRun, tmp_
     hangs = program(
         tmp_path / "hangs", f'[ "$1" = --plan ] && exec {worker} --plan\nexec sleep 1000'
     )
-    refused = run.command("restart", run.feed, "pool", "--binary", hangs)
+    for _ in range(8):
+        refused = run.command("restart", run.feed, "pool", "--binary", hangs)
+        if "has not answered within" not in refused.stderr:
+            break  # else a machine so slow that its five seconds were over
     assert refused.returncode != 0 and "before it was ready" in refused.stderr, refused.stderr
     assert "runs stage group 'pool' again" in refused.stderr
     wait_until(lambda: run.workers().get("pool") not in (None, pid), "the program before")
     with ringfeed.attach("lc0", socket_dir=run.sockets, attach_timeout_s=60) as feed:
         next(iter(feed))
-    assert run.command("restart", run.feed, "pool").returncode == 0
+    # While it starts it is not replaced.
+    wait_until(lambda: run.command("restart", run.feed, "pool").returncode == 0, "one more")
 
 
 def test_a_feed_that_is_stopped_does_not_wait_for_a_program(

@@ -43,6 +43,10 @@ def beside(run: FeedRun, make_patient: MakePatient) -> Patient:
     return make_patient(environment={"RINGFEED_SOCKET_DIR": str(run.sockets)})
 
 
+def of_feeds(patient: Patient) -> list[str]:
+    return [one["what"] for one in patient.doctor() if one["check"] == "feeds"]
+
+
 def mended(patient: Patient, what: str, severity: str, printed: str) -> Finding:
     """There is such a finding, and none after its command has been run."""
     (finding,) = wait_until(lambda: found(patient.doctor(), "feeds", what), what)
@@ -55,9 +59,7 @@ def mended(patient: Patient, what: str, severity: str, printed: str) -> Finding:
 
 def test_a_feed_that_runs_is_fine(make_run: MakeRun, make_patient: MakePatient) -> None:
     patient = beside(begun(make_run), make_patient)
-    assert [one["what"] for one in patient.doctor() if one["check"] == "feeds"] == [
-        "feed 'lc0' runs and answers"
-    ]
+    wait_until(lambda: of_feeds(patient) == ["feed 'lc0' runs and answers"], "an answer")
 
 
 def test_a_supervisor_that_is_stopped(make_run: MakeRun, make_patient: MakePatient) -> None:
@@ -144,9 +146,7 @@ def test_the_link_of_a_loader(make_run: MakeRun, place: Path, make_patient: Make
     (place / "sockets").mkdir(mode=0o700)
     (place / "sockets" / "loader-1-1.sock").symlink_to(run.sockets / "lc0.sock")
     patient = make_patient()
-    assert [one["what"] for one in patient.doctor() if one["check"] == "feeds"] == [
-        "feed 'loader-1-1' runs and answers"
-    ]
+    wait_until(lambda: of_feeds(patient) == ["feed 'loader-1-1' runs and answers"], "an answer")
     assert run.process is not None
     run.process.send_signal(signal.SIGSTOP)
     (stopped,) = found(patient.doctor(), "feeds", "is stopped")

@@ -258,7 +258,7 @@ def test_a_feed_with_two_outputs(make_run: MakeRun, tmp_path: Path) -> None:
     groups = 'groups { name: "eval" kind: SHARED policy: BLOCK }'
     cache = f'cache_directory: "{tmp_path / "cache"}"'
     pipeline = TWO.replace('input: "provider" }}', f'input: "provider" {cache} }}}}')
-    run = make_run(pipeline=pipeline, groups=groups, batch=64).start()
+    run = make_run(pipeline=pipeline, groups=groups, batch=64, epochs=0).start()
     wait_until(
         lambda: all(one["batches_published"] for one in (run.status() or NOTHING)["outputs"]),
         "a batch of each",

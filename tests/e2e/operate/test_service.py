@@ -41,6 +41,13 @@ class Manager:
         self.lines()
         self.heard = []
 
+    def ends(self, run: FeedRun) -> None:
+        """Reads on until the run is over: a socket takes a few messages, and then no more."""
+        wait_until(
+            lambda: (self.lines(), run.process and run.process.poll())[1] is not None, "its end"
+        )
+        assert run.wait() == 0, run.text()
+
     def wait(self, line: str) -> None:
         wait_until(lambda: any(one.startswith(line) for one in self.lines()), line)
 
@@ -62,7 +69,7 @@ def test_it_says_when_it_is_ready_what_it_does_and_when_it_ends(
 ) -> None:
     run = start(make_run(epochs=1), manager)
     run.trainer().result()
-    assert run.wait() == 0
+    manager.ends(run)
     lines = manager.lines()
     assert lines.count("READY=1") == lines.count("STOPPING=1") == 1
     assert lines.index("READY=1") < lines.index("STOPPING=1")
@@ -141,7 +148,7 @@ def test_what_the_watchdog_asks_for(
 ) -> None:
     run = start(make_run(epochs=1), manager, **environment)
     run.trainer().result()
-    assert run.wait() == 0
+    manager.ends(run)
     assert manager.lines().count("WATCHDOG=1") == times
 
 

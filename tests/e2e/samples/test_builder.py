@@ -69,8 +69,9 @@ def test_what_is_started_gives_what_the_file_gives(data: Path, tmp_path: Path, p
     feed = shuffled(data).feed("own", seed=7, epochs=2)
     with feed.start(timeout_s=60, wait_s=60) as loader:
         assert loader.schema["id"].shape == (-1,) and processes_of(place)
+        assert loader.status()["state"]  # it looks twice in half a second: not at the end
         got = [batch["id"].tolist() for batch in loader]
-        assert loader.metrics()["feed"] and loader.status()["state"]
+        assert loader.metrics()["feed"]
     wait_until(lambda: not processes_of(place) and not list(place.iterdir()), "the end of it")
     ids = sorted(i for batch in got for i in batch)
     assert ids == sorted(2 * list(range(ROWS))) and got[0] != list(range(32))

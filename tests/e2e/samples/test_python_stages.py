@@ -454,18 +454,27 @@ def test_a_warm_parent_brings_a_process_back(make_feed: Make) -> None:
     run = make_feed("same", epochs=0, attempts=255).start()
     with ringfeed.attach(run.feed, socket_dir=run.sockets, attach_timeout_s=120) as feed:
         feed.next().release()
-        wait_until(lambda: "parent_ready" in run.text(), "the warm parent")
-        pid = run.all_workers()["mapped.0"]
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: run.all_workers().get("mapped.0") not in (pid, None), "a new process")
-        child = run.all_workers()["mapped.0"]
+        for parents in range(1, 21):
+            wait_until(
+                lambda count=parents: run.text().count("parent_ready") >= count, "the warm parent"
+            )
+            pid = run.all_workers()["mapped.0"]
+            os.kill(pid, signal.SIGKILL)
+            wait_until(
+                lambda pid=pid: run.all_workers().get("mapped.0") not in (pid, None),
+                "a new process",
+            )
+            child = run.all_workers()["mapped.0"]
+            if "--warm-fd" in Path(f"/proc/{child}/cmdline").read_text():
+                break
+            # The warm parent was too slow, on a busy machine, and another one is started.
         parent = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]
         assert run.process and int(parent) == run.process.pid
         assert "--warm-fd" in Path(f"/proc/{child}/cmdline").read_text()
         for _ in range(50):
             feed.next().release()
     everybody = {int(pid) for pid in re.findall(r" pid=(\d+)", run.text())} - {os.getpid()}
-    ready = re.search(r"parent_ready .* pid=(\d+)", run.text())
-    assert ready and runs(int(ready[1])) and {child, int(ready[1])} <= everybody
+    ready = re.findall(r"parent_ready .* pid=(\d+)", run.text())
+    assert ready and runs(int(ready[-1])) and {child, int(ready[-1])} <= everybody
     run.stop()
     wait_until(lambda: not any(runs(pid) for pid in everybody), "the end of all processes")

@@ -82,11 +82,7 @@ def kill_supervisor(run: FeedRun) -> None:
 def kill_supervisor_and_workers(run: FeedRun) -> None:
     workers = run.all_workers()
     kill_supervisor(run)
-    for pid in workers.values():
-        with contextlib.suppress(ProcessLookupError):  # it had done its work
-            os.kill(pid, signal.SIGKILL)
-    for pid in workers.values():
-        wait_until(lambda: not runs(pid), "its end")
+    _kill_workers(run, workers)
 
 
 def kill_everything(run: FeedRun) -> None:
@@ -96,10 +92,16 @@ def kill_everything(run: FeedRun) -> None:
     for trainer in run.trainers:
         trainer.process.kill()
         trainer.process.wait()
-    for pid in workers.values():
+    _kill_workers(run, workers)
+
+
+def _kill_workers(run: FeedRun, workers: dict[str, int]) -> None:
+    """Those, and any that the supervisor has still started before it was killed."""
+    pids = {*workers.values(), *run.all_workers().values()}
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # it had done its work
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not run.all_workers(), "everybody's end")
+    wait_until(lambda: not run.all_workers() and not any(map(runs, pids)), "their end")
 
 
 def all_links_are_back(run: FeedRun, takeovers: int) -> bool:
