@@ -104,6 +104,8 @@ def train(run: FeedRun, place: Place, pace: Pace) -> None:
                 raise
         except (ringfeed.FeedFailed, ringfeed.FeedIOError, ringfeed.NoSuchFeed):
             pass  # it has ended, or is about to
+        except ringfeed.FeedTimeout:
+            pass  # it is busy
         time.sleep(0.005)
     with feed, place.out.open("a", buffering=1) as out:
         while not asked:

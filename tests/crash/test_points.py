@@ -18,6 +18,7 @@ Needs binaries with failpoints (preset failpoints): RINGFEED_BIN_DIR, RINGFEED_L
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -265,8 +266,13 @@ class Scene:
             self.until(lambda: self.warm("work") or self.done("all"), "the warm parent")
             pid = self.living_workers().get("work.1")
             if pid is not None:
-                os.kill(pid, signal.SIGKILL)
-                self.until(lambda: self.living_workers().get("work.1") not in (None, pid), "work.1")
+                with contextlib.suppress(ProcessLookupError):  # it has just died at the place
+                    os.kill(pid, signal.SIGKILL)
+                self.until(
+                    lambda: self.living_workers().get("work.1") not in (None, pid)
+                    or self.done("all"),
+                    "work.1",
+                )
         self.end_play()
 
     def play(self) -> None:
@@ -285,7 +291,8 @@ class Scene:
         self.until(lambda: len(self.lines("all")) >= 10, "batch 10")
         pid = self.living_workers().get("mix")
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just died at the place
+                os.kill(pid, signal.SIGKILL)
         self.until(lambda: len(self.lines("all")) >= 20 or self.done("all"), "batch 20")
         assert self.run.process is not None
         if self.living_workers():
@@ -310,7 +317,8 @@ class Scene:
             process.kill()
             process.wait()
         for pid in processes_of(self.run):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 ACTS = ("plain", "poison", "python")

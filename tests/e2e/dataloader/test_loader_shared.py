@@ -359,13 +359,15 @@ def strike(home: Path, chance: random.Random) -> None:
     victims = chance.choice(
         [["parent"], ["supervisor"], ["rf-"], ["rf-"], ["parent", "supervisor"]]
     )
-    if victims == ["rf-"] and not pid_of(home, "supervisor"):
+    # Drawn whatever is there, so that the next blows do not depend on it.
+    stops, stopped_s = chance.random() < 0.3, chance.uniform(0.05, 0.45)
+    needed = "rf-" if "supervisor" in victims else "supervisor" if victims == ["rf-"] else ""
+    if needed and not pid_of(home, needed):
         return  # a feed whose supervisor and workers are all dead is over
-    stops = chance.random() < 0.3
     pids = [pid for what in victims if (pid := pid_of(home, what))]
     kill(*pids, how=signal.SIGSTOP if stops else signal.SIGKILL)
     if stops:
-        time.sleep(chance.uniform(0.05, 0.45))
+        time.sleep(stopped_s)
         kill(*pids, how=signal.SIGCONT)
 
 
@@ -375,6 +377,7 @@ def test_a_storm(start: Callable[..., Trainer], tmp_path: Path) -> None:
     settings = {"samples": 2400, "epochs": 3}
     calm = drawn(start(feed="calm", **settings).ends())
     assert len(calm) == 900
+    wait_until(lambda: not processes(tmp_path), "the end of that feed")
     settings |= {"pause_ms": 25, "ms": 0.2}
     found = [start(**settings, trainers=3) for _ in range(3)]
     stay, others = found[:2], found[2:]
@@ -383,6 +386,11 @@ def test_a_storm(start: Callable[..., Trainer], tmp_path: Path) -> None:
         if any(one.process.poll() is not None for one in stay):
             break
         if blow % 10 == 9:
+
+            def comes(one: Trainer = others[-1]) -> bool:
+                return bool(one.batches()) or any(s.process.poll() is not None for s in stay)
+
+            wait_until(comes, "a batch of the one that has come again")
             others[-1].process.kill()
             others.append(start(**settings, trainers=3))
         else:
@@ -435,7 +443,8 @@ def test_who_comes_while_there_is_no_warm_parent(
     start: Callable[..., Trainer], tmp_path: Path, victims: list[str]
 ) -> None:
     """It waits until one of those who have the feed's memory has started another."""
-    first = start(samples=1600, pause_ms=10)
+    joined = tmp_path / "joined"
+    first = start(samples=1600, pause_ms=10, holds_at=20, until=str(joined))
     wait_until(lambda: len(first.batches()) > 3, "the first one trains")
     first.process.send_signal(signal.SIGSTOP)
     kill(*pids_of(tmp_path, *victims))
@@ -445,6 +454,8 @@ def test_who_comes_while_there_is_no_warm_parent(
     time.sleep(5)
     assert second.process.poll() is None and not second.batches()
     first.process.send_signal(signal.SIGCONT)
+    wait_until(second.batches, "it is among them")
+    joined.touch()
     ours, theirs = first.ends(), second.ends()
     for epoch in range(2):
         assert indices(ours, epoch) == expected(epoch, samples=1600)
@@ -729,7 +740,9 @@ def test_a_feed_that_is_stopped_before_it_begins(
     """A trainer that waits for others is told as well."""
     one = start(trainers=2)
     socket_path = tmp_path / "s" / "shared.sock"
-    wait_until(lambda: listens(socket_path) and control.trainers(socket_path), "it has attached")
+    wait_until(
+        lambda: listens(socket_path) and control.trainers(socket_path, WAIT_S), "it to attach"
+    )
     time.sleep(1)
     control.stop(socket_path, now=True)
     assert one.process.wait(WAIT_S) == 1

@@ -223,10 +223,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, name: str, body: bytes, fault: Fault | None) -> None:
         here = self.server_of_test
         after = getattr(fault, "after", len(body))
-        self.wfile.write(body[:after])
-        self.wfile.flush()
+        # Before the other side has it, and may look.
         with here.mutex:
             here.sent_bytes += min(after, len(body))
+        self.wfile.write(body[:after])
+        self.wfile.flush()
         if isinstance(fault, Cut):
             if fault.held:
                 here.stalled.set()

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_a_connection_that_brings_nothing_is_given_up(server: FickleServer, tmp_
     server.faults["one"] = [Stall(100_000)]
     files = files_of(tmp_path / "cache", url, patience=Patience(first_s=0.01, stall_s=2))
     assert read_all(files) == {"one": data}
-    assert files.counts["retries_stalled"] == 1
+    assert files.counts["retries_stalled"] >= 1
 
 
 @pytest.mark.parametrize("etags", [True, False])
@@ -149,8 +150,9 @@ def test_an_object_that_changes_under_way_is_fetched_anew(
 def test_a_partial_copy_of_another_version_is_not_gone_on_with(tmp_path: Path, etags: bool) -> None:
     with serving(etags=etags) as server:
         url = server.put("one", some_bytes(300_000))
-        files = files_of(tmp_path / "cache", url)
-        server.faults["one"] = [Truncate(150_000), *[Status(503)] * 3]
+        files = files_of(tmp_path / "cache", url, patience=replace(QUICK, attempts=10_000))
+        server.faults["one"] = [Truncate(150_000)]
+        server.always["one"] = Status(503)  # until it is another one
         new = some_bytes(300_000, seed=2)
         with files:
             found = files.read()
@@ -159,6 +161,7 @@ def test_a_partial_copy_of_another_version_is_not_gone_on_with(tmp_path: Path, e
                 while len(server.gets("one")) < 2:
                     time.sleep(0.005)
                 server.put("one", new)
+                del server.always["one"]
 
             changer = threading.Thread(target=change_it)
             changer.start()
