@@ -313,6 +313,9 @@ def test_a_late_answer_to_the_wrong_token_is_no_answer_to_the_right_one(
     page = open_page(serve("--token-file", str(tmp_path / "token")).url)
     page.wait_for_selector("#gate")
     late: list[Any] = []
+    over: list[Any] = []
+    for event in ("requestfailed", "requestfinished"):  # given up, or answered
+        page.on(event, lambda request: over.append(request))
 
     def hold(route: Any) -> None:
         if route.request.headers.get("authorization") == "Bearer wrong":
@@ -328,7 +331,8 @@ def test_a_late_answer_to_the_wrong_token_is_no_answer_to_the_right_one(
         wait_until(lambda: page.evaluate("1") and late, "the question with the wrong one")
     page.wait_for_selector("#pipeline .stage")
     late[0].fulfill(status=401)
-    page.evaluate("fetch('/healthz').then(() => new Promise((then) => setTimeout(then, 100)))")
+    wait_until(lambda: page.evaluate("1") and late[0].request in over, "the end of that question")
+    page.evaluate("fetch('/healthz').then((answer) => answer.text())")
     assert not page.locator("#gate").is_visible()
     page.reload()
     page.wait_for_selector("#pipeline .stage")
