@@ -266,8 +266,7 @@ class Scene:
             self.until(lambda: self.warm("work") or self.done("all"), "the warm parent")
             pid = self.living_workers().get("work.1")
             if pid is not None:
-                with contextlib.suppress(ProcessLookupError):  # it has just died at the place
-                    os.kill(pid, signal.SIGKILL)
+                kill(pid)
                 self.until(
                     lambda: self.living_workers().get("work.1") not in (None, pid)
                     or self.done("all"),
@@ -291,8 +290,7 @@ class Scene:
         self.until(lambda: len(self.lines("all")) >= 10, "batch 10")
         pid = self.living_workers().get("mix")
         if pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has just died at the place
-                os.kill(pid, signal.SIGKILL)
+            kill(pid)
         self.until(lambda: len(self.lines("all")) >= 20 or self.done("all"), "batch 20")
         assert self.run.process is not None
         if self.living_workers():
@@ -317,8 +315,13 @@ class Scene:
             process.kill()
             process.wait()
         for pid in processes_of(self.run):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill(pid)
+
+
+def kill(pid: int) -> None:
+    """Unless it has just died at the place."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 ACTS = ("plain", "poison", "python")

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "pyclient"))
 import ringfeed  # noqa: E402
 
 # Longest wait for what must happen; a test that needs it has failed.
-PATIENCE_S = 120.0  # a test that needs it has failed
+PATIENCE_S = 120.0
 
 
 class Layout:

@@ -373,7 +373,7 @@ def test_readers_see_whole_files_or_none_while_others_are_removed(
     end = time.monotonic() + WAIT_S
     fetched = 0
     # Until both have been seen; the readers may be late.
-    while fetched < 150 or not (seen["whole"] and seen["gone"] or time.monotonic() > end):
+    while fetched < 150 or (not (seen["whole"] and seen["gone"]) and time.monotonic() < end):
         scene.fetcher.fetch(scene.item(fetched % 14))
         fetched += 1
     stop.set()
