@@ -174,6 +174,7 @@ Result<Namespaces> own_namespaces() {
   return Namespaces{*pid, *time};
 }
 
+// ringfeed.torch reads the lines "supervisor" and "over", too: _shared_parent.py.
 std::string LockRecord::text() const {
   std::string out = fmt::format("{}\n", kFormat);
   if (!boot.empty()) out += fmt::format("boot {}\n", boot);
