@@ -665,7 +665,7 @@ def anonymous_kib(pid: int) -> int:
 
 def listens(parent: int) -> bool:
     """Does a warm parent take orders? The kernel goes on naming its socket as it was bound."""
-    name = f"parent.sock.{parent}"
+    name = f"/p.{parent}"  # by _worker.listen_at()
     return any(line.endswith(name) for line in Path("/proc/net/unix").read_text().splitlines())
 
 
