@@ -429,6 +429,7 @@ int Feed::run() {
     throw;
   }
   control::LockRecord over;
+  over.supervisor = self_;  // it runs for as long as the lock is held
   over.files = memory_.files();
   over.over = true;
   static_cast<void>(

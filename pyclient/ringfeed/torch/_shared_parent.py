@@ -28,10 +28,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .._core import control, programs
-from ..errors import FeedFailed, RingfeedError
+from ..errors import FeedFailed, FeedIOError, RingfeedError
 from ._forks import came_through
 from ._job import Job
 from ._plan import PlanTable
@@ -45,7 +45,7 @@ _HELLO_S = 10.0  # in which whoever connects has to say who it is
 _STRANGERS_MAX = 16  # that have not
 _TRAINERS_MAX = 64  # more than a feed has room for
 _NUMBER_MAX = 1 << 62
-_ENDS_S = 10.0
+_ENDS_S, _ENDS_LOOKS = 10.0, 20
 _LOOK_MS = 500
 _NONE = -1
 _SUPERVISORS_MAX = 20  # that are killed while they start
@@ -223,6 +223,8 @@ class _SharedParent(Parent):
             return False
         if not alone and not self._had_link:
             return False  # the trainer that has started this process starts one
+        if not alone and not listens(self._where.control) and _state_of(self._where).is_held:
+            return False  # it starts, or it ends: looked at again
         alone = alone or has_ended(self._where)  # somebody has stopped it
         with self._where.lock.open("ab") as lock:
             try:
@@ -237,13 +239,18 @@ class _SharedParent(Parent):
                     start_supervisor(self._where)
         return alone
 
-    def _has_absent(self) -> bool:
-        """Are there trainers that this process has not seen: an earlier one's, busy since?"""
+    def _has_absent(self, timeout_s: float = 0.5) -> bool:
+        """Are there trainers that this process has not seen: an earlier one's, busy since?
+
+        Where the supervisor does not say so in `timeout_s`, there may be some.
+        """
         there = Counter(pid_of(one.link) for one in self._trainers.values() if one.known)
         try:
-            all_of_them = trainers_of(self._where)
+            all_of_them = trainers_of(self._where, timeout_s)
+        except FeedIOError:
+            return listens(self._where.control)
         except RingfeedError:
-            return listens(self._where.control)  # a busy one may know some
+            return False
         return bool(Counter(all_of_them) - there)
 
     def _accept(self) -> None:
@@ -257,7 +264,7 @@ class _SharedParent(Parent):
         self._end()
         self._where.config.unlink(missing_ok=True)
         # Of a supervisor that was killed. One that takes long to end removes its own.
-        if not listens(self._where.control):
+        if not listens(self._where.control) and not _state_of(self._where).is_held:
             for path in (self._where.control, self._where.file("state")):
                 path.unlink(missing_ok=True)
 
@@ -385,7 +392,7 @@ class _SharedParent(Parent):
         )
         new_rank = table.plan.local_ranks > 1 and trainer.rank not in self._ranks_seen
         # Trainers of an earlier warm parent come back when they next want a batch.
-        others = others or self._took_over and self._has_absent()
+        others = others or self._took_over and self._has_absent(_HELLO_S / 2)
         if after == _NONE and (newest == _NONE or not (others or new_rank)):
             # It may be another feed than the table's, whose workers have all died.
             return self._next(epoch or 0, first, made_to=self._made_to(asked["next"]))
@@ -476,18 +483,21 @@ def end_supervisor(place: Place) -> None:
     deadline = time.monotonic() + _ENDS_S
     with contextlib.suppress(RingfeedError):
         control.stop(place.control, now=True)
-    while listens(place.control) and time.monotonic() < deadline:
+    while listens(place.control) or _state_of(place).is_held:
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.01)
 
 
-def trainers_of(place: Place) -> list[int]:
+def trainers_of(place: Place, timeout_s: float = 0.5) -> list[int]:
     """The processes that have attached, once for each loader.
 
     Raises:
-        RingfeedError: The supervisor has gone, or does not answer.
+        FeedIOError: The supervisor has gone, or does not answer in `timeout_s`.
+        RingfeedError: It says no, or nothing that makes sense.
     """
     # A supervisor that has adopted them does not know what they call themselves.
-    members = control.trainers(place.control)
+    members = control.trainers(place.control, timeout_s)
     return [pid for group, pid in members if group == RANKS or group.startswith(LOADER)]
 
 
@@ -497,32 +507,41 @@ def has_ended(place: Place) -> bool:
     One that ends gives up its socket first, waits for its workers, and gives up its state last.
     """
     deadline = time.monotonic() + _ENDS_S
-    while True:
-        over, runs = _state_of(place)
-        if listens(place.control) or not runs or time.monotonic() > deadline:
-            # It may have ended since the look at its state.
-            over = over or not place.file("state").exists()
-            return over and not listens(place.control)
+    looks = 0
+    while not listens(place.control) and (state := _state_of(place)).exists:
+        # From another PID namespace it is not seen to run: what it does last takes little time.
+        if looks >= _ENDS_LOOKS and (not state.is_held or time.monotonic() > deadline):
+            return state.is_over and not state.is_held
+        looks += 1
         time.sleep(0.02)
+    return not listens(place.control)
 
 
-def _state_of(place: Place) -> tuple[bool, bool]:
-    """What the feed's state says: is it over, and does the supervisor that has written it run?"""
+class _State(NamedTuple):
+    """What the record of a feed says, which its supervisor keeps (control::LockRecord)."""
+
+    exists: bool
+    is_over: bool = False
+    is_held: bool = False  # the supervisor that has written it runs
+
+
+def _state_of(place: Place) -> _State:
     try:
-        lines = place.file("state").read_text(errors="replace").splitlines()
+        lines = place.file("state").read_text(errors="replace").split("\n")
     except FileNotFoundError:
-        return True, False
+        return _State(exists=False)
     except OSError:
-        return False, False
-    if "over" in lines:
-        return True, False
+        return _State(exists=True)
+    is_over = "over" in lines
     try:
         _, pid, ticks = next(line for line in lines if line.startswith("supervisor ")).split()
         stat = Path(f"/proc/{int(pid)}/stat").read_text(errors="replace")
     except (OSError, StopIteration, ValueError):
-        return False, False
+        return _State(exists=True, is_over=is_over)
     fields = stat.rpartition(")")[2].split()
-    return False, fields[0] not in "ZX" and fields[19] == ticks
+    # The first of its threads is a zombie while others still end, with its files and locks.
+    runs = fields[0] not in ("Z", "X") or int(fields[17]) > 1
+    return _State(exists=True, is_over=is_over, is_held=runs and fields[19] == ticks)
 
 
 def listens(path: Path) -> bool:

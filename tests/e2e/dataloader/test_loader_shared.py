@@ -388,9 +388,11 @@ def test_a_storm(start: Callable[..., Trainer], tmp_path: Path) -> None:
         if blow % 10 == 9:
 
             def comes(one: Trainer = others[-1]) -> bool:
-                return bool(one.batches()) or any(s.process.poll() is not None for s in stay)
+                ended = any(other.process.poll() is not None for other in [one, *stay])
+                return ended or bool(one.batches())
 
             wait_until(comes, "a batch of the one that has come again")
+            assert others[-1].process.poll() is None or others[-1].batches(), others[-1].said()
             others[-1].process.kill()
             others.append(start(**settings, trainers=3))
         else:
@@ -444,7 +446,7 @@ def test_who_comes_while_there_is_no_warm_parent(
 ) -> None:
     """It waits until one of those who have the feed's memory has started another."""
     joined = tmp_path / "joined"
-    first = start(samples=1600, pause_ms=10, holds_at=20, until=str(joined))
+    first = start(samples=1600, pause_ms=10, holds_at=150, until=str(joined))
     wait_until(lambda: len(first.batches()) > 3, "the first one trains")
     first.process.send_signal(signal.SIGSTOP)
     kill(*pids_of(tmp_path, *victims))
@@ -707,6 +709,9 @@ def test_a_supervisor_that_takes_long_to_end_has_not_been_killed(
     monkeypatch.setattr("ringfeed.torch._shared_parent.time.sleep", look)
     state.write_text(ending)
     assert has_ended(place) and looks == 100
+    state.write_text(ending.replace("end\n", "over\nend\n"))
+    looks = 0
+    assert has_ended(place) and looks == 100, "it says so before it gives up its lock"
     assert has_ended(place), "there is no state"
     state.write_text("record 2\nsupervisor 0 0\nover\nend\n")
     assert has_ended(place)
