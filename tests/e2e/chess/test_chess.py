@@ -889,7 +889,8 @@ def killed(run: FeedRun, kills: int, supervisor_at: int | None, seed: int) -> Ba
             elif len(got) % 4 == 3 and victims.total() < kills:
                 wait_until(run.all_workers, "a worker")
                 # Each in its turn while it lives, so that all are among them.
-                victims[kill_a_worker(run, rng, STAGES[victims.total() % len(STAGES)])] += 1
+                if name := kill_a_worker(run, rng, STAGES[victims.total() % len(STAGES)]):
+                    victims[name] += 1
     assert run.wait() == 0, run.text()
     assert victims.total() == kills and len(victims) >= 4, victims
     assert "dead_letter" not in run.text()

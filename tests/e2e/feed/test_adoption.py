@@ -14,7 +14,13 @@ import pytest
 
 from tests.support.feeds.feed_run import FeedRun, runs, wait_until
 from tests.support.feeds.feed_watch import segments_of
-from tests.support.feeds.scenes import GROUPS, all_links_are_back, assert_exact, kill_supervisor
+from tests.support.feeds.scenes import (
+    GROUPS,
+    all_links_are_back,
+    assert_exact,
+    kill_supervisor,
+    kill_supervisor_and_workers,
+)
 from tests.support.makers import lc0_data
 
 MakeRun = Callable[..., FeedRun]
@@ -107,7 +113,7 @@ def test_any_processes_killed_at_random_change_no_batch(
             if pids:
                 with contextlib.suppress(ProcessLookupError):  # it has just done its work
                     os.kill(dice.choice(pids), signal.SIGKILL)
-                workers += 1
+                    workers += 1
         at = trainer.batches()
         wait_until(lambda: trainer.batches() > at, "another batch")
     assert supervisors > 0 and workers > 0
@@ -232,10 +238,7 @@ def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(
     ).start()
     first = run.trainer_after(10, group="g", hold=10)
     first.process.send_signal(signal.SIGSTOP)  # nothing is under way in it
-    killed = run.all_workers()
-    kill_supervisor(run)
-    for pid in killed.values():
-        os.kill(pid, signal.SIGKILL)
+    kill_supervisor_and_workers(run)
     first.process.kill()
     first.process.wait()
     done = first.batches()

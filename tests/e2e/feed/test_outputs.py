@@ -65,7 +65,7 @@ def test_the_split_and_the_order_are_the_same_in_every_run(make_run: MakeRun, ki
         ]
         for number in range(kills if readers == 2 else 0):
             wait_until(lambda number=number: trainers[0].batches() > 8 * number, "batches")
-            kill_a_worker(run, random.Random(number))
+            assert kill_a_worker(run, random.Random(number)) or number
         digests.append([trainer.result()["digests"] for trainer in trainers])
         assert run.wait() == 0, run.text()
     for one, two in zip(*digests, strict=True):
@@ -186,7 +186,7 @@ def test_two_streams_are_joined(make_run: MakeRun, games: lc0_data.Manifest) -> 
         trainer = run.trainer(pause_ms=3)
         for number in range(5 * (lanes - 1)):
             wait_until(lambda number=number: trainer.batches() > 6 * number, "batches")
-            kill_a_worker(run, random.Random(number))
+            assert kill_a_worker(run, random.Random(number)) or number
         results.append(trainer.result())
         assert run.wait() == 0, run.text()
     audit = lc0_reference.audit(results[0]["hashes"], games.record_hashes, times=2)
@@ -207,7 +207,7 @@ def test_the_newest_are_kept_whoever_is_killed(make_run: MakeRun) -> None:
     late = run.trainer(positions=0, pause_ms=50, output="validation")
     for number in range(8):
         wait_until(lambda number=number: train.batches() > 10 * number, "batches")
-        kill_a_worker(run, random.Random(number))
+        assert kill_a_worker(run, random.Random(number)) or number
     numbers = train.result()["numbers"]
     assert np.array_equal(numbers, np.arange(1, numbers.size + 1))
     seen = late.result()["numbers"]

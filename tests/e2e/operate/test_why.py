@@ -22,6 +22,7 @@ from tests.support.makers import lc0_data
 RIGHT_MIN = 19
 # Looked at for at least so long; warming up does not count.
 SECONDS = 2.0
+WINDOW_S = 10.0  # that is looked at, at most
 
 TRAINER = """
 import sys, time, ringfeed
@@ -131,10 +132,11 @@ def look_at(case: Case, data: dict[str, Path], work: Path) -> tuple[bool, str]:
             words = [sys.executable, "-c", TRAINER, str(pause), f"group{number}"]
             trainers.append(subprocess.Popen(words, env=run.environment))
 
-        def everybody_takes() -> bool:
-            there = (run.status() or {}).get("trainers", [])
-            taking = [one for one in there if int(one.get("taken", 0))]
-            return len(taking) == len(trainers)
+        def everybody_takes() -> int:
+            """Since when, in milliseconds of the feed."""
+            status = run.status() or {}
+            taking = [one for one in status.get("trainers", []) if int(one.get("taken", 0))]
+            return int(status.get("uptime_ms", 0)) if len(taking) == len(trainers) else 0
 
         def asked() -> dict[str, Any] | None:
             done = run.command("why", "lc0", "--json")
@@ -143,15 +145,20 @@ def look_at(case: Case, data: dict[str, Path], work: Path) -> tuple[bool, str]:
             (found,) = json.loads(done.stdout)["bottlenecks"]
             return dict(found)
 
-        idle_s = 0.0
         if case.batches:
-            # Before they come nobody takes batches, and that is what limits.
-            wait_until(everybody_takes, "all trainers")
-            idle_s = min(wait_until(asked, "an answer")["seconds_covered"], 3.0)
+            # Before they come nobody takes batches, and that is what limits: most of the window that
+            # is looked at has to lie behind.
+            came_ms = wait_until(everybody_takes, "all trainers")
+            idle_s = wait_until(asked, "an answer")["seconds_covered"]
+            wait_until(
+                lambda: (run.status() or {}).get("uptime_ms", 0)
+                > came_ms + 1000 * min(2 * idle_s, WINDOW_S),
+                "what it was before to be the lesser part",
+            )
 
         def answer() -> dict[str, Any] | None:
             found = asked()
-            if found is None or found["seconds_covered"] < SECONDS + 2 * idle_s:
+            if found is None or found["seconds_covered"] < SECONDS:
                 return None
             return found if found["batches_per_s"] > 0 or not flows else None
 
