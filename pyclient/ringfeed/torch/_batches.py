@@ -401,7 +401,7 @@ class Requests:
 
     def __init__(self, entries: int, heap_bytes: int, extra_bytes: int) -> None:
         head = 64 + _ENTRY_BYTES * entries
-        # Two words first: has a batch been taken, and of which feed are the workers?
+        # Two words first: which feed is it? (_job.Bond)
         self._extra = head + 2 * heap_bytes + 16
         self.memory = Memory("ringfeed-requests", self._extra + extra_bytes)
         TABLE_HEAD.pack_into(self.memory.map, 0, TABLE_MAGIC, entries, self.memory.size)
@@ -412,10 +412,6 @@ class Requests:
         self._tail = 0  # of these, let go
         self._ends: dict[int, int] = {}  # by number: where the heap was behind it
         self._gone: set[int] = set()
-
-    def note_taken(self) -> None:
-        """Tells workers that batches of their feed are in use."""
-        struct.pack_into("<Q", self.memory.map, self._extra - 16, 1)
 
     def extra(self, number: int) -> int:
         """A word behind the table that worker `number` writes: its process number."""

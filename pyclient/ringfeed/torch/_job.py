@@ -47,6 +47,61 @@ class Job:
     plan: Plan | None = None  # of a feed that trainers share
     trainers: int = 1  # with which that one begins
     shown: str = ""  # the link by which people find the feed
+    feed: str = "loader"
+
+
+class Bond:
+    """Which feed the memory of a loader's batches belongs to, and whether that is gone.
+
+    If all processes of a feed die at once, the next supervisor begins another one. Its workers
+    would write where batches lie that a trainer has or may still take. So there are two words
+    behind the table of requests, before those of the workers:
+
+        byte 0  a trainer may have batches       written by trainers
+             1  some have been made              by workers
+             2  the feed is gone                 by whoever has found another one in its place
+             8  the feed: a number of 8 bytes    by workers
+    """
+
+    def __init__(self, requests: Memory, workers: int) -> None:
+        self._memory = requests
+        self._at = requests.size - 16 * workers - 16
+
+    def note_taken(self) -> None:
+        """From here on a trainer may have batches."""
+        self._memory.map[self._at] = 1
+
+    @property
+    def is_gone(self) -> bool:
+        """Nothing is made there any more."""
+        return self._memory.map[self._at + 2] != 0
+
+    def note_gone(self) -> None:
+        """Another feed has begun in place of the one whose batches lie there."""
+        self._memory.map[self._at + 2] = 1
+
+    @property
+    def is_in_use(self) -> bool:
+        """Somebody may have batches, or still take some, of a feed that was there before."""
+        return self._memory.map[self._at] != 0 and self._memory.map[self._at + 1] != 0
+
+    def tie(self, feed: int) -> bool:
+        """Ties the memory to a worker's feed; False: it is another feed's."""
+        (known,) = struct.unpack_from("<Q", self._memory.map, self._at + 8)
+        if self.is_in_use and known != feed:
+            self.note_gone()
+        if self.is_gone:
+            return False
+        struct.pack_into("<Q", self._memory.map, self._at + 8, feed)
+        return True
+
+    def note_made(self, feed: int) -> bool:
+        """A worker of a feed is about to make a batch; False: the memory is another feed's."""
+        (known,) = struct.unpack_from("<Q", self._memory.map, self._at + 8)
+        if known != feed or self.is_gone:
+            return False
+        self._memory.map[self._at + 1] = 1
+        return True
 
 
 def remove_link(shown: str) -> None:

@@ -43,7 +43,7 @@ from ..errors import (
 )
 from ._batches import Memory, PrivateMemory, bulk, read
 from ._forks import Start
-from ._job import DATA, HEAD, Job
+from ._job import DATA, HEAD, Bond, Job
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
 from ._regions import Regions, living
@@ -55,6 +55,7 @@ from ._shared_parent import (
     STARTS_S,
     Place,
     detach,
+    end_feed,
     end_supervisor,
     has_ended,
     listens,
@@ -167,7 +168,25 @@ class Shared:
         self.course: Course | None = None
         self.reasons = Reasons(self._workers)
         self._look_at = 0.0
-        self._begin_with_others()
+        self.handle: native.Handle
+        self._enter()
+        living.add(self)
+
+    def _enter(self) -> None:
+        """Connects and attaches to what is there, or starts it."""
+        for _ in range(PARENTS_MAX):
+            try:
+                self._begin_with_others()
+                self._map_batches()
+                self.handle = self._attach()
+                return
+            except FeedFailed:
+                if self._table is None or not self._bond.is_gone:
+                    raise
+                self._forget_feed()
+        raise self._failed("all its processes are killed again and again")
+
+    def _map_batches(self) -> None:
         assert self._bulk is not None
         # What a trainer keeps must not keep others waiting: with so few recent batches held, each
         # worker has room for its next one.
@@ -178,8 +197,12 @@ class Shared:
             old=max(1, slots - 2 * self._workers),
         )
         self._ends["regions"] = self._regions
-        living.add(self)
-        self.handle: native.Handle = self._attach()
+
+    def _forget_feed(self) -> None:
+        """It was gone before this process had a batch of it: another one is begun."""
+        self._drop_link()
+        self._bulk = self._table = None
+        self._ends["regions"] = None
 
     # ---- processes
 
@@ -265,18 +288,58 @@ class Shared:
         raise self._failed(f"its supervisor does not answer ({why})")
 
     def _make_sure(self) -> None:
-        """Warm parent and supervisor are there, and this process is connected."""
-        if self._ends["link"] is None and not self._connect():
-            for attempt in range(PARENTS_MAX):
-                if self._start_parent(attempt) and self._connect():
-                    break
-            else:
-                raise self._failed("the process that has the dataset is killed again and again")
+        """Warm parent and supervisor are there, and this process is connected.
+
+        Raises:
+            FeedFailed: They cannot be started, or the feed whose batches lie in the memory is gone.
+        """
+        connected = self._ends["link"] is not None or self._connect()
+        if connected or self._table is not None and self._place.config.exists():
+            self._make_sure_of_supervisor()  # first: it knows whether the feed is still there
+        if connected:
+            return
+        for attempt in range(PARENTS_MAX):
+            if self._start_parent(attempt) and self._connect():
+                return self._make_sure_of_supervisor()
+        raise self._failed("the process that has the dataset is killed again and again")
+
+    def _make_sure_of_supervisor(self) -> None:
         if not listens(self._place.control):
             try:
-                start_supervisor(self._place)
+                is_another = start_supervisor(self._place)
             except RingfeedError as error:
                 raise self._failed(str(error)) from None
+            if is_another and self._bond.is_in_use:
+                self._bond.note_gone()
+        if self._bond.is_gone:
+            self._end_parent()
+            end_feed(self._place)
+            raise self._gone()
+
+    def _end_parent(self) -> None:
+        link = self._ends["link"]
+        if link is None:
+            return
+        parent = select.poll()
+        parent.register(link, select.POLLRDHUP)
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid_of(link), how)
+            if parent.poll(1000 * _STOPPED_S):
+                break
+        self._drop_link()
+
+    @property
+    def _bond(self) -> Bond:
+        assert self._table is not None
+        return Bond(self._table, self._workers)
+
+    def _gone(self) -> FeedFailed:
+        return FeedFailed(
+            f"feed {self._place.feed}: its supervisor and all its workers are gone at once, and "
+            "with them the batches that were not taken: make the loader again (those that are held "
+            "stay as they are)"
+        )
 
     def _start_parent(self, attempt: int) -> bool:
         """False: it was killed before it was ready."""
@@ -284,6 +347,7 @@ class Shared:
             each = slots_of_lane(self._loader.prefetch_factor, self._workers)
             self._bulk, self._stride = bulk(self._workers * each)
             self._table = PlanTable.create(self.plan, 16 * self._workers + 16).memory
+            self._bond.note_taken()  # by whoever gets it
         assert self._table is not None
         loader = self._loader
         job = Job(
@@ -306,6 +370,7 @@ class Shared:
             begin=[None] * self._workers,
             plan=self.plan,
             trainers=loader.trainers,
+            feed=self._place.feed,
         )
         settings = {name: getattr(loader, name) for name in ("stall_timeout", "max_attempts")}
         ranks = self.plan.local_ranks
@@ -403,8 +468,14 @@ class Shared:
             link.close()
 
     def _look_after(self) -> None:
-        """Starts again what has died."""
+        """Starts again what has died.
+
+        Raises:
+            FeedFailed: It cannot be, or the feed is gone.
+        """
         self._look_at = time.monotonic() + _LOOK_S
+        if self._bond.is_gone:
+            raise self._gone()
         link = self._ends["link"]
         if link is not None:
             try:
@@ -419,6 +490,8 @@ class Shared:
         with self._starting():
             if self._ends["handle"] is None or not has_ended(self._place):
                 self._make_sure()
+        if self._bond.is_gone:  # as whoever has ended it says
+            raise self._gone()
 
     # ---- the feed
 

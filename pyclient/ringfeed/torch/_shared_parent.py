@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, NoReturn
 from .._core import control, programs
 from ..errors import FeedFailed, FeedIOError, RingfeedError
 from ._forks import came_through
-from ._job import Job
+from ._job import Bond, Job
 from ._plan import PlanTable
 from ._worker import Parent, accepted, listen_at, pid_of, prepare
 
@@ -182,6 +182,7 @@ class _SharedParent(Parent):
         assert job.plan is not None
         self._where = place
         self._table = PlanTable(job.plan, job.requests)
+        self._bond = Bond(job.requests, job.workers)
         self._table.publish()  # of one that has died, perhaps in between
         self._took_over = self._table.count > 0
         self._door = trainers
@@ -201,7 +202,7 @@ class _SharedParent(Parent):
                 if fd == self._told:
                     return self._end()
                 self._see(fd)
-            if self._look_at < time.monotonic():
+            if self._look_at < time.monotonic() or self._bond.is_gone:
                 self._look_at = time.monotonic() + _LOOK_MS / 1000
                 self._send_strangers_away()
                 try:
@@ -214,7 +215,7 @@ class _SharedParent(Parent):
 
     def _look_after(self) -> bool:
         """Starts a supervisor in place of one that has died; or ends all. True: it is over."""
-        alone = (
+        alone = self._bond.is_gone or (
             not any(trainer.known for trainer in self._trainers.values())
             and time.monotonic() - self._alone_since > GRACE_S
             and not self._has_absent()
@@ -231,12 +232,15 @@ class _SharedParent(Parent):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 return False  # somebody else does
-            if alone:
-                self._end_feed()
-            elif not listens(self._where.control):
+            if not alone and not listens(self._where.control):
                 # A trainer tells why it does not come up.
                 with contextlib.suppress(RingfeedError, OSError):
-                    start_supervisor(self._where)
+                    if start_supervisor(self._where) and self._bond.is_in_use:
+                        self._bond.note_gone()
+                        alone = True
+            if alone:
+                end_feed(self._where)
+                self._end()
         return alone
 
     def _has_absent(self, timeout_s: float = 0.5) -> bool:
@@ -256,17 +260,6 @@ class _SharedParent(Parent):
     def _accept(self) -> None:
         super()._accept()
         self._had_link = self._had_link or self._link is not None
-
-    def _end_feed(self) -> None:
-        for path in (self._where.trainers, self._where.parent):
-            path.unlink(missing_ok=True)
-        end_supervisor(self._where)
-        self._end()
-        self._where.config.unlink(missing_ok=True)
-        # Of a supervisor that was killed. One that takes long to end removes its own.
-        if not listens(self._where.control) and not _state_of(self._where).is_held:
-            for path in (self._where.control, self._where.file("state")):
-                path.unlink(missing_ok=True)
 
     def _not_for_workers(self) -> list[int]:
         fds = super()._not_for_workers()
@@ -394,7 +387,6 @@ class _SharedParent(Parent):
         # Trainers of an earlier warm parent come back when they next want a batch.
         others = others or self._took_over and self._has_absent(_HELLO_S / 2)
         if after == _NONE and (newest == _NONE or not (others or new_rank)):
-            # It may be another feed than the table's, whose workers have all died.
             return self._next(epoch or 0, first, made_to=self._made_to(asked["next"]))
         if after == newest:
             follows = table.iteration(newest)[1] + 1
@@ -435,13 +427,17 @@ def _number(asked: Any, name: str, least: int) -> int:
     return value
 
 
-def start_supervisor(place: Place) -> None:
+def start_supervisor(place: Place) -> bool:
     """Starts a supervisor, and waits until it listens. The caller has the lock.
 
+    Returns:
+        Has it begun another feed? If nobody has the memory of the one that was there, because all
+        its processes have died, it cannot go on with that.
     Raises:
         FeedFailed: It has ended, does not come up, or is killed again and again.
     """
     deadline = time.monotonic() + STARTS_S
+    before = _state_of(place).feed_id
     for _ in range(_SUPERVISORS_MAX):
         _supervisors[:] = [one for one in _supervisors if one.poll() is None]
         supervisor = _begin_supervisor(place)
@@ -452,7 +448,8 @@ def start_supervisor(place: Place) -> None:
             time.sleep(0.002)
         # One that was killed has not failed: its successor finds all as it was.
         if supervisor.returncode is None:
-            return
+            now = _state_of(place).feed_id
+            return before != "" != now != before
         if supervisor.returncode >= 0:
             raise FeedFailed(f"its supervisor ended with status {supervisor.returncode}")
     raise FeedFailed("its supervisor is killed again and again")
@@ -489,6 +486,19 @@ def end_supervisor(place: Place) -> None:
         time.sleep(0.01)
 
 
+def end_feed(place: Place) -> None:
+    """Ends what is there of a feed but its warm parent, and removes its files. The caller has the
+    lock."""
+    for path in (place.trainers, place.parent):
+        path.unlink(missing_ok=True)
+    end_supervisor(place)
+    place.config.unlink(missing_ok=True)
+    # Of a supervisor that was killed. One that takes long to end removes its own.
+    if not listens(place.control) and not _state_of(place).is_held:
+        for path in (place.control, place.file("state")):
+            path.unlink(missing_ok=True)
+
+
 def trainers_of(place: Place, timeout_s: float = 0.5) -> list[int]:
     """The processes that have attached, once for each loader.
 
@@ -523,6 +533,7 @@ class _State(NamedTuple):
     exists: bool
     is_over: bool = False
     is_held: bool = False  # the supervisor that has written it runs
+    feed_id: str = ""  # hexadecimal; it may not say so
 
 
 def _state_of(place: Place) -> _State:
@@ -533,15 +544,17 @@ def _state_of(place: Place) -> _State:
     except OSError:
         return _State(exists=True)
     is_over = "over" in lines
+    feed_id = next((line.split()[1] for line in lines if line.startswith("feed_id ")), "")
     try:
         _, pid, ticks = next(line for line in lines if line.startswith("supervisor ")).split()
         stat = Path(f"/proc/{int(pid)}/stat").read_text(errors="replace")
     except (OSError, StopIteration, ValueError):
-        return _State(exists=True, is_over=is_over)
+        return _State(exists=True, is_over=is_over, feed_id=feed_id)
     fields = stat.rpartition(")")[2].split()
     # The first of its threads is a zombie while others still end, with its files and locks.
     runs = fields[0] not in ("Z", "X") or int(fields[17]) > 1
-    return _State(exists=True, is_over=is_over, is_held=runs and fields[19] == ticks)
+    is_held = runs and fields[19] == ticks
+    return _State(exists=True, is_over=is_over, is_held=is_held, feed_id=feed_id)
 
 
 def listens(path: Path) -> bool:

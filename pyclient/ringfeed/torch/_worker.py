@@ -48,6 +48,7 @@ from ._job import (
     RESUMED,
     SPILT,
     TOGETHER,
+    Bond,
     Job,
     kill_workers,
     remove_link,
@@ -72,7 +73,6 @@ def serve(job: Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _others.update(_feeds())
     trainer = _trainer_of(job)
     if trainer is None:
         job.requests.map_anew()
@@ -85,6 +85,7 @@ def serve(job: Job) -> None:
 
 def prepare(job: Job) -> ModuleType:
     """All that a process needs to have before it forks workers of the job; the module of these."""
+    _others.update(_feeds(job.feed))
     os.environ.update(job.environment)
     job.requests.map_anew()
     job.bulk.map_anew()
@@ -149,26 +150,25 @@ def _trainer_of(job: Job) -> int | None:
     return trainer
 
 
-def check_feed(job: Job) -> None:
-    """Raises in a worker of another feed than the one whose batches the trainer has.
+def feed_of(job: Job) -> int:
+    """The feed whose worker this process is, as a number. It is tied to the memory of its batches.
 
-    If all processes of a feed die at once, the next supervisor begins another one. Its workers
-    would write where batches lie that the trainer has or will still take.
+    Raises:
+        RuntimeError: Those of another feed lie there.
     """
-    at = job.requests.size - 16 * job.workers - 16
-    taken, known = struct.unpack_from("<2Q", job.requests.map, at)
-    for feed in _feeds() - _others:
-        if taken and known not in (0, feed):
-            raise RuntimeError("the feed whose batches the trainer has is gone")
-        struct.pack_into("<Q", job.requests.map, at + 8, feed)
+    found = _feeds(job.feed) - _others
+    feed = max(found, default=0)
+    if not Bond(job.requests, job.workers).tie(feed):
+        raise RuntimeError("the feed whose batches the trainer has is gone")
+    return feed
 
 
-def _feeds() -> set[int]:
-    """The feeds of loaders whose control memory this process has open."""
+def _feeds(name: str) -> set[int]:
+    """The feeds of that name whose control memory this process has open."""
     found = set()
     for entry in os.scandir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            if os.readlink(entry.path).startswith("/memfd:loader_control"):
+            if os.readlink(entry.path).startswith(f"/memfd:{name}_control"):
                 found.add(os.stat(entry.path).st_ino)
     return found
 
@@ -471,14 +471,15 @@ class Worker:
         self._share_seed(job.shared_seed)
         self._place = _Named(job, works_on, self._collate_of(job.collate_fn))
         self._plan = None if job.plan is None else PlanTable(job.plan, job.requests)
+        self._bond = Bond(job.requests, job.workers)
+        self._feed = 0
         self._init_error: ExceptionWrapper | None = None
         self._end_told = False  # that the iterable dataset has ended
 
     def begin(self, state: bytes | None) -> None:
         """As PyTorch's workers begin; and on from there, if this one had predecessors."""
         job = self._job
-        if job.plan is None:
-            check_feed(job)
+        self._feed = feed_of(job)
         torch.set_num_threads(1)
         _utils.worker._worker_info = _utils.worker.WorkerInfo(
             id=self._number,
@@ -543,6 +544,9 @@ class Worker:
             Its head, the state behind it, the numbers of samples and of those that were left out,
             nanoseconds in the dataset and in collate, and whether it is an exception.
         """
+        if not self._bond.note_made(self._feed):
+            exits.say("the memory of the batches is another feed's")
+            _exit(1)
         if kind & SPILT:
             kind ^= SPILT
             request = Path(os.fsdecode(request)).read_bytes()

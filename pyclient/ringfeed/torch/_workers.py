@@ -51,6 +51,7 @@ from ._job import (
     RESUMED,
     SPILT,
     TOGETHER,
+    Bond,
     Job,
     kill_workers,
     remove_link,
@@ -126,6 +127,7 @@ class Workers:
         self._lane_slots = slots_of_lane(settings["prefetch_factor"], workers)
         entries = 1 << (max(256, 4 * workers * settings["prefetch_factor"]) - 1).bit_length()
         self._requests = Requests(entries, _HEAP_BYTES, 16 * workers)
+        self._bond = Bond(self._requests.memory, workers)
         self._bulk, self._stride = bulk(workers * self._lane_slots)
         self._regions = Regions(self._bulk, self._stride, workers, max(1, self._lane_slots - 2))
         self._pins = Pins(self._bulk) if settings["pins"] else None
@@ -287,6 +289,7 @@ class Workers:
     def _attach(self, timeout_ms: int) -> native.Handle | None:
         if self._stopped:
             raise FeedDetached("the loader's workers were stopped")
+        self._bond.note_taken()  # before: what has been made may be here the moment after
         unset: Any = dict.fromkeys(UNSET)
         status, text, handle = native.Handle.attach(
             feed=_FEED,
@@ -311,9 +314,7 @@ class Workers:
 
     def _take(self, lease: native.Lease) -> Any:
         """What the loader's iterator gets of a batch; None: nothing."""
-        if not self._taken:
-            self._taken = True
-            self._requests.note_taken()
+        self._taken = True
         self._parents = 0
         words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
         what, task, worker, number = words[0] & 0xFF, words[1], words[9], words[11]
@@ -374,6 +375,11 @@ class Workers:
         self.tell()
         if self._supervisor.exit_status is not None and not self._stopped:
             raise self._supervisor.error()
+        if self._bond.is_gone and not self._stopped:
+            raise FeedFailed(
+                "the loader's supervisor and all its workers are gone at once, and with them the "
+                "batches that were not taken: those that are held stay as they are"
+            )
         parent = self._parent
         if self._start.end_if_stuck():
             _log.warning("the warm parent of the workers hangs in its fork: it is ended")

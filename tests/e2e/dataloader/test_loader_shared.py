@@ -287,6 +287,50 @@ def test_a_feed_that_began_anew(start: Callable[..., Trainer], tmp_path: Path) -
     assert len(made.read_text().splitlines()) < 2000 + 20 * 30
 
 
+def kill_at_once(home: Path, *names: str) -> None:
+    """The supervisor, all workers and these, so that none of them sees another one's end."""
+    [parent] = pids_of(home, "parent")
+    victims = pids_of(home, "supervisor", *names)
+    os.kill(parent, signal.SIGSTOP)
+    victims += [pid for pid, name in processes(home).items() if name.startswith("rf-")]
+    kill(*victims, how=signal.SIGSTOP)
+    kill(*victims)
+    wait_until(lambda: not set(victims) & set(processes(home)), "their ends")
+    kill(parent, how=signal.SIGCONT)
+
+
+@pytest.mark.parametrize("victims", [[], ["parent"]], ids=["workers", "parent"])
+@pytest.mark.parametrize("comes", ["waits", "late", "nobody"])
+def test_memory_that_is_held_is_no_other_feeds(
+    start: Callable[..., Trainer], tmp_path: Path, victims: list[str], comes: str
+) -> None:
+    """Supervisor and workers die at once. Who holds batches keeps them as they are, whoever begins again where."""
+    go = tmp_path / "go"
+    settings = {"samples": 800, "epochs": 1, "workers": 1}
+    # What it has written into would not be seen to change: those pages are its own.
+    writes = comes == "nobody"
+    holds = start(keeps=True, writes=writes, holds_at=4, until=str(go), **settings)
+    wait_until(lambda: len(holds.batches()) == 4, "it holds batches")
+    waits = start(again=True, **settings) if comes == "waits" else None
+    if waits is not None:
+        wait_until(waits.batches, "the other one trains")
+    kill_at_once(tmp_path, *victims)
+    late = waits if comes != "late" else start(**settings)
+    if waits is not None:
+        wait_until(
+            lambda: any("failed" in line for line in waits.lines()), "the other one hears of it"
+        )
+    if late is not None:
+        # All of a new feed, whose batches go through all slots many times.
+        batches = late.ends()
+        begun = [line.get("batch") for line in late.lines() if "batch" in line or "failed" in line]
+        whole = batches[begun.index(None) :] if waits is not None else batches
+        assert indices(whole, 0) == expected(0, samples=800)
+    go.touch()
+    assert holds.process.wait(WAIT_S) == 1
+    assert "FeedFailed: feed shared" in holds.said() and "changed" not in holds.said()
+
+
 @pytest.mark.parametrize("victim", ["parent", "supervisor", "rf-", "both", "first"])
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_who_dies_has_a_successor(

@@ -19,6 +19,7 @@ import torch
 import torch.utils.data
 from torch.utils.data.distributed import DistributedSampler
 
+from ringfeed.errors import FeedFailed
 from ringfeed.torch import DataLoader
 
 
@@ -52,6 +53,7 @@ class Settings:
     writes: bool = True  # into its batches
     first_epoch: int = 0
     keeps: bool = False  # all its batches, and looks at them again at its end
+    again: bool = False  # when the feed has failed, it makes the loader again
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -112,10 +114,33 @@ def train(settings: Settings) -> None:
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         address = f"file://{settings.process_group}"
         torch.distributed.init_process_group("gloo", address, rank=rank, world_size=ranks)
+    kept: list[Any] = []
     loader = loader_of(settings)
     if settings.state:
         loader.load_state_dict(settings.state)
-    kept: list[Any] = []
+    try:
+        loop(settings, loader, kept)
+    except FeedFailed as error:
+        look_at(kept, settings)
+        if not settings.again:
+            raise
+        say(failed=str(error))
+        loader = loader_of(settings)
+        loop(settings, loader, kept)
+    look_at(kept, settings)
+    say(end=len(loader), kept=len(kept))
+
+
+def look_at(kept: list[Any], settings: Settings) -> None:
+    """What was kept has not changed."""
+    for batch in kept:
+        change = 1000 if settings.writes else 0
+        if not bool((batch["image"] == batch["index"].view(-1, 1, 1) + change).all()):
+            raise AssertionError(f"batch {batch['index'].tolist()} has changed while it was kept")
+
+
+def loop(settings: Settings, loader: DataLoader[Any], kept: list[Any]) -> None:
+    """The epochs of a loader."""
     had = 0
     say(begin=settings.first_epoch)
     for epoch in range(settings.first_epoch, settings.first_epoch + settings.epochs):
@@ -152,11 +177,6 @@ def train(settings: Settings) -> None:
             breaks = settings.break_at and (epoch == 0 or settings.breaks_each)
             if breaks and iterator.batch >= settings.break_at:
                 break
-    for batch in kept:
-        change = 1000 if settings.writes else 0
-        if not bool((batch["image"] == batch["index"].view(-1, 1, 1) + change).all()):
-            raise AssertionError(f"batch {batch['index'].tolist()} has changed while it was kept")
-    say(end=len(loader), kept=len(kept))
 
 
 if __name__ == "__main__":
