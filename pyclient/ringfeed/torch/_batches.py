@@ -9,10 +9,13 @@ its images.
 
 from __future__ import annotations
 
+import bisect
 import copyreg
 import ctypes
 import io
+import math
 import mmap
+import operator
 import os
 import pickle
 import resource
@@ -34,16 +37,22 @@ _ENTRY_BYTES = 64
 _SPILT_BYTES = 512  # of a path
 TABLE_MAGIC = 0x3130_7365_7571_6572  # of a table of requests
 TABLE_HEAD = struct.Struct("<3Q")
-_DTYPES = [
-    *(torch.float32, torch.int64, torch.uint8, torch.float64, torch.int32, torch.bool),
-    *(torch.float16, torch.bfloat16, torch.int16, torch.int8, torch.complex64, torch.complex128),
-]
-_DTYPES += [
-    getattr(torch, name)
-    for name in ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex32")
-    if hasattr(torch, name)
-]
-_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+_WHOLE_BYTES = 65536  # a storage of views with gaps that goes as it is
+_GAPS = 4  # a view that spans so many times its elements goes without the gaps
+# Integers of the sizes that dtypes have, for copies of elements whatever they are.
+_ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+_STORAGES = (torch.UntypedStorage, torch.storage.TypedStorage)
+
+
+class _Names(dict[torch.dtype, str]):
+    """Names of torch's dtypes, of whatever version."""
+
+    def __missing__(self, dtype: torch.dtype) -> str:
+        name = self[dtype] = str(dtype).removeprefix("torch.")
+        return name
+
+
+_names = _Names()
 
 
 class Memory:
@@ -170,31 +179,15 @@ class Writer:
         self._base = 0
         self._used = 0
         self._slot = 0
-        self._shipped: dict[int, list[tuple[int, int, int]]] = {}  # by storage: begin, end, place
-        outer = self
-
-        class BatchPickler(pickle.Pickler):
-            dispatch_table = copyreg.dispatch_table | {
-                torch.Tensor: outer._reduced,
-                np.ndarray: outer._array,
-            }
-
-        # What `multiprocessing` can pickle beside that (locks, connections) makes no sense here,
-        # but what users have registered there does.
-        extra = {
-            kind: function
-            for kind, function in getattr(ForkingPickler, "_extra_reducers", {}).items()
-            if kind.__module__.split(".")[0] not in ("torch", "multiprocessing", "builtins")
-        }
-        BatchPickler.dispatch_table.update(extra)
-        self._pickler = BatchPickler
+        self._shipped: dict[int, _Shipped] = {}  # by storage
+        table = _Reducers(self)
+        self._pickler = type("BatchPickler", (pickle.Pickler,), {"dispatch_table": table})
 
     def begin(self, slot: int) -> None:
         """The next batch goes into this slot, which no other batch has."""
         self._slot = slot
         self._base = slot * self._stride
         self._used = 0
-        self._shipped.clear()
 
     @property
     def used(self) -> int:
@@ -232,56 +225,152 @@ class Writer:
         count = 1
         for length in shape:
             count *= length
-        if count == 0 or dtype not in _CODES:
+        if count == 0:
             return torch.empty(shape, dtype=dtype)
         at = self._base + self._room(count * dtype.itemsize)
         flat = torch.frombuffer(self._whole, dtype=dtype, count=count, offset=at)
         return flat.view(shape)
 
-    def _reduced(self, tensor: torch.Tensor) -> Any:
+    def plain(self, tensor: torch.Tensor) -> Any:
+        """Of a tensor that is no subclass's: what it shows is written, and it is a place."""
         if tensor.requires_grad and not tensor.is_leaf:
             reduce_tensor(tensor)  # PyTorch's, which refuses it with the reason
         if (
             tensor.layout is not torch.strided
-            or tensor.device.type != "cpu"
+            or not tensor.is_cpu
             or tensor.requires_grad
-            or tensor.is_quantized
+            or (tensor.is_quantized and _has_quantizer(tensor))
             or tensor.is_nested
             or tensor.is_conj()
             or tensor.is_neg()
-            or tensor.dtype not in _CODES
-            or tensor.numel() == 0
             or tensor.__dict__
         ):
-            return tensor.__reduce_ex__(5)
-        dtype, shape = tensor.dtype, tuple(int(length) for length in tensor.shape)
-        inside = tensor.data_ptr() - self._memory.address - self._base
-        if tensor.is_contiguous():
-            size = tensor.numel() * dtype.itemsize
+            return self.whole(tensor)
+        if tensor._is_zerotensor():
+            tensor = tensor.clone()  # it has no memory
+        dtype, shape, strides = tensor.dtype, tuple(tensor.shape), tensor.stride()
+        size = tensor.nbytes
+        dense = size > 0 and tensor.is_contiguous() and not tensor.is_quantized
+        if dense and 1 in shape:
+            dense = strides == _dense_strides(shape)
+        if dense:
+            inside = tensor.data_ptr() - self._memory.address - self._base
             if 0 <= inside and inside + size <= self._used:
-                return _tensor, (inside, _CODES[dtype], shape)
-        strides = tuple(int(stride) for stride in tensor.stride())
+                return _tensor, (inside, _names[dtype], shape)
+        at, whole, skip, strides = self._shown(
+            tensor.untyped_storage(), dtype, int(tensor.storage_offset()), shape, strides
+        )
+        if dense and whole == size:
+            return _tensor, (at, _names[dtype], shape)
+        return _view, (at, whole, skip, _names[dtype], shape, strides)
+
+    def whole(self, tensor: torch.Tensor) -> Any:
+        """Of a tensor with more than that: as it reduces itself, less the rest of its storage."""
+        return self._without_rest(tensor.__reduce_ex__(5))
+
+    def _without_rest(self, reduced: Any) -> Any:
+        if type(reduced) is not tuple:
+            return reduced
+        if len(reduced) < 4 or not isinstance(reduced[0], _STORAGES):
+            return tuple(map(self._without_rest, reduced))
+        # What PyTorch's functions make a tensor of, whoever calls them.
+        storage, offset, shape, strides, *more = reduced
+        typed = isinstance(storage, torch.storage.TypedStorage)
+        untyped = storage._untyped_storage if typed else storage
+        dtype = storage.dtype if typed else next((n for n in more if type(n) is torch.dtype), None)
+        if untyped.device.type != "cpu" or dtype is None:
+            return reduced
+        at, size, skip, strides = self._shown(untyped, dtype, offset, tuple(shape), tuple(strides))
+        # With a type also where it had none: _rebuild_tensor_v3 wants one.
+        part = _StoredPart(at, size, _names[dtype])
+        return (part, skip // dtype.itemsize, shape, strides, *more)
+
+    def stored(self, storage: Any) -> Any:
+        """Of a storage, which is written once."""
+        typed = isinstance(storage, torch.storage.TypedStorage)
+        untyped = storage._untyped_storage if typed else storage
+        if untyped.device.type != "cpu":
+            return storage.__reduce_ex__(5)
+        size = untyped.nbytes()
+        at, *_ = self._shown(untyped, torch.uint8, 0, (size,), (1,))
+        return _storage, (at, size, _names[storage.dtype] if typed else "")
+
+    def _shown(
+        self, storage: Any, dtype: torch.dtype, offset: int, shape: Any, strides: Any
+    ) -> tuple[int, int, int, Any]:
+        """Writes what a view shows, if that is not there: place, bytes, bytes before it, strides.
+
+        The bytes are those of a part of the storage, in which the view may be.
+        """
+        if 0 in shape:
+            return 0, 0, 0, strides
+        each = dtype.itemsize
         # What the elements span, from the first to the last; strides are never negative.
         span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides))
-        first = int(tensor.storage_offset()) * dtype.itemsize
-        end = first + span * dtype.itemsize
-        shipped = self._shipped.setdefault(tensor.untyped_storage().data_ptr(), [])
-        for begin, behind, at in shipped:
-            if begin <= first and end <= behind and (first - begin) % dtype.itemsize == 0:
-                # Two tensors over the same elements stay so.
-                return _part, (at, first - begin, _CODES[dtype], shape, strides)
-        at = self._room(span * dtype.itemsize)
-        flat = torch.frombuffer(self._whole, dtype=dtype, count=span, offset=self._base + at)
-        flat.copy_(tensor.as_strided((span,), (1,)))
-        shipped.append((first, end, at))
-        if tensor.is_contiguous():
-            return _tensor, (at, _CODES[dtype], shape)
-        return _strided, (at, _CODES[dtype], shape, strides, span)
+        first, size = offset * each, span * each
+        shipped = self._shipped.get(storage._cdata)
+        if shipped is None:
+            shipped = self._shipped[storage._cdata] = _Shipped(storage)
+        found = shipped.find(first, first + size, each)
+        if found is not None:
+            at, begin, end = found
+            return at, end - begin, first - begin, strides
+        if size > _SMALL_BYTES and span > (count := _elements(shape, strides)):
+            whole = storage.nbytes()
+            if whole <= (size + size // 4 if span <= _GAPS * count else _WHOLE_BYTES):
+                return self._ship(shipped, 0, whole), whole, first, strides
+            if span > _GAPS * count:
+                # A column of a large matrix, which spans all of it.
+                packed = _packed(shape, strides)
+                key = (first, each, shape, strides)
+                if key not in shipped.packed:
+                    shipped.packed[key] = self._pack(storage, offset, each, shape, strides, packed)
+                return shipped.packed[key], count * each, 0, packed
+        return self._ship(shipped, first, first + size), size, 0, strides
 
-    @staticmethod
-    def _array(array: np.ndarray[Any, Any]) -> Any:
-        # Of another byte order: it is swapped when it is read, as elsewhere.
-        return array.__reduce_ex__(5) if array.dtype.isnative else array.__reduce__()
+    def _ship(self, shipped: _Shipped, begin: int, end: int) -> int:
+        at = self._room(end - begin)
+        place = self._memory.address + self._base + at
+        ctypes.memmove(place, shipped.storage.data_ptr() + begin, end - begin)
+        shipped.add(begin, end, at)
+        return at
+
+    def _pack(
+        self, storage: Any, offset: int, each: int, shape: Any, strides: Any, packed: Any
+    ) -> int:
+        # Once what is expanded.
+        shape = [length if stride else 1 for length, stride in zip(shape, packed)]
+        count = math.prod(shape)
+        at = self._room(count * each)
+        alike = _ALIKE[each]
+        out = torch.frombuffer(self._whole, dtype=alike, count=count, offset=self._base + at)
+        source = torch.empty(0, dtype=alike).set_(storage, offset, shape, strides)
+        out.as_strided(shape, packed).copy_(source)
+        return at
+
+    def array(self, array: np.ndarray[Any, Any]) -> Any:
+        """Of an array: as in PyTorch's workers it may be written, whatever it was."""
+        kind, dtype = type(array), array.dtype
+        if (
+            array.nbytes < _SMALL_BYTES
+            or dtype.hasobject
+            # Of another byte order: it is swapped when it is read, as elsewhere.
+            or not dtype.isnative
+            or kind.__reduce_ex__ is not np.ndarray.__reduce_ex__
+            or kind.__reduce__ is not np.ndarray.__reduce__
+            or kind.__setstate__ is not np.ndarray.__setstate__
+            or (dtype.names is not None and not array.flags.forc)  # with bytes between fields
+        ):
+            return array.__reduce_ex__(4)
+        at = self._room(array.nbytes)
+        order = "F" if array.flags.fnc else "C"
+        if array.flags.forc:
+            place = self._memory.address + self._base + at
+            ctypes.memmove(place, array.ctypes.data, array.nbytes)
+        else:
+            whole: Any = self._whole
+            np.ndarray(array.shape, dtype, whole, self._base + at)[...] = array
+        return _array, (kind, at, dtype, array.shape, order)
 
     def write(self, thing: Any) -> tuple[int, int, int, int]:
         """Writes the batch; returns the places of its structure and of the table of its buffers.
@@ -300,7 +389,10 @@ class Writer:
             return False
 
         file = io.BytesIO()
-        self._pickler(file, 5, buffer_callback=aside).dump(thing)
+        try:
+            self._pickler(file, 5, buffer_callback=aside).dump(thing)
+        finally:
+            self._shipped.clear()
         structure = file.getbuffer()
         at = self._bytes(structure)
         table = struct.pack(f"<{2 * len(buffers)}Q", *(n for pair in buffers for n in pair))
@@ -320,16 +412,126 @@ class Writer:
         return self._bytes(memoryview(raw))
 
 
-def _tensor(at: int, code: int, shape: tuple[int, ...]) -> torch.Tensor:
+class _Shipped:
+    """Which bytes of a storage are written, and where."""
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage  # no other one has its place meanwhile
+        self.packed: dict[Any, int] = {}  # by what a view shows, place of it without gaps
+        # Sorted, none inside of another.
+        self._begins: list[int] = []
+        self._parts: list[tuple[int, int]] = []  # end, place
+
+    def find(self, begin: int, end: int, each: int) -> tuple[int, int, int] | None:
+        """Place of the part in which these bytes are, its begin and end."""
+        i = bisect.bisect_right(self._begins, begin) - 1
+        # Two tensors over the same elements stay so.
+        if i < 0 or end > self._parts[i][0] or (begin - self._begins[i]) % each:
+            return None
+        return self._parts[i][1], self._begins[i], self._parts[i][0]
+
+    def add(self, begin: int, end: int, at: int) -> None:
+        i = j = bisect.bisect_left(self._begins, begin)
+        if i > 0 and self._parts[i - 1][0] >= end:
+            return
+        while j < len(self._parts) and self._parts[j][0] <= end:
+            j += 1
+        self._begins[i:j] = [begin]
+        self._parts[i:j] = [(end, at)]
+
+
+def _has_quantizer(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.qscheme()
+        return True
+    except RuntimeError:
+        return False  # as torch.empty() makes them
+
+
+def _dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 1, 0, -1):
+        strides[i - 1] = strides[i] * shape[i]
+    return tuple(strides)
+
+
+def _elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """How many elements a view has, once what is expanded."""
+    return math.prod(length for length, stride in zip(shape, strides) if stride)
+
+
+def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of the same order without gaps."""
+    packed = list(strides)
+    count = 1
+    for i in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
+        if strides[i] and shape[i] > 1:
+            packed[i] = count
+            count *= shape[i]
+    return tuple(packed)
+
+
+class _Reducers(dict[type, Any]):
+    """By class, how a batch's pickle has its objects: the dispatch table of a pickler."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__()
+        self[torch.Tensor] = writer.plain
+        self._of_batches = (
+            (torch.Tensor, writer.whole),
+            (np.ndarray, writer.array),
+            (_STORAGES, writer.stored),
+        )
+
+    def __missing__(self, kind: type) -> Any:
+        if issubclass(kind, type):
+            raise KeyError(kind)  # of a class the name
+        function = self[kind] = self._registered(kind) or next(
+            (one for of, one in self._of_batches if issubclass(kind, of)), _default
+        )
+        return function
+
+    @staticmethod
+    def _registered(kind: type) -> Any:
+        # What `multiprocessing` can pickle beside that (locks, connections) makes no sense here,
+        # but what users have registered there does.
+        if kind.__module__.split(".")[0] not in ("torch", "multiprocessing", "builtins"):
+            function = getattr(ForkingPickler, "_extra_reducers", {}).get(kind)
+            if function is not None:
+                return function
+        return copyreg.dispatch_table.get(kind)
+
+
+_default = operator.methodcaller("__reduce_ex__", 5)
+
+
+class _StoredPart:
+    """A part of a storage, in place of the storage."""
+
+    def __init__(self, *place: Any) -> None:
+        self._place = place
+
+    def __reduce__(self) -> Any:
+        return _storage, self._place
+
+
+# Names for what only a reader makes.
+
+
+def _tensor(at: int, name: str, shape: Any) -> torch.Tensor:
     raise pickle.UnpicklingError("a tensor of a batch is made by its reader")
 
 
-def _strided(at: int, code: int, shape: Any, strides: Any, span: int) -> torch.Tensor:
+def _view(at: int, size: int, skip: int, name: str, shape: Any, strides: Any) -> torch.Tensor:
     raise pickle.UnpicklingError("a tensor of a batch is made by its reader")
 
 
-def _part(at: int, skip: int, code: int, shape: Any, strides: Any) -> torch.Tensor:
-    raise pickle.UnpicklingError("a tensor of a batch is made by its reader")
+def _storage(at: int, size: int, name: str) -> Any:
+    raise pickle.UnpicklingError("a storage of a batch is made by its reader")
+
+
+def _array(kind: Any, at: int, dtype: Any, shape: Any, order: Any) -> Any:
+    raise pickle.UnpicklingError("an array of a batch is made by its reader")
 
 
 class _Maker:
@@ -337,31 +539,56 @@ class _Maker:
 
     def __init__(self, slot: Any, copies: bool) -> None:
         self._slot = slot
+        self._address = ctypes.addressof(slot)
         self._copies = copies
-        self._made: dict[int, torch.Tensor] = {}
+        self._made: dict[int, torch.Tensor] = {}  # by place
 
-    def _flat(self, at: int, code: int, count: int) -> torch.Tensor:
-        dtype = _DTYPES[code]
-        flat = torch.frombuffer(self._slot, dtype=dtype, count=count, offset=at)
-        if self._copies or count * dtype.itemsize < _SMALL_BYTES:
-            flat = flat.clone()
+    def _flat(self, at: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+        size = count * dtype.itemsize
+        if self._copies or size < _SMALL_BYTES:
+            flat = torch.empty(count, dtype=dtype)
+            ctypes.memmove(flat.data_ptr(), self._address + at, size)
+        else:
+            flat = torch.frombuffer(self._slot, dtype=dtype, count=count, offset=at)
         self._made[at] = flat
         return flat
 
-    def _tensor(self, at: int, code: int, shape: tuple[int, ...]) -> torch.Tensor:
-        count = 1
-        for length in shape:
-            count *= length
-        return self._flat(at, code, count).view(shape)
+    def _stored(self, at: int, size: int) -> Any:
+        if size == 0:
+            return torch.UntypedStorage(0)
+        flat = self._made.get(at)
+        if flat is None or flat.nbytes < size:
+            flat = self._flat(at, size, torch.uint8)
+        return flat.untyped_storage()
 
-    def _strided(self, at: int, code: int, shape: Any, strides: Any, span: int) -> torch.Tensor:
-        return self._flat(at, code, span).as_strided(shape, strides)
+    def _tensor(self, at: int, name: str, shape: Any) -> torch.Tensor:
+        dtype = getattr(torch, name)
+        count = math.prod(shape)
+        if at in self._made:
+            storage = self._stored(at, count * dtype.itemsize)
+            return torch.empty(0, dtype=dtype).set_(storage, 0, shape, _dense_strides(shape))
+        return self._flat(at, count, dtype).view(shape)
 
-    def _part(self, at: int, skip: int, code: int, shape: Any, strides: Any) -> torch.Tensor:
-        dtype = _DTYPES[code]
-        storage = self._made[at].untyped_storage()
-        part = torch.empty(0, dtype=dtype)
-        return part.set_(storage, skip // dtype.itemsize, shape, strides)
+    def _view(
+        self, at: int, size: int, skip: int, name: str, shape: Any, strides: Any
+    ) -> torch.Tensor:
+        dtype = getattr(torch, name)
+        view = torch.empty(0, dtype=dtype)
+        return view.set_(self._stored(at, size), skip // dtype.itemsize, shape, strides)
+
+    def _storage(self, at: int, size: int, name: str) -> Any:
+        storage = self._stored(at, size)
+        if not name:
+            return storage
+        dtype = getattr(torch, name)
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+    def _array(self, kind: Any, at: int, dtype: Any, shape: Any, order: Any) -> Any:
+        if not self._copies:
+            return np.ndarray.__new__(kind, shape, dtype, self._slot, at, order=order)
+        array = np.ndarray.__new__(kind, shape, dtype, order=order)
+        ctypes.memmove(array.ctypes.data, self._address + at, array.nbytes)
+        return array
 
 
 class _Reader(pickle.Unpickler):

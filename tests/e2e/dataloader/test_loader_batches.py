@@ -625,6 +625,7 @@ def test_a_collate_function_with_its_own_registry(Loader: Any) -> None:
 # ---- What a collate function of the user's makes ----
 
 BASE = torch.arange(24.0).reshape(4, 6)
+WIDE = torch.arange(80_000.0).reshape(8, 10_000)
 # Of a list of indices, made in the worker.
 MADE: dict[str, Callable[[list[int]], Any]] = {
     "none": lambda items: None,
@@ -669,6 +670,21 @@ MADE: dict[str, Callable[[list[int]], Any]] = {
         np.arange(10)[::-1],
         np.asfortranarray(BASE.numpy()),
     ],
+    "read-only arrays": lambda items: [
+        _read_only(np.array(items)),
+        np.frombuffer(bytes(range(200)) * 50, np.uint8),
+        _read_only(np.asfortranarray(np.arange(4000.0).reshape(2, 2000))),
+    ],
+    "views of a mapped file": lambda items: list(
+        np.memmap(__file__, np.uint8, "r")[:9000].reshape(2, -1)
+    ),
+    "records": lambda items: np.ones(500, [("a", "i4"), ("b", "f8")]).view(np.recarray),
+    "masked": lambda items: np.ma.masked_array(np.arange(900), np.arange(900) % 7 == 0),
+    "subclass": lambda items: [_noted(WIDE[i % 8].as_subclass(data.Boxes), i) for i in items],
+    "subclass with gradients": lambda items: WIDE[3].as_subclass(data.Boxes).requires_grad_(),
+    "views with gradients": lambda items: [WIDE[i % 8].detach().requires_grad_() for i in items],
+    "views that are parameters": lambda items: [torch.nn.Parameter(WIDE[i % 8]) for i in items],
+    "compressed columns": lambda items: torch.eye(3).to_sparse_csc(),
     "record array": lambda items: np.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
     "array of dates": lambda items: np.array(["2026-01-01"], dtype="datetime64[D]"),
     "array big-endian": lambda items: np.arange(3, dtype=">i4"),

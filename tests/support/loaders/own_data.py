@@ -41,7 +41,10 @@ MARK: list[str] = []
 
 def _bits(tensor: torch.Tensor) -> bytes:
     """The elements in their order, bit for bit: of numbers that are not equal to themselves too."""
-    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
     # Not contiguous(): a single element may have any stride.
     dense = torch.empty(flat.shape, dtype=flat.dtype).copy_(flat)
     return dense.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
@@ -54,14 +57,21 @@ def _same_tensor(got: torch.Tensor, want: torch.Tensor, at: str) -> None:
     if want.layout is torch.strided:
         assert got.stride() == want.stride(), f"{at}: strides {got.stride()}, not {want.stride()}"
         assert _bits(got) == _bits(want), f"{at}: {got} is not {want}"
+        if want.is_quantized:
+            assert torch.equal(got, want), f"{at}: {got} is not {want}"
     elif want.layout is torch.sparse_coo:
         assert got.is_coalesced() == want.is_coalesced(), f"{at}: coalesced"
         same(got._indices(), want._indices(), f"{at}.indices")
         same(got._values(), want._values(), f"{at}.values")
     else:
-        same(got.crow_indices(), want.crow_indices(), f"{at}.rows")
-        same(got.col_indices(), want.col_indices(), f"{at}.columns")
+        by_row = want.layout in (torch.sparse_csr, torch.sparse_bsr)
+        names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+        for name in names:
+            same(getattr(got, name)(), getattr(want, name)(), f"{at}.{name}")
         same(got.values(), want.values(), f"{at}.values")
+    # PyTorch's workers pass on what the user's classes have, and drop it of its own.
+    if type(want) not in (torch.Tensor, torch.nn.Parameter):
+        same(vars(got), vars(want), f"{at}.__dict__")
 
 
 def same(got: Any, want: Any, at: str = "batch") -> None:
@@ -70,12 +80,19 @@ def same(got: Any, want: Any, at: str = "batch") -> None:
     if isinstance(want, torch.Tensor):
         _same_tensor(got, want, at)
     elif isinstance(want, np.ndarray):
-        facts = [(array.dtype, array.shape, array.strides) for array in (got, want)]
+        facts = [
+            (
+                *(array.dtype, array.shape, array.strides, array.flags.writeable),
+                *(array.flags.c_contiguous, array.flags.f_contiguous),
+            )
+            for array in (got, want)
+        ]
         assert facts[0] == facts[1], f"{at}: {facts[0]}, not {facts[1]}"
         if want.dtype.hasobject:
             same(got.tolist(), want.tolist(), at)
         else:
             assert got.tobytes() == want.tobytes(), f"{at}: {got} is not {want}"
+        same(np.ma.getmask(got), np.ma.getmask(want), f"{at}.mask")
     elif isinstance(want, np.generic):
         assert (
             got.dtype == want.dtype and got.tobytes() == want.tobytes()
@@ -605,6 +622,10 @@ class Stubborn(Mapping):  # type: ignore[type-arg]
 
     def __len__(self) -> int:
         return len(self._items)
+
+
+class Boxes(torch.Tensor):
+    """A tensor that has attributes."""
 
 
 class Pinned:
