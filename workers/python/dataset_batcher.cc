@@ -43,7 +43,7 @@ std::uint32_t place_of(std::uint64_t key) noexcept {
 //   output   batches: of each its head
 //   arena    where the state of the dataset lies and how long it is (2 x 8 bytes), how many samples
 //            of the batch at hand are condemned (8), their places (4 KiB), and the state itself,
-//            twice
+//            twice, with what was appended since
 //   draws    nothing: the generators are those of the dataset's own language, and in its state
 //
 // A request stays where it is until the trainer has its batch, and the batch is published in the
@@ -161,7 +161,7 @@ class DatasetBatcher final : public Stage {
       context_.fail(fmt::format("stage '{}': {}", context_.stage, made.fault));
       return StepStatus::kIdle;
     }
-    if (made.state && !keep(step, *made.state)) return StepStatus::kNoRoom;
+    if (made.state && !keep(step, *made.state, made.appended)) return StepStatus::kNoRoom;
     std::memcpy(slot.data(), made.head, kBatchHeadBytes);
     step.store(state_.condemned, 0);
     step.count(batches_);
@@ -175,16 +175,18 @@ class DatasetBatcher final : public Stage {
     return StepStatus::kDone;
   }
 
-  // Beside what is there, to which a death would return. False: there is no memory for it now.
-  bool keep(Step& step, const std::vector<std::byte>& state) noexcept {
+  // Beside what is there, to which a death would return, or behind it. False: there is no memory for
+  // it now.
+  bool keep(Step& step, const std::vector<std::byte>& state, bool appended) noexcept {
     const std::uint64_t offset = step.load(state_.offset);
-    const std::uint64_t end = shm::align_up(offset + step.load(state_.length), 64);
-    const std::uint64_t to = state.size() <= offset ? 0 : end;
+    const std::uint64_t length = step.load(state_.length);
+    std::uint64_t to = offset + length;
+    if (!appended) to = state.size() <= offset ? 0 : shm::align_up(to, 64);
     const std::uint64_t needed = state_.kept.offset + to + state.size();
     if (needed > step.state_bytes() && !step.grow(needed, 2 * needed)) return false;
     step.fill({state_.kept.offset + to, state.size()}, state);
-    step.store(state_.offset, to);
-    step.store(state_.length, state.size());
+    step.store(state_.offset, appended ? offset : to);
+    step.store(state_.length, appended ? length + state.size() : state.size());
     return true;
   }
 

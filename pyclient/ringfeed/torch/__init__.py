@@ -15,12 +15,14 @@ from .dataloader import DataLoader, StatefulDataLoader
 from .expand import expand_planes, expand_policy, widen_tokens
 from .loader import FeedDataset, FeedLoader
 from .shared_list import SharedList
+from .stateful import Stateful
 
 __all__ = [
     "DataLoader",
     "FeedDataset",
     "FeedLoader",
     "SharedList",
+    "Stateful",
     "StatefulDataLoader",
     "Tensors",
     "expand_planes",

@@ -121,6 +121,12 @@ def fingerprint() -> str:
     return hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8).hexdigest()
 
 
+def another_seed(seed: int, step: int) -> int:
+    """A seed for workers that go on at some step with generators that nobody has had."""
+    key = struct.pack("<QQ", seed & ((1 << 64) - 1), step)
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+
+
 def as_tensor(states: bytes) -> Any:
     """Bytes as the uint8 tensor that a ``torch.Generator`` takes."""
     return torch.frombuffer(bytearray(states), dtype=torch.uint8)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # What a request asks for.
 END, FETCH, RESUME, NOTHING, BEGAN = range(5)
 SPILT = 16  # or'ed: the bytes are the path of a file with the request
+WANTED = 32  # or'ed: the trainer wants the worker's state behind that batch
 # What a batch is.
 DATA, ACK, EMPTY, RESUMED = range(1, 5)
 HEAD = struct.Struct("<16Q")
@@ -44,6 +45,7 @@ class Job:
     trainer: int  # its process
     environment: dict[str, str]
     begin: list[bytes | None]  # the state that each worker begins with
+    snapshots: bool = False  # the trainer keeps states, and that of each epoch's beginning
     plan: Plan | None = None  # of a feed that trainers share
     trainers: int = 1  # with which that one begins
     shown: str = ""  # the link by which people find the feed

@@ -15,12 +15,15 @@ The dictionary has torchdata's keys where it has the same facts. Of a loader wit
     fetcher_state               iterable datasets: {dataset_iter_state, fetcher_ended}; else None
     fetched, samples            batches fetched, and samples asked of an iterable's iterator
     before                      generators before iter(dataset), where it can only be run forward
+    epoch                       the dataset's own, where it has a shuffle buffer
+    since                       what was fetched after all that, and is fetched once more at a
+                                resume: index batches, of an iterable dataset their number
     _iterator_finished          the epoch is over: the next iteration is a new one
 
 Of a loader with workers:
 
     _version, _iterator_finished
-    _steps_since_snapshot       0: the snapshot is always that of the last batch
+    _steps_since_snapshot       batches yielded since the snapshot: with snapshot_every_n_steps > 1
     _snapshot
         _snapshot_step          batches yielded
         _last_yielded_worker_id
@@ -39,6 +42,7 @@ import contextlib
 import copy
 import logging
 import pickle
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -60,6 +64,34 @@ logger = logging.getLogger(__name__)
 
 VERSION = 1
 _DRAW_NOTHING = (default_collate, default_convert)
+_PARTS_MAX = 1000  # in which a dataset is looked for that another one has
+
+
+def loses_samples(dataset: Any) -> bool:
+    """Does its state leave out samples that it has read and not yet given?
+
+    Those of Hugging Face's ``datasets`` with a shuffle buffer do (``IterableDataset.state_dict()``
+    says so), and whatever has such a one and its state.
+    """
+    module = sys.modules.get("datasets.iterable_dataset")
+    kind = getattr(module, "BufferShuffledExamplesIterable", None)
+    if kind is None:
+        return False
+    seen: dict[int, Any] = {}
+    left = [dataset]
+    while left:
+        one = left.pop()
+        if isinstance(one, kind):
+            return True
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        for value in getattr(one, "__dict__", {}).values():
+            parts = value.values() if isinstance(value, dict) else value
+            if not isinstance(value, (list, tuple, dict)) or len(value) > _PARTS_MAX:
+                parts = (value,)
+            left += [part for part in parts if callable(getattr(type(part), "state_dict", None))]
+    return False
 
 
 class WorkerPlace:
@@ -89,6 +121,8 @@ class WorkerPlace:
         self._samples = 0
         self._ended = False
         self._before: bytes | None = None
+        self._without = False  # its state_dict() is of no use
+        self._loses = False  # because it leaves samples out
         self._own_process = own_process
         self._many = auto_collation
         self._drop_last = drop_last
@@ -99,14 +133,14 @@ class WorkerPlace:
 
     def begin(self) -> None:
         """Begin an epoch: ``iter(dataset)`` of an iterable one. Raises what that raises."""
-        # Kept where there is no other way back: who draws in iter() draws the same again.
-        before = None
-        if self.iterable and not stateful(self.dataset):
-            before = _generators.capture()
+        # For where there is no other way back: who draws in iter() draws the same again.
+        self._before = _generators.capture() if self.iterable else None
         self.fetcher = self._make()
+        if self.iterable and self._is_stateful() and loses_samples(self.dataset):
+            self._loses = True
+            self.do_without()
         self.fetched = self._samples = 0
         self._ended = False
-        self._before = None if self._has_state() else before
 
     def begin_again(self, dataset: Any) -> None:
         """As begin(), with what the dataset has become."""
@@ -122,8 +156,17 @@ class WorkerPlace:
         """Nothing more is asked of the iterable dataset."""
         self._ended = True
 
-    def _has_state(self) -> bool:
+    @property
+    def has_state(self) -> bool:
+        """Has the dataset, or its iterator, a state of its own?"""
+        return not self._without and self._is_stateful()
+
+    def _is_stateful(self) -> bool:
         return stateful(self.dataset) or stateful(getattr(self.fetcher, "dataset_iter", None))
+
+    def do_without(self) -> None:
+        """From here on as if the dataset had no state of its own: it cannot tell it."""
+        self._without = True
 
     def fetch(self, index: Any) -> Any:
         """The batch of an index, or of a list of them.
@@ -151,13 +194,16 @@ class WorkerPlace:
         iterator: Any = getattr(self.fetcher, "dataset_iter", None)
         # A dataset that is its own iterator has one state.
         twice = iterator is self.dataset and iterator is not None
+        of_dataset = stateful(self.dataset) and not twice and not self._without
+        of_iterator = stateful(iterator) and not self._without
         return {
-            "dataset": self.dataset.state_dict() if stateful(self.dataset) and not twice else None,
-            "iterator": iterator.state_dict() if stateful(iterator) else None,
+            "dataset": self.dataset.state_dict() if of_dataset else None,
+            "iterator": iterator.state_dict() if of_iterator else None,
             "ended": self._ended or bool(getattr(self.fetcher, "ended", False)),
             "fetched": self.fetched,
             "samples": self._samples,
-            "before": self._before,
+            "before": None if self.has_state else self._before,
+            "epoch": getattr(self.dataset, "epoch", None) if self._loses else None,
             "generators": _generators.capture() if self._own_process else None,
         }
 
@@ -165,13 +211,32 @@ class WorkerPlace:
         """Go on where ``state()`` was given, with the generators as they were then.
 
         First the dataset's state, then ``iter(dataset)``, then the iterator's state; a dataset
-        without any is run forward. With ``finished`` set in the
-        state, a new epoch begins from there.
+        without any is run forward. What was fetched ``since`` is fetched once more. With
+        ``finished`` set in the state, a new epoch begins from there.
 
         Raises:
             ValueError: A dataset that is run forward has fewer samples than it had.
             Exception: What the dataset raises.
         """
+        if state.get("anew"):
+            self.begin()
+        else:
+            self._restore_state(state)
+        since = state.get("since") or ()
+        for index in [state["index"]] * since if isinstance(since, int) else since:
+            self.run_again(index)
+        if state.get("finished"):
+            self.begin()
+
+    def _restore_state(self, state: dict[str, Any]) -> None:
+        if state["before"] is not None:
+            self.do_without()
+            epoch, here = state.get("epoch"), getattr(self.dataset, "epoch", None)
+            if epoch != here and isinstance(epoch, int) and not state.get("finished"):
+                raise ValueError(
+                    f"the state was taken in epoch {epoch} of the dataset, which is at epoch "
+                    f"{here}: call set_epoch({epoch}) before"
+                )
         if state["dataset"] is not None and stateful(self.dataset):
             self.dataset.load_state_dict(state["dataset"])
         # In the trainer the generators are the trainer's: they are left as they are now.
@@ -189,19 +254,23 @@ class WorkerPlace:
                 _generators.restore(now)
         if self._own_process and state["generators"] is not None:
             _generators.restore(state["generators"])
-        if state.get("finished"):
-            self.begin()
 
     def _restore_iterator(self, state: dict[str, Any]) -> None:
         iterator = self.fetcher.dataset_iter
-        if self._has_state():
+        if self.has_state:
             if state["iterator"] is not None and stateful(iterator):
                 iterator.load_state_dict(state["iterator"])
         elif not state.get("finished"):
             if state["fetched"]:
                 logger.warning(
-                    "neither the dataset nor its iterator has state_dict() and load_state_dict(): "
-                    "it is read again up to where it was, %d batches; with them it goes on at once",
+                    "%s: it is read again up to where it was, %d batches",
+                    (
+                        f"the state of {type(self.dataset).__name__} has not the samples in its "
+                        "shuffle buffer"
+                        if self._loses
+                        else "neither the dataset nor its iterator has state_dict() and "
+                        "load_state_dict(), with which it would go on at once"
+                    ),
                     state["fetched"],
                 )
             self._run_forward(iterator)
@@ -236,11 +305,36 @@ class WorkerPlace:
                 with contextlib.suppress(Exception):
                     self.collate_fn(data if self._many else data[0])
 
+    def run_again(self, index: Any) -> bool:
+        """Fetch what has been fetched before, for what it does to the dataset and the generators.
+
+        Returns:
+            Whether it was the end of the iterable dataset.
+        """
+        if self._ended:
+            return True
+        fetcher = self.fetcher
+        collate = fetcher.collate_fn
+        fetcher.collate_fn = _drop if self.collate_fn in _DRAW_NOTHING else self.collate_fn
+        try:
+            WorkerPlace.fetch(self, index)
+        except StopIteration:
+            return self.iterable
+        except Exception:  # it was the error of its batch
+            pass
+        finally:
+            fetcher.collate_fn = collate
+        return False
+
     def release(self) -> None:
         """Nothing more will be fetched: let go of what ``state()`` doesn't need."""
-        if self.fetcher is not None and not self._has_state():
+        if self.fetcher is not None and not self.has_state:
             self._ended = self._ended or bool(getattr(self.fetcher, "ended", False))
             self.fetcher = None
+
+
+def _drop(data: Any) -> None:
+    """In place of a collate_fn that draws nothing."""
 
 
 def worker_state(place: WorkerPlace) -> bytes:
@@ -260,11 +354,21 @@ def restore_worker(place: WorkerPlace, state: bytes | None) -> None:
         place.restore(pickle.loads(state))
 
 
-def _open_worker(worker: int, state: bytes | None, iterable: bool) -> dict[str, Any]:
+def _open_worker(worker: int, known: _Known, iterable: bool) -> dict[str, Any]:
     """As it lies in state_dict()."""
-    if state is None:  # it begins anew
-        return {"worker_id": worker, "dataset_state": None, "fetcher_state": None}
-    return {"worker_id": worker, **_open_place(pickle.loads(state), iterable)}
+    plain = {"anew": True} if known.state is None else pickle.loads(known.state)
+    since: Any = len(known.since) if iterable else copy.deepcopy(known.since)
+    if "since" in plain:  # of a state that was loaded
+        since = plain["since"] + since
+    if plain.get("anew"):
+        return {
+            "worker_id": worker,
+            "dataset_state": None,
+            "fetcher_state": None,
+            "since": since,
+        }
+    place = _open_place(plain, iterable)
+    return {"worker_id": worker, **place, **({"since": since} if since else {})}
 
 
 def _open_place(plain: dict[str, Any], iterable: bool) -> dict[str, Any]:
@@ -279,11 +383,16 @@ def _open_place(plain: dict[str, Any], iterable: bool) -> dict[str, Any]:
         "samples": plain["samples"],
         "before": _generators.text(plain["before"]),
         "generators": _generators.text(plain["generators"]),
+        **({"epoch": plain["epoch"]} if plain.get("epoch") is not None else {}),
     }
 
 
-def _close_place(state: dict[str, Any]) -> dict[str, Any]:
-    """From state_dict() back to what WorkerPlace.restore() takes."""
+def _close_place(state: dict[str, Any], index: Any = None) -> dict[str, Any]:
+    """From state_dict() back to what WorkerPlace.restore() takes.
+
+    Args:
+        index: What each batch of an iterable dataset is asked for with.
+    """
     fetcher = mapping(state.get("fetcher_state"), "fetcher_state")
     plain = {
         "dataset": state.get("dataset_state"),
@@ -293,28 +402,35 @@ def _close_place(state: dict[str, Any]) -> dict[str, Any]:
         "samples": count(state, "samples", 0),
         "before": _generators.untext(state.get("before")),
         "generators": _generators.untext(state.get("generators")),
+        "epoch": state.get("epoch"),
     }
+    since = state.get("since")
+    if since:
+        if not isinstance(since, list) and not (isinstance(since, int) and since > 0):
+            raise ValueError(f"the state is damaged: since is {since!r:.40}, not what was fetched")
+        plain |= {"since": since, "index": index}
     return plain
 
 
-def _close_worker(state: dict[str, Any], finished: bool) -> bytes | None:
+def _close_worker(state: dict[str, Any], finished: bool, index: Any) -> bytes | None:
+    plain = _close_place(state, index)
     if "fetched" not in state and state.get("dataset_state") is None:
         if state.get("fetcher_state") is None:
-            return None
-    plain = _close_place(state)
+            if not plain.get("since") and not finished:
+                return None
+            plain["anew"] = True
     if finished:
         plain["finished"] = True
     return pickle.dumps(plain, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _must_read_again(state: dict[str, Any]) -> bool:
+def _must_read_again(state: dict[str, Any], dataset: Any) -> bool:
     """Of an iterable dataset without a state, from torchdata: nobody knows how far it was."""
     fetcher = state.get("fetcher_state") or {}
-    return (
-        "fetched" not in state
-        and state.get("dataset_state") is None
-        and fetcher.get("dataset_iter_state") is None
-    )
+    if "fetched" in state or "since" in state:
+        return False
+    is_known = state.get("dataset_state") is not None or fetcher.get("dataset_iter_state")
+    return not is_known or loses_samples(dataset)
 
 
 class _Mark(NamedTuple):
@@ -324,13 +440,55 @@ class _Mark(NamedTuple):
     index: Any
     place: Place
     generator: Any  # the state of the loader's generator, a tensor
+    wanted: bool  # its worker's state is to come with its batch
+
+
+class _Known:
+    """Where a worker is, as far as the trainer has been told."""
+
+    def __init__(self, state: bytes | None = None, since: list[Any] | None = None) -> None:
+        self.state = state  # None: as it begins
+        self.since = since or []  # what it was asked for behind that
+
+    def go_on(self, index: Any, state: bytes | None) -> None:
+        """A batch of it has come."""
+        if state is None:
+            self.since.append(index)
+        else:
+            self.state = state
+            self.since.clear()
+
+
+class _Snapshot(NamedTuple):
+    """All that a state is made of."""
+
+    num_yielded: int
+    last_worker: int
+    place: Place
+    generator: Any
+    workers: list[_Known]
+
+
+def _check_is_plain(state: dict[str, Any]) -> None:
+    if "_num_yielded" not in state:
+        raise AssertionError(
+            "the state has neither '_snapshot' nor '_num_yielded': it is not of a loader"
+        )
+
+
+def _check_names(workers: dict[str, Any], number: int) -> None:
+    if set(workers) != {f"worker_{worker}" for worker in range(number)}:
+        raise AssertionError(
+            f"the state is of a loader with num_workers={number}, and has {sorted(workers)}"
+        )
 
 
 class Start:
     """A loaded state, checked against the loader that it is loaded in.
 
     Raises:
-        AssertionError: It is of a loader with another number of workers.
+        AssertionError: It is of a loader with another number of workers, and of a dataset of which
+            each worker has a state.
         ValueError: It is of a later version, or is damaged.
     """
 
@@ -344,57 +502,89 @@ class Start:
         self.finished = bool(state.get("_iterator_finished", False))
         self.workers: list[bytes | None] = []
         self.place: dict[str, Any] | None = None
+        self.base_seed: int | None = None
         self.last_worker = loader.num_workers - 1
         self.pending: list[Any] = []
         self.skip = 0  # batches to be read and thrown away first: torchdata's states have such
         try:
-            if loader.num_workers == 0:
-                self._take_plain(state)
+            theirs = 0
+            if "_snapshot" in state:
+                theirs = count(state["_snapshot"]["_main_snapshot"], "_num_workers")
+            if theirs != loader.num_workers:
+                self._take_another_number(state, theirs, loader)
+            elif theirs == 0:
+                self._take_plain(state, loader)
             else:
                 self._take_workers(state, loader)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the state is damaged: {error!r}") from error
 
-    def _take_plain(self, state: dict[str, Any]) -> None:
-        if "_num_yielded" not in state:
-            raise AssertionError(
-                "the state has no key '_num_yielded': it is not of a loader with num_workers=0"
-            )
+    def _take_plain(self, state: dict[str, Any], loader: Any) -> None:
+        _check_is_plain(state)
         self._take_main(state)
         self.num_yielded = count(state, "_num_yielded")
         self.place = _close_place(state)
-        if state["fetcher_state"] is not None and _must_read_again(state):
+        if state["fetcher_state"] is not None and _must_read_again(state, loader.dataset):
             self._read_again()
 
     def _take_workers(self, state: dict[str, Any], loader: Any) -> None:
-        if "_snapshot" not in state:
-            raise AssertionError(
-                "the state has no key '_snapshot': it is of a loader with num_workers=0, this one "
-                f"has {loader.num_workers}"
-            )
         snapshot = state["_snapshot"]
-        main = snapshot["_main_snapshot"]
         workers = snapshot["_worker_snapshots"]
         names = [f"worker_{worker}" for worker in range(loader.num_workers)]
-        if main["_num_workers"] != loader.num_workers or set(workers) != set(names):
-            raise AssertionError(
-                f"the state is of a loader with num_workers={main['_num_workers']}, this one has "
-                f"{loader.num_workers}"
-            )
-        self._take_main(main)
+        _check_names(workers, loader.num_workers)
+        self._take_main(snapshot["_main_snapshot"])
         self.num_yielded = count(snapshot, "_snapshot_step")
         self.last_worker = count(snapshot, "_last_yielded_worker_id")
         if self.last_worker >= loader.num_workers:
             raise ValueError(f"the state is damaged: its last worker is {self.last_worker}")
-        self.workers = [_close_worker(workers[name], self.finished) for name in names]
+        iterable = loader._dataset_kind == _DatasetKind.Iterable
+        index = [None] * loader.batch_size if iterable and loader._auto_collation else None
+        self.workers = [_close_worker(workers[name], self.finished, index) for name in names]
         self.pending = list(snapshot.get("_pending", ()))
-        if loader._dataset_kind == _DatasetKind.Iterable:
-            if any(_must_read_again(worker) for worker in workers.values()):
+        if iterable:
+            if any(_must_read_again(worker, loader.dataset) for worker in workers.values()):
                 self._read_again()
                 self.workers = [None] * loader.num_workers
                 self.last_worker = loader.num_workers - 1
         if not self.finished:
             self.skip += count(state, "_steps_since_snapshot", 0)
+
+    def _take_another_number(self, state: dict[str, Any], theirs: int, loader: Any) -> None:
+        """Of a map-style dataset all but what its workers had: they begin anew."""
+        snapshot = main = state
+        places = [state]
+        if theirs == 0:
+            _check_is_plain(state)
+            self.num_yielded = count(state, "_num_yielded")
+        else:
+            snapshot = state["_snapshot"]
+            main = snapshot["_main_snapshot"]
+            _check_names(snapshot["_worker_snapshots"], theirs)
+            places = list(snapshot["_worker_snapshots"].values())
+            self.num_yielded = count(snapshot, "_snapshot_step")
+            self.pending = list(snapshot.get("_pending", ()))
+        if loader._dataset_kind == _DatasetKind.Iterable:
+            why = "an iterable dataset, which each worker reads a part of"
+        elif stateful(loader.dataset) or any(one.get("dataset_state") for one in places):
+            why = "a dataset that has a state of its own in each worker"
+        elif self.pending and loader.num_workers == 0:
+            why = "batches that were passed over, with in_order=False"
+        else:
+            why = ""
+        if why:
+            raise AssertionError(
+                f"the state is of a loader with num_workers={theirs}, this one has "
+                f"{loader.num_workers}: that can be resumed but for {why}"
+            )
+        self._take_main(main)
+        if self.base_seed is not None:
+            # Else the first worker would draw once more what it has drawn for the first batches.
+            self.base_seed = _generators.another_seed(self.base_seed, self.num_yielded)
+        self.workers = [None] * loader.num_workers
+        if loader.num_workers == 0:
+            self.place = _close_place({})
+        if not self.finished:
+            self.skip = count(state, "_steps_since_snapshot", 0)
 
     def _read_again(self) -> None:
         if not self.finished:
@@ -478,6 +668,7 @@ class Progress:
             self._restore_generator()
         self._stand_in: _StandIn | None = _StandIn(loader, self._walker, start is not None)
         self.num_yielded = start.num_yielded if start is not None else 0
+        self.num_raised = 0  # batches that were an error of the user's code
         self.finished = False
         self._facts: dict[str, Any] = {}
 
@@ -615,7 +806,8 @@ class WorkersProgress(Progress):
 
         self._progress.finish(self)
 
-    States may be None (nothing known): then that worker begins anew after a resume.
+    States may be None: of a beginning, that worker begins anew after a resume; of a batch, it is
+    fetched once more then.
 
     ``_workers_iterator()`` of the loader calls ``check_worker_number_rationality()`` first, as
     PyTorch's ``_get_iterator()`` does.
@@ -630,12 +822,18 @@ class WorkersProgress(Progress):
             list(start.workers) if start is not None else [None] * self._num_workers
         )
         self._ask: Any = None
+        # A snapshot is taken behind so many batches; 0: only of the beginning. Where batches have
+        # no order, their number doesn't tell which ones come again after a resume.
+        every = getattr(loader, "snapshot_every_n_steps", 1) or 0
+        self._every: int = every if self._in_order else 1
+        self.snapshots: bool = hasattr(loader, "snapshot_every_n_steps")
+        self._ahead: int = loader.num_workers * (loader.prefetch_factor or 2)
         self._forget(start)
 
     def _forget(self, start: Start | None) -> None:
-        self._workers: list[bytes | None] = (
-            list(start.workers) if start else [None] * self._num_workers
-        )
+        self._workers = [
+            _Known(state) for state in (start.workers if start else [None] * self._num_workers)
+        ]
         self._last_worker = start.last_worker if start else self._num_workers - 1
         self.first_worker = (self._last_worker + 1) % self._num_workers
         self.pending: list[Any] = list(start.pending) if start else []
@@ -643,10 +841,11 @@ class WorkersProgress(Progress):
         self._generator: Any = None
         self._outstanding: dict[int, _Mark] = {}
         self._highest = -1  # of those yielded
-        # Of batches that raised, by number: worker and state. A state that is taken right there
-        # lets them come again, one that is taken behind a later batch does not.
-        self._raised: dict[int, tuple[int, bytes | None]] = {}
+        # Of batches that raised, by number: index, worker and state. A state that is taken right
+        # there lets them come again, one that is taken behind a later batch does not.
+        self._raised: dict[int, tuple[Any, int, bytes | None]] = {}
         self._numbers = 0
+        self._snapshot: _Snapshot | None = None  # if they are not taken of each batch
 
     def begin_with(self, worker: int) -> bytes | None:
         """What ``restore_worker()`` is given in a worker, at its start; None begins anew."""
@@ -663,7 +862,7 @@ class WorkersProgress(Progress):
             self._start = None
             self._forget(None)
         self.attach(iterator)
-        self.num_yielded = iterator._num_yielded
+        self.num_yielded = self._first = iterator._num_yielded
         self._at_start = self._generator_now()
 
     def next_pending(self) -> tuple[Any] | None:
@@ -672,14 +871,27 @@ class WorkersProgress(Progress):
 
     def drawn(self, index: Any) -> _Mark:
         """An index batch has been drawn, or taken from ``pending``: this is kept with its task."""
-        mark = _Mark(self._numbers, index, self._walk.place(), self._generator_now())
+        mark = _Mark(
+            self._numbers, index, self._walk.place(), self._generator_now(), self._wants_state()
+        )
         self._numbers += 1
         if not self._in_order:
             self._outstanding[mark.number] = mark
         return mark
 
+    def _wants_state(self) -> bool:
+        """May the next batch that is drawn be the last of its worker before a snapshot?"""
+        if not self.snapshots or not self._every:
+            return False
+        if self._iterable:  # nobody knows which workers have ended until then
+            first, margin = self.num_yielded, self._ahead + self._num_workers
+        else:
+            first, margin = self._first + self._numbers, self._num_workers - 1
+        return first % self._every + 1 + margin >= self._every
+
     def yielded(self, mark: _Mark, worker: int, state: bytes | None) -> None:
         """The batch of that mark goes to the loop."""
+        self._note_beginning()
         self._outstanding.pop(mark.number, None)
         self.num_yielded += 1
         if mark.number > self._highest:
@@ -687,13 +899,16 @@ class WorkersProgress(Progress):
             self._place, self._generator = mark.place, mark.generator
         self._pass(self._highest)
         self._last_worker = worker
-        if state is not None:
-            self._workers[worker] = state
+        self._workers[worker].go_on(mark.index, state)
+        if self._every > 1 and self.num_yielded % self._every == 0:
+            self._snapshot = self._now()
 
     def raised(self, mark: _Mark, worker: int, state: bytes | None) -> None:
         """The batch of that mark has raised."""
+        self._note_beginning()
+        self.num_raised += 1
         self._outstanding.pop(mark.number, None)
-        self._raised[mark.number] = worker, state
+        self._raised[mark.number] = mark.index, worker, state
         self._pass(self._highest)
 
     def _pass(self, number: int) -> None:
@@ -701,9 +916,8 @@ class WorkersProgress(Progress):
         for one in sorted(self._raised):
             if one > number:
                 break
-            self._last_worker, state = self._raised.pop(one)
-            if state is not None:
-                self._workers[self._last_worker] = state
+            index, self._last_worker, state = self._raised.pop(one)
+            self._workers[self._last_worker].go_on(index, state)
 
     def dropped(self, mark: _Mark) -> None:
         """There is no batch of that mark."""
@@ -711,13 +925,13 @@ class WorkersProgress(Progress):
 
     def ended(self, worker: int, state: bytes | None) -> None:
         """A worker's iterable dataset has ended."""
-        if state is not None:
-            self._workers[worker] = state
+        self._note_beginning()
+        self._workers[worker].go_on(None, state)
 
     def began(self, worker: int, state: bytes | None) -> None:
         """A worker has begun the epoch: its state before its first batch."""
         if state is not None:
-            self._workers[worker] = state
+            self._workers[worker] = _Known(state)
 
     def finish(self, iterator: Any) -> None:
         """The epoch is over."""
@@ -727,8 +941,10 @@ class WorkersProgress(Progress):
         if not self._iterable and not self._outstanding:
             # Nothing is under way: what the sampler did at its end counts too.
             self._place, self._generator = walk.place(), self._generator_now()
+        if self._every != 1:
+            self._snapshot = self._now()
 
-    def state(self) -> dict[str, Any]:
+    def _now(self) -> _Snapshot:
         place, generator = self._place, self._generator
         if place is None:
             place = self._walk.origin()
@@ -739,15 +955,28 @@ class WorkersProgress(Progress):
             # else the walk sets it: it has drawn from it since the start
         first_state = self._ask and self._ask()
         for worker, known in enumerate(self._workers):
-            if known is None and first_state:
-                self._workers[worker] = first_state(worker)
+            if known.state is None and not known.since and first_state:
+                known.state = first_state(worker)
+        workers = [_Known(known.state, list(known.since)) for known in self._workers]
+        return _Snapshot(self.num_yielded, self._last_worker, place, generator, workers)
+
+    def _note_beginning(self) -> None:
+        """Before the first thing that comes: the snapshot that holds until there is another."""
+        if self._snapshot is None and self._every != 1:
+            self._snapshot = self._now()
+
+    def state(self) -> dict[str, Any]:
+        now = self._snapshot or self._now()
         snapshot = {
-            "_snapshot_step": self.num_yielded,
-            "_last_yielded_worker_id": self._last_worker,
-            "_main_snapshot": {"_num_workers": self._num_workers, **self._main(place, generator)},
+            "_snapshot_step": now.num_yielded,
+            "_last_yielded_worker_id": now.last_worker,
+            "_main_snapshot": {
+                "_num_workers": self._num_workers,
+                **self._main(now.place, now.generator),
+            },
             "_worker_snapshots": {
-                f"worker_{worker}": _open_worker(worker, state, self._iterable)
-                for worker, state in enumerate(self._workers)
+                f"worker_{worker}": _open_worker(worker, known, self._iterable)
+                for worker, known in enumerate(now.workers)
             },
         }
         if not self._in_order and not self._iterable:
@@ -755,7 +984,7 @@ class WorkersProgress(Progress):
         return {
             "_version": VERSION,
             "_snapshot": snapshot,
-            "_steps_since_snapshot": 0,
+            "_steps_since_snapshot": self.num_yielded - now.num_yielded,
             "_iterator_finished": self.finished,
         }
 

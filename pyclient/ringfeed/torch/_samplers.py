@@ -130,7 +130,7 @@ class Walk(Iterator[Any]):
         """Of a walk resumed at its end: run what the sampler does at its end."""
 
     def draw_seed(self) -> None:
-        """Of a walk that was resumed: draw the seed that a walk from the beginning draws."""
+        """Of a walk that was resumed: draw from the global generator what it drew to come here."""
 
     def __iter__(self) -> Walk:
         return self
@@ -323,8 +323,12 @@ class _Draws(Walk):
         return taken if self._lookup is None else [self._lookup[index] for index in taken]
 
     def draw_seed(self) -> None:
-        if self._own is _private_generator and not self._shared and self.generator is not None:
+        if self._shared or self.generator is None:
+            return
+        if self._own is _private_generator:
             self._own()
+        elif self._indices is not None:  # those were drawn from the global one itself, at once
+            self._draw(self._chunk, self._own())
 
     def draw_now(self) -> None:
         """Draw the first chunk before it is asked for."""
@@ -376,7 +380,7 @@ class _Batches(Walk):
             inner = Place(
                 count(state, "samples_yielded", saved.yielded * self._size),
                 state.get("sampler_state"),
-                state.get("sampler_iter_state"),
+                state.get("sampler_place", state.get("sampler_iter_state")),
             )
             self.yielded = saved.yielded
         self._origin = self.yielded
@@ -394,15 +398,14 @@ class _Batches(Walk):
 
     @staticmethod
     def _at(yielded: int, inner: Place) -> Place:
-        return Place(
-            yielded,
-            None,
-            OwnState(
-                samples_yielded=inner.yielded,
-                sampler_state=inner.sampler,
-                sampler_iter_state=inner.iterator,
-            ),
-        )
+        state = OwnState(samples_yielded=inner.yielded)
+        if inner.sampler is not None:
+            state["sampler_state"] = inner.sampler
+        if inner.iterator is not None:
+            # torchdata's runs a sampler forward that has none of its keys.
+            own = isinstance(inner.iterator, OwnState) and "generator" not in inner.iterator
+            state["sampler_place" if own else "sampler_iter_state"] = inner.iterator
+        return Place(yielded, None, state)
 
     def place(self) -> Place:
         return self._at(self.yielded, self._inner.place())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import logging
 import multiprocessing
 import os
 import pickle
@@ -48,6 +49,7 @@ from ._job import (
     RESUMED,
     SPILT,
     TOGETHER,
+    WANTED,
     Bond,
     Job,
     kill_workers,
@@ -56,11 +58,13 @@ from ._job import (
 from ._plan import PlanTable, mark_of
 from ._progress import WorkerPlace, restore_worker, worker_state
 from ._streams import redirect
+from ._successor import Successor
 from .._core import places
 from ..worker import exits, module
 
+_log = logging.getLogger("ringfeed")
+
 _SUPERVISOR_ENDS_S = 10
-_TOLD, _NOT_TOLD = b"\1", b"\0"  # before a state: the end has been told to the trainer, or not
 _LARGE_BYTES = 4 << 20  # of a batch that no cache has to hold until it is read
 _STARTS_MAX = 10
 _PAUSE_S = 0.05
@@ -475,6 +479,7 @@ class Worker:
         self._feed = 0
         self._init_error: ExceptionWrapper | None = None
         self._end_told = False  # that the iterable dataset has ended
+        self._successor = Successor()
 
     def begin(self, state: bytes | None) -> None:
         """As PyTorch's workers begin; and on from there, if this one had predecessors."""
@@ -492,11 +497,15 @@ class Worker:
             seed_generators(job.base_seed, self._number)
             if job.init_fn is not None:
                 job.init_fn(self._number)
-            if state is None:
+            left, since = self._successor.read(state or b"")
+            if left is None:
                 restore_worker(self._place, job.begin[self._number])
+                self._successor.has_state = job.begin[self._number] is not None
             else:
-                self._end_told = state[:1] == _TOLD
-                restore_worker(self._place, state[1:])
+                self._end_told = left[0]
+                restore_worker(self._place, left[1])
+            for one in since:
+                self._do_again(*one)
         except Exception:
             self._init_error = self._wrapped()
         at = job.requests.size - 8 * (job.workers - self._number)
@@ -537,16 +546,18 @@ class Worker:
 
     def run(
         self, number: int, kind: int, request: bytes, slot: int, condemned: tuple[int, ...]
-    ) -> tuple[bytes, bytes | None, int, int, int, int, bool]:
+    ) -> tuple[bytes, bytes | None, bool, int, int, int, int, bool]:
         """Makes the batch of a request.
 
         Returns:
-            Its head, the state behind it, the numbers of samples and of those that were left out,
-            nanoseconds in the dataset and in collate, and whether it is an exception.
+            Its head, what is left to a successor or None, whether that is appended to what was,
+            the numbers of samples and of those that were left out, nanoseconds in the dataset and
+            in collate, and whether it is an exception.
         """
         if not self._bond.note_made(self._feed):
             exits.say("the memory of the batches is another feed's")
             _exit(1)
+        wanted, kind = bool(kind & WANTED), kind & ~WANTED
         if kind & SPILT:
             kind ^= SPILT
             request = Path(os.fsdecode(request)).read_bytes()
@@ -575,8 +586,12 @@ class Worker:
             data, left_out = self._fetched_or_raised(indices, condemned)
         took = time.perf_counter_ns() - began
         state: bytes | None = None
+        kept: bytes | None = None
         if what != EMPTY and self._plan is None:
-            data, state = self._with_state(data)
+            begins_known = self._job.begin[self._number] is None and not self._job.snapshots
+            wanted |= what == RESUMED or (what == ACK and not begins_known)
+            wanted |= self._job.snapshots and self._end_told
+            data, state, kept = self._with_state(data, wanted, took, (kind, request, condemned))
         raised = isinstance(data, ExceptionWrapper)
         places = self._write(data) if what != EMPTY else (0, 0, 0, 0)
         del data
@@ -592,18 +607,80 @@ class Worker:
             *(what | samples << 8, task, *places, at, len(state or b""), self._writer.used),
             *(self._number, left_out, number, fetch, collate, place.slowest[0], name),
         )
-        if state is not None:
-            state = (_TOLD if self._end_told else _NOT_TOLD) + state
-        return head, state, samples, left_out, fetch, collate, raised
+        return head, kept, state is None, samples, left_out, fetch, collate, raised
 
-    def _with_state(self, data: Any) -> tuple[Any, bytes | None]:
-        """The batch, or what a state_dict() of the user's raised, and the state behind it."""
-        if self._init_error is not None:
-            return data, None
-        try:
-            return data, worker_state(self._place)
-        except Exception:
-            return self._wrapped(), None
+    def _with_state(
+        self, data: Any, wanted: bool, took: int, done: tuple[int, bytes, tuple[int, ...]]
+    ) -> tuple[Any, bytes | None, bytes | None]:
+        """The batch, the state behind it or None, and what is left to a successor or None.
+
+        A state that the dataset has a part in costs what it costs: it is asked for if the trainer
+        wants it, and now and then.
+
+        Args:
+            wanted: By the trainer. If state_dict() raises then, that is in the batch's place.
+            took: Nanoseconds for the batch.
+            done: The request, with its kind and condemned samples.
+        """
+        place, successor = self._place, self._successor
+        if self._init_error is not None and done[0] != RESUME:
+            return data, None, None
+        # What kills is not to be done again, neither here nor in a trainer that resumes.
+        due = done[0] != BEGAN and (successor.is_due(took) or bool(done[2]))
+        if wanted or due or not place.has_state:
+            began = time.perf_counter_ns()
+            state: bytes | None = None
+            try:
+                state = worker_state(place)
+            except Exception as error:
+                if wanted and self._job.snapshots:
+                    data = self._wrapped()
+                else:
+                    state = self._without_datasets(error)
+            if state is not None:
+                successor.has_state = place.has_state
+                cost = time.perf_counter_ns() - began
+                return data, state, successor.state(state, self._end_told, cost)
+        if done[0] == BEGAN:
+            return data, None, None
+        return data, None, successor.request(done[0], self._short(done[0], done[1]), done[2])
+
+    def _without_datasets(self, error: Exception) -> bytes | None:
+        """What there is of a state if the dataset cannot tell its own; None: nothing new."""
+        if self._successor.failed():
+            return None
+        _log.warning(
+            "state_dict() of %s raises %s: %s. Workers that go on for others, and a loader that is "
+            "resumed, do without it",
+            type(self._place.dataset).__name__,
+            type(error).__name__,
+            error,
+        )
+        self._place.do_without()
+        return worker_state(self._place)
+
+    def _short(self, kind: int, request: bytes) -> Any:
+        """Of a request what _do_again() needs of it."""
+        if kind != FETCH or not self._place.iterable:
+            return request
+        _, indices = pickle.loads(request)
+        return len(indices) if self._job.auto_collation else None
+
+    def _do_again(self, kind: int, request: Any, condemned: tuple[int, ...]) -> None:
+        """A request that a predecessor has done: nobody gets the batch."""
+        if kind == RESUME:
+            return self._resume(pickle.loads(request))
+        if not self._place.iterable:
+            _, indices = pickle.loads(request)
+        else:
+            indices = None if request is None else [None] * request
+        if condemned:
+            try:
+                indices, _ = self._without(indices, condemned)
+            except RuntimeError:
+                return  # it was its batch
+        if self._place.run_again(indices):
+            self._end_told = True
 
     def _name_of(self, index: Any) -> int:
         text = repr(index).encode(errors="replace")[:200]

@@ -51,6 +51,7 @@ from ._job import (
     RESUMED,
     SPILT,
     TOGETHER,
+    WANTED,
     Bond,
     Job,
     kill_workers,
@@ -165,6 +166,7 @@ class Workers:
             trainer=self._pid,
             environment=environment(),
             begin=[settings["begin_with"](worker) for worker in range(workers)],
+            snapshots=settings["snapshots"],
         )
 
         def config(directory: Path) -> bytes:
@@ -521,6 +523,7 @@ class Context:
         self.real = real
         self.settings = settings
         self.workers: Workers | None = None
+        self.wanted = False  # a state with the batch that is asked for next
         self._before: Callable[[], None] | None = before
 
     def Queue(self) -> Queue:  # noqa: N802
@@ -558,7 +561,8 @@ class Queue:
         elif isinstance(thing, _utils.worker._ResumeIteration):
             workers.post(self.worker, RESUME, pickle.dumps(thing.seed))
         else:
-            workers.post(self.worker, FETCH, pickle.dumps(thing, 5))
+            kind = FETCH | WANTED if self._context.wanted else FETCH
+            workers.post(self.worker, kind, pickle.dumps(thing, 5))
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Of the queue of results."""

@@ -68,6 +68,7 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
             "prefetch_factor": loader.prefetch_factor,
             "pins": loader.pin_memory and torch.cuda.is_available(),
             "begin_with": self.progress.begin_with,
+            "snapshots": self.progress.snapshots,
         }
         self._context = Context(
             loader._starter(),
@@ -146,6 +147,7 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
         pending = self.progress.next_pending()
         index = super()._next_index() if pending is None else pending[0]
         self._mark = self.progress.drawn(index)
+        self._context.wanted = self._mark.wanted
         return index
 
     def _try_put_index(self) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.utils.data
@@ -31,8 +31,31 @@ from torch.utils.data.dataloader import (
 )
 
 from . import _generators
-from ._progress import InProcessProgress, Progress, Start, WorkerPlace, apply_sharding
+from ._progress import (
+    InProcessProgress,
+    Progress,
+    Start,
+    WorkerPlace,
+    WorkersProgress,
+    apply_sharding,
+)
 from ._samplers import RandomSampler, walk
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a dataset, iterator or sampler has whose state a loader keeps; the same as torchdata's.
+
+    ``isinstance(thing, Stateful)`` says whether it has both methods; it need not be a subclass.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is. It is copied before the thing goes on."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on there."""
+        ...
 
 
 class InProcessIterator(_SingleProcessDataLoaderIter):
@@ -84,6 +107,27 @@ class InProcessIterator(_SingleProcessDataLoaderIter):
         place = getattr(self, "_place", None)
         if place is not None:
             place.release()
+
+
+def _skip(iterator: Any, batches: int) -> None:
+    """Read and throw away. What was raised between them was raised in its time."""
+    if batches and isinstance(iterator.progress, WorkersProgress):
+        iterator.wait_begun()  # what is raised there would be raised for ever
+    skipped = 0
+    while skipped < batches:
+        raised = iterator.progress.num_raised
+        try:
+            next(iterator)
+        except StopIteration:
+            raise ValueError(
+                f"the dataset has {skipped} of the {batches} batches that the state has passed: it "
+                "has changed since"
+            ) from None
+        except Exception:
+            if iterator.progress.num_raised == raised:
+                raise
+            continue
+        skipped += 1
 
 
 def _place(loader: Any, dataset: Any) -> WorkerPlace:
@@ -153,7 +197,8 @@ class Resumable:
         """The next iterator: of the loaded state's rest, or of a whole epoch.
 
         Raises:
-            AssertionError: The state is of a loader with another number of workers.
+            AssertionError: The state is of a loader with another number of workers, and of an
+                iterable dataset or one with a state.
             ValueError: The state is of another sampler or dataset, of a later version, or damaged.
             Exception: What the dataset or the sampler raises.
         """
@@ -170,14 +215,7 @@ class Resumable:
         self.next_iter_state = None
         self._progress = iterator.progress
         if start is not None:
-            for skipped in range(start.skip):
-                try:
-                    next(iterator)
-                except StopIteration:
-                    raise ValueError(
-                        f"the dataset has {skipped} of the {start.skip} batches that the state has "
-                        "passed: it has changed since"
-                    ) from None
+            _skip(iterator, start.skip)
         return iterator
 
     def _end_of_epoch(self, start: Start) -> Start | None:

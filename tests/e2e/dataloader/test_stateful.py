@@ -271,11 +271,80 @@ def test_state_after_a_load_is_the_loaded_one(loader, num_workers):
 
 @both
 @pytest.mark.parametrize(("taken", "given"), [(0, 3), (3, 0), (3, 2)])
-def test_another_number_of_workers_is_refused_at_iter(loader, taken, given):
-    state, _ = stopped(loader(Numbers(), num_workers=taken), 0)
-    again = resumed(loader(Numbers(), num_workers=given), state)
+@pytest.mark.parametrize("dataset", [DrawsWithState, lambda: OverIterator([9, 9, 9])])
+def test_another_number_of_workers_is_refused_at_iter(loader, taken, given, dataset):
+    """Where each worker has something of its own."""
+    state, _ = stopped(loader(dataset(), num_workers=taken), 0)
+    again = resumed(loader(dataset(), num_workers=given), state)
     with pytest.raises(AssertionError):
         iter(again)
+
+
+@pytest.mark.parametrize(("taken", "given"), [(0, 3), (3, 0), (3, 2), (1, 4)])
+@pytest.mark.parametrize("stop", [0, 1, 5, None])
+@pytest.mark.parametrize("kind", [OURS, ours.DataLoader])
+@pytest.mark.parametrize("every", [1, 4])
+def test_better_another_number_of_workers(taken, given, stop, kind, every):
+    """The same order, whoever makes the batches."""
+    if kind is ours.DataLoader and every != 1:
+        pytest.skip("it has no such argument")
+    if kind is OURS and stop is None and 0 in (taken, given):
+        pytest.skip(
+            "a loader with workers begins its first epoch twice, as torchdata's: another order"
+        )
+    more = {"snapshot_every_n_steps": every} if kind is OURS else {}
+
+    def make(workers):
+        torch.manual_seed(8)
+        return kind(Numbers(), batch_size=4, shuffle=True, num_workers=workers, **more)
+
+    assert_rest_comes(lambda: make(given), stop, of=lambda: make(taken))
+
+
+def test_better_another_number_of_workers_draws_no_augmentation_twice():
+    def make(workers):
+        torch.manual_seed(8)
+        return OURS(Augmented(), num_workers=workers, collate_fn=as_they_are)
+
+    first = make(2)
+    given = take(iter(first), 20)
+    given += list(resumed(make(3), first.state_dict()))
+    assert [batch[0][0] for batch in given] == list(range(40))
+    for which in (1, 2, 3):
+        assert len({batch[0][which] for batch in given}) == 40
+
+
+@beside_torchdata
+@both
+@none_or_two
+@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: SubsetRandomSampler(range(3, 40, 2)),
+        lambda: WeightedRandomSampler([1.0 + n for n in range(20)], 17),
+        lambda: WeightedRandomSampler([1.0 + n for n in range(20)], 15, replacement=False),
+        lambda: RandomSampler(range(19)),
+    ],
+    ids=["subset", "weighted", "without replacement", "random"],
+)
+def test_epochs_after_a_resume_of_a_trainer_seeded_as_before(loader, num_workers, stop, sampler):
+    """What the order is drawn from without a generator is the trainer's, and goes on as it would have."""
+
+    def make():
+        torch.manual_seed(5)
+        return loader(Numbers(), batch_size=3, sampler=sampler(), num_workers=num_workers)
+
+    def whole(made, epochs):
+        return [[batch.tolist() for batch in made] for _ in range(epochs)]
+
+    due = whole(make(), 3)
+    made = make()
+    take(iter(made), stop)
+    state = made.state_dict()
+    first, *later = whole(resumed(make(), state), 3)
+    assert first == due[0][stop:]
+    assert later == due[1:]
 
 
 @both
@@ -700,7 +769,7 @@ def test_constant_in_order(num_workers, batch_size):
     place = main["_sampler_iter_state"]
     if batch_size:
         place["samples_yielded"] = 10**12 * batch_size
-        place = place["sampler_iter_state"]
+        place = place["sampler_place"]
     place["yielded"] = 10**12 * (batch_size or 1)
     dataset.asked = 0
     first = next(iter(resumed(make(), state)))

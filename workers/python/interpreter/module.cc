@@ -383,7 +383,8 @@ Result<std::unique_ptr<SourceFunction>> open_source(PyObject* make, const StageC
 const std::function<void(std::uint32_t)>* named_by = nullptr;
 
 // Calls what makes batches of a dataset: ringfeed/torch/_worker.py's `Lane`, whose run() takes a
-// request and the state, and returns the head, the new state or None, and counts.
+// request and the state, and returns the head, the new state or None, whether that is appended, and
+// counts.
 class PythonDataset final : public DatasetFunction {
  public:
   explicit PythonDataset(Ref lane) : lane_(std::move(lane)) {
@@ -443,9 +444,10 @@ class PythonDataset final : public DatasetFunction {
     const char* head = nullptr;
     Py_ssize_t head_bytes = 0;
     unsigned long long counts[4] = {};
+    int appended = 0;
     int raised = 0;
-    if (!PyArg_ParseTuple(said, "y#OKKKKp", &head, &head_bytes, &state, &counts[0], &counts[1],
-                          &counts[2], &counts[3], &raised)) {
+    if (!PyArg_ParseTuple(said, "y#OpKKKKp", &head, &head_bytes, &state, &appended, &counts[0],
+                          &counts[1], &counts[2], &counts[3], &raised)) {
       return false;
     }
     if (head_bytes != sizeof outcome.head || (state != Py_None && !PyBytes_Check(state))) {
@@ -458,6 +460,7 @@ class PythonDataset final : public DatasetFunction {
           std::span(PyBytes_AsString(state), static_cast<std::size_t>(PyBytes_Size(state))));
       outcome.state.emplace(bytes.begin(), bytes.end());
     }
+    outcome.appended = appended != 0;
     outcome.samples = counts[0];
     outcome.left_out = counts[1];
     outcome.fetch_ns = counts[2];

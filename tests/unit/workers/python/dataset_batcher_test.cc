@@ -47,8 +47,8 @@ class Table {
   std::uint64_t heap_;
 };
 
-// A batch has its number, its request as a number, and how many this lane has made before: the
-// state, with as many bytes behind it as that.
+// A batch has its number, its request as a number, and how many this lane has made before: of every
+// third batch the state, with as many bytes behind it as that; for each other one a byte is appended.
 class Counting final : public DatasetFunction {
  public:
   struct Calls {
@@ -62,7 +62,10 @@ class Counting final : public DatasetFunction {
   void begin(std::span<const std::byte> state) override {
     if (state.empty()) return;
     std::memcpy(&made_, state.data(), sizeof made_);
-    EXPECT_EQ(state.size(), sizeof made_ + made_);
+    ASSERT_GE(state.size(), sizeof made_ + made_);
+    const std::span<const std::byte> appended = state.subspan(sizeof made_ + made_);
+    EXPECT_LT(appended.size(), 3U);
+    for (const std::byte one : appended) EXPECT_EQ(one, std::byte(++made_));
   }
   Outcome run(const Request& request, const std::function<void(std::uint32_t)>& works_on) override {
     calls_.numbers.push_back(request.number);
@@ -77,8 +80,13 @@ class Counting final : public DatasetFunction {
     outcome.head[2] = made_;
     outcome.head[3] = request.slot;
     ++made_;
-    outcome.state.emplace(sizeof made_ + made_);
-    std::memcpy(outcome.state->data(), &made_, sizeof made_);
+    outcome.appended = made_ % 3 != 1;
+    if (outcome.appended) {
+      outcome.state.emplace(1, std::byte(made_));
+    } else {
+      outcome.state.emplace(sizeof made_ + made_);
+      std::memcpy(outcome.state->data(), &made_, sizeof made_);
+    }
     outcome.samples = 5;
     outcome.left_out = request.condemned.size();
     outcome.fetch_ns = 3000;

@@ -1,0 +1,70 @@
+"""What a worker leaves to its successor: a state, and what it was asked for since.
+
+It lies in the lane's arena as pickles one behind the other: first, if there is a state, whether the
+end has been told to the trainer and the bytes of ``worker_state()``; then each request that has
+been done since, as ``(kind, request, condemned)``. A successor begins with the state, or else as
+the first worker did, and does those once more, for nobody.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+# A successor does at most so much work again, or so many times what the state costs.
+_AGAIN_NS = 1_000_000_000
+_AGAIN_COSTS = 50
+# Requests since the state that are kept, unless it is itself larger.
+_LOG_BYTES = 4 << 20
+# A dataset that has never told its state is asked so often.
+_TRIES = 8
+
+
+class Successor:
+    """When a state is due, and the bytes that are kept meanwhile."""
+
+    def __init__(self) -> None:
+        self.has_state = False  # one that the dataset had a part in
+        self._failed = 0
+        self._cost_ns = 0
+        self._spent_ns = 0
+        self._state_bytes = 0
+        self._log_bytes = 0
+
+    def is_due(self, spent_ns: int) -> bool:
+        """After so much work more: is it time for a state?"""
+        self._spent_ns += spent_ns
+        return self._spent_ns >= max(
+            _AGAIN_NS, _AGAIN_COSTS * self._cost_ns
+        ) or self._log_bytes >= max(_LOG_BYTES, self._state_bytes)
+
+    def failed(self) -> bool:
+        """There is no state to be had now. Is it tried again, as late as if there had been one?"""
+        self._failed += 1
+        self._spent_ns = 0
+        self._state_bytes = max(self._state_bytes, 2 * self._log_bytes)
+        return self.has_state or self._failed < _TRIES
+
+    def state(self, state: bytes, told: bool, cost_ns: int) -> bytes:
+        """What replaces all that is kept."""
+        self._cost_ns = cost_ns
+        self._spent_ns = self._log_bytes = 0
+        self._state_bytes = len(state)
+        return pickle.dumps((told, state), protocol=pickle.HIGHEST_PROTOCOL)
+
+    def request(self, kind: int, request: Any, condemned: tuple[int, ...]) -> bytes:
+        """What is appended for one that has been done."""
+        entry = pickle.dumps((kind, request, condemned), protocol=pickle.HIGHEST_PROTOCOL)
+        self._log_bytes += len(entry)
+        return entry
+
+    def read(self, kept: bytes) -> tuple[tuple[bool, bytes] | None, list[tuple[int, Any, Any]]]:
+        """The state, if there is one, and the requests since."""
+        source = io.BytesIO(kept)
+        entries: list[Any] = []
+        while source.tell() < len(kept):
+            entries.append(pickle.load(source))
+        state = entries.pop(0) if entries and len(entries[0]) == 2 else None
+        self.has_state = state is not None
+        return state, entries
