@@ -60,10 +60,6 @@ class Regions:
         moved = self._moved.get(slot)
         return self.memory.address + slot * self._stride if moved is None else moved.address
 
-    def in_place(self, slot: int) -> bool:
-        """Is it where the memory was mapped first?"""
-        return slot not in self._moved
-
     def take(self, lease: native.Lease, lane: int, used: int) -> tuple[Any, bool]:
         """The region of a batch that has come, and whether it is to be copied.
 

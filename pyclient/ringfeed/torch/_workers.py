@@ -57,7 +57,6 @@ from ._job import (
     kill_workers,
     remove_link,
 )
-from ._pins import Pins
 from ._reasons import Reasons
 from ._regions import Regions, living
 
@@ -131,7 +130,6 @@ class Workers:
         self._bond = Bond(self._requests.memory, workers)
         self._bulk, self._stride = bulk(workers * self._lane_slots)
         self._regions = Regions(self._bulk, self._stride, workers, max(1, self._lane_slots - 2))
-        self._pins = Pins(self._bulk) if settings["pins"] else None
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self._done = [False] * workers
         self._spilt: dict[int, Path] = {}
@@ -332,8 +330,6 @@ class Workers:
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
         self._regions.let_old_go(lease.seq)
-        if self._pins is not None and self._regions.in_place(lease.slot):
-            self._pins.pin(lease.slot * self._stride, words[8])
         slot, copies = self._regions.take(lease, worker, words[8])
         if words[14]:
             at = words[15]

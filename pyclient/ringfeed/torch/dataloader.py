@@ -66,7 +66,6 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
         settings = {name: getattr(loader, name) for name in _SETTINGS}
         settings |= {
             "prefetch_factor": loader.prefetch_factor,
-            "pins": loader.pin_memory and torch.cuda.is_available(),
             "begin_with": self.progress.begin_with,
             "snapshots": self.progress.snapshots,
         }
