@@ -546,13 +546,13 @@ class Worker:
 
     def run(
         self, number: int, kind: int, request: bytes, slot: int, condemned: tuple[int, ...]
-    ) -> tuple[bytes, bytes | None, bool, int, int, int, int, bool]:
+    ) -> tuple[Any, ...]:
         """Makes the batch of a request.
 
         Returns:
-            Its head, what is left to a successor or None, whether that is appended to what was,
-            the numbers of samples and of those that were left out, nanoseconds in the dataset and
-            in collate, and whether it is an exception.
+            Its head, what is left to a successor or None, the numbers of samples and of those that
+            were left out, nanoseconds in the dataset and in collate, and whether it is an
+            exception; and True if what is left is appended to what was.
         """
         if not self._bond.note_made(self._feed):
             exits.say("the memory of the batches is another feed's")
@@ -607,7 +607,8 @@ class Worker:
             *(what | samples << 8, task, *places, at, len(state or b""), self._writer.used),
             *(self._number, left_out, number, fetch, collate, place.slowest[0], name),
         )
-        return head, kept, state is None, samples, left_out, fetch, collate, raised
+        made = (head, kept, samples, left_out, fetch, collate, raised)
+        return made if kept is None or state is not None else (*made, True)
 
     def _with_state(
         self, data: Any, wanted: bool, took: int, done: tuple[int, bytes, tuple[int, ...]]

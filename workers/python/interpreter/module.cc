@@ -383,8 +383,8 @@ Result<std::unique_ptr<SourceFunction>> open_source(PyObject* make, const StageC
 const std::function<void(std::uint32_t)>* named_by = nullptr;
 
 // Calls what makes batches of a dataset: ringfeed/torch/_worker.py's `Lane`, whose run() takes a
-// request and the state, and returns the head, the new state or None, whether that is appended, and
-// counts.
+// request and the state, and returns the head, the new state or None, counts, and True if the state
+// is appended.
 class PythonDataset final : public DatasetFunction {
  public:
   explicit PythonDataset(Ref lane) : lane_(std::move(lane)) {
@@ -446,8 +446,8 @@ class PythonDataset final : public DatasetFunction {
     unsigned long long counts[4] = {};
     int appended = 0;
     int raised = 0;
-    if (!PyArg_ParseTuple(said, "y#OpKKKKp", &head, &head_bytes, &state, &appended, &counts[0],
-                          &counts[1], &counts[2], &counts[3], &raised)) {
+    if (!PyArg_ParseTuple(said, "y#OKKKKp|p", &head, &head_bytes, &state, &counts[0], &counts[1],
+                          &counts[2], &counts[3], &raised, &appended)) {
       return false;
     }
     if (head_bytes != sizeof outcome.head || (state != Py_None && !PyBytes_Check(state))) {
