@@ -238,7 +238,7 @@ struct rf_feed {
 
   // Of an observer (observe.cc), which has no group, and after it has attached no socket.
   bool observes;
-  uint64_t observed_newest;              // under `claiming`
+  uint64_t observed_newest[ringfeed::shm::kDescriptorsMax];  // by lane; under `claiming`
   ringfeed::client::Observed* observed;  // batches that were not released yet, under `claiming`
 
   std::atomic<uint64_t> held[ringfeed::shm::kDescriptorsMax];  // by s mod D: s, 0 none

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "feed_access.h"
+#include "look.h"
 
 namespace ringfeed::client {
 
@@ -27,15 +28,20 @@ using shm::FeedPhase;
 // Of batches that are given up while they are copied: then the feed is faster than this process.
 constexpr int kAttemptsMax = 8;
 
-uint64_t newest_batch(const rf_feed* feed, bool* all_closed) {
+// The newest batch that was published since the last look; 0: there is none. Its number does not
+// say: a lane may be far behind another that is slower now, or has ended.
+uint64_t newest_batch(const rf_feed* feed, const Lanes& lanes) {
   uint64_t newest = 0;
-  *all_closed = true;
+  uint64_t newest_ns = 0;
   for (uint64_t lane = 0; lane < feed->lanes; ++lane) {
-    const shm::ProducerLine& line = producer_line(feed, lane);
-    // acquire, both: as in see_lanes (take.cc).
-    if (line.closed.load(std::memory_order_acquire) == 0) *all_closed = false;
-    const uint64_t last = line.newest.load(std::memory_order_acquire);
-    if (last > newest) newest = last;
+    const uint64_t s = lanes.newest[lane];
+    if (s <= feed->observed_newest[lane]) continue;
+    // Read while it is replaced it may be any time: then the copy is not whole.
+    const uint64_t ns = descriptor(feed, s).published_ns;
+    if (newest == 0 || ns > newest_ns) {
+      newest = s;
+      newest_ns = ns;
+    }
   }
   return newest;
 }
@@ -105,7 +111,6 @@ Look copy_batch(rf_feed* feed, uint64_t s, rf_batch* batch) {
   }
   *kept = {feed->observed, s, data};
   feed->observed = kept;
-  feed->observed_newest = s;
   feed->users.fetch_add(1, std::memory_order_relaxed);  // relaxed, both: as in took()
   feed->held_count.fetch_add(1, std::memory_order_relaxed);
   full.data = data;
@@ -121,16 +126,22 @@ Look observe(rf_feed* feed, rf_batch* batch) {
   if (feed->left.load(std::memory_order_acquire) != 0) return error(detached(feed));
   // acquire, pairs with the supervisor's release: what was published before the end is seen.
   const auto phase = static_cast<FeedPhase>(feed_state(feed).phase.load(std::memory_order_acquire));
-  bool all_closed = false;
+  Lanes lanes;
   for (int attempt = 0; attempt < kAttemptsMax; ++attempt) {
-    const uint64_t s = newest_batch(feed, &all_closed);
-    if (s <= feed->observed_newest) break;
+    lanes = {};
+    lanes.see(feed, false);
+    const uint64_t s = newest_batch(feed, lanes);
+    if (s == 0) break;
     const Look seen = copy_batch(feed, s, batch);
+    if (seen.found == Found::kBatch) {
+      // What was published before it is passed over.
+      memcpy(feed->observed_newest, lanes.newest, feed->lanes * sizeof lanes.newest[0]);
+    }
     if (seen.found != Found::kNothing) return seen;
   }
   if (phase == FeedPhase::kFailed) return error(failed(feed));
   if (phase == FeedPhase::kStopped) return error(stopped(feed));
-  if (phase == FeedPhase::kEnded || all_closed) return {Found::kEnd, ended(feed, phase)};
+  if (phase == FeedPhase::kEnded || lanes.all_closed) return {Found::kEnd, ended(feed, phase)};
   return {};
 }
 

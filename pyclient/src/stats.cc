@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "feed_access.h"
+#include "look.h"
 
 namespace ringfeed::client {
 namespace {
@@ -14,16 +15,19 @@ bool finished(const rf_feed* feed, uint64_t s) {
   return shm::claim_finished(shm::decode_claim(word), s);
 }
 
-// The lowest batch from `from` on that this member may get and the group has not finished.
-uint64_t next_unfinished(const rf_feed* feed, const rf_stats_info& stats, uint64_t from) {
-  const uint64_t world = stats.world > 0 ? stats.world : 1;
-  uint64_t s = from + (stats.rank + world - (from - 1) % world) % world;
-  while (s <= stats.published && finished(feed, s)) s += world;
-  return s;
+// Calls `what` with the batches from `from` on that are published and not finished, lowest first.
+template <typename What>
+void each_unfinished(const rf_feed* feed, const Lanes& lanes, uint64_t from, const What& what) {
+  for (uint64_t end = 0; lanes.next_stretch(feed, &from, &end); from = end) {
+    for (uint64_t s = from; s < end; ++s) {
+      if (!lanes.describes(feed, s) || finished(feed, s)) continue;
+      if (descriptor(feed, s).seq.load(std::memory_order_relaxed) == s) what(s);
+    }
+  }
 }
 
 // What concerns the group. relaxed, all: a report of numbers that move on; none is acted on.
-void fill_group(const rf_feed* feed, rf_stats_info* full) {
+void fill_group(const rf_feed* feed, const Lanes& lanes, rf_stats_info* full) {
   const shm::GroupPage& group = *feed->group;
   const shm::Member& self = group.members[feed->member];
   full->taken = self.taken.load(std::memory_order_relaxed);
@@ -32,13 +36,6 @@ void fill_group(const rf_feed* feed, rf_stats_info* full) {
   const uint64_t low = group.low.load(std::memory_order_relaxed);
   uint64_t from = full->start > low ? full->start : low;
   if (from == 0) from = 1;
-  if (full->published >= feed->descriptors && from <= full->published - feed->descriptors) {
-    from = full->published - feed->descriptors + 1;
-  }
-  for (uint64_t s = from; s <= full->published; ++s) {
-    const bool published = descriptor(feed, s).seq.load(std::memory_order_relaxed) == s;
-    if (published && !finished(feed, s)) ++full->lag;
-  }
   full->max_hold = group.head.max_hold;
   full->group_index = feed->group_index;
   full->member = feed->member;
@@ -50,7 +47,18 @@ void fill_group(const rf_feed* feed, rf_stats_info* full) {
   full->kind = ranked ? RF_RANKED : RF_SHARED;
   full->rank = ranked ? self.rank : 0;
   full->world = ranked ? group.head.world : 1;
-  full->next = next_unfinished(feed, *full, from);
+  // The lowest batch that this member may get: one that is there, or one that may still come.
+  full->next = 0;
+  each_unfinished(feed, lanes, from, [&](uint64_t s) {
+    ++full->lag;
+    if (full->next == 0 && (s - 1) % full->world == full->rank) full->next = s;
+  });
+  for (uint64_t lane = 0; lane < feed->lanes; ++lane) {
+    if (lanes.ended[lane]) continue;
+    const uint64_t next = lanes.next_of(feed, lane, from, full->rank, full->world);
+    if (next != 0 && (full->next == 0 || next < full->next)) full->next = next;
+  }
+  if (full->next == 0) full->next = first_of_rank(full->published + 1, full->rank, full->world);
 }
 
 }  // namespace
@@ -71,16 +79,12 @@ extern "C" rf_status rf_stats(rf_feed* feed, rf_stats_info* stats) {
   full.struct_size = stats->struct_size;
   // relaxed, all below: a report of numbers that move on; none is acted on.
   full.phase = feed_state(feed).phase.load(std::memory_order_relaxed);
-  full.closed = 1;
-  for (uint64_t lane = 0; lane < feed->lanes; ++lane) {
-    const shm::ProducerLine& line = producer_line(feed, lane);
-    // acquire: as in see_lanes (take.cc): newest, read after it, is then the last.
-    if (line.closed.load(std::memory_order_acquire) == 0) full.closed = 0;
-    const uint64_t newest = line.newest.load(std::memory_order_relaxed);
-    if (newest > full.published) full.published = newest;
-  }
+  Lanes lanes;
+  lanes.see(feed, false);
+  full.closed = lanes.all_closed ? 1 : 0;
+  full.published = lanes.top;
   full.world = 1;
-  if (!feed->observes) fill_group(feed, &full);
+  if (!feed->observes) fill_group(feed, lanes, &full);
   full.wait_ns = feed->wait_ns.load(std::memory_order_relaxed);
   full.waits = feed->waits.load(std::memory_order_relaxed);
   full.held = feed->held_count.load(std::memory_order_relaxed);

@@ -1,8 +1,10 @@
 // Taking batches and giving them back.
 //
 // A look goes over the claim words from the lowest batch that is not finished: given-back batches
-// lie before new ones, so they are found first, and no private position can be wrong. At most
-// D words are looked at, for only D batches can be unfinished. Modelled in tests/model/claims.pml.
+// lie before new ones, so they are found first, and no private position can be wrong. Of each lane
+// only the last D numbers are looked at, for its descriptors have no others. A lane that has ended,
+// or is slow, stays behind for good: what the others publish is found however far ahead it is.
+// Modelled in tests/model/claims.pml.
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdio.h>
@@ -25,27 +27,6 @@ using shm::Claim;
 using shm::ClaimState;
 using shm::FeedPhase;
 using shm::MemberState;
-
-// The producing lanes as one moment saw them.
-struct Lanes {
-  uint64_t newest[shm::kDescriptorsMax];
-  bool closed[shm::kDescriptorsMax];
-  uint64_t top = 0;  // newest batch of all
-  bool all_closed = true;
-};
-
-void see_lanes(const rf_feed* feed, bool over, Lanes* lanes) {
-  for (uint64_t lane = 0; lane < feed->lanes; ++lane) {
-    const shm::ProducerLine& line = producer_line(feed, lane);
-    // acquire, pairs with the release of closed in the lane's carry-out: `newest`, read after it,
-    // is then the last there will be.
-    lanes->closed[lane] = over || line.closed.load(std::memory_order_acquire) != 0;
-    // acquire, pairs with the release of newest: batches up to it have their descriptors.
-    lanes->newest[lane] = line.newest.load(std::memory_order_acquire);
-    if (lanes->newest[lane] > lanes->top) lanes->top = lanes->newest[lane];
-    lanes->all_closed = lanes->all_closed && lanes->closed[lane];
-  }
-}
 
 // Numbers of the batches that this member holds, for messages: "12, 13, 14".
 void list_held(const rf_feed* feed, char* out, size_t room) {
@@ -93,9 +74,19 @@ bool lane_stuck(const rf_feed* feed, uint64_t lane) {
   return held >= feed->slots / feed->lanes;
 }
 
-// Would a wait for batch `s` (0: not known which) never end because of what this member holds?
-// `limit`: the lowest batch that has to be published before anything can change.
-rf_status check_exhausted(const rf_feed* feed, const Lanes& lanes, uint64_t s, uint64_t limit) {
+// Can this lane publish nothing more before this member has released a batch?
+bool lane_blocked(const rf_feed* feed, const Lanes& lanes, uint64_t lane) {
+  if (lane_stuck(feed, lane)) return true;
+  const uint64_t next = lanes.next_of(feed, lane, 1, 0, 1);
+  if (next <= feed->descriptors) return false;
+  // relaxed: own list. Its next descriptor is that of a batch that is held here.
+  const uint64_t old = next - feed->descriptors;
+  return feed->held[old % feed->descriptors].load(std::memory_order_relaxed) == old;
+}
+
+// Would a wait never end because of what this member holds? `awaited`: the batch that has to come
+// next in an ordered feed; 0: not known which.
+rf_status check_exhausted(const rf_feed* feed, const Lanes& lanes, uint64_t awaited) {
   // relaxed: this process's own count.
   const uint32_t held = feed->held_count.load(std::memory_order_relaxed);
   if (held == 0) return RF_OK;
@@ -105,43 +96,38 @@ rf_status check_exhausted(const rf_feed* feed, const Lanes& lanes, uint64_t s, u
     snprintf(why, sizeof why, "may hold at most %u", max_hold);
     return exhausted(feed, why);
   }
-  if (s != 0 && feed->ordered && lane_stuck(feed, (s - 1) % feed->lanes)) {
-    return exhausted(feed, "the lane that writes the next batch has no other slot");
+  if (awaited != 0 && feed->ordered && lane_blocked(feed, lanes, (awaited - 1) % feed->lanes)) {
+    return exhausted(feed, lane_stuck(feed, (awaited - 1) % feed->lanes)
+                               ? "the lane that writes the next batch has no other slot"
+                               : "one of them is so old that its descriptor is needed");
   }
-  for (uint64_t i = 0; i < feed->descriptors; ++i) {
-    const uint64_t mine = feed->held[i].load(std::memory_order_relaxed);  // relaxed: own list
-    if (mine != 0 && mine + feed->descriptors <= limit) {
-      return exhausted(feed, "one of them is so old that its descriptor is needed");
-    }
-  }
-  bool any_room = false;
+  bool any_room = lanes.all_closed;
+  bool any_slot = false;
   for (uint64_t lane = 0; lane < feed->lanes && !any_room; ++lane) {
-    any_room = !lanes.closed[lane] && !lane_stuck(feed, lane);
+    any_room = !lanes.closed[lane] && !lane_blocked(feed, lanes, lane);
+    any_slot = any_slot || (!lanes.closed[lane] && !lane_stuck(feed, lane));
   }
-  if (!any_room && !lanes.all_closed) {
-    return exhausted(feed, "no lane that is still writing has another slot");
-  }
-  return RF_OK;
+  if (any_room) return RF_OK;
+  return exhausted(feed, any_slot ? "one of them is so old that its descriptor is needed"
+                                  : "no lane that is still writing has another slot");
 }
 
-// Raises the group's hint over the batches that are finished, so that looks stay short. Returns the
-// lowest batch that may be unfinished.
-uint64_t raise_low(rf_feed* feed, uint64_t base) {
+// Raises the group's hint over the batches that are finished, and over numbers that their lane has
+// not used and never will, so that looks stay short.
+void raise_low(rf_feed* feed, const Lanes& lanes, uint64_t base) {
   uint64_t low = base;
-  for (uint64_t i = 0; i < feed->descriptors; ++i) {
+  for (uint64_t i = 0; i < feed->descriptors && low <= lanes.top; ++i) {
     // relaxed: finished is final for a batch; nothing is read because of it.
     const Claim claim = shm::decode_claim(
         feed->group->words[low % feed->descriptors].load(std::memory_order_relaxed));
-    if (!shm::claim_finished(claim, low)) break;
+    if (!shm::claim_finished(claim, low) && !lanes.never(feed, low)) break;
     ++low;
   }
-  if (low == base) return low;
   // relaxed: a hint; all that follows from it is looked up in the words.
   uint64_t seen = feed->group->low.load(std::memory_order_relaxed);
   while (seen < low && !feed->group->low.compare_exchange_weak(seen, low, std::memory_order_relaxed,
                                                                std::memory_order_relaxed)) {
   }
-  return low;
 }
 
 // The group is through with batch `s`: whoever waits for its slot is rung.
@@ -243,17 +229,20 @@ Look took(rf_feed* feed, uint64_t s, uint8_t tries, rf_batch* batch) {
 // What one look goes by, and what it has seen so far.
 struct Sight {
   Lanes lanes;
-  uint64_t base;   // lowest batch that may be unfinished
-  uint64_t first;  // this member's: each `world`-th batch from here on
-  uint64_t world;
+  uint64_t base;  // lowest batch that may be unfinished
+  uint64_t rank;
+  uint64_t world;          // each `world`-th batch is this member's
   bool may_claim;          // max_hold allows another one
   uint64_t awaited = 0;    // lowest batch of this member's that may still come
   bool elsewhere = false;  // a live member has one that may come back
+
+  // The first batch of this member's from `s` on.
+  [[nodiscard]] uint64_t own_from(uint64_t s) const { return first_of_rank(s, rank, world); }
 };
 
 // Where this member's batches begin. kNothing, or kError: the group's page contradicts itself.
 Look find_place(const rf_feed* feed, bool over, Sight* sight) {
-  see_lanes(feed, over, &sight->lanes);
+  sight->lanes.see(feed, over);
   const shm::GroupPage& group = *feed->group;
   const bool ranked = group.head.kind == static_cast<uint32_t>(shm::GroupKind::kRanked);
   const uint64_t world = ranked ? group.head.world : 1;
@@ -269,8 +258,13 @@ Look find_place(const rf_feed* feed, bool over, Sight* sight) {
   const uint64_t low = group.low.load(std::memory_order_relaxed);
   sight->base = start > low ? start : low;
   if (sight->base == 0) sight->base = 1;
+  sight->rank = rank;
   sight->world = world;
-  sight->first = sight->base + (rank + world - (sight->base - 1) % world) % world;
+  for (uint64_t lane = 0; lane < feed->lanes; ++lane) {
+    if (sight->lanes.closed[lane]) continue;
+    const uint64_t next = sight->lanes.next_of(feed, lane, sight->base, rank, world);
+    if (next != 0 && (sight->awaited == 0 || next < sight->awaited)) sight->awaited = next;
+  }
   // relaxed: this process's own count, changed under the claiming lock or made smaller.
   const uint32_t max_hold = group.head.max_hold;
   sight->may_claim = max_hold == 0 || feed->held_count.load(std::memory_order_relaxed) < max_hold;
@@ -298,16 +292,11 @@ Look look_at(rf_feed* feed, uint64_t s, Sight* sight, rf_batch* batch) {
     // acquire, pairs with the release of seq in the publishing step's carry-out: descriptor and
     // payload of the batch are complete.
     const uint64_t published = descriptor(feed, s).seq.load(std::memory_order_acquire);
-    if (published > s) return {};  // gone before this group was entitled to it
-    if (published < s) {
-      const uint64_t lane = (s - 1) % feed->lanes;
-      const bool never = sight->lanes.closed[lane] && s > sight->lanes.newest[lane];
-      if (!never && sight->awaited == 0) sight->awaited = s;
-      return {};
-    }
+    // Gone before this group was entitled to it, or not there yet.
+    if (published != s) return {};
     if (!sight->may_claim) {
       // Another thread may have released one meanwhile: then there is room.
-      if (const rf_status status = check_exhausted(feed, sight->lanes, s, s); status != RF_OK) {
+      if (const rf_status status = check_exhausted(feed, sight->lanes, s); status != RF_OK) {
         return error(status);
       }
     }
@@ -324,7 +313,7 @@ Look look_at(rf_feed* feed, uint64_t s, Sight* sight, rf_batch* batch) {
         pass_over(feed, s);
         return {};
       }
-      raise_low(feed, sight->base);
+      raise_low(feed, sight->lanes, sight->base);
       return took(feed, s, tries, batch);
     }
     // Another member was quicker; acquire as above.
@@ -334,7 +323,7 @@ Look look_at(rf_feed* feed, uint64_t s, Sight* sight, rf_batch* batch) {
 
 // What a look means that has taken nothing.
 Look took_nothing(rf_feed* feed, FeedPhase phase, bool over, const Sight& sight) {
-  const uint64_t unfinished = raise_low(feed, sight.base);
+  raise_low(feed, sight.lanes, sight.base);
   if (phase == FeedPhase::kFailed) return error(failed(feed));
   if (phase == FeedPhase::kStopped) return error(stopped(feed));
   if (sight.lanes.all_closed && sight.awaited == 0) {
@@ -349,11 +338,7 @@ Look took_nothing(rf_feed* feed, FeedPhase phase, bool over, const Sight& sight)
     if (!sight.elsewhere) return {Found::kEnd, ended(feed, phase)};
     return {};
   }
-  // Everything in sight was finished, and more may lie behind it.
-  if (sight.awaited == 0 && unfinished > sight.base) return {Found::kAgain, RF_OK};
-  const uint64_t limit = sight.awaited != 0 ? sight.awaited : sight.base + feed->descriptors;
-  if (const rf_status status = check_exhausted(feed, sight.lanes, sight.awaited, limit);
-      status != RF_OK) {
+  if (const rf_status status = check_exhausted(feed, sight.lanes, sight.awaited); status != RF_OK) {
     return error(status);
   }
   return {};
@@ -376,13 +361,15 @@ Look look(rf_feed* feed, rf_batch* batch) {
       phase == FeedPhase::kEnded || phase == FeedPhase::kFailed || phase == FeedPhase::kStopped;
   Sight sight;
   if (const Look place = find_place(feed, over, &sight); place.found == Found::kError) return place;
-  for (uint64_t s = sight.first; s < sight.base + feed->descriptors && s <= shm::kBatchSeqMax;
-       s += sight.world) {
-    const Look seen = look_at(feed, s, &sight, batch);
-    if (seen.found != Found::kNothing) return seen;
-    // An ordered feed is taken in its order; of a relaxed one all that is ready, and nothing lies
-    // beyond the newest.
-    if (sight.awaited != 0 && (feed->ordered || s > sight.lanes.top)) break;
+  // An ordered feed is taken in its order; of a relaxed one all that is ready.
+  const uint64_t last = feed->ordered && sight.awaited != 0 ? sight.awaited - 1 : shm::kBatchSeqMax;
+  for (uint64_t from = sight.base, end = 0; sight.lanes.next_stretch(feed, &from, &end);
+       from = end) {
+    for (uint64_t s = sight.own_from(from); s < end && s <= last; s += sight.world) {
+      if (!sight.lanes.describes(feed, s)) continue;
+      const Look seen = look_at(feed, s, &sight, batch);
+      if (seen.found != Found::kNothing) return seen;
+    }
   }
   return took_nothing(feed, phase, over, sight);
 }

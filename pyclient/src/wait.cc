@@ -175,7 +175,6 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
     if (seen.found == Found::kBatch || seen.found == Found::kEnd || seen.found == Found::kError) {
       return seen.status;
     }
-    if (seen.found == Found::kAgain) continue;
     if (!feed->observes) {
       hear_supervisor(feed);
     } else {

@@ -334,10 +334,9 @@ void ConsumerGroups::settle_words(std::uint32_t g) {
   const auto& once = group.at_most_once;
   const bool at_most_once = !group.terms.redeliver || group.terms.max_tries == 1 ||
                             std::find(once.begin(), once.end(), true) != once.end();
-  const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
-  for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
-    if (!memory_.published(s) || s < group.start) continue;
+  for (const std::uint64_t s : memory_.described()) {
+    if (s < group.start) continue;
     std::atomic<std::uint64_t>& word = memory_.group(g).words[s % descriptors];
     // relaxed, all: nobody else has the page yet.
     const shm::Claim claim = shm::decode_claim(word.load(std::memory_order_relaxed));
@@ -906,11 +905,10 @@ std::uint32_t ConsumerGroups::live_members() const {
 std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts) const {
   if (groups_[group].barred) return 0;
   const GroupPage& page = memory_.group(group);
-  const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
   std::uint64_t count = 0;
-  for (std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1; s <= newest; ++s) {
-    if (!memory_.published(s) || shm::group_finished(page, s, descriptors)) continue;
+  for (const std::uint64_t s : memory_.described()) {
+    if (shm::group_finished(page, s, descriptors)) continue;
     const shm::Claim claim =
         // acquire, pairs with the member's claim.
         shm::decode_claim(page.words[s % descriptors].load(std::memory_order_acquire));
@@ -926,39 +924,42 @@ std::uint64_t ConsumerGroups::unfinished(std::uint32_t group, bool at_end_counts
 
 std::uint64_t ConsumerGroups::next_batch(std::uint32_t group,
                                          std::optional<std::uint32_t> rank) const {
-  const std::uint64_t newest = memory_.newest_batch();
   const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
   const std::uint64_t world = rank ? std::max(groups_[group].terms.world, 1U) : 1;
   const auto is_own = [&](std::uint64_t s) { return !rank || (s - 1) % world == *rank; };
-  std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1;
-  for (; s <= newest || !is_own(s); ++s) {
-    if (s <= newest && is_own(s) && memory_.published(s) &&
-        !shm::group_finished(memory_.group(group), s, descriptors)) {
-      break;
-    }
+  for (const std::uint64_t s : memory_.described()) {
+    if (is_own(s) && !shm::group_finished(memory_.group(group), s, descriptors)) return s;
   }
+  std::uint64_t s = memory_.newest_batch() + 1;
+  while (!is_own(s)) ++s;
   return s;
 }
 
 std::uint64_t ConsumerGroups::next_batch_in(const shm::GroupPage& page) const {
-  const std::uint64_t newest = memory_.newest_batch();
-  const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
-  std::uint64_t s = newest > descriptors ? newest - descriptors + 1 : 1;
-  while (s <= newest && (!memory_.published(s) || shm::group_finished(page, s, descriptors))) ++s;
-  return s;
+  for (const std::uint64_t s : memory_.described()) {
+    if (!shm::group_finished(page, s, memory_.layout().geometry.descriptors)) return s;
+  }
+  return memory_.newest_batch() + 1;
+}
+
+// Calls `what` with the newest batch of each slot, newest first.
+template <typename What>
+void ConsumerGroups::each_slot(const What& what) const {
+  std::set<std::uint32_t> seen;
+  const layout::OutputMemory::Described described = memory_.described();
+  for (std::size_t i = described.count; i-- != 0;) {
+    const std::uint64_t s = described.batches[i];
+    if (seen.insert(memory_.descriptor(s).slot).second) what(s);
+  }
 }
 
 std::uint32_t ConsumerGroups::slots_used() const {
-  const std::uint64_t newest = memory_.newest_batch();
-  const std::uint64_t descriptors = memory_.layout().geometry.descriptors;
-  std::set<std::uint32_t> seen;
   std::uint32_t used = 0;
-  for (std::uint64_t s = newest; s != 0 && s + descriptors > newest; --s) {
-    if (!memory_.published(s) || !seen.insert(memory_.descriptor(s).slot).second) continue;
+  each_slot([&](std::uint64_t s) {
     bool needed = !ever_joined_;
     for (std::uint32_t g = 0; g < shm::kGroupsMax && !needed; ++g) needed = needs(g, s);
     used += needed ? 1 : 0;
-  }
+  });
   return used;
 }
 
@@ -970,15 +971,12 @@ bool ConsumerGroups::needs(std::uint32_t group, std::uint64_t batch) const {
 
 std::vector<std::uint64_t> ConsumerGroups::stuck_on() const {
   const shm::FeedGeometry& feed = memory_.layout().geometry;
-  const std::uint64_t newest = memory_.newest_batch();
   struct LaneSlots {
     std::uint32_t needed = 0;
     std::uint64_t oldest = 0;  // batch in them
   };
   std::vector<LaneSlots> lanes(feed.lanes);
-  std::set<std::uint32_t> seen;
-  for (std::uint64_t s = newest; s != 0 && s + feed.descriptors > newest; --s) {
-    if (!memory_.published(s) || !seen.insert(memory_.descriptor(s).slot).second) continue;
+  each_slot([&](std::uint64_t s) {
     for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
       if (!needs(g, s)) continue;
       LaneSlots& lane = lanes[(s - 1) % feed.lanes];
@@ -986,7 +984,7 @@ std::vector<std::uint64_t> ConsumerGroups::stuck_on() const {
       lane.oldest = s;
       break;
     }
-  }
+  });
   std::vector<std::uint64_t> stuck;
   for (std::uint32_t lane = 0; lane < feed.lanes; ++lane) {
     if (lanes[lane].needed < feed.slots / feed.lanes ||

@@ -193,6 +193,8 @@ class ConsumerGroups {
   [[nodiscard]] std::vector<std::uint32_t> missing_ranks(std::uint32_t group) const;
 
  private:
+  template <typename What>
+  void each_slot(const What& what) const;
   struct Group {
     GroupTerms terms;
     bool declared = false;

@@ -871,7 +871,7 @@ void Feed::tick() {
   look_for_stalls();
   if (phase_ == Phase::kRunning && !lanes_park()) {
     scaling_.follow_configuration();
-    auto_snapshots_.look(now_ms(), memory_.output().newest_batch());
+    auto_snapshots_.look(now_ms(), memory_.output().numbers_used());
   }
   if (phase_ == Phase::kLingering && !snapshots_.under_way() && !still_needed() &&
       !totals_awaited()) {

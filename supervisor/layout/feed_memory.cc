@@ -561,6 +561,28 @@ std::uint64_t OutputMemory::newest_batch() const {
   return newest;
 }
 
+std::uint64_t OutputMemory::numbers_used() const {
+  const std::uint32_t lanes = layout().geometry.lanes;
+  std::uint64_t count = 0;
+  for (std::uint32_t l = 0; l < lanes; ++l) {
+    // relaxed: a count; nothing is read because of it.
+    const std::uint64_t newest = producer(l).newest.load(std::memory_order_relaxed);
+    if (newest > l) count += (newest - 1 - l) / lanes + 1;
+  }
+  return count;
+}
+
+OutputMemory::Described OutputMemory::described() const {
+  Described found;
+  for (std::uint64_t i = 0; i < layout().geometry.descriptors; ++i) {
+    // acquire, pairs with the release of the publishing step's carry-out.
+    const std::uint64_t batch = descriptor(i).seq.load(std::memory_order_acquire);
+    if (batch != 0) found.batches[found.count++] = batch;
+  }
+  std::sort(found.batches.begin(), found.batches.begin() + found.count);
+  return found;
+}
+
 bool OutputMemory::all_closed() const {
   for (std::uint32_t l = 0; l < layout().geometry.lanes; ++l) {
     // acquire, pairs with the release of the carry-out: what it has published is seen.

@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -90,8 +91,20 @@ class OutputMemory {
   void ring_feed() const noexcept;
   void ring_group(std::uint32_t g) const noexcept;
 
-  // Number of the newest batch that any lane has published; 0 before the first.
+  // Number of the newest batch that any lane has published; 0 before the first. It stands still
+  // while only lanes that are behind go on.
   [[nodiscard]] std::uint64_t newest_batch() const;
+  // How many numbers the lanes have used: as newest_batch() where they go on side by side, and one
+  // more with each batch where they do not.
+  [[nodiscard]] std::uint64_t numbers_used() const;
+  // The batches that are described: published, and the last ones of their lanes. Lowest first.
+  struct Described {
+    std::array<std::uint64_t, shm::kDescriptorsMax> batches;
+    std::size_t count = 0;
+    [[nodiscard]] const std::uint64_t* begin() const { return batches.data(); }
+    [[nodiscard]] const std::uint64_t* end() const { return batches.data() + count; }
+  };
+  [[nodiscard]] Described described() const;
   // Has every producing lane closed: is there nothing to come after the newest batch?
   [[nodiscard]] bool all_closed() const;
   // Published and still described.

@@ -173,8 +173,11 @@ class Asked final : public DatasetFunction {
     constexpr std::uint64_t kEntries = 64;
     table_.resize(sizeof(shm::RequestsHead) + kEntries * sizeof(shm::RequestEntry));
     auto* const head = reinterpret_cast<shm::RequestsHead*>(table_.data());
-    *head = {
-        .magic = shm::kRequestsMagic, .entry_count = kEntries, .bytes = table_.size(), .zero = {}};
+    *head = {.magic = shm::kRequestsMagic,
+             .entry_count = kEntries,
+             .bytes = table_.size(),
+             .lane_count = 1,
+             .zero = {}};
     for (std::uint64_t s = 1; s < kEntries; ++s) {
       shm::put_request(table_.data(), s, 0, 0, s <= 40 ? 1 : shm::kNoMoreRequests);
     }

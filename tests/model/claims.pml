@@ -18,7 +18,8 @@
  * times; a member that has died comes back into its group, or leaves it.
  *
  * Settings: -DAT_MOST_ONCE (instead of redeliver), -DSKIP_B (policy skip for group B; block otherwise),
- * -DNEWEST (a group that joins starts at the newest batch; at the oldest held otherwise).
+ * -DNEWEST (a group that joins starts at the newest batch; at the oldest held otherwise), -DUNEVEN (lane 0
+ * may end at any batch, and lane 1 goes on).
  *
  * Properties (assertions; whoever stops is an invalid end state)
  *   I4   retire, desc.seq, word.seq do not decrease
@@ -56,6 +57,7 @@
  *   skip    gate  -DBATCHES=2 -DSLOTS=1 -DSKIP_B
  *   join    gate  -DADMISSION -DMEMBERS_A=1 -DBATCHES=2 -DSLOTS=1 -DDESCRIPTORS=1
  *   lanes   gate  -DLANES=2 -DMEMBERS_A=1 -DBATCHES=4 -DSLOTS=1 -DDEATHS=0
+ *   uneven  gate  -DLANES=2 -DMEMBERS_A=1 -DBATCHES=4 -DSLOTS=1 -DDEATHS=0 -DUNEVEN
  *   killed  gate  -DMEMBERS_A=1 -DBATCHES=3 -DSLOTS=1 -DLANE_DEATHS=1
  *   yield   mistakes  -DBATCHES=3 -DSLOTS=1 -DSKIP_B
  *   reuse   mistakes  -DADMISSION -DMEMBERS_A=1 -DBATCHES=3 -DSLOTS=1
@@ -77,6 +79,7 @@
  *   DESCRIPTOR_NOT_READ      shared  a batch is taken without a look at its descriptor
  *   OPEN_IS_FINISHED         yield   what nobody has taken counts as finished, and stays open
  *   CLOSED_BY_STORE          yield   a word is closed by a store, whatever it has become meanwhile
+ *   SLOW_IS_ENDED            uneven  the hint passes numbers of a lane that is only slow
  *   CLEARED_BEFORE_ANSWERS   reuse   a joining group's words are cleared before the lanes have answered
  *   ANSWER_BEFORE_FROM       reuse   the answer's epoch is stored before what it says
  *   ANSWER_NOT_RESPECTED     reuse   a lane does not respect a joining group that it has answered
@@ -198,7 +201,14 @@ inline note_close(g, s, how) {
 #define published(s) (desc_seq[place(s)] == (s))
 #endif
 #define can_take(g, s) (state[g] == ACTIVE && (s) >= start[g] && (s) >= low[g] && claim_open(word_of(g, s), s) && published(s))
-#define over_for(g, s) (BATCHES < (s) || (s) < start[g] || claim_finished(word_of(g, s), s))
+/* A lane that has ended never publishes this number. */
+#define never(s) (lane_over[lane_of(s)] && (s) > newest[lane_of(s)])
+#ifdef MISTAKE_SLOW_IS_ENDED /* the hint passes what a lane has not published yet */
+#define passed(s) ((s) > newest[lane_of(s)])
+#else
+#define passed(s) never(s)
+#endif
+#define over_for(g, s) (BATCHES < (s) || (s) < start[g] || claim_finished(word_of(g, s), s) || never(s))
 #define all_over_for(g)                                                              \
   (lane_over[0] && lane_over[LANES - 1] && over_for(g, 1) && over_for(g, 2) &&      \
    over_for(g, 3) && over_for(g, 4) && over_for(g, 5) && over_for(g, 6))
@@ -236,11 +246,14 @@ inline take() {
   fi
 }
 
-/* raise_low(): the hint goes over what is finished from the first batch on. */
+#define top (newest[0] > newest[LANES - 1] -> newest[0] : newest[LANES - 1])
+
+/* raise_low(): the hint goes over what is finished from the first batch on, and over numbers that no lane will
+ * use, up to the newest batch. */
 inline raise_low() {
   low[g] = (low[g] > start[g] -> low[g] : start[g]);
   do
-  :: low[g] <= BATCHES && claim_finished(word_of(g, low[g]), low[g]) -> low[g]++
+  :: low[g] <= top && (claim_finished(word_of(g, low[g]), low[g]) || passed(low[g])) -> low[g]++
   :: else -> break
   od
 }
@@ -256,7 +269,7 @@ inline give_back() {
        holds[me] = 0
     :: else
     fi;
-#ifdef ADMISSION
+#if defined(ADMISSION) || defined(UNEVEN)
     raise_low();
 #endif
     s = 0
@@ -520,6 +533,9 @@ round:
       s = (newest[me] == 0 -> me + 1 : newest[me] + LANES);
       if
       :: s > BATCHES -> goto finished
+#ifdef UNEVEN
+      :: me == 0 && open_slot[me] == 0 -> goto finished
+#endif
       :: s <= BATCHES && open_slot[me] != 0 -> goto fill
       :: else
       fi;
@@ -786,7 +802,7 @@ end:
        i = 1;
        do
        :: i <= BATCHES ->
-          assert(count_of(closed, A, i) == DONE || (AT_MOST && count_of(closed, A, i) == SKIPPED));
+          assert(never(i) || count_of(closed, A, i) == DONE || (AT_MOST && count_of(closed, A, i) == SKIPPED));
           i++
        :: else -> break
        od;
@@ -797,7 +813,7 @@ end:
        i = start[B];
        do
        :: i <= BATCHES ->
-          assert(count_of(closed, B, i) == DONE || ((AT_MOST || SKIPS) && count_of(closed, B, i) == SKIPPED));
+          assert(never(i) || count_of(closed, B, i) == DONE || ((AT_MOST || SKIPS) && count_of(closed, B, i) == SKIPPED));
           i++
        :: else -> break
        od;

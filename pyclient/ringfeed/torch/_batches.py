@@ -20,6 +20,7 @@ import os
 import pickle
 import resource
 import struct
+from collections import deque
 from multiprocessing import reduction
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -35,8 +36,8 @@ _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _SMALL_BYTES = 4096  # copied, so that it keeps nothing else
 _ENTRY_BYTES = 64
 _SPILT_BYTES = 512  # of a path
-TABLE_MAGIC = 0x3130_7365_7571_6572  # of a table of requests
-TABLE_HEAD = struct.Struct("<3Q")
+TABLE_MAGIC = 0x3230_7365_7571_6572  # of a table of requests
+TABLE_HEAD = struct.Struct("<4Q")
 _WHOLE_BYTES = 65536  # a storage of views with gaps that goes as it is
 _GAPS = 4  # a view that spans so many times its elements goes without the gaps
 # Integers of the sizes that dtypes have, for copies of elements whatever they are.
@@ -623,66 +624,80 @@ def read(slot: Any, structure: tuple[int, int], table: tuple[int, int], copies: 
 class Requests:
     """The trainer's side of a table of requests (shm/include/ringfeed/shm/requests.h).
 
-    Requests are let go in the order in which they were made.
+    Each worker has entries and memory of its own, and its requests are let go in the order in which
+    they were made. So none of them waits for what another worker takes long for.
     """
 
-    def __init__(self, entries: int, heap_bytes: int, extra_bytes: int) -> None:
-        head = 64 + _ENTRY_BYTES * entries
-        # Two words first: which feed is it? (_job.Bond)
-        self._extra = head + 2 * heap_bytes + 16
-        self.memory = Memory("ringfeed-requests", self._extra + extra_bytes)
-        TABLE_HEAD.pack_into(self.memory.map, 0, TABLE_MAGIC, entries, self.memory.size)
+    def __init__(self, workers: int, entries: int, heap_bytes: int, extra_bytes: int) -> None:
+        """
+        Args:
+            workers: How many there are.
+            entries: Requests of a worker that may be under way.
+            heap_bytes: Memory for the bytes of these.
+            extra_bytes: Behind the table: the workers' own words.
+        """
+        self._workers = workers
         self._entries = entries
-        self._first = head
         self._heap = heap_bytes
-        self._head = 0  # bytes that have ever been taken, with what was left free at the end
-        self._tail = 0  # of these, let go
-        self._ends: dict[int, int] = {}  # by number: where the heap was behind it
-        self._gone: set[int] = set()
+        self._heaps = 64 + _ENTRY_BYTES * workers * entries
+        self._spilt = self._heaps + workers * heap_bytes
+        # Two words first: which feed is it? (_job.Bond)
+        self._extra = self._spilt + workers * entries * _SPILT_BYTES + 16
+        self.memory = Memory("ringfeed-requests", self._extra + extra_bytes)
+        head = (TABLE_MAGIC, workers * entries, self.memory.size, workers)
+        TABLE_HEAD.pack_into(self.memory.map, 0, *head)
+        # Of each worker: bytes of its memory that have ever been taken, with what was left free at
+        # the end, and how many of these have been let go.
+        self._head = [0] * workers
+        self._tail = [0] * workers
+        # Its requests under way: number, and where its memory was taken up to.
+        self._ends: list[deque[tuple[int, int]]] = [deque() for _ in range(workers)]
 
     def extra(self, number: int) -> int:
         """A word behind the table that worker `number` writes: its process number."""
         return int(struct.unpack_from("<Q", self.memory.map, self._extra + 8 * number)[0])
+
+    def _entry(self, number: int) -> int:
+        """Which entry of all a request has."""
+        turn, worker = divmod(number - 1, self._workers)
+        return worker * self._entries + turn % self._entries
 
     def room(self, number: int, size: int, spilt: bool = False) -> int | None:
         """Offset for the bytes of a request; None: there is no room now.
 
         `spilt`: it lies elsewhere, and these are the few bytes that say where: a place of its own.
         """
+        worker = (number - 1) % self._workers
         if spilt:
-            return self._first + self._heap + number % (self._heap // _SPILT_BYTES) * _SPILT_BYTES
+            self._ends[worker].append((number, self._head[worker]))
+            return self._spilt + self._entry(number) * _SPILT_BYTES
+        head, heap = self._head[worker], self._heap
         size = (size + _ALIGN - 1) & -_ALIGN
-        at = self._head % self._heap
-        begin = self._head if at + size <= self._heap else self._head + self._heap - at
-        if begin + size - self._tail > self._heap:
+        at = head % heap
+        begin = head if at + size <= heap else head + heap - at
+        if begin + size - self._tail[worker] > heap:
             return None
-        self._head = begin + size
-        self._ends[number] = self._head
-        return self._first + begin % self._heap
+        self._head[worker] = begin + size
+        self._ends[worker].append((number, begin + size))
+        return self._heaps + worker * heap + begin % heap
 
-    def oldest(self, worker: int, workers: int) -> tuple[int, int, bytes | None]:
+    def oldest(self, worker: int) -> tuple[int, int, bytes | None]:
         """The oldest request of a worker whose batch is not here, as (number, place, bytes).
 
         0: there is none with a sample at hand. Place: 1 + that of the sample, as the worker says.
         """
-        for number in self._ends:
-            if (number - 1) % workers != worker or number in self._gone:
-                continue
-            at = 64 + _ENTRY_BYTES * (number & (self._entries - 1))
-            _, offset, size, _, place = struct.unpack_from("<5Q", self.memory.map, at)
-            if place == 0:
-                return 0, 0, None
-            return number, place, bytes(self.memory.map[offset : offset + size])
-        return 0, 0, None
+        if not self._ends[worker]:
+            return 0, 0, None
+        number = self._ends[worker][0][0]
+        at = 64 + _ENTRY_BYTES * self._entry(number)
+        _, offset, size, _, place = struct.unpack_from("<5Q", self.memory.map, at)
+        if place == 0:
+            return 0, 0, None
+        return number, place, bytes(self.memory.map[offset : offset + size])
 
     def let_go(self, number: int) -> None:
-        """Its batch is here."""
-        if number not in self._ends:
-            return
-        self._gone.add(number)
-        while self._ends:
-            oldest = next(iter(self._ends))
-            if oldest not in self._gone:
-                return
-            self._gone.remove(oldest)
-            self._tail = self._ends.pop(oldest)
+        """Its batch is here, and so are those of all requests before it of the same worker."""
+        worker = (number - 1) % self._workers
+        ends = self._ends[worker]
+        while ends and ends[0][0] <= number:
+            self._tail[worker] = ends.popleft()[1]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._plan import Plan
 
 # What a request asks for.
-END, FETCH, RESUME, NOTHING, BEGAN = range(5)
+END, FETCH, RESUME, BEGAN = range(4)
 SPILT = 16  # or'ed: the bytes are the path of a file with the request
 WANTED = 32  # or'ed: the trainer wants the worker's state behind that batch
 # What a batch is.

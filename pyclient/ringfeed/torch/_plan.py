@@ -231,7 +231,7 @@ class PlanTable:
         """A new one; `extra_bytes` behind it are the workers'."""
         size = _FIRST_AT + ITERATIONS_MAX * _ITERATION.size + extra_bytes
         memory = Memory("ringfeed-plan", size)
-        TABLE_HEAD.pack_into(memory.map, 0, TABLE_MAGIC, 1, size)
+        TABLE_HEAD.pack_into(memory.map, 0, TABLE_MAGIC, 1, size, 1)
         return cls(plan, memory)
 
     @property
@@ -315,7 +315,7 @@ def ring(feed: Any) -> None:
     """Workers look at once for what they are to do; `feed`: the raw handle of a trainer."""
     if not _bell:
         memory = Memory("ringfeed-bell", mmap.PAGESIZE)
-        TABLE_HEAD.pack_into(memory.map, 0, TABLE_MAGIC, 1, memory.size)
+        TABLE_HEAD.pack_into(memory.map, 0, TABLE_MAGIC, 1, memory.size, 1)
         _bell.append(memory)
     # A table that nobody reads: who writes into it rings.
     native.ask(feed, _bell[0].address, _bell[0].size, 1, 0, 0, FETCH)

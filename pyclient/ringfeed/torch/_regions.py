@@ -77,29 +77,36 @@ class Regions:
         held.append(weakref.ref(slot))
         return slot, False
 
-    def let_old_go(self, newest: int) -> None:
-        """Gives back batches that somebody keeps for so long that the feed has to go past them.
+    def let_old_go(self, lane: int, newest: int) -> None:
+        """Gives back batches that somebody keeps for so long that their lane has to go past them.
 
-        A feed describes so many batches and no more. What is kept becomes a copy, at the same
+        A lane describes so many batches and no more. What is kept becomes a copy, at the same
         address, and the slot is mapped elsewhere.
+
+        Args:
+            lane: Of the batch that has come.
+            newest: Its number.
         """
-        for row in self._held:
-            for one in list(row):
-                slot = one()
-                if slot is None or newest - slot.lease.seq < self._old:
-                    continue
-                address = ctypes.addressof(slot)
-                data = ctypes.string_at(address, slot.used)
-                moved = Part(self.memory, slot.lease.slot * self._stride, self._stride)
-                self._own(address)
-                ctypes.memmove(address, data, len(data))
-                self._moved[slot.lease.slot] = moved
-                row.remove(one)
-                del slot.lease
+        self._let_go(self._held[lane], newest)
+
+    def _let_go(self, row: list[weakref.ref[Any]], newest: int) -> None:
+        for one in list(row):
+            slot = one()
+            if slot is None or newest - slot.lease.seq < self._old:
+                continue
+            address = ctypes.addressof(slot)
+            data = ctypes.string_at(address, slot.used)
+            moved = Part(self.memory, slot.lease.slot * self._stride, self._stride)
+            self._own(address)
+            ctypes.memmove(address, data, len(data))
+            self._moved[slot.lease.slot] = moved
+            row.remove(one)
+            del slot.lease
 
     def let_all_go(self) -> None:
         """Gives back all batches: what somebody keeps of them becomes a copy."""
-        self.let_old_go(1 << 62)
+        for row in self._held:
+            self._let_go(row, 1 << 62)
 
     def _own(self, address: int) -> None:
         """Nothing is shared there any more."""

@@ -613,7 +613,7 @@ class Shared:
         assert course is not None
         awaited = mark_of(course.epoch, course.batch, self.rank)
         words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
-        self._regions.let_old_go(lease.seq)
+        self._regions.let_old_go(words[9], lease.seq)
         slot, copies = self._regions.take(lease, words[9], words[8])
         if words[14]:
             size = int.from_bytes(ctypes.string_at(ctypes.addressof(slot) + words[15], 2), "little")

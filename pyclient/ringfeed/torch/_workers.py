@@ -46,7 +46,6 @@ from ._job import (
     END,
     FETCH,
     HEAD,
-    NOTHING,
     RESUME,
     RESUMED,
     SPILT,
@@ -64,11 +63,10 @@ _log = logging.getLogger("ringfeed")
 
 _SLICE_MS = 50  # of a wait, after which processes are looked at
 _LOOK_S = 1.0  # and that often if there is no wait
-_HEAP_BYTES = 1 << 20
+_HEAP_BYTES = 1 << 18  # of each worker, for its requests
 _SLOTS_MAX = 256  # of a feed
 ANSWER_MS = 10_000
-# Requests by which one worker may be ahead of another: fewer than a feed describes batches.
-_APART = 64
+_OTHER_REQUESTS = 8  # of a worker: its beginning, each epoch's, its end
 _HURRY_S = 0.3
 PARENTS_MAX = 20
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (\w+) supervisor (\w+)|\w+: (?!.*[Ee]rror)")
@@ -125,13 +123,13 @@ class Workers:
         self._context = context
         workers = arguments["num_workers"]
         self._lane_slots = slots_of_lane(settings["prefetch_factor"], workers)
-        entries = 1 << (max(256, 4 * workers * settings["prefetch_factor"]) - 1).bit_length()
-        self._requests = Requests(entries, _HEAP_BYTES, 16 * workers)
+        # When the others have ended, one worker has all that PyTorch's iterator asks for at once.
+        entries = workers * settings["prefetch_factor"] + _OTHER_REQUESTS
+        self._requests = Requests(workers, entries, _HEAP_BYTES, 16 * workers)
         self._bond = Bond(self._requests.memory, workers)
         self._bulk, self._stride = bulk(workers * self._lane_slots)
         self._regions = Regions(self._bulk, self._stride, workers, max(1, self._lane_slots - 2))
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
-        self._done = [False] * workers
         self._spilt: dict[int, Path] = {}
         self._local: collections.deque[Any] = collections.deque()
         self._posting = threading.Lock()
@@ -209,16 +207,9 @@ class Workers:
             if self._stopped:
                 return
             self._post(worker, kind, payload)
-            # Workers whose turn has long passed keep the window of the feed where it is.
-            newest = max(self._next)
-            for other, number in enumerate(self._next):
-                if not self._done[other]:
-                    while newest - self._next[other] > max(_APART, self.job.workers):
-                        self._post(other, NOTHING, b"")
 
     def _post(self, worker: int, kind: int, payload: bytes) -> None:
         number = self._next[worker]
-        ends = kind == END
         place = self._requests.room(number, len(payload))
         if place is None:
             path = Path(self.job.socket_path).parent / f"{_FEED}.request-{number}.pickle"
@@ -228,7 +219,6 @@ class Workers:
             place = self._requests.room(number, len(payload), spilt=True)
             assert place is not None
         self._next[worker] += self.job.workers
-        self._done[worker] = ends
         memory = self._requests.memory
         memory.map[place : place + len(payload)] = payload
         raw = None if self._handle is None else self._handle.raw
@@ -329,7 +319,7 @@ class Workers:
             return None
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
-        self._regions.let_old_go(lease.seq)
+        self._regions.let_old_go(worker, lease.seq)
         slot, copies = self._regions.take(lease, worker, words[8])
         if words[14]:
             at = words[15]
@@ -414,7 +404,7 @@ class Workers:
     def _tell_index(self, worker: int) -> None:
         """What a worker that has died or hangs was at."""
         with self._posting:
-            number, place, payload = self._requests.oldest(worker, self.job.workers)
+            number, place, payload = self._requests.oldest(worker)
         if number == 0 or payload is None:
             return
         try:

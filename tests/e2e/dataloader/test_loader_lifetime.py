@@ -506,7 +506,7 @@ def test_a_warm_parent_that_starts_when_its_trainer_has_died_ends_the_workers(
     from ringfeed.torch import _worker
     from ringfeed.torch._batches import Requests
 
-    requests = Requests(16, 4096, 16)
+    requests = Requests(1, 16, 4096, 16)
     worker = forked(signal.pause)  # it has the memory
     trainer = forked(lambda: None)
     status_of(trainer)

@@ -6,9 +6,11 @@
 // Layout (bytes from the start, little-endian):
 //   offset  size  field        written by  meaning
 //        0     8  magic        trainer     kRequestsMagic
-//        8     8  entry_count  trainer     K, a power of two; fixed before a lane looks
+//        8     8  entry_count  trainer     K, a multiple of L; fixed before a lane looks
 //       16     8  bytes        trainer     of the whole table; fixed, too
-//       64  64 K  entries      trainer     request s is entry s mod K
+//       24     8  lane_count   trainer     L; fixed, too
+//       64  64 K  entries      trainer     K / L of each lane, one lane after the other; its requests
+//                                          take turns in them
 //   64+64K        heap         trainer     the requests' bytes
 //
 // Entry (64 bytes):
@@ -19,10 +21,12 @@
 //       32     8  place        lane        1 + the sample that is worked on; for people. The trainer sets
 //                                          it to 0 with a new request, before seq says so
 //
-// There is one writer, and nothing is taken back: the trainer writes entry and bytes of s + K, or
-// bytes where those of s lie, only after it has got batch s. A lane reads request s only until the
-// step is committed that publishes batch s. So a lane that has died and come back finds the request
-// at hand as it was. The trainer is not believed: find() gives nothing that leaves the table.
+// There is one writer, and nothing is taken back: the trainer writes an entry again, or bytes where
+// those of s lie, only after it has got batch s. Each lane has entries of its own, so one that
+// takes long for a request keeps none of the others from theirs, however many they have. A lane
+// reads request s only until the step is committed that publishes batch s. So a lane that has died
+// and come back finds the request at hand as it was. The trainer is not believed: find() gives
+// nothing that leaves the table.
 //
 // Several trainers cannot share such a table. For them lanes know by themselves what each batch is
 // made of, and the table has one entry: its seq is the last batch that is wanted, and may become
@@ -35,7 +39,7 @@
 
 namespace ringfeed::shm {
 
-inline constexpr std::uint64_t kRequestsMagic = 0x3130'7365'7571'6572;  // "reques01"
+inline constexpr std::uint64_t kRequestsMagic = 0x3230'7365'7571'6572;  // "reques02"
 
 // RequestEntry::kind: the lane ends.
 inline constexpr std::uint64_t kNoMoreRequests = 0;
@@ -46,7 +50,8 @@ struct RequestsHead {
   std::uint64_t magic;
   std::uint64_t entry_count;
   std::uint64_t bytes;
-  std::uint64_t zero[5];
+  std::uint64_t lane_count;
+  std::uint64_t zero[4];
 };
 static_assert(sizeof(RequestsHead) == 64);
 
@@ -66,16 +71,19 @@ inline bool are_requests(const std::byte* table, std::uint64_t bytes) noexcept {
   if (table == nullptr || bytes < sizeof(RequestsHead)) return false;
   const auto* head = reinterpret_cast<const RequestsHead*>(table);
   const std::uint64_t count = head->entry_count;
-  return head->magic == kRequestsMagic && head->bytes == bytes && count != 0 &&
-         (count & (count - 1)) == 0 &&
-         count <= (bytes - sizeof(RequestsHead)) / sizeof(RequestEntry);
+  const std::uint64_t lanes = head->lane_count;
+  return head->magic == kRequestsMagic && head->bytes == bytes && lanes != 0 && count != 0 &&
+         count % lanes == 0 && count <= (bytes - sizeof(RequestsHead)) / sizeof(RequestEntry);
 }
 
-// Of a table that are_requests() has found to be one.
+// Of a table that are_requests() has found to be one; seq >= 1.
 inline RequestEntry& request_entry(std::byte* table, std::uint64_t seq) noexcept {
   const auto* head = reinterpret_cast<const RequestsHead*>(table);
-  return reinterpret_cast<RequestEntry*>(table +
-                                         sizeof(RequestsHead))[seq & (head->entry_count - 1)];
+  const std::uint64_t lanes = head->lane_count;
+  const std::uint64_t of_lane = head->entry_count / lanes;
+  const std::uint64_t lane = (seq - 1) % lanes;
+  const std::uint64_t place = lane * of_lane + (seq - 1) / lanes % of_lane;
+  return reinterpret_cast<RequestEntry*>(table + sizeof(RequestsHead))[place];
 }
 
 struct RequestView {
@@ -102,7 +110,7 @@ inline RequestState find_request(std::byte* table, std::uint64_t seq, RequestVie
 // Of a table with one entry: is batch `seq` wanted? Its bytes are the lane's own affair.
 inline RequestState find_planned(std::byte* table, std::uint64_t seq, RequestView* view) noexcept {
   // acquire, pairs with the release in put_request(): what was written before is there.
-  if (request_entry(table, 0).seq.load(std::memory_order_acquire) < seq) {
+  if (request_entry(table, 1).seq.load(std::memory_order_acquire) < seq) {
     return RequestState::kNotYet;
   }
   *view = {table, 0, kPlannedRequest};

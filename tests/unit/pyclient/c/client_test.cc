@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -666,6 +667,123 @@ TEST(Next, ALaneThatHasClosedIsNotWaitedFor) {
   EXPECT_EQ(member.take(), 4U);
   fake.close_lane(1);
   EXPECT_EQ(member.next(), RF_END);
+}
+
+// Lane 0 ends at once, or is slow; lane 1 goes on for more batches than the feed describes.
+class Uneven : public ::testing::TestWithParam<std::tuple<bool, bool, std::uint32_t>> {
+ protected:
+  static constexpr std::uint64_t kMany = 3 * shm::kDescriptorsMax;
+};
+
+TEST_P(Uneven, WhatALanePublishesComesHoweverFarAnotherStaysBehind) {
+  const auto [ordered, begun, lanes] = GetParam();
+  auto [fake, member] = Joined({.lanes = lanes, .slots = 4 * lanes, .ordered = ordered});
+  std::vector<std::uint64_t> expected;
+  for (std::uint32_t lane = 0; begun && lane < lanes; ++lane) {
+    ASSERT_TRUE(fake.publish_lane(lane));
+    expected.push_back(lane + 1);
+  }
+  for (const std::uint64_t s : expected) {
+    ASSERT_EQ(member.take(), s);
+    ASSERT_EQ(member.release(s), RF_OK);
+  }
+  // In an ordered feed a lane that is slow is waited for.
+  for (std::uint32_t lane = 0; ordered && lane + 1 < lanes; ++lane) fake.close_lane(lane);
+  for (std::uint64_t i = begun ? 1 : 0; i < kMany; ++i) {
+    ASSERT_TRUE(fake.publish_lane(lanes - 1)) << i;
+    const std::uint64_t slow = begun ? lanes + 1 : 1;
+    ASSERT_EQ(member.stats().next, ordered || lanes == 1 ? i * lanes + lanes : slow) << i;
+    ASSERT_EQ(member.take(), i * lanes + lanes);
+    ASSERT_EQ(member.release(i * lanes + lanes), RF_OK);
+    ASSERT_EQ(member.stats().lag, 0U);
+  }
+  if (!ordered && lanes > 1) {
+    ASSERT_TRUE(fake.publish_lane(0));
+    EXPECT_EQ(member.take(), begun ? lanes + 1 : 1U) << "the slow one's own";
+  }
+  fake.close();
+  EXPECT_EQ(member.next(), RF_END);
+}
+
+TEST_P(Uneven, AMemberThatComesLateGetsAllThatIsHeld) {
+  const auto [ordered, begun, lanes] = GetParam();
+  FakeFeed fake({.lanes = lanes, .slots = 4 * lanes, .ordered = ordered});
+  {
+    Member first(fake);
+    for (std::uint64_t i = 0; i < kMany; ++i) {
+      ASSERT_TRUE(fake.publish_lane(lanes - 1));
+      if (ordered && i == 0) {
+        for (std::uint32_t lane = 0; lane + 1 < lanes; ++lane) fake.close_lane(lane);
+      }
+      ASSERT_EQ(first.release(first.take()), RF_OK);
+    }
+    ASSERT_TRUE(fake.publish_lane(lanes - 1));
+    ASSERT_TRUE(fake.publish_lane(lanes - 1));
+    fake.close();
+  }
+  Member second(fake);
+  EXPECT_EQ(second.stats().lag, 2U);
+  EXPECT_THAT(second.take_all(), ElementsAre(kMany * lanes + lanes, kMany * lanes + 2 * lanes));
+}
+
+TEST_P(Uneven, WhatIsKeptOfALaneThatHasEndedHoldsUpNobody) {
+  const auto [ordered, begun, lanes] = GetParam();
+  if (lanes == 1) return;
+  auto [fake, member] = Joined({.lanes = lanes, .slots = 4 * lanes, .ordered = ordered});
+  ASSERT_TRUE(fake.publish_lane(0));
+  ASSERT_EQ(member.take(), 1U);
+  for (std::uint32_t lane = 0; lane + 1 < lanes; ++lane) fake.close_lane(lane);
+  for (std::uint64_t i = 0; i < kMany; ++i) {
+    ASSERT_TRUE(fake.publish_lane(lanes - 1));
+    ASSERT_EQ(member.take(), i * lanes + lanes);
+    ASSERT_EQ(member.release(i * lanes + lanes), RF_OK);
+  }
+  EXPECT_EQ(member.release(1), RF_OK);
+}
+
+TEST_P(Uneven, AnObserverSeesWhatIsNewAndNotWhatHasTheHighestNumber) {
+  const auto [ordered, begun, lanes] = GetParam();
+  FakeFeed fake({.lanes = lanes, .slots = 4 * lanes, .ordered = ordered});
+  Member member(fake);
+  Observer eye(fake);
+  rf_batch batch{};
+  for (std::uint64_t i = 0; i < kMany; ++i) {
+    ASSERT_TRUE(fake.publish_lane(lanes - 1));
+    if (!ordered || lanes == 1) {
+      ASSERT_EQ(member.release(member.take()), RF_OK);
+    }
+    if (ordered && lanes > 1 && i == 3) break;
+  }
+  ASSERT_EQ(eye.look(&batch), RF_OK);
+  for (std::uint64_t i = 0; lanes > 1 && i < 3; ++i) {
+    ASSERT_TRUE(fake.publish_lane(0));
+    rf_batch newer{};
+    ASSERT_EQ(eye.look(&newer), RF_OK);
+    EXPECT_EQ(newer.seq, i * lanes + 1);
+    EXPECT_EQ(eye.look(&newer), RF_TIMEOUT);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, Uneven,
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool(),
+                                            ::testing::Values(1U, 2U, 3U, 7U)));
+
+// Both lanes had more than the feed describes since the hint was raised last, and have ended.
+TEST(End, ComesAfterWhatIsLeftHoweverUnevenTheLanesWere) {
+  auto [fake, member] = Joined({.lanes = 2, .slots = 16, .ordered = false, .max_hold = 8});
+  ASSERT_TRUE(fake.publish_lane(0));
+  ASSERT_EQ(member.take(), 1U);
+  ASSERT_EQ(member.release(1), RF_OK);
+  for (std::uint64_t i = 1; i <= shm::kDescriptorsMax; ++i) {
+    ASSERT_TRUE(fake.publish_lane(1));
+    ASSERT_EQ(member.take(), 2 * i);
+    ASSERT_EQ(member.release(2 * i), RF_OK);
+  }
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(fake.publish_lane(1));
+  fake.close();
+  rf_status end = RF_OK;
+  EXPECT_EQ(member.take_all(&end).size(), 8U);
+  EXPECT_EQ(end, RF_END);
 }
 
 TEST(Next, ASignalEndsTheWait) {

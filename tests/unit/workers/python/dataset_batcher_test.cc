@@ -31,8 +31,11 @@ class Table {
       : bytes_(sizeof(shm::RequestsHead) + entries * sizeof(shm::RequestEntry) + heap),
         heap_(bytes_.size() - heap) {
     auto* const head = reinterpret_cast<shm::RequestsHead*>(bytes_.data());
-    *head = {
-        .magic = shm::kRequestsMagic, .entry_count = entries, .bytes = bytes_.size(), .zero = {}};
+    *head = {.magic = shm::kRequestsMagic,
+             .entry_count = entries,
+             .bytes = bytes_.size(),
+             .lane_count = 1,
+             .zero = {}};
   }
   void ask(std::uint64_t number, const std::string& text, std::uint64_t kind = 1) {
     std::memcpy(bytes_.data() + heap_, text.data(), text.size());
@@ -263,9 +266,15 @@ TEST(DatasetBatcher, RefusesMemoryThatIsNoTable) {
   EXPECT_TRUE(shm::are_requests(table.all().data(), table.all().size()));
   EXPECT_FALSE(shm::are_requests(table.all().data(), table.all().size() - 64));
   auto* const head = reinterpret_cast<shm::RequestsHead*>(table.all().data());
-  for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{63}, std::uint64_t{1} << 40}) {
+  const std::uint64_t entries = head->entry_count;
+  for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1} << 40}) {
     head->entry_count = count;
     EXPECT_FALSE(shm::are_requests(table.all().data(), table.all().size())) << count;
+  }
+  head->entry_count = entries;
+  for (const std::uint64_t lanes : {std::uint64_t{0}, std::uint64_t{3}, entries + 1}) {
+    head->lane_count = lanes;
+    EXPECT_FALSE(shm::are_requests(table.all().data(), table.all().size())) << lanes;
   }
 }
 
