@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip(
-    "torch", reason="no PyTorch: scripts/test --with-frameworks has it"
-)
+torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
 from tests.support.feeds.feed_run import wait_until  # noqa: E402
 from tests.support.loaders.own_data import AwaitsFile, Uneven  # noqa: E402
@@ -29,10 +27,7 @@ SIZES = [
     [3, 200, 90],
     [0, 700, 0, 400, 0],
 ]
-SIZES += [
-    [random.Random(SEED + i).choice([0, 1, 70, 500]) for _ in range(2 + i)]
-    for i in range(4)
-]
+SIZES += [[random.Random(SEED + i).choice([0, 1, 70, 500]) for _ in range(2 + i)] for i in range(4)]
 
 
 def names(sizes: list[int]) -> str:
@@ -41,12 +36,8 @@ def names(sizes: list[int]) -> str:
 
 @pytest.mark.parametrize("sizes", SIZES, ids=names)
 @pytest.mark.parametrize("in_order", [True, False], ids=["in_order", "as_ready"])
-def test_each_worker_has_as_many_as_it_has(
-    Loader: Any, sizes: list[int], in_order: bool
-) -> None:
-    loader = Loader(
-        Uneven(sizes), batch_size=None, num_workers=len(sizes), in_order=in_order
-    )
+def test_each_worker_has_as_many_as_it_has(Loader: Any, sizes: list[int], in_order: bool) -> None:
+    loader = Loader(Uneven(sizes), batch_size=None, num_workers=len(sizes), in_order=in_order)
     seen = [(worker, item) for worker, item in loader]
     for worker, size in enumerate(sizes):
         assert [item for one, item in seen if one == worker] == list(range(size))
@@ -68,9 +59,7 @@ def test_also_where_workers_are_spawned(Loader: Any, context: str) -> None:
 
 def test_over_epochs_of_the_same_workers(Loader: Any) -> None:
     sizes = [500, 2, 90]
-    loader = Loader(
-        Uneven(sizes), batch_size=None, num_workers=3, persistent_workers=True
-    )
+    loader = Loader(Uneven(sizes), batch_size=None, num_workers=3, persistent_workers=True)
     for _ in range(3):
         counts = Counter(worker for worker, _ in loader)
         assert counts == dict(enumerate(sizes))
@@ -97,9 +86,7 @@ def test_a_state_of_uneven_workers_goes_on(stop: int) -> None:
 
 def test_a_stream_of_one_shard_leaves_workers_without_work(Loader: Any) -> None:
     datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_dict({"i": list(range(900))}).to_iterable_dataset(
-        num_shards=1
-    )
+    rows = datasets.Dataset.from_dict({"i": list(range(900))}).to_iterable_dataset(num_shards=1)
     seen = [row["i"] for row in Loader(rows, batch_size=None, num_workers=4)]
     assert seen == list(range(900))
 
@@ -125,9 +112,7 @@ def test_one_slow_sample_keeps_no_other_from_the_loop(
 
 def test_a_slow_worker_may_die_and_nothing_changes(Ours: Any, tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
-    loader = Ours(
-        AwaitsFile(800, 5, go_on), batch_size=1, num_workers=2, in_order=False
-    )
+    loader = Ours(AwaitsFile(800, 5, go_on), batch_size=1, num_workers=2, in_order=False)
     iterator = iter(loader)
     seen = [next(iterator).item() for _ in range(700)]
     assert 5 not in seen

@@ -55,9 +55,7 @@ def _same_tensor(got: torch.Tensor, want: torch.Tensor, at: str) -> None:
         seen, due = getattr(got, fact), getattr(want, fact)
         assert seen == due, f"{at}: {fact} is {seen}, not {due}"
     if want.layout is torch.strided:
-        assert (
-            got.stride() == want.stride()
-        ), f"{at}: strides {got.stride()}, not {want.stride()}"
+        assert got.stride() == want.stride(), f"{at}: strides {got.stride()}, not {want.stride()}"
         assert _bits(got) == _bits(want), f"{at}: {got} is not {want}"
         if want.is_quantized:
             assert torch.equal(got, want), f"{at}: {got} is not {want}"
@@ -100,38 +98,21 @@ def same(got: Any, want: Any, at: str = "batch") -> None:
             got.dtype == want.dtype and got.tobytes() == want.tobytes()
         ), f"{at}: {got!r}, not {want!r}"
     elif isinstance(want, float):
-        assert struct.pack("d", got) == struct.pack(
-            "d", want
-        ), f"{at}: {got}, not {want}"
+        assert struct.pack("d", got) == struct.pack("d", want), f"{at}: {got}, not {want}"
     elif isinstance(want, Mapping):
         assert list(got) == list(want), f"{at}: keys {list(got)}, not {list(want)}"
         for key in want:
             same(got[key], want[key], f"{at}[{key!r}]")
-        same(
-            getattr(got, "__dict__", None),
-            getattr(want, "__dict__", None),
-            f"{at}.__dict__",
-        )
+        same(getattr(got, "__dict__", None), getattr(want, "__dict__", None), f"{at}.__dict__")
     elif isinstance(want, Sequence) and not isinstance(want, (str, bytes)):
         assert len(got) == len(want), f"{at}: {len(got)} items, not {len(want)}"
         for i, (one, other) in enumerate(zip(got, want)):
             same(one, other, f"{at}[{i}]")
-        same(
-            getattr(got, "__dict__", None),
-            getattr(want, "__dict__", None),
-            f"{at}.__dict__",
-        )
+        same(getattr(got, "__dict__", None), getattr(want, "__dict__", None), f"{at}.__dict__")
     elif dataclasses.is_dataclass(want) and not isinstance(want, type):
         for field in dataclasses.fields(want):
-            same(
-                getattr(got, field.name),
-                getattr(want, field.name),
-                f"{at}.{field.name}",
-            )
-    elif (
-        type(want).__eq__ is object.__eq__
-        and getattr(want, "__dict__", None) is not None
-    ):
+            same(getattr(got, field.name), getattr(want, field.name), f"{at}.{field.name}")
+    elif type(want).__eq__ is object.__eq__ and getattr(want, "__dict__", None) is not None:
         same(vars(got), vars(want), f"{at}.__dict__")
     else:
         assert got == want, f"{at}: {got!r}, not {want!r}"
@@ -149,11 +130,7 @@ def seed_all(seed: int = 7) -> None:
 def states() -> tuple[Any, ...]:
     """Of the trainer's own three generators."""
     name, keys, *rest = np.random.get_state()
-    return (
-        random.getstate(),
-        (name, keys.tolist(), *rest),
-        torch.get_rng_state().tolist(),
-    )
+    return random.getstate(), (name, keys.tolist(), *rest), torch.get_rng_state().tolist()
 
 
 def epochs_of(loader: Any, epochs: int = 1) -> list[list[Any]]:
@@ -173,9 +150,7 @@ def alike(
         seed_all(seed)
         loader = make(loader_class)
         batches = epochs_of(loader, epochs)
-        generator = (
-            loader.generator.get_state() if loader.generator is not None else None
-        )
+        generator = loader.generator.get_state() if loader.generator is not None else None
         del loader
         gc.collect()
         seen.append((batches, generator, states()))
@@ -428,10 +403,7 @@ class Fails(torch.utils.data.Dataset):
     """Sample i is i; at some indices it raises what `error` makes."""
 
     def __init__(
-        self,
-        error: Callable[[], BaseException],
-        at: Sequence[int] = (5,),
-        length: int = 16,
+        self, error: Callable[[], BaseException], at: Sequence[int] = (5,), length: int = 16
     ) -> None:
         self.error, self.at, self.length = error, at, length
 
@@ -480,9 +452,7 @@ class Counting(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> int:
         worker = torch.utils.data.get_worker_info().id
         self.made[worker] += 1
-        self.ahead[worker] = max(
-            int(self.ahead[worker]), int(self.made.sum() - self.received)
-        )
+        self.ahead[worker] = max(int(self.ahead[worker]), int(self.made.sum() - self.received))
         return index
 
 
@@ -494,13 +464,9 @@ class Acts:
         times: How often for each index; None: always.
     """
 
-    def __init__(
-        self, acts: Mapping[int, Callable[[], Any]], times: int | None = 1
-    ) -> None:
+    def __init__(self, acts: Mapping[int, Callable[[], Any]], times: int | None = 1) -> None:
         self.acts, self.times = dict(acts), times
-        self.done = torch.zeros(
-            1 + max(self.acts, default=0), dtype=torch.int64
-        ).share_memory_()
+        self.done = torch.zeros(1 + max(self.acts, default=0), dtype=torch.int64).share_memory_()
 
     def __call__(self, index: int) -> None:
         act = self.acts.get(index)
@@ -521,9 +487,7 @@ def _drawn(index: int) -> dict[str, Any]:
 class Flagged(torch.utils.data.Dataset):
     """Sample i is i with draws; before it, `act(i)`. Where workers run is told in shared memory: `pids`."""
 
-    def __init__(
-        self, act: Callable[[int], Any] | None = None, length: int = 40
-    ) -> None:
+    def __init__(self, act: Callable[[int], Any] | None = None, length: int = 40) -> None:
         self.act, self.length = act, length
         self.pids = torch.zeros(8, dtype=torch.int64).share_memory_()
         self.parents = torch.zeros(8, dtype=torch.int64).share_memory_()
@@ -543,9 +507,7 @@ class Flagged(torch.utils.data.Dataset):
 class FlaggedStream(torch.utils.data.IterableDataset):
     """The numbers below `length` with draws, dealt to the workers; before each, `act(number)`."""
 
-    def __init__(
-        self, act: Callable[[int], Any] | None = None, length: int = 40
-    ) -> None:
+    def __init__(self, act: Callable[[int], Any] | None = None, length: int = 40) -> None:
         self.act, self.length = act, length
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -579,10 +541,7 @@ def loop_in_process(loader_class: Any, queue: Any) -> None:
     """Puts the numbers of Squares(12), or the error's type and text."""
     try:
         queue.put(
-            [
-                batch[1].tolist()
-                for batch in loader_class(Squares(12), batch_size=3, num_workers=2)
-            ]
+            [batch[1].tolist() for batch in loader_class(Squares(12), batch_size=3, num_workers=2)]
         )
     except Exception as error:
         queue.put((type(error), str(error)))
@@ -747,9 +706,7 @@ def _children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                found += map(
-                    int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
-                )
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     return found
 
 
@@ -766,10 +723,7 @@ def descendants(pid: int | None = None) -> list[int]:
 def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return (
-            Path(f"/proc/{pid}/cmdline")
-            .read_bytes()
-            .replace(b"\0", b" ")
-            .decode(errors="replace")
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         )
     return ""
 
@@ -818,30 +772,21 @@ class Belongings:
         self.descriptors = set()
         for entry in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
-                self.descriptors.add(
-                    (int(entry), os.readlink(f"/proc/self/fd/{entry}"))
-                )
-        self.threads = {
-            thread for thread in threading.enumerate() if "pytest" not in thread.name
-        }
-        self.directories = (
-            set(Path(tempfile.gettempdir()).glob("ringfeed-*")) | _links()
-        )
+                self.descriptors.add((int(entry), os.readlink(f"/proc/self/fd/{entry}")))
+        self.threads = {thread for thread in threading.enumerate() if "pytest" not in thread.name}
+        self.directories = set(Path(tempfile.gettempdir()).glob("ringfeed-*")) | _links()
         self.shared = {
             name
             for name in os.listdir("/dev/shm")
             if name.startswith(("torch_", "ringfeed")) and not _is_anothers(name, below)
         }
         self.maps = sum(
-            "memfd:" in line
-            for line in Path("/proc/self/maps").read_text().splitlines()
+            "memfd:" in line for line in Path("/proc/self/maps").read_text().splitlines()
         )
 
     def left(self, before: Belongings) -> dict[str, Any]:
         return {
-            "processes": {
-                pid: command_of(pid) for pid in self.children - before.children
-            },
+            "processes": {pid: command_of(pid) for pid in self.children - before.children},
             "descriptors": sorted(self.descriptors - before.descriptors),
             "threads": sorted(thread.name for thread in self.threads - before.threads),
             "directories": sorted(map(str, self.directories - before.directories)),
@@ -893,11 +838,7 @@ def status_of(pid: int) -> int:
 
 
 def script(
-    name: str,
-    body: str,
-    directory: Path,
-    guarded: bool = True,
-    words: Sequence[str] = (),
+    name: str, body: str, directory: Path, guarded: bool = True, words: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
     """A Python program of its own, with `DataLoader`, `torch`, `os`, `sys` and `data` (this module).
 
@@ -917,10 +858,7 @@ def script(
     )
     tail = '\nif __name__ == "__main__":\n    main()\n' if guarded else "\nmain()\n"
     path.write_text(head + textwrap.indent(textwrap.dedent(body), "    ") + tail)
-    paths = [
-        str(ROOT),
-        *filter(None, (entry for entry in sys.path if "pyclient" in entry)),
-    ]
+    paths = [str(ROOT), *filter(None, (entry for entry in sys.path if "pyclient" in entry))]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     }
