@@ -18,7 +18,6 @@ import mmap
 import operator
 import os
 import pickle
-import resource
 import struct
 from collections import deque
 from multiprocessing import reduction
@@ -29,11 +28,14 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from ..errors import FeedMemoryError
+from ._bulk import EMPTY, FREE, Bulk, TooLarge, memory_file
 
 _ALIGN = 64
 _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _SMALL_BYTES = 4096  # copied, so that it keeps nothing else
+_NOTHING = (ctypes.c_char * 0)()
+_MAPPED_MAX = 32  # regions that a worker has mapped
+_IDLE = 16  # batches after which a region that is free is emptied
 _ENTRY_BYTES = 64
 _SPILT_BYTES = 512  # of a path
 TABLE_MAGIC = 0x3230_7365_7571_6572  # of a table of requests
@@ -62,13 +64,10 @@ class Memory:
     It can be pickled while a process is started (`multiprocessing`), and is the same memory there.
     """
 
-    private = False
-
     def __init__(self, name: str, size: int) -> None:
         self.size = size
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | getattr(os, "MFD_ALLOW_SEALING", 2))
+        self.fd = memory_file(name, size)
         try:
-            os.ftruncate(self.fd, size)
             self._map()
         except BaseException:
             self.close()
@@ -111,84 +110,96 @@ class Memory:
         self._map()
 
 
-class PrivateMemory:
-    """The memory of another process's Memory, mapped so that what is written here stays here."""
+class FreeRegions:
+    """A worker's side of the table of regions (_bulk.py): which of its lane's are free."""
 
-    private = True
+    def __init__(self, bulk: Bulk, lane: int) -> None:
+        self._bulk = bulk
+        self._count = bulk.regions // bulk.lanes
+        self._lane_first = lane * self._count
+        self._table = bulk.table()
+        words = np.frombuffer(self._table, np.uint64)
+        self._words = words[self._lane_first : self._lane_first + self._count]
+        used = np.flatnonzero(self._words)
+        self._end = int(used[-1]) + 1 if len(used) else 0  # behind the last one that has memory
+        # What the predecessors of this process were making, or what a feed that is over has made:
+        # the same batches are asked of this one.
+        self._begun = {int(self._words[one]) - FREE: int(one) for one in used}
+        self._used_at: dict[int, int] = {}  # by region: the batch
+        self._batches = 0
+        self._number = 0
+        self.region = -1  # of the batch, in the lane
 
-    def __init__(self, fd: int, size: int) -> None:
-        """`fd` stays the caller's."""
-        self.fd = os.dup(fd)
-        self.size = size
-        flags = mmap.MAP_PRIVATE | _UNRESERVED
-        try:
-            self.map = mmap.mmap(self.fd, size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
-        except BaseException:
-            os.close(self.fd)
-            raise
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+    def begin(self, number: int, reserved: dict[int, int]) -> int:
+        """The region that a batch has already, -1: none."""
+        self._number = number
+        self._batches += 1
+        self.region = self._begun.pop(number, -1) if self._begun else -1
+        if self._batches % _IDLE == 0:
+            self._trim(reserved)
+        return -1 if self.region < 0 else self._lane_first + self.region
 
-    close = Memory.close
-    __del__ = Memory.__del__
+    def find(self, reserved: dict[int, int]) -> int:
+        """A region for the batch. What is known of its memory is forgotten if it has none now."""
+        table, first = self._table, self._lane_first
+        # The first ones are used again and again, so that few have memory.
+        for one in range(min(_IDLE, self._count)):
+            if table[first + one] <= FREE:
+                break
+        else:
+            one = int((self._words <= FREE).argmax())
+            if self._words[one] > FREE:
+                raise MemoryError(f"all {self._count} regions for batches are in use")
+        if table[first + one] == EMPTY:
+            reserved.pop(first + one, None)
+        table[first + one] = FREE + self._number
+        self._used_at[one] = self._batches
+        self._end = max(self._end, one + 1)
+        self.region = one
+        return int(first + one)
 
-
-class Part:
-    """A part of a Memory, mapped once more; as long as somebody refers to the mapping."""
-
-    def __init__(self, memory: Memory | PrivateMemory, offset: int, size: int) -> None:
-        flags = (mmap.MAP_PRIVATE if memory.private else mmap.MAP_SHARED) | _UNRESERVED
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        self.map = mmap.mmap(memory.fd, size, flags, protection, offset=offset)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-
-
-def bulk(slots: int) -> tuple[Memory, int]:
-    """Memory for so many batches, and how much each may take, which is about the machine's memory.
-
-    Raises:
-        FeedMemoryError: Not even a little can be mapped.
-    """
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    stride = 1 << (pages - 1).bit_length()
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        stride = min(stride, 1 << (max(limit // (8 * slots), 1).bit_length() - 1))
-    least = 1 << 20
-    while stride >= least:
-        try:
-            return Memory("ringfeed-batches", slots * stride), stride
-        except (OSError, ValueError, OverflowError):
-            stride //= 4
-    raise FeedMemoryError(
-        f"no address space for {slots} batches of {least} bytes: raise the limit (ulimit -v), or "
-        "lower prefetch_factor"
-    )
-
-
-class TooLarge(RuntimeError):
-    """A batch exceeds what the address space allows."""
+    def _trim(self, reserved: dict[int, int]) -> None:
+        """Gives back the memory of regions that have been free for long."""
+        for one in np.flatnonzero(self._words[: self._end] == FREE).tolist():
+            if self._batches - self._used_at.get(one, 0) > _IDLE:
+                region = self._lane_first + one
+                self._bulk.empty(region, reserved.pop(region, self._bulk.stride))
+                self._words[one] = EMPTY
+                self._used_at.pop(one, None)
 
 
 class Writer:
-    """A worker's side: writes one batch after the other, each into the region of a slot."""
+    """A worker's side: writes one batch after the other, each into a region."""
 
-    def __init__(self, memory: Memory, stride: int) -> None:
-        self._memory = memory
-        self._stride = stride
-        self._whole = (ctypes.c_char * memory.size).from_address(memory.address)
+    def __init__(self, bulk: Bulk, lane: int = 0) -> None:
+        """
+        Args:
+            bulk: Where the regions are; with a table, or each slot has one.
+            lane: Whose regions of the table these are.
+        """
+        self._bulk = bulk
+        self._free = FreeRegions(bulk, lane) if bulk.lanes else None
+        self._mapped: dict[int, Any] = {}  # by region
         self._reserved: dict[int, int] = {}
-        self._base = 0
+        self._whole: Any = _NOTHING  # the region, as far as it is mapped
+        self._before: list[Any] = []  # earlier mappings of it that have become too small
         self._used = 0
-        self._slot = 0
+        self._region = -1
         self._shipped: dict[int, _Shipped] = {}  # by storage
         table = _Reducers(self)
         self._pickler = type("BatchPickler", (pickle.Pickler,), {"dispatch_table": table})
 
-    def begin(self, slot: int) -> None:
-        """The next batch goes into this slot, which no other batch has."""
-        self._slot = slot
-        self._base = slot * self._stride
+    def begin(self, slot: int, number: int) -> None:
+        """The next batch: its slot, which no other batch has, and its number."""
+        self._region = slot if self._free is None else self._free.begin(number, self._reserved)
+        self._whole = self._mapped.get(self._region, _NOTHING)
+        self._before.clear()
         self._used = 0
+
+    @property
+    def region(self) -> int:
+        """Of the batch, among its lane's; -1: it has none, or that of its slot."""
+        return -1 if self._free is None else self._free.region
 
     @property
     def used(self) -> int:
@@ -196,30 +207,65 @@ class Writer:
         return self._used
 
     def _room(self, size: int) -> int:
-        """Offset in the slot of so many bytes, which have memory."""
+        """Offset in the region of so many bytes, which have memory."""
         at = self._used
         end = at + size
-        if end > self._stride:
+        if end > self._bulk.stride:
             raise TooLarge(
-                f"a batch of more than {self._stride} bytes does not fit: lower batch_size"
-                + ("" if self._stride > 1 << 34 else ", or raise the address space (ulimit -v)")
+                f"a batch of more than {self._bulk.stride} bytes does not fit: lower batch_size, "
+                "or raise the size that a file may have (ulimit -f)"
             )
-        if end > self._reserved.get(self._slot, 0):
+        if self._region < 0:
+            self._find()
+        if end > self._reserved.get(self._region, 0):
             self._reserve(end)
+        if end > len(self._whole):
+            self._map(end)
         self._used = (end + _ALIGN - 1) & -_ALIGN
         return at
 
+    def _find(self) -> None:
+        assert self._free is not None
+        self._region = self._free.find(self._reserved)
+        # The newest one last: it is forgotten last.
+        self._whole = self._mapped.pop(self._region, _NOTHING)
+        if self._whole is not _NOTHING:
+            self._mapped[self._region] = self._whole
+
     def _reserve(self, end: int) -> None:
         # With room above, so that batches that differ a little do not ask each time.
-        rather = min((end + end // 8 + 0xFFFF) & ~0xFFFF, self._stride)
+        rather = min((end + end // 8 + 0xFFFF) & ~0xFFFF, self._bulk.stride)
         for size in (rather, end):
             try:
-                os.posix_fallocate(self._memory.fd, self._base, size)
-                self._reserved[self._slot] = size
+                self._bulk.reserve(self._region, size)
+                self._reserved[self._region] = size
                 return
             except OSError as error:
                 why = error
         raise MemoryError(f"no memory for a batch of {end} bytes: {why}")
+
+    def _map(self, end: int) -> None:
+        # Tensors of this batch may lie in the mapping that has become too small.
+        self._before.append(self._whole)
+        self._mapped.pop(self._region, None)
+        while len(self._mapped) >= _MAPPED_MAX:
+            del self._mapped[next(iter(self._mapped))]
+        try:
+            self._whole = self._bulk.map(self._region, end)
+        except MemoryError:
+            if not self._mapped:
+                raise
+            self._mapped.clear()  # of other regions: they are mapped again when it is their turn
+            self._whole = self._bulk.map(self._region, end)
+        self._mapped[self._region] = self._whole
+
+    def _place(self, address: int, size: int) -> int:
+        """Where in the slot these bytes lie, if they were written for this batch; -1: elsewhere."""
+        for whole in (self._whole, *self._before):
+            inside = address - ctypes.addressof(whole)
+            if 0 <= inside and inside + size <= min(self._used, len(whole)):
+                return inside
+        return -1
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor in the slot, not initialised; ordinary memory if it has no elements."""
@@ -228,7 +274,7 @@ class Writer:
             count *= length
         if count == 0:
             return torch.empty(shape, dtype=dtype)
-        at = self._base + self._room(count * dtype.itemsize)
+        at = self._room(count * dtype.itemsize)
         flat = torch.frombuffer(self._whole, dtype=dtype, count=count, offset=at)
         return flat.view(shape)
 
@@ -255,8 +301,8 @@ class Writer:
         if dense and 1 in shape:
             dense = strides == _dense_strides(shape)
         if dense:
-            inside = tensor.data_ptr() - self._memory.address - self._base
-            if 0 <= inside and inside + size <= self._used:
+            inside = self._place(tensor.data_ptr(), size)
+            if inside >= 0:
                 return _tensor, (inside, _names[dtype], shape)
         at, whole, skip, strides = self._shown(
             tensor.untyped_storage(), dtype, int(tensor.storage_offset()), shape, strides
@@ -331,7 +377,7 @@ class Writer:
 
     def _ship(self, shipped: _Shipped, begin: int, end: int) -> int:
         at = self._room(end - begin)
-        place = self._memory.address + self._base + at
+        place = ctypes.addressof(self._whole) + at
         ctypes.memmove(place, shipped.storage.data_ptr() + begin, end - begin)
         shipped.add(begin, end, at)
         return at
@@ -344,7 +390,7 @@ class Writer:
         count = math.prod(shape)
         at = self._room(count * each)
         alike = _ALIKE[each]
-        out = torch.frombuffer(self._whole, dtype=alike, count=count, offset=self._base + at)
+        out = torch.frombuffer(self._whole, dtype=alike, count=count, offset=at)
         source = torch.empty(0, dtype=alike).set_(storage, offset, shape, strides)
         out.as_strided(shape, packed).copy_(source)
         return at
@@ -366,11 +412,11 @@ class Writer:
         at = self._room(array.nbytes)
         order = "F" if array.flags.fnc else "C"
         if array.flags.forc:
-            place = self._memory.address + self._base + at
+            place = ctypes.addressof(self._whole) + at
             ctypes.memmove(place, array.ctypes.data, array.nbytes)
         else:
             whole: Any = self._whole
-            np.ndarray(array.shape, dtype, whole, self._base + at)[...] = array
+            np.ndarray(array.shape, dtype, whole, at)[...] = array
         return _array, (kind, at, dtype, array.shape, order)
 
     def write(self, thing: Any) -> tuple[int, int, int, int]:
@@ -400,8 +446,7 @@ class Writer:
         return at, structure.nbytes, self._bytes(memoryview(table)), len(buffers)
 
     def _copy(self, at: int, raw: memoryview) -> None:
-        begin = self._base + at
-        memoryview(self._memory.map)[begin : begin + raw.nbytes] = raw.cast("B")
+        memoryview(self._whole).cast("B")[at : at + raw.nbytes] = raw.cast("B")
 
     def _bytes(self, raw: memoryview) -> int:
         at = self._room(raw.nbytes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ._batches import Memory
 
 if TYPE_CHECKING:
+    from ._bulk import Bulk
     from ._plan import Plan
 
 # What a request asks for.
@@ -22,6 +23,13 @@ WANTED = 32  # or'ed: the trainer wants the worker's state behind that batch
 DATA, ACK, EMPTY, RESUMED = range(1, 5)
 HEAD = struct.Struct("<16Q")
 TOGETHER = 0x3FFFFF
+NAME_BYTES = 202  # of a sample's name at most, with its length before it
+
+
+def name_in(text: bytes) -> str:
+    """A sample's name, of bytes that begin with its length."""
+    (size,) = struct.unpack_from("<H", text)
+    return text[2 : 2 + size].decode(errors="replace")
 
 
 @dataclass
@@ -38,8 +46,7 @@ class Job:
     workers: int
     shared_seed: int | None
     requests: Memory
-    bulk: Memory
-    stride: int
+    bulk: Bulk
     skips: bool  # a sample that kills is left out
     socket_path: str
     trainer: int  # its process

@@ -1,4 +1,4 @@
-"""Where a trainer has the batches that workers made: slots that are held, copied and given back.
+"""Where a trainer has the batches that workers made: regions that are held, copied and given back.
 
 Also what a fork of the trainer does with them: workers go on writing, so the child gets copies.
 """
@@ -6,6 +6,7 @@ Also what a fork of the trainer does with them: workers go on writing, so the ch
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import select
@@ -15,67 +16,157 @@ from typing import Any
 import numpy as np
 
 from .._core import native
-from ._batches import Part
+from ._bulk import EMPTY, FIXED, FREE, Bulk, empty, libc, map_pages, slot_of
 from ._forks import starting
 from ._streams import renew
 
-_OLD = 100  # batches after which one that is kept is copied
+_LOOP_HOLDS = 4  # batches of a lane, beyond which memory that becomes free is given back
+_KEPT_MAX = 1 << 14  # batches that are not copied: a process may have 65,530 mappings
 _PAGE = mmap.PAGESIZE
-_FIXED = 0x10  # flags of mmap that Python does not name
-_UNRESERVED = 0x4000
 _DONTNEED = 4  # of madvise
 _COPIES_MS = 2000  # for a child's copies; then the loop goes on without the slots of these batches
 # Of an entry of /proc/self/pagemap: it is in memory or swapped; it is the file's.
 _THERE, _OF_FILE = 3 << 62, 1 << 61
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+class _Regions:
+    """What a trainer has mapped of the memory of batches."""
+
+    def __init__(self, bulk: Bulk, *, private: bool) -> None:
+        self._bulk = bulk
+        self._private = private
+        self._mapped: dict[int, Any] = {}  # by region
+
+    def _mapping(self, region: int, used: int) -> Any:
+        """So many bytes of a region, which holds no other batch that is in use."""
+        found = self._mapped.get(region)
+        if found is None or len(found) < used:
+            self._mapped.pop(region, None)
+            make = functools.partial(self._bulk.map, region, used, private=self._private)
+            try:
+                found = make()
+            except MemoryError:
+                self._mapped.clear()  # what nobody holds
+                found = make()
+            self._mapped[region] = found
+        return found
+
+    def held(self) -> list[Any]:
+        """Regions of the batches that somebody has."""
+        raise NotImplementedError
+
+    def become_copy(self) -> None:
+        """In a fork of the trainer: what is held is copied, and nothing is shared any more."""
+        for slot in self.held():
+            _become_copy(slot)
+        self._mapped.clear()
 
 
-class Regions:
-    """The memory of a feed's batches, a region for each slot."""
+class Regions(_Regions):
+    """The regions of a loader's own feed. A batch has one until nobody refers to it any more."""
 
-    def __init__(self, memory: Any, stride: int, lanes: int, free: int, old: int = _OLD) -> None:
-        """
+    def __init__(self, bulk: Bulk) -> None:
+        """`bulk`: where they are, with a table."""
+        super().__init__(bulk, private=False)
+        self._pid = os.getpid()
+        self._table = bulk.table()
+        self._of_lane = bulk.regions // bulk.lanes
+        self._over = False
+        self._held: list[dict[int, weakref.ref[Any]]] = [{} for _ in range(bulk.lanes)]
+
+    def take(self, lane: int, region: int, used: int) -> tuple[Any, bool]:
+        """The memory of a batch that has come, and whether it is to be copied.
+
+        The region is the batch's as long as somebody refers to what is returned.
+
         Args:
-            memory: A Memory, or a PrivateMemory: then what is written into a batch stays here.
-            stride: Bytes of a region.
-            lanes: Lanes of the feed.
-            free: Batches of a lane that may be held; further ones are copied.
-            old: Batches after which one that is still held becomes a copy.
-        """
-        self._old = old
-        self.memory = memory
-        self._stride = stride
-        self._free = free
-        members = {"__del__": _drop_changes} if memory.private else {}
-        self._type: Any = type("Slot", (ctypes.c_char * stride,), members)
-        self._moved: dict[int, Part] = {}  # by slot: where it is mapped, if not in its place
-        self._held: list[list[weakref.ref[Any]]] = [[] for _ in range(lanes)]
-
-    def address(self, slot: int) -> int:
-        """Where the region of a slot begins."""
-        moved = self._moved.get(slot)
-        return self.memory.address + slot * self._stride if moved is None else moved.address
-
-    def take(self, lease: native.Lease, lane: int, used: int) -> tuple[Any, bool]:
-        """The region of a batch that has come, and whether it is to be copied.
-
-        If not, it holds the lease as long as somebody refers to it.
+            lane, region: Which one: of the lane's.
+            used: Bytes of the batch.
+        Raises:
+            MemoryError: There is no address space for it; the region is given back.
         """
         if _copying:
             _look_at_copies()
-        slot = self._type.from_address(self.address(lease.slot))
-        held = self._held[lane] = [one for one in self._held[lane] if one() is not None]
-        slot.used = used
-        if len(held) >= self._free:
-            return slot, True
-        slot.lease = lease
-        slot.memory = self._moved.get(lease.slot, self.memory).map
-        held.append(weakref.ref(slot))
-        return slot, False
+        number = lane * self._of_lane + region
+        try:
+            mapping = self._mapping(number, used)
+        except BaseException:
+            self.give_back(lane, region)
+            raise
+        slot = slot_of(len(mapping), _give_back).from_buffer(mapping)
+        slot.mapping, slot.owner, slot.place, slot.used = mapping, self, (lane, region), used
+        held = self._held[lane]
+        held[region] = weakref.ref(slot)
+        # A worker always has regions left, and a process mappings.
+        return slot, len(held) > min(self._of_lane // 2, _KEPT_MAX // len(self._held))
+
+    def read(self, lane: int, region: int, at: int, size: int) -> bytes:
+        """A copy of some bytes of a region."""
+        return self._bulk.read(lane * self._of_lane + region, at, size)
+
+    def give_back(self, lane: int, region: int, mapping: Any = None) -> None:
+        """The worker may write there again."""
+        if os.getpid() != self._pid:
+            return  # in a fork: it is the parent's
+        held = self._held[lane]
+        held.pop(region, None)
+        number = lane * self._of_lane + region
+        state = FREE
+        if self._over or len(held) >= _LOOP_HOLDS:
+            self._mapped.pop(number, None)
+            if self._bulk.empty(number):
+                state = EMPTY
+            elif mapping is not None:
+                empty(mapping)
+        self._table[number] = state
+
+    def end(self) -> None:
+        """No worker is left. What batches do not have of their memory is given back."""
+        self._over = True
+        if os.getpid() != self._pid or not any(self._held):
+            return  # nothing is left when the file is closed
+        for number in np.flatnonzero(np.frombuffer(self._table, np.uint64)).tolist():
+            held = self._held[number // self._of_lane].get(number % self._of_lane)
+            slot = None if held is None else held()
+            self._bulk.empty(number, first=0 if slot is None else -(-slot.used // _PAGE) * _PAGE)
+        self._mapped.clear()
+
+    def held(self) -> list[Any]:
+        every = [one() for row in self._held for one in list(row.values())]
+        return [slot for slot in every if slot is not None]
+
+
+def _give_back(slot: Any) -> None:
+    slot.owner.give_back(*slot.place, slot.mapping)
+
+
+class SharedRegions(_Regions):
+    """The regions of a feed that trainers share, one for each slot."""
+
+    def __init__(self, bulk: Bulk, old: int) -> None:
+        """
+        Args:
+            bulk: Where the regions are. What is written into a batch stays in this process.
+            old: Batches after which one that is still held becomes a copy.
+        """
+        super().__init__(bulk, private=True)
+        self._old = old
+        self._held: list[weakref.ref[Any]] = []
+
+    def take(self, lease: native.Lease, lane: int, used: int) -> Any:
+        """The region of a batch that has come: it holds the lease as long as somebody refers to it.
+
+        Raises:
+            MemoryError: There is no address space for it.
+        """
+        if _copying:
+            _look_at_copies()
+        mapping = self._mapping(lease.slot, used)
+        slot = slot_of(len(mapping), _drop_changes).from_buffer(mapping)
+        self._held = [one for one in self._held if one() is not None]
+        slot.mapping, slot.lane, slot.used, slot.lease = mapping, lane, used, lease
+        self._held.append(weakref.ref(slot))
+        return slot
 
     def let_old_go(self, lane: int, newest: int) -> None:
         """Gives back batches that somebody keeps for so long that their lane has to go past them.
@@ -87,45 +178,34 @@ class Regions:
             lane: Of the batch that has come.
             newest: Its number.
         """
-        self._let_go(self._held[lane], newest)
-
-    def _let_go(self, row: list[weakref.ref[Any]], newest: int) -> None:
-        for one in list(row):
-            slot = one()
-            if slot is None or newest - slot.lease.seq < self._old:
-                continue
-            address = ctypes.addressof(slot)
-            data = ctypes.string_at(address, slot.used)
-            moved = Part(self.memory, slot.lease.slot * self._stride, self._stride)
-            self._own(address)
-            ctypes.memmove(address, data, len(data))
-            self._moved[slot.lease.slot] = moved
-            row.remove(one)
-            del slot.lease
+        for slot in self.held():
+            if slot.lane == lane and newest - slot.lease.seq >= self._old:
+                self._let_go(slot)
 
     def let_all_go(self) -> None:
         """Gives back all batches: what somebody keeps of them becomes a copy."""
-        for row in self._held:
-            self._let_go(row, 1 << 62)
+        for slot in self.held():
+            self._let_go(slot)
 
-    def _own(self, address: int) -> None:
-        """Nothing is shared there any more."""
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED | _UNRESERVED
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        _libc.mmap(address, self._stride, protection, flags, -1, 0)
+    def _let_go(self, slot: Any) -> None:
+        _become_copy(slot)
+        self._mapped.pop(slot.lease.slot, None)
+        self._held = [
+            one for one in self._held if (found := one()) is not None and found is not slot
+        ]
+        del slot.lease
 
     def held(self) -> list[Any]:
-        """Regions of the batches that somebody has."""
-        return [slot for row in self._held for one in row if (slot := one()) is not None]
+        return [slot for one in self._held if (slot := one()) is not None]
 
-    def become_copy(self) -> None:
-        """In a fork of the trainer: what is held is copied, and nothing is shared any more."""
-        slots = self.held()
-        kept = [ctypes.string_at(ctypes.addressof(slot), slot.used) for slot in slots]
-        for slot in range(self.memory.size // self._stride):
-            self._own(self.address(slot))
-        for slot, data in zip(slots, kept):
-            ctypes.memmove(ctypes.addressof(slot), data, len(data))
+
+def _become_copy(slot: Any) -> None:
+    """At the same address, of memory that nobody else has."""
+    address = ctypes.addressof(slot)
+    data = ctypes.string_at(address, slot.used)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED
+    map_pages(address, ctypes.sizeof(slot), flags, -1, 0)
+    ctypes.memmove(address, data, len(data))
 
 
 # ---- what a trainer has written into a batch that is not its own alone
@@ -138,7 +218,7 @@ def _drop_changes(slot: Any) -> None:
     address = ctypes.addressof(slot)
     pages = -(-slot.used // _PAGE)
     if _has_changes(address // _PAGE, pages):
-        _libc.madvise(address, pages * _PAGE, _DONTNEED)
+        libc.madvise(address, pages * _PAGE, _DONTNEED)
 
 
 def _has_changes(first: int, pages: int) -> bool:

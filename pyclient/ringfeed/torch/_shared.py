@@ -41,12 +41,13 @@ from ..errors import (
     NoSuchFeed,
     RingfeedError,
 )
-from ._batches import Memory, PrivateMemory, bulk, read
+from ._batches import Memory, read
+from ._bulk import Bulk
 from ._forks import Start
-from ._job import DATA, HEAD, Bond, Job
+from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, name_in
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
-from ._regions import Regions, living
+from ._regions import SharedRegions, living
 from ._shared_parent import (
     FAILED,
     LOADER,
@@ -161,9 +162,8 @@ class Shared:
         self._ends: dict[str, Any] = {"pid": os.getpid(), "handle": None, "link": None}
         self._ends["regions"] = None
         self._end = weakref.finalize(self, _leave, self._ends)
-        self._bulk: Memory | None = None  # to start a warm parent with
+        self._bulk: Bulk | None = None  # to start a warm parent with
         self._table: Memory | None = None
-        self._stride = 0
         self._pins = loader.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
         self.course: Course | None = None
         self.reasons = Reasons(self._workers)
@@ -190,12 +190,8 @@ class Shared:
         assert self._bulk is not None
         # What a trainer keeps must not keep others waiting: with so few recent batches held, each
         # worker has room for its next one.
-        slots = self._bulk.size // self._stride
-        self._regions: Regions = Regions(
-            PrivateMemory(self._bulk.fd, self._bulk.size),
-            *(self._stride, self._workers, slots),
-            old=max(1, slots - 2 * self._workers),
-        )
+        slots = self._bulk.regions
+        self._regions = SharedRegions(self._bulk, max(1, slots - 2 * self._workers))
         self._ends["regions"] = self._regions
 
     def _forget_feed(self) -> None:
@@ -345,7 +341,7 @@ class Shared:
         """False: it was killed before it was ready."""
         if self._bulk is None:
             each = slots_of_lane(self._loader.prefetch_factor, self._workers)
-            self._bulk, self._stride = bulk(self._workers * each)
+            self._bulk = Bulk(self._workers * each)
             self._table = PlanTable.create(self.plan, 16 * self._workers + 16).memory
             self._bond.note_taken()  # by whoever gets it
         assert self._table is not None
@@ -362,7 +358,6 @@ class Shared:
             shared_seed=None,
             requests=self._table,
             bulk=self._bulk,
-            stride=self._stride,
             skips=loader.on_poison == "skip",
             socket_path=str(self._place.parent),
             trainer=0,
@@ -375,9 +370,9 @@ class Shared:
         settings = {name: getattr(loader, name) for name in ("stall_timeout", "max_attempts")}
         ranks = self.plan.local_ranks
         group = f'groups {{ name: "{RANKS}" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
-        slots = self._bulk.size // self._stride
         try:
-            self._place.config.write_bytes(config_of(job, slots, settings, group))
+            config = config_of(job, self._bulk.regions, settings, group)
+            self._place.config.write_bytes(config)
         except OSError as error:
             self._place.config.unlink(missing_ok=True)  # not a part of one
             raise FeedIOError(f"feed {self._place.feed}: {error}") from None
@@ -425,8 +420,7 @@ class Shared:
             return False
         what = ""
         if self._bulk is None:
-            self._stride = answer["stride"]
-            self._bulk = Memory.of(fds.pop(0), answer["slots"] * self._stride)
+            self._bulk = Bulk.of(fds.pop(0), answer["slots"], answer["stride"])
             self._table = Memory.of(fds.pop(0), answer["table"])
         elif fds and not os.path.samestat(os.fstat(fds[0]), os.fstat(self._bulk.fd)):
             self._drop_link()
@@ -614,11 +608,10 @@ class Shared:
         awaited = mark_of(course.epoch, course.batch, self.rank)
         words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
         self._regions.let_old_go(words[9], lease.seq)
-        slot, copies = self._regions.take(lease, words[9], words[8])
         if words[14]:
-            size = int.from_bytes(ctypes.string_at(ctypes.addressof(slot) + words[15], 2), "little")
-            text = ctypes.string_at(ctypes.addressof(slot) + words[15] + 2, size)
-            self.reasons.saw(words[14], text.decode(errors="replace"))
+            assert self._bulk is not None
+            text = self._bulk.read(lease.slot, words[15], NAME_BYTES)
+            self.reasons.saw(words[14], name_in(text))
         self.reasons.add(words[0] >> 8, words[12], words[13])
         if words[0] & 0xFF != DATA or words[1] != awaited:
             raise FeedFailed(
@@ -627,7 +620,8 @@ class Shared:
             )
         course.batch += 1
         try:
-            return words, read(slot, words[2:4], words[4:6], copies)
+            slot = self._regions.take(lease, words[9], words[8])
+            return words, read(slot, words[2:4], words[4:6], copies=False)
         except Exception:
             # The error of its batch; the next one comes.
             return words, ExceptionWrapper(where="in the trainer, loading a batch of a shared feed")

@@ -192,7 +192,7 @@ class _SharedParent(Parent):
         self._had_link = False  # to a supervisor
         self._ranks_seen: set[int] = set()  # that have been in an iteration
         self._poll.register(trainers, select.POLLIN)
-        self._slots = job.bulk.size // job.stride
+        self._slots = job.bulk.regions
         os.write(ready, b"1")
         os.close(ready)
 
@@ -352,7 +352,7 @@ class _SharedParent(Parent):
             self._ranks_seen.add(trainer.rank)
         self._answer(
             trainer,
-            {"stride": job.stride, "slots": self._slots, "table": job.requests.size},
+            {"stride": job.bulk.stride, "slots": self._slots, "table": job.requests.size},
             (job.bulk.fd, job.requests.fd),
         )
 

@@ -92,7 +92,6 @@ def prepare(job: Job) -> ModuleType:
     _others.update(_feeds(job.feed))
     os.environ.update(job.environment)
     job.requests.map_anew()
-    job.bulk.map_anew()
     torch.set_num_threads(1)
     worker = module.load()
     # Collections in the children then leave the pages of these objects alone, which are shared.
@@ -470,7 +469,7 @@ class Worker:
         struct.pack_into("<Q", job.requests.map, at, os.getpid())
         self._job = job
         self._number = number
-        self._writer = Writer(job.bulk, job.stride)
+        self._writer = Writer(job.bulk, number)
         self._collate_ns = 0
         self._share_seed(job.shared_seed)
         self._place = _Named(job, works_on, self._collate_of(job.collate_fn))
@@ -561,7 +560,7 @@ class Worker:
         if kind & SPILT:
             kind ^= SPILT
             request = Path(os.fsdecode(request)).read_bytes()
-        self._writer.begin(slot)
+        self._writer.begin(slot, number)
         self._collate_ns = 0
         place = self._place
         place.slowest, place.samples, place.places = (0, None), 0, None
@@ -603,9 +602,10 @@ class Worker:
             with contextlib.suppress(Exception):  # closed, or replaced by whatever
                 stream.flush()
         samples = 0 if raised else place.samples
+        lane = self._number | self._writer.region + 1 << 32
         head = HEAD.pack(
             *(what | samples << 8, task, *places, at, len(state or b""), self._writer.used),
-            *(self._number, left_out, number, fetch, collate, place.slowest[0], name),
+            *(lane, left_out, number, fetch, collate, place.slowest[0], name),
         )
         made = (head, kept, samples, left_out, fetch, collate, raised)
         return made if kept is None or state is not None else (*made, True)

@@ -16,7 +16,6 @@ import os
 import pickle
 import queue
 import re
-import struct
 import threading
 import time
 import weakref
@@ -37,7 +36,8 @@ from ..errors import (
     RingfeedError,
 )
 from ..loader import _FEED, _Supervisor
-from ._batches import Requests, bulk, read
+from ._batches import Requests, read
+from ._bulk import Bulk
 from ._forks import Start
 from ._job import (
     ACK,
@@ -46,6 +46,7 @@ from ._job import (
     END,
     FETCH,
     HEAD,
+    NAME_BYTES,
     RESUME,
     RESUMED,
     SPILT,
@@ -54,6 +55,7 @@ from ._job import (
     Bond,
     Job,
     kill_workers,
+    name_in,
     remove_link,
 )
 from ._reasons import Reasons
@@ -127,8 +129,9 @@ class Workers:
         entries = workers * settings["prefetch_factor"] + _OTHER_REQUESTS
         self._requests = Requests(workers, entries, _HEAP_BYTES, 16 * workers)
         self._bond = Bond(self._requests.memory, workers)
-        self._bulk, self._stride = bulk(workers * self._lane_slots)
-        self._regions = Regions(self._bulk, self._stride, workers, max(1, self._lane_slots - 2))
+        # Beside those of slots a lane has some that the loop holds.
+        self._bulk = Bulk(workers * (self._lane_slots + 3), workers)
+        self._regions = Regions(self._bulk)
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self._spilt: dict[int, Path] = {}
         self._local: collections.deque[Any] = collections.deque()
@@ -156,7 +159,6 @@ class Workers:
             shared_seed=arguments["shared_seed"],
             requests=self._requests.memory,
             bulk=self._bulk,
-            stride=self._stride,
             skips=settings["on_poison"] == "skip",
             socket_path="",
             trainer=self._pid,
@@ -185,6 +187,7 @@ class Workers:
         self._ends["workers"] = self.job.workers
         self._ends["shown"] = self.job.shown
         self._ends["memories"] = (self._requests.memory, self._bulk)
+        self._ends["regions"] = self._regions
         return self._ends
 
     def _start_parent(self) -> None:
@@ -307,27 +310,26 @@ class Workers:
         self._taken = True
         self._parents = 0
         words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
-        what, task, worker, number = words[0] & 0xFF, words[1], words[9], words[11]
+        what, task, number = words[0] & 0xFF, words[1], words[11]
+        worker, region = words[9] & 0xFFFFFFFF, (words[9] >> 32) - 1
         self._let_go(number)
-        state = None
-        if words[7]:
-            state = ctypes.string_at(self._regions.address(lease.slot) + words[6], words[7])
-        if what == RESUMED:
+        state = self._regions.read(worker, region, words[6], words[7]) if words[7] else None
+        if what not in (DATA, ACK):
+            if region >= 0:
+                self._regions.give_back(worker, region)
+            if what != RESUMED:
+                return None
             self.began[worker] = (state, None)
             return _utils.worker._ResumeIteration(None), None
-        if what not in (DATA, ACK):
-            return None
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
-        self._regions.let_old_go(worker, lease.seq)
-        slot, copies = self._regions.take(lease, worker, words[8])
         if words[14]:
-            at = words[15]
-            (size,) = struct.unpack_from("<H", slot, at)
-            text = ctypes.string_at(ctypes.addressof(slot) + at + 2, size)
-            self.reasons.saw(words[14], text.decode(errors="replace"))
+            text = self._regions.read(worker, region, words[15], NAME_BYTES)
+            self.reasons.saw(words[14], name_in(text))
         try:
+            slot, copies = self._regions.take(worker, region, words[8])
             data = read(slot, words[2:4], words[4:6], copies)
+            del slot
         except Exception:
             # The error of its batch; the next one comes.
             data = ExceptionWrapper(where="in the trainer, loading a batch of a DataLoader worker")
@@ -494,6 +496,7 @@ def _end(supervisor: _Supervisor, parts: dict[str, Any]) -> None:
 
     # A worker that is in the middle of a sample is not waited for.
     supervisor.end(10.0, _HURRY_S, None if parent is None else parent.terminate, end_others)
+    parts["regions"].end()
     for memory in parts["memories"]:
         memory.close()
 

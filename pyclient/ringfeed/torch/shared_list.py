@@ -33,6 +33,7 @@ class SharedList(Sequence[_T]):
             items: What it has; read once.
         Raises:
             pickle.PicklingError, TypeError, AttributeError: An item cannot be pickled.
+            FeedMemoryError: A file may not be that large (ulimit -f).
             OSError: There is no memory for them.
         """
         ends: list[int] = []

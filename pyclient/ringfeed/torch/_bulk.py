@@ -1,0 +1,222 @@
+"""The memory of batches: a file in memory with a region for each, mapped as far as batches go.
+
+Regions lie far apart, so that none can be too small: what nobody has written takes no memory, and
+what nobody has mapped no address space. A mapping that is too small for a batch is followed by a
+larger one of the same region, elsewhere; whoever still uses the first one keeps it.
+
+In a feed that trainers share, the region of a batch is that of its slot. In a loader's own feed a
+worker takes any of its lane's regions that is free, and the trainer has it until nobody refers to
+the batch any more. So what a loop keeps is neither copied nor in a worker's way. Whose a region is
+says a word of the table at the beginning of the file:
+
+    EMPTY     the worker's; it has no memory
+    FREE      the worker's; it has the memory of its last batch
+    FREE + s  batch s lies there, or is being made: from its arrival on the trainer's, who writes
+              EMPTY or FREE when it is no longer used
+
+A worker that has died has left FREE + s where it was making batch s, and its successor, which makes
+the same batch, goes on with the same region.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import resource
+import threading
+from multiprocessing import reduction
+from typing import Any
+
+from ..errors import FeedMemoryError
+
+_REGION_BYTES_MAX = 1 << 46  # 64 TiB: more memory than a machine has
+_FILE_BYTES_MAX = 1 << 62
+_MAPPED_BYTES_MIN = 1 << 16
+_UNRESERVED = 0x4000  # flags of mmap that Python does not name
+FIXED = 0x10
+_FAILED = ctypes.c_void_p(-1).value
+_REMOVE = 9  # of madvise
+_HOLE = 3  # of fallocate: a hole, and the size stays
+EMPTY, FREE = 0, 1
+_LANE_REGIONS = 4096
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
+
+
+def map_pages(address: int, size: int, flags: int, fd: int, offset: int) -> None:
+    """mmap(), of what is read and written.
+
+    Raises:
+        OSError: It cannot be mapped.
+    """
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    found = libc.mmap(address, size, protection, flags | _UNRESERVED, fd, offset)
+    if found == _FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def _mapped(size: int, flags: int, fd: int, offset: int) -> Any:
+    # Unmapped when the last reference goes, and not by a finalizer: a garbage collection runs those
+    # of a cycle in any order. mmap.mmap() of the file itself would keep a descriptor.
+    place = mmap.mmap(-1, size, mmap.MAP_PRIVATE | _UNRESERVED)
+    whole = (ctypes.c_char * size).from_buffer(place)
+    map_pages(ctypes.addressof(whole), size, flags | FIXED, fd, offset)
+    return whole
+
+
+@functools.cache
+def slot_of(size: int, end: Any) -> Any:
+    """A type of so many bytes, for one batch in a mapping; `end` is called when it is given up."""
+    return type("Slot", (ctypes.c_char * size,), {} if end is None else {"__del__": end})
+
+
+def memory_file(name: str, size: int) -> int:
+    """A descriptor of a file in memory of so many bytes, of which nothing is there yet.
+
+    Raises:
+        FeedMemoryError: It may not be that large (ulimit -f).
+        OSError: There is no descriptor.
+    """
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | getattr(os, "MFD_ALLOW_SEALING", 2))
+    try:
+        os.ftruncate(fd, size)
+    except OSError as error:
+        os.close(fd)
+        raise FeedMemoryError(
+            f"a file in memory of {size} bytes cannot be made ({error}): raise the size that a "
+            "file may have (ulimit -f)"
+        ) from None
+    return fd
+
+
+def empty(mapping: Any) -> None:
+    """Gives its memory back to the system."""
+    libc.madvise(ctypes.addressof(mapping), ctypes.sizeof(mapping), _REMOVE)
+
+
+class TooLarge(RuntimeError):
+    """A batch exceeds what a region may have."""
+
+
+class Bulk:
+    """The file. It can be pickled while a process is started (`multiprocessing`)."""
+
+    def __init__(self, regions: int, lanes: int = 0) -> None:
+        """
+        Args:
+            regions: How many.
+            lanes: Of a table of as many regions each, or of more if they cost nothing. 0: there is
+                none.
+        Raises:
+            FeedMemoryError: Files may not be large enough for them (ulimit -f).
+        """
+        room = _FILE_BYTES_MAX
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY:
+            room = min(room, limit)
+        elif lanes:
+            regions = lanes * max(regions // lanes, _LANE_REGIONS)
+        self.regions = regions
+        self.lanes = lanes
+        self._first = -(-8 * regions // mmap.PAGESIZE) * mmap.PAGESIZE if lanes else 0
+        self.stride = min(_REGION_BYTES_MAX, max(0, room - self._first) // regions) & -mmap.PAGESIZE
+        if self.stride == 0:
+            raise FeedMemoryError(
+                f"a file may have {limit} bytes, which is too little for {regions} batches: raise "
+                "the limit (ulimit -f), or lower num_workers or prefetch_factor"
+            )
+        self._closing = threading.RLock()  # a descriptor's number is soon another file's
+        self.fd = memory_file("ringfeed-batches", self._first + regions * self.stride)
+
+    @classmethod
+    def of(cls, fd: int, regions: int, stride: int) -> Bulk:
+        """One without a table, of another process, whose descriptor has come from there."""
+        bulk = cls.__new__(cls)
+        bulk.regions, bulk.stride, bulk.lanes, bulk._first = regions, stride, 0, 0
+        bulk._closing = threading.RLock()
+        bulk.fd = fd
+        return bulk
+
+    def _offset(self, region: int) -> int:
+        return self._first + region * self.stride
+
+    def table(self) -> Any:
+        """The words of all regions, lane by lane: an array that can be written."""
+        whole = _mapped(self._first, mmap.MAP_SHARED, self.fd, 0)
+        return (ctypes.c_uint64 * self.regions).from_buffer(whole)
+
+    def map(self, region: int, size: int, *, private: bool = False) -> Any:
+        """At least the first `size` bytes of a region, as long as somebody refers to them.
+
+        Args:
+            region: Its number.
+            size: Bytes, of which none is touched here.
+            private: What is written there stays in this process.
+        Returns:
+            An object with a buffer, which may be longer.
+        Raises:
+            MemoryError: There is no address space for it.
+        """
+        flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+        whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        # By powers of two: batches that differ in size are mapped few times.
+        rather = min(self.stride, max(_MAPPED_BYTES_MIN, 1 << (size - 1).bit_length()))
+        for length in (rather, whole):
+            try:
+                return _mapped(length, flags, self.fd, self._offset(region))
+            except OSError as error:
+                why = error
+        raise MemoryError(
+            f"no address space for a batch of {size} bytes ({why}): raise the limit (ulimit -v), "
+            "or lower batch_size"
+        )
+
+    def read(self, region: int, at: int, size: int) -> bytes:
+        """A copy of some bytes of a region."""
+        return os.pread(self.fd, size, self._offset(region) + at)
+
+    def reserve(self, region: int, size: int) -> None:
+        """Sees to it that the first bytes of a region have memory.
+
+        Raises:
+            OSError: There is none.
+        """
+        os.posix_fallocate(self.fd, self._offset(region), size)
+
+    def empty(self, region: int, size: int = 0, *, first: int = 0) -> bool:
+        """Gives memory of a region back to the system; False: the file is closed here.
+
+        Args:
+            size: Bytes; 0: all of them.
+            first: Where they begin: a multiple of the page.
+        """
+        with self._closing:
+            if self.fd < 0:
+                return False
+            size = size or self.stride - first
+            libc.fallocate(self.fd, _HOLE, self._offset(region) + first, size)
+            return True
+
+    def close(self) -> None:
+        """The descriptor goes; what is mapped stays."""
+        with self._closing:
+            fd, self.fd = self.fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_closing": None, "fd": reduction.DupFd(self.fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _closing=threading.RLock(), fd=state["fd"].detach())
