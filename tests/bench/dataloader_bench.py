@@ -2,7 +2,7 @@
 
     dataloader_bench.py [--venv DIR] [--only PART...] [--peers NAME...] [--rounds 3] [--json FILE]
 
-Parts: ready, jpeg, tiny, ragged, first, memory, trainers, resume. Each figure is taken in a process
+Parts: ready, jpeg, tiny, ragged, strings, records, views, first, memory, trainers, resume. Each figure is taken in a process
 of its own; the rounds are interleaved, and the table has the medians with the rounds in brackets.
 Ratios are taken inside of a round. Processor time is that of the whole tree, user and system, from
 the beginning to the end of the second epoch; the workers stay where a loader can keep them. A
@@ -38,7 +38,15 @@ STRAYS_S = 5.0
 # What is measured with which loaders: the first of them is the one that ratios are taken to.
 LOADERS = ("torch", "torch-0", "stateful", "ringfeed")
 # Of each work: batches an epoch.
-BATCHES = {"ready": 128, "jpeg": 24, "tiny": 1024, "ragged": 512}
+BATCHES = {
+    "ready": 128,
+    "jpeg": 24,
+    "tiny": 1024,
+    "ragged": 512,
+    "strings": 1024,
+    "records": 512,
+    "views": 256,
+}
 PLACES = (1_000, 1_000_000)  # samples at which loaders are resumed
 
 
@@ -286,6 +294,9 @@ def goals(found: dict[str, dict[str, Any]]) -> list[tuple[str, float, float]]:
     at_most("jpeg", 1.02, "torch", "JPEG: at most 1.02 x torch's")
     at_most("tiny", 1 / 1.5, "torch", "tiny samples: at most 1/1.5 of torch's")
     at_most("ragged", 1.0, "torch", "texts and ragged lists: at most torch's")
+    at_most("strings", 0.9, "torch", "lists of strings: at most 0.9 x torch's")
+    at_most("records", 0.9, "torch", "lists of dictionaries: at most 0.9 x torch's")
+    at_most("views", 1.0, "torch", "tensors of a subclass that are views: at most torch's")
     at_most("memory", 1.1, "torch", "memory of four workers: at most 1.1 x torch's")
     at_most(
         "trainers", 1 / 3.5, "torch", "four trainers on one feed: at most 1/3.5 of four loaders"

@@ -155,6 +155,71 @@ class Ragged:
         assert int(batch["number"][-1]) == row["number"]
 
 
+class Strings:
+    """Text and nothing else: a batch is a list of strings, which default_collate leaves as it is."""
+
+    batch = 64
+    texts = 1000
+
+    def __init__(self, batches: int) -> None:
+        self._length = self.batch * batches
+        self._texts = [f"sentence {i}: " + "lorem ipsum " * (i % 20) for i in range(self.texts)]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._texts[int(index) % self.texts]
+
+    def check(self, batch: Any, number: int) -> None:
+        assert len(batch) == self.batch and batch[-1] == self[(number + 1) * self.batch - 1]
+
+
+class Records(Ragged):
+    """Dictionaries: a batch is a list of them, as tokenizing collate functions take it."""
+
+    @staticmethod
+    def collate(rows: list[Any]) -> Any:
+        return rows
+
+    def check(self, batch: Any, number: int) -> None:
+        assert len(batch) == self.batch and batch[-1] == self[(number + 1) * self.batch - 1]
+
+
+class Views:
+    """Tensors of a subclass, as torchvision's: views of 8 KB of one of 64 MB, in a list."""
+
+    batch = 16
+    views = 8192
+
+    def __init__(self, batches: int) -> None:
+        import torch
+
+        self._length = self.batch * batches
+        self._numbers = torch.arange(2048 * self.views, dtype=torch.float32)
+        # Pickles have its name.
+        made = type("Boxes", (torch.Tensor,), {"__module__": __name__})
+        self._kind = globals().setdefault("Boxes", made)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        begin = 2048 * (int(index) % self.views)
+        view = self._numbers[begin : begin + 2048].as_subclass(self._kind)
+        view.format = "XYWH"
+        return view
+
+    @staticmethod
+    def collate(boxes: list[Any]) -> Any:
+        return boxes
+
+    def check(self, batch: Any, number: int) -> None:
+        last = (number + 1) * self.batch - 1
+        assert len(batch) == self.batch and batch[-1].format == "XYWH"
+        assert int(batch[-1][-1]) == 2048 * (last % self.views) + 2047
+
+
 class Rows:
     """The rows of one large array."""
 
@@ -179,5 +244,8 @@ WORKS: dict[str, Any] = {
     "jpeg": Jpegs,
     "tiny": Tiny,
     "ragged": Ragged,
+    "strings": Strings,
+    "records": Records,
+    "views": Views,
     "rows": Rows,
 }
