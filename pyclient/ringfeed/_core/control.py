@@ -13,10 +13,13 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import FeedDamaged, FeedIOError, FeedRefused
 from .messages import (
+    ConsumerGroupStatus,
+    FeedStatus,
+    LaneStatus,
     MetricsReply,
     MetricsRequest,
     Reply,
@@ -28,6 +31,7 @@ from .messages import (
     StageControlAnswer,
     StageControlCall,
     StageControlReply,
+    StageStatus,
     StatusReply,
     StopRequest,
     TrainerStatus,
@@ -145,35 +149,117 @@ def _request(
     return reply
 
 
+def _status(
+    socket_path: str | os.PathLike[str], timeout_s: float
+) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a StatusReply."""
+    for number, body in fields(_request(socket_path, Request.status, b"", timeout_s)):
+        if number == Reply.status and isinstance(body, bytes):
+            yield from fields(body)
+
+
 def waits_for(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> str:
     """What a feed waits for, in its supervisor's words; "" if for nothing."""
-    reply = _request(socket_path, Request.status, b"", timeout_s)
     reason, progress = "", []
-    for number, body in fields(reply):
-        if number != Reply.status or not isinstance(body, bytes):
-            continue
-        for inner, value in fields(body):
-            if inner == StatusReply.reason and isinstance(value, bytes):
-                reason = value.decode(errors="replace")
-            if inner == StatusReply.progress and isinstance(value, bytes):
-                progress.append(value.decode(errors="replace"))
+    for number, value in _status(socket_path, timeout_s):
+        if number == StatusReply.reason and isinstance(value, bytes):
+            reason = value.decode(errors="replace")
+        if number == StatusReply.progress and isinstance(value, bytes):
+            progress.append(value.decode(errors="replace"))
     return reason or "; ".join(progress)
 
 
 def trainers(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> list[tuple[str, int]]:
     """The members of a feed: each one's group and process."""
-    found = []
-    for number, body in fields(_request(socket_path, Request.status, b"", timeout_s)):
-        if number != Reply.status or not isinstance(body, bytes):
+    return [(one.group, one.pid) for one in standing(socket_path, timeout_s).members]
+
+
+class Lane(NamedTuple):
+    """A lane of a feed."""
+
+    name: str
+    pid: int
+    incarnation: int
+    state: str  # "absent", "running", "starved", "blocked", "ended", "spare"
+    records_out: int
+
+    @property
+    def sleeps(self) -> bool:
+        """Until something comes, or there is room."""
+        return self.state in ("starved", "blocked", "spare")
+
+
+class Member(NamedTuple):
+    """A trainer that has attached, and how many batches it has taken and given back."""
+
+    group: str
+    pid: int
+    taken: int
+    done: int
+
+
+class Standing(NamedTuple):
+    """How far a feed is."""
+
+    published: int  # batches, of all outputs
+    lanes: tuple[Lane, ...]
+    members: tuple[Member, ...]
+    waited_ns: tuple[int, ...]  # by each of them, for batches that were not there
+    lags: tuple[tuple[str, int], ...]  # of each group: published batches that it has not finished
+
+
+_LANE_STATES = ("absent", "running", "starved", "blocked", "ended", "spare")
+
+
+def standing(socket_path: str | os.PathLike[str], timeout_s: float = 0.5) -> Standing:
+    """How far a feed is, as its supervisor sees it.
+
+    Raises:
+        FeedIOError: Nobody is there, or no answer came within timeout_s.
+        FeedRefused: The supervisor says no.
+    """
+    published, lanes, members, waited_ns, lags = 0, [], [], [], []
+    for number, value in _status(socket_path, timeout_s):
+        if not isinstance(value, bytes):
             continue
-        for inner, value in fields(body):
-            if inner != StatusReply.trainers or not isinstance(value, bytes):
-                continue
-            member = dict(fields(value))
-            group, pid = member.get(TrainerStatus.group), member.get(TrainerStatus.pid)
-            if isinstance(group, bytes) and isinstance(pid, int):
-                found.append((group.decode(errors="replace"), pid))
-    return found
+        if number == StatusReply.outputs:
+            published += _number(dict(fields(value)), FeedStatus.batches_published)
+        elif number == StatusReply.stages:
+            of_lanes = [body for at, body in fields(value) if at == StageStatus.lanes]
+            lanes += [_lane(dict(fields(body))) for body in of_lanes if isinstance(body, bytes)]
+        elif number == StatusReply.trainers:
+            one = dict(fields(value))
+            at = (TrainerStatus.pid, TrainerStatus.taken, TrainerStatus.done)
+            members.append(
+                Member(_text(one, TrainerStatus.group), *(_number(one, field) for field in at))
+            )
+            waited_ns.append(_number(one, TrainerStatus.waited_ns))
+        elif number == StatusReply.groups:
+            group = dict(fields(value))
+            name = _text(group, ConsumerGroupStatus.name)
+            lags.append((name, _number(group, ConsumerGroupStatus.lag)))
+    return Standing(published, tuple(lanes), tuple(members), tuple(waited_ns), tuple(lags))
+
+
+def _lane(one: dict[int, int | bytes]) -> Lane:
+    state = _number(one, LaneStatus.state)
+    return Lane(
+        _text(one, LaneStatus.name),
+        _number(one, LaneStatus.pid),
+        _number(one, LaneStatus.incarnation),
+        _LANE_STATES[state] if state < len(_LANE_STATES) else "unknown",
+        _number(one, LaneStatus.records_out),
+    )
+
+
+def _number(message: dict[int, int | bytes], field: int) -> int:
+    value = message.get(field, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _text(message: dict[int, int | bytes], field: int) -> str:
+    value = message.get(field, b"")
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
 def stop(socket_path: str | os.PathLike[str], *, now: bool, timeout_s: float = 5.0) -> None:

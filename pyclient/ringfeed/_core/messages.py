@@ -4,6 +4,22 @@ Written by scripts/reference from proto/, where each field is explained.
 """
 
 
+class ConsumerGroupStatus:
+    name = 1
+    kind = 2
+    world = 3
+    policy = 4
+    members = 5
+    start = 6
+    lag = 7
+    skipped = 8
+    output = 9
+    wait_bounds_us = 10
+    wait_counts = 11
+    wait_ns = 12
+    had_member = 13
+
+
 class DataLoaderConfig:
     stages = 1
     feed = 10
@@ -56,6 +72,34 @@ class EpochPlannerControlResponse:
     chain_epoch = 9
     chain_pass = 10
     epoch_batches = 11
+
+
+class FeedStatus:
+    batches_published = 1
+    rows_published = 2
+    slots = 3
+    slots_used = 4
+    schema = 5
+    alias = 6
+    keep_newest = 7
+    from_ = 8
+    port = 9
+
+
+class LaneStatus:
+    name = 1
+    pid = 2
+    incarnation = 3
+    restarts = 4
+    state = 5
+    records_in = 6
+    records_out = 7
+    bytes_in = 8
+    bytes_out = 9
+    busy_ns = 10
+    starved_ns = 11
+    blocked_ns = 12
+    group = 13
 
 
 class MetricsReply:
@@ -184,6 +228,15 @@ class StageControlRequest:
 class StageControlResponse:
     chunk_pool_response = 1
     epoch_planner_response = 30
+
+
+class StageStatus:
+    name = 1
+    kind = 2
+    group = 3
+    lanes = 4
+    counters = 5
+    progress = 6
 
 
 class StatusReply:

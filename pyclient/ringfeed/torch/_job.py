@@ -120,6 +120,13 @@ def remove_link(shown: str) -> None:
             os.unlink(shown)
 
 
+def has_begun(requests: Memory, workers: int, number: int, pid: int) -> bool:
+    """Is worker `number` that process, and has it the dataset ready for batches?"""
+    at = requests.size - 16 * workers + 8 * number
+    known, starts = (struct.unpack_from("<Q", requests.map, at + 8 * k)[0] for k in (0, workers))
+    return bool(known == pid and starts == 0)
+
+
 def kill_workers(requests: Memory, workers: int) -> None:
     """Kills those of a loader that still run, whoever has forked them."""
     at = requests.size - 16 * workers

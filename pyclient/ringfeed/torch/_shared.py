@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import dataclasses
 import fcntl
+import functools
 import gc
 import itertools
 import json
@@ -31,6 +32,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
 from .._core import control, native
+from .._core.standstill import Standstill
 from ..errors import (
     FeedEnd,
     FeedFailed,
@@ -44,7 +46,7 @@ from ..errors import (
 from ._batches import Memory, read
 from ._bulk import Bulk
 from ._forks import Start
-from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, name_in
+from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, has_begun, name_in
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
 from ._regions import SharedRegions, living
@@ -193,6 +195,10 @@ class Shared:
         slots = self._bulk.regions
         self._regions = SharedRegions(self._bulk, max(1, slots - 2 * self._workers))
         self._ends["regions"] = self._regions
+        assert self._table is not None
+        begun = functools.partial(has_begun, self._table, self._workers)
+        limit_s = self._loader.stall_timeout
+        self._standstill = Standstill(self._place.control, limit_s, begun)
 
     def _forget_feed(self) -> None:
         """It was gone before this process had a batch of it: another one is begun."""
@@ -594,6 +600,13 @@ class Shared:
                 error = native.error_for(status, text)
                 # A loop over epochs knows no end of a feed: to it that is a failure.
                 raise FeedFailed(text) if isinstance(error, FeedEnd) else error
+            if (said := self._standstill.look()) is not None:
+                assert self.course is not None
+                raise FeedFailed(
+                    f"feed {self._place.feed} stands still, and this trainer waits for batch "
+                    f"{self.course.batch} of epoch {self.course.epoch}: {said}. That is a fault of "
+                    "ringfeed: please report it with this text"
+                )
             if deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
 

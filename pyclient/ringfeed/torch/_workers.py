@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import functools
 import inspect
 import itertools
 import logging
@@ -27,6 +28,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
 from .._core import control, native, programs
+from .._core.standstill import Standstill
 from ..errors import (
     FeedDetached,
     FeedFailed,
@@ -54,6 +56,7 @@ from ._job import (
     WANTED,
     Bond,
     Job,
+    has_begun,
     kill_workers,
     name_in,
     remove_link,
@@ -133,6 +136,7 @@ class Workers:
         self._bulk = Bulk(workers * (self._lane_slots + 3), workers)
         self._regions = Regions(self._bulk)
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
+        self._answered = [0] * workers  # requests
         self._spilt: dict[int, Path] = {}
         self._local: collections.deque[Any] = collections.deque()
         self._posting = threading.Lock()
@@ -174,6 +178,9 @@ class Workers:
 
         self._supervisor = _Supervisor(config, ".textproto", kept=True)
         self.job.shown = _show(self._supervisor.socket_path)
+        begun = functools.partial(has_begun, self._requests.memory, workers)
+        limit_s = settings["stall_timeout"]
+        self._standstill = Standstill(self._supervisor.socket_path, limit_s, begun)
         self._parent: Any = None
         self._end = weakref.finalize(self, _end, self._supervisor, self._parts())
         living.add(self)
@@ -276,8 +283,21 @@ class Workers:
                         self._handle = self._ends["handle"] = None
                     handle.close()
             self._look_after()
+            if (said := self._standstill.look()) is not None:
+                raise FeedFailed(self._stands_still(said))
             if deadline is not None and time.monotonic() >= deadline:
                 raise queue.Empty
+
+    def _stands_still(self, said: str) -> str:
+        asked = [
+            f"worker {worker} has been asked for {(number - 1) // self.job.workers} batches, of "
+            f"which {self._answered[worker]} are here"
+            for worker, number in enumerate(self._next)
+        ]
+        return (
+            f"the loader stands still ({'; '.join(asked)}); {said}. That is a fault of ringfeed: "
+            "please report it with this text"
+        )
 
     def _attach(self, timeout_ms: int) -> native.Handle | None:
         if self._stopped:
@@ -353,6 +373,7 @@ class Workers:
 
     def _let_go(self, number: int) -> None:
         with self._posting:
+            self._answered[(number - 1) % self.job.workers] += 1
             self._requests.let_go(number)
             spilt = self._spilt.pop(number, None)
         if spilt is not None:

@@ -226,7 +226,8 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
         Args:
             dataset to in_order: As for `torch.utils.data.DataLoader`.
             stall_timeout: Seconds that a worker may take for one sample, or to collate a batch,
-                before it is ended and has a successor; its stack is in the log. 0: no limit.
+                before it is ended and has a successor; its stack is in the log. A wait of so long
+                in which no worker works is a FeedFailed. 0: no limit.
             max_attempts: Workers that a sample may kill by a fault or a hang. A worker that was
                 killed or has exited may have had another reason: it counts half.
             on_poison: What follows then: "error", a RuntimeError in the place of its batch, or

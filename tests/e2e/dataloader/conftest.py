@@ -1,6 +1,7 @@
 """Each test of this folder runs with PyTorch's loader, which proves what is expected, and with ringfeed's.
 
-Whatever a test does, it leaves no process, descriptor, thread, directory or mapped segment behind.
+Whatever a test does, it leaves no process, descriptor, thread, directory or mapped segment behind. And nobody waits
+while nobody works: a watchdog over all feeds of these tests fails the one in which somebody does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from multiprocessing import resource_sharer, util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +54,9 @@ def _settled() -> Iterator[None]:
     import torch
 
     from ringfeed.torch import _plan, _regions
+    from tests.support.loaders import watchdog
 
+    reports = tempfile.mkdtemp(prefix="rfw")
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     # Sockets lie in it, whose paths are short.
     tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="rf")
@@ -69,7 +73,10 @@ def _settled() -> Iterator[None]:
         torch.zeros(1).pin_memory().cuda()
     gc.collect()
     gc.freeze()
-    yield
+    with watchdog.watching(tempfile.tempdir, Path(reports) / "report"):
+        yield
+    # The watchdog looks there once more.
+    util.Finalize(None, shutil.rmtree, args=(reports, True), exitpriority=-200)
     # After multiprocessing has removed its own in it: that has -100.
     util.Finalize(None, shutil.rmtree, args=(tempfile.tempdir, True), exitpriority=-200)
     tempfile.tempdir = before[0]
