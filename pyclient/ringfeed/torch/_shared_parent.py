@@ -161,8 +161,9 @@ class _Trainer:
     """A trainer that is connected."""
 
     link: socket.socket
-    since: float  # monotonic seconds
+    since: float  # monotonic seconds, of its last word before it attached
     known: bool = False  # it has said who it is
+    attached: bool = False  # as the supervisor says
     rank: int = 0  # on this host
     iteration: int = _NONE  # in which it is
     asked: dict[str, Any] | None = None  # that has no answer yet
@@ -205,6 +206,7 @@ class _SharedParent(Parent):
             if self._look_at < time.monotonic() or self._bond.is_gone:
                 self._look_at = time.monotonic() + _LOOK_MS / 1000
                 self._send_strangers_away()
+                self._send_idlers_away()
                 try:
                     over = self._look_after()
                 except OSError:  # no descriptor is left: those of strangers go first
@@ -291,6 +293,24 @@ class _SharedParent(Parent):
             if place < many or time.monotonic() - self._trainers[fd].since > _HELLO_S:
                 self._part(fd)
 
+    def _send_idlers_away(self, again: bool = False) -> None:
+        """Those that have said who they are and then have not attached. A trainer that was only
+        slow comes back. `again`: also those that were attached once."""
+        late = time.monotonic() - _HELLO_S
+        known = {fd: one for fd, one in self._trainers.items() if one.known}
+        if not again and all(one.attached or one.since > late for one in known.values()):
+            return
+        try:
+            there = Counter(trainers_of(self._where))
+        except RingfeedError:
+            return
+        for fd, one in known.items():
+            pid = pid_of(one.link)
+            there[pid] -= 1
+            one.attached = there[pid] >= 0
+            if not one.attached and one.since < late:
+                self._part(fd)
+
     def _part(self, fd: int) -> None:
         trainer = self._trainers.pop(fd)
         self._poll.unregister(fd)
@@ -345,9 +365,12 @@ class _SharedParent(Parent):
                 {"error": f"other trainers share it, and this one has {', '.join(wrong)}"},
             )
         iteration, rank = _number(asked, "iteration", _NONE), _number(asked, "rank", 0)
-        if sum(one.known for one in self._trainers.values()) >= _TRAINERS_MAX:
+        if self._known() >= _TRAINERS_MAX:
+            self._send_idlers_away(again=True)
+        if self._known() >= _TRAINERS_MAX:
             return self._answer(trainer, {"error": f"it has {_TRAINERS_MAX} trainers already"})
         trainer.known, trainer.iteration, trainer.rank = True, iteration, rank
+        trainer.since = time.monotonic()
         if trainer.iteration != _NONE:
             self._ranks_seen.add(trainer.rank)
         self._answer(
@@ -355,6 +378,9 @@ class _SharedParent(Parent):
             {"stride": job.bulk.stride, "slots": self._slots, "table": job.requests.size},
             (job.bulk.fd, job.requests.fd),
         )
+
+    def _known(self) -> int:
+        return sum(one.known for one in self._trainers.values())
 
     # ---- iterations
 

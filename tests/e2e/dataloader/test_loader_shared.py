@@ -713,6 +713,31 @@ def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: P
         wait_until(lambda: not processes(tmp_path), "the feed ends")
 
 
+def test_connections_that_say_who_they_are_and_nothing_more(
+    start: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """All places are theirs, for some seconds; they do not keep the feed alive."""
+    joined = tmp_path / "joined"
+    one = start(samples=1600, holds_at=3, until=str(joined))
+    wait_until(one.batches, "it trains")
+    with contextlib.ExitStack() as links:
+        silent = []
+        for _ in range(63):
+            link = links.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            link.settimeout(WAIT_S)
+            link.connect(str(tmp_path / "s" / "shared.loader-trainers"))
+            link.send(json.dumps(HELLO).encode())
+            silent.append(link)
+            assert b"slots" in link.recv(1 << 16)
+        for link in silent:
+            assert link.recv(1) == b"", "its place is free"
+        late = start(samples=1600)
+        wait_until(late.batches, "another one joins")
+        late.process.kill()
+        joined.touch()
+        assert indices(one.ends(), 1) == expected(1, samples=1600)
+
+
 def test_a_feed_that_is_stopped_stays_so(start: Callable[..., Trainer], tmp_path: Path) -> None:
     """`ringfeed stop` ends it for everybody: nobody starts it again, and trainers are told."""
     both = [start(trainers=2, samples=4000, pause_ms=10) for _ in range(2)]
