@@ -6,6 +6,7 @@ The dictionary has torchdata's keys where it has the same facts. Of a loader wit
     _index_sampler_state        of a batch sampler or sampler that has state_dict(); else None
     _sampler_iter_state         where the walk over it is (_samplers.py), or its iterator's state
     _sampler_iter_yielded       index batches drawn
+    _sampler_iter_behind        those of them that were drawn behind that state
     _num_yielded                batches yielded
     _base_seed                  what the epoch's seed for workers was
     _global_generator           fingerprint of PyTorch's global generator as the state was taken
@@ -597,6 +598,7 @@ class Start:
             count(main, "_sampler_iter_yielded"),
             main["_index_sampler_state"],
             main["_sampler_iter_state"],
+            count(main, "_sampler_iter_behind", 0),
         )
         self.len_called = main["_IterableDataset_len_called"]
         self.shared_seed = main["_shared_seed"]
@@ -659,7 +661,10 @@ class Progress:
         self._loader_generator = loader.generator
         self._start = start
         self._walker = Walker(
-            loader._index_sampler, start.sampler if start else None, hold=start is not None
+            loader._index_sampler,
+            start.sampler if start else None,
+            hold=start is not None,
+            seldom=not hasattr(loader, "snapshot_every_n_steps"),
         )
         self._walk: Any = None
         if start is not None:
@@ -723,6 +728,7 @@ class Progress:
             "_index_sampler_state": copy.deepcopy(place.sampler),
             "_sampler_iter_state": copy.deepcopy(iterator),
             "_sampler_iter_yielded": place.yielded,
+            **({"_sampler_iter_behind": place.behind} if place.behind else {}),
             **self._facts,
             "_generator": _generators.text(generator),
             "_global_generator": _generators.fingerprint(),

@@ -22,6 +22,7 @@ import copy
 import itertools
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 _WINDOW = 4096
 # As many as PyTorch draws at once with replacement; the order follows from it.
 _DRAWN_AT_ONCE = 32
+# Of the trainer's time, states of a sampler take at most one part in so many.
+_ASKING_COSTS = 50
 
 
 def stateful(thing: Any) -> bool:
@@ -102,6 +105,7 @@ class Place(NamedTuple):
     yielded: int  # indices, or batches of them, handed out so far
     sampler: Any = None  # what sampler.state_dict() gave, if it has that
     iterator: Any = None  # the walk's own state, or what the user's iterator gave
+    behind: int = 0  # what was handed out since these two were given
 
 
 class Walk(Iterator[Any]):
@@ -371,7 +375,7 @@ class _Draws(Walk):
 
 
 class _Batches(Walk):
-    def __init__(self, sampler: Any, saved: Place | None) -> None:
+    def __init__(self, sampler: Any, saved: Place | None, seldom: bool) -> None:
         self._size: int = sampler.batch_size
         self._drop_last: bool = sampler.drop_last
         inner = None
@@ -381,10 +385,11 @@ class _Batches(Walk):
                 count(state, "samples_yielded", saved.yielded * self._size),
                 state.get("sampler_state"),
                 state.get("sampler_place", state.get("sampler_iter_state")),
+                count(state, "sampler_behind", 0),
             )
             self.yielded = saved.yielded
         self._origin = self.yielded
-        self._inner = walk(sampler.sampler, inner)
+        self._inner = walk(sampler.sampler, inner, seldom)
 
     def take(self, wanted: int) -> list[Any]:
         taken = []
@@ -405,6 +410,8 @@ class _Batches(Walk):
             # torchdata's runs a sampler forward that has none of its keys.
             own = isinstance(inner.iterator, OwnState) and "generator" not in inner.iterator
             state["sampler_place" if own else "sampler_iter_state"] = inner.iterator
+        if inner.behind:
+            state["sampler_behind"] = inner.behind
         return Place(yielded, None, state)
 
     def place(self) -> Place:
@@ -424,17 +431,27 @@ class _Batches(Walk):
         return self._inner.generator
 
 
-class _Users(Walk):
-    """A sampler of the user's: by its state, or its iterator's, or run forward."""
+_unsaid: set[type] = set()  # samplers that cannot tell their state, and it has been said
 
-    def __init__(self, sampler: Any, saved: Place | None) -> None:
+
+class _Users(Walk):
+    """A sampler of the user's: by its state, or its iterator's, or run forward.
+
+    With ``seldom`` it is asked for its state now and then, and is not to blame if it raises.
+    """
+
+    def __init__(self, sampler: Any, saved: Place | None, seldom: bool) -> None:
         self._sampler = sampler
+        self._seldom = seldom
+        self._known: Place | None = None  # what it said last
+        self._asked_ns = self._cost_ns = 0
         self._generator = getattr(sampler, "generator", None)
         if not isinstance(self._generator, torch.Generator):
             self._generator = None
         self._started: OwnState | None = None
         self._begun = False
-        if stateful(sampler):
+        iterator = None if saved is None else saved.iterator
+        if stateful(sampler) and not (isinstance(iterator, dict) and "before_iter" in iterator):
             self._begin_stateful(saved)
         else:
             self._begin_plain(saved)
@@ -443,37 +460,43 @@ class _Users(Walk):
     def _begin_stateful(self, saved: Place | None) -> None:
         if saved is not None and saved.sampler is not None and stateful(self._sampler):
             self._sampler.load_state_dict(saved.sampler)
+        self._before = self._now_before()
         self._iterator = iter(self._sampler)
         if saved is not None:
-            self.yielded = saved.yielded
-            if saved.iterator is not None and stateful(self._iterator):
-                self._iterator.load_state_dict(saved.iterator)
+            self._restore(saved)
+
+    def _restore(self, saved: Place) -> None:
+        if saved.iterator is not None and stateful(self._iterator):
+            self._iterator.load_state_dict(saved.iterator)
+        self._forward(saved.behind)
+        self.yielded = saved.yielded
+
+    def _now_before(self) -> OwnState:
+        return OwnState(
+            kind="counted",
+            generator=self._generator.get_state() if self._generator is not None else None,
+            before_iter=_generators.capture(),
+            before_next=None,
+        )
 
     def _begin_plain(self, saved: Place | None) -> None:
         state = None if saved is None else _of_kind(saved, "counted")
         if state is None or "before_iter" not in state:
-            before = OwnState(
-                kind="counted",
-                generator=self._generator.get_state() if self._generator is not None else None,
-                before_iter=_generators.capture(),
-                before_next=None,
-            )
+            self._before = self._now_before()
             self._iterator = iter(self._sampler)
             if not stateful(self._iterator):
-                self._started = before
+                self._started = self._before
                 if saved is not None:
                     self._forward(saved.yielded)
             elif saved is not None:
-                self.yielded = saved.yielded
-                if saved.iterator is not None:
-                    self._iterator.load_state_dict(saved.iterator)
+                self._restore(saved)
             return
         # What it draws from is set back to where it began, and afterwards to where it is now: what
         # the trainer's own code has drawn since is none of this walk's.
         started = OwnState(
             state, **{key: _generators.untext(state.get(key)) for key in _STATES_OF_GENERATORS}
         )
-        self._started = started
+        self._started = self._before = started
         if self._generator is not None and started["generator"] is not None:
             self._generator.set_state(_generators.as_tensor(started["generator"]))
         now = _generators.capture()
@@ -497,12 +520,12 @@ class _Users(Walk):
         self.yielded = wanted
 
     def take(self, wanted: int) -> list[Any]:
-        if self._started is not None and not self._begun:
+        if not self._begun and (self._started is not None or self._seldom):
             self._begun = True
             # Between iter() and here the loader may have drawn from the same generator.
             now = _generators.capture()
-            if now != self._started["before_iter"]:
-                self._started["before_next"] = now
+            if now != self._before["before_iter"]:
+                self._before["before_next"] = now
         taken = list(itertools.islice(self._iterator, wanted))
         self.yielded += len(taken)
         return taken
@@ -510,6 +533,28 @@ class _Users(Walk):
     def place(self) -> Place:
         if self._started is not None:
             return Place(self.yielded, None, OwnState(self._started, yielded=self.yielded))
+        if not self._seldom:
+            return self._ask()
+        now = time.perf_counter_ns()
+        if now - self._asked_ns >= _ASKING_COSTS * self._cost_ns:
+            try:
+                self._known = self._ask()
+            except Exception as error:
+                if type(self._sampler) not in _unsaid:
+                    _unsaid.add(type(self._sampler))
+                    logger.warning(
+                        "state_dict() of %s raises %s: %s. A resume runs it forward",
+                        type(self._sampler).__name__,
+                        type(error).__name__,
+                        error,
+                    )
+            self._asked_ns = time.perf_counter_ns()
+            self._cost_ns = self._asked_ns - now
+        if self._known is None:
+            return Place(self.yielded, None, OwnState(self._before, yielded=self.yielded))
+        return self._known._replace(yielded=self.yielded, behind=self.yielded - self._known.yielded)
+
+    def _ask(self) -> Place:
         # Copied: what it gives may be what it goes on changing.
         return Place(
             self.yielded,
@@ -673,9 +718,11 @@ def _own_random(sampler: Any, saved: Place | None) -> Walk:
     return sampler.walk(saved)
 
 
-def walk(sampler: Any, saved: Place | None = None) -> Walk:
+def walk(sampler: Any, saved: Place | None = None, seldom: bool = False) -> Walk:
     """What ``iter(sampler)`` gives, as a walk; from a place on, if one is given.
 
+    Args:
+        seldom: Ask a sampler of the user's for its state now and then, not for each place.
     Raises:
         ValueError: The place is of another sampler, or is damaged.
     """
@@ -686,11 +733,11 @@ def walk(sampler: Any, saved: Place | None = None) -> Walk:
         return _Constant(saved)
     if not stateful(sampler):
         if iterate is torch.utils.data.BatchSampler.__iter__:
-            return _Batches(sampler, saved)
+            return _Batches(sampler, saved, seldom)
         maker = _MAKERS.get(iterate)
         if maker is not None and not (maker is _distributed and len(sampler.dataset) == 0):
             return maker(sampler, saved)
-    return _Users(sampler, saved)
+    return _Users(sampler, saved, seldom)
 
 
 _MAKERS: dict[Any, Callable[[Any, Place | None], Walk]] = {
@@ -773,15 +820,23 @@ class Walker:
     of workers call ``iter()`` twice before their first epoch, those of a resumed epoch go on once.
     """
 
-    def __init__(self, sampler: Iterable[Any], saved: Place | None, *, hold: bool = False) -> None:
+    def __init__(
+        self,
+        sampler: Iterable[Any],
+        saved: Place | None,
+        *,
+        hold: bool = False,
+        seldom: bool = False,
+    ) -> None:
         self.sampler: Any = sampler
-        self._resumed = walk(sampler, saved) if hold else None
+        self._seldom = seldom
+        self._resumed = walk(sampler, saved, seldom) if hold else None
 
     def __iter__(self) -> Walk:
         if self._resumed is not None and not self._resumed.asked:
             return self._resumed
         self._resumed = None
-        return walk(self.sampler)
+        return walk(self.sampler, None, self._seldom)
 
     def __len__(self) -> int:
         return len(self.sampler)

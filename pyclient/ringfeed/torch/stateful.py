@@ -220,7 +220,8 @@ class Resumable:
 
     def _end_of_epoch(self, start: Start) -> Start | None:
         """Set all that lives between epochs to where the state was taken."""
-        ended = walk(self._index_sampler, start.sampler)
+        seldom = not hasattr(self, "snapshot_every_n_steps")
+        ended = walk(self._index_sampler, start.sampler, seldom)
         start.draw_seeds(self, ended)
         ended.finish()
         if self.generator is not None and start.generator is not None:

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy  # noqa: E402
-from ringfeed.torch import _successor  # noqa: E402
+from ringfeed.torch import _samplers, _successor  # noqa: E402
 from torch.utils.data import Dataset, IterableDataset, get_worker_info  # noqa: E402
 
 import ringfeed.torch as ours  # noqa: E402
@@ -418,3 +418,79 @@ def test_state_dict_that_raises_is_an_error_of_the_stateful_loader(num_workers, 
     with pytest.raises(RuntimeError, match="no state in the middle"):
         iter(loader)
         loader.state_dict()
+
+
+# ---- samplers
+
+
+class Said:
+    """A sampler that notes how often it is asked; its order is another one in each epoch, and so is its state."""
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+        self.at = self.epoch = 0
+        self.from_at = 0
+
+    def __len__(self) -> int:
+        return 60
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.from_at = self.from_at, 0
+        while self.at < 60:
+            self.at += 1
+            yield (7 * (self.at - 1) + self.epoch) % 60
+        self.at = 0
+        self.epoch += 1
+
+    def state_dict(self) -> Any:
+        note(self.marks, "asked")
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.from_at, self.epoch = state["at"], state["epoch"]
+
+
+class NotSaid(Said):
+    def state_dict(self) -> Any:
+        raise RuntimeError("it is not said")
+
+
+class DrawsUnsaid(NotSaid):
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(60).tolist()
+
+
+class SaysByArgument(Said):
+    def state_dict(self, prefix: str) -> Any:
+        raise AssertionError("it has been called")
+
+
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, 4), (2, None), (2, 4)])
+@pytest.mark.parametrize("stop", [0, 13])
+@pytest.mark.parametrize(
+    ("kind", "costs"),
+    [(Said, 0), (Said, HOURS), (NotSaid, 0), (DrawsUnsaid, HOURS), (SaysByArgument, HOURS)],
+)
+def test_sampler_of_the_plain_loader_is_asked_seldom(
+    monkeypatch, num_workers, batch_size, stop, kind, costs, tmp_path
+):
+    """And what it raises is nobody's error: a resume runs it forward from the last state there is."""
+    monkeypatch.setattr(_samplers, "_ASKING_COSTS", costs)
+
+    def make(loader):
+        torch.manual_seed(2)
+        return loader(
+            range(100), sampler=kind(tmp_path), batch_size=batch_size, num_workers=num_workers
+        )
+
+    due = list(make(Reference))
+    made = make(ours.DataLoader)
+    got = take(iter(made), stop)
+    if costs and kind is Said:
+        assert noted(tmp_path, "asked") <= 3
+    state = through_json(made.state_dict())
+    again = resumed(make(ours.DataLoader), state)
+    got += list(again)
+    assert same(got, due)
+    if kind in (Said, SaysByArgument, NotSaid):
+        assert len(list(again)) == len(due)
