@@ -28,11 +28,11 @@ Status Arena::grow(std::uint64_t state_bytes) noexcept {
   const std::uint64_t wanted = align_up(kStateOffset + state_bytes, kPageBytes);
   if (wanted <= reserved_) return {};
   if (wanted > mapping_.bytes()) {
-    return Error{
-        ErrorCode::kNoMemory,
-        fmt::format(
-            "arena {}: needs {} bytes, but at most {} are possible: lower the sizes of the stage",
-            name_, wanted, mapping_.bytes())};
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("arena {}: needs {} bytes, but at most {} are possible: lower the "
+                             "sizes of the stage, or "
+                             "raise the address space that a process may have (ulimit -v)",
+                             name_, wanted, mapping_.bytes())};
   }
   if (RF_FAILPOINT_ERROR("shm.arena.grow")) {
     return Error{ErrorCode::kNoMemory,

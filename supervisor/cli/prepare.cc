@@ -1,7 +1,6 @@
 #include "supervisor/cli/prepare.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "supervisor/config/paths.h"
 #include "supervisor/group/plan_question.h"
 #include "supervisor/group/spawn.h"
+#include "supervisor/os/processors.h"
 
 namespace ringfeed::cli {
 
@@ -28,11 +28,7 @@ Prepared::Prepared(config::Configuration read) : configuration(std::move(read)) 
 Prepared::~Prepared() = default;
 Prepared::Prepared(Prepared&&) noexcept = default;
 
-int usable_cores() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  return ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-}
+int usable_cores() { return std::max(1, static_cast<int>(process::usable_processors().size())); }
 
 namespace {
 

@@ -1,6 +1,7 @@
 // Processors: how many there are, their clock, their vector units, and which memory is theirs.
+#include "supervisor/os/processors.h"
+
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <ctime>
@@ -37,17 +38,6 @@ std::int64_t clock_reading_ns() {
     best = std::min(best, (clock_ns() - before) / kReadings);
   }
   return best;
-}
-
-std::vector<int> own_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
 }
 
 // Of a node, those that this process may use; the list as the system writes it.
@@ -124,7 +114,7 @@ Findings look_at_numa() {
   if (!line_of(std::string(kNodes) + "online")) {
     return {fine("the system knows no memory of its own for some processors (NUMA)")};
   }
-  const std::vector<Node> nodes = nodes_of(own_cpus());
+  const std::vector<Node> nodes = nodes_of(process::usable_processors());
   if (nodes.size() < 2) return {fine("the processors of this process have one memory (NUMA node)")};
   Findings findings;
   const Node& most = *std::ranges::max_element(nodes, {}, &Node::own);
@@ -146,7 +136,7 @@ Findings look_at_numa() {
 }
 
 Findings look_at_processors() {
-  const std::vector<int> cpus = own_cpus();
+  const std::vector<int> cpus = process::usable_processors();
   if (cpus.empty()) return {not_known("the system does not say which processors may be used")};
   const auto limit = processor_limit(text_of(kGroupsFile).value_or(""), kGroupsRoot);
   const double count = static_cast<double>(cpus.size());

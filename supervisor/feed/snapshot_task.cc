@@ -24,6 +24,8 @@ namespace {
 // another pass would not gain much.
 constexpr std::uint64_t kRestBytes = 16 << 20;
 constexpr int kPassesMax = 8;
+// Copies are bound by memory, and each thread takes a processor from lanes and trainers.
+constexpr unsigned kThreadsMax = 32;
 // What changes until they stand still is kept in memory and written when they go on: as much as
 // changed during the pass before, within these limits.
 constexpr std::uint64_t kRoomBytesMin = 64 << 20;
@@ -175,7 +177,7 @@ void SnapshotTask::write() {
   }
   store.count_in(looks_);
   snapshot::Changes changes(memory_);
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax);
   std::exception_ptr early;
   // Everything once, giving way to lanes and trainers.
   std::thread polite([&] {

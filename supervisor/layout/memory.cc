@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ringfeed/shm/arena.h"
 #include "supervisor/os/text.h"
 
 namespace ringfeed::layout {
@@ -82,7 +83,7 @@ Status check_addresses(const FeedLayout& layout, std::uint64_t limit) {
     std::uint64_t bytes = 0;
     for (const std::uint32_t lane : group.lanes) {
       const SegmentPlan& arena = layout.segments[layout.lanes[lane].arena_segment];
-      bytes += std::max(arena.spec.bytes, arena.bytes_max);
+      bytes += shm::arena_room(arena.spec.bytes, arena.bytes_max, group.lanes.size(), limit);
     }
     if (bytes <= most) continue;
     most = bytes;

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <span>
 
 #include "supervisor/metrics/read.h"
+#include "supervisor/os/processors.h"
 
 namespace ringfeed::metrics {
 namespace {
@@ -249,10 +249,8 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
 }
 
 double usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  double cores = static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+  auto cores = static_cast<double>(process::usable_processors().size());
+  if (cores == 0) cores = static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
   // A control group may be given less: "200000 100000" is two processors, "max 100000" no limit.
   std::ifstream quota("/sys/fs/cgroup/cpu.max");
   double share = 0;

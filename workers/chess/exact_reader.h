@@ -34,6 +34,7 @@
 #include "workers/chess/sequence_records.h"
 #include "workers/io/row_batch.h"
 #include "workers/kit/numpy_random.h"
+#include "workers/kit/stage_help.h"
 #include "workers/rows/file_rows.h"
 #include "workers/rows/row_facts.h"
 #include "workers/rows/row_records.h"
@@ -219,7 +220,7 @@ NodeSpec exact_node(const StageView& stage, const Config& own,
   const ExactReader::State state(layout, workers);
   NodeSpec node;
   node.state_bytes = state.places.head_bytes() + 16 * kMiB;
-  node.state_bytes_max = std::uint64_t{1} << 40;
+  node.state_bytes_max = kGrowsWithData;
   node.inputs = {{.port = "input", .from = "", .block = 1}};
   if (stage.links.output("output").said.get(kMixed)) {
     node.inputs.push_back({.port = "turns", .from = "", .block = 1});

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "proto/config.pb.h"
+#include "ringfeed/shm/arena.h"
 #include "ringfeed/worker/stage.h"
 
 namespace ringfeed {
@@ -17,7 +18,7 @@ namespace ringfeed {
 inline constexpr std::uint64_t kKiB = 1024;
 inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 // NodeSpec::state_bytes_max of a state that grows with its data and has no other bound.
-inline constexpr std::uint64_t kGrowsWithData = std::uint64_t{1} << 40;
+inline constexpr std::uint64_t kGrowsWithData = shm::kOpenEndedBytes;
 
 // An output port as the stage's common fields (queue_capacity, queue_bytes, overflow_behavior)
 // describe it.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -152,10 +153,14 @@ void LaneBuilder::add_feed(LaneParts& parts, const LaneSetup& lane, const FeedSe
 // Of the version of the stage that laid it out, and no other.
 std::unique_ptr<shm::Arena> LaneBuilder::map_arena(const LaneSetup& lane, const NodeSpec& node) {
   const SegmentSetup& arena_spec = segments_.spec(lane.arena_segment());
+  rlimit addresses{};
+  const bool bounded =
+      ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
+  const std::uint64_t room = shm::arena_room(arena_spec.bytes(), arena_spec.bytes_max(),
+                                             static_cast<std::uint64_t>(setup_.lanes_size()),
+                                             bounded ? addresses.rlim_cur : 0);
   auto arena = std::make_unique<shm::Arena>(
-      shm::Arena::map(segments_.fd(lane.arena_segment()),
-                      std::max(arena_spec.bytes(), arena_spec.bytes_max()), lane.stage())
-          .value_or_throw());
+      shm::Arena::map(segments_.fd(lane.arena_segment()), room, lane.stage()).value_or_throw());
 
   const std::uint32_t version =
       reinterpret_cast<const shm::SegmentHeader*>(arena->segment().data)->geometry[1];

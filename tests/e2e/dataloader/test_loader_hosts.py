@@ -168,6 +168,20 @@ def parts(sample):
 
 
 @pytest.mark.parametrize("name", data.IMPORTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_little_address_space(name: str, method: str, tmp_path: Path) -> None:
+    """`ulimit -v`: what is enough for PyTorch is enough."""
+    body = f"""
+    loader = DataLoader(
+        Vectors(*[1 << 24] * 12), num_workers=4, multiprocessing_context={method!r}
+    )
+    print(all(is_right(batch, index, 1 << 24) for index, batch in enumerate(loader)))
+    """
+    limits = {resource.RLIMIT_AS: 8 * GIB}
+    assert said_by(name, body, tmp_path, limits=limits) == "True\n"
+
+
+@pytest.mark.parametrize("name", data.IMPORTS)
 def test_small_files(name: str, tmp_path: Path) -> None:
     """`ulimit -f` is about memory, too."""
     body = """

@@ -437,6 +437,21 @@ TEST_F(Arenas, HaveTheJournalTheRuntimesWordsAndTheStateOneBehindTheOther) {
   EXPECT_EQ(arena->segment().bytes, file_bytes(fd.get()));
 }
 
+// Of a process there are 2^47 bytes at most, however many processors, and so lanes, it has.
+TEST(ArenaRoom, IsAllThatABoundedOneNeedsAndAShareForThoseThatGrowWithTheirData) {
+  constexpr std::uint64_t kGiB = 1 << 30;
+  EXPECT_EQ(arena_room(5000, 0, 1, 0), 5000U);
+  EXPECT_EQ(arena_room(5000, 64 * kGiB, 1024, 0), 64 * kGiB);
+  EXPECT_EQ(arena_room(5000, 64 * kGiB, 1, 8 * kGiB), 64 * kGiB);
+  EXPECT_EQ(arena_room(5000, kOpenEndedBytes, 1, 0), kOpenEndedBytes);
+  for (const std::uint64_t lanes : {1, 44, 128, 1024, 100'000}) {
+    EXPECT_LE(lanes * arena_room(5000, kOpenEndedBytes, lanes, 0), std::uint64_t{1} << 46);
+    EXPECT_GE(arena_room(5000, kOpenEndedBytes, lanes, 0), kGiB / 4) << lanes;
+    EXPECT_LE(lanes * arena_room(0, kOpenEndedBytes, lanes, 8 * kGiB), kGiB);
+  }
+  EXPECT_EQ(arena_room(5 * kGiB, kOpenEndedBytes, 1, 8 * kGiB), 5 * kGiB);
+}
+
 TEST_F(Arenas, GrowInPlaceAndKeepWhatTheyHold) {
   Result<Arena> arena = Arena::map(fd.get(), arena_bytes(1 << 20), "a");
   ASSERT_TRUE(arena.ok());

@@ -18,6 +18,7 @@
 //  320 + 8i  1 + position of output port i
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -38,6 +39,22 @@ inline constexpr std::uint64_t kStateOffset = kRuntimeWordsOffset + kRuntimeWord
 
 constexpr std::uint64_t arena_bytes(std::uint64_t state_bytes) noexcept {
   return align_up(kStateOffset + state_bytes, kPageBytes);
+}
+
+// From here on NodeSpec::state_bytes_max says no more than that a state grows with its data.
+inline constexpr std::uint64_t kOpenEndedBytes = std::uint64_t{1} << 40;
+
+// The address space that an arena of `bytes` gets, in a process with `arenas` of them that may map
+// `limit_bytes` (0: no limit). One that may grow to a known size gets all of that. One that grows
+// with its data gets its share, and keeps the others, and all else that is mapped there, their
+// room: of the 2^47 bytes that there are at most, or of a limit (ulimit -v).
+constexpr std::uint64_t arena_room(std::uint64_t bytes, std::uint64_t bytes_max,
+                                   std::uint64_t arenas, std::uint64_t limit_bytes) noexcept {
+  const std::uint64_t most = std::max(bytes, bytes_max);
+  if (most < kOpenEndedBytes) return most;
+  const std::uint64_t whole = std::uint64_t{1} << 47;
+  const std::uint64_t room = limit_bytes == 0 ? whole / 4 : std::min(whole / 4, limit_bytes / 8);
+  return std::max(bytes, std::min(most, room / std::max<std::uint64_t>(arenas, 1)));
 }
 
 inline constexpr std::uint64_t kDrawsWord = 0;

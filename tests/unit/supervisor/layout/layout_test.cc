@@ -12,6 +12,7 @@
 #include <set>
 
 #include "proto/worker.pb.h"
+#include "ringfeed/shm/arena.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/layout/worker_setup.h"
 #include "tests/unit/supervisor/feed_maker.h"
@@ -345,6 +346,22 @@ TEST(Memory, AddressesThatAProcessMayNotHaveAreRefusedBeforeAnythingStarts) {
               AllOf(HasSubstr("stage group '" + layout.groups[0].name + "' maps 64.0 GiB"),
                     HasSubstr("8.0 GiB"), HasSubstr("ulimit -v, RLIMIT_AS")));
   EXPECT_TRUE(check(std::uint64_t{70} << 30).ok());
+}
+
+// What grows with its data has no size that could be too large: it gets a share of what there is.
+TEST(Memory, ArenasWithoutABoundFitIntoAnyAddressSpace) {
+  FeedLayout layout = laid_out();
+  for (SegmentPlan& segment : layout.segments) segment.bytes_max = 0;
+  for (const std::uint32_t lane : layout.groups.at(0).lanes) {
+    layout.segments[layout.lanes[lane].arena_segment].bytes_max = shm::kOpenEndedBytes;
+  }
+  for (const std::uint64_t addresses : {2 * memory_sum(layout), std::uint64_t{8} << 30, 0UL}) {
+    EXPECT_TRUE(
+        check_memory(
+            layout, {.available_bytes = ~0ULL, .place = "this machine", .address_bytes = addresses})
+            .ok())
+        << addresses;
+  }
 }
 
 TEST(Memory, ABudgetIsRefusedByItsOwnName) {
