@@ -6,7 +6,6 @@ The other side is PyTorch's own pickler, by which its workers send batches, in t
 from __future__ import annotations
 
 import copyreg
-import ctypes
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -20,11 +19,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="no PyTorch: scripts/test --with-frameworks has it")
 
 from ringfeed.torch import _batches  # noqa: E402
+from ringfeed.torch._bulk import Bulk  # noqa: E402
 from tests.support.loaders.own_data import same  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*nested tensors")
 
-STRIDE = 1 << 28
 BIG = torch.arange(4 << 20, dtype=torch.float32)  # 16 MB
 MATRIX = BIG.view(2048, 2048)
 DTYPES = sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str)
@@ -34,16 +33,14 @@ class Boat:
     """A worker's side and a trainer's, over one slot."""
 
     def __init__(self) -> None:
-        self.memory = _batches.Memory("test-batch", STRIDE)
-        self.writer = _batches.Writer(self.memory, STRIDE)
-        self._slot: Any = type("Slot", (ctypes.c_char * STRIDE,), {})
+        self._bulk = Bulk(1)
+        self.writer = _batches.Writer(self._bulk)
 
     def carry(self, thing: Any, copies: bool = False) -> Any:
         """What arrives. A batch that came before has other data afterwards."""
-        self.writer.begin(0)
+        self.writer.begin(0, 1)
         at, size, table, count = self.writer.write(thing)
-        slot = self._slot.from_address(self.memory.address)
-        slot.memory = self.memory
+        slot = self._bulk.map(0, self.writer.used)
         return _batches.read(slot, (at, size), (table, count), copies)
 
 
@@ -399,8 +396,8 @@ ARRAYS: dict[str, Callable[[int], Any]] = {
 def test_arrays_arrive_as_in_pytorch(boat: Boat, kind: str, copies: bool) -> None:
     """Writable too, whatever they were."""
     for length in (3, 5000):
-        got = boat.carry(ARRAYS[kind](length), copies)
-        due = by_pytorch(ARRAYS[kind](length))
+        array = ARRAYS[kind](length)  # one: there may be anything between its numbers
+        got, due = boat.carry(array, copies), by_pytorch(array)
         same(got, due)
         same(getattr(got, "info", None), getattr(due, "info", None))
         assert got.flags.writeable and getattr(got, "fill_value", 0) == getattr(
