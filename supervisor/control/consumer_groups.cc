@@ -439,6 +439,14 @@ Result<std::uint32_t> ConsumerGroups::make(const GroupWish& wish) {
   return begin(terms, wish, std::nullopt);
 }
 
+// Among those who were members of the page, for each who is one and for one more: who leaves needs
+// no memory.
+void ConsumerGroups::make_room(std::uint32_t group) {
+  std::vector<process::Identity>& keepers = groups_[group].keepers;
+  std::erase_if(keepers, [](const process::Identity& who) { return !process::is_alive(who); });
+  keepers.reserve(keepers.size() + live_members(group) + 1);
+}
+
 // The group's next batch is beyond the wish: a page of its own, from that batch on.
 Result<std::uint32_t> ConsumerGroups::put_back(std::uint32_t group, const GroupWish& wish) {
   if (state(group) != GroupState::kActive || any_taken(group)) {
@@ -481,6 +489,7 @@ Result<std::uint32_t> ConsumerGroups::begin(const GroupTerms& terms, const Group
                              "the maximum: use one of them, or let one leave",
                              wish.name, shm::kGroupsMax)};
   }
+  make_room(*page);
   write_head(*page, terms);
   Group& group = groups_[*page];
   group.wanted = wanted;
@@ -526,8 +535,7 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                  fmt::format("'{}' cannot be the name of a consumer group: give 1 to {} characters",
                              wish.name, sizeof(shm::GroupHead::name) - 1)};
   }
-  // What changes here is told by the next call.
-  for (Change& change : advance(now_ms)) untold_.push_back(std::move(change));
+  move_on(now_ms);  // what changes here is told by the next call
   MemberPlace place;
   const std::optional<std::uint32_t> existing = find(wish.name);
   if (existing) {
@@ -556,6 +564,7 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
     place.group = *made;
   } else if (existing) {
     if (Status slots = check_slots(groups_[*existing].terms); !slots) return slots.error();
+    make_room(*existing);
     place.group = *existing;
   } else {
     Result<std::uint32_t> made = make(wish);
@@ -578,11 +587,9 @@ Result<MemberPlace> ConsumerGroups::enter(const GroupWish& wish, const process::
                                                  wish.name, shm::kMembersMax)};
     }
   }
+  // From here on nothing is refused: a group that was made for a member who does not come would be
+  // waited for, and nobody would see to its end.
   Group& group = groups_[place.group];
-  std::erase_if(group.keepers,
-                [](const process::Identity& other) { return !process::is_alive(other); });
-  // Room for each member among them, so that one that leaves needs no memory.
-  group.keepers.reserve(group.keepers.size() + live_members(place.group) + 1);
   members[place.member] = who;
   group.made_for_newest = place.group != existing;
   const bool at_most_once = !wish.redeliver.value_or(group.terms.redeliver);
@@ -641,7 +648,7 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
   }
   if (group.members[place.member].pid != 0) {
     std::erase(group.keepers, group.members[place.member]);
-    group.keepers.push_back(group.members[place.member]);  // enter() has made room
+    group.keepers.push_back(group.members[place.member]);  // make_room() was called before
   }
   group.members[place.member] = {};
   RF_FAILPOINT("supervisor.member.given_back");
@@ -846,9 +853,13 @@ std::uint64_t ConsumerGroups::rejoin_left_ms(std::uint32_t g, std::uint64_t now_
   return most - std::min(most, empty_ms);
 }
 
-// Modelled in tests/model/claims.pml.
 std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms) {
-  std::vector<Change> changes = std::exchange(untold_, {});
+  move_on(now_ms);
+  return std::exchange(untold_, {});
+}
+
+// Modelled in tests/model/claims.pml.
+void ConsumerGroups::move_on(std::uint64_t now_ms) {
   for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
     Group& group = groups_[g];
     look_at_page(g);
@@ -872,11 +883,10 @@ std::vector<ConsumerGroups::Change> ConsumerGroups::advance(std::uint64_t now_ms
       }
     }
     if (const GroupState now = state(g); now != group.reported) {
+      untold_.push_back({g, now, group.terms.name, group.damage});
       group.reported = now;
-      changes.push_back({g, now, group.terms.name, group.damage});
     }
   }
-  return changes;
 }
 
 bool ConsumerGroups::in_motion() const {

@@ -232,7 +232,10 @@ class ConsumerGroups {
   [[nodiscard]] Result<std::uint32_t> put_back(std::uint32_t group, const GroupWish& wish);
   [[nodiscard]] Result<std::uint32_t> begin(const GroupTerms& terms, const GroupWish& wish,
                                             std::optional<std::uint32_t> replaces);
+  void make_room(std::uint32_t group);
   void follow(std::uint32_t group);
+  // advance(), but for telling.
+  void move_on(std::uint64_t now_ms);
   void copy_head(std::uint32_t group, shm::GroupPage& page) const;
   void write_head(std::uint32_t group, const GroupTerms& terms);
   void set_declared(std::uint32_t group, bool declared);

@@ -5,14 +5,29 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "supervisor/feed/linger.h"
 #include "tests/unit/supervisor/feed_maker.h"
+#include "tests/unit/supervisor/refused_memory.h"
+
+thread_local std::int64_t ringfeed::test::allocations_left = -1;
+
+void* operator new(std::size_t bytes) {
+  std::int64_t& left = ringfeed::test::allocations_left;
+  void* const at = left >= 0 && left-- == 0 ? nullptr : std::malloc(bytes);
+  if (at == nullptr) throw std::bad_alloc();
+  return at;
+}
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete(void* at, std::size_t) noexcept { std::free(at); }
 
 namespace ringfeed::control {
 namespace {
@@ -697,6 +712,65 @@ TEST_P(DeadGroups, GoOnWithWhatIsWhole) {
   EXPECT_EQ(groups.state(members[0].place.group), GroupState::kActive);
 }
 INSTANTIATE_TEST_SUITE_P(Redelivers, DeadGroups, ::testing::Bool());
+
+class StarvedGroups : public Groups {
+ protected:
+  // A member of every page has left, and lives: to find that out takes memory.
+  StarvedGroups() {
+    const process::Identity self{::getpid(), process::start_ticks(::getpid()).value()};
+    for (std::uint32_t i = 0; i < shm::kGroupsMax; ++i) {
+      const MemberPlace place =
+          groups_.enter({.name = "before", .rejoin_ms = 0}, self, now_).value_or_throw();
+      answer();
+      groups_.leave(place, now_);
+      for (int turn = 0; turn < 2; ++turn) answer();
+    }
+  }
+  // With the nth allocation refused.
+  bool enters(const GroupWish& wish, std::int64_t nth) {
+    return !test::throws_without_memory(nth, [&] { ASSERT_TRUE(enter(wish).ok()); });
+  }
+};
+
+// A group without a member, which never had one, waits for nobody: it would hold up the feed.
+TEST_F(StarvedGroups, AMemberThatIsRefusedMemoryLeavesNoGroupBehind) {
+  std::int64_t refused = 0;
+  while (!enters({.name = "a", .rejoin_ms = 0}, refused)) {
+    ++refused;
+    for (int turn = 0; turn < 3; ++turn) answer();
+    for (std::uint32_t g = 0; g < shm::kGroupsMax; ++g) {
+      ASSERT_EQ(groups_.state(g), GroupState::kUnused) << "after allocation " << refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST_F(StarvedGroups, AGroupIsNotPutBackForAMemberThatIsRefusedMemory) {
+  ASSERT_EQ(lanes_[0]->publish_all(), 4);
+  const MemberPlace first = must_enter({.name = "a", .oldest = true});
+  answer();
+  ASSERT_TRUE(take(first, 1));
+  ASSERT_TRUE(release(first, 1));
+  std::int64_t refused = 0;
+  while (!enters({.name = "a", .position = 1}, refused)) {
+    ++refused;
+    for (int turn = 0; turn < 3; ++turn) answer();
+    ASSERT_EQ(groups_.state(first.group), GroupState::kActive) << "after allocation " << refused;
+    ASSERT_EQ(groups_.live_members(first.group), 1U);
+  }
+  EXPECT_GT(refused, 0);
+}
+
+// The first changes that could not be told are told with the next ones.
+TEST_F(StarvedGroups, WhatChangesIsToldAlsoIfThereWasNoMemoryToTellIt) {
+  const MemberPlace place = must_enter({.name = "a"});
+  for (const auto& lane : lanes_) lane->attend();
+  EXPECT_TRUE(test::throws_without_memory(0, [&] { groups_.advance(now_); }));
+  EXPECT_EQ(groups_.state(place.group), GroupState::kActive);
+  const auto changes = groups_.advance(now_);
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].state, GroupState::kActive);
+}
 
 TEST_F(Groups, WhatAGroupHasLostIsCountedForItsLife) {
   const MemberPlace skips = must_enter({.name = "skips",
