@@ -351,7 +351,11 @@ void ControlServer::read_from(ConnectionId id) {
     read_requests(id);
   } catch (const std::exception&) {
     const auto found = connections_.find(id);
-    if (found == connections_.end() || ++found->second.starved <= kStarvedMax) throw;
+    // A member's goodbye is not lost: his process may live, and he would be waited for.
+    if (found == connections_.end() || found->second.stays ||
+        ++found->second.starved <= kStarvedMax) {
+      throw;
+    }
     close(id);
   }
 }

@@ -217,11 +217,7 @@ void Trainers::take_back(ConnectionId connection) noexcept {
   const pid_t pid = at->second.who.pid;
   places_.erase(at);
   groups_.take_back(place, now_ms());
-  try {
-    report_("trainer_not_told", shown(place, pid));
-  } catch (const std::exception&) {
-    // No memory to say so.
-  }
+  say("trainer_not_told", [&] { return shown(place, pid); });
 }
 
 void Trainers::adopt() {
@@ -263,17 +259,28 @@ void Trainers::rejoin(ControlServer& server, ConnectionId connection, const Rejo
       memory_.feed().state().supervisor_pid.load(std::memory_order_relaxed));  // relaxed: a number
 }
 
-void Trainers::remove(Places::iterator at, std::string_view event, ConsumerGroups::Leaving how) {
+// What has happened has happened, also if there is no memory to say so.
+template <typename Values>
+void Trainers::say(std::string_view event, const Values& values) noexcept {
+  try {
+    report_(event, values());
+  } catch (const std::exception&) {
+  }
+}
+
+// Nothing of it can be refused: a member that is gone, and whose process lives, would hold up its
+// group, and with it the feed.
+void Trainers::remove(Places::iterator at, std::string_view event,
+                      ConsumerGroups::Leaving how) noexcept {
   const MemberPlace place = at->first;
-  const std::string values = shown(place, at->second.who.pid);
-  // From here on nothing is refused: who has left has left.
+  const pid_t pid = at->second.who.pid;
   loop_.unwatch(at->second.pidfd.get());
   places_.erase(at);
   const std::uint32_t returned = groups_.leave(place, now_ms(), how);
-  report_(event, fmt::format("{} batches_returned={}", values, returned));
+  say(event, [&] { return fmt::format("{} batches_returned={}", shown(place, pid), returned); });
 }
 
-void Trainers::bury(Places::iterator at) {
+void Trainers::bury(Places::iterator at) noexcept {
   if (at->second.ends_well) return remove(at, "trainer_left", ConsumerGroups::Leaving::kDone);
   remove(at, end_of(at->first), ConsumerGroups::Leaving::kFailed);
 }

@@ -79,9 +79,11 @@ class Trainers {
   void bury_dead(const std::string& group);
   // Of a member whose process has ended: had it left its group, or come to the feed's end?
   [[nodiscard]] std::string_view end_of(const MemberPlace& place) const;
-  void remove(Places::iterator at, std::string_view event, ConsumerGroups::Leaving how);
+  template <typename Values>
+  void say(std::string_view event, const Values& values) noexcept;
+  void remove(Places::iterator at, std::string_view event, ConsumerGroups::Leaving how) noexcept;
   // As its process has ended.
-  void bury(Places::iterator at);
+  void bury(Places::iterator at) noexcept;
   [[nodiscard]] Places::iterator find(ConnectionId connection);
   // "output=validation group=a member=0 pid=7", for the log.
   [[nodiscard]] std::string shown(const MemberPlace& place, pid_t pid) const;

@@ -379,6 +379,7 @@ void Feed::reap_strays() {
 
 // For whoever has to clean up after this process.
 void Feed::record_workers() {
+  record_due_ = true;  // until it is written: there may be no memory for it
   control::LockRecord record;
   record.supervisor = self_;
   record.files = memory_.files();
@@ -744,8 +745,8 @@ void Feed::linger() {
   log_drain();
   tell_trainers();
   // The next look is now and not at the end of the pause that began before.
-  loop_.cancel(tick_);
-  tick_ = loop_.after(0, [this] { tick(); });
+  const EventLoop::TimerId next = loop_.after(0, [this] { tick(); });
+  loop_.cancel(std::exchange(tick_, next));
 }
 
 bool Feed::still_needed() {
@@ -848,11 +849,11 @@ void Feed::advance_groups() {
     in_motion = in_motion || output->groups.in_motion();
   }
   if (!in_motion || moving_) return;
-  moving_ = true;
   loop_.after(kMotionMs, [this] {
     moving_ = false;
     advance_groups();
   });
+  moving_ = true;
 }
 
 // What files do not hold: if all processes die now, the groups go on from here.

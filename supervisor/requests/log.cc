@@ -31,8 +31,12 @@ void Feed::log_request(control::ConnectionId connection, const Request& request)
   const auto* const body =
       Request::descriptor()->FindFieldByNumber(static_cast<int>(request.body_case()));
   const control::Peer peer = server_->peer(connection);
-  event(metrics::Level::kDebug, "request",
-        fmt::format("of={} pid={} uid={}", body->name(), peer.pid, peer.uid));
+  try {
+    event(metrics::Level::kDebug, "request",
+          fmt::format("of={} pid={} uid={}", body->name(), peer.pid, peer.uid));
+  } catch (const std::exception&) {
+    // No memory to say so: no reason to refuse what is asked.
+  }
 }
 
 // Each process of a stage group is told too, and those that follow it.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -254,6 +255,83 @@ def test_each_call_of_what_is_written_as_json_may_fail(
     guest.close()
     before = taker.batches()
     wait_until(lambda: taker.batches() > before, "batches after all that")
+
+
+def test_whoever_comes_and_goes_while_there_is_no_memory_holds_up_nobody(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
+    """A group without a member, or a member that has left while its process lives, would be waited
+    for by the whole feed, and nobody would see to its end.
+    """
+    settings = {"epochs": 0, "groups": 'groups { name: "default" }'}
+    run, starver = starved_feed(make_run, tmp_path, **settings)
+    taker = run.trainer_after(2, positions=0, pause_ms=20)
+    at = {"socket_dir": str(run.sockets), "attach_timeout_s": 20.0, "rejoin_ms": 0}
+
+    def come() -> ringfeed.Feed | None:
+        with contextlib.suppress(ringfeed.RingfeedError):
+            return ringfeed.attach(run.feed, "guest", **at)
+        return None
+
+    def go(guest: ringfeed.Feed | None) -> None:
+        if guest is not None:
+            guest.close()
+
+    def gone() -> bool:
+        status = run.status()
+        return status is not None and "guest" not in str(status)
+
+    def memory_of(what: Callable[[], object]) -> int:
+        before = starver.calls("malloc")
+        what()
+        return starver.calls("malloc") - before
+
+    go(come())  # from now on somebody who lives has been a member of a page
+    for number in range(memory_of(lambda: go(come()))):
+        starver.refuse("malloc", number, 1)
+        guest = come()
+        starver.stop()
+        go(guest)
+        wait_until(gone, f"the guest that was refused allocation {number} to be gone")
+    # Each request is a line of the log.
+    assert run.command("log", run.feed, "debug").returncode == 0
+    guest = come()
+    refusals = [(number, 1 + number % 3) for number in range(memory_of(lambda: go(guest)))]
+    # The last: a request is looked at again, as often as it takes.
+    for number, count in [*refusals, (0, 1000)]:
+        guest = come()
+        starver.refuse("malloc", number, count)
+        go(guest)
+
+        def over(count: int = count) -> bool:
+            return starver.failed() >= count or gone()
+
+        wait_until(over, "memory")
+        starver.stop()
+        wait_until(gone, f"the guest that left without allocation {number} to be gone")
+    before = taker.batches()
+    wait_until(lambda: taker.batches() > before + 2, "batches after all that")
+
+
+def test_a_page_that_cannot_be_watched_is_started_again(
+    make_run: Callable[..., FeedRun], tmp_path: Path
+) -> None:
+    """Its end would not be seen, or what it says would not be read."""
+    page = 'http { listen: "127.0.0.1:0" }'
+    run, starver = starved_feed(make_run, tmp_path, epochs=0, extra=page)
+
+    def listening() -> list[int]:
+        return [int(pid) for pid in re.findall(r" web_listens .* pid=(\d+)", run.text())]
+
+    wait_until(listening, "the page")
+    for number in range(2):
+        before = listening()
+        starver.refuse("epoll_ctl", number, 1)
+        os.kill(before[-1], signal.SIGKILL)
+        wait_until(starver.failed, "a watch to be refused")
+        starver.stop()
+        wait_until(lambda before=before: listening() != before, "the page again")
+    run.stop(signal.SIGQUIT)
 
 
 def test_each_call_of_a_takeover_and_of_a_first_request_may_fail(

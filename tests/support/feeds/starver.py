@@ -53,7 +53,11 @@ class Starver:
 
     def hangs(self) -> bool:
         """Whether a call of a hung kind waits, or something was refused."""
-        return struct.unpack_from("=I", self._page, 16)[0] != 0
+        return self.failed() != 0
+
+    def failed(self) -> int:
+        """How many calls have failed since refuse()."""
+        return int(struct.unpack_from("=I", self._page, 16)[0])
 
     def let(self, count: int) -> None:
         """So many hung calls go on."""
@@ -62,7 +66,7 @@ class Starver:
     def stop(self) -> int:
         """Nothing fails any more. How many calls have failed."""
         struct.pack_into("=I", self._page, 0, 0)
-        return struct.unpack_from("=I", self._page, 16)[0]
+        return self.failed()
 
     def calls(self, kind: str) -> int:
         return struct.unpack_from("=Q", self._page, 64 + 8 * KINDS[kind][0])[0]
