@@ -48,8 +48,13 @@ void Snapshots::begin(const std::string& directory) {
 
 void Snapshots::done(const Result<SnapshotTask::Facts>& result) {
   if (const auto own = std::exchange(own_, {})) {
-    tell(result);
-    return own(result);
+    // It is over, whatever can be said about it: else none could be taken any more.
+    try {
+      tell(result);
+      own(result);
+    } catch (const std::exception&) {
+    }
+    return;
   }
   answers_.or_refuse(asker_, [&] { answer(result); });
 }

@@ -38,7 +38,9 @@ WebProcess::WebProcess(EventLoop& loop, const HttpConfig& settings, const std::s
   }
 }
 
-WebProcess::~WebProcess() {
+WebProcess::~WebProcess() { end(); }
+
+void WebProcess::end() {
   if (!process_.pidfd) return;
   ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
   static_cast<void>(reap(process_.pidfd));
@@ -49,8 +51,9 @@ void WebProcess::look_after() {
   if (process_.pidfd || now_ms() < next_ms_) return;
   try {
     start();
-  } catch (const Error& error) {
-    pause(error.message());
+  } catch (const std::exception& error) {
+    end();  // nobody would see its end, or read what it says
+    pause(error.what());
   }
 }
 

@@ -44,6 +44,7 @@ class WebProcess {
   void on_line(std::string_view line);
   void read_log();
   void ended();
+  void end();
   void forget();
   void pause(const std::string& why);
 

@@ -108,19 +108,19 @@ class SpawnSettings {
   posix_spawnattr_t attributes;
 };
 
-// The child that has just been started. Throws Error; it is ended then.
+// The child that has just been started. Whatever is thrown, it is ended then.
 Spawned watched(pid_t pid) {
-  Spawned spawned;
-  spawned.identity = {pid, start_ticks(pid).value_or(0)};
-  spawned.pidfd = open_pidfd(pid);
-  if (!spawned.pidfd) {
-    const int error = errno;
+  try {
+    Spawned spawned;
+    spawned.identity = {pid, start_ticks(pid).value_or(0)};
+    spawned.pidfd = open_pidfd(pid);
+    if (!spawned.pidfd) fail(fmt::format("process {} cannot be watched", pid));
+    return spawned;
+  } catch (...) {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
-    errno = error;
-    fail(fmt::format("process {} cannot be watched", pid));
+    throw;
   }
-  return spawned;
 }
 
 }  // namespace

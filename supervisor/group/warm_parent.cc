@@ -53,10 +53,10 @@ void WarmParent::look_after() {
   if (process_.pidfd || never_ || now_ms() < next_ms_) return;
   try {
     start();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     // Nobody waits for it: it is tried again.
-    if (process_.pidfd) end(error.message());
     next_ms_ = now_ms() + kPauseMsMax;
+    if (process_.pidfd) end(error.what());
   }
 }
 
