@@ -17,20 +17,31 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.feeds import standstill
+
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(os.environ.get("RINGFEED_BIN_DIR", ROOT / "build" / "release" / "bin"))
 WAIT_S = 300.0  # longest wait for anything; a test that needs it has failed
+STARTED: list[FeedRun] = []  # and not closed; what a wait that is given up tells of
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """The first true value of `condition`, looked at until then."""
+    """The first true value of `condition`, looked at until then. AssertionError, with what each
+    process of the test's feeds does: there was none in time.
+    """
     end = time.monotonic() + timeout_s
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < end, f"waited {timeout_s:.0f} s for {what}"
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout_s:.0f} s for {what}\n{standing_still()}")
         time.sleep(0.01)
+
+
+def standing_still() -> str:
+    """What can be seen from outside of the feeds that have been started: standstill.py."""
+    return "\n".join(standstill.of_feed(run, processes_of(run)) for run in STARTED)
 
 
 def runs(pid: int) -> bool:
@@ -129,6 +140,8 @@ class FeedRun:
                 stdout=log,
                 stderr=log,
             )
+        if self not in STARTED:
+            STARTED.append(self)
         return self
 
     def status(self) -> dict[str, Any] | None:
@@ -197,6 +210,8 @@ class FeedRun:
         return self.log.read_text(errors="replace")
 
     def close(self) -> None:
+        if self in STARTED:
+            STARTED.remove(self)
         for trainer in self.trainers:
             trainer.process.kill()
             trainer.process.wait()

@@ -5,6 +5,7 @@ ends.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import signal
 import sys
 import time
@@ -57,6 +58,7 @@ def main() -> int:
     )
     parser.add_argument("--output", help="alias of the output")
     arguments = parser.parse_args()
+    faulthandler.register(signal.SIGUSR2)  # asked by standstill.py
     pace = Pace(arguments.pause_ms / 1000, arguments.hurry)
 
     numbers, tries, rows, digests, times, hashes = [], [], [], [], [], []
