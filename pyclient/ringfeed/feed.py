@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ._core import control, messages, native, states
+from ._core import control, messages, native, standard, states
 from ._core.scope import Scope
 from ._core.transfers import Transfers
 from .batch import Batch
@@ -908,6 +908,7 @@ def _attach(
     choice("start", start, native.STARTS)
     choice("policy", policy, native.POLICIES)
     choice("view", view, native.VIEWS)
+    standard.reserve()
 
     def attach_at(position: int) -> native.Handle:
         deadline = None if attach_timeout_s is None else time.monotonic() + attach_timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ._core import control, messages, native, places, programs
+from ._core import control, messages, native, places, programs, standard
 from ._core.scope import Scope
 from .errors import (
     FeedDamaged,
@@ -37,6 +38,8 @@ _STATUS_INVALID = 3  # exit status of `ringfeed run` for a configuration that it
 _LOG_BYTES_MAX = 8192
 _AGAIN_S = 0.1  # for want of what a process needs
 _ANSWER_S = 10.0  # for a supervisor to answer an attach
+_UNKNOWN = 256  # in place of an exit status
+_UNKNOWN_MAX = 5  # supervisors that end so have a successor, as if they had been killed
 # A configuration, or what makes it for the directory in which it will be. That may write into the
 # directory what else the feed needs, under names that begin with _FEED and end with .pickle.
 _Config = bytes | Callable[[Path], bytes]
@@ -52,6 +55,24 @@ os.register_at_fork(
 )
 
 
+def _has_directory() -> bool:
+    """Is the current directory there? Somebody may have removed it."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
+
+
+def _wait(child: int) -> int:
+    """Waits for its end, and returns its exit status, negative for a signal; _UNKNOWN where this
+    process ignores SIGCHLD, or a handler of its own waits for all children."""
+    try:
+        _, status = os.waitpid(child, 0)
+    except ChildProcessError:
+        return _UNKNOWN
+    return os.waitstatus_to_exitcode(status)
+
+
 class _Supervisor:
     """A `ringfeed run` child with its directory.
 
@@ -62,6 +83,7 @@ class _Supervisor:
     def __init__(self, config: _Config, suffix: str, kept: bool = False) -> None:
         """`kept`: one that is killed has a successor, which takes over the feed."""
         program = programs.find("ringfeed")
+        standard.reserve()
         self._pid = os.getpid()
         self.directory = places.make()
         self.socket_path = self.directory / f"{_FEED}.sock"
@@ -82,9 +104,11 @@ class _Supervisor:
             f"control.directory={self.directory}",
         ]
         self._child: subprocess.Popen[bytes] | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        self._status: int | None = None  # of the child, once it has ended
+        self._unknown = 0  # how many children have ended nobody knows how
         self._kept = kept
-        self._changing = threading.Lock()  # of self._child and self._kept
+        self._changing = threading.Lock()  # of self._child, self._status and self._kept
         self._started = threading.Event()
         try:
             threading.Thread(target=self._run, name="ringfeed-supervisor", daemon=True).start()
@@ -99,23 +123,36 @@ class _Supervisor:
     def _run(self) -> None:
         try:
             self._start()
-        except (OSError, AttributeError) as error:  # a Python that was built without pidfd_open
+        except BaseException as error:  # whoever waits for it has to know
             self._error = error
         self._started.set()
-        while self._child is not None:
-            self._child.wait()
-            with self._changing:
-                # Whoever was not killed has said why, and is right.
-                if not self._kept or self._child.returncode >= 0:
-                    return
-                try:
-                    self._start()
-                except OSError:
-                    time.sleep(_AGAIN_S)  # the next round tries again
+        while self._status is None and self._child is not None:
+            status = self._child.returncode = _wait(self._child.pid)
+            while not self._follow(status):
+                time.sleep(_AGAIN_S)
+
+    def _follow(self, status: int) -> bool:
+        """The child has ended: it has a successor, or that was the end. False: not yet."""
+        with self._changing:
+            # Whoever was not killed has said why, and is right.
+            was_killed = status < 0
+            if status == _UNKNOWN:
+                self._unknown += 1
+                was_killed = self._unknown <= _UNKNOWN_MAX
+            if not self._kept or not was_killed:
+                self._status = status
+                return True
+            try:
+                self._start()
+            except OSError:
+                self._unknown -= status == _UNKNOWN
+                return False
+            return True
 
     def _start(self) -> None:
         environment = dict(os.environ, RINGFEED_SOCKET_DIR=str(self.directory))
-        environment.setdefault("RINGFEED_PYTHON", sys.executable)  # of stages in Python
+        if sys.executable:  # a program that has the interpreter inside has none
+            environment.setdefault("RINGFEED_PYTHON", sys.executable)  # of stages in Python
         owner = os.pidfd_open(os.getpid())
         try:
             with self._log.open("ab") as log, _starting:
@@ -126,6 +163,7 @@ class _Supervisor:
                     stdout=subprocess.DEVNULL,
                     stderr=log,
                     env=environment,
+                    cwd=None if _has_directory() else self.directory,
                     start_new_session=True,
                 )
         finally:
@@ -133,11 +171,10 @@ class _Supervisor:
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs, or has a successor."""
+        """Its exit status, negative for a signal, or _UNKNOWN; None while it runs, or has a
+        successor."""
         with self._changing:
-            assert self._child is not None
-            status = self._child.poll()
-            return None if self._kept and status is not None and status < 0 else status
+            return self._status if os.getpid() == self._pid else _UNKNOWN
 
     def lines(self, begin: int) -> tuple[list[str], int]:
         """The whole lines that it wrote behind this place of its log, and the place behind them."""
@@ -171,6 +208,8 @@ class _Supervisor:
         if status == _STATUS_INVALID:
             return InvalidConfiguration(self.said())
         how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
+        if status == _UNKNOWN:
+            how = "a status that nobody knows, for SIGCHLD is ignored or others wait for children"
         return FeedFailed(f"the supervisor ended with {how}: {self.said()}")
 
     def end(
@@ -202,19 +241,18 @@ class _Supervisor:
             try:
                 control.stop(self.socket_path, now=True)
             except RingfeedError:
-                self._child.terminate()
+                # Not Popen.terminate: it would take the status.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._child.pid, signal.SIGTERM)
         began = time.monotonic()
-        # Not Popen.wait: the thread is inside it and holds its lock.
         while self.exit_status is None and (took := time.monotonic() - began) < timeout_s:
             if hurry is not None and took > hurry_s:
                 hurry()
                 hurry = None
             time.sleep(0.001 if took < 0.02 else 0.005)
         if self.exit_status is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 class DataLoader(Scope):

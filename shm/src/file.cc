@@ -22,6 +22,12 @@ bool is_gone(int error) noexcept { return error == ENOENT || error == ESRCH; }
 
 }  // namespace
 
+void open_standard_streams() noexcept {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0) static_cast<void>(::open("/dev/null", O_RDWR));
+  }
+}
+
 Result<std::string> read_to_end(int fd, const std::string& name, std::size_t bytes_max) {
   std::string text;
   char block[4096];

@@ -1,10 +1,10 @@
 // What can be typed: the table of all verbs.
 #include "supervisor/cli/verbs.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/layout.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
@@ -118,14 +119,6 @@ int usage_error(const CLI::App& app, std::string_view mistake) {
   fmt::print(stderr, "ringfeed: {}\n`ringfeed {}--help` says what it takes\n", mistake,
              chosen.empty() ? "" : chosen.front()->get_name() + " ");
   return kUsage;
-}
-
-// For a program that was started with a standard stream closed. Otherwise the next file that it
-// opens, for example a segment, would get that number, and messages would be written into it.
-void open_standard_streams() {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(fd, F_GETFD) < 0) static_cast<void>(::open("/dev/null", O_RDWR));
-  }
 }
 
 // A shell's `ulimit -s` may leave less stack than a start takes, and a fault says nothing. The
@@ -272,7 +265,8 @@ void add_version(CLI::App& verb, int&) {
 }
 
 int main_with(int argc, char** argv) {
-  open_standard_streams();
+  shm::open_standard_streams();
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, as a caller may leave it, children end without a status
   return have_stack() ? result_if_written(run_verb_of(argc, argv)) : kFailure;
 }
 

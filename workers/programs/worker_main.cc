@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
 #include "workers/inspect/inspect.h"
 #include "workers/inspect/propose.h"
@@ -52,6 +53,7 @@ int run(int argc, char** argv, std::vector<StageType> stages) {
 }  // namespace
 
 int run_program(int argc, char** argv, std::vector<StageType> stages) noexcept {
+  shm::open_standard_streams();
   // `ringfeed` starts a program by its path and gives it the name ringfeed-worker.
   const bool plugged = !stages.empty();
   try {

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "workers/runtime/log.h"
+
 namespace ringfeed {
 namespace {
 
@@ -28,8 +30,8 @@ void write_backtrace() {
   std::array<void*, kFramesMax> frames;
   const int count = ::backtrace(frames.data(), kFramesMax);
   static constexpr char kTitle[] = "backtrace, newest call first:\n";
-  static_cast<void>(!::write(STDERR_FILENO, kTitle, sizeof kTitle - 1));
-  ::backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  static_cast<void>(!::write(log_descriptor(), kTitle, sizeof kTitle - 1));
+  ::backtrace_symbols_fd(frames.data(), count, log_descriptor());
 }
 
 void on_question(int) {
@@ -37,7 +39,7 @@ void on_question(int) {
   const int error = errno;
   write_backtrace();
   static constexpr char kEnd[] = "end of backtrace\n";
-  static_cast<void>(!::write(STDERR_FILENO, kEnd, sizeof kEnd - 1));
+  static_cast<void>(!::write(log_descriptor(), kEnd, sizeof kEnd - 1));
   errno = error;
 }
 

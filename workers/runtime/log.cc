@@ -3,7 +3,9 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <memory>
 
 #include "proto/config.pb.h"
@@ -25,7 +27,20 @@ class EscapedText final : public spdlog::custom_flag_formatter {
   }
 };
 
+int log_fd = STDERR_FILENO;
+
 }  // namespace
+
+void lead_log(int fd) {
+  if (fd == STDERR_FILENO) return;
+  std::FILE* const stream = ::fdopen(fd, "w");
+  if (stream == nullptr) return;
+  std::setvbuf(stream, nullptr, _IONBF, 0);
+  log_fd = fd;
+  stderr = stream;  // a variable, in glibc and as its manual says
+}
+
+int log_descriptor() noexcept { return log_fd; }
 
 void start_log(const std::string& group, const LogConfig& settings) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + group));

@@ -1,4 +1,5 @@
-// A worker's log: lines on standard error, which the supervisor gathers.
+// A worker's log: lines on a pipe that the supervisor empties, which is standard error unless that
+// is something else in this process.
 #pragma once
 
 #include <string>
@@ -7,6 +8,9 @@ namespace ringfeed {
 
 class LogConfig;
 
+// The log is this descriptor from here on: what is written to stderr, too.
+void lead_log(int fd);
+[[nodiscard]] int log_descriptor() noexcept;
 // From here on spdlog writes as `worker/GROUP`, one line an event whatever its values hold.
 void start_log(const std::string& group, const LogConfig& settings);
 // Events below it (LogConfig.Level) are left out from now on. Any thread.

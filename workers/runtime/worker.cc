@@ -73,6 +73,13 @@ void gather_pages(int done_fd, const Places& places) {
   }
 }
 
+bool is_same_file(int one, int other) {
+  struct stat a {};
+  struct stat b {};
+  return ::fstat(one, &a) == 0 && ::fstat(other, &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
+}
+
 void send_message(int socket, const FromWorker& message) {
   const std::string bytes = message.SerializeAsString();
   ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -257,8 +264,11 @@ shm::Fd Worker::find_supervisor(bool* refused) const {
   *refused = reply.error() == Reply::NO_SUCH_GROUP;
   if (!reply.has_worker_rejoin() || descriptors.size() != 2) return {};
   RF_FAILPOINT("runtime.worker.rejoined");
-  ::dup2(descriptors[1].get(), STDOUT_FILENO);
-  ::dup2(descriptors[1].get(), STDERR_FILENO);
+  // Standard output may be somebody else's: that of the trainer whose process this is a fork of.
+  if (is_same_file(STDOUT_FILENO, log_descriptor())) {
+    ::dup2(descriptors[1].get(), STDOUT_FILENO);
+  }
+  ::dup2(descriptors[1].get(), log_descriptor());
   return std::move(descriptors[0]);
 }
 
@@ -404,8 +414,9 @@ void end_with(std::uint32_t supervisor) {
 
 }  // namespace
 
-int run_worker(int setup_fd, const Registry& registry, FirstLane first) {
+int run_worker(int setup_fd, const Registry& registry, FirstLane first, int log_fd) {
   ignore_signals();
+  lead_log(log_fd);
   ::fcntl(setup_fd, F_SETFD, FD_CLOEXEC);
   watch_for_faults();
   std::vector<shm::Fd> descriptors;

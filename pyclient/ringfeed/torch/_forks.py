@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 _PATIENCE_S = 10.0
+UNKNOWN = 256  # in place of the exit status of a process
 
 starting: list[Any] = []  # those whose warm parent is being forked: it has everything as it is
 _through: dict[int, int] = {}  # by the process object: where the child says that it has come
@@ -35,7 +36,8 @@ class Start:
         self._process = process
         self._patience_s = _PATIENCE_S * (1 + attempt)
         self._pipe = theirs = -1
-        if getattr(context, "get_start_method", str)() == "fork":
+        self._forks = getattr(context, "get_start_method", str)() == "fork"
+        if self._forks:
             self._pipe, theirs = os.pipe()
             _through[id(process)] = theirs
         starting.append(owner)
@@ -50,6 +52,16 @@ class Start:
                 del _through[id(process)]
                 os.close(theirs)
         self._began = time.monotonic()
+
+    def has_ended(self) -> bool:
+        """Also where nobody learns how: this process ignores SIGCHLD, or a handler of its own waits
+        for all children. Then the exit status is UNKNOWN, and not for ever None."""
+        if self._process.exitcode is None and self._forks:
+            try:
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            except ChildProcessError:
+                self._process._popen.returncode = UNKNOWN
+        return self._process.exitcode is not None
 
     def end_if_stuck(self) -> bool:
         """Kills it if it had time enough to get through and has not."""

@@ -31,7 +31,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
-from .._core import control, native
+from .._core import control, native, standard
 from .._core.standstill import Standstill
 from ..errors import (
     FeedEnd,
@@ -45,7 +45,7 @@ from ..errors import (
 )
 from ._batches import Memory, read
 from ._bulk import Bulk
-from ._forks import Start
+from ._forks import UNKNOWN, Start
 from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, has_begun, name_in
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
@@ -154,6 +154,7 @@ class Shared:
 
     def __init__(self, loader: Any) -> None:
         """Attaches; starts what is not there."""
+        standard.reserve()
         # Not the loader itself: an iteration may be all that is left of it.
         self._loader = SimpleNamespace(**{name: getattr(loader, name) for name in _OF_LOADER})
         self._place = Place(control.find_socket(loader.feed, None).parent.absolute(), loader.feed)
@@ -385,13 +386,13 @@ class Shared:
         parent = self._context.Process(target=detach, args=(job, self._place))
         parent.daemon = True
         start = Start(parent, self._context, parent, attempt)
-        while parent.exitcode is None:
+        while not start.has_ended():
             parent.join(_SLICE_MS / 1000)
             start.end_if_stuck()
         parent.join()  # multiprocessing forgets it, and with it two descriptors
         if parent.exitcode == FAILED:
             raise self._failed("the dataset cannot be loaded in a process of its own")
-        return bool(parent.exitcode == 0)
+        return parent.exitcode in (0, UNKNOWN)
 
     def _failed(self, what: str) -> FeedFailed:
         said = ""

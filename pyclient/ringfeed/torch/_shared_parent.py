@@ -30,7 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from .._core import control, programs
+from .._core import control, programs, standard
 from ..errors import FeedFailed, FeedIOError, RingfeedError
 from ._forks import came_through
 from ._job import Bond, Job
@@ -99,6 +99,8 @@ def detach(job: Job, place: Place) -> NoReturn:
     """Starts the warm parent, and ends when that is ready, with status 0, or has ended: FAILED, or
     KILLED."""
     came_through()
+    standard.reserve()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     read, write = os.pipe()
     if child := os.fork():
         os.close(write)
@@ -115,9 +117,11 @@ def detach(job: Job, place: Place) -> NoReturn:
     except BaseException:
         import traceback
 
-        traceback.print_exc()
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
         os._exit(status)
 
 
@@ -129,12 +133,17 @@ def _leave_trainer(place: Place, own: set[int]) -> None:
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
+    unused = {log, null}
     for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
-        os.dup2(log if fd else null, fd)
+        at = log if fd else null
+        if not standard.lead(fd, at):  # it is a file of the trainer's, which the dataset may read
+            unused.discard(at)
+        else:
+            at = fd
         mode = "w" if fd else "r"
-        setattr(sys, name, open(fd, mode, buffering=1, errors="backslashreplace", closefd=False))
-    os.close(log)
-    os.close(null)
+        setattr(sys, name, open(at, mode, buffering=1, errors="backslashreplace", closefd=False))
+    for at in unused:
+        os.close(at)
     lock = os.stat(place.lock)
     for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
         with contextlib.suppress(OSError):
@@ -150,7 +159,6 @@ def _serve(job: Job, place: Place, ready: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     worker = prepare(job)
     parent = listen_at(str(place.parent))
     _SharedParent(job, worker, parent, listen_at(str(place.trainers)), place, ready).run()
@@ -476,7 +484,7 @@ def start_supervisor(place: Place) -> bool:
         if supervisor.returncode is None:
             now = _state_of(place).feed_id
             return before != "" != now != before
-        if supervisor.returncode >= 0:
+        if supervisor.returncode > 0:  # 0: nobody knows, for this process ignores SIGCHLD
             raise FeedFailed(f"its supervisor ended with status {supervisor.returncode}")
     raise FeedFailed("its supervisor is killed again and again")
 
@@ -495,8 +503,9 @@ def _begin_supervisor(place: Place) -> subprocess.Popen[bytes]:
             env={
                 **os.environ,
                 "RINGFEED_SOCKET_DIR": str(place.directory),
-                "RINGFEED_PYTHON": sys.executable,
+                "RINGFEED_PYTHON": sys.executable or "",
             },
+            cwd=place.directory,
             start_new_session=True,
         )
 

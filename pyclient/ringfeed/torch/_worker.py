@@ -57,9 +57,9 @@ from ._job import (
 )
 from ._plan import PlanTable, mark_of
 from ._progress import WorkerPlace, restore_worker, worker_state
-from ._streams import redirect
+from ._streams import leave_stderr
 from ._successor import Successor
-from .._core import places
+from .._core import places, standard
 from ..worker import exits, module
 
 _log = logging.getLogger("ringfeed")
@@ -74,6 +74,7 @@ _TIMED_EVERY = 8  # batches: in one of so many each sample is timed
 def serve(job: Job) -> None:
     """The warm parent: until its trainer ends."""
     came_through()
+    standard.reserve()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -307,11 +308,10 @@ class Parent:
 
     def _become_worker(self, fds: list[int]) -> NoReturn:
         status = 1
+        setup, log, *lock = fds
         try:
-            setup, log, *lock = fds
-            hello = socket.socket(fileno=os.dup(setup))
-            hello.send(b"here")
-            hello.close()
+            # Not by a socket object: socket.setdefaulttimeout() would change the descriptor.
+            os.write(setup, b"here")
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -319,42 +319,39 @@ class Parent:
             for one in self._not_for_workers():
                 os.close(one)
             # What is printed goes where the trainer's goes, what a death says to the feed's log.
-            if _is_stderr() and not redirect(sys.stderr, stderr := os.dup(2)):
-                sys.stderr = open(stderr, "w", buffering=1, errors="backslashreplace")
-            os.dup2(log, 2)
-            os.close(log)
-            for one in (setup, *lock):
+            log = leave_stderr(log)
+            for one in (setup, *lock, *([log] if log != 2 else [])):
                 os.set_inheritable(one, False)
-            status = run_worker(self._job, self._worker, setup)
+            status = run_worker(self._job, self._worker, setup, log)
         except BaseException as error:
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os.write(log, f"{type(error).__name__}: {error}\n".encode())
         finally:
             _exit(status)
 
 
-def _is_stderr() -> bool:
-    try:
-        return sys.stderr.fileno() == 2
-    except (OSError, ValueError):
-        return False
+def run_worker(job: Job, worker: ModuleType, setup: int, log: int) -> int:
+    """Runs the lane that the supervisor describes over the setup socket.
 
-
-def run_worker(job: Job, worker: ModuleType, setup: int) -> int:
-    """Runs the lane that the supervisor describes over the setup socket."""
+    Args:
+        job: What it works on.
+        worker: The module of the runtime.
+        setup, log: Descriptors: the socket, and the log.
+    """
 
     def make(spec: Any) -> Worker:
         # A fault's Python stack goes to the log before the native one, and so does that of a worker
         # that is asked where it is: before the handlers that the runtime has set.
-        faulthandler.enable(2, all_threads=False)
-        faulthandler.register(signal.SIGUSR2, 2, all_threads=True, chain=True)
-        exits.tell()
+        faulthandler.enable(log, all_threads=False)
+        faulthandler.register(signal.SIGUSR2, log, all_threads=True, chain=True)
+        exits.tell(log)
         try:
             return Worker(job, spec["lane"], worker.works_on, worker.gather)
         except BaseException:
-            traceback.print_exc()
+            os.write(log, traceback.format_exc().encode(errors="backslashreplace"))
             raise
 
-    return int(worker.run(setup, make, lambda thing: thing))
+    elsewhere = () if log == 2 else (log,)
+    return int(worker.run(setup, make, lambda thing: thing, *elsewhere))
 
 
 def seed_generators(base_seed: int, worker: int) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
-from .._core import control, native, programs
+from .._core import control, native, programs, standard
 from .._core.standstill import Standstill
 from ..errors import (
     FeedDetached,
@@ -40,7 +40,7 @@ from ..errors import (
 from ..loader import _FEED, _Supervisor
 from ._batches import Requests, read
 from ._bulk import Bulk
-from ._forks import Start
+from ._forks import UNKNOWN, Start
 from ._job import (
     ACK,
     BEGAN,
@@ -124,6 +124,7 @@ class Workers:
             context: The multiprocessing context that starts the warm parent.
             settings: prefetch_factor, stall_timeout (seconds), max_attempts, on_poison.
         """
+        standard.reserve()  # before memory of the feed is made
         self._pid = os.getpid()
         self._context = context
         workers = arguments["num_workers"]
@@ -395,10 +396,11 @@ class Workers:
         if self._start.end_if_stuck():
             _log.warning("the warm parent of the workers hangs in its fork: it is ended")
             parent.join()
-        if parent is not None and not parent.is_alive() and not self._stopped:
+        if parent is not None and self._start.has_ended() and not self._stopped:
             self._parents += 1
             ready = Path(self.job.socket_path).exists()
-            if not ready and (parent.exitcode > 0 or self._parents > PARENTS_MAX):
+            most = 0 if 0 < parent.exitcode < UNKNOWN else PARENTS_MAX
+            if not ready and self._parents > most:
                 # It has said why: its dataset, or the trainer's program, cannot be loaded there.
                 raise RuntimeError(
                     f"DataLoader worker (pid(s) {parent.pid}) exited unexpectedly, with status "

@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 
+from .._core import standard
 from ..errors import RingfeedError
 from . import exits, module, objects, trial, warm
 from .batches import Batches
@@ -59,6 +60,7 @@ def _check(spec: objects.Spec) -> str:
 
 
 def main() -> int:
+    standard.reserve()
     try:
         worker = module.load()
         if sys.argv[1:] == ["--plan"]:

@@ -5,6 +5,7 @@
 // A process has one lane, which the main thread runs; it holds the interpreter only while the stage
 // calls Python.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -533,17 +534,18 @@ PyObject* module_run(PyObject*, PyObject* arguments) {
   int setup_fd = 0;
   PyObject* make = nullptr;
   PyObject* coerce = nullptr;
-  if (!PyArg_ParseTuple(arguments, "iOO:run", &setup_fd, &make, &coerce)) return nullptr;
+  int log_fd = STDERR_FILENO;
+  if (!PyArg_ParseTuple(arguments, "iOO|i:run", &setup_fd, &make, &coerce, &log_fd)) return nullptr;
   set_coerce(Ref::borrowed(coerce).release());
   Py_INCREF(make);
   set_function_opener([make](const StageContext& context) { return open_function(make, context); });
   set_source_opener([make](const StageContext& context) { return open_source(make, context); });
   set_batch_opener([make](const StageContext& context) { return open_batches(make, context); });
   set_dataset_opener([make](const StageContext& context) { return open_dataset(make, context); });
-  return outside([setup_fd] {
+  return outside([setup_fd, log_fd] {
     Registry registry;
     register_all_stages(registry);
-    return run_worker(setup_fd, registry, FirstLane::kCallersThread);
+    return run_worker(setup_fd, registry, FirstLane::kCallersThread, log_fd);
   });
 }
 

@@ -11,6 +11,10 @@
 
 namespace ringfeed::shm {
 
+// For a program that was started with a standard stream closed. Otherwise the next file that it
+// opens, for example a segment, would get that number, and messages would be written into it.
+void open_standard_streams() noexcept;
+
 // Anything larger is not a small file; it may be a device without an end.
 inline constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
 
