@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ._batches import Memory
@@ -56,6 +56,9 @@ class Job:
     plan: Plan | None = None  # of a feed that trainers share
     trainers: int = 1  # with which that one begins
     shown: str = ""  # the link by which people find the feed
+    # Of each worker, as a process of multiprocessing: its number, and what its name begins with.
+    identities: list[tuple[int, ...]] = field(default_factory=list)
+    process_kind: str = "Process"
     feed: str = "loader"
 
 

@@ -47,6 +47,7 @@ from ._batches import Memory, read
 from ._bulk import Bulk
 from ._forks import UNKNOWN, Start
 from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, has_begun, name_in
+from ._life import identities
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
 from ._regions import SharedRegions, living
@@ -66,7 +67,15 @@ from ._shared_parent import (
     trainers_of,
 )
 from ._worker import pid_of, user_of
-from ._workers import ANSWER_MS, PARENTS_MAX, UNSET, config_of, environment, slots_of_lane
+from ._workers import (
+    ANSWER_MS,
+    PARENTS_MAX,
+    UNSET,
+    config_of,
+    environment,
+    process_kind,
+    slots_of_lane,
+)
 
 _SLICE_MS = 50
 _LOOK_S = 1.0
@@ -157,6 +166,7 @@ class Shared:
         standard.reserve()
         # Not the loader itself: an iteration may be all that is left of it.
         self._loader = SimpleNamespace(**{name: getattr(loader, name) for name in _OF_LOADER})
+        self._loader.process_kind = process_kind(loader)
         self._place = Place(control.find_socket(loader.feed, None).parent.absolute(), loader.feed)
         self._make_directory()
         self.plan, self.rank = plan_of(loader, self._place.directory)
@@ -372,6 +382,7 @@ class Shared:
             begin=[None] * self._workers,
             plan=self.plan,
             trainers=loader.trainers,
+            process_kind=loader.process_kind,
             feed=self._place.feed,
         )
         settings = {name: getattr(loader, name) for name in ("stall_timeout", "max_attempts")}
@@ -385,6 +396,7 @@ class Shared:
             raise FeedIOError(f"feed {self._place.feed}: {error}") from None
         parent = self._context.Process(target=detach, args=(job, self._place))
         parent.daemon = True
+        job.identities = identities(parent, self._workers)
         start = Start(parent, self._context, parent, attempt)
         while not start.has_ended():
             parent.join(_SLICE_MS / 1000)

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from .._core import control, programs, standard
 from ..errors import FeedFailed, FeedIOError, RingfeedError
+from . import _life as life
 from ._forks import came_through
 from ._job import Bond, Job
 from ._plan import PlanTable
@@ -100,6 +101,7 @@ def detach(job: Job, place: Place) -> NoReturn:
     KILLED."""
     came_through()
     standard.reserve()
+    life.leave_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     read, write = os.pipe()
     if child := os.fork():
@@ -157,7 +159,6 @@ def _leave_trainer(place: Place, own: set[int]) -> None:
 
 def _serve(job: Job, place: Place, ready: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = prepare(job)
     parent = listen_at(str(place.parent))

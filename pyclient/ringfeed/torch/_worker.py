@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import logging
 import multiprocessing
@@ -36,6 +37,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
+from . import _life as life
 from ._batches import Writer
 from ._forks import came_through
 from ._job import (
@@ -65,6 +67,7 @@ from ..worker import exits, module
 _log = logging.getLogger("ringfeed")
 
 _SUPERVISOR_ENDS_S = 10
+_ENDS_S = 2.5  # for workers that are told to; a supervisor gives them 3 s
 _LARGE_BYTES = 4 << 20  # of a batch that no cache has to hold until it is read
 _STARTS_MAX = 10
 _PAUSE_S = 0.05
@@ -75,6 +78,7 @@ def serve(job: Job) -> None:
     """The warm parent: until its trainer ends."""
     came_through()
     standard.reserve()
+    life.leave_signals()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -198,6 +202,8 @@ class Parent:
         self._poll.register(listener, select.POLLIN)
         if trainer is not None:
             self._poll.register(trainer, select.POLLIN)
+        # Something in it ends the samples under way: a worker looks when it gets SIGTERM.
+        self._ending, self._ends = os.pipe()
         # Told to end: by the trainer, which does not wait for samples that take long.
         self._told, told = os.pipe()
         os.set_blocking(told, False)
@@ -226,7 +232,7 @@ class Parent:
 
     def _not_for_workers(self) -> list[int]:
         """Descriptors that only this process needs; nothing of it uses them any more."""
-        fds = [self._told, self._listener.detach(), *self._children]
+        fds = [self._told, self._ends, self._listener.detach(), *self._children]
         if self._trainer is not None:
             fds.append(self._trainer)
         if self._link is not None:
@@ -234,7 +240,19 @@ class Parent:
         return fds
 
     def _end(self) -> None:
-        # Without a supervisor nobody else would end them.
+        # Without a supervisor nobody else would end them. What the dataset has left to be done at
+        # the end is done, if it does not take long.
+        os.write(self._ends, b"1")
+        for pid in self._children.values():
+            os.kill(pid, signal.SIGTERM)
+        ended = select.poll()
+        for pidfd in self._children:
+            ended.register(pidfd, select.POLLIN)
+        deadline = time.monotonic() + _ENDS_S
+        while self._children and (left := deadline - time.monotonic()) > 0:
+            for pidfd, _ in ended.poll(1000 * left):
+                ended.unregister(pidfd)
+                self._bury(pidfd)
         for pid in self._children.values():
             os.kill(pid, signal.SIGKILL)
         kill_workers(self._job.requests, self._job.workers)  # of an earlier parent
@@ -322,21 +340,23 @@ class Parent:
             log = leave_stderr(log)
             for one in (setup, *lock, *([log] if log != 2 else [])):
                 os.set_inheritable(one, False)
-            status = run_worker(self._job, self._worker, setup, log)
+            status = run_worker(self._job, self._worker, setup, log, self._ending)
         except BaseException as error:
             os.write(log, f"{type(error).__name__}: {error}\n".encode())
         finally:
             _exit(status)
 
 
-def run_worker(job: Job, worker: ModuleType, setup: int, log: int) -> int:
+def run_worker(job: Job, worker: ModuleType, setup: int, log: int, ending: int) -> int:
     """Runs the lane that the supervisor describes over the setup socket.
 
     Args:
         job: What it works on.
         worker: The module of the runtime.
         setup, log: Descriptors: the socket, and the log.
+        ending: A pipe in which there is something when samples are to be left.
     """
+    made: list[Worker] = []
 
     def make(spec: Any) -> Worker:
         # A fault's Python stack goes to the log before the native one, and so does that of a worker
@@ -345,13 +365,35 @@ def run_worker(job: Job, worker: ModuleType, setup: int, log: int) -> int:
         faulthandler.register(signal.SIGUSR2, log, all_threads=True, chain=True)
         exits.tell(log)
         try:
-            return Worker(job, spec["lane"], worker.works_on, worker.gather)
+            life.keep_timers()
+            life.begin(job.identities[spec["lane"]], job.process_kind)
+            made.append(Worker(job, spec["lane"], worker.works_on, worker.gather))
+            life.end_when_told(ending, lambda: made[0].is_ending)
+            return made[0]
         except BaseException:
             os.write(log, traceback.format_exc().encode(errors="backslashreplace"))
             raise
 
     elsewhere = () if log == 2 else (log,)
-    return int(worker.run(setup, make, lambda thing: thing, *elsewhere))
+    status = int(worker.run(setup, make, lambda thing: thing, *elsewhere))
+    if made:
+        made[0].end()
+    return status
+
+
+def _until_told(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Worker in which it may be told to end: what was under way is not wanted."""
+
+    @functools.wraps(method)
+    def call(self: Worker, *words: Any) -> Any:
+        try:
+            return method(self, *words)
+        except life.Ends:
+            pass
+        self.end()
+        _exit(0)
+
+    return call
 
 
 def seed_generators(base_seed: int, worker: int) -> None:
@@ -476,7 +518,18 @@ class Worker:
         self._init_error: ExceptionWrapper | None = None
         self._end_told = False  # that the iterable dataset has ended
         self._successor = Successor()
+        self.is_ending = False
 
+    def end(self) -> None:
+        """As PyTorch's workers end: iterators are closed, then what was left for multiprocessing to
+        do at the end is done. Once."""
+        if self.is_ending:
+            return
+        self.is_ending = True
+        self._place.fetcher = None
+        life.end()
+
+    @_until_told
     def begin(self, state: bytes | None) -> None:
         """As PyTorch's workers begin; and on from there, if this one had predecessors."""
         job = self._job
@@ -540,6 +593,7 @@ class Worker:
 
     # ---- batches
 
+    @_until_told
     def run(
         self, number: int, kind: int, request: bytes, slot: int, condemned: tuple[int, ...]
     ) -> tuple[Any, ...]:

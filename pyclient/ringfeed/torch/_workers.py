@@ -61,6 +61,7 @@ from ._job import (
     name_in,
     remove_link,
 )
+from ._life import identities
 from ._reasons import Reasons
 from ._regions import Regions, living
 
@@ -112,6 +113,13 @@ shutdown {{ orphan_timeout_s: 60 }}
 def slots_of_lane(prefetch_factor: int, workers: int) -> int:
     """Batches for which each worker has room."""
     return min(prefetch_factor + 3, max(1, _SLOTS_MAX // workers))
+
+
+def process_kind(loader: Any) -> str:
+    """What names of the loader's processes begin with, as of PyTorch's."""
+    context = loader.multiprocessing_context
+    kind = "Process" if context is None else getattr(context.Process, "__name__", "Process")
+    return str(kind)
 
 
 class Workers:
@@ -169,6 +177,7 @@ class Workers:
             trainer=self._pid,
             environment=environment(),
             begin=[settings["begin_with"](worker) for worker in range(workers)],
+            process_kind=settings["process_kind"],
             snapshots=settings["snapshots"],
         )
 
@@ -203,6 +212,8 @@ class Workers:
 
         parent = self._context.Process(target=serve, args=(self.job,))
         parent.daemon = True
+        if not self.job.identities:
+            self.job.identities = identities(parent, self.job.workers)
         try:
             self._start = Start(parent, self._context, self, self._parents)
         except BaseException:

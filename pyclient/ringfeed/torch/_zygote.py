@@ -40,6 +40,7 @@ from collections.abc import Callable
 from multiprocessing import context, popen_fork, process, reduction, spawn, util
 from typing import Any, NoReturn
 
+from . import _life as life
 from .._core import standard
 from ..worker import module
 
@@ -359,6 +360,7 @@ def _readable(fd: int, milliseconds: float | None) -> bool:
 def serve(link: socket.socket, trainer: int) -> None:
     """The zygote: until its trainer ends or shuts the link, and then until its processes have."""
     standard.reserve()
+    life.leave_signals()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

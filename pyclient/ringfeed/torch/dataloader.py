@@ -17,7 +17,7 @@ from ._plan import plan_of, shareable
 from ._progress import Start, WorkersProgress
 from ._reasons import Reasons
 from ._shared import Shared, place_in
-from ._workers import Context, Workers
+from ._workers import Context, Workers, process_kind
 from ._zygote import starter
 from .stateful import Resumable, StatefulMixin
 
@@ -67,6 +67,7 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
         settings |= {
             "prefetch_factor": loader.prefetch_factor,
             "begin_with": self.progress.begin_with,
+            "process_kind": process_kind(loader),
             "snapshots": self.progress.snapshots,
         }
         self._context = Context(
