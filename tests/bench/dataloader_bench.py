@@ -2,12 +2,13 @@
 
     dataloader_bench.py [--venv DIR] [--only PART...] [--peers NAME...] [--rounds 3] [--json FILE]
 
-Parts: ready, jpeg, tiny, ragged, strings, records, views, first, memory, trainers, resume. Each figure is taken in a process
-of its own; the rounds are interleaved, and the table has the medians with the rounds in brackets.
-Ratios are taken inside of a round. Processor time is that of the whole tree, user and system, from
-the beginning to the end of the second epoch; the workers stay where a loader can keep them. A
-loader that cannot is measured in the middle third of one iteration, so that the start of workers is
-in no figure. All have OMP_NUM_THREADS=1, as torchrun sets it.
+Parts: ready, jpeg, tiny, ragged, strings, records, views, first, start, memory, trainers, resume.
+Each figure is taken in a process of its own; the rounds are interleaved, and the table has the
+medians with the rounds in brackets. Ratios are taken inside of a round. Processor time is that of
+the whole tree, user and system, from the beginning to the end of the second epoch; the workers stay
+where a loader can keep them. A loader that cannot is measured in the middle third of one iteration,
+so that the start of workers is in no figure but those of start: iterators of loaders that keep no
+workers, each from its beginning to its end. All have OMP_NUM_THREADS=1, as torchrun sets it.
 
 The other loaders are installed into an environment of their own, below build/bench or at --venv, by
 the lines of dataloader-requirements.txt. What cannot be installed, or fails, is left out by name.
@@ -62,7 +63,7 @@ def peers_of(part: str) -> tuple[str, ...]:
     return tuple(name for name in LOADERS if name != "torch-0" or part == "first")
 
 
-PARTS = (*BATCHES, "first", "memory", "trainers", "resume")
+PARTS = (*BATCHES, "first", "start", "memory", "trainers", "resume")
 
 
 # ---- The environment of the peers
@@ -187,6 +188,10 @@ def cells_of(part: str, peer: str, arguments: argparse.Namespace) -> dict[str, l
         return {"": ["cost", peer, part, f"--batches={count}"]}
     if part == "first":
         return {"": ["first", peer]}
+    if part == "start":
+        from dataloader_cell import CASES
+
+        return {f" {case}": ["start", peer, f"--case={case}"] for case in CASES}
     if part == "memory":
         return {"": ["memory", peer, f"--gigabytes={arguments.gigabytes}"]}
     if part == "trainers":
@@ -197,9 +202,19 @@ def cells_of(part: str, peer: str, arguments: argparse.Namespace) -> dict[str, l
 
 UNITS = {
     "first": ("first_ms", "ms to the first batch"),
+    "start": ("cpu_ms", "CPU ms an iterator"),
     "memory": ("pss_mb", "MB (PSS) of the whole tree"),
     "trainers": ("cpu_ms", "CPU ms a batch of all four"),
     "resume": ("more_ms", "ms more than a new one takes"),
+}
+
+
+MORE_UNITS = {
+    "start": (
+        ("wall_ms", "ms an iterator"),
+        ("first_ms", "ms to the first batch"),
+        ("leave_ms", "ms to leave it"),
+    )
 }
 
 
@@ -237,9 +252,11 @@ def values(rounds: list[dict[str, Any]], unit: str) -> list[float]:
     return [one[unit] for one in rounds if unit in one]
 
 
-def ratio(found: dict[str, Any], part: str, name: str, to: str) -> list[float]:
-    """Inside of each round."""
-    unit, _ = unit_of(part)
+def ratio(
+    found: dict[str, Any], part: str, name: str, to: str, unit: str | None = None
+) -> list[float]:
+    """Inside of each round; of the part's first unit if none is given."""
+    unit = unit or unit_of(part)[0]
     pairs = zip(values(found.get(name, []), unit), values(found.get(to, []), unit))
     return [ours / theirs for ours, theirs in pairs]
 
@@ -251,11 +268,18 @@ def brief(figures: list[float], digits: int = 2) -> str:
     return f"{statistics.median(figures):.{digits}f} ({rounds})"
 
 
-def table(part: str, found: dict[str, list[dict[str, Any]]], left_out: dict[str, str]) -> None:
+def table(
+    part: str,
+    found: dict[str, list[dict[str, Any]]],
+    left_out: dict[str, str],
+    shows: tuple[str, str] | None = None,
+) -> None:
     from dataloader_peers import PEERS
 
-    unit, said = unit_of(part)
-    beside = ("copy", "torch") if part == "ready" else ("torch",) if part != "resume" else ()
+    unit, said = shows or unit_of(part)
+    beside: tuple[str, ...] = ("torch",)
+    if part in ("ready", "resume"):
+        beside = ("copy", "torch") if part == "ready" else ()
     print(f"\n{part}: {said}")
     print("| " + " | ".join(["loader", said, *(f"/ {PEERS[to].shown}" for to in beside)]) + " |")
     print("|---" * (2 + len(beside)) + "|")
@@ -266,7 +290,9 @@ def table(part: str, found: dict[str, list[dict[str, Any]]], left_out: dict[str,
             cells = [f"left out: {rounds[-1]['failed']}", *("" for _ in beside)]
         else:
             cells = [brief(values(rounds, unit))]
-            cells += [brief(ratio(found, part, name, to)) for to in beside]
+            cells += [
+                brief(ratio(found, part, name, f"{to}{name[len(peer) :]}", unit)) for to in beside
+            ]
             if not rounds[0].get("keeps_workers", True):
                 shown += " *"
             if part in BATCHES and rounds[0]["batches"] < BATCHES[part] / 2:
@@ -301,6 +327,17 @@ def goals(found: dict[str, dict[str, Any]]) -> list[tuple[str, float, float]]:
     at_most(
         "trainers", 1 / 3.5, "torch", "four trainers on one feed: at most 1/3.5 of four loaders"
     )
+    for case, unit, limit in (
+        ("epochs", "cpu_ms", 1.0),
+        ("epochs-of-one", "cpu_ms", 1.0),
+        ("leave-8", "leave_ms", 1.0),
+        ("first-1", "first_ms", 1.1),
+        ("first-4", "first_ms", 1.1),
+    ):
+        names = f"ringfeed {case}", f"torch {case}"
+        if figures := ratio(found.get("start", {}), "start", *names, unit):
+            claim = f"{case}: {unit} at most {limit:g} x torch's"
+            asked.append((claim, statistics.median(figures), limit))
     ours = values(found.get("first", {}).get("ringfeed", []), "first_ms")
     theirs = values(found.get("first", {}).get("torch", []), "first_ms")
     more = [one - other for one, other in zip(ours, theirs)]
@@ -341,6 +378,8 @@ def main() -> int:
     for part in parts:
         found[part] = measure(part, arguments)
         table(part, found[part], arguments.left_out)
+        for shows in MORE_UNITS.get(part, ()):
+            table(part, found[part], arguments.left_out, shows)
         sys.stdout.flush()
     print("\n* not from epoch to epoch: the middle third of one iteration")
     for claim, figure, limit in goals(found):

@@ -2,6 +2,7 @@
 
 dataloader_cell.py cost PEER WORK --batches N       processor time of the whole tree a batch
 dataloader_cell.py first PEER                       time to the first batch
+dataloader_cell.py start PEER --case NAME           what begins and ends an iterator
 dataloader_cell.py memory PEER --gigabytes N        four workers over one array
 dataloader_cell.py trainers PEER --batches N        four trainers
 dataloader_cell.py resume PEER --sample N           from load_state_dict() to the next batch
@@ -10,6 +11,7 @@ dataloader_cell.py resume PEER --sample N           from load_state_dict() to th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -28,6 +30,8 @@ from dataloader_works import ROW_BYTES, WORKS, Rows, Tiny
 
 IMPORT_S = 2.0
 TRAINERS = 4
+STARTS = 12  # iterators of each case
+ENDS_S = 10.0
 RESUME_BATCH = 250
 RESUME_LENGTH = 2_000_000
 RESUMES = 5
@@ -105,6 +109,68 @@ def first(words: argparse.Namespace) -> dict[str, Any]:
         work.check(batch, 0)
         take(batches, work, 63, 1)
     return {"first_ms": 1e3 * wall}
+
+
+# By name: workers, batches of an epoch, and whether the iterator is left after the first.
+CASES = {
+    "epochs": (2, 10, False),
+    "epochs-of-one": (2, 1, False),
+    "leave-8": (8, 64, True),
+    "first-1": (1, 64, True),
+    "first-4": (4, 64, True),
+}
+
+
+def start(words: argparse.Namespace) -> dict[str, Any]:
+    """Iterators whose workers are not kept: each with its start and its end.
+
+    Processor time is that of the whole tree until nobody is left below this process.
+    """
+    workers, batches, leaves = CASES[words.case]
+    work = Tiny(batches)
+    module, name = {
+        "torch": ("torch.utils.data", "DataLoader"),
+        "stateful": ("torchdata.stateful_dataloader", "StatefulDataLoader"),
+        "ringfeed": ("ringfeed.torch", "DataLoader"),
+    }[words.peer]
+    loader = with_arguments(module, name, workers, work, persistent_workers=False)
+    firsts, leavings = [], []
+
+    def once() -> None:
+        begun = time.monotonic()
+        iterator = loader.epoch()
+        take(iterator, work, 1)
+        came = time.monotonic()
+        if not leaves:
+            take(iterator, work, batches - 1, 1)
+            if next(iterator, None) is not None:
+                raise SystemExit("the epoch goes on")
+        left = time.monotonic()
+        del iterator
+        firsts.append(came - begun)
+        leavings.append(time.monotonic() - left)
+
+    once()  # imports, and what a loader has for good
+    firsts.clear()
+    leavings.clear()
+    begun, cpu = time.monotonic(), tree_cost.cpu_s()
+    for _ in range(STARTS):
+        once()
+    wall = time.monotonic() - begun
+    while tree_cost.below(os.getpid()):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        if time.monotonic() > begun + wall + ENDS_S:
+            raise SystemExit("processes are left behind")
+        time.sleep(0.01)
+    used = tree_cost.cpu_s() - cpu
+    return {
+        "cpu_ms": 1e3 * used / STARTS,
+        "wall_ms": 1e3 * wall / STARTS,
+        "first_ms": 1e3 * statistics.median(firsts),
+        "leave_ms": 1e3 * statistics.median(leavings),
+    }
 
 
 def memory(words: argparse.Namespace) -> dict[str, Any]:
@@ -242,6 +308,7 @@ def resume(words: argparse.Namespace) -> dict[str, Any]:
 PARTS = {
     "cost": cost,
     "first": first,
+    "start": start,
     "memory": memory,
     "trainer": trainer,
     "trainers": trainers,
@@ -259,6 +326,7 @@ def main() -> int:
     parser.add_argument("work", choices=WORKS, nargs="?", default="ready")
     parser.add_argument("--batches", type=int, default=128)
     parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--case", choices=CASES)
     parser.add_argument("--feed", default="")
     parser.add_argument("--sample", type=int, default=1_000_000)
     parser.add_argument("--state", type=Path)

@@ -63,7 +63,7 @@ def with_arguments(module: str, name: str, workers: int, dataset: Any, **more: A
 
     kind = getattr(importlib.import_module(module), name)
     if workers:
-        more["persistent_workers"] = True
+        more.setdefault("persistent_workers", True)
     loader = kind(
         dataset,
         batch_size=dataset.batch,
