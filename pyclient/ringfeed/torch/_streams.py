@@ -50,7 +50,7 @@ def leave_stderr(log: int) -> int:
     Returns:
         The descriptor by which the log is written.
     """
-    for stream in (sys.stderr, sys.__stderr__):
+    for stream in filter(None, (sys.stderr, sys.__stderr__)):
         with contextlib.suppress(Exception):
             stream.flush()
     kept = os.dup(2)
