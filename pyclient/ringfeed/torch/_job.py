@@ -22,6 +22,7 @@ WANTED = 32  # or'ed: the trainer wants the worker's state behind that batch
 # What a batch is.
 DATA, ACK, EMPTY, RESUMED = range(1, 5)
 HEAD = struct.Struct("<16Q")
+AS_BEFORE = 1  # the place of a state that has no bytes: it is that of the worker's last batch
 TOGETHER = 0x3FFFFF
 NAME_BYTES = 202  # of a sample's name at most, with its length before it
 

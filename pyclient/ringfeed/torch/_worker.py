@@ -37,11 +37,13 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
+from . import _generators
 from . import _life as life
 from ._batches import Writer
 from ._forks import came_through
 from ._job import (
     ACK,
+    AS_BEFORE,
     BEGAN,
     DATA,
     EMPTY,
@@ -517,6 +519,8 @@ class Worker:
         self._feed = 0
         self._init_error: ExceptionWrapper | None = None
         self._end_told = False  # that the iterable dataset has ended
+        self._still: Any = None  # the generators, as of the last state that was told
+        self._last = 0  # the number of the last batch
         self._successor = Successor()
         self.is_ending = False
 
@@ -612,6 +616,9 @@ class Worker:
             kind ^= SPILT
             request = Path(os.fsdecode(request)).read_bytes()
         self._writer.begin(slot, number)
+        if number == self._last:  # the one before was not published
+            self._still = None
+        self._last = number
         self._collate_ns = 0
         place = self._place
         place.slowest, place.samples, place.places = (0, None), 0, None
@@ -645,7 +652,7 @@ class Worker:
         raised = isinstance(data, ExceptionWrapper)
         places = self._write(data) if what != EMPTY else (0, 0, 0, 0)
         del data
-        at = 0 if state is None else self._writer.write_bytes(state)
+        at = 0 if state is None else self._writer.write_bytes(state) if state else AS_BEFORE
         collate = self._collate_ns
         fetch = max(0, took - collate)
         name = self._name_of(place.slowest[1]) if place.slowest[0] else 0
@@ -666,6 +673,9 @@ class Worker:
     ) -> tuple[Any, bytes | None, bytes | None]:
         """The batch, the state behind it or None, and what is left to a successor or None.
 
+        A state without bytes is the last one: of a map-style dataset only the generators can change,
+        and most leave them alone.
+
         A state that the dataset has a part in costs what it costs: it is asked for if the trainer
         wants it, and now and then.
 
@@ -679,6 +689,12 @@ class Worker:
             return data, None, None
         # What kills is not to be done again, neither here nor in a trainer that resumes.
         due = done[0] != BEGAN and (successor.is_due(took) or bool(done[2]))
+        still = None
+        if not (wanted or due or place.has_state or place.iterable):
+            still = _generators.glance()
+            if still is not None and still == self._still:
+                return data, b"", None
+        self._still = still
         if wanted or due or not place.has_state:
             began = time.perf_counter_ns()
             state: bytes | None = None

@@ -43,6 +43,7 @@ from ._bulk import Bulk
 from ._forks import UNKNOWN, Start
 from ._job import (
     ACK,
+    AS_BEFORE,
     BEGAN,
     DATA,
     END,
@@ -144,6 +145,7 @@ class Workers:
         # Beside those of slots a lane has some that the loop holds.
         self._bulk = Bulk(workers * (self._lane_slots + 3), workers)
         self._regions = Regions(self._bulk)
+        self._states: list[bytes | None] = [None] * workers  # that have come last
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self._answered = [0] * workers  # requests
         self._spilt: dict[int, Path] = {}
@@ -345,7 +347,12 @@ class Workers:
         what, task, number = words[0] & 0xFF, words[1], words[11]
         worker, region = words[9] & 0xFFFFFFFF, (words[9] >> 32) - 1
         self._let_go(number)
-        state = self._regions.read(worker, region, words[6], words[7]) if words[7] else None
+        state = None
+        if words[7]:
+            state = self._regions.read(worker, region, words[6], words[7])
+            self._states[worker] = state
+        elif words[6] == AS_BEFORE:
+            state = self._states[worker]
         if what not in (DATA, ACK):
             if region >= 0:
                 self._regions.give_back(worker, region)
