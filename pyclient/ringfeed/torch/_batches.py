@@ -32,6 +32,7 @@ from ._bulk import EMPTY, FREE, Bulk, TooLarge, memory_file
 
 _ALIGN = 64
 _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_MORE_BYTES_MAX = 1 << 20
 _SMALL_BYTES = 4096  # copied, so that it keeps nothing else
 _NOTHING = (ctypes.c_char * 0)()
 _MAPPED_MAX = 32  # regions that a worker has mapped
@@ -142,11 +143,16 @@ class FreeRegions:
     def find(self, reserved: dict[int, int]) -> int:
         """A region for the batch. What is known of its memory is forgotten if it has none now."""
         table, first = self._table, self._lane_first
-        # The first ones are used again and again, so that few have memory.
-        for one in range(min(_IDLE, self._count)):
-            if table[first + one] <= FREE:
+        # The first ones are used again and again, so that few have memory; those that have it first.
+        one = -1
+        for some in range(min(_IDLE, self._count)):
+            word = table[first + some]
+            if word == FREE:
+                one = some
                 break
-        else:
+            if word == EMPTY and one < 0:
+                one = some
+        if one < 0:
             one = int((self._words <= FREE).argmax())
             if self._words[one] > FREE:
                 raise MemoryError(f"all {self._count} regions for batches are in use")
@@ -234,7 +240,8 @@ class Writer:
 
     def _reserve(self, end: int) -> None:
         # With room above, so that batches that differ a little do not ask each time.
-        rather = min((end + end // 8 + 0xFFFF) & ~0xFFFF, self._bulk.stride)
+        more = min(end // 8, _MORE_BYTES_MAX)
+        rather = min((end + more + 0xFFFF) & ~0xFFFF, self._bulk.stride)
         for size in (rather, end):
             try:
                 self._bulk.reserve(self._region, size)

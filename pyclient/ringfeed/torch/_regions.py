@@ -20,6 +20,8 @@ from ._bulk import EMPTY, FIXED, FREE, Bulk, empty, libc, map_pages, slot_of
 from ._forks import starting
 from ._streams import renew
 
+_LARGE_BYTES = 8 << 20  # a batch of which no more is free than a worker needs
+_LOOKED_AT = 16  # regions of a lane, the first ones: those that workers use again and again
 _LOOP_HOLDS = 4  # batches of a lane, beyond which memory that becomes free is given back
 _KEPT_MAX = 1 << 14  # batches that are not copied: a process may have 65,530 mappings
 _PAGE = mmap.PAGESIZE
@@ -112,13 +114,20 @@ class Regions(_Regions):
         held.pop(region, None)
         number = lane * self._of_lane + region
         state = FREE
-        if self._over or len(held) >= _LOOP_HOLDS:
+        if self._over or len(held) >= _LOOP_HOLDS or self._has_room(lane, mapping):
             self._mapped.pop(number, None)
             if self._bulk.empty(number):
                 state = EMPTY
             elif mapping is not None:
                 empty(mapping)
         self._table[number] = state
+
+    def _has_room(self, lane: int, mapping: Any) -> bool:
+        """Of batches so large, has the worker memory for its next one already?"""
+        if mapping is None or len(mapping) < _LARGE_BYTES:
+            return False
+        first = lane * self._of_lane
+        return FREE in self._table[first : first + _LOOKED_AT]
 
     def end(self) -> None:
         """No worker is left. What batches do not have of their memory is given back."""
