@@ -143,7 +143,8 @@ class FreeRegions:
     def find(self, reserved: dict[int, int]) -> int:
         """A region for the batch. What is known of its memory is forgotten if it has none now."""
         table, first = self._table, self._lane_first
-        # The first ones are used again and again, so that few have memory; those that have it first.
+        # The first ones are used again and again, so that few have memory; before others those that
+        # have it.
         one = -1
         for some in range(min(_IDLE, self._count)):
             word = table[first + some]

@@ -83,7 +83,7 @@ def capture() -> bytes:
 
 
 def glance() -> tuple[Any, ...] | None:
-    """What differs if a generator has been used since: to compare, some 3 us. None: it can't be told."""
+    """What differs if a generator has been used since, in some 3 us; None: it can't be told."""
     if not _Seen.memory:  # of NumPy's it is not known, or there is a normal number to spare
         return None
     generator = numpy.random.get_bit_generator()  # type: ignore[attr-defined]

@@ -673,8 +673,8 @@ class Worker:
     ) -> tuple[Any, bytes | None, bytes | None]:
         """The batch, the state behind it or None, and what is left to a successor or None.
 
-        A state without bytes is the last one: of a map-style dataset only the generators can change,
-        and most leave them alone.
+        A state without bytes is the last one: of a map-style dataset only the generators can
+        change, and most leave them alone.
 
         A state that the dataset has a part in costs what it costs: it is asked for if the trainer
         wants it, and now and then.
