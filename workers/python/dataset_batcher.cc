@@ -178,8 +178,8 @@ class DatasetBatcher final : public Stage {
     return StepStatus::kDone;
   }
 
-  // Beside what is there, to which a death would return, or behind it. False: there is no memory for
-  // it now.
+  // Beside what is there, to which a death would return, or behind it. False: there is no memory
+  // for it now.
   bool keep(Step& step, const std::vector<std::byte>& state, bool appended) noexcept {
     const std::uint64_t offset = step.load(state_.offset);
     const std::uint64_t length = step.load(state_.length);

@@ -48,8 +48,8 @@ class DatasetFunction {
 
   // Where the requests are (ringfeed/shm/requests.h); as long as this lives.
   [[nodiscard]] virtual std::span<std::byte> requests() = 0;
-  // Before the first batch of this process: what the last one of its lane has left, with all that was
-  // appended since; empty if there was none.
+  // Before the first batch of this process: what the last one of its lane has left, with all that
+  // was appended since; empty if there was none.
   virtual void begin(std::span<const std::byte> state) = 0;
   // Makes the batch. `works_on` is told the place of each sample before it is touched, and
   // kTogether before anything is done with all of them.

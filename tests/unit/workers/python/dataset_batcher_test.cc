@@ -51,7 +51,8 @@ class Table {
 };
 
 // A batch has its number, its request as a number, and how many this lane has made before: of every
-// third batch the state, with as many bytes behind it as that; for each other one a byte is appended.
+// third batch the state, with as many bytes behind it as that; for each other one a byte is
+// appended.
 class Counting final : public DatasetFunction {
  public:
   struct Calls {
