@@ -34,6 +34,7 @@ from ..errors import FeedMemoryError
 _REGION_BYTES_MAX = 1 << 46  # 64 TiB: more memory than a machine has
 _FILE_BYTES_MAX = 1 << 62
 _MAPPED_BYTES_MIN = 1 << 16
+_WORKER_BYTES = 64 << 20  # of address space, beside the room of its state
 _UNRESERVED = 0x4000  # flags of mmap that Python does not name
 FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
@@ -99,6 +100,32 @@ def memory_file(name: str, size: int) -> int:
 def empty(mapping: Any) -> None:
     """Gives its memory back to the system."""
     libc.madvise(ctypes.addressof(mapping), ctypes.sizeof(mapping), _REMOVE)
+
+
+def check_address_space() -> None:
+    """Sees to it that workers, which have what this process has mapped, can begin at all.
+
+    One that cannot is started again and again, for what is short may be there later. Under a limit
+    nothing comes later.
+
+    Raises:
+        FeedMemoryError: The limit (ulimit -v) leaves too little.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            used = int(statm.read().split()[0]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
+        return
+    # A lane's state may grow to that (ringfeed/shm/arena.h); libraries and rings take the rest.
+    needed = limit // 8 + _WORKER_BYTES
+    if limit - used < needed:
+        raise FeedMemoryError(
+            f"{max(0, limit - used) >> 20} MiB of address space are left, and a worker takes "
+            f"{needed >> 20}: raise the limit of {limit >> 20} MiB (ulimit -v)"
+        )
 
 
 class TooLarge(RuntimeError):

@@ -44,7 +44,7 @@ from ..errors import (
     RingfeedError,
 )
 from ._batches import Memory, read
-from ._bulk import Bulk
+from ._bulk import Bulk, check_address_space
 from ._forks import UNKNOWN, Start
 from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, has_begun, name_in
 from ._life import identities
@@ -358,6 +358,7 @@ class Shared:
         """False: it was killed before it was ready."""
         if self._bulk is None:
             each = slots_of_lane(self._loader.prefetch_factor, self._workers)
+            check_address_space()
             self._bulk = Bulk(self._workers * each)
             self._table = PlanTable.create(self.plan, 16 * self._workers + 16).memory
             self._bond.note_taken()  # by whoever gets it

@@ -39,7 +39,7 @@ from ..errors import (
 )
 from ..loader import _FEED, _Supervisor
 from ._batches import Requests, read
-from ._bulk import Bulk
+from ._bulk import Bulk, check_address_space
 from ._forks import UNKNOWN, Start
 from ._job import (
     ACK,
@@ -143,6 +143,7 @@ class Workers:
         self._requests = Requests(workers, entries, _HEAP_BYTES, 16 * workers)
         self._bond = Bond(self._requests.memory, workers)
         # Beside those of slots a lane has some that the loop holds.
+        check_address_space()
         self._bulk = Bulk(workers * (self._lane_slots + 3), workers)
         self._regions = Regions(self._bulk)
         self._states: list[bytes | None] = [None] * workers  # that have come last

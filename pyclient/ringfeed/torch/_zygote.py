@@ -24,6 +24,7 @@ import contextlib
 import gc
 import importlib
 import io
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -128,6 +129,10 @@ class Zygote:
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fresh = self.real.Process(target=serve, args=(theirs, os.getpid()))
+            # PyTorch's loader has no such process: the next one has its number.
+            internals: Any = process
+            internals._process_counter = itertools.count(fresh._identity[-1])
+            fresh.name = "ringfeed zygote"
             fresh.daemon = True
             try:
                 fresh.start()
