@@ -533,12 +533,15 @@ round:
       s = (newest[me] == 0 -> me + 1 : newest[me] + LANES);
       if
       :: s > BATCHES -> goto finished
-#ifdef UNEVEN
-      :: me == 0 && open_slot[me] == 0 -> goto finished
-#endif
       :: s <= BATCHES && open_slot[me] != 0 -> goto fill
       :: else
       fi;
+#ifdef UNEVEN
+      if
+      :: me == 0 -> goto finished
+      :: true
+      fi;
+#endif
       /* open(): waits until it seems that a slot is free, then looks access by access. */
       look_at_slots();
       old = (s > DESCRIPTORS -> s - DESCRIPTORS : 0);
