@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import logging
 import pickle
 import sys
@@ -224,7 +225,11 @@ class WorkerPlace:
         else:
             self._restore_state(state)
         since = state.get("since") or ()
-        for index in [state["index"]] * since if isinstance(since, int) else since:
+        if isinstance(since, int):  # of a damaged state it may be any
+            since = itertools.repeat(state["index"], min(since, sys.maxsize))
+        for index in since:
+            if self.has_ended:
+                break
             self.run_again(index)
         if state.get("finished"):
             self.begin()
@@ -478,7 +483,8 @@ def _check_is_plain(state: dict[str, Any]) -> None:
 
 
 def _check_names(workers: dict[str, Any], number: int) -> None:
-    if set(workers) != {f"worker_{worker}" for worker in range(number)}:
+    # First how many: a damaged number may be any.
+    if len(workers) != number or set(workers) != {f"worker_{one}" for one in range(number)}:
         raise AssertionError(
             f"the state is of a loader with num_workers={number}, and has {sorted(workers)}"
         )
