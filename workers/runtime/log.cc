@@ -27,7 +27,7 @@ class EscapedText final : public spdlog::custom_flag_formatter {
   }
 };
 
-int log_fd = STDERR_FILENO;
+int lines_fd = STDERR_FILENO;
 
 }  // namespace
 
@@ -36,11 +36,11 @@ void lead_log(int fd) {
   std::FILE* const stream = ::fdopen(fd, "w");
   if (stream == nullptr) return;
   std::setvbuf(stream, nullptr, _IONBF, 0);
-  log_fd = fd;
+  lines_fd = fd;
   stderr = stream;  // a variable, in glibc and as its manual says
 }
 
-int log_descriptor() noexcept { return log_fd; }
+int log_descriptor() noexcept { return lines_fd; }
 
 void start_log(const std::string& group, const LogConfig& settings) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("worker/" + group));

@@ -755,11 +755,13 @@ TEST_P(Uneven, AnObserverSeesWhatIsNewAndNotWhatHasTheHighestNumber) {
     if (ordered && lanes > 1 && i == 3) break;
   }
   ASSERT_EQ(eye.look(&batch), RF_OK);
+  EXPECT_EQ(rf_release(eye.feed(), batch.seq), RF_OK);
   for (std::uint64_t i = 0; lanes > 1 && i < 3; ++i) {
     ASSERT_TRUE(fake.publish_lane(0));
     rf_batch newer{};
     ASSERT_EQ(eye.look(&newer), RF_OK);
     EXPECT_EQ(newer.seq, i * lanes + 1);
+    EXPECT_EQ(rf_release(eye.feed(), newer.seq), RF_OK);
     EXPECT_EQ(eye.look(&newer), RF_TIMEOUT);
   }
 }
