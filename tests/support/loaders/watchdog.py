@@ -80,7 +80,7 @@ class _Feed:
 
 
 def _waits_in_vain(seen: control.Standing, before: control.Standing) -> bool:
-    somebody = any(now > then for now, then in zip(seen.waited_ns, before.waited_ns))
+    somebody = any(new > old for new, old in zip(seen.waited_ns, before.waited_ns))
     return somebody and standstill.all_sleep(seen) and not standstill.waits(seen, before)
 
 
