@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -138,13 +139,14 @@ class DatasetBatcher final : public Stage {
 
   StepStatus make(Step& step, std::uint64_t number, const shm::RequestView& request,
                   std::span<std::byte> slot) noexcept {
+    if (unkept_) return publish(step, number, request.kind, slot);
     places_.resize(step.load(state_.condemned));
     if (!places_.empty()) {
       std::memcpy(places_.data(), step.bytes(state_.places.offset),
                   places_.size() * sizeof places_[0]);
     }
     step.works_on(key_of(number, DatasetFunction::kTogether));
-    DatasetFunction::Outcome made =
+    unkept_ =
         function_->run({.number = number,
                         .kind = request.kind,
                         .bytes = {request.bytes, request.size},
@@ -160,11 +162,22 @@ class DatasetBatcher final : public Stage {
                          shm::request_entry(requests_.data(), number)
                              .place.store(std::uint64_t{1} + place, std::memory_order_relaxed);
                        });
-    if (!made.fault.empty()) {
-      context_.fail(fmt::format("stage '{}': {}", context_.stage, made.fault));
+    if (!unkept_->fault.empty()) {
+      context_.fail(fmt::format("stage '{}': {}", context_.stage, unkept_->fault));
       return StepStatus::kIdle;
     }
-    if (made.state && !keep(step, *made.state, made.appended)) return StepStatus::kNoRoom;
+    const StepStatus status = publish(step, number, request.kind, slot);
+    // Without memory for its state the batch stays as it is, and so does its slot, which this step
+    // alone takes: the batch lies beside it.
+    return status == StepStatus::kNoRoom ? StepStatus::kDone : status;
+  }
+
+  StepStatus publish(Step& step, std::uint64_t number, std::uint64_t kind,
+                     std::span<std::byte> slot) noexcept {
+    if (unkept_->state && !keep(step, *unkept_->state, unkept_->appended)) {
+      return StepStatus::kNoRoom;
+    }
+    const DatasetFunction::Outcome made = *std::exchange(unkept_, std::nullopt);
     std::memcpy(slot.data(), made.head, kBatchHeadBytes);
     step.store(state_.condemned, 0);
     step.count(batches_);
@@ -173,7 +186,7 @@ class DatasetBatcher final : public Stage {
     step.count(raised_, made.raised ? 1 : 0);
     step.count(fetch_us_, made.fetch_ns / 1000);
     step.count(collate_us_, made.collate_ns / 1000);
-    const std::uint64_t token[2] = {number, request.kind};
+    const std::uint64_t token[2] = {number, kind};
     step.publish_batch(1, kBatchHeadBytes, token);
     return StepStatus::kDone;
   }
@@ -227,6 +240,8 @@ class DatasetBatcher final : public Stage {
   std::span<std::byte> requests_;
   bool planned_;
   std::vector<std::uint32_t> places_;
+  // Of the batch at hand, which the dataset gives only once; none: it has not been made.
+  std::optional<DatasetFunction::Outcome> unkept_;
   std::uint64_t awaited_ = 0;
   std::uint64_t noted_ = 0;
 };

@@ -1,7 +1,9 @@
 // The stage dataset_batcher, with a dataset written here instead of an interpreter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -18,6 +20,7 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the tests' own helpers
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
@@ -51,14 +54,15 @@ class Table {
 };
 
 // A batch has its number, its request as a number, and how many this lane has made before: of every
-// third batch the state, with as many bytes behind it as that; for each other one a byte is
-// appended.
+// third batch the state, with as many bytes behind it as that, and `padding`; for each other one a
+// byte is appended.
 class Counting final : public DatasetFunction {
  public:
   struct Calls {
     std::vector<std::uint64_t> numbers;
     std::vector<Places> condemned;
     std::function<void(std::uint64_t number)> hook = {};  // in the middle of a batch
+    std::uint64_t padding = 0;                            // bytes
   };
   Counting(std::span<std::byte> table, Calls& calls) : table_(table), calls_(calls) {}
 
@@ -66,8 +70,8 @@ class Counting final : public DatasetFunction {
   void begin(std::span<const std::byte> state) override {
     if (state.empty()) return;
     std::memcpy(&made_, state.data(), sizeof made_);
-    ASSERT_GE(state.size(), sizeof made_ + made_);
-    const std::span<const std::byte> appended = state.subspan(sizeof made_ + made_);
+    ASSERT_GE(state.size(), state_bytes());
+    const std::span<const std::byte> appended = state.subspan(state_bytes());
     EXPECT_LT(appended.size(), 3U);
     for (const std::byte one : appended) EXPECT_EQ(one, std::byte(++made_));
   }
@@ -88,7 +92,7 @@ class Counting final : public DatasetFunction {
     if (outcome.appended) {
       outcome.state.emplace(1, std::byte(made_));
     } else {
-      outcome.state.emplace(sizeof made_ + made_);
+      outcome.state.emplace(state_bytes());
       std::memcpy(outcome.state->data(), &made_, sizeof made_);
     }
     outcome.samples = 5;
@@ -98,9 +102,31 @@ class Counting final : public DatasetFunction {
   }
 
  private:
+  [[nodiscard]] std::uint64_t state_bytes() const { return sizeof made_ + made_ + calls_.padding; }
+
   std::span<std::byte> table_;
   Calls& calls_;
   std::uint64_t made_ = 0;
+};
+
+// The kernel reserves nothing behind so many bytes of a segment.
+class MemoryThatDoesNotGrow {
+ public:
+  explicit MemoryThatDoesNotGrow(std::uint64_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit now{bytes, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &now), 0);
+  }
+  ~MemoryThatDoesNotGrow() {
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0);
+    static_cast<void>(std::signal(SIGXFSZ, handler_));
+  }
+  MemoryThatDoesNotGrow(const MemoryThatDoesNotGrow&) = delete;
+  MemoryThatDoesNotGrow& operator=(const MemoryThatDoesNotGrow&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_ = {};
 };
 
 struct Trainer {
@@ -251,6 +277,60 @@ TEST(DatasetBatcher, UsesSlotsThatAreFreeAlone) {
     EXPECT_LT(head[3], trainer.rig.feed_geometry().slots);
     EXPECT_EQ(head[3] % 2, (head[0] - 1) % 2) << "a lane has slots of its own";
   }
+}
+
+// The dataset has moved on: asked again, it would give what comes after the batch. What it has
+// written lies beside the slot that it was told.
+TEST(DatasetBatcher, KeepsWhatWasMadeUntilThereIsMemoryForItsState) {
+  Trainer trainer;
+  for (std::uint64_t number = 1; number <= 6; ++number) {
+    trainer.table.ask(number, std::to_string(10 * number));
+  }
+  trainer.rig.hold_batches(true);
+  trainer.calls.hook = [&](std::uint64_t number) {
+    if (number == 4) trainer.calls.padding = 8 << 20;
+  };
+  {
+    const MemoryThatDoesNotGrow limit(4 << 20);
+    trainer.rounds(6);
+    EXPECT_EQ(trainer.rig.counter("d", "batches"), 3U);
+    trainer.rig.hold_batches(false);
+    trainer.rounds(6);
+    EXPECT_THAT(trainer.calls.numbers, ElementsAre(1U, 2U, 3U, 4U));
+    EXPECT_GE(trainer.rig.counter("d", "growths_refused"), 2U);
+    EXPECT_THAT(trainer.rig.note("d"), HasSubstr("waits for memory"));
+  }
+  trainer.rounds(6);
+  trainer.rig.restart_all();
+  trainer.rounds();
+  EXPECT_THAT(trainer.calls.numbers, ElementsAre(1U, 2U, 3U, 4U, 5U, 6U));
+  EXPECT_THAT(trainer.got(), ElementsAre(ElementsAre(1U, 10U, 0U), ElementsAre(2U, 20U, 1U),
+                                         ElementsAre(3U, 30U, 2U), ElementsAre(4U, 40U, 3U),
+                                         ElementsAre(5U, 50U, 4U), ElementsAre(6U, 60U, 5U)));
+  for (const RigBatch& batch : trainer.rig.batches()) {
+    std::uint64_t head[4];
+    std::memcpy(head, batch.bytes.data(), sizeof head);
+    EXPECT_EQ(head[3], batch.slot) << batch.number;
+  }
+}
+
+// A process that waits for memory and dies: the next one makes that batch from the state before it.
+TEST(DatasetBatcher, MakesABatchAgainInANewProcessThatFindsMemory) {
+  Trainer trainer;
+  for (std::uint64_t number = 1; number <= 4; ++number) trainer.table.ask(number, "1");
+  trainer.calls.hook = [&](std::uint64_t number) {
+    if (number == 4) trainer.calls.padding = 8 << 20;
+  };
+  {
+    const MemoryThatDoesNotGrow limit(4 << 20);
+    trainer.rounds(6);
+  }
+  trainer.calls.padding = 0;
+  trainer.rig.restart_all();
+  trainer.rounds();
+  EXPECT_THAT(trainer.calls.numbers, ElementsAre(1U, 2U, 3U, 4U, 4U));
+  EXPECT_THAT(trainer.got(), ElementsAre(ElementsAre(1U, 1U, 0U), ElementsAre(2U, 1U, 1U),
+                                         ElementsAre(3U, 1U, 2U), ElementsAre(4U, 1U, 3U)));
 }
 
 TEST(DatasetBatcher, EndsTheFeedForARequestThatLeavesItsTable) {
