@@ -396,14 +396,32 @@ void put_owner(rf_feed* feed) {
   free(feed);
 }
 
+// Also for a supervisor that never reads the message, because it is dead or about to die.
+void mark_left(rf_feed* feed, bool failed) {
+  std::atomic<uint32_t>& state = feed->group->members[feed->member].state;
+  const auto left =
+      static_cast<uint32_t>(failed ? shm::MemberState::kLeftFailed : shm::MemberState::kLeft);
+  // relaxed: written by this member; the supervisor alone changes it, to kFree.
+  uint32_t seen = state.load(std::memory_order_relaxed);
+  while (seen == static_cast<uint32_t>(shm::MemberState::kLive) ||
+         seen == static_cast<uint32_t>(shm::MemberState::kAtEnd)) {
+    // release, pairs with the supervisor's acquire: what was held has been given back.
+    if (state.compare_exchange_weak(seen, left, std::memory_order_release,
+                                    std::memory_order_relaxed)) {
+      return;
+    }
+  }
+}
+
 // Tells the supervisor and gives it a moment to answer, so that the member's place is free when
-// this returns. Silence is no harm: the socket's end is a hint, the process's death is proof.
+// this returns. Silence is no harm: the next supervisor finds it in the page.
 void leave(rf_feed* feed) {
   if (feed->observes) return;
-  RF_FAILPOINT("client.leave.asking");
-  uint8_t message[4096];
   // relaxed: stored before the last use was given up.
   const bool failed = feed->left_failed.load(std::memory_order_relaxed) != 0;
+  mark_left(feed, failed);
+  RF_FAILPOINT("client.leave.asking");
+  uint8_t message[4096];
   const size_t bytes = encode_detach(failed, false, kDetachId, message, sizeof message);
   // A supervisor that came after the one that died is told who leaves.
   if (!send_message(feed->socket, message, bytes) &&

@@ -41,6 +41,10 @@ MemberState member_state(const shm::Member& member) {
   // acquire, pairs with the release of whoever changed it last.
   return static_cast<MemberState>(member.state.load(std::memory_order_acquire));
 }
+// May a member that lives say that of itself?
+bool is_own_word(MemberState state) {
+  return state == MemberState::kLive || state == MemberState::kAtEnd || shm::has_left(state);
+}
 std::uint32_t stall_ms_of(const GroupTerms& terms) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(terms.stall_ms, ~0U));
 }
@@ -313,9 +317,7 @@ void ConsumerGroups::renew_page(std::uint32_t g) {
     // A member that lives may say more than that at any moment.
     const MemberState is = member_state(member);
     const bool lives = member_state(known) != MemberState::kFree;
-    const bool sound =
-        lives ? is == MemberState::kLive || is == MemberState::kAtEnd || is == MemberState::kLeft
-              : is == MemberState::kFree;
+    const bool sound = lives ? is_own_word(is) : is == MemberState::kFree;
     if (sound) continue;
     // release: as in enter() and leave().
     member.state.store(static_cast<std::uint32_t>(member_state(known)), std::memory_order_release);
@@ -667,6 +669,12 @@ std::uint32_t ConsumerGroups::leave(const MemberPlace& place, std::uint64_t now_
   return returned;
 }
 
+std::optional<ConsumerGroups::Leaving> ConsumerGroups::left(const MemberPlace& place) const {
+  const MemberState is = member_state(memory_.group(place.group).members[place.member]);
+  if (!shm::has_left(is)) return std::nullopt;
+  return is == MemberState::kLeft ? Leaving::kDone : Leaving::kFailed;
+}
+
 void ConsumerGroups::take_back(const MemberPlace& place, std::uint64_t now_ms) noexcept {
   leave(place, now_ms);
   Group& group = groups_[place.group];
@@ -778,11 +786,11 @@ std::string_view ConsumerGroups::damage(std::uint32_t g) const {
     const shm::Member& member = page.members[m];
     const process::Identity& who = group.members[m];
     const MemberState is = member_state(member);
-    const bool sound = who.pid == 0 ? is == MemberState::kFree
-                                    : (is == MemberState::kLive || is == MemberState::kAtEnd) &&
-                                          member.pid == static_cast<std::uint32_t>(who.pid) &&
-                                          member.start_ticks == who.start_ticks &&
-                                          member.at_most_once == (group.at_most_once[m] ? 1 : 0);
+    const bool sound = who.pid == 0
+                           ? is == MemberState::kFree
+                           : is_own_word(is) && member.pid == static_cast<std::uint32_t>(who.pid) &&
+                                 member.start_ticks == who.start_ticks &&
+                                 member.at_most_once == (group.at_most_once[m] ? 1 : 0);
     if (!sound) return "members";
   }
   // Until the group is admitted its words are those of the page's last group.

@@ -120,6 +120,8 @@ class ConsumerGroups {
   enum class Leaving { kDone, kFailed };  // nobody is to come in its place; somebody may
   std::uint32_t leave(const MemberPlace& place, std::uint64_t now_ms,
                       Leaving how = Leaving::kFailed) noexcept;
+  // Has the member said in its page that it leaves, and how?
+  [[nodiscard]] std::optional<Leaving> left(const MemberPlace& place) const;
   // The member that has just entered never came, for it could not be told: as if it had not
   // entered. A group that was made for it goes at once, one that was put back for it stays where it
   // was.

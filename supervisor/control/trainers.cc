@@ -229,7 +229,9 @@ void Trainers::adopt() {
     const std::string values = shown(known.place, known.who.pid);
     if (!trainer.pidfd) {
       const std::string_view how = end_of(known.place);
-      const std::uint32_t returned = groups_.leave(known.place, now_ms());
+      const std::uint32_t returned =
+          groups_.leave(known.place, now_ms(),
+                        groups_.left(known.place).value_or(ConsumerGroups::Leaving::kFailed));
       report_(how, fmt::format("{} batches_returned={}", values, returned));
       continue;
     }
@@ -282,17 +284,16 @@ void Trainers::remove(Places::iterator at, std::string_view event,
 
 void Trainers::bury(Places::iterator at) noexcept {
   if (at->second.ends_well) return remove(at, "trainer_left", ConsumerGroups::Leaving::kDone);
-  remove(at, end_of(at->first), ConsumerGroups::Leaving::kFailed);
+  remove(at, end_of(at->first), groups_.left(at->first).value_or(ConsumerGroups::Leaving::kFailed));
 }
 
 // A trainer that leaves while arrays of a batch still live (an exception ended its loop, and the
 // traceback holds them) says so in its page alone; the batch goes back when the process has ended.
 std::string_view Trainers::end_of(const MemberPlace& place) const {
   // relaxed: the process is gone, and its end was seen through the kernel.
-  return memory_.group(place.group).members[place.member].state.load(std::memory_order_relaxed) ==
-                 static_cast<std::uint32_t>(shm::MemberState::kAtEnd)
-             ? "trainer_left"
-             : "trainer_died";
+  const auto last = static_cast<shm::MemberState>(
+      memory_.group(place.group).members[place.member].state.load(std::memory_order_relaxed));
+  return last == shm::MemberState::kAtEnd || shm::has_left(last) ? "trainer_left" : "trainer_died";
 }
 
 // Its last words may lie in its socket: what is ready in this round is read first.
@@ -342,6 +343,14 @@ void Trainers::connection_closed(ConnectionId connection) {
   at->second.connection = 0;
   // A hint, no proof: the pidfd decides.
   if (process::has_ended(at->second.pidfd.get())) bury(at);
+}
+
+void Trainers::look_for_left() noexcept {
+  for (auto next = places_.begin(); next != places_.end();) {
+    const auto at = next++;
+    if (at->second.connection != 0) continue;  // it says so itself
+    if (const auto how = groups_.left(at->first)) remove(at, "trainer_left", *how);
+  }
 }
 
 TrainerFacts Trainers::facts(const MemberPlace& place) const {

@@ -1,8 +1,9 @@
 // The trainers of an output: attached over the socket, watched through their pidfds.
 //
-// A trainer is gone when its process has ended (pidfd) or when it has asked to leave; the end of
-// its connection alone changes nothing, because a helper that it forked keeps a copy of the socket
-// open after its death, and a live trainer may close it.
+// A trainer is gone when its process has ended (pidfd), or when it has asked to leave: by its
+// connection, or, if that has ended, in its group's page. The end of its connection alone changes
+// nothing, because a helper that it forked keeps a copy of the socket open after its death, and a
+// live trainer may close it.
 #pragma once
 
 #include <functional>
@@ -49,6 +50,8 @@ class Trainers {
   [[nodiscard]] bool has(ConnectionId connection) { return find(connection) != places_.end(); }
   void detach(ConnectionId connection, const DetachRequest& request, Reply& reply);
   void connection_closed(ConnectionId connection);
+  // Those who have left go whose message was lost: with the supervisor before, or for want of one.
+  void look_for_left() noexcept;
   // The answer has not reached the one who has just attached by this connection: as if he had not.
   void take_back(ConnectionId connection) noexcept;
 

@@ -865,6 +865,7 @@ void Feed::note_groups() {
 void Feed::tick() {
   reserve_.refill();
   look_after_workers();
+  for (const std::unique_ptr<Output>& output : outputs_) output->trainers.look_for_left();
   advance_groups();
   for (const std::unique_ptr<Output>& output : outputs_) output->waits.look(now_ms());
   end_unread();

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ringfeed
 from tests.support.feeds.feed_run import FeedRun, runs, wait_until
 from tests.support.feeds.feed_watch import segments_of
 from tests.support.feeds.scenes import (
@@ -62,6 +63,43 @@ def test_nobody_notices_when_the_supervisor_is_killed_and_started_again(
     assert np.array_equal(result["digests"], undisturbed), "byte for byte as if nobody had died"
     assert run.wait() == 0, run.text()
     assert not list(run.sockets.iterdir()), "nothing is left behind"
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+def test_who_leaves_as_the_supervisor_dies_and_goes_on_living_holds_up_nobody(
+    make_run: MakeRun,
+    undisturbed: np.ndarray,  # noqa: F811
+    heard: bool,
+    failed: bool,
+) -> None:
+    """What it says is lost with the supervisor, which is gone or has read nothing more."""
+    run = make_run(epochs=2, extra=GROUPS, groups='groups { name: "default" }').start()
+    trainer = run.trainer_after(1, pause_ms=20)
+    # Without a wish of its own the group of one who has done his work goes at once.
+    feed = ringfeed.attach(
+        "lc0",
+        "guest",
+        socket_dir=run.sockets,
+        attach_timeout_s=60,
+        rejoin_ms=100 if failed else None,
+    )
+    with contextlib.suppress(ZeroDivisionError), feed:
+        feed.next(timeout_s=60).release()
+        assert run.process is not None
+        if heard:
+            run.process.send_signal(signal.SIGSTOP)
+        else:
+            kill_supervisor(run)
+        if failed:
+            raise ZeroDivisionError
+    if heard:
+        kill_supervisor(run)
+    run.start()
+    wait_until(lambda: "trainer_left feed=lc0 group=guest" in run.text(), "its place to be free")
+    wait_until(lambda: "group_left feed=lc0 group=guest" in run.text(), "its group's end")
+    assert np.array_equal(trainer.result()["digests"], undisturbed)
+    assert run.wait() == 0, run.text()
 
 
 def test_workers_and_trainers_that_die_without_a_supervisor_are_seen_to_by_the_next(

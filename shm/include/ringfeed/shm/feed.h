@@ -116,8 +116,14 @@ enum class MemberState : std::uint32_t {
   kLive = 1,
   kAtEnd =
       2,  // live, came back for a batch and found the feed closed: what it holds has been worked on
-  kLeft = 3,  // detached; the supervisor frees the place
+  // Has left, whether or not a supervisor lives to hear it: the next one frees the place.
+  kLeft = 3,
+  kLeftFailed = 4,  // as kLeft, but somebody may come in its place
 };
+
+inline bool has_left(MemberState state) noexcept {
+  return state == MemberState::kLeft || state == MemberState::kLeftFailed;
+}
 
 struct Member {
   std::atomic<std::uint32_t> state;

@@ -470,8 +470,11 @@ TEST_F(SpoiledGroups, WhatMembersMayWriteIsNoDamage) {
   page().low.store(1);
   page().bell.store(99);
   page().members[bad_.member].taken.store(77);
-  page().members[bad_.member].state.store(static_cast<std::uint32_t>(shm::MemberState::kAtEnd));
-  EXPECT_EQ(damage(), "");
+  for (const auto state :
+       {shm::MemberState::kAtEnd, shm::MemberState::kLeft, shm::MemberState::kLeftFailed}) {
+    page().members[bad_.member].state.store(static_cast<std::uint32_t>(state));
+    EXPECT_EQ(damage(), "");
+  }
   EXPECT_EQ(groups_.state(bad_.group), GroupState::kActive);
 }
 
@@ -631,6 +634,19 @@ TEST_F(SpoiledGroups, AreBroughtUpToTheAccount) {
             static_cast<std::uint32_t>(shm::MemberState::kLive));
   next.advance(now_);
   EXPECT_EQ(next.state(bad_.group), GroupState::kActive) << "and nobody is barred for it";
+}
+
+// One that has left when nobody was there to be told.
+TEST_F(SpoiledGroups, KeepForTheNextSupervisorWhoHasLeft) {
+  EXPECT_EQ(groups_.left(bad_), std::nullopt);
+  page().members[bad_.member].state.store(static_cast<std::uint32_t>(shm::MemberState::kLeft));
+  ConsumerGroups next(memory_->output());
+  EXPECT_EQ(next.adopt().size(), 2U) << "it may have batches to give back";
+  EXPECT_EQ(next.left(bad_), ConsumerGroups::Leaving::kDone);
+  EXPECT_EQ(next.left(good_), std::nullopt);
+  page().members[bad_.member].state.store(
+      static_cast<std::uint32_t>(shm::MemberState::kLeftFailed));
+  EXPECT_EQ(next.left(bad_), ConsumerGroups::Leaving::kFailed);
 }
 
 // The next supervisor knows from the lanes' pages who was barred.
