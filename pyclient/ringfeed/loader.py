@@ -82,6 +82,7 @@ class _Supervisor:
 
     def __init__(self, config: _Config, suffix: str, kept: bool = False) -> None:
         """`kept`: one that is killed has a successor, which takes over the feed."""
+        programs.check_proc()
         program = programs.find("ringfeed")
         standard.reserve()
         self._pid = os.getpid()

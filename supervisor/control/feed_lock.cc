@@ -164,8 +164,9 @@ Result<Namespaces> own_namespaces() {
   if (::readlink("/proc/self", number, sizeof number - 1) <= 0 ||
       std::to_string(::getpid()) != number) {
     return Error{ErrorCode::kIo,
-                 "/proc does not belong to the pid namespace of this process, so the processes of "
-                 "the feed cannot be checked: mount /proc there (unshare --mount-proc)"};
+                 "/proc is not mounted, or does not belong to the pid namespace of this process, so "
+                 "the processes of the feed cannot be checked: mount /proc there (unshare "
+                 "--mount-proc)"};
   }
   const Result<std::uint64_t> pid = namespace_inode("pid");
   if (!pid) return pid.error();

@@ -150,9 +150,10 @@ std::string find_worker_binary() {
     looked += (looked.empty() ? "" : ", ") + place;
   }
   throw Error(ErrorCode::kNotFound,
-              fmt::format("ringfeed-worker was not found (looked for {}): install it beside "
+              fmt::format("ringfeed-worker was not found (looked for {}): {}install it beside "
                           "ringfeed, or set RINGFEED_WORKER to its path",
-                          looked));
+                          looked,
+                          length > 0 ? "" : "mount /proc, which says where ringfeed is, or "));
 }
 
 std::string program_for(const std::string& worker, const std::string& program) {

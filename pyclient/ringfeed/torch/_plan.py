@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import mmap
 import os
+import platform
 import struct
 from dataclasses import dataclass
 from datetime import timedelta
@@ -203,9 +204,12 @@ def _ranks_here(rank: int, ranks: int, directory: Path) -> list[int]:
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() != ranks:
         return list(range(ranks))
     store = torch.distributed.distributed_c10d._get_default_store()
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # /proc may show processes alone
+        host = platform.node()
     status = directory.stat()
-    here = f"{boot} {status.st_dev} {status.st_ino}"
+    here = f"{host} {status.st_dev} {status.st_ino}"
     keys = [f"ringfeed/host/{one}" for one in range(ranks)]
     store.set(keys[rank], here)
     try:

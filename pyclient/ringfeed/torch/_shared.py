@@ -31,7 +31,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
-from .._core import control, native, standard
+from .._core import control, native, programs, standard
 from .._core.standstill import Standstill
 from ..errors import (
     FeedEnd,
@@ -359,6 +359,7 @@ class Shared:
         if self._bulk is None:
             each = slots_of_lane(self._loader.prefetch_factor, self._workers)
             check_address_space()
+            programs.check_proc()
             self._bulk = Bulk(self._workers * each)
             self._table = PlanTable.create(self.plan, 16 * self._workers + 16).memory
             self._bond.note_taken()  # by whoever gets it

@@ -697,10 +697,6 @@ class OfTheirOwn(ValueError):
 # ---- Processes and what is left --------------------------------------------------------------------------------
 
 
-# Without it (a kernel without CONFIG_PROC_CHILDREN) nothing would ever be left behind.
-assert Path("/proc/thread-self/children").exists()
-
-
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
@@ -712,6 +708,8 @@ def _children(pid: int) -> list[int]:
 
 def descendants(pid: int | None = None) -> list[int]:
     """All processes below one (default: this one) that run; not those that wait to be reaped."""
+    # Without it (a kernel without CONFIG_PROC_CHILDREN) nothing would ever be left behind.
+    assert Path("/proc/thread-self/children").exists()
     found, parents = [], [pid or os.getpid()]
     while parents:
         below = [child for child in _children(parents.pop()) if runs(child)]
