@@ -198,6 +198,7 @@ def _load() -> ctypes.CDLL:
     library.rf_attach.argtypes = [ctypes.POINTER(_AttachOptions), ctypes.POINTER(feed)]
     library.rf_next.argtypes = [feed, ctypes.c_int64, ctypes.POINTER(_Batch)]
     library.rf_release.argtypes = [feed, ctypes.c_uint64]
+    library.rf_release_batch.argtypes = [feed, ctypes.POINTER(_Batch)]
     library.rf_verify.argtypes = [feed, ctypes.POINTER(_Batch)]
     library.rf_stats.argtypes = [feed, ctypes.POINTER(_Stats)]
     library.rf_pass_over.argtypes = [feed, ctypes.c_uint64]
@@ -210,8 +211,8 @@ def _load() -> ctypes.CDLL:
     library.rf_leave.argtypes = [feed]
     library.rf_leave_failed.argtypes = [feed]
     for function in (
-        *("rf_attach", "rf_next", "rf_verify", "rf_release", "rf_pass_over", "rf_ask"),
-        *("rf_stats", "rf_payload", "rf_leave", "rf_leave_failed"),
+        *("rf_attach", "rf_next", "rf_verify", "rf_release", "rf_release_batch", "rf_pass_over"),
+        *("rf_ask", "rf_stats", "rf_payload", "rf_leave", "rf_leave_failed"),
     ):
         getattr(library, function).restype = ctypes.c_int
     library.rf_schema.argtypes = [feed]
@@ -286,7 +287,7 @@ def ask(
     kind: int,
 ) -> None:
     """rf_ask."""
-    status = int(_library.rf_ask(feed, table, table_bytes, number, offset, size, kind))
+    status: int = _library.rf_ask(feed, table, table_bytes, number, offset, size, kind)
     if status != OK:
         raise error_for(status, Handle._text(feed))
 
@@ -308,7 +309,7 @@ class RawTensor:
 
 
 class Lease:
-    """The claim on one batch; given back with its last reference.
+    """The claim on one batch; given back with its last reference, or before.
 
     It exists before the claim does, so that an exception at any point (Ctrl-C right after the C
     call) cannot lose one. Attributes: ``handle``, and the fields of rf_batch.
@@ -317,8 +318,8 @@ class Lease:
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self._batch = _Batch(struct_size=ctypes.sizeof(_Batch))
-        batch = ctypes.pointer(self._batch)
-        _watch(self, functools.partial(_release_batch, handle.raw, batch))
+        self._pointer = ctypes.pointer(self._batch)
+        _watch(self, functools.partial(_release_batch, handle.raw, self._pointer))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
@@ -328,6 +329,13 @@ class Lease:
         status = _library.rf_verify(self.handle.raw, ctypes.byref(self._batch))
         if status != 0:
             raise error_for(status, Handle._text(self.handle.raw))
+
+    def take(self, size: int) -> bytes:
+        """A copy of the batch's first bytes. It goes back at once, and this may be claimed anew."""
+        copy = ctypes.string_at(self._batch.data, size)
+        _library.rf_release_batch(self.handle.raw, self._pointer)
+        self._batch.seq = 0
+        return copy
 
     def forget(self) -> None:
         """From now on the end of this object gives nothing back."""
@@ -428,10 +436,10 @@ class Handle:
         self.closed = True
         (_library.rf_leave if self.finished else _library.rf_leave_failed)(self.raw)
 
-    def next(self, timeout_ms: int) -> tuple[int, str, Lease | None]:
-        """One call of rf_next: (status, text, lease)."""
-        lease = Lease(self)
-        status = int(_library.rf_next(self.raw, timeout_ms, ctypes.byref(lease._batch)))
+    def next(self, timeout_ms: int, again: Lease | None = None) -> tuple[int, str, Lease | None]:
+        """One call of rf_next: (status, text, lease), in a lease that claims nothing any more."""
+        lease = Lease(self) if again is None or again.handle is not self else again
+        status: int = _library.rf_next(self.raw, timeout_ms, lease._pointer)
         if status != OK:
             self.finished = self.finished or status == END
             return status, self._text(self.raw), None

@@ -41,6 +41,7 @@ _ENTRY_BYTES = 64
 _SPILT_BYTES = 512  # of a path
 TABLE_MAGIC = 0x3230_7365_7571_6572  # of a table of requests
 TABLE_HEAD = struct.Struct("<4Q")
+_PLAIN_BYTES = 1 << 20  # of a structure that is read by itself
 _WHOLE_BYTES = 65536  # a storage of views with gaps that goes as it is
 _GAPS = 4  # a view that spans so many times its elements goes without the gaps
 # Integers of the sizes that dtypes have, for copies of elements whatever they are.
@@ -193,8 +194,12 @@ class Writer:
         self._used = 0
         self._region = -1
         self._shipped: dict[int, _Shipped] = {}  # by storage
+        self._chunks: list[Any] = []  # of the pickle that is being written
+        self._buffers: list[tuple[int, int]] = []  # beside it
+        self._shows = False  # has the structure places of tensors, if only of empty ones?
         table = _Reducers(self)
-        self._pickler = type("BatchPickler", (pickle.Pickler,), {"dispatch_table": table})
+        self._kind = type("BatchPickler", (pickle.Pickler,), {"dispatch_table": table})
+        self._pickler: Any = None
 
     def begin(self, slot: int, number: int) -> None:
         """The next batch: its slot, which no other batch has, and its number."""
@@ -357,6 +362,7 @@ class Writer:
 
         The bytes are those of a part of the storage, in which the view may be.
         """
+        self._shows = True
         if 0 in shape:
             return 0, 0, 0, strides
         each = dtype.itemsize
@@ -430,40 +436,55 @@ class Writer:
     def write(self, thing: Any) -> tuple[int, int, int, int]:
         """Writes the batch; returns the places of its structure and of the table of its buffers.
 
-        (offset, bytes) of the pickle, (offset, count) of the table, both in the slot.
+        (offset, bytes) of the pickle, (offset, count) of the table, both in the slot: see
+        is_plain().
         """
-        buffers: list[tuple[int, int]] = []
-
-        def aside(buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes < _SMALL_BYTES:
-                return True
-            at = self._room(raw.nbytes)
-            self._copy(at, raw)
-            buffers.append((at, raw.nbytes))
-            return False
-
-        file = io.BytesIO()
+        self._shows = False
+        chunks, buffers = self._chunks, self._buffers
+        buffers.clear()
+        # One pickler for all batches, unless one has raised, or what it noted takes much memory.
+        pickler, self._pickler = self._pickler, None
+        if pickler is None:
+            pickler = self._kind(_Into(chunks), 5, buffer_callback=self._aside)
         try:
-            self._pickler(file, 5, buffer_callback=aside).dump(thing)
+            pickler.dump(thing)
+            structure = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         finally:
             self._shipped.clear()
-        structure = file.getbuffer()
-        at = self._bytes(structure)
-        table = struct.pack(f"<{2 * len(buffers)}Q", *(n for pair in buffers for n in pair))
-        return at, structure.nbytes, self._bytes(memoryview(table)), len(buffers)
+            chunks.clear()
+        at, size = self.write_bytes(structure), len(structure)
+        if size <= _PLAIN_BYTES:
+            pickler.clear_memo()
+            self._pickler = pickler
+        if not buffers:
+            # Whatever else it refers to has been written before it.
+            plain = at == 0 and not self._shows and size <= _PLAIN_BYTES
+            return at, size, 0 if plain else self._used, 0
+        count = len(buffers)
+        table = struct.pack(f"<{2 * count}Q", *(n for pair in buffers for n in pair))
+        return at, size, self.write_bytes(table), count
 
-    def _copy(self, at: int, raw: memoryview) -> None:
-        memoryview(self._whole).cast("B")[at : at + raw.nbytes] = raw.cast("B")
-
-    def _bytes(self, raw: memoryview) -> int:
+    def _aside(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _SMALL_BYTES:
+            return True
         at = self._room(raw.nbytes)
-        self._copy(at, raw)
-        return at
+        memoryview(self._whole).cast("B")[at : at + raw.nbytes] = raw.cast("B")
+        self._buffers.append((at, raw.nbytes))
+        return False
 
     def write_bytes(self, raw: bytes) -> int:
         """Writes bytes; returns their offset in the slot."""
-        return self._bytes(memoryview(raw))
+        at = self._room(len(raw))
+        ctypes.memmove(ctypes.addressof(self._whole) + at, raw, len(raw))
+        return at
+
+
+class _Into:
+    """What a pickler writes into: its pieces go into a list."""
+
+    def __init__(self, chunks: list[Any]) -> None:
+        self.write = chunks.append
 
 
 class _Shipped:
@@ -654,6 +675,11 @@ class _Reader(pickle.Unpickler):
         if module == __name__:
             return getattr(self._maker, name)
         return super().find_class(module, name)
+
+
+def is_plain(places: tuple[int, ...]) -> bool:
+    """Is the structure all there is, a pickle like any other? `places`: as of Writer.write()."""
+    return places[2] == 0
 
 
 def read(slot: Any, structure: tuple[int, int], table: tuple[int, int], copies: bool) -> Any:

@@ -88,12 +88,13 @@ def glance() -> tuple[Any, ...] | None:
         return None
     generator = numpy.random.get_bit_generator()  # type: ignore[attr-defined]
     own: Any = random.random.__self__  # type: ignore[attr-defined]
+    state = torch.default_generator.get_state()
     return (
         type(generator).__name__ == "MT19937"
         and ctypes.string_at(generator.ctypes.state_address, _NUMPY_BYTES),
         ctypes.string_at(id(own) + _HEAD_BYTES, _RANDOM_BYTES),
         own.gauss_next,
-        torch.get_rng_state().numpy().tobytes(),
+        ctypes.string_at(state.data_ptr(), state.nbytes),
     )
 
 

@@ -444,7 +444,7 @@ class _Mark(NamedTuple):
 
     number: int
     index: Any
-    place: Place
+    spot: Any  # where the walk over the sampler was behind it
     generator: Any  # the state of the loader's generator, a tensor
     wanted: bool  # its worker's state is to come with its batch
 
@@ -849,7 +849,7 @@ class WorkersProgress(Progress):
         self._last_worker = start.last_worker if start else self._num_workers - 1
         self.first_worker = (self._last_worker + 1) % self._num_workers
         self.pending: list[Any] = list(start.pending) if start else []
-        self._place: Place | None = None  # of the last batch yielded
+        self._spot: Any = None  # of the last batch yielded
         self._generator: Any = None
         self._outstanding: dict[int, _Mark] = {}
         self._highest = -1  # of those yielded
@@ -884,7 +884,7 @@ class WorkersProgress(Progress):
     def drawn(self, index: Any) -> _Mark:
         """An index batch has been drawn, or taken from ``pending``: this is kept with its task."""
         mark = _Mark(
-            self._numbers, index, self._walk.place(), self._generator_now(), self._wants_state()
+            self._numbers, index, self._walk.spot(), self._generator_now(), self._wants_state()
         )
         self._numbers += 1
         if not self._in_order:
@@ -908,7 +908,7 @@ class WorkersProgress(Progress):
         self.num_yielded += 1
         if mark.number > self._highest:
             self._highest = mark.number
-            self._place, self._generator = mark.place, mark.generator
+            self._spot, self._generator = mark.spot, mark.generator
         self._pass(self._highest)
         self._last_worker = worker
         self._workers[worker].go_on(mark.index, state)
@@ -925,7 +925,7 @@ class WorkersProgress(Progress):
 
     def _pass(self, number: int) -> None:
         """Batches that raised, up to that number, will not come again."""
-        for one in sorted(self._raised):
+        for one in sorted(self._raised) if self._raised else ():
             if one > number:
                 break
             index, self._last_worker, state = self._raised.pop(one)
@@ -952,13 +952,15 @@ class WorkersProgress(Progress):
         walk: Walk = iterator._sampler_iter
         if not self._iterable and not self._outstanding:
             # Nothing is under way: what the sampler did at its end counts too.
-            self._place, self._generator = walk.place(), self._generator_now()
+            self._spot, self._generator = walk.spot(), self._generator_now()
         if self._every != 1:
             self._snapshot = self._now()
 
     def _now(self) -> _Snapshot:
-        place, generator = self._place, self._generator
-        if place is None:
+        generator = self._generator
+        if self._spot is not None:
+            place = self._walk.at(self._spot)
+        else:
             place = self._walk.origin()
             if self._start is not None and self._start.sampler is not None:
                 generator = self._start.generator

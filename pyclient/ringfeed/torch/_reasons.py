@@ -24,13 +24,13 @@ class Reasons:
     collate_ns: int = 0
     slowest: list[tuple[int, str]] = field(default_factory=list)  # nanoseconds, index
 
-    def waits(self, nanoseconds: int) -> None:
-        """The loop has waited so long for what it has now."""
+    def waits(self, since_ns: int) -> None:
+        """The loop has waited since then (time.monotonic_ns()) for what it has now."""
         now = time.monotonic_ns()
         if self.ready_ns:
-            self.waited_ns += nanoseconds
+            self.waited_ns += now - since_ns
         else:
-            self.began_ns, self.ready_ns = now - nanoseconds, now
+            self.began_ns, self.ready_ns = since_ns, now
         self.last_ns = now
 
     def add(self, samples: int, fetch_ns: int, collate_ns: int) -> None:

@@ -126,6 +126,15 @@ class Walk(Iterator[Any]):
         """Where the walk is now."""
         raise NotImplementedError
 
+    def spot(self) -> Any:
+        """Where the walk is now, in few words, for `at()`: there is one for each batch."""
+        return self.place()
+
+    def at(self, spot: Any) -> Place:
+        """The place of a spot."""
+        place: Place = spot
+        return place
+
     def origin(self) -> Place:
         """Where it began, told after it has begun: what it drew at its start is in it."""
         raise NotImplementedError
@@ -208,14 +217,17 @@ class _Sequence(Walk):
         self.yielded += len(taken)
         return taken
 
-    def _at(self, yielded: int) -> Place:
-        return Place(yielded, None, OwnState(self._facts, yielded=yielded))
-
     def place(self) -> Place:
-        return self._at(self.yielded)
+        return self.at(self.yielded)
+
+    def spot(self) -> int:
+        return self.yielded
+
+    def at(self, spot: int) -> Place:
+        return Place(spot, None, OwnState(self._facts, yielded=spot))
 
     def origin(self) -> Place:
-        return self._at(self._origin)
+        return self.at(self._origin)
 
 
 class _Draws(Walk):
@@ -339,7 +351,8 @@ class _Draws(Walk):
         if self._indices is None:
             self._more()
 
-    def _at(self, yielded: int, passed: int, before: Any) -> Place:
+    def at(self, spot: tuple[int, int, Any]) -> Place:
+        yielded, passed, before = spot
         return Place(
             yielded,
             None,
@@ -353,10 +366,13 @@ class _Draws(Walk):
         )
 
     def place(self) -> Place:
-        return self._at(self.yielded, self._passed, self._before)
+        return self.at(self.spot())
+
+    def spot(self) -> tuple[int, int, Any]:
+        return self.yielded, self._passed, self._before
 
     def origin(self) -> Place:
-        return self._at(*(self._first or (self.yielded, self._passed, self._before)))
+        return self.at(self._first or self.spot())
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, as data that may become JSON."""
@@ -391,15 +407,16 @@ class _Batches(Walk):
         self._origin = self.yielded
         self._inner = walk(sampler.sampler, inner, seldom)
 
+    def __next__(self) -> list[Any]:
+        self.asked = True
+        batch = self._inner.take(self._size)
+        if not batch or (self._drop_last and len(batch) < self._size):
+            raise StopIteration
+        self.yielded += 1
+        return batch
+
     def take(self, wanted: int) -> list[Any]:
-        taken = []
-        for _ in range(wanted):
-            batch = self._inner.take(self._size)
-            if not batch or (self._drop_last and len(batch) < self._size):
-                break
-            taken.append(batch)
-        self.yielded += len(taken)
-        return taken
+        return list(itertools.islice(self, wanted))
 
     @staticmethod
     def _at(yielded: int, inner: Place) -> Place:
@@ -416,6 +433,12 @@ class _Batches(Walk):
 
     def place(self) -> Place:
         return self._at(self.yielded, self._inner.place())
+
+    def spot(self) -> tuple[int, Any]:
+        return self.yielded, self._inner.spot()
+
+    def at(self, spot: tuple[int, Any]) -> Place:
+        return self._at(spot[0], self._inner.at(spot[1]))
 
     def origin(self) -> Place:
         return self._at(self._origin, self._inner.origin())

@@ -589,7 +589,7 @@ class Shared:
             raise StopIteration
         began_ns = time.monotonic_ns()
         words, data = self._take(self._lease())
-        self.reasons.waits(time.monotonic_ns() - began_ns)
+        self.reasons.waits(began_ns)
         course.samples_left_out += words[10]
         if isinstance(data, ExceptionWrapper):
             data.reraise()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import functools
 import inspect
 import itertools
@@ -38,7 +37,7 @@ from ..errors import (
     RingfeedError,
 )
 from ..loader import _FEED, _Supervisor
-from ._batches import Requests, read
+from ._batches import Requests, is_plain, read
 from ._bulk import Bulk, check_address_space
 from ._forks import UNKNOWN, Start
 from ._job import (
@@ -69,7 +68,7 @@ from ._regions import Regions, living
 _log = logging.getLogger("ringfeed")
 
 _SLICE_MS = 50  # of a wait, after which processes are looked at
-_LOOK_S = 1.0  # and that often if there is no wait
+_LOOK_NS = 1_000_000_000  # and that often if there is no wait
 _HEAP_BYTES = 1 << 18  # of each worker, for its requests
 _SLOTS_MAX = 256  # of a feed
 ANSWER_MS = 10_000
@@ -153,9 +152,10 @@ class Workers:
         self._local: collections.deque[Any] = collections.deque()
         self._posting = threading.Lock()
         self._handle: native.Handle | None = None
+        self._leases: list[native.Lease] = []  # that claim nothing now
         self._log_at = 0
         self._begun = False  # the feed, as its log says
-        self._look_at = time.monotonic() + _LOOK_S
+        self._look_at_ns = time.monotonic_ns() + _LOOK_NS
         self._parents = 0  # warm parents that have died since the last batch
         self._stopped = False
         self._taken = False  # a batch
@@ -247,8 +247,10 @@ class Workers:
         memory = self._requests.memory
         memory.map[place : place + len(payload)] = payload
         raw = None if self._handle is None else self._handle.raw
-        with contextlib.suppress(FeedDetached):  # nobody makes batches any more
+        try:
             native.ask(raw, memory.address, memory.size, number, place, len(payload), kind)
+        except FeedDetached:
+            pass  # nobody makes batches any more
 
     # ---- batches
 
@@ -264,27 +266,32 @@ class Workers:
             FeedFailed: The feed has ended; the text is the reason.
         """
         began_ns = time.monotonic_ns()
-        found = self._get(None if timeout_s is None else time.monotonic() + timeout_s)
-        self.reasons.waits(time.monotonic_ns() - began_ns)
+        found = self._get(None if timeout_s is None else began_ns + 1e9 * timeout_s)
+        self.reasons.waits(began_ns)
         return found
 
-    def _get(self, deadline: float | None, begun_by: int | None = None) -> Any:
+    def _get(self, deadline_ns: float | None, begun_by: int | None = None) -> Any:
         while True:
             if begun_by is None and self._local:
                 return self._local.popleft()
             if begun_by in self.began:
                 return None
-            if time.monotonic() >= self._look_at:
+            now_ns = time.monotonic_ns()
+            if now_ns >= self._look_at_ns:
                 self._look_after()
             left_ms = _SLICE_MS
-            if deadline is not None:
-                left_ms = max(0, min(_SLICE_MS, round(1000 * (deadline - time.monotonic()))))
+            if deadline_ns is not None and deadline_ns - now_ns < 1_000_000 * _SLICE_MS:
+                left_ms = max(0, round(1e-6 * (deadline_ns - now_ns)))
             handle = self._handle or self._attach(left_ms)
             if handle is not None:
-                status, text, lease = handle.next(left_ms)
+                try:
+                    status, text, lease = handle.next(left_ms, self._leases.pop())
+                except IndexError:  # the first one, or of another thread
+                    status, text, lease = handle.next(left_ms)
                 if lease is not None:
-                    found = self._take(lease)
-                    del lease
+                    head = lease.take(HEAD.size)
+                    self._leases.append(lease)
+                    found = self._take(HEAD.unpack(head))
                     if found is not None:
                         return found
                     continue
@@ -300,7 +307,7 @@ class Workers:
             self._look_after()
             if (said := self._standstill.look()) is not None:
                 raise FeedFailed(self._stands_still(said))
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
                 raise queue.Empty
 
     def _stands_still(self, said: str) -> str:
@@ -340,11 +347,10 @@ class Workers:
             self._handle = self._ends["handle"] = handle
         return handle
 
-    def _take(self, lease: native.Lease) -> Any:
-        """What the loader's iterator gets of a batch; None: nothing."""
+    def _take(self, words: tuple[Any, ...]) -> Any:
+        """What the loader's iterator gets of a batch, by its head; None: nothing."""
         self._taken = True
         self._parents = 0
-        words = HEAD.unpack(ctypes.string_at(lease.data, HEAD.size))
         what, task, number = words[0] & 0xFF, words[1], words[11]
         worker, region = words[9] & 0xFFFFFFFF, (words[9] >> 32) - 1
         self._let_go(number)
@@ -367,9 +373,12 @@ class Workers:
             text = self._regions.read(worker, region, words[15], NAME_BYTES)
             self.reasons.saw(words[14], name_in(text))
         try:
-            slot, copies = self._regions.take(worker, region, words[8])
-            data = read(slot, words[2:4], words[4:6], copies)
-            del slot
+            if is_plain(words[2:6]):
+                data = self._regions.load(worker, region, words[2], words[3])
+            else:
+                slot, copies = self._regions.take(worker, region, words[8])
+                data = read(slot, words[2:4], words[4:6], copies)
+                del slot
         except Exception:
             # The error of its batch; the next one comes.
             data = ExceptionWrapper(where="in the trainer, loading a batch of a DataLoader worker")
@@ -402,7 +411,7 @@ class Workers:
     # ---- processes
 
     def _look_after(self) -> None:
-        self._look_at = time.monotonic() + _LOOK_S
+        self._look_at_ns = time.monotonic_ns() + _LOOK_NS
         self.tell()
         if self._supervisor.exit_status is not None and not self._stopped:
             raise self._supervisor.error()

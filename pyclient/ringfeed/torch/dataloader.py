@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.utils.data
 from torch._utils import ExceptionWrapper
+from torch.utils.data import _DatasetKind
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
@@ -22,6 +23,10 @@ from ._zygote import starter
 from .stateful import Resumable, StatefulMixin
 
 _T_co = TypeVar("_T_co", covariant=True)
+# Of PyTorch 2.2 on.
+_Noted: Any = getattr(
+    torch.autograd.profiler, "_is_profiler_enabled", None
+) is not None and getattr(torch._C._profiler, "_RecordFunctionFast", None)
 _SETTINGS = ("stall_timeout", "max_attempts", "on_poison")
 
 
@@ -75,6 +80,7 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
             settings,
             lambda: self.progress.attach(self),
         )
+        self._is_iterable = loader._dataset_kind == _DatasetKind.Iterable
         self._marks: dict[int, Any] = {}
         self._mark: Any = None
         self._due: bool | None = None  # an epoch is to begin: is it the first?
@@ -181,7 +187,13 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def __next__(self) -> Any:
         try:
-            return super().__next__()
+            if not _Noted or self._is_iterable or torch.autograd.profiler._is_profiler_enabled:
+                return super().__next__()
+            # The same for who observes in another way, at a tenth of the cost.
+            with _Noted(self._profile_name):
+                data = self._next_data()
+                self._num_yielded += 1
+                return data
         except StopIteration:
             self.progress.finish(self)
             raise

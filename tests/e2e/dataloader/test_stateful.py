@@ -903,17 +903,20 @@ def test_walk_goes_on_from_any_place(name, seed):
         sampler = make()
         walk = _samplers.walk(sampler)
         places = []
+        spots = []
         items = []
         while True:
             # A walk resumed before its first item draws it anew, from its generator as it is then.
             if items:
                 places.append((len(items), walk.place()))
+                spots.append(walk.spot())
             item = next(walk, None)
             if item is None:
                 break
             items.append(item)
         after = states_of(sampler)[1]
         ended = walk.place()
+        assert same([walk.at(spot) for spot in spots], [place for _, place in places])
         for count, place in [*places, (len(items), ended)]:
             state = through_json(place.iterator.plain())
             other = make()

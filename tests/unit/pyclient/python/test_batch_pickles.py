@@ -8,6 +8,7 @@ from __future__ import annotations
 import copyreg
 import pickle
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -39,14 +40,66 @@ class Boat:
     def carry(self, thing: Any, copies: bool = False) -> Any:
         """What arrives. A batch that came before has other data afterwards."""
         self.writer.begin(0, 1)
-        at, size, table, count = self.writer.write(thing)
+        places = self.writer.write(thing)
         slot = self._bulk.map(0, self.writer.used)
-        return _batches.read(slot, (at, size), (table, count), copies)
+        if _batches.is_plain(places) and not copies:  # as a trainer does
+            return pickle.loads(memoryview(slot)[places[0] : places[0] + places[1]])
+        return _batches.read(slot, places[:2], places[2:], copies)
 
 
 @pytest.fixture
 def boat() -> Iterator[Boat]:
     yield Boat()
+
+
+PLAIN = {
+    "texts": ["a text"] * 3,
+    "records": [{"tokens": [1, 2], "text": "a"}, {"tokens": [], "text": "a"}],
+    "bytes": [bytes(8192), bytearray(8192)],
+    "a small array": np.arange(4),
+}
+NOT_PLAIN = {
+    "a tensor": torch.ones(2),
+    "an empty tensor": ["a text", torch.empty(0, 3)],
+    "an empty storage": [torch.UntypedStorage(0)],
+    "an array": np.zeros(2048),
+    "what is long": "a" * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *NOT_PLAIN])
+def test_what_needs_no_memory_beside_its_structure_is_plain(boat: Boat, name: str) -> None:
+    thing = {**PLAIN, **NOT_PLAIN}[name]
+    boat.writer.begin(0, 1)
+    assert _batches.is_plain(boat.writer.write(thing)) is (name in PLAIN)
+    same(boat.carry(thing), thing)
+
+
+class Raises:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not this one")
+
+
+def test_a_batch_that_cannot_be_written_leaves_nothing_to_the_next(boat: Boat) -> None:
+    text = "a text"
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="not this one"):
+            boat.carry([text, BIG, np.zeros(2048), pickle.PickleBuffer(bytes(8192)), Raises()])
+        got = boat.carry([text, [text, np.ones(2048)]])
+        same(got, [text, [text, np.ones(2048)]])
+
+
+def test_what_has_been_written_is_nobodys_any_more(boat: Boat) -> None:
+    class Thing(dict[str, int]):
+        pass
+
+    globals()["Thing"] = Thing
+    Thing.__qualname__ = "Thing"
+    things = [Thing(a=1), Thing(a=2)]
+    seen = [weakref.ref(one) for one in things]
+    assert boat.carry(things) == things
+    del things
+    assert [one() for one in seen] == [None, None]
 
 
 def by_pytorch(thing: Any) -> Any:
