@@ -369,7 +369,7 @@ def run_worker(job: Job, worker: ModuleType, setup: int, log: int, ending: int) 
         try:
             life.keep_timers()
             life.begin(job.identities[spec["lane"]], job.process_kind)
-            made.append(Worker(job, spec["lane"], worker.works_on, worker.gather))
+            made.append(Worker(job, spec["lane"], worker))
             life.end_when_told(ending, lambda: made[0].is_ending)
             return made[0]
         except BaseException:
@@ -423,10 +423,11 @@ def _seed_for_batch(seed: int) -> None:
 class _Named(WorkerPlace):
     """A place whose samples are named before they are touched, and timed now and then."""
 
-    def __init__(self, job: Job, works_on: Callable[[int], None], collate: Any) -> None:
+    def __init__(self, job: Job, worker: Any, collate: Any) -> None:
         super().__init__(job.kind, job.dataset, job.auto_collation, collate, job.drop_last)
         self.collate_fn = job.collate_fn
-        self._works_on = works_on
+        self._works_on: Callable[[int], None] = worker.works_on
+        self._naming: Callable[[Any], Any] = worker.naming
         self._collate = collate
         self.slowest: tuple[int, Any] = (0, None)  # nanoseconds, index
         self.samples = 0  # of the batch at hand
@@ -454,13 +455,11 @@ class _Named(WorkerPlace):
 
     def _items(self, indices: Any) -> list[Any]:
         dataset, works_on = self.dataset, self._works_on
-        data = []
-        places = range(len(indices)) if self.places is None else self.places
-        if (self.fetched - 1) % _TIMED_EVERY:
-            for place, index in zip(places, indices):
-                works_on(place)
-                data.append(dataset[index])
+        if self.places is None and (self.fetched - 1) % _TIMED_EVERY:
+            data = [dataset[index] for index in self._naming(indices)]
         else:
+            data = []
+            places = range(len(indices)) if self.places is None else self.places
             began = time.perf_counter_ns()
             for place, index in zip(places, indices):
                 works_on(place)
@@ -501,10 +500,10 @@ class Worker:
         self,
         job: Job,
         number: int,
-        works_on: Callable[[int], None],
-        gather: Callable[[int, list[int], int], None],
+        worker: Any,
     ) -> None:
-        self._gather = gather
+        """`worker`: the module of the runtime."""
+        self._gather: Callable[[int, list[int], int], None] = worker.gather
         self.requests = job.requests.map
         at = job.requests.size - 8 * (2 * job.workers - number)
         struct.pack_into("<Q", job.requests.map, at, os.getpid())
@@ -513,7 +512,7 @@ class Worker:
         self._writer = Writer(job.bulk, number)
         self._collate_ns = 0
         self._share_seed(job.shared_seed)
-        self._place = _Named(job, works_on, self._collate_of(job.collate_fn))
+        self._place = _Named(job, worker, self._collate_of(job.collate_fn))
         self._plan = None if job.plan is None else PlanTable(job.plan, job.requests)
         self._bond = Bond(job.requests, job.workers)
         self._feed = 0
@@ -657,8 +656,10 @@ class Worker:
         fetch = max(0, took - collate)
         name = self._name_of(place.slowest[1]) if place.slowest[0] else 0
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # closed, or replaced by whatever
+            try:
                 stream.flush()
+            except Exception:  # closed, or replaced by whatever
+                pass
         samples = 0 if raised else place.samples
         lane = self._number | self._writer.region + 1 << 32
         head = HEAD.pack(

@@ -496,6 +496,49 @@ PyObject* module_works_on(PyObject*, PyObject* place) {
   return Ref::borrowed(Py_None).release();
 }
 
+// Gives the indices of the batch at hand one by one, and says so for each as works_on() would: a
+// call from Python costs more than many a sample.
+struct Naming {
+  PyObject ob_base;
+  PyObject* indices;  // an iterator
+  std::uint32_t place;
+};
+PyTypeObject* naming_type = nullptr;
+
+PyObject* naming_next(PyObject* self) {
+  auto* const naming = reinterpret_cast<Naming*>(self);
+  PyObject* const index = PyIter_Next(naming->indices);
+  if (index != nullptr && named_by != nullptr) (*named_by)(naming->place++);
+  return index;
+}
+
+void naming_dealloc(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  Py_XDECREF(reinterpret_cast<Naming*>(self)->indices);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(reinterpret_cast<PyObject*>(type));
+}
+
+bool make_naming_type() {
+  static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(naming_dealloc)},
+                                {Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
+                                {Py_tp_iternext, reinterpret_cast<void*>(naming_next)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"ringfeed._worker.Naming", sizeof(Naming), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  naming_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return naming_type != nullptr;
+}
+
+PyObject* module_naming(PyObject*, PyObject* indices) {
+  static const auto allocate =
+      reinterpret_cast<allocfunc>(PyType_GetSlot(naming_type, Py_tp_alloc));
+  Ref iterator(PyObject_GetIter(indices));
+  PyObject* const self = iterator ? allocate(naming_type, 0) : nullptr;
+  if (self != nullptr) reinterpret_cast<Naming*>(self)->indices = iterator.release();
+  return self;
+}
+
 PyObject* module_gather(PyObject*, PyObject* arguments) {
   PyObject* to = nullptr;
   PyObject* addresses = nullptr;
@@ -696,6 +739,8 @@ PyMODINIT_FUNC PyInit__worker() {
        "sample_text(record): a line for each field."},
       {"works_on", module_works_on, METH_O,
        "works_on(place): the sample of the batch at hand that is worked on from here."},
+      {"naming", module_naming, METH_O,
+       "naming(indices): an iterator over them that calls works_on(), with 0, 1 and so on."},
       {"gather", module_gather, METH_VARARGS,
        "gather(to, addresses, row_bytes): copies rows to one place, past the caches."},
       {"kinds", module_kinds, METH_NOARGS, "Prints the kinds of stages."},
@@ -710,7 +755,7 @@ PyMODINIT_FUNC PyInit__worker() {
                                    .m_clear = nullptr,
                                    .m_free = nullptr};
   Ref module(PyModule_Create(&definition));
-  if (!module || !add_sample_type(module.get())) return nullptr;
+  if (!module || !add_sample_type(module.get()) || !make_naming_type()) return nullptr;
 #ifdef RINGFEED_FREE_THREADED
   // One thread of a process calls it, so importing it need not bring the lock back for the user's.
   PyUnstable_Module_SetGIL(module.get(), Py_MOD_GIL_NOT_USED);
