@@ -357,12 +357,13 @@ RF_API rf_status rf_metrics(rf_feed* feed, uint32_t form, int64_t timeout_ms, rf
 
 /* Asks a feed of this process's own (dataset_batcher) for batch `seq`: request `seq` of the table,
  * of `table_bytes` bytes, is the `size` bytes at `offset`, which have been written. The lane that
- * makes it is woken. The table is of this process's memory (shm/include/ringfeed/shm/requests.h
- * says what it looks like); it has one writer, so one thread at a time may call. Blocks nobody. A
- * death in this call leaves a request, or none. Result: RF_OK; RF_INVALID: no table, or a request
- * outside of it; RF_DETACHED, RF_FORKED. */
+ * makes it is woken: with may_wait not at once if a batch of it is ready, but before this process
+ * waits for one itself, or when it asks for more. The table is of this process's memory
+ * (shm/include/ringfeed/shm/requests.h says what it looks like); it has one writer, so one thread
+ * at a time may call. Blocks nobody. A death in this call leaves a request, or none. Result: RF_OK;
+ * RF_INVALID: no table, or a request outside of it; RF_DETACHED, RF_FORKED. */
 RF_API rf_status rf_ask(rf_feed* feed, void* table, uint64_t table_bytes, uint64_t seq,
-                        uint64_t offset, uint64_t size, uint64_t kind);
+                        uint64_t offset, uint64_t size, uint64_t kind, int may_wait);
 
 /* Leaves the group; the handle stays. Later calls return RF_DETACHED, and threads that wait in
  * rf_next return it soon.

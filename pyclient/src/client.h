@@ -248,6 +248,10 @@ struct rf_feed {
   std::atomic<uint64_t> waits;
   std::atomic<uint64_t> next_wait_ns;  // for the batch that comes next, so far
 
+  // Lanes that have been asked and are yet to be woken, as bits, and where their bells are.
+  std::atomic<uint64_t> owed;
+  std::atomic<std::byte*> owed_table;
+
   char name[68];
   char group_name[68];
   rf_schema_info schema;

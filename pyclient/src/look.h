@@ -96,6 +96,9 @@ inline Look error(rf_status status) { return {Found::kError, status}; }
 // feed->claiming held. After a death in here the supervisor finds the claim by its word.
 Look look(rf_feed* feed, rf_batch* batch);
 
+// Wakes lanes whose wake-up rf_ask has put off: before this process waits itself.
+void settle_debts(rf_feed* feed);
+
 // Is this process still a member of the group that it joined? kNothing (it is), kJoining or kError.
 Look check_member(const rf_feed* feed);
 

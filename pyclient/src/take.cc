@@ -130,6 +130,10 @@ void raise_low(rf_feed* feed, const Lanes& lanes, uint64_t base) {
   }
 }
 
+void wake(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
 // The group is through with batch `s`: whoever waits for its slot is rung.
 void ring_group(rf_feed* feed) {
   shm::GroupPage& group = *feed->group;
@@ -137,7 +141,16 @@ void ring_group(rf_feed* feed) {
   // value sees the batch given back. Rung without asking who waits: at batch rate a system call is
   // cheaper than to be wrong.
   group.bell.fetch_add(1, std::memory_order_release);
-  syscall(SYS_futex, &group.bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+  wake(group.bell);
+}
+
+// Has the group batch `s` to take?
+bool is_ready(const rf_feed* feed, uint64_t s) {
+  // relaxed, both: if it is taken at this moment, whoever takes it waits no more than for the next.
+  return descriptor(feed, s).seq.load(std::memory_order_relaxed) == s &&
+         shm::claim_open(shm::decode_claim(feed->group->words[s % feed->descriptors].load(
+                             std::memory_order_relaxed)),
+                         s);
 }
 
 void pass_over(rf_feed* feed, uint64_t s) {
@@ -346,6 +359,15 @@ Look took_nothing(rf_feed* feed, FeedPhase phase, bool over, const Sight& sight)
 
 }  // namespace
 
+void settle_debts(rf_feed* feed) {
+  // relaxed, both: this process's own.
+  const uint64_t owed = feed->owed.exchange(0, std::memory_order_relaxed);
+  for (uint64_t lane = 0; owed >> lane != 0; ++lane) {
+    if ((owed >> lane & 1) == 0) continue;
+    wake(shm::request_bell(feed->owed_table.load(std::memory_order_relaxed), lane + 1));
+  }
+}
+
 Look look(rf_feed* feed, rf_batch* batch) {
   const Look membership = check_member(feed);
   if (membership.found == Found::kError) return membership;
@@ -399,7 +421,7 @@ extern "C" rf_status rf_pass_over(rf_feed* feed, uint64_t position) {
 }
 
 extern "C" rf_status rf_ask(rf_feed* feed, void* table, uint64_t table_bytes, uint64_t seq,
-                            uint64_t offset, uint64_t size, uint64_t kind) {
+                            uint64_t offset, uint64_t size, uint64_t kind, int may_wait) {
   if (feed != nullptr && feed->pid != getpid()) return forked(feed);
   auto* const bytes = static_cast<std::byte*>(table);
   if (!shm::are_requests(bytes, table_bytes)) {
@@ -410,14 +432,26 @@ extern "C" rf_status rf_ask(rf_feed* feed, void* table, uint64_t table_bytes, ui
                 static_cast<unsigned long long>(seq), static_cast<unsigned long long>(size),
                 static_cast<unsigned long long>(offset));
   }
+  const auto put = [=] { shm::put_request(bytes, seq, offset, size, kind); };
+  std::atomic<uint32_t>& bell = shm::request_bell(bytes, seq);
   if (feed == nullptr) {
-    shm::put_request(bytes, seq, offset, size, kind);
+    put();
+    wake(bell);
     return RF_OK;
   }
   const User user(feed);
   if (!user) return detached(feed);
-  shm::put_request(bytes, seq, offset, size, kind);
-  ring_group(feed);
+  put();
+  if (shm::is_planned(bytes)) {
+    ring_group(feed);
+  } else if (may_wait != 0 && seq > feed->lanes && feed->lanes <= 64 &&
+             is_ready(feed, seq - feed->lanes)) {
+    // relaxed, both: this process's own.
+    feed->owed_table.store(bytes, std::memory_order_relaxed);
+    feed->owed.fetch_or(uint64_t{1} << (seq - 1) % feed->lanes, std::memory_order_relaxed);
+  } else {
+    wake(bell);
+  }
   return RF_OK;
 }
 

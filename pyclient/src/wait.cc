@@ -176,6 +176,7 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
       return seen.status;
     }
     if (!feed->observes) {
+      settle_debts(feed);
       hear_supervisor(feed);
     } else {
       // relaxed: a hint; the look at the processes decides.

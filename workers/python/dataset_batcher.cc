@@ -127,6 +127,9 @@ class DatasetBatcher final : public Stage {
     shm::RequestView request;
     return find(awaited_, &request) != shm::RequestState::kNotYet;
   }
+  [[nodiscard]] const std::atomic<std::uint32_t>* asked_word() const noexcept override {
+    return planned_ ? nullptr : &shm::request_bell(requests_.data(), awaited_);
+  }
   // Nothing comes without a ring, unless who rings has died in between.
   [[nodiscard]] int poll_ms() const noexcept override { return 50; }
 
@@ -146,21 +149,22 @@ class DatasetBatcher final : public Stage {
                   places_.size() * sizeof places_[0]);
     }
     step.works_on(key_of(number, DatasetFunction::kTogether));
+    shm::RequestEntry* const entry =
+        planned_ ? nullptr : &shm::request_entry(requests_.data(), number);
     unkept_ =
         function_->run({.number = number,
                         .kind = request.kind,
                         .bytes = {request.bytes, request.size},
                         .slot = step.batch_slot(),
                         .condemned = places_},
-                       [this, &step, number](std::uint32_t place) {
+                       [&step, number, entry](std::uint32_t place) {
                          const bool together = place == DatasetFunction::kTogether;
                          step.works_on(key_of(
                              number, together ? place : std::min<std::uint64_t>(place, kPlaceMax)));
-                         if (planned_) return;
+                         if (entry == nullptr) return;
                          // relaxed: read by the trainer for its log, when this process hangs or has
                          // died.
-                         shm::request_entry(requests_.data(), number)
-                             .place.store(std::uint64_t{1} + place, std::memory_order_relaxed);
+                         entry->place.store(std::uint64_t{1} + place, std::memory_order_relaxed);
                        });
     if (!unkept_->fault.empty()) {
       context_.fail(fmt::format("stage '{}': {}", context_.stage, unkept_->fault));

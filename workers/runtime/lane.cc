@@ -314,10 +314,13 @@ void LaneRuntime::settle_debts() noexcept {
 
 // Modelled in tests/model/wakeup.pml; with a feed, in wakeup_feed.pml.
 void LaneRuntime::sleep(int timeout_ms, bool idle, std::uint32_t desired) noexcept {
-  shm::BellWord words[1 + shm::kGroupsMax];
+  shm::BellWord words[2 + shm::kGroupsMax];
   std::size_t count = 1;
-  if (feed_full_ || (idle && parts_.feed)) {
-    count += parts_.feed->group_bells(std::span(words).subspan(1));
+  // Not woken by what only another lane waits for: a switch costs as much as many a batch.
+  const std::atomic<std::uint32_t>* const asked = idle ? stage_->asked_word() : nullptr;
+  if (asked != nullptr) words[count++].word = asked;
+  if (feed_full_ || (idle && asked == nullptr && parts_.feed)) {
+    count += parts_.feed->group_bells(std::span(words).subspan(count));
   }
   const auto ready = [&] {
     if (idle && stage_->is_asked()) return true;

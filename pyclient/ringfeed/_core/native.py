@@ -207,7 +207,7 @@ def _load() -> ctypes.CDLL:
         ctypes.POINTER(ctypes.c_void_p),
         ctypes.POINTER(ctypes.c_uint64),
     ]
-    library.rf_ask.argtypes = [feed, ctypes.c_void_p, *[ctypes.c_uint64] * 5]
+    library.rf_ask.argtypes = [feed, ctypes.c_void_p, *[ctypes.c_uint64] * 5, ctypes.c_int]
     library.rf_leave.argtypes = [feed]
     library.rf_leave_failed.argtypes = [feed]
     for function in (
@@ -285,9 +285,10 @@ def ask(
     offset: int,
     size: int,
     kind: int,
+    may_wait: bool = False,
 ) -> None:
     """rf_ask."""
-    status: int = _library.rf_ask(feed, table, table_bytes, number, offset, size, kind)
+    status: int = _library.rf_ask(feed, table, table_bytes, number, offset, size, kind, may_wait)
     if status != OK:
         raise error_for(status, Handle._text(feed))
 

@@ -71,6 +71,10 @@ _SLICE_MS = 50  # of a wait, after which processes are looked at
 _LOOK_NS = 1_000_000_000  # and that often if there is no wait
 _HEAP_BYTES = 1 << 18  # of each worker, for its requests
 _SLOTS_MAX = 256  # of a feed
+# A batch that takes less is not waited for if it is begun late, and to wake its worker for it alone
+# costs as much again.
+_CHEAP_NS = 200_000
+_CHEAP_BYTES = 1 << 18
 ANSWER_MS = 10_000
 _OTHER_REQUESTS = 8  # of a worker: its beginning, each epoch's, its end
 _HURRY_S = 0.3
@@ -148,6 +152,7 @@ class Workers:
         self._states: list[bytes | None] = [None] * workers  # that have come last
         self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self._answered = [0] * workers  # requests
+        self._cheap = [False] * workers  # was its last batch made sooner than it is woken?
         self._spilt: dict[int, Path] = {}
         self._local: collections.deque[Any] = collections.deque()
         self._posting = threading.Lock()
@@ -247,8 +252,11 @@ class Workers:
         memory = self._requests.memory
         memory.map[place : place + len(payload)] = payload
         raw = None if self._handle is None else self._handle.raw
+        may_wait = self._cheap[worker] and kind & ~WANTED == FETCH
         try:
-            native.ask(raw, memory.address, memory.size, number, place, len(payload), kind)
+            native.ask(
+                *(raw, memory.address, memory.size, number, place, len(payload), kind), may_wait
+            )
         except FeedDetached:
             pass  # nobody makes batches any more
 
@@ -367,6 +375,7 @@ class Workers:
                 return None
             self.began[worker] = (state, None)
             return _utils.worker._ResumeIteration(None), None
+        self._cheap[worker] = words[12] + words[13] < _CHEAP_NS and words[8] < _CHEAP_BYTES
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
         if words[14]:

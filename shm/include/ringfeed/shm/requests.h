@@ -20,6 +20,7 @@
 //       24     8  kind         trainer     what it is, for those who made it; kNoMoreRequests
 //       32     8  place        lane        1 + the sample that is worked on; for people. The trainer sets
 //                                          it to 0 with a new request, before seq says so
+//       40     4  bell         trainer     of a lane's first entry: rung when a request has been made
 //
 // There is one writer, and nothing is taken back: the trainer writes an entry again, or bytes where
 // those of s lie, only after it has got batch s. Each lane has entries of its own, so one that
@@ -28,9 +29,11 @@
 // and come back finds the request at hand as it was. The trainer is not believed: find() gives
 // nothing that leaves the table.
 //
+// A lane that waits for a request sleeps on the bell in the first of its entries.
+//
 // Several trainers cannot share such a table. For them lanes know by themselves what each batch is
 // made of, and the table has one entry: its seq is the last batch that is wanted, and may become
-// less. Its writer is the warm parent (find_planned()).
+// less. Its writer is the warm parent (find_planned()). Lanes sleep on their group's bell.
 #pragma once
 
 #include <atomic>
@@ -61,7 +64,8 @@ struct RequestEntry {
   std::uint64_t size;
   std::uint64_t kind;
   std::atomic<std::uint64_t> place;
-  std::uint64_t zero[3];
+  std::atomic<std::uint32_t> bell;
+  std::uint32_t zero[5];
 };
 static_assert(sizeof(RequestEntry) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "a lock would live in one process");
@@ -84,6 +88,17 @@ inline RequestEntry& request_entry(std::byte* table, std::uint64_t seq) noexcept
   const std::uint64_t lane = (seq - 1) % lanes;
   const std::uint64_t place = lane * of_lane + (seq - 1) / lanes % of_lane;
   return reinterpret_cast<RequestEntry*>(table + sizeof(RequestsHead))[place];
+}
+
+// Rung for the lane that makes batch `seq`: a futex.
+inline std::atomic<std::uint32_t>& request_bell(std::byte* table, std::uint64_t seq) noexcept {
+  const std::uint64_t lanes = reinterpret_cast<const RequestsHead*>(table)->lane_count;
+  return request_entry(table, (seq - 1) % lanes + 1).bell;
+}
+
+// The table of a feed whose lanes know by themselves what batches are made of.
+inline bool is_planned(const std::byte* table) noexcept {
+  return reinterpret_cast<const RequestsHead*>(table)->entry_count == 1;
 }
 
 struct RequestView {
@@ -127,6 +142,8 @@ inline void put_request(std::byte* table, std::uint64_t seq, std::uint64_t offse
   entry.place.store(0, std::memory_order_relaxed);  // the lane sees it with seq
   // release, pairs with find_request().
   entry.seq.store(seq, std::memory_order_release);
+  // release: a lane that has read the new value, which will not wake it, sees seq.
+  request_bell(table, seq).fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace ringfeed::shm

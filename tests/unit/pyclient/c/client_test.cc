@@ -4,6 +4,7 @@
 // (tests/support/fakes/fake_feed.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -16,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "ringfeed.h"
+#include "ringfeed/shm/requests.h"
 #include "tests/support/fakes/fake_feed.h"
 
 namespace ringfeed::testing {
@@ -638,6 +641,70 @@ TEST(Next, SleepsUntilABatchComes) {
 }
 
 //   lane 0: 1 . 5     lane 1: . 2 ...     an ordered feed waits for 1 although 2 is there
+// ---- asking ----
+
+// A trainer's table, and what waits on the bell of the one lane.
+class Asked {
+ public:
+  Asked() {
+    auto* const head = reinterpret_cast<shm::RequestsHead*>(bytes_.data());
+    head->magic = shm::kRequestsMagic;
+    head->entry_count = 4;
+    head->bytes = bytes_.size();
+    head->lane_count = 1;
+  }
+  void ask(rf_feed* feed, std::uint64_t seq, bool may_wait) {
+    EXPECT_EQ(rf_ask(feed, bytes_.data(), bytes_.size(), seq, 0, 0, 1, may_wait ? 1 : 0), RF_OK);
+  }
+  // Is somebody woken by `act` who sleeps as a lane does? He is woken here if not.
+  bool wakes(const std::function<void()>& act) {
+    std::atomic<std::uint32_t>& bell = shm::request_bell(bytes_.data(), 1);
+    std::atomic<pid_t> sleeper{0};
+    std::thread lane([&] {
+      const std::uint32_t seen = bell.load();
+      sleeper = static_cast<pid_t>(::syscall(SYS_gettid));
+      const timespec limit{kPatienceMs / 1000, 0};
+      EXPECT_EQ(::syscall(SYS_futex, &bell, FUTEX_WAIT, seen, &limit, nullptr, 0), 0);
+    });
+    while (sleeper == 0 || !sleeps(sleeper)) std::this_thread::yield();
+    act();
+    const bool woken = ::syscall(SYS_futex, &bell, FUTEX_WAKE, 1, nullptr, nullptr, 0) == 0;
+    lane.join();
+    return woken;
+  }
+
+ private:
+  static bool sleeps(pid_t thread) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
+    std::string number;
+    return file >> number && number == std::to_string(SYS_futex);
+  }
+
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(4096);
+};
+
+TEST(Ask, WakesTheLaneAtOnceUnlessABatchOfItIsThere) {
+  auto [fake, member] = Joined({.slots = 4, .max_hold = 4});
+  Asked asked;
+  EXPECT_TRUE(asked.wakes([&] { asked.ask(nullptr, 1, false); })) << "before there is a feed";
+  EXPECT_TRUE(asked.wakes([&] { asked.ask(member.feed(), 2, true); })) << "batch 1 is not there";
+  ASSERT_EQ(fake.publish(2), 2U);
+  EXPECT_TRUE(asked.wakes([&] { asked.ask(member.feed(), 3, false); })) << "it may not wait";
+  EXPECT_FALSE(asked.wakes([&] { asked.ask(member.feed(), 3, true); })) << "batch 2 is there";
+  EXPECT_TRUE(asked.wakes([&] { asked.ask(member.feed(), 4, true); })) << "batch 3 is not";
+}
+
+TEST(Ask, WhoWaitsForABatchWakesTheLaneBefore) {
+  auto [fake, member] = Joined({.slots = 4, .max_hold = 4});
+  Asked asked;
+  ASSERT_EQ(fake.publish(1), 1U);
+  EXPECT_FALSE(asked.wakes([&] { asked.ask(member.feed(), 2, true); }));
+  EXPECT_FALSE(asked.wakes([&, &member = member] { EXPECT_EQ(member.take(), 1U); }));
+  EXPECT_TRUE(asked.wakes([&, &member = member] { EXPECT_EQ(member.next(0), RF_TIMEOUT); }));
+  EXPECT_FALSE(asked.wakes([&, &member = member] { EXPECT_EQ(member.next(0), RF_TIMEOUT); }))
+      << "it is owed no more";
+}
+
 TEST(Next, AnOrderedFeedIsTakenInItsOrder) {
   auto [fake, member] = Joined({.lanes = 2});
   ASSERT_TRUE(fake.publish_lane(1));

@@ -242,9 +242,12 @@ class Stage {
     static_cast<void>(response);
   }
   // After kIdle, of a stage that a trainer asks for batches (ringfeed/shm/requests.h): has it
-  // asked? Looked at once more before the lane sleeps; whoever asks rings its consumer group's
-  // bell.
+  // asked? Looked at once more before the lane sleeps.
   [[nodiscard]] virtual bool is_asked() const noexcept { return false; }
+  // Then: the word that whoever asks changes, and wakes; null: he rings his consumer group's bell.
+  [[nodiscard]] virtual const std::atomic<std::uint32_t>* asked_word() const noexcept {
+    return nullptr;
+  }
   // After kIdle: how long to wait before step() is called again, unless input comes.
   [[nodiscard]] virtual int poll_ms() const noexcept { return 50; }
 };
