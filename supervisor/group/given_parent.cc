@@ -76,6 +76,7 @@ GivenParent::GivenParent(EventLoop& loop, std::string path, Hooks hooks)
       since_ms_(now_ms()) {}
 
 GivenParent::~GivenParent() {
+  if (rest_) loop_.cancel(*rest_);
   if (timer_) loop_.cancel(*timer_);
   if (link_) loop_.unwatch(link_.get());
 }
@@ -205,8 +206,19 @@ std::optional<Ending> GivenParent::ending_of(pid_t pid) const {
   return found->second;
 }
 
+void GivenParent::rest(int rounds) {
+  rest_ = loop_.after(kRestMs, [this, rounds] {
+    if (rounds > 1) return rest(rounds - 1);
+    rest_.reset();
+    // Whoever was refused tries again by himself, later and later.
+    if (ready_ && why_.empty()) hooks_.on_ready();
+  });
+}
+
 Result<Spawned> GivenParent::spawn(int lock) {
   if (!ready_) return Error(ErrorCode::kBusy, why_);
+  if (rest_) return Error(ErrorCode::kBusy, "it has just forked another one");
+  rest(kRestRounds);
   WorkerLinks links = make_worker_links();
   const int on = 1;
   if (::setsockopt(links.socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {

@@ -39,7 +39,11 @@ class GivenParent {
   };
   static constexpr std::uint64_t kSoonMs = 10;
   static constexpr std::uint64_t kLaterMs = 100;
-  static constexpr std::uint64_t kSoonForMs = 1'000;
+  // After an order it takes none for so many rounds of the loop: in the first one a connection is
+  // accepted, in the second its request is heard. So whom the first process serves already, or who
+  // orders the end, does not wait until all others have been forked.
+  static constexpr int kRestRounds = 2;
+  static constexpr std::uint64_t kRestMs = 1;
   static constexpr std::uint64_t kPauseMsMin = 100;
   static constexpr std::uint64_t kPauseMsMax = 10'000;
 
@@ -79,6 +83,7 @@ class GivenParent {
   void leave(std::string_view why);
   void give_pause();
   void note(std::string why);
+  void rest(int rounds);
   [[nodiscard]] Result<Spawned> refused(std::string why);
   [[nodiscard]] Result<Spawned> await_child(WorkerLinks links, std::uint64_t ordered_ticks);
 
@@ -93,8 +98,9 @@ class GivenParent {
   std::string logged_;               // of why_
   std::map<pid_t, Ending> endings_;  // as it says
   std::optional<EventLoop::TimerId> timer_;
-  std::uint64_t since_ms_;      // it is not there
-  std::uint64_t pause_ms_ = 0;  // the last one
+  std::optional<EventLoop::TimerId> rest_;  // until then it takes no order
+  std::uint64_t since_ms_;                  // it is not there
+  std::uint64_t pause_ms_ = 0;              // the last one
   std::uint64_t paused_until_ms_ = 0;
 };
 

@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ringfeed._core import control, messages
 
 from tests.support.feeds.feed_run import BIN, FeedRun, runs, wait_until
 from tests.support.feeds.scenes import GROUPS, all_links_are_back, assert_exact, kill_supervisor
@@ -156,3 +158,47 @@ def test_batches_are_those_of_other_processes(
     other = make_run(epochs=2, generators=2, extra=GROUPS)
     want = other.start().trainer(positions=0).result()["digests"]
     assert np.array_equal(got, want)
+
+
+def test_a_question_is_answered_between_the_starts_of_two_processes(
+    given: tuple[FeedRun, Callable[..., Parent]],
+) -> None:
+    """Whom the first process serves already does not wait until all others have been forked."""
+    run, _ = given
+    children: list[int] = []
+    question = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with question, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(run.environment["RINGFEED_GIVEN_SOCKET"])
+        listener.listen()
+        run.start()
+        link, _ = listener.accept()
+        try:
+            link.send(b"ready")
+            orders = [socket.recv_fds(link, 100, 8)]
+            question.connect(str(run.sockets / f"{run.feed}.sock"))
+            question.send(control.bytes_field(messages.Request.status, b""))
+            children.append(_fork_one_that_waits(orders[0][1]))
+            # An order that nobody answers is given up after half a second.
+            assert question.recv(1 << 20)
+            orders.append(socket.recv_fds(link, 100, 8))
+            children.append(_fork_one_that_waits(orders[1][1]))
+            assert [order for order, *_ in orders] == [b"fork", b"fork"]
+            with pytest.raises(BlockingIOError):  # it is still connected
+                link.recv(1, socket.MSG_DONTWAIT)
+        finally:
+            link.close()
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
+def _fork_one_that_waits(fds: list[int]) -> int:
+    """A process of a stage that never comes to be ready."""
+    child = os.fork()
+    if child == 0:
+        socket.socket(fileno=fds[0]).send(b"here")
+        while True:
+            signal.pause()
+    for fd in fds:
+        os.close(fd)
+    return child

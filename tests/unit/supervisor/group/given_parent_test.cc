@@ -179,6 +179,26 @@ TEST_F(Given, WhatItRefusesIsSaidAndItIsKept) {
   EXPECT_THAT(events_, Contains(AllOf(HasSubstr("parent_awaited"), HasSubstr("it has no room"))));
 }
 
+// The loop has others to hear meanwhile.
+TEST_F(Given, ARoundOfTheLoopLiesBetweenTwoOrders) {
+  begin("serve");
+  run_until([&] { return readies_ == 1; });
+  EXPECT_TRUE(parent_->spawn(-1).ok());
+  const Result<Spawned> second = parent_->spawn(-1);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code(), ErrorCode::kBusy);
+  run_until([&] { return readies_ == 2; });
+  EXPECT_TRUE(parent_->spawn(-1).ok());
+}
+
+TEST_F(Given, WhoeverWasRefusedIsNotCalledAtOnce) {
+  begin("full");
+  run_until([&] { return readies_ == 1; });
+  EXPECT_EQ(parent_->spawn(-1).error().message(), "it has no room");
+  run_until([&] { return parent_->spawn(-1).error().message() == "it has no room"; });
+  EXPECT_EQ(readies_, 1);
+}
+
 TEST_F(Given, AProcessThatEndsBeforeItSpeaksIsNone) {
   begin("still");
   run_until_ready();
