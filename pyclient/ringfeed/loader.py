@@ -6,7 +6,9 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -80,8 +82,21 @@ class _Supervisor:
     directory. It has its own session, so that Ctrl-C in a terminal reaches only the trainer.
     """
 
-    def __init__(self, config: _Config, suffix: str, kept: bool = False) -> None:
-        """`kept`: one that is killed has a successor, which takes over the feed."""
+    def __init__(
+        self,
+        config: _Config,
+        suffix: str,
+        kept: bool = False,
+        plan: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """
+        Args:
+            config: Of the feed.
+            suffix: Of the configuration's file.
+            kept: One that is killed has a successor, which takes over the feed.
+            plan: Makes the plan of the configuration, while the supervisor is being started; else
+                that asks a program for it. b"": it cannot be made here.
+        """
         programs.check_proc()
         program = programs.find("ringfeed")
         standard.reserve()
@@ -91,7 +106,8 @@ class _Supervisor:
         self._log = self.directory / "supervisor.log"
         file = self.directory / f"{_FEED}{suffix}"
         try:
-            file.write_bytes(config if isinstance(config, bytes) else config(self.directory))
+            text = config if isinstance(config, bytes) else config(self.directory)
+            file.write_bytes(text)
         except BaseException:
             with places.removing(self.directory):
                 raise
@@ -109,10 +125,15 @@ class _Supervisor:
         self._status: int | None = None  # of the child, once it has ended
         self._unknown = 0  # how many children have ended nobody knows how
         self._kept = kept
-        self._changing = threading.Lock()  # of self._child, self._status and self._kept
+        self._linked = plan is not None
+        self._plan: bytes | None = None
+        self._link: socket.socket | None = None  # to the newest one
+        # Of self._child, self._status, self._kept and those of the link.
+        self._changing = threading.Lock()
         self._started = threading.Event()
+        self._over = threading.Event()  # the last one has ended
         try:
-            threading.Thread(target=self._run, name="ringfeed-supervisor", daemon=True).start()
+            threading.Thread(target=self._watch, name="ringfeed-supervisor", daemon=True).start()
             self._started.wait()
         except RuntimeError as error:  # no thread can be started
             self._error = error
@@ -120,6 +141,17 @@ class _Supervisor:
             with places.removing(self.directory):
                 raise RingfeedError(f"{program} cannot be started: {self._error}") from self._error
         places.hand_over(self.directory)
+        if plan is not None:
+            found = plan(text)
+            with self._changing:
+                self._plan = found
+                self._send_plan()
+
+    def _watch(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._over.set()
 
     def _run(self) -> None:
         try:
@@ -154,12 +186,15 @@ class _Supervisor:
         environment = dict(os.environ, RINGFEED_SOCKET_DIR=str(self.directory))
         if sys.executable:  # a program that has the interpreter inside has none
             environment.setdefault("RINGFEED_PYTHON", sys.executable)  # of stages in Python
-        owner = os.pidfd_open(os.getpid())
+        fds = {"--owner-fd": os.pidfd_open(os.getpid())}
         try:
+            if self._linked:
+                self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                fds["--link-fd"] = theirs.detach()
             with self._log.open("ab") as log, _starting:
                 self._child = subprocess.Popen(
-                    [*self._command, f"--owner-fd={owner}"],
-                    pass_fds=(owner,),
+                    [*self._command, *(f"{option}={fd}" for option, fd in fds.items())],
+                    pass_fds=tuple(fds.values()),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
@@ -168,7 +203,30 @@ class _Supervisor:
                     start_new_session=True,
                 )
         finally:
-            os.close(owner)
+            for fd in fds.values():
+                os.close(fd)
+        self._send_plan()
+
+    def _send_plan(self) -> None:
+        if self._link is not None and self._plan is not None:
+            with contextlib.suppress(OSError):  # it has died
+                self._link.send(self._plan, socket.MSG_NOSIGNAL)
+
+    def wait_listening(self, timeout_ms: int) -> bool:
+        """Waits until it can be attached to, or it is not known when; False: not yet."""
+        with self._changing:
+            link = self._link
+        if link is None:
+            return True
+        waits = select.poll()
+        waits.register(link, select.POLLIN)
+        if not waits.poll(timeout_ms):
+            return False
+        # It has said so, or has died. Of a successor it is not asked again.
+        with self._changing:
+            if self._link is link:
+                self._link = None
+        return True
 
     @property
     def exit_status(self) -> int | None:

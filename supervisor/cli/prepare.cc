@@ -17,6 +17,7 @@
 #include "ringfeed/shm/abi.h"
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/room.h"
+#include "supervisor/cli/link.h"
 #include "supervisor/config/paths.h"
 #include "supervisor/group/plan_question.h"
 #include "supervisor/group/spawn.h"
@@ -172,7 +173,9 @@ std::optional<Prepared> prepare(const ConfigArguments& arguments, config::Checke
     const DataLoaderConfig& message = prepared.configuration.message();
     try {
       prepared.worker_binary = worker_of(message);
-      *prepared.plan = plan_of(message, prepared.worker_binary);
+      std::optional<PipelinePlan> given;
+      if (arguments.link >= 0 && message.worker().empty()) given = plan_on(arguments.link);
+      *prepared.plan = given ? std::move(*given) : plan_of(message, prepared.worker_binary);
     } catch (const Error& error) {
       if (message.worker().empty()) throw;
       // The configuration names it, so it is one of its mistakes.

@@ -18,6 +18,7 @@
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "supervisor/cli/earlier.h"
+#include "supervisor/cli/link.h"
 #include "supervisor/cli/verb.h"
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
@@ -46,6 +47,7 @@ struct RunOptions {
   std::optional<std::uint64_t> from_batch = {};  // with which a new feed begins
   std::string resume = {};  // a snapshot to go on from; then the configuration may be left out
   int owner = -1;           // a pidfd: the feed is this process's own, and ends with it
+  int link = -1;            // to the program that starts the feed (cli/link.h)
   std::string report = {};  // of the run, to be written at its end
 };
 
@@ -163,7 +165,7 @@ class Start {
   void prepare_place();
   void find_memory();
   // Runs the feed to its end; the exit status.
-  int run(const std::string& directory, const std::string& config_file, int owner);
+  int run(const std::string& directory, const std::string& config_file, int owner, shm::Fd link);
   // No feed came of it: the record says again what was left.
   void withdraw() {
     if (noted_ && lock_.keeps()) static_cast<void>(lock_.write(left_));
@@ -314,7 +316,8 @@ void Start::go_on_from(const DataLoaderConfig& begun) {
   prepared_.layout.first_batch = begun.from_batch();
 }
 
-int Start::run(const std::string& directory, const std::string& config_file, int owner) {
+int Start::run(const std::string& directory, const std::string& config_file, int owner,
+               shm::Fd link) {
   const std::uint64_t seed = message_.has_seed() ? message_.seed() : found_ ? seed_ : drawn_seed();
   const process::FeedRun feed_run{
       .config = message_,
@@ -335,6 +338,11 @@ int Start::run(const std::string& directory, const std::string& config_file, int
           [this] {
             noted_ = false;
             if (!adopts_ && !options_.fresh) clear(false);
+          },
+      .on_listening =
+          [&link] {
+            if (link) say_listening(link.get());
+            link.reset();
           },
       .owner = owner,
       .service = &service_,
@@ -368,7 +376,9 @@ int run(const ConfigArguments& given, const RunOptions& options) {
   process::load_unwinder();
   process::load_messages();
   const Owner owner(options.owner, given.file);
+  shm::Fd link = take_link(options.link);
   ConfigArguments arguments = given;
+  arguments.link = link.get();
   SnapshotManifest saved;
   std::string snapshot = read_resumed(options, arguments, saved);
   std::optional<Prepared> prepared = prepare(arguments);
@@ -396,7 +406,7 @@ int run(const ConfigArguments& given, const RunOptions& options) {
     if (start.find_left()) {
       start.prepare_place();
       start.find_memory();
-      status = start.run(directory, arguments.file, owner.pidfd());
+      status = start.run(directory, arguments.file, owner.pidfd(), std::move(link));
     }
   } catch (...) {
     start.withdraw();
@@ -436,6 +446,12 @@ void add_run(CLI::App& verb, int& result) {
                   "for programs: an open pidfd of the process that owns the feed; when that "
                   "process ends, the feed stops, and CONFIG is removed with what "
                   "lies beside it for it")
+      ->type_name("FD")
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--link-fd", given->options.link,
+                  "for programs: an open socket of packets to the program that starts the feed. "
+                  "It may send the plan of CONFIG (what ringfeed-worker --plan prints), which "
+                  "saves asking for it, and hears when the feed can be attached to")
       ->type_name("FD")
       ->check(CLI::NonNegativeNumber);
   CLI::Option* const report =

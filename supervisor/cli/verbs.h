@@ -24,6 +24,7 @@ struct ConfigArguments {
   std::string text = {};               // in place of the file, which then only names it
   std::vector<std::string> overrides;  // path=value
   std::string worker = {};             // in place of the configuration's `worker`
+  int link = -1;                       // on which the plan may come (cli/link.h)
 };
 
 // Parses and carries out; every message and exit status of the program comes from here.

@@ -481,6 +481,7 @@ void Feed::serve() {
                                          why));
           }},
       &reserve_);
+  if (run_.on_listening) run_.on_listening();
   if (adopts_) take_over();
   event(metrics::Level::kInfo,
         !adopts_                    ? "feed_started"

@@ -83,6 +83,8 @@ struct FeedRun {
   std::string file_mark = {};        // for new files in storage.directory
   // Called once, when the record is this feed's: what an earlier feed left may then be removed.
   std::function<void()> on_recorded = {};
+  // Called once, when the feed's socket is there.
+  std::function<void()> on_listening = {};
   int owner = -1;                     // a pidfd: the feed stops when this process has ended
   ServiceManager* service = nullptr;  // that has started this process
   bool report = false;                // keeps account of the run, for Feed::report()

@@ -39,6 +39,7 @@ class GivenParent {
   };
   static constexpr std::uint64_t kSoonMs = 10;
   static constexpr std::uint64_t kLaterMs = 100;
+  static constexpr std::uint64_t kSoonForMs = 1'000;
   // After an order it takes none for so many rounds of the loop: in the first one a connection is
   // accepted, in the second its request is heard. So whom the first process serves already, or who
   // orders the end, does not wait until all others have been forked.

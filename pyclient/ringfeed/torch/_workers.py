@@ -37,6 +37,7 @@ from ..errors import (
     RingfeedError,
 )
 from ..loader import _FEED, _Supervisor
+from ..worker import module
 from ._batches import Requests, is_plain, read
 from ._bulk import Bulk, check_address_space
 from ._forks import UNKNOWN, Start
@@ -194,7 +195,7 @@ class Workers:
             output = 'dispatch: RELAXED groups { name: "default" }'
             return config_of(self.job, workers * self._lane_slots, settings, output)
 
-        self._supervisor = _Supervisor(config, ".textproto", kept=True)
+        self._supervisor = _Supervisor(config, ".textproto", kept=True, plan=plan_of)
         self.job.shown = _show(self._supervisor.socket_path)
         begun = functools.partial(has_begun, self._requests.memory, workers)
         limit_s = settings["stall_timeout"]
@@ -332,6 +333,8 @@ class Workers:
     def _attach(self, timeout_ms: int) -> native.Handle | None:
         if self._stopped:
             raise FeedDetached("the loader's workers were stopped")
+        if not self._supervisor.wait_listening(timeout_ms):
+            return None
         self._bond.note_taken()  # before: what has been made may be here the moment after
         unset: Any = dict.fromkeys(UNSET)
         status, text, handle = native.Handle.attach(
@@ -521,6 +524,18 @@ def environment() -> dict[str, str]:
     return {}
 
 
+def plan_of(config: bytes) -> bytes:
+    """The plan of a feed's configuration, b"" where the module that makes it cannot be loaded.
+
+    Workers need that module too: they are forks of this process, and need not load it once more.
+    """
+    with contextlib.suppress(Exception):  # whoever needs it says what is wrong
+        place = environment().get("RINGFEED_WORKER_MODULE")
+        plan: bytes = module.load(place).plan_of(config.decode())
+        return plan
+    return b""
+
+
 def _show(socket_path: Path) -> str:
     """A link among the control sockets of feeds, for `ringfeed status`; "": there is none.
 
@@ -588,7 +603,10 @@ class Context:
 
     def Process(self, target: Any, args: tuple[Any, ...]) -> Process:  # noqa: N802
         """A worker."""
-        return Process(self, inspect.signature(target).bind(*args).arguments)
+        return Process(self, _signature(target).bind(*args).arguments)
+
+
+_signature = functools.cache(inspect.signature)  # it takes half a millisecond
 
 
 class Queue:

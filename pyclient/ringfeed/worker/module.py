@@ -17,13 +17,12 @@ _NAME = "ringfeed._worker"
 _FILE = "_worker.abi3.so"
 
 
-def _place() -> Path:
+def _place(given: str | None) -> Path:
     """Where the module for this Python is.
 
     Raises:
         RingfeedError: There is none, or none for this Python.
     """
-    given = os.environ.get("RINGFEED_WORKER_MODULE")
     places = [Path(given)] if given else []
     places.append(Path(__file__).parents[1] / "lib" / "ringfeed" / _FILE)
     place = next((place for place in places if place.exists()), None)
@@ -43,15 +42,15 @@ def _place() -> Path:
     return own
 
 
-def load() -> ModuleType:
-    """The module, from $RINGFEED_WORKER_MODULE, or from the package.
+def load(given: str | None = None) -> ModuleType:
+    """The module, from `given` or $RINGFEED_WORKER_MODULE, or from the package.
 
     Raises:
         RingfeedError: It is in neither, or does not fit this Python.
     """
     if _NAME in sys.modules:
         return sys.modules[_NAME]
-    place = _place()
+    place = _place(given or os.environ.get("RINGFEED_WORKER_MODULE"))
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(place))
     spec = importlib.util.spec_from_file_location(_NAME, place, loader=loader)
     assert spec is not None

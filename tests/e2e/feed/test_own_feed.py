@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -185,3 +186,46 @@ def test_only_a_process_can_own_a_feed(
     assert run.returncode == 1
     assert f"--owner-fd {descriptor}: not a pidfd of a process" in run.stderr
     assert config.exists()
+
+
+def run_linked(config: Path, directory: Path, descriptor: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [str(programs.find("ringfeed")), "run", str(config), "--set", "feed=linked"]
+        + ["--set", f"control.directory={directory}", "--link-fd", str(descriptor)],
+        pass_fds=(descriptor,),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("plan", [b"", b"no plan", None], ids=["empty", "damaged", "closed"])
+def test_a_program_hears_when_its_feed_can_be_attached_to(
+    games: lc0_data.Manifest, tmp_path: Path, plan: bytes | None
+) -> None:
+    """Without a plan that fits, the worker is asked for one."""
+    config = tmp_path / "config.textproto"
+    config.write_text(CONFIG.format(directory=games.directory))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, run_linked(config, tmp_path, theirs.fileno()) as supervisor:
+        theirs.close()
+        if plan is None:
+            ours.shutdown(socket.SHUT_WR)
+        else:
+            ours.send(plan)
+        ours.settimeout(60)
+        try:
+            assert ours.recv(100) == b"listening"
+            assert (tmp_path / "linked.sock").is_socket()
+            assert ours.recv(100) == b"", "it says nothing more"
+        finally:
+            supervisor.terminate()
+            supervisor.communicate()
+
+
+def test_a_link_is_a_socket_of_packets(games: lc0_data.Manifest, tmp_path: Path) -> None:
+    config = tmp_path / "config.textproto"
+    config.write_text(CONFIG.format(directory=games.directory))
+    with open(os.devnull) as other, run_linked(config, tmp_path, other.fileno()) as supervisor:
+        _, said = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 1
+    assert b"not a socket of packets" in said

@@ -5,6 +5,7 @@
 // A process has one lane, which the main thread runs; it holds the interpreter only while the stage
 // calls Python.
 #include <fmt/format.h>
+#include <google/protobuf/text_format.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "proto/config.pb.h"
+#include "proto/plan.pb.h"
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/result.h"
 #include "ringfeed/worker/random.h"
@@ -33,6 +35,7 @@
 #include "workers/python/remote_settings.h"
 #include "workers/python/sample_function.h"
 #include "workers/python/source_function.h"
+#include "workers/runtime/registry.h"
 #include "workers/runtime/setup.h"
 #include "workers/runtime/worker.h"
 #include "workers/samples/sample_text.h"
@@ -597,6 +600,27 @@ PyObject* module_run(PyObject*, PyObject* arguments) {
   });
 }
 
+// For whoever starts a feed of stages that need no object of their own to be checked.
+PyObject* module_plan_of(PyObject*, PyObject* arguments) {
+  const char* text = nullptr;
+  if (!PyArg_ParseTuple(arguments, "s:plan_of", &text)) return nullptr;
+  std::string plan;
+  try {
+    DataLoaderConfig config;
+    if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
+      PyErr_SetString(PyExc_ValueError, "it is not the text of a configuration");
+      return nullptr;
+    }
+    Registry registry;
+    register_all_stages(registry);
+    plan = plan_pipeline(config, registry).SerializeAsString();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+  return PyBytes_FromStringAndSize(plan.data(), static_cast<Py_ssize_t>(plan.size()));
+}
+
 PyObject* module_plan(PyObject*, PyObject* arguments) {
   PyObject* check = nullptr;
   if (!PyArg_ParseTuple(arguments, "O:plan", &check)) return nullptr;
@@ -729,6 +753,8 @@ PyMODINIT_FUNC PyInit__worker() {
       {"run", module_run, METH_VARARGS,
        "run(setup_fd, make, coerce): runs the lane that the supervisor describes."},
       {"plan", module_plan, METH_VARARGS, "plan(check): prints the plan of standard input."},
+      {"plan_of", module_plan_of, METH_VARARGS,
+       "plan_of(text): the plan of a configuration, as --plan prints it."},
       {"spec", module_spec, METH_VARARGS,
        "spec(fd): the spec of the stage that a warm parent, or a trial, is for."},
       {"sample", module_sample, METH_VARARGS,
