@@ -328,6 +328,11 @@ GivenParent* Feed::given_parent_of(const layout::GroupPlan& group) {
   hooks.on_ended = [this](pid_t pid) {
     for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->heard_ending(pid);
   };
+  hooks.on_over = [this, path] {
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) {
+      if (memory_.layout().groups[worker->group()].parent_socket == path) worker->dismiss();
+    }
+  };
   hooks.on_event = [this](std::string_view level, std::string_view name,
                           const std::string& values) { event(level_of(level), name, values); };
   given_parents_.push_back(std::make_unique<GivenParent>(loop_, path, std::move(hooks)));

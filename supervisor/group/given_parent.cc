@@ -32,7 +32,9 @@ constexpr std::size_t kTextBytesMax = 500;
 constexpr std::string_view kError = "error ";
 constexpr std::string_view kEnded = "ended ";
 constexpr std::string_view kHere = "here";
+constexpr std::string_view kOver = "over";
 constexpr std::string_view kNotReady = "it has not said yet that it is ready";
+constexpr std::string_view kNextOne = "it has ended, and all that it had forked; the next one comes";
 
 // Now, as /proc says when a process began.
 std::uint64_t boot_ticks() {
@@ -89,7 +91,7 @@ GivenParent::File GivenParent::file() const {
 }
 
 void GivenParent::look_after() {
-  if (ready_ || timer_) return;
+  if (ready_ || over_ || timer_) return;
   // One that was connected to and is not ready may have been replaced since.
   if (link_) file() != file_ ? leave("another one is in its place") : note(std::string(kNotReady));
   if (!link_ && (now_ms() >= paused_until_ms_ || file() != file_)) connect();
@@ -98,7 +100,9 @@ void GivenParent::look_after() {
 
 void GivenParent::look_later() {
   if (ready_ || timer_) return;
-  const std::uint64_t pause_ms = now_ms() < since_ms_ + kSoonForMs ? kSoonMs : kLaterMs;
+  // One that is connected to says by itself that it is ready.
+  const bool soon = !link_ && now_ms() < since_ms_ + kSoonForMs;
+  const std::uint64_t pause_ms = soon ? kSoonMs : kLaterMs;
   timer_ = loop_.after(pause_ms, [this] {
     timer_.reset();
     look_after();
@@ -148,6 +152,10 @@ std::optional<std::string> GivenParent::take_packet() {
 
 void GivenParent::on_packets() {
   while (const std::optional<std::string> said = take_packet()) take(*said);
+  // Behind one that has ended in order the next one is waited for where it listened.
+  if (link_ || !std::exchange(over_, false)) return;
+  if (timer_) loop_.cancel(*std::exchange(timer_, std::nullopt));
+  look_after();
 }
 
 void GivenParent::take(const std::string& said) {
@@ -166,6 +174,12 @@ void GivenParent::take(const std::string& said) {
     if (endings_.size() >= kEndingsMax) endings_.clear();
     endings_.insert_or_assign(ending->first, told(ending->second));
     loop_.after(0, [ended = hooks_.on_ended, pid = ending->first] { ended(pid); });
+  } else if (said == kOver) {
+    ready_ = false;  // first: who is called orders nothing of this parent any more
+    over_ = true;
+    since_ms_ = now_ms();
+    note(std::string(kNextOne));
+    hooks_.on_over();
   }
 }
 
@@ -174,6 +188,7 @@ void GivenParent::leave(std::string_view why) {
   if (link_) loop_.unwatch(link_.get());
   link_.reset();
   if (std::exchange(ready_, false)) since_ms_ = now_ms();
+  if (over_) return;
   note(std::string(why));
   look_later();
 }
@@ -264,6 +279,7 @@ Result<Spawned> GivenParent::await_child(WorkerLinks links, std::uint64_t ordere
         return refused(said->substr(kError.size(), kTextBytesMax));
       }
       if (said) take(*said);
+      if (!ready_) return Error(ErrorCode::kBusy, why_);
       continue;
     }
     Result<control::Packet> packet = control::receive_packet(links.socket.get());

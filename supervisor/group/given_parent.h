@@ -6,6 +6,10 @@
 //   from it             `error TEXT`       nothing came of that order
 //   from the new process, on its setup socket, before anything else: `here`
 //   from it             `ended PID STATUS` how a process that it had forked ended, as wait() says
+//   from it             `over`             it ends, and with it by order all that it has forked
+//
+// Behind `over` the stage's processes end between two steps, no death of theirs is counted, and the
+// stage waits for the next parent. It may listen on the same socket: somebody else keeps that open.
 //
 // No process of the stage is started in another way. Without the parent the stage waits, and this
 // end tries to connect: every kSoonMs in the first second, then every kLaterMs. It is none of the
@@ -34,6 +38,7 @@ class GivenParent {
   struct Hooks {
     std::function<void()> on_ready;  // whoever waits for it can try
     std::function<void(pid_t pid)> on_ended;
+    std::function<void()> on_over;  // its processes end by order; not to throw
     std::function<void(std::string_view level, std::string_view event, const std::string& values)>
         on_event;
   };
@@ -94,6 +99,7 @@ class GivenParent {
   shm::Fd link_;
   File file_;  // that it was connected to
   bool ready_ = false;
+  bool over_ = false;  // it has said so, and has not closed the connection yet
   pid_t peer_ = 0;
   std::string why_;
   std::string logged_;               // of why_

@@ -146,9 +146,11 @@ void GroupProcess::spawn() {
   RF_FAILPOINT("supervisor.worker.recorded");
   send_setup();
   RF_FAILPOINT("supervisor.worker.set_up");
-  if (starts_ > 1) ++restarts_by_signal_[last_signal_];
+  const bool follows_death = starts_ > 1 && !dismissed_;
+  if (follows_death) ++restarts_by_signal_[last_signal_];
+  if (std::exchange(dismissed_, false)) ++dismissals_;
   hooks_.on_event(
-      "info", starts_ == 1 ? "worker_started" : "worker_restarted",
+      "info", follows_death ? "worker_restarted" : "worker_started",
       fmt::format("group={} pid={} incarnation={}", name(), process_.identity.pid, starts_));
 }
 
@@ -301,6 +303,15 @@ void GroupProcess::heard_ending(pid_t pid) {
   if (words_timer_ && process_.identity.pid == pid) process_ended();
 }
 
+void GroupProcess::dismiss() noexcept {
+  if (!process_.pidfd || (state_ != ChildState::kStarting && state_ != ChildState::kRunning)) {
+    return;
+  }
+  dismissed_ = true;
+  stalled_.reset();
+  order_end();
+}
+
 void GroupProcess::parent_ready() {
   if (!awaits_parent_) return;
   if (timer_) loop_.cancel(*timer_);
@@ -359,7 +370,8 @@ void GroupProcess::next_holder() {
 }
 
 void GroupProcess::end_patience() {
-  if (!process_.pidfd || (state_ != ChildState::kStopping && state_ != ChildState::kReplacing)) {
+  if (!process_.pidfd || (state_ != ChildState::kStopping && state_ != ChildState::kReplacing &&
+                          !dismissed_)) {
     return;
   }
   patient_until_ms_ = ~std::uint64_t{0};
@@ -515,6 +527,11 @@ void GroupProcess::after_end(const Ending& ending) {
     hooks_.on_event("info", "worker_stopped",
                     fmt::format("group={} after_ms={}", name(), now_ms() - ordered_ms_));
     return apply(ChildEvent::kFinished);
+  }
+  if (dismissed_) {
+    hooks_.on_event("info", "worker_dismissed",
+                    fmt::format("group={} after_ms={}", name(), now_ms() - ordered_ms_));
+    return apply(ChildEvent::kDiedAgain);
   }
   if (state_ == ChildState::kReplacing) return apply(ChildEvent::kDiedAgain);
   if (state_ == ChildState::kStarting && binary_before_) {

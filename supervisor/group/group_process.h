@@ -123,6 +123,9 @@ class GroupProcess {
   void parent_ready();
   // That parent has said how one of its processes ended.
   void heard_ending(pid_t pid);
+  // That parent ends, and with it by order its processes: the end of the process is no death, and
+  // the next parent forks another one.
+  void dismiss() noexcept;
   // Does what should have followed an event but lacked memory. Called at every tick.
   void look_after();
   // This supervisor ends but the feed does not: the process lives on for the next supervisor.
@@ -140,7 +143,9 @@ class GroupProcess {
   [[nodiscard]] ChildState state() const { return state_; }
   [[nodiscard]] bool ready() const;
   [[nodiscard]] const Identity& identity() const { return process_.identity; }
-  [[nodiscard]] std::uint32_t restarts() const { return starts_ == 0 ? 0 : starts_ - 1; }
+  [[nodiscard]] std::uint32_t restarts() const {
+    return starts_ == 0 ? 0 : starts_ - 1 - dismissals_;
+  }
   // By the signal that ended the process before: its number, 0 if it ended by itself,
   // kUnknownSignal if it had been started by somebody else.
   static constexpr std::size_t kUnknownSignal = 65;
@@ -217,6 +222,8 @@ class GroupProcess {
   Spawned process_;
   LogTail tail_;
   std::uint32_t starts_ = 0;
+  std::uint32_t dismissals_ = 0;  // starts that follow a dismissal
+  bool dismissed_ = false;        // the process at hand is, or the last one was
   SignalCounts restarts_by_signal_{};
   std::size_t last_signal_ = 0;  // of the last process
   std::uint64_t started_ms_ = 0;

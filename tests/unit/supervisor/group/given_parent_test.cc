@@ -35,6 +35,7 @@ class Given : public ::testing::Test {
     GivenParent::Hooks hooks;
     hooks.on_ready = [this] { ++readies_; };
     hooks.on_ended = [this](pid_t pid) { ended_.push_back(pid); };
+    hooks.on_over = [this] { ++overs_; };
     hooks.on_event = [this](std::string_view, std::string_view name, const std::string& values) {
       events_.push_back(std::string(name) + " " + values);
     };
@@ -75,6 +76,15 @@ class Given : public ::testing::Test {
     ::waitpid(pid, nullptr, 0);
     std::erase(parents_, pid);
   }
+  [[nodiscard]] shm::Fd listens() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path().copy(address.sun_path, sizeof address.sun_path - 1);
+    shm::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(socket.get(), 8), 0);
+    return socket;
+  }
   // The test's own time limit ends what never comes.
   template <typename Condition>
   void run_until(Condition&& condition) {
@@ -91,6 +101,7 @@ class Given : public ::testing::Test {
   std::vector<pid_t> ended_;
   std::vector<std::string> events_;
   int readies_ = 0;
+  int overs_ = 0;
   std::unique_ptr<GivenParent> parent_;
 };
 
@@ -224,25 +235,54 @@ TEST_F(Given, AnotherOneInItsPlaceIsConnectedTo) {
 
 // It is stopped before it has said that it is ready: nothing of it comes, not even its end.
 TEST_F(Given, OneThatHangsIsLeftWhenAnotherOneIsInItsPlace) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path().copy(address.sun_path, sizeof address.sun_path - 1);
-  const shm::Fd hangs(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(::bind(hangs.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(hangs.get(), 8), 0);
+  const shm::Fd hangs = listens();
   run_until([&] { return parent_->why().find("not said yet") != std::string::npos; });
   begin("serve");
   run_until_ready();
   EXPECT_TRUE(parent_->spawn(-1).ok());
 }
 
+// Somebody else keeps the socket open, on which the next one listens.
+TEST_F(Given, BehindOneThatEndsInOrderTheNextOneIsWaitedFor) {
+  const shm::Fd listener = listens();
+  parent_->look_after();
+  shm::Fd link(::accept(listener.get(), nullptr, nullptr));
+  control::send_packet(link.get(), "ready").or_throw();
+  run_until_ready();
+  control::send_packet(link.get(), "over").or_throw();
+  run_until([&] { return overs_ == 1; });
+  EXPECT_FALSE(parent_->ready());
+  EXPECT_THAT(parent_->why(), HasSubstr("the next one comes"));
+  EXPECT_EQ(parent_->spawn(-1).error().code(), ErrorCode::kBusy);
+  // How its processes have ended is still heard, and it is not asked for anything.
+  control::send_packet(link.get(), "ended 78 0").or_throw();
+  run_until([&] { return !ended_.empty(); });
+  parent_->look_after();
+  EXPECT_EQ(::recv(link.get(), nullptr, 0, MSG_DONTWAIT), -1);
+  link.reset();
+  run_until([&] { return parent_->why().find("not said yet") != std::string::npos; });
+  link = shm::Fd(::accept(listener.get(), nullptr, nullptr));
+  control::send_packet(link.get(), "ready").or_throw();
+  run_until([&] { return readies_ == 2; });
+  EXPECT_TRUE(parent_->ready());
+  EXPECT_EQ(overs_, 1);
+}
+
+TEST_F(Given, OneThatEndsInOrderWhileItIsAskedForAProcessIsNotWaitedFor) {
+  const shm::Fd listener = listens();
+  parent_->look_after();
+  const shm::Fd link(::accept(listener.get(), nullptr, nullptr));
+  control::send_packet(link.get(), "ready").or_throw();
+  run_until_ready();
+  control::send_packet(link.get(), "over").or_throw();
+  const Result<Spawned> child = parent_->spawn(-1);
+  ASSERT_FALSE(child.ok());
+  EXPECT_EQ(child.error().code(), ErrorCode::kBusy);
+  EXPECT_EQ(overs_, 1);
+}
+
 TEST_F(Given, WhatNobodyCanReadIsLeft) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path().copy(address.sun_path, sizeof address.sun_path - 1);
-  const shm::Fd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  const shm::Fd listener = listens();
   parent_->look_after();
   const shm::Fd link(::accept(listener.get(), nullptr, nullptr));
   for (const char* const said : {"ended", "ended 1", "ended 1 x", "ended -4 0",
