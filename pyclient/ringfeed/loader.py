@@ -229,6 +229,12 @@ class _Supervisor:
         return True
 
     @property
+    def child(self) -> int:
+        """The process; it has another number once it was killed and has a successor."""
+        with self._changing:
+            return 0 if self._child is None else self._child.pid
+
+    @property
     def exit_status(self) -> int | None:
         """Its exit status, negative for a signal, or _UNKNOWN; None while it runs, or has a
         successor."""
@@ -271,28 +277,21 @@ class _Supervisor:
             how = "a status that nobody knows, for SIGCHLD is ignored or others wait for children"
         return FeedFailed(f"the supervisor ended with {how}: {self.said()}")
 
-    def end(
-        self,
-        timeout_s: float,
-        hurry_s: float = 0.0,
-        hurry: Callable[[], None] | None = None,
-        others: Callable[[], None] | None = None,
-    ) -> None:
+    def end(self, timeout_s: float, others: Callable[[], None] | None = None) -> None:
         """Stops it and removes its directory. Processes that still run after timeout_s are killed.
 
-        `hurry` is called if they run after hurry_s. `others` ends processes besides it that write
-        into the directory, before that is removed.
+        `others` ends processes besides it that write into the directory, before that is removed.
 
         A process forked from the one that started it does nothing: the feed is not its own.
         """
         if os.getpid() == self._pid:
             with places.removing(self.directory) as in_time:
                 if in_time:
-                    self._end(timeout_s, hurry_s, hurry)
+                    self._end(timeout_s)
                 if others is not None:
                     others()
 
-    def _end(self, timeout_s: float, hurry_s: float, hurry: Callable[[], None] | None) -> None:
+    def _end(self, timeout_s: float) -> None:
         assert self._child is not None
         with self._changing:
             self._kept = False
@@ -303,13 +302,7 @@ class _Supervisor:
                 # Not Popen.terminate: it would take the status.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._child.pid, signal.SIGTERM)
-        began = time.monotonic()
-        while self.exit_status is None and (took := time.monotonic() - began) < timeout_s:
-            if hurry is not None and took > hurry_s:
-                hurry()
-                hurry = None
-            time.sleep(0.001 if took < 0.02 else 0.005)
-        if self.exit_status is None:
+        if not self._over.wait(timeout_s):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
 

@@ -440,7 +440,7 @@ class Storm:
         if how == "family":
             all_ = self.family()
             pids |= {one.pid for one in all_.supervisors}
-            self.abandoned += not any(listens(one.pid) for one in all_.parents)
+            self.abandoned += not all_.parents or not serves(pid)
         self.kill(pids)
         return True
 
@@ -663,10 +663,9 @@ def anonymous_kib(pid: int) -> int:
     return int(found[1]) if found else 0
 
 
-def listens(parent: int) -> bool:
-    """Does a warm parent take orders? The kernel goes on naming its socket as it was bound."""
-    name = f"/p.{parent}"  # by _worker.listen_at()
-    return any(line.endswith(name) for line in Path("/proc/net/unix").read_text().splitlines())
+def serves(trainer: int) -> bool:
+    """Has a warm parent of its loaders come so far that it removes what they leave? (_job.Bond)"""
+    return any(table[-(16 * WORKERS + 24) + 3] for table in request_tables(trainer))
 
 
 def wait_of(pid: int) -> str:
@@ -702,7 +701,7 @@ def request_tables(trainer: int) -> list[bytes]:
 
 def has_begun(trainer: int) -> bool:
     """Has a worker of its feed ever begun? From then on, the feed is lost with its memory."""
-    behind = 16 * WORKERS + 8  # from the end: the feed that workers have seen, 0 for none
+    behind = 16 * WORKERS + 16  # from the end: the feed that workers have seen, 0 for none
     return any(table[-behind:][:8].strip(b"\0") for table in request_tables(trainer))
 
 

@@ -25,7 +25,7 @@ OF_KINDS = (
     *("pyclient/ringfeed/pipeline/_methods.py", "pyclient/ringfeed/pipeline/stage.py"),
     "pyclient/ringfeed/pipeline/settings.py",
     # Starts feeds of one kind of stage, which nobody writes by hand.
-    "pyclient/ringfeed/torch/_workers.py",
+    "pyclient/ringfeed/torch/_own_feed.py",
 )
 # Kinds whose names are common words: only where they can mean nothing else.
 PLAIN = frozenset({"plugin", "python"})

@@ -114,10 +114,7 @@ class DatasetBatcher final : public Stage {
       case shm::RequestState::kThere:
         break;
     }
-    if (request.kind == shm::kNoMoreRequests) {
-      function_->end();
-      return StepStatus::kEnd;
-    }
+    if (request.kind == shm::kNoMoreRequests) return StepStatus::kEnd;
     const std::span<std::byte> slot = step.open_batch();
     if (slot.empty()) return StepStatus::kNoRoom;
     return make(step, number, request, slot);

@@ -55,8 +55,6 @@ class DatasetFunction {
   // kTogether before anything is done with all of them.
   virtual Outcome run(const Request& request,
                       const std::function<void(std::uint32_t place)>& works_on) = 0;
-  // Nothing more is asked of it: what it has begun ends, while the lane is still at work.
-  virtual void end() {}
 };
 
 using OpenDatasetFunction =

@@ -707,22 +707,21 @@ class Requests:
     they were made. So none of them waits for what another worker takes long for.
     """
 
-    def __init__(self, workers: int, entries: int, heap_bytes: int, extra_bytes: int) -> None:
+    def __init__(self, workers: int, entries: int, heap_bytes: int, words_bytes: int) -> None:
         """
         Args:
             workers: How many there are.
             entries: Requests of a worker that may be under way.
             heap_bytes: Memory for the bytes of these.
-            extra_bytes: Behind the table: the workers' own words.
+            words_bytes: Behind the table (_job.Bond).
         """
         self._workers = workers
         self._entries = entries
         self._heap = heap_bytes
         self._heaps = 64 + _ENTRY_BYTES * workers * entries
         self._spilt = self._heaps + workers * heap_bytes
-        # Two words first: which feed is it? (_job.Bond)
-        self._extra = self._spilt + workers * entries * _SPILT_BYTES + 16
-        self.memory = Memory("ringfeed-requests", self._extra + extra_bytes)
+        size = self._spilt + workers * entries * _SPILT_BYTES + words_bytes
+        self.memory = Memory("ringfeed-requests", size)
         head = (TABLE_MAGIC, workers * entries, self.memory.size, workers)
         TABLE_HEAD.pack_into(self.memory.map, 0, *head)
         # Of each worker: bytes of its memory that have ever been taken, with what was left free at
@@ -731,10 +730,6 @@ class Requests:
         self._tail = [0] * workers
         # Its requests under way: number, and where its memory was taken up to.
         self._ends: list[deque[tuple[int, int]]] = [deque() for _ in range(workers)]
-
-    def extra(self, number: int) -> int:
-        """A word behind the table that worker `number` writes: its process number."""
-        return int(struct.unpack_from("<Q", self.memory.map, self._extra + 8 * number)[0])
 
     def _entry(self, number: int) -> int:
         """Which entry of all a request has."""
@@ -773,6 +768,10 @@ class Requests:
         if place == 0:
             return 0, 0, None
         return number, place, bytes(self.memory.map[offset : offset + size])
+
+    def most_open(self) -> int:
+        """Of the worker with the most of them: requests whose batches are not here."""
+        return max(map(len, self._ends))
 
     def let_go(self, number: int) -> None:
         """Its batch is here, and so are those of all requests before it of the same worker."""

@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import select
+import signal
 import time
 from typing import Any
 
@@ -33,7 +34,7 @@ class Start:
             owner: Whose process it is, for `starting`.
             attempt: How many before it have not been of use: this one gets more time.
         """
-        self._process = process
+        self.process = process
         self._patience_s = _PATIENCE_S * (1 + attempt)
         self._pipe = theirs = -1
         self._forks = getattr(context, "get_start_method", str)() == "fork"
@@ -56,12 +57,36 @@ class Start:
     def has_ended(self) -> bool:
         """Also where nobody learns how: this process ignores SIGCHLD, or a handler of its own waits
         for all children. Then the exit status is UNKNOWN, and not for ever None."""
-        if self._process.exitcode is None and self._forks:
+        if self.process.exitcode is None and self._forks:
             try:
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             except ChildProcessError:
-                self._process._popen.returncode = UNKNOWN
-        return self._process.exitcode is not None
+                self.process._popen.returncode = UNKNOWN
+        return self.process.exitcode is not None
+
+    def end(self, timeout_s: float) -> bool:
+        """Ends it, by force after timeout_s. True: it had time for what it does at its end."""
+        if not self.has_ended() and timeout_s > 0:
+            self.process.terminate()
+            self._await(timeout_s)
+        if not self.has_ended():
+            self.process.kill()
+        self.process.join()
+        # Whom the signal itself has ended had not begun.
+        return self.process.exitcode in (0, -signal.SIGTERM)
+
+    def _await(self, timeout_s: float) -> None:
+        # Not by what join() waits for: others that it has forked may have that, too.
+        try:
+            ends = os.pidfd_open(self.process.pid)
+        except OSError:
+            return
+        try:
+            waits = select.poll()
+            waits.register(ends, select.POLLIN)
+            waits.poll(1000 * timeout_s)
+        finally:
+            os.close(ends)
 
     def end_if_stuck(self) -> bool:
         """Kills it if it had time enough to get through and has not."""
@@ -73,7 +98,7 @@ class Start:
             self._close()
         elif time.monotonic() - self._began > self._patience_s:
             self._close()
-            self._process.kill()
+            self.process.kill()
             return True
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from ._bulk import Bulk
     from ._plan import Plan
 
-# What a request asks for.
-END, FETCH, RESUME, BEGAN = range(4)
+# What a request asks for. LEAVE: what the dataset has begun ends, and nothing more is asked.
+FETCH, RESUME, BEGAN, LEAVE = range(1, 5)
 SPILT = 16  # or'ed: the bytes are the path of a file with the request
 WANTED = 32  # or'ed: the trainer wants the worker's state behind that batch
 # What a batch is.
@@ -50,10 +51,13 @@ class Job:
     bulk: Bulk
     skips: bool  # a sample that kills is left out
     socket_path: str
+    listener: socket.socket | None  # there; None: the warm parent makes one
     trainer: int  # its process
     environment: dict[str, str]
     begin: list[bytes | None]  # the state that each worker begins with
     snapshots: bool = False  # the trainer keeps states, and that of each epoch's beginning
+    generation: int = 0  # of the feed (_own_feed.py)
+    firsts: list[int] = field(default_factory=list)  # by worker: its first request
     plan: Plan | None = None  # of a feed that trainers share
     trainers: int = 1  # with which that one begins
     shown: str = ""  # the link by which people find the feed
@@ -73,12 +77,45 @@ class Bond:
         byte 0  a trainer may have batches       written by trainers
              1  some have been made              by workers
              2  the feed is gone                 by whoever has found another one in its place
+             3  the dataset has been loaded      by the warm parent
              8  the feed: a number of 8 bytes    by workers
+            16  its generation, 8 bytes          by the trainer, before it asks for anything
     """
 
     def __init__(self, requests: Memory, workers: int) -> None:
         self._memory = requests
-        self._at = requests.size - 16 * workers - 16
+        self._workers = workers
+        self._at = requests.size - words_bytes(workers)
+
+    def _word(self, at: int) -> int:
+        return int(struct.unpack_from("<Q", self._memory.map, self._at + at)[0])
+
+    @property
+    def feed(self) -> int:
+        """The feed, as a number; 0: no worker has said yet."""
+        return self._word(8)
+
+    @property
+    def generation(self) -> int:
+        """The newest one."""
+        return self._word(16)
+
+    def begin(self) -> None:
+        """Another generation: no process of it is there yet."""
+        words = self._memory.map
+        words[self._at + 3] = 0
+        struct.pack_into("<Q", words, self._at + 16, self.generation + 1)
+        at = self._memory.size - 16 * self._workers
+        words[at:] = bytes(16 * self._workers)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Has a warm parent of this generation had the dataset?"""
+        return self._memory.map[self._at + 3] != 0
+
+    def note_loaded(self) -> None:
+        """The warm parent has the dataset."""
+        self._memory.map[self._at + 3] = 1
 
     def note_taken(self) -> None:
         """From here on a trainer may have batches."""
@@ -100,8 +137,7 @@ class Bond:
 
     def tie(self, feed: int) -> bool:
         """Ties the memory to a worker's feed; False: it is another feed's."""
-        (known,) = struct.unpack_from("<Q", self._memory.map, self._at + 8)
-        if self.is_in_use and known != feed:
+        if self.is_in_use and self.feed != feed:
             self.note_gone()
         if self.is_gone:
             return False
@@ -110,11 +146,15 @@ class Bond:
 
     def note_made(self, feed: int) -> bool:
         """A worker of a feed is about to make a batch; False: the memory is another feed's."""
-        (known,) = struct.unpack_from("<Q", self._memory.map, self._at + 8)
-        if known != feed or self.is_gone:
+        if self.feed != feed or self.is_gone:
             return False
         self._memory.map[self._at + 1] = 1
         return True
+
+
+def words_bytes(workers: int) -> int:
+    """Of the words behind a table of requests: those of Bond, and two of each worker."""
+    return 24 + 16 * workers
 
 
 def remove_link(shown: str) -> None:
@@ -126,9 +166,14 @@ def remove_link(shown: str) -> None:
 
 def has_begun(requests: Memory, workers: int, number: int, pid: int) -> bool:
     """Is worker `number` that process, and has it the dataset ready for batches?"""
+    (starts,) = struct.unpack_from("<Q", requests.map, requests.size - 8 * (workers - number))
+    return process_of(requests, workers, number) == pid and starts == 0
+
+
+def process_of(requests: Memory, workers: int, number: int) -> int:
+    """Process number of worker `number`, as it has said; 0: not yet."""
     at = requests.size - 16 * workers + 8 * number
-    known, starts = (struct.unpack_from("<Q", requests.map, at + 8 * k)[0] for k in (0, workers))
-    return bool(known == pid and starts == 0)
+    return int(struct.unpack_from("<Q", requests.map, at)[0])
 
 
 def kill_workers(requests: Memory, workers: int) -> None:

@@ -140,16 +140,25 @@ class Regions(_Regions):
         first = lane * self._of_lane
         return FREE in self._table[first : first + _LOOKED_AT]
 
-    def end(self) -> None:
-        """No worker is left. What batches do not have of their memory is given back."""
-        self._over = True
-        if os.getpid() != self._pid or not any(self._held):
+    def end(self, for_good: bool = True) -> None:
+        """No worker is left. What batches do not have of their memory is given back.
+
+        `for_good`: nor will there be one. Else all regions but those of held batches are free.
+        """
+        self._over = for_good
+        if os.getpid() != self._pid or (for_good and not any(self._held)):
             return  # nothing is left when the file is closed
         for number in np.flatnonzero(np.frombuffer(self._table, np.uint64)).tolist():
             held = self._held[number // self._of_lane].get(number % self._of_lane)
             slot = None if held is None else held()
             self._bulk.empty(number, first=0 if slot is None else -(-slot.used // _PAGE) * _PAGE)
+            if slot is None and not for_good:
+                self._table[number] = EMPTY
         self._mapped.clear()
+
+    def most_held(self) -> int:
+        """Of the lane with the most of them: batches that somebody has."""
+        return max(map(len, self._held))
 
     def held(self) -> list[Any]:
         every = [one() for row in self._held for one in list(row.values())]

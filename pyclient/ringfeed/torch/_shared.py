@@ -46,8 +46,9 @@ from ..errors import (
 from ._batches import Memory, read
 from ._bulk import Bulk, check_address_space
 from ._forks import UNKNOWN, Start
-from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, has_begun, name_in
+from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, has_begun, name_in, words_bytes
 from ._life import identities
+from ._own_feed import ANSWER_MS, UNSET, config_of, environment, slots_of_lane
 from ._plan import Plan, PlanTable, mark_of, plan_of, ring
 from ._reasons import Reasons
 from ._regions import SharedRegions, living
@@ -67,15 +68,7 @@ from ._shared_parent import (
     trainers_of,
 )
 from ._worker import pid_of, user_of
-from ._workers import (
-    ANSWER_MS,
-    PARENTS_MAX,
-    UNSET,
-    config_of,
-    environment,
-    process_kind,
-    slots_of_lane,
-)
+from ._workers import PARENTS_MAX, process_kind
 
 _SLICE_MS = 50
 _LOOK_S = 1.0
@@ -361,7 +354,7 @@ class Shared:
             check_address_space()
             programs.check_proc()
             self._bulk = Bulk(self._workers * each)
-            self._table = PlanTable.create(self.plan, 16 * self._workers + 16).memory
+            self._table = PlanTable.create(self.plan, words_bytes(self._workers)).memory
             self._bond.note_taken()  # by whoever gets it
         assert self._table is not None
         loader = self._loader
@@ -379,6 +372,7 @@ class Shared:
             bulk=self._bulk,
             skips=loader.on_poison == "skip",
             socket_path=str(self._place.parent),
+            listener=None,
             trainer=0,
             environment=environment(),
             begin=[None] * self._workers,
@@ -391,7 +385,9 @@ class Shared:
         ranks = self.plan.local_ranks
         group = f'groups {{ name: "{RANKS}" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
         try:
-            config = config_of(job, self._bulk.regions, settings, group)
+            config = config_of(
+                self._workers, job.socket_path, self._bulk.regions, settings, group, planned=True
+            )
             self._place.config.write_bytes(config)
         except OSError as error:
             self._place.config.unlink(missing_ok=True)  # not a part of one

@@ -49,6 +49,7 @@ from ._job import (
     EMPTY,
     FETCH,
     HEAD,
+    LEAVE,
     RESUME,
     RESUMED,
     SPILT,
@@ -69,10 +70,12 @@ from ..worker import exits, module
 _log = logging.getLogger("ringfeed")
 
 _SUPERVISOR_ENDS_S = 10
-_ENDS_S = 2.5  # for workers that are told to; a supervisor gives them 3 s
+_HURRY_S = 0.3  # for workers to come to the end of a sample
+_ENDS_S = 2.5  # then, for what is left to do; a supervisor gives them 3 s
 _LARGE_BYTES = 4 << 20  # of a batch that no cache has to hold until it is read
 _STARTS_MAX = 10
 _PAUSE_S = 0.05
+_NOTHING = (None, 0, 0, 0, 0, False)  # behind the head of a batch that nobody has asked for
 _TIMED_EVERY = 8  # batches: in one of so many each sample is timed
 
 
@@ -91,7 +94,11 @@ def serve(job: Job) -> None:
         remove_link(job.shown)
         return places.remove(Path(job.socket_path).parent)
     worker = prepare(job)
-    Parent(job, worker, listen_at(job.socket_path), trainer).run()
+    bond = Bond(job.requests, job.workers)
+    _others.discard(bond.feed)  # of an earlier generation
+    bond.note_loaded()
+    assert job.listener is not None
+    Parent(job, worker, job.listener, trainer).run()
 
 
 def prepare(job: Job) -> ModuleType:
@@ -217,12 +224,18 @@ class Parent:
         """Until the trainer ends, or this process is told to."""
         while True:
             for fd, _ in self._poll.poll():
-                if fd == self._trainer:
+                if fd in (self._trainer, self._told):
                     self._end()
-                    return self._clear_up()
-                if fd == self._told:
-                    return self._end()
+                    if self._trainer_has_ended():
+                        self._clear_up()
+                    return
                 self._see(fd)
+
+    def _trainer_has_ended(self) -> bool:
+        looks = select.poll()
+        if self._trainer is not None:
+            looks.register(self._trainer, select.POLLIN)
+        return bool(looks.poll(0))
 
     def _see(self, fd: int) -> None:
         if fd in self._children:
@@ -242,22 +255,33 @@ class Parent:
         return fds
 
     def _end(self) -> None:
-        # Without a supervisor nobody else would end them. What the dataset has left to be done at
-        # the end is done, if it does not take long.
+        # The supervisor ends those that wait for a request. Who is at a sample is not waited for,
+        # and neither is the supervisor. What the dataset has left to be done at the end is done, if
+        # it does not take long.
+        self._say(b"over")
+        self._await(_HURRY_S)
         os.write(self._ends, b"1")
         for pid in self._children.values():
             os.kill(pid, signal.SIGTERM)
-        ended = select.poll()
-        for pidfd in self._children:
-            ended.register(pidfd, select.POLLIN)
-        deadline = time.monotonic() + _ENDS_S
-        while self._children and (left := deadline - time.monotonic()) > 0:
-            for pidfd, _ in ended.poll(1000 * left):
-                ended.unregister(pidfd)
-                self._bury(pidfd)
+        self._await(_ENDS_S)
         for pid in self._children.values():
             os.kill(pid, signal.SIGKILL)
         kill_workers(self._job.requests, self._job.workers)  # of an earlier parent
+        self._await(None)
+
+    def _await(self, timeout_s: float | None) -> None:
+        """Waits so long for the end of the workers."""
+        ended = select.poll()
+        for pidfd in self._children:
+            ended.register(pidfd, select.POLLIN)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._children:
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            for pidfd, _ in ended.poll(None if left_s is None else 1000 * left_s):
+                ended.unregister(pidfd)
+                self._bury(pidfd)
 
     def _clear_up(self) -> None:
         """Removes the loader's directory, behind a supervisor that may have been killed as well."""
@@ -401,13 +425,23 @@ def _until_told(method: Callable[..., Any]) -> Callable[..., Any]:
 def seed_generators(base_seed: int, worker: int) -> None:
     """As PyTorch seeds them in its workers."""
     random.seed(base_seed + worker)
-    torch.manual_seed(base_seed + worker)
+    if _has_devices():
+        torch.manual_seed(base_seed + worker)
+    else:
+        torch.default_generator.manual_seed(base_seed + worker)
     try:
         import numpy
     except ModuleNotFoundError:
         return
     state: Any = _utils.worker._generate_state
     numpy.random.seed(state(base_seed, worker))
+
+
+def _has_devices() -> bool:
+    """May there be generators of devices? torch.manual_seed() takes a note for them, with the
+    stack, which costs a new process 1.4 ms."""
+    accelerator = getattr(torch, "accelerator", None)  # of PyTorch 2.6 and later
+    return accelerator is None or accelerator.current_accelerator() is not None
 
 
 def _seed_for_batch(seed: int) -> None:
@@ -515,12 +549,13 @@ class Worker:
         self._place = _Named(job, worker, self._collate_of(job.collate_fn))
         self._plan = None if job.plan is None else PlanTable(job.plan, job.requests)
         self._bond = Bond(job.requests, job.workers)
+        self._first = job.firsts[number] if job.firsts else 0
         self._feed = 0
         self._init_error: ExceptionWrapper | None = None
         self._end_told = False  # that the iterable dataset has ended
         self._still: Any = None  # the generators, as of the last state that was told
         self._last = 0  # the number of the last batch
-        self._successor = Successor()
+        self._successor = Successor(job.generation)
         self.is_ending = False
 
     def end(self) -> None:
@@ -545,23 +580,28 @@ class Worker:
             dataset=self._place.dataset,
         )
         try:
-            self._count_starts()
-            seed_generators(job.base_seed, self._number)
-            if job.init_fn is not None:
-                job.init_fn(self._number)
             left, since = self._successor.read(state or b"")
-            if left is None:
-                restore_worker(self._place, job.begin[self._number])
-                self._successor.has_state = job.begin[self._number] is not None
-            else:
-                self._end_told = left[0]
-                restore_worker(self._place, left[1])
-            for one in since:
-                self._do_again(*one)
+            if not self._successor.is_over:
+                self._begin(left, since)
         except Exception:
             self._init_error = self._wrapped()
         at = job.requests.size - 8 * (job.workers - self._number)
         struct.pack_into("<Q", job.requests.map, at, 0)
+
+    def _begin(self, left: tuple[bool, bytes] | None, since: list[tuple[int, Any, Any]]) -> None:
+        job = self._job
+        self._count_starts()
+        seed_generators(job.base_seed, self._number)
+        if job.init_fn is not None:
+            job.init_fn(self._number)
+        if left is None:
+            restore_worker(self._place, job.begin[self._number])
+            self._successor.has_state = job.begin[self._number] is not None
+        else:
+            self._end_told = left[0]
+            restore_worker(self._place, left[1])
+        for one in since:
+            self._do_again(*one)
 
     def _count_starts(self) -> None:
         """Raises if so many workers have died here, one after the other, before they had begun."""
@@ -610,6 +650,10 @@ class Worker:
         if not self._bond.note_made(self._feed):
             exits.say("the memory of the batches is another feed's")
             _exit(1)
+        if self._bond.generation != self._job.generation:
+            _exit(0)  # its warm parent was killed, and this is asked of the next generation
+        if number < self._first:
+            return HEAD.pack(EMPTY, *(0,) * 8, self._number, 0, number, *(0,) * 4), *_NOTHING
         wanted, kind = bool(kind & WANTED), kind & ~WANTED
         if kind & SPILT:
             kind ^= SPILT
@@ -631,6 +675,8 @@ class Worker:
         elif kind == RESUME:
             what = RESUMED
             self._resume(pickle.loads(request))
+        elif kind == LEAVE and self._plan is None:
+            self.end()
         elif self._plan is not None:
             if (planned := self._plan.place(number)) is not None:
                 what, task = DATA, mark_of(*planned)
@@ -666,8 +712,10 @@ class Worker:
             *(what | samples << 8, task, *places, at, len(state or b""), self._writer.used),
             *(lane, left_out, number, fetch, collate, place.slowest[0], name),
         )
+        if self.is_ending:
+            kept = self._successor.over()
         made = (head, kept, samples, left_out, fetch, collate, raised)
-        return made if kept is None or state is not None else (*made, True)
+        return made if kept is None or not self._successor.appends else (*made, True)
 
     def _with_state(
         self, data: Any, wanted: bool, took: int, done: tuple[int, bytes, tuple[int, ...]]

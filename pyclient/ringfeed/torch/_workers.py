@@ -7,10 +7,9 @@ an index put into a worker's queue is a request, the queue of results gives batc
 from __future__ import annotations
 
 import collections
-import contextlib
+import dataclasses
 import functools
 import inspect
-import itertools
 import logging
 import os
 import pickle
@@ -20,104 +19,50 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
-from .._core import control, native, programs, standard
+from .._core import native
 from .._core.standstill import Standstill
-from ..errors import (
-    FeedDetached,
-    FeedFailed,
-    FeedIOError,
-    FeedTimeout,
-    NoSuchFeed,
-    RingfeedError,
-)
-from ..loader import _FEED, _Supervisor
-from ..worker import module
-from ._batches import Requests, is_plain, read
-from ._bulk import Bulk, check_address_space
+from ..errors import FeedDetached, FeedFailed, RingfeedError
+from ._batches import is_plain, read
 from ._forks import UNKNOWN, Start
 from ._job import (
     ACK,
     AS_BEFORE,
     BEGAN,
     DATA,
-    END,
     FETCH,
     HEAD,
+    LEAVE,
     NAME_BYTES,
     RESUME,
     RESUMED,
-    SPILT,
     TOGETHER,
     WANTED,
-    Bond,
     Job,
     has_begun,
-    kill_workers,
     name_in,
-    remove_link,
+    process_of,
 )
 from ._life import identities
+from ._own_feed import OwnFeed, environment, give, take
 from ._reasons import Reasons
-from ._regions import Regions, living
 
 _log = logging.getLogger("ringfeed")
 
 _SLICE_MS = 50  # of a wait, after which processes are looked at
 _LOOK_NS = 1_000_000_000  # and that often if there is no wait
-_HEAP_BYTES = 1 << 18  # of each worker, for its requests
-_SLOTS_MAX = 256  # of a feed
+_PARENT_S = 5.0  # for a warm parent to end, which waits for its workers
 # A batch that takes less is not waited for if it is begun late, and to wake its worker for it alone
 # costs as much again.
 _CHEAP_NS = 200_000
 _CHEAP_BYTES = 1 << 18
-ANSWER_MS = 10_000
-_OTHER_REQUESTS = 8  # of a worker: its beginning, each epoch's, its end
-_HURRY_S = 0.3
 PARENTS_MAX = 20
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (\w+) supervisor (\w+)|\w+: (?!.*[Ee]rror)")
 _GROUP = re.compile(r" group=dataset\.(\d+) ")
-_COMES_BACK = (FeedTimeout, NoSuchFeed, FeedIOError)
-# What the one member of the feed's one group leaves as it is.
-UNSET = (
-    *("socket_dir", "kind", "rank", "world", "policy", "redeliver", "max_tries", "max_hold"),
-    *("stall_ms", "rejoin_ms"),
-)
-
-
-def config_of(job: Job, slots: int, settings: dict[str, Any], output: str) -> bytes:
-    """The configuration of a loader's feed.
-
-    Args:
-        job: What its workers do.
-        slots: Batches for which it has room.
-        settings: stall_timeout (seconds), max_attempts.
-        output: More fields of its feed_output.
-    """
-    planned = "" if job.plan is None else "planned: true"
-    return f"""
-stages {{
-  name: "dataset"
-  dataset_batcher {{ processes: {job.workers} parent_socket: "{job.socket_path}" {planned} }}
-}}
-feed_output {{ slots: {slots} {output} }}
-restart {{
-  max_restarts: 1000000 backoff_ms_max: 1000 max_attempts: {settings["max_attempts"]}
-  stall_ms: {round(1000 * settings["stall_timeout"])}
-  dead_letters: "{Path(job.socket_path).parent}"
-}}
-shutdown {{ orphan_timeout_s: 60 }}
-""".encode()
-
-
-def slots_of_lane(prefetch_factor: int, workers: int) -> int:
-    """Batches for which each worker has room."""
-    return min(prefetch_factor + 3, max(1, _SLOTS_MAX // workers))
 
 
 def process_kind(loader: Any) -> str:
@@ -128,7 +73,7 @@ def process_kind(loader: Any) -> str:
 
 
 class Workers:
-    """The processes of one iterator, and its end of their feed."""
+    """The processes of one iterator, and its turn of a feed."""
 
     def __init__(self, arguments: dict[str, Any], context: Any, settings: dict[str, Any]) -> None:
         """
@@ -137,30 +82,12 @@ class Workers:
             context: The multiprocessing context that starts the warm parent.
             settings: prefetch_factor, stall_timeout (seconds), max_attempts, on_poison.
         """
-        standard.reserve()  # before memory of the feed is made
         self._pid = os.getpid()
         self._context = context
+        self._settings = settings
         workers = arguments["num_workers"]
-        self._lane_slots = slots_of_lane(settings["prefetch_factor"], workers)
-        # When the others have ended, one worker has all that PyTorch's iterator asks for at once.
-        entries = workers * settings["prefetch_factor"] + _OTHER_REQUESTS
-        self._requests = Requests(workers, entries, _HEAP_BYTES, 16 * workers)
-        self._bond = Bond(self._requests.memory, workers)
-        # Beside those of slots a lane has some that the loop holds.
-        check_address_space()
-        self._bulk = Bulk(workers * (self._lane_slots + 3), workers)
-        self._regions = Regions(self._bulk)
-        self._states: list[bytes | None] = [None] * workers  # that have come last
-        self._next = list(range(1, workers + 1))  # of each worker: the number of its next request
-        self._answered = [0] * workers  # requests
-        self._cheap = [False] * workers  # was its last batch made sooner than it is woken?
-        self._spilt: dict[int, Path] = {}
         self._local: collections.deque[Any] = collections.deque()
-        self._posting = threading.Lock()
-        self._handle: native.Handle | None = None
-        self._leases: list[native.Lease] = []  # that claim nothing now
-        self._log_at = 0
-        self._begun = False  # the feed, as its log says
+        self._cheap = [False] * workers  # was its last batch made sooner than it is woken?
         self._look_at_ns = time.monotonic_ns() + _LOOK_NS
         self._parents = 0  # warm parents that have died since the last batch
         self._stopped = False
@@ -169,7 +96,36 @@ class Workers:
         self.began: dict[int, tuple[bytes | None, Any]] = {}  # state, error
         self.arrived: dict[int, tuple[int, bytes | None, bool]] = {}  # by task; is it an end?
         self.reasons = Reasons(workers)
-        self.job = Job(
+        self._begin = [settings["begin_with"](worker) for worker in range(workers)]
+        self._have(take(workers, settings))
+        try:
+            self.job = self._job_of(arguments)
+            self._start_parent()
+        except BaseException:
+            self._end_feed()
+            raise
+        for worker in range(workers):
+            self.post(worker, BEGAN, b"")
+
+    def _have(self, feed: OwnFeed) -> None:
+        """Begins a generation of it."""
+        workers = feed.workers
+        self.feed = feed
+        self._is_new = not feed.is_used
+        # Requests, while it may be found out that the feed was lost before this iterator had it.
+        self._posted: list[tuple[int, int, bytes]] = []
+        self._states: list[bytes | None] = [None] * workers  # that have come last
+        self._answered = [0] * workers  # requests
+        self.generation, self._firsts = feed.begin()
+        begun = functools.partial(has_begun, feed.requests.memory, workers)
+        limit_s = self._settings["stall_timeout"]
+        self._standstill = Standstill(feed.supervisor.socket_path, limit_s, begun)
+        # What the end of this object ends, which cannot refer to it.
+        self._ends: dict[str, Any] = {"start": None, "feed": feed}
+        self._end = weakref.finalize(self, _end, self._ends)
+
+    def _job_of(self, arguments: dict[str, Any]) -> Job:
+        return Job(
             dataset=arguments["dataset"],
             kind=arguments["dataset_kind"],
             auto_collation=arguments["auto_collation"],
@@ -177,44 +133,29 @@ class Workers:
             drop_last=arguments["drop_last"],
             base_seed=arguments["base_seed"],
             init_fn=arguments["init_fn"],
-            workers=workers,
+            workers=arguments["num_workers"],
             shared_seed=arguments["shared_seed"],
-            requests=self._requests.memory,
-            bulk=self._bulk,
-            skips=settings["on_poison"] == "skip",
-            socket_path="",
+            skips=self._settings["on_poison"] == "skip",
             trainer=self._pid,
             environment=environment(),
-            begin=[settings["begin_with"](worker) for worker in range(workers)],
-            process_kind=settings["process_kind"],
-            snapshots=settings["snapshots"],
+            begin=self._begin,
+            process_kind=self._settings["process_kind"],
+            snapshots=self._settings["snapshots"],
+            **self._of_feed(),
         )
 
-        def config(directory: Path) -> bytes:
-            self.job.socket_path = str(directory / "parent.sock")
-            output = 'dispatch: RELAXED groups { name: "default" }'
-            return config_of(self.job, workers * self._lane_slots, settings, output)
-
-        self._supervisor = _Supervisor(config, ".textproto", kept=True, plan=plan_of)
-        self.job.shown = _show(self._supervisor.socket_path)
-        begun = functools.partial(has_begun, self._requests.memory, workers)
-        limit_s = settings["stall_timeout"]
-        self._standstill = Standstill(self._supervisor.socket_path, limit_s, begun)
-        self._parent: Any = None
-        self._end = weakref.finalize(self, _end, self._supervisor, self._parts())
-        living.add(self)
-        self._start_parent()
-        for worker in range(workers):
-            self.post(worker, BEGAN, b"")
-
-    def _parts(self) -> dict[str, Any]:
-        # What the end of this object ends, which cannot refer to it.
-        self._ends: dict[str, Any] = {"parent": None, "handle": None, "pid": self._pid}
-        self._ends["workers"] = self.job.workers
-        self._ends["shown"] = self.job.shown
-        self._ends["memories"] = (self._requests.memory, self._bulk)
-        self._ends["regions"] = self._regions
-        return self._ends
+    def _of_feed(self) -> dict[str, Any]:
+        """The fields of a job that are its feed's."""
+        feed = self.feed
+        return {
+            "requests": feed.requests.memory,
+            "bulk": feed.bulk,
+            "socket_path": feed.socket_path,
+            "listener": feed.listener,
+            "shown": feed.shown,
+            "generation": self.generation,
+            "firsts": self._firsts,
+        }
 
     def _start_parent(self) -> None:
         from ._worker import serve  # a child that is spawned finds it there
@@ -223,43 +164,38 @@ class Workers:
         parent.daemon = True
         if not self.job.identities:
             self.job.identities = identities(parent, self.job.workers)
-        try:
-            self._start = Start(parent, self._context, self, self._parents)
-        except BaseException:
-            self.stop()
-            raise
-        self._parent = self._ends["parent"] = parent
+        self._start = Start(parent, self._context, self.feed, self._parents)
+        self._ends["start"] = self._start
+
+    def _end_feed(self) -> None:
+        self._end.detach()
+        if (start := self._ends["start"]) is not None:
+            start.end(0)
+        self.feed.end()
+
+    def _has_begun_anew(self) -> bool:
+        """If the feed was lost while no worker had it yet, which is nobody's loss, begins another
+        one; False: it was not."""
+        if self._is_new or self._taken or self._stopped:
+            return False
+        posted = self._posted
+        self._end_feed()
+        self._have(OwnFeed(self.job.workers, self._settings))
+        self.job = dataclasses.replace(self.job, **self._of_feed())
+        self._start_parent()
+        for one in posted:
+            self.post(*one)
+        return True
 
     # ---- requests
 
     def post(self, worker: int, kind: int, payload: bytes) -> None:
         """Asks a worker for its next batch; never waits."""
-        with self._posting:
-            if self._stopped:
-                return
-            self._post(worker, kind, payload)
-
-    def _post(self, worker: int, kind: int, payload: bytes) -> None:
-        number = self._next[worker]
-        place = self._requests.room(number, len(payload))
-        if place is None:
-            path = Path(self.job.socket_path).parent / f"{_FEED}.request-{number}.pickle"
-            self._spilt[number] = path
-            path.write_bytes(payload)  # if there is no room, the number is still the next one
-            payload, kind = os.fsencode(path), kind | SPILT
-            place = self._requests.room(number, len(payload), spilt=True)
-            assert place is not None
-        self._next[worker] += self.job.workers
-        memory = self._requests.memory
-        memory.map[place : place + len(payload)] = payload
-        raw = None if self._handle is None else self._handle.raw
-        may_wait = self._cheap[worker] and kind & ~WANTED == FETCH
-        try:
-            native.ask(
-                *(raw, memory.address, memory.size, number, place, len(payload), kind), may_wait
-            )
-        except FeedDetached:
-            pass  # nobody makes batches any more
+        if self._stopped:
+            return
+        if not self._taken:
+            self._posted.append((worker, kind, payload))
+        self.feed.post(worker, kind, payload, self._cheap[worker] and kind & ~WANTED == FETCH)
 
     # ---- batches
 
@@ -291,15 +227,15 @@ class Workers:
             left_ms = _SLICE_MS
             if deadline_ns is not None and deadline_ns - now_ns < 1_000_000 * _SLICE_MS:
                 left_ms = max(0, round(1e-6 * (deadline_ns - now_ns)))
-            handle = self._handle or self._attach(left_ms)
+            handle = self.feed.handle or self._attach(left_ms)
             if handle is not None:
                 try:
-                    status, text, lease = handle.next(left_ms, self._leases.pop())
+                    status, text, lease = handle.next(left_ms, self.feed.leases.pop())
                 except IndexError:  # the first one, or of another thread
                     status, text, lease = handle.next(left_ms)
                 if lease is not None:
                     head = lease.take(HEAD.size)
-                    self._leases.append(lease)
+                    self.feed.leases.append(lease)
                     found = self._take(HEAD.unpack(head))
                     if found is not None:
                         return found
@@ -310,9 +246,9 @@ class Workers:
                         raise self._failure(error)
                     # A supervisor that was killed before it had workers: the next one begins
                     # anew, and all requests are still there.
-                    with self._posting:
-                        self._handle = self._ends["handle"] = None
-                    handle.close()
+                    self.feed.detach()
+                    if self._has_begun_anew():
+                        continue
             self._look_after()
             if (said := self._standstill.look()) is not None:
                 raise FeedFailed(self._stands_still(said))
@@ -321,9 +257,10 @@ class Workers:
 
     def _stands_still(self, said: str) -> str:
         asked = [
-            f"worker {worker} has been asked for {(number - 1) // self.job.workers} batches, of "
-            f"which {self._answered[worker]} are here"
-            for worker, number in enumerate(self._next)
+            f"worker {worker} has been asked for "
+            f"{(number - self._firsts[worker]) // self.job.workers} batches, of which "
+            f"{self._answered[worker]} are here"
+            for worker, number in enumerate(self.feed.next)
         ]
         return (
             f"the loader stands still ({'; '.join(asked)}); {said}. That is a fault of ringfeed: "
@@ -333,47 +270,32 @@ class Workers:
     def _attach(self, timeout_ms: int) -> native.Handle | None:
         if self._stopped:
             raise FeedDetached("the loader's workers were stopped")
-        if not self._supervisor.wait_listening(timeout_ms):
-            return None
-        self._bond.note_taken()  # before: what has been made may be here the moment after
-        unset: Any = dict.fromkeys(UNSET)
-        status, text, handle = native.Handle.attach(
-            feed=_FEED,
-            group="default",
-            client="ringfeed.torch.DataLoader",
-            timeout_ms=timeout_ms,
-            answer_ms=ANSWER_MS,
-            socket_path=self._supervisor.socket_path,
-            start="oldest",
-            view="readonly",
-            **unset,
-        )
-        if handle is None:
-            error = native.error_for(status, text)
-            # Of a supervisor that is killed while it answers: it has a successor.
-            if not isinstance(error, _COMES_BACK) and status != native.INTERRUPTED:
-                raise self._failure(error)
-            return None
-        with self._posting:
-            self._handle = self._ends["handle"] = handle
-        return handle
+        try:
+            return self.feed.attach(timeout_ms)
+        except RingfeedError as error:
+            raise self._failure(error) from None
 
     def _take(self, words: tuple[Any, ...]) -> Any:
         """What the loader's iterator gets of a batch, by its head; None: nothing."""
-        self._taken = True
-        self._parents = 0
         what, task, number = words[0] & 0xFF, words[1], words[11]
         worker, region = words[9] & 0xFFFFFFFF, (words[9] >> 32) - 1
-        self._let_go(number)
+        self.feed.let_go(number)
+        if number < self._firsts[(number - 1) % self.job.workers]:
+            return None  # of an earlier generation: its region is free
+        if not self._taken:
+            self._taken = True
+            self._posted.clear()
+        self._parents = 0
+        self._answered[worker] += 1
         state = None
         if words[7]:
-            state = self._regions.read(worker, region, words[6], words[7])
+            state = self.feed.regions.read(worker, region, words[6], words[7])
             self._states[worker] = state
         elif words[6] == AS_BEFORE:
             state = self._states[worker]
         if what not in (DATA, ACK):
             if region >= 0:
-                self._regions.give_back(worker, region)
+                self.feed.regions.give_back(worker, region)
             if what != RESUMED:
                 return None
             self.began[worker] = (state, None)
@@ -382,13 +304,13 @@ class Workers:
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
         if words[14]:
-            text = self._regions.read(worker, region, words[15], NAME_BYTES)
+            text = self.feed.regions.read(worker, region, words[15], NAME_BYTES)
             self.reasons.saw(words[14], name_in(text))
         try:
             if is_plain(words[2:6]):
-                data = self._regions.load(worker, region, words[2], words[3])
+                data = self.feed.regions.load(worker, region, words[2], words[3])
             else:
-                slot, copies = self._regions.take(worker, region, words[8])
+                slot, copies = self.feed.regions.take(worker, region, words[8])
                 data = read(slot, words[2:4], words[4:6], copies)
                 del slot
         except Exception:
@@ -412,33 +334,28 @@ class Workers:
                 self._local.append(found)
         return self.began[worker]
 
-    def _let_go(self, number: int) -> None:
-        with self._posting:
-            self._answered[(number - 1) % self.job.workers] += 1
-            self._requests.let_go(number)
-            spilt = self._spilt.pop(number, None)
-        if spilt is not None:
-            spilt.unlink(missing_ok=True)
-
     # ---- processes
 
     def _look_after(self) -> None:
         self._look_at_ns = time.monotonic_ns() + _LOOK_NS
         self.tell()
-        if self._supervisor.exit_status is not None and not self._stopped:
-            raise self._supervisor.error()
-        if self._bond.is_gone and not self._stopped:
+        supervisor, bond = self.feed.supervisor, self.feed.bond
+        lost = supervisor.exit_status is not None or bond.is_gone
+        if lost and not self._stopped and not self._has_begun_anew():
+            if not bond.is_gone:
+                raise supervisor.error()
             raise FeedFailed(
                 "the loader's supervisor and all its workers are gone at once, and with them the "
                 "batches that were not taken: those that are held stay as they are"
             )
-        parent = self._parent
-        if self._start.end_if_stuck():
+        start = self._start
+        if start.end_if_stuck():
             _log.warning("the warm parent of the workers hangs in its fork: it is ended")
-            parent.join()
-        if parent is not None and self._start.has_ended() and not self._stopped:
+            start.process.join()
+        if start.has_ended() and not self._stopped:
+            parent = start.process
             self._parents += 1
-            ready = Path(self.job.socket_path).exists()
+            ready = bond.is_loaded
             most = 0 if 0 < parent.exitcode < UNKNOWN else PARENTS_MAX
             if not ready and self._parents > most:
                 # It has said why: its dataset, or the trainer's program, cannot be loaded there.
@@ -451,16 +368,15 @@ class Workers:
 
     def tell(self) -> None:
         """Passes on what the feed's log has of warnings, errors and stacks."""
-        lines, self._log_at = self._supervisor.lines(self._log_at)
-        for line in lines:
+        for line in self.feed.lines():
             found = _LOG_LINE.match(line)
             if found is None:
                 # Of a worker that dies or hangs; before the feed has begun it is the memory table.
-                if self._begun:
+                if self.feed.has_begun:
                     _log.warning("%s", line)
                 continue
             level, event = found.groups()
-            self._begun = self._begun or event == "feed_started"
+            self.feed.has_begun = self.feed.has_begun or event == "feed_started"
             if level in ("warn", "warning", "error"):
                 _log.log(logging.ERROR if level == "error" else logging.WARNING, "%s", line)
             if event in ("worker_stalled", "worker_died") and (group := _GROUP.search(line)):
@@ -468,9 +384,8 @@ class Workers:
 
     def _tell_index(self, worker: int) -> None:
         """What a worker that has died or hangs was at."""
-        with self._posting:
-            number, place, payload = self._requests.oldest(worker)
-        if number == 0 or payload is None:
+        number, place, payload = self.feed.oldest(worker)
+        if number < self._firsts[worker] or payload is None:
             return
         try:
             _, indices = pickle.loads(payload)
@@ -485,23 +400,14 @@ class Workers:
         _log.warning("worker %d was at %s", worker, what)
 
     def _failure(self, error: RingfeedError) -> RingfeedError:
-        if self._supervisor.exit_status is not None and not isinstance(error, FeedFailed):
-            return self._supervisor.error()
+        supervisor = self.feed.supervisor
+        if supervisor.exit_status is not None and not isinstance(error, FeedFailed):
+            return supervisor.error()
         return error
-
-    def held(self) -> list[Any]:
-        """Memory of the batches that somebody has."""
-        return self._regions.held()
-
-    def become_copy(self) -> None:
-        """In a fork of the trainer: what is held is copied, and nothing is shared any more."""
-        self._regions.become_copy()
-        for memory in self._ends["memories"]:
-            memory.close()
 
     def pid_of(self, worker: int) -> int:
         """Process number of a worker, 0 before it has one."""
-        return self._requests.extra(worker)
+        return process_of(self.feed.requests.memory, self.job.workers, worker)
 
     def is_alive(self) -> bool:
         """Does it still make batches?"""
@@ -509,71 +415,18 @@ class Workers:
 
     def stop(self) -> None:
         """Ends all processes. Batches that somebody has stay as they are."""
-        with self._posting:
-            self._stopped = True
+        self._stopped = True
         self._end()
 
 
-def environment() -> dict[str, str]:
-    """Variables that the processes of a loader need."""
-    program = programs.find("ringfeed")
-    for below in ("lib/ringfeed/_worker.abi3.so", "lib/_worker.abi3.so"):
-        place = program.resolve().parent.parent / below
-        if place.exists() and "RINGFEED_WORKER_MODULE" not in os.environ:
-            return {"RINGFEED_WORKER_MODULE": str(place)}
-    return {}
-
-
-def plan_of(config: bytes) -> bytes:
-    """The plan of a feed's configuration, b"" where the module that makes it cannot be loaded.
-
-    Workers need that module too: they are forks of this process, and need not load it once more.
-    """
-    with contextlib.suppress(Exception):  # whoever needs it says what is wrong
-        place = environment().get("RINGFEED_WORKER_MODULE")
-        plan: bytes = module.load(place).plan_of(config.decode())
-        return plan
-    return b""
-
-
-def _show(socket_path: Path) -> str:
-    """A link among the control sockets of feeds, for `ringfeed status`; "": there is none.
-
-    The feed does without it: the directory may be another user's.
-    """
-    link = control.find_socket(f"loader-{os.getpid()}-{next(_shown)}", None).absolute()
-    with contextlib.suppress(OSError):
-        link.parent.mkdir(mode=0o700, exist_ok=True)
-        if link.is_symlink() and not link.exists():
-            link.unlink()  # of a process that had this number
-        link.symlink_to(socket_path)
-        return str(link)
-    return ""
-
-
-_shown = itertools.count(1)
-
-
-def _end(supervisor: _Supervisor, parts: dict[str, Any]) -> None:
-    if os.getpid() != parts["pid"]:
+def _end(parts: dict[str, Any]) -> None:
+    feed = parts["feed"]
+    if os.getpid() != feed.pid:
         return
-    remove_link(parts["shown"])
-    parent = parts["parent"]
-    if parts["handle"] is not None:
-        parts["handle"].close()
-
-    def end_others() -> None:
-        if parent is not None:
-            parent.kill()
-            parent.join()
-        # If the supervisor had just been killed, nobody else would end them.
-        kill_workers(parts["memories"][0], parts["workers"])
-
-    # A worker that is in the middle of a sample is not waited for.
-    supervisor.end(10.0, _HURRY_S, None if parent is None else parent.terminate, end_others)
-    parts["regions"].end()
-    for memory in parts["memories"]:
-        memory.close()
+    if parts["start"] is None or parts["start"].end(_PARENT_S):
+        give(feed)
+    else:
+        feed.end()
 
 
 # ---- what stands for parts of multiprocessing in PyTorch's iterator
@@ -624,7 +477,7 @@ class Queue:
                 workers.put_local(thing)
             return
         if thing is None:
-            workers.post(self.worker, END, b"")
+            workers.post(self.worker, LEAVE, b"")
         elif isinstance(thing, _utils.worker._ResumeIteration):
             workers.post(self.worker, RESUME, pickle.dumps(thing.seed))
         else:

@@ -376,10 +376,10 @@ def serve(link: socket.socket, trainer: int) -> None:
     parent = multiprocessing.parent_process()
     if parent is None or not parent.is_alive():  # whoever has its number now is another
         return
-    from . import _worker, _workers  # noqa: F401  what every job needs
+    from . import _own_feed, _worker, _workers  # noqa: F401  what every job needs
 
     with contextlib.suppress(Exception):  # whoever needs it says what is wrong
-        os.environ.update(_workers.environment())
+        os.environ.update(_own_feed.environment())
         module.load()
     gc.collect()
     gc.freeze()  # what is there from here on is shared with the processes

@@ -624,24 +624,24 @@ def test_a_daemon_thread_leaves_no_directory_wherever_it_is_halted(
 def test_a_warm_parent_that_dies_as_it_begins_to_listen_leaves_no_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its trainer is dead as well: the supervisor removes the socket, whatever its name is then."""
+    """Its trainer is dead as well: the supervisor removes the socket."""
     # Of the link there, by which `ringfeed ps` finds the loader, the supervisor knows nothing.
     monkeypatch.setenv("RINGFEED_SOCKET_DIR", str(tmp_path / "sockets"))
     body = """
     from pathlib import Path
     from ringfeed.torch import _worker
-    def halt(*names):
+    def halt(*words):
         Path(sys.argv[1]).symlink_to(str(os.getpid()))
         signal.pause()
-    _worker.os.rename = halt
+    _worker.Parent.run = halt
     list(DataLoader(data.Squares(8), num_workers=1, multiprocessing_context="fork"))
     """
     at = tmp_path / "at"
     before = set(Path(tempfile.gettempdir()).glob("ringfeed-*"))
     process = data.script("ringfeed", body, tmp_path, words=[str(at)])
-    wait_until(at.is_symlink, "the warm parent to have made its socket")
+    wait_until(at.is_symlink, "the warm parent to have the dataset")
     (made,) = set(Path(tempfile.gettempdir()).glob("ringfeed-*")) - before
-    assert [path.name for path in made.glob("p.*")] == [f"p.{os.readlink(at)}"]
+    assert (made / "parent.sock").is_socket()
     process.kill()
     wait_until(lambda: not runs(process.pid), "the end of the trainer")
     os.kill(int(os.readlink(at)), signal.SIGKILL)

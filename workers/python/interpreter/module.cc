@@ -438,11 +438,6 @@ class PythonDataset final : public DatasetFunction {
     return outcome;
   }
 
-  void end() override {
-    const Held held;
-    if (!Ref(PyObject_CallMethod(lane_.get(), "end", nullptr))) PyErr_Clear();
-  }
-
  private:
   static Ref bytes_object(std::span<const std::byte> bytes) {
     return Ref(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(bytes.data()),
