@@ -2,7 +2,8 @@
 
     dataloader_bench.py [--venv DIR] [--only PART...] [--peers NAME...] [--rounds 3] [--json FILE]
 
-Parts: ready, jpeg, tiny, ragged, strings, records, views, first, start, memory, trainers, resume.
+Parts: ready, jpeg, tiny, ragged, strings, records, views, special, first, start, memory, trainers,
+resume.
 Each figure is taken in a process of its own; the rounds are interleaved, and the table has the
 medians with the rounds in brackets. Ratios are taken inside of a round. Processor time is that of
 the whole tree, user and system, from the beginning to the end of the second epoch; the workers stay
@@ -47,6 +48,7 @@ BATCHES = {
     "strings": 1024,
     "records": 512,
     "views": 256,
+    "special": 128,
 }
 PLACES = (1_000, 1_000_000)  # samples at which loaders are resumed
 
@@ -323,6 +325,7 @@ def goals(found: dict[str, dict[str, Any]]) -> list[tuple[str, float, float]]:
     at_most("strings", 0.9, "torch", "lists of strings: at most 0.9 x torch's")
     at_most("records", 0.9, "torch", "lists of dictionaries: at most 0.9 x torch's")
     at_most("views", 1.0, "torch", "tensors of a subclass that are views: at most torch's")
+    at_most("special", 1.0, "torch", "parameters, sparse, nested tensors: at most torch's")
     at_most("memory", 1.1, "torch", "memory of four workers: at most 1.1 x torch's")
     at_most(
         "trainers", 1 / 3.5, "torch", "four trainers on one feed: at most 1/3.5 of four loaders"

@@ -220,6 +220,76 @@ class Views:
         assert int(batch[-1][-1]) == 2048 * (last % self.views) + 2047
 
 
+class Special:
+    """Parameters, tensors with a gradient, sparse, nested, and of a class around another tensor.
+
+    Of 16 KB each, in a list.
+    """
+
+    batch = 16
+    kinds = ("parameter", "gradient", "coo", "csr", "nested", "wrapper")
+
+    def __init__(self, batches: int) -> None:
+        import torch
+
+        self._length = self.batch * batches
+        dense = torch.arange(4096, dtype=torch.float32).view(64, 64)
+        # Pickles have its name.
+        globals().setdefault("Wrapper", _wrapper())
+        self._tensors = {
+            "parameter": torch.nn.Parameter(dense.clone()),
+            "gradient": dense.clone().requires_grad_(),
+            "coo": torch.sparse_coo_tensor(torch.arange(1024)[None], torch.ones(1024), (4096,)),
+            "csr": dense.to_sparse_csr(),
+            "nested": torch.nested.nested_tensor([dense[:1], dense[1:]], layout=torch.jagged),
+            "wrapper": globals()["Wrapper"](dense.clone()),
+        }
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._tensors[self.kinds[int(index) % len(self.kinds)]]
+
+    @staticmethod
+    def collate(tensors: list[Any]) -> Any:
+        return tensors
+
+    def check(self, batch: Any, number: int) -> None:
+        import torch
+
+        last = self[(number + 1) * self.batch - 1]
+        assert len(batch) == self.batch and type(batch[-1]) is type(last), batch[-1]
+        assert batch[-1].layout == last.layout and batch[-1].shape[-1] == last.shape[-1]
+        assert all(type(one) is not torch.nn.Parameter or one.requires_grad for one in batch)
+
+
+def _wrapper() -> Any:
+    """A class of tensors without memory of their own, around another one."""
+    import torch
+
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls: Any, inner: Any) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return type(self), (self.inner,)
+
+        @classmethod
+        def __torch_dispatch__(
+            cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            inner = [one.inner if isinstance(one, cls) else one for one in args]
+            return function(*inner, **(kwargs or {}))
+
+    Wrapper.__module__, Wrapper.__qualname__ = __name__, "Wrapper"
+    return Wrapper
+
+
 class Rows:
     """The rows of one large array."""
 
@@ -247,5 +317,6 @@ WORKS: dict[str, Any] = {
     "strings": Strings,
     "records": Records,
     "views": Views,
+    "special": Special,
     "rows": Rows,
 }

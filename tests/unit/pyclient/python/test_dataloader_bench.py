@@ -28,7 +28,7 @@ def cell(*words: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("work", ["ready", "tiny", "ragged", "jpeg", "rows"])
+@pytest.mark.parametrize("work", ["ready", "tiny", "ragged", "jpeg", "rows", "special"])
 @pytest.mark.parametrize("peer", ["torch", "torch-0"])
 def test_all_batches_come(peer: str, work: str) -> None:
     if work == "jpeg" and importlib.util.find_spec("PIL") is None:
