@@ -163,10 +163,11 @@ Result<Namespaces> own_namespaces() {
   char number[32] = {};
   if (::readlink("/proc/self", number, sizeof number - 1) <= 0 ||
       std::to_string(::getpid()) != number) {
-    return Error{ErrorCode::kIo,
-                 "/proc is not mounted, or does not belong to the pid namespace of this process, so "
-                 "the processes of the feed cannot be checked: mount /proc there (unshare "
-                 "--mount-proc)"};
+    return Error{
+        ErrorCode::kIo,
+        "/proc is not mounted, or does not belong to the pid namespace of this process, so "
+        "the processes of the feed cannot be checked: mount /proc there (unshare "
+        "--mount-proc)"};
   }
   const Result<std::uint64_t> pid = namespace_inode("pid");
   if (!pid) return pid.error();

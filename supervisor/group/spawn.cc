@@ -149,11 +149,11 @@ std::string find_worker_binary() {
     if (::access(place.c_str(), X_OK) == 0) return place;
     looked += (looked.empty() ? "" : ", ") + place;
   }
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("ringfeed-worker was not found (looked for {}): {}install it beside "
-                          "ringfeed, or set RINGFEED_WORKER to its path",
-                          looked,
-                          length > 0 ? "" : "mount /proc, which says where ringfeed is, or "));
+  throw Error(
+      ErrorCode::kNotFound,
+      fmt::format("ringfeed-worker was not found (looked for {}): {}install it beside "
+                  "ringfeed, or set RINGFEED_WORKER to its path",
+                  looked, length > 0 ? "" : "mount /proc, which says where ringfeed is, or "));
 }
 
 std::string program_for(const std::string& worker, const std::string& program) {
