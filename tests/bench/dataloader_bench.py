@@ -2,8 +2,8 @@
 
     dataloader_bench.py [--venv DIR] [--only PART...] [--peers NAME...] [--rounds 3] [--json FILE]
 
-Parts: ready, jpeg, tiny, ragged, strings, records, views, special, first, start, memory, trainers,
-resume.
+Parts: ready, jpeg, tiny, ragged, strings, records, views, special, first, start, memory, large,
+trainers, resume.
 Each figure is taken in a process of its own; the rounds are interleaved, and the table has the
 medians with the rounds in brackets. Ratios are taken inside of a round. Processor time is that of
 the whole tree, user and system, from the beginning to the end of the second epoch; the workers stay
@@ -50,6 +50,7 @@ BATCHES = {
     "views": 256,
     "special": 128,
 }
+LARGE = 64  # batches of an epoch of large ones
 PLACES = (1_000, 1_000_000)  # samples at which loaders are resumed
 
 
@@ -65,7 +66,7 @@ def peers_of(part: str) -> tuple[str, ...]:
     return tuple(name for name in LOADERS if name != "torch-0" or part == "first")
 
 
-PARTS = (*BATCHES, "first", "start", "memory", "trainers", "resume")
+PARTS = (*BATCHES, "first", "start", "memory", "large", "trainers", "resume")
 
 
 # ---- The environment of the peers
@@ -196,6 +197,8 @@ def cells_of(part: str, peer: str, arguments: argparse.Namespace) -> dict[str, l
         return {f" {case}": ["start", peer, f"--case={case}"] for case in CASES}
     if part == "memory":
         return {"": ["memory", peer, f"--gigabytes={arguments.gigabytes}"]}
+    if part == "large":
+        return {"": ["large", peer, f"--batches={max(4, round(LARGE * arguments.scale))}"]}
     if part == "trainers":
         count = max(4, round(BATCHES["jpeg"] * arguments.scale))
         return {"": ["trainers", peer, "jpeg", f"--batches={count}"]}
@@ -206,6 +209,7 @@ UNITS = {
     "first": ("first_ms", "ms to the first batch"),
     "start": ("cpu_ms", "CPU ms an iterator"),
     "memory": ("pss_mb", "MB (PSS) of the whole tree"),
+    "large": ("pss_mb", "MB (PSS) of the whole tree"),
     "trainers": ("cpu_ms", "CPU ms a batch of all four"),
     "resume": ("more_ms", "ms more than a new one takes"),
 }
@@ -216,7 +220,12 @@ MORE_UNITS = {
         ("wall_ms", "ms an iterator"),
         ("first_ms", "ms to the first batch"),
         ("leave_ms", "ms to leave it"),
-    )
+    ),
+    "large": (
+        ("whole_mb", "MB with all files in memory, mapped or not"),
+        ("cpu_ms", "CPU ms a batch"),
+        ("wall_ms", "ms a batch"),
+    ),
 }
 
 
@@ -327,6 +336,7 @@ def goals(found: dict[str, dict[str, Any]]) -> list[tuple[str, float, float]]:
     at_most("views", 1.0, "torch", "tensors of a subclass that are views: at most torch's")
     at_most("special", 1.0, "torch", "parameters, sparse, nested tensors: at most torch's")
     at_most("memory", 1.1, "torch", "memory of four workers: at most 1.1 x torch's")
+    at_most("large", 1.2, "torch", "memory of batches of 51 MB: at most 1.2 x torch's")
     at_most(
         "trainers", 1 / 3.5, "torch", "four trainers on one feed: at most 1/3.5 of four loaders"
     )

@@ -4,6 +4,7 @@ dataloader_cell.py cost PEER WORK --batches N       processor time of the whole 
 dataloader_cell.py first PEER                       time to the first batch
 dataloader_cell.py start PEER --case NAME           what begins and ends an iterator
 dataloader_cell.py memory PEER --gigabytes N        four workers over one array
+dataloader_cell.py large PEER --batches N           four workers, batches of 51 MB
 dataloader_cell.py trainers PEER --batches N        four trainers
 dataloader_cell.py resume PEER --sample N           from load_state_dict() to the next batch
 """
@@ -26,7 +27,7 @@ from typing import Any
 
 import tree_cost
 from dataloader_peers import PEERS, with_arguments
-from dataloader_works import ROW_BYTES, WORKS, Rows, Tiny
+from dataloader_works import ROW_BYTES, WORKS, Large, Rows, Tiny
 
 IMPORT_S = 2.0
 TRAINERS = 4
@@ -111,6 +112,12 @@ def first(words: argparse.Namespace) -> dict[str, Any]:
     return {"first_ms": 1e3 * wall}
 
 
+# By peer: those that are made with PyTorch's arguments.
+CLASSES = {
+    "torch": ("torch.utils.data", "DataLoader"),
+    "stateful": ("torchdata.stateful_dataloader", "StatefulDataLoader"),
+    "ringfeed": ("ringfeed.torch", "DataLoader"),
+}
 # By name: workers, batches of an epoch, and whether the iterator is left after the first.
 CASES = {
     "epochs": (2, 10, False),
@@ -128,12 +135,7 @@ def start(words: argparse.Namespace) -> dict[str, Any]:
     """
     workers, batches, leaves = CASES[words.case]
     work = Tiny(batches)
-    module, name = {
-        "torch": ("torch.utils.data", "DataLoader"),
-        "stateful": ("torchdata.stateful_dataloader", "StatefulDataLoader"),
-        "ringfeed": ("ringfeed.torch", "DataLoader"),
-    }[words.peer]
-    loader = with_arguments(module, name, workers, work, persistent_workers=False)
+    loader = with_arguments(*CLASSES[words.peer], workers, work, persistent_workers=False)
     firsts, leavings = [], []
 
     def once() -> None:
@@ -177,18 +179,36 @@ def memory(words: argparse.Namespace) -> dict[str, Any]:
     """The most of three looks in the second epoch."""
     count = int(words.gigabytes * 1e9) // (Rows.batch * ROW_BYTES)
     work = Rows(count)
-    module, name = {
-        "torch": ("torch.utils.data", "DataLoader"),
-        "stateful": ("torchdata.stateful_dataloader", "StatefulDataLoader"),
-        "ringfeed": ("ringfeed.torch", "DataLoader"),
-    }[words.peer]
-    loader = with_arguments(module, name, 4, work, shuffle=True)
+    loader = with_arguments(*CLASSES[words.peer], 4, work, shuffle=True)
     take(loader.epoch(), work, count)
     batches, seen = loader.epoch(), []
     for _ in range(3):
         take(batches, work, count // 4)
         seen.append(tree_cost.pss_bytes())
     return {"pss_mb": max(seen) / 1e6, "array_mb": work.array.nbytes / 1e6}
+
+
+def large(words: argparse.Namespace) -> dict[str, Any]:
+    """The most of looks in the second half of an epoch; time is that of the second epoch."""
+    work = Large(words.batches)
+    loader = with_arguments(*CLASSES[words.peer], 4, work)
+    seen, whole = [], []
+    batches = loader.epoch()
+    for number, batch in enumerate(batches):
+        work.check(batch, number)
+        if number >= words.batches // 2:
+            seen.append(tree_cost.pss_bytes())
+            whole.append(tree_cost.memory_bytes())
+    del batch, batches
+    begun, cpu = time.monotonic(), tree_cost.cpu_s()
+    take(loader.epoch(), work, words.batches)
+    used, wall = tree_cost.cpu_s() - cpu, time.monotonic() - begun
+    return {
+        "pss_mb": max(seen) / 1e6,
+        "whole_mb": max(whole) / 1e6,
+        "cpu_ms": 1e3 * used / words.batches,
+        "wall_ms": 1e3 * wall / words.batches,
+    }
 
 
 def trainer(words: argparse.Namespace) -> None:
@@ -310,6 +330,7 @@ PARTS = {
     "first": first,
     "start": start,
     "memory": memory,
+    "large": large,
     "trainer": trainer,
     "trainers": trainers,
     "state": state_at,

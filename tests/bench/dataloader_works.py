@@ -309,6 +309,29 @@ class Rows:
         assert tuple(batch.shape) == (self.batch, ROW_BYTES), batch.shape
 
 
+class Large:
+    """Gives tensors of 800 KB, each its own: a batch has 51 MB."""
+
+    batch = 64
+    row_bytes = 800_000
+
+    def __init__(self, batches: int) -> None:
+        self._length = self.batch * batches
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        import torch
+
+        return torch.full((self.row_bytes,), int(index) % 251, dtype=torch.uint8)
+
+    def check(self, batch: Any, number: int) -> None:
+        assert tuple(batch.shape) == (self.batch, self.row_bytes), batch.shape
+        last = (number + 1) * self.batch - 1
+        assert int(batch[-1][-1]) == last % 251 and int(batch[0][0]) == (last - 63) % 251
+
+
 WORKS: dict[str, Any] = {
     "ready": Ready,
     "jpeg": Jpegs,
@@ -319,4 +342,5 @@ WORKS: dict[str, Any] = {
     "views": Views,
     "special": Special,
     "rows": Rows,
+    "large": Large,
 }

@@ -48,6 +48,12 @@ def test_the_first_batch_and_memory() -> None:
     assert found["pss_mb"] > found["array_mb"] > 16
 
 
+def test_the_memory_of_large_batches() -> None:
+    found = cell("large", "torch", "--batches=4")
+    # Those that wait are in memory that no process has mapped.
+    assert found["whole_mb"] > found["pss_mb"] > 51 and found["cpu_ms"] > 0
+
+
 def test_a_state_is_resumed_where_it_was() -> None:
     pytest.importorskip("torchdata", reason="scripts/test --with-frameworks has it")
     assert cell("resume", "stateful", "--sample=1000")["resumed_ms"] > 0
