@@ -16,11 +16,9 @@ import io
 import math
 import mmap
 import operator
-import os
 import pickle
 import struct
 from collections import deque
-from multiprocessing import reduction
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -28,7 +26,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from ._bulk import EMPTY, FREE, Bulk, TooLarge, memory_file
+from ._bulk import EMPTY, FREE, Bulk, FileInMemory, TooLarge, memory_file
 
 _ALIGN = 64
 _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -60,15 +58,12 @@ class _Names(dict[torch.dtype, str]):
 _names = _Names()
 
 
-class Memory:
-    """A file in memory, mapped: as long as somebody refers to the mapping.
-
-    It can be pickled while a process is started (`multiprocessing`), and is the same memory there.
-    """
+class Memory(FileInMemory):
+    """A file in memory, mapped: as long as somebody refers to the mapping."""
 
     def __init__(self, name: str, size: int) -> None:
         self.size = size
-        self.fd = memory_file(name, size)
+        super().__init__(memory_file(name, size))
         try:
             self._map()
         except BaseException:
@@ -79,7 +74,8 @@ class Memory:
     def of(cls, fd: int, size: int) -> Memory:
         """The memory of another process's Memory, whose descriptor has come from there."""
         memory = cls.__new__(cls)
-        memory.size, memory.fd = size, fd
+        memory.size = size
+        FileInMemory.__init__(memory, fd)
         memory._map()
         return memory
 
@@ -93,22 +89,11 @@ class Memory:
         """For a process that was forked: what it has inherited of the mapping may be its own."""
         self._map()
 
-    def close(self) -> None:
-        """The descriptor goes; the mapping stays as long as something refers to it."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            self.close()
-
     def __getstate__(self) -> dict[str, Any]:
-        return {"size": self.size, "fd": reduction.DupFd(self.fd)}
+        return {**super().__getstate__(), "map": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.size = state["size"]
-        self.fd = state["fd"].detach()
+        super().__setstate__(state)
         self._map()
 
 

@@ -132,8 +132,38 @@ class TooLarge(RuntimeError):
     """A batch exceeds what a region may have."""
 
 
-class Bulk:
-    """The file. It can be pickled while a process is started (`multiprocessing`)."""
+class FileInMemory:
+    """A file in memory, by its descriptor.
+
+    It can be pickled while a process is started (`multiprocessing`), and is the same file there.
+    """
+
+    fd = -1
+
+    def __init__(self, fd: int) -> None:
+        self._closing = threading.RLock()  # a descriptor's number is soon another file's
+        self.fd = fd
+
+    def close(self) -> None:
+        """The descriptor goes; what is mapped stays."""
+        with self._closing:
+            fd, self.fd = self.fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_closing": None, "fd": reduction.DupFd(self.fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _closing=threading.RLock(), fd=state["fd"].detach())
+
+
+class Bulk(FileInMemory):
+    """The file of all regions."""
 
     def __init__(self, regions: int, lanes: int = 0) -> None:
         """
@@ -159,16 +189,14 @@ class Bulk:
                 f"a file may have {limit} bytes, which is too little for {regions} batches: raise "
                 "the limit (ulimit -f), or lower num_workers or prefetch_factor"
             )
-        self._closing = threading.RLock()  # a descriptor's number is soon another file's
-        self.fd = memory_file("ringfeed-batches", self._first + regions * self.stride)
+        super().__init__(memory_file("ringfeed-batches", self._first + regions * self.stride))
 
     @classmethod
     def of(cls, fd: int, regions: int, stride: int) -> Bulk:
         """One without a table, of another process, whose descriptor has come from there."""
         bulk = cls.__new__(cls)
         bulk.regions, bulk.stride, bulk.lanes, bulk._first = regions, stride, 0, 0
-        bulk._closing = threading.RLock()
-        bulk.fd = fd
+        FileInMemory.__init__(bulk, fd)
         return bulk
 
     def _offset(self, region: int) -> int:
@@ -230,20 +258,3 @@ class Bulk:
             size = size or self.stride - first
             libc.fallocate(self.fd, _HOLE, self._offset(region) + first, size)
             return True
-
-    def close(self) -> None:
-        """The descriptor goes; what is mapped stays."""
-        with self._closing:
-            fd, self.fd = self.fd, -1
-            if fd >= 0:
-                os.close(fd)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_closing": None, "fd": reduction.DupFd(self.fd)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _closing=threading.RLock(), fd=state["fd"].detach())
