@@ -19,6 +19,7 @@ import operator
 import pickle
 import struct
 from collections import deque
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -26,13 +27,25 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from ._bulk import EMPTY, FREE, Bulk, FileInMemory, TooLarge, memory_file
+from ._bulk import (
+    EMPTY,
+    FREE,
+    GIVEN,
+    Bulk,
+    FileInMemory,
+    TooLarge,
+    leave,
+    lent_bytes,
+    lent_region,
+    memory_file,
+)
 
 _ALIGN = 64
 _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _MORE_BYTES_MAX = 1 << 20
 _SMALL_BYTES = 4096  # copied, so that it keeps nothing else
 _NOTHING = (ctypes.c_char * 0)()
+_BY_FILE_BYTES = 1 << 16  # of what is written without a mapping
 _MAPPED_MAX = 32  # regions that a worker has mapped
 _IDLE = 16  # batches after which a region that is free is emptied
 _ENTRY_BYTES = 64
@@ -102,20 +115,30 @@ class FreeRegions:
 
     def __init__(self, bulk: Bulk, lane: int) -> None:
         self._bulk = bulk
+        self._lane = lane
         self._count = bulk.regions // bulk.lanes
         self._lane_first = lane * self._count
-        self._table = bulk.table()
+        table = bulk.table()
+        self._table, self._found, self._ends = table.regions, table.found, table.ends
+        self._lent = table.lent[lane]
         words = np.frombuffer(self._table, np.uint64)
         self._words = words[self._lane_first : self._lane_first + self._count]
-        used = np.flatnonzero(self._words)
-        self._end = int(used[-1]) + 1 if len(used) else 0  # behind the last one that has memory
         # What the predecessors of this process were making, or what a feed that is over has made:
         # the same batches are asked of this one.
-        self._begun = {int(self._words[one]) - FREE: int(one) for one in used}
+        self._begun: dict[int, int] = {}
+        for other in range(bulk.lanes):
+            first = other * self._count
+            for one in range(first, first + self._ends[other]):
+                number = self._table[one] - FREE
+                if self._table[one] != GIVEN and number > 0 and (number - 1) % bulk.lanes == lane:
+                    self._begun[number] = one
+        for place, lent in enumerate(self._lent):
+            if lent and self._table[lent_region(lent)] != GIVEN:
+                self._lent[place] = 0  # a predecessor has taken it
         self._used_at: dict[int, int] = {}  # by region: the batch
         self._batches = 0
         self._number = 0
-        self.region = -1  # of the batch, in the lane
+        self.region = -1  # of the batch
 
     def begin(self, number: int, reserved: dict[int, int]) -> int:
         """The region that a batch has already, -1: none."""
@@ -124,11 +147,23 @@ class FreeRegions:
         self.region = self._begun.pop(number, -1) if self._begun else -1
         if self._batches % _IDLE == 0:
             self._trim(reserved)
-        return -1 if self.region < 0 else self._lane_first + self.region
+        return self.region
+
+    def end(self) -> None:
+        """The batch is made, with a region or without one."""
+        self._found[self._lane] = self._number
 
     def find(self, reserved: dict[int, int]) -> int:
         """A region for the batch. What is known of its memory is forgotten if it has none now."""
         table, first = self._table, self._lane_first
+        self._found[self._lane] = self._number
+        for place, lent in enumerate(self._lent):
+            if lent:
+                self.region = lent_region(lent)
+                table[self.region] = FREE + self._number
+                self._lent[place] = 0
+                reserved[self.region] = lent_bytes(lent)
+                return self.region
         # The first ones are used again and again, so that few have memory; before others those that
         # have it.
         one = -1
@@ -145,15 +180,17 @@ class FreeRegions:
                 raise MemoryError(f"all {self._count} regions for batches are in use")
         if table[first + one] == EMPTY:
             reserved.pop(first + one, None)
+        if one >= self._ends[self._lane]:
+            self._ends[self._lane] = one + 1
         table[first + one] = FREE + self._number
         self._used_at[one] = self._batches
-        self._end = max(self._end, one + 1)
-        self.region = one
-        return int(first + one)
+        self.region = first + one
+        return self.region
 
     def _trim(self, reserved: dict[int, int]) -> None:
         """Gives back the memory of regions that have been free for long."""
-        for one in np.flatnonzero(self._words[: self._end] == FREE).tolist():
+        used = self._words[: self._ends[self._lane]]
+        for one in np.flatnonzero(used == FREE).tolist():
             if self._batches - self._used_at.get(one, 0) > _IDLE:
                 region = self._lane_first + one
                 self._bulk.empty(region, reserved.pop(region, self._bulk.stride))
@@ -177,6 +214,7 @@ class Writer:
         self._whole: Any = _NOTHING  # the region, as far as it is mapped
         self._before: list[Any] = []  # earlier mappings of it that have become too small
         self._used = 0
+        self._is_large = False
         self._region = -1
         self._shipped: dict[int, _Shipped] = {}  # by storage
         self._chunks: list[Any] = []  # of the pickle that is being written
@@ -191,11 +229,21 @@ class Writer:
         self._region = slot if self._free is None else self._free.begin(number, self._reserved)
         self._whole = self._mapped.get(self._region, _NOTHING)
         self._before.clear()
+        # Batches are mostly as large as those before them.
+        self._is_large = self._used > self._bulk.large_bytes
         self._used = 0
+
+    def end(self) -> None:
+        """The batch is made: nothing of a large one is mapped here any more."""
+        if self._is_large:
+            for whole in (self._whole, *self._before):
+                leave(ctypes.addressof(whole), len(whole))
+        if self._free is not None:
+            self._free.end()
 
     @property
     def region(self) -> int:
-        """Of the batch, among its lane's; -1: it has none, or that of its slot."""
+        """Of the batch; -1: it has none, or that of its slot."""
         return -1 if self._free is None else self._free.region
 
     @property
@@ -218,6 +266,8 @@ class Writer:
             self._reserve(end)
         if end > len(self._whole):
             self._map(end)
+        if end > self._bulk.large_bytes:
+            self._is_large = True
         self._used = (end + _ALIGN - 1) & -_ALIGN
         return at
 
@@ -275,6 +325,28 @@ class Writer:
         at = self._room(count * dtype.itemsize)
         flat = torch.frombuffer(self._whole, dtype=dtype, count=count, offset=at)
         return flat.view(shape)
+
+    def gather(
+        self, to: torch.Tensor, rows: list[int], size: int, gather: Callable[..., None]
+    ) -> None:
+        """Copies rows into a tensor of empty().
+
+        Args:
+            rows: Their addresses.
+            size: Bytes of each.
+            gather: Does it in memory that is mapped.
+        """
+        if self._is_large:
+            at = to.data_ptr() - ctypes.addressof(self._whole)
+            self._bulk.write(self._region, at, rows, size)
+        else:
+            gather(to.data_ptr(), rows, size)
+
+    def _put(self, at: int, address: int, size: int) -> None:
+        if self._is_large and size >= _BY_FILE_BYTES:
+            self._bulk.write(self._region, at, [address], size)
+        else:
+            ctypes.memmove(ctypes.addressof(self._whole) + at, address, size)
 
     def plain(self, tensor: torch.Tensor) -> Any:
         """Of a tensor that is no subclass's: what it shows is written, and it is a place."""
@@ -376,8 +448,7 @@ class Writer:
 
     def _ship(self, shipped: _Shipped, begin: int, end: int) -> int:
         at = self._room(end - begin)
-        place = ctypes.addressof(self._whole) + at
-        ctypes.memmove(place, shipped.storage.data_ptr() + begin, end - begin)
+        self._put(at, shipped.storage.data_ptr() + begin, end - begin)
         shipped.add(begin, end, at)
         return at
 
@@ -411,8 +482,7 @@ class Writer:
         at = self._room(array.nbytes)
         order = "F" if array.flags.fnc else "C"
         if array.flags.forc:
-            place = ctypes.addressof(self._whole) + at
-            ctypes.memmove(place, array.ctypes.data, array.nbytes)
+            self._put(at, array.ctypes.data, array.nbytes)
         else:
             whole: Any = self._whole
             np.ndarray(array.shape, dtype, whole, at)[...] = array
@@ -454,14 +524,17 @@ class Writer:
         if raw.nbytes < _SMALL_BYTES:
             return True
         at = self._room(raw.nbytes)
-        memoryview(self._whole).cast("B")[at : at + raw.nbytes] = raw.cast("B")
+        self._put(at, np.frombuffer(raw, np.uint8).ctypes.data, raw.nbytes)
         self._buffers.append((at, raw.nbytes))
         return False
 
     def write_bytes(self, raw: bytes) -> int:
         """Writes bytes; returns their offset in the slot."""
         at = self._room(len(raw))
-        ctypes.memmove(ctypes.addressof(self._whole) + at, raw, len(raw))
+        if self._is_large and len(raw) >= _BY_FILE_BYTES:
+            self._put(at, np.frombuffer(raw, np.uint8).ctypes.data, len(raw))
+        else:
+            ctypes.memmove(ctypes.addressof(self._whole) + at, raw, len(raw))
         return at
 
 

@@ -12,15 +12,26 @@ says a word of the table at the beginning of the file:
     EMPTY     the worker's; it has no memory
     FREE      the worker's; it has the memory of its last batch
     FREE + s  batch s lies there, or is being made: from its arrival on the trainer's, who writes
-              EMPTY or FREE when it is no longer used
+              EMPTY, FREE or GIVEN when it is no longer used
+    GIVEN     the trainer's, who lends its memory to a lane that is to make a batch
 
 A worker that has died has left FREE + s where it was making batch s, and its successor, which makes
 the same batch, goes on with the same region.
+
+Of large batches no region is FREE. What the trainer gets back is lent to a lane that has a request
+for which it has no region yet, whosever region it is. So there is no more memory than for the
+batches that are asked for and those that are held, and for one more, which waits for a request.
+Behind the words of regions each lane has these:
+
+    found  the newest batch that needs no region any more   by the worker
+    ends   regions of the lane that it has ever used        by the worker
+    lent   LENT words: a region, plus 1, and its pages      by the trainer; by the worker 0
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -29,25 +40,34 @@ import threading
 from multiprocessing import reduction
 from typing import Any
 
+import numpy as np
+
 from ..errors import FeedMemoryError
 
 _REGION_BYTES_MAX = 1 << 46  # 64 TiB: more memory than a machine has
 _FILE_BYTES_MAX = 1 << 62
-_MAPPED_BYTES_MIN = 1 << 16
+MAPPED_BYTES_MIN = 1 << 16
 _WORKER_BYTES = 64 << 20  # of address space, beside the room of its state
 _UNRESERVED = 0x4000  # flags of mmap that Python does not name
 FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
-_REMOVE = 9  # of madvise
+_DONTNEED, _REMOVE = 4, 9  # of madvise
 _HOLE = 3  # of fallocate: a hole, and the size stays
-EMPTY, FREE = 0, 1
+EMPTY, FREE, GIVEN = 0, 1, 1 << 63
 _LANE_REGIONS = 4096
+LENT = 8
+_ROWS_MAX = 1024  # of pwritev
+# Of batches that wait for the trainer. If they may be more than that, workers do not keep them
+# mapped: what a process has mapped is what it is seen to use, and killed for.
+_MAPPED_BYTES = 80 << 20
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
+libc.pwritev.restype = ctypes.c_ssize_t
+libc.pwritev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong]
 
 
 def map_pages(address: int, size: int, flags: int, fd: int, offset: int) -> None:
@@ -102,6 +122,11 @@ def empty(mapping: Any) -> None:
     libc.madvise(ctypes.addressof(mapping), ctypes.sizeof(mapping), _REMOVE)
 
 
+def leave(address: int, size: int) -> None:
+    """Pages are mapped no more until they are touched; those of a file keep what is there."""
+    libc.madvise(address, size, _DONTNEED)
+
+
 def check_address_space() -> None:
     """Sees to it that workers, which have what this process has mapped, can begin at all.
 
@@ -126,6 +151,33 @@ def check_address_space() -> None:
             f"{max(0, limit - used) >> 20} MiB of address space are left, and a worker takes "
             f"{needed >> 20}: raise the limit of {limit >> 20} MiB (ulimit -v)"
         )
+
+
+def lent_word(region: int, size: int) -> int:
+    """What stands among the lent of a lane: a region, of which so many bytes have memory."""
+    return -(-size // mmap.PAGESIZE) << 32 | region + 1
+
+
+def lent_region(word: int) -> int:
+    """The region of such a word."""
+    return (word & 0xFFFFFFFF) - 1
+
+
+def lent_bytes(word: int) -> int:
+    """Its bytes, with the rest of the last page."""
+    return (word >> 32) * mmap.PAGESIZE
+
+
+@functools.cache
+def _table_of(regions: int, lanes: int) -> Any:
+    word = ctypes.c_uint64
+    fields = {
+        "regions": word * regions,
+        "found": word * lanes,
+        "ends": word * lanes,
+        "lent": (word * LENT) * lanes,
+    }
+    return type("Table", (ctypes.Structure,), {"_fields_": list(fields.items())})
 
 
 class TooLarge(RuntimeError):
@@ -165,12 +217,14 @@ class FileInMemory:
 class Bulk(FileInMemory):
     """The file of all regions."""
 
-    def __init__(self, regions: int, lanes: int = 0) -> None:
+    def __init__(self, regions: int, lanes: int = 0, waiting: int = 0) -> None:
         """
         Args:
             regions: How many.
             lanes: Of a table of as many regions each, or of more if they cost nothing. 0: there is
                 none.
+            waiting: Batches that may be made before they are taken. 0: workers have them mapped,
+                however large they are.
         Raises:
             FeedMemoryError: Files may not be large enough for them (ulimit -f).
         """
@@ -182,7 +236,10 @@ class Bulk(FileInMemory):
             regions = lanes * max(regions // lanes, _LANE_REGIONS)
         self.regions = regions
         self.lanes = lanes
-        self._first = -(-8 * regions // mmap.PAGESIZE) * mmap.PAGESIZE if lanes else 0
+        # Of a batch beyond which only its trainer has it mapped.
+        self.large_bytes = _MAPPED_BYTES // waiting if waiting else _REGION_BYTES_MAX
+        words = regions + (2 + LENT) * lanes
+        self._first = -(-8 * words // mmap.PAGESIZE) * mmap.PAGESIZE if lanes else 0
         self.stride = min(_REGION_BYTES_MAX, max(0, room - self._first) // regions) & -mmap.PAGESIZE
         if self.stride == 0:
             raise FeedMemoryError(
@@ -196,6 +253,7 @@ class Bulk(FileInMemory):
         """One without a table, of another process, whose descriptor has come from there."""
         bulk = cls.__new__(cls)
         bulk.regions, bulk.stride, bulk.lanes, bulk._first = regions, stride, 0, 0
+        bulk.large_bytes = _REGION_BYTES_MAX
         FileInMemory.__init__(bulk, fd)
         return bulk
 
@@ -203,9 +261,9 @@ class Bulk(FileInMemory):
         return self._first + region * self.stride
 
     def table(self) -> Any:
-        """The words of all regions, lane by lane: an array that can be written."""
+        """The words of the table, as arrays that can be written: `regions`, and those of lanes."""
         whole = _mapped(self._first, mmap.MAP_SHARED, self.fd, 0)
-        return (ctypes.c_uint64 * self.regions).from_buffer(whole)
+        return _table_of(self.regions, self.lanes).from_buffer(whole)
 
     def map(self, region: int, size: int, *, private: bool = False) -> Any:
         """At least the first `size` bytes of a region, as long as somebody refers to them.
@@ -222,7 +280,7 @@ class Bulk(FileInMemory):
         flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
         whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         # By powers of two: batches that differ in size are mapped few times.
-        rather = min(self.stride, max(_MAPPED_BYTES_MIN, 1 << (size - 1).bit_length()))
+        rather = min(self.stride, max(MAPPED_BYTES_MIN, 1 << (size - 1).bit_length()))
         for length in (rather, whole):
             try:
                 return _mapped(length, flags, self.fd, self._offset(region))
@@ -236,6 +294,36 @@ class Bulk(FileInMemory):
     def read(self, region: int, at: int, size: int) -> bytes:
         """A copy of some bytes of a region."""
         return os.pread(self.fd, size, self._offset(region) + at)
+
+    def write(self, region: int, at: int, rows: list[int], size: int) -> None:
+        """Writes one behind the other, without a mapping: nothing of the region is mapped for it.
+
+        Args:
+            at: Where in the region.
+            rows: Their addresses.
+            size: Bytes of each.
+        Raises:
+            OSError: There is no memory.
+        """
+        left = np.empty((len(rows), 2), np.uint64)
+        left[:, 0], left[:, 1] = rows, size
+        place = self._offset(region) + at
+        while len(left):
+            count = min(len(left), _ROWS_MAX)
+            done = libc.pwritev(self.fd, left.ctypes.data, count, place)
+            if done <= 0:
+                error = ctypes.get_errno() if done < 0 else errno.ENOSPC
+                if error == errno.EINTR:
+                    continue
+                raise OSError(error, os.strerror(error))
+            place += done
+            ends = np.cumsum(left[:count, 1])
+            whole = int(np.searchsorted(ends, done, side="right"))
+            left = left[whole:]
+            if whole < count:  # of this one a part
+                part = done - (int(ends[whole - 1]) if whole else 0)
+                left[0, 0] += np.uint64(part)
+                left[0, 1] -= np.uint64(part)
 
     def reserve(self, region: int, size: int) -> None:
         """Sees to it that the first bytes of a region have memory.

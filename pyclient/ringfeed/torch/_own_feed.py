@@ -108,7 +108,8 @@ class OwnFeed:
         self.bond = Bond(self.requests.memory, workers)
         # Beside those of slots a lane has some that the loop holds.
         check_address_space()
-        self.bulk = Bulk(workers * (lane_slots + 3), workers)
+        waiting = workers * settings["prefetch_factor"]
+        self.bulk = Bulk(workers * (lane_slots + 3), workers, waiting)
         self.regions = Regions(self.bulk)
         self.next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self.handle: native.Handle | None = None
@@ -189,6 +190,7 @@ class OwnFeed:
                 place = self.requests.room(number, len(payload), spilt=True)
                 assert place is not None
             self.next[worker] += self.workers
+            self.regions.asked(worker, number)
             memory = self.requests.memory
             memory.map[place : place + len(payload)] = payload
             raw = None if self.handle is None else self.handle.raw
@@ -203,9 +205,15 @@ class OwnFeed:
         """The batch of that request is here."""
         with self._posting:
             self.requests.let_go(number)
+            self.regions.answered()
             spilt = self._spilt.pop(number, None)
         if spilt is not None:
             spilt.unlink(missing_ok=True)
+
+    def rest(self) -> None:
+        """An epoch is over: memory that no batch has is given back."""
+        with self._posting:
+            self.regions.rest()
 
     def oldest(self, worker: int) -> tuple[int, int, bytes | None]:
         """As Requests.oldest()."""

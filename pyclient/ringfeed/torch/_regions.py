@@ -5,28 +5,44 @@ Also what a fork of the trainer does with them: workers go on writing, so the ch
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
 import os
 import pickle
 import select
+import threading
 import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
 
 from .._core import native
-from ._bulk import EMPTY, FIXED, FREE, Bulk, empty, libc, map_pages, slot_of
+from ._bulk import (
+    EMPTY,
+    FIXED,
+    FREE,
+    GIVEN,
+    LENT,
+    MAPPED_BYTES_MIN,
+    Bulk,
+    empty,
+    leave,
+    lent_region,
+    lent_word,
+    map_pages,
+    slot_of,
+)
 from ._forks import starting
 from ._streams import renew
 
-_LARGE_BYTES = 8 << 20  # a batch of which no more is free than a worker needs
-_LOOKED_AT = 16  # regions of a lane, the first ones: those that workers use again and again
+_LARGE_BYTES = 8 << 20  # a batch of which no more is free than workers need
+_LENDS_MIN = 1024  # regions of a lane, from which on some may be lent to others
 _LOOP_HOLDS = 4  # batches of a lane, beyond which memory that becomes free is given back
 _KEPT_MAX = 1 << 14  # batches that are not copied: a process may have 65,530 mappings
 _PAGE = mmap.PAGESIZE
-_DONTNEED = 4  # of madvise
 _COPIES_MS = 2000  # for a child's copies; then the loop goes on without the slots of these batches
 # Of an entry of /proc/self/pagemap: it is in memory or swapped; it is the file's.
 _THERE, _OF_FILE = 3 << 62, 1 << 61
@@ -72,89 +88,195 @@ class Regions(_Regions):
         """`bulk`: where they are, with a table."""
         super().__init__(bulk, private=False)
         self._pid = os.getpid()
-        self._table = bulk.table()
+        table = bulk.table()
+        self._table, self._found, self._ends = table.regions, table.found, table.ends
+        self._lent = [table.lent[lane] for lane in range(bulk.lanes)]
         self._of_lane = bulk.regions // bulk.lanes
+        # A worker always has regions left, and a process mappings.
+        self._held_max = min(self._of_lane // 2, _KEPT_MAX // bulk.lanes)
         self._over = False
         self._held: list[dict[int, weakref.ref[Any]]] = [{} for _ in range(bulk.lanes)]
+        self._asked = [0] * bulk.lanes  # of each: the number of its last request
+        self._under_way = 0  # requests
+        self._large: dict[int, int] = {}  # by region: bytes that have memory
+        # With their mappings: those that became free, and the one that waits for a request.
+        self._freed: deque[tuple[int, Any]] = deque()
+        self._spare: deque[tuple[int, Any]] = deque()
+        self._settling = threading.RLock()
+        self._is_settling = False
 
-    def take(self, lane: int, region: int, used: int) -> tuple[Any, bool]:
+    def asked(self, lane: int, number: int) -> None:
+        """A lane is about to be asked for a batch."""
+        self._under_way += 1
+        self._asked[lane] = number
+        if self._spare:
+            with contextlib.suppress(IndexError):
+                self._freed.append(self._spare.pop())
+            self._settle()
+
+    def answered(self) -> None:
+        """A batch that was asked for is here."""
+        self._under_way -= 1
+
+    def take(self, region: int, used: int) -> tuple[Any, bool]:
         """The memory of a batch that has come, and whether it is to be copied.
 
         The region is the batch's as long as somebody refers to what is returned.
 
         Args:
-            lane, region: Which one: of the lane's.
+            region: Which one.
             used: Bytes of the batch.
         Raises:
             MemoryError: There is no address space for it; the region is given back.
         """
         if _copying:
             _look_at_copies()
-        number = lane * self._of_lane + region
+        if used >= _LARGE_BYTES and used > self._large.get(region, 0):
+            self._large[region] = used
         try:
-            mapping = self._mapping(number, used)
+            mapping = self._mapping(region, used)
         except BaseException:
-            self.give_back(lane, region)
+            self.give_back(region)
             raise
         slot = slot_of(len(mapping), _give_back).from_buffer(mapping)
-        slot.mapping, slot.owner, slot.place, slot.used = mapping, self, (lane, region), used
-        held = self._held[lane]
+        slot.mapping, slot.owner, slot.region, slot.used = mapping, self, region, used
+        held = self._held[region // self._of_lane]
         held[region] = weakref.ref(slot)
-        # A worker always has regions left, and a process mappings.
-        return slot, len(held) > min(self._of_lane // 2, _KEPT_MAX // len(self._held))
+        return slot, len(held) > self._held_max
 
-    def read(self, lane: int, region: int, at: int, size: int) -> bytes:
+    def read(self, region: int, at: int, size: int) -> bytes:
         """A copy of some bytes of a region."""
-        return self._bulk.read(lane * self._of_lane + region, at, size)
+        return self._bulk.read(region, at, size)
 
-    def load(self, lane: int, region: int, at: int, size: int) -> Any:
+    def load(self, region: int, at: int, size: int) -> Any:
         """What a pickle makes that is all of a batch that has come; its region is given back."""
         if _copying:
             _look_at_copies()
         try:
-            mapping = self._mapping(lane * self._of_lane + region, at + size)
+            mapping = self._mapping(region, at + size)
             return pickle.loads(memoryview(mapping)[at : at + size])
         finally:
-            self.give_back(lane, region)
+            self.give_back(region)
 
-    def give_back(self, lane: int, region: int, mapping: Any = None) -> None:
-        """The worker may write there again."""
+    def give_back(self, region: int, mapping: Any = None) -> None:
+        """Nobody refers to the batch any more."""
         if os.getpid() != self._pid:
             return  # in a fork: it is the parent's
-        held = self._held[lane]
+        held = self._held[region // self._of_lane]
         held.pop(region, None)
-        number = lane * self._of_lane + region
-        state = FREE
-        if self._over or len(held) >= _LOOP_HOLDS or self._has_room(lane, mapping):
-            self._mapped.pop(number, None)
-            if self._bulk.empty(number):
-                state = EMPTY
-            elif mapping is not None:
-                empty(mapping)
-        self._table[number] = state
+        if region in self._large:
+            self._freed.append((region, mapping))
+            self._settle()
+        elif self._over or len(held) >= _LOOP_HOLDS or self._is_idle(mapping):
+            self._empty(region, mapping)
+        else:
+            self._table[region] = FREE
 
-    def _has_room(self, lane: int, mapping: Any) -> bool:
-        """Of batches so large, has the worker memory for its next one already?"""
-        if mapping is None or len(mapping) < _LARGE_BYTES:
-            return False
-        first = lane * self._of_lane
-        return FREE in self._table[first : first + _LOOKED_AT]
+    def _is_idle(self, mapping: Any) -> bool:
+        return self._under_way <= 0 and mapping is not None and len(mapping) > MAPPED_BYTES_MIN
+
+    def _settle(self) -> None:
+        with self._settling:
+            # A batch may end in the middle of it, by a garbage collection: then it goes on here.
+            if self._is_settling:
+                return
+            self._is_settling = True
+            try:
+                while self._freed:
+                    self._lend(*self._freed.popleft())
+            finally:
+                self._is_settling = False
+
+    def _lend(self, region: int, mapping: Any) -> None:
+        """Memory of a large batch goes to a lane that has none for its next one."""
+        size = self._large.get(region)
+        if size is None:
+            return  # it has been given back with all others
+        lane = -1 if self._over else self._wanting()
+        if lane < 0 and (self._over or self._spare or self._under_way <= 0):
+            return self._empty(region, mapping)
+        if mapping is not None and size > self._bulk.large_bytes:
+            leave(ctypes.addressof(mapping), len(mapping))
+        self._table[region] = GIVEN
+        if lane < 0:
+            self._spare.append((region, mapping))
+        else:
+            lent = self._lent[lane]
+            lent[lent[:].index(0)] = lent_word(region, size)
+
+    def _wanting(self) -> int:
+        """A lane with a request for which it has no region yet, of the oldest one; -1: none."""
+        # Under a limit of the file's size lanes have no more regions than they need.
+        if self._of_lane < _LENDS_MIN:
+            return -1
+        found, oldest = -1, 0
+        for lane, asked in enumerate(self._asked):
+            at = self._found[lane]
+            if at < asked:
+                lent = LENT - self._lent[lane][:].count(0)
+                at += len(self._asked) * lent
+                if at < asked and lent < LENT and (found < 0 or at < oldest):
+                    found, oldest = lane, at
+        return found
+
+    def _empty(self, region: int, mapping: Any = None) -> None:
+        self._mapped.pop(region, None)
+        self._large.pop(region, None)
+        if self._bulk.empty(region):
+            self._table[region] = EMPTY
+        else:
+            if mapping is not None:
+                empty(mapping)
+            self._table[region] = FREE
+
+    def rest(self) -> None:
+        """Between epochs no memory is free, but for that of small batches."""
+        if self._under_way > 0 or self._over:
+            return  # workers may be at it
+        for lane, places in enumerate(self._lent):
+            for place, lent in enumerate(places):
+                if lent:
+                    places[place] = 0
+                    self._empty(lent_region(lent))
+            first = lane * self._of_lane
+            for region in range(first, first + self._ends[lane]):
+                if self._table[region] == FREE:
+                    mapping = self._mapped.get(region)
+                    if mapping is None or len(mapping) > MAPPED_BYTES_MIN:
+                        self._empty(region)
+        with contextlib.suppress(IndexError):
+            self._freed.append(self._spare.pop())
+        self._settle()
 
     def end(self, for_good: bool = True) -> None:
         """No worker is left. What batches do not have of their memory is given back.
 
         `for_good`: nor will there be one. Else all regions but those of held batches are free.
         """
+        with self._settling:
+            before, self._is_settling = self._is_settling, True
+            try:
+                self._end(for_good)
+            finally:
+                self._is_settling = before
+        self._settle()
+
+    def _end(self, for_good: bool) -> None:
         self._over = for_good
         if os.getpid() != self._pid or (for_good and not any(self._held)):
             return  # nothing is left when the file is closed
-        for number in np.flatnonzero(np.frombuffer(self._table, np.uint64)).tolist():
-            held = self._held[number // self._of_lane].get(number % self._of_lane)
+        for region in np.flatnonzero(np.frombuffer(self._table, np.uint64)).tolist():
+            held = self._held[region // self._of_lane].get(region)
             slot = None if held is None else held()
-            self._bulk.empty(number, first=0 if slot is None else -(-slot.used // _PAGE) * _PAGE)
+            self._bulk.empty(region, first=0 if slot is None else -(-slot.used // _PAGE) * _PAGE)
             if slot is None and not for_good:
-                self._table[number] = EMPTY
+                self._table[region] = EMPTY
+                self._large.pop(region, None)
         self._mapped.clear()
+        self._spare.clear()
+        for lane, places in enumerate(self._lent):
+            places[:] = [0] * LENT
+            self._found[lane] = self._asked[lane]
 
     def most_held(self) -> int:
         """Of the lane with the most of them: batches that somebody has."""
@@ -166,7 +288,7 @@ class Regions(_Regions):
 
 
 def _give_back(slot: Any) -> None:
-    slot.owner.give_back(*slot.place, slot.mapping)
+    slot.owner.give_back(slot.region, slot.mapping)
 
 
 class SharedRegions(_Regions):
@@ -247,7 +369,7 @@ def _drop_changes(slot: Any) -> None:
     address = ctypes.addressof(slot)
     pages = -(-slot.used // _PAGE)
     if _has_changes(address // _PAGE, pages):
-        libc.madvise(address, pages * _PAGE, _DONTNEED)
+        leave(address, pages * _PAGE)
 
 
 def _has_changes(first: int, pages: int) -> bool:
@@ -308,7 +430,5 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
 )

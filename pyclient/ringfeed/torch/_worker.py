@@ -701,6 +701,7 @@ class Worker:
         collate = self._collate_ns
         fetch = max(0, took - collate)
         name = self._name_of(place.slowest[1]) if place.slowest[0] else 0
+        self._writer.end()
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -903,5 +904,5 @@ class Worker:
         size = first.numel() * first.element_size()
         if size * len(batch) < _LARGE_BYTES or not all(one.is_contiguous() for one in batch):
             return torch.stack(batch, 0, out=out)
-        self._gather(out.data_ptr(), [one.data_ptr() for one in batch], size)
+        self._writer.gather(out, [one.data_ptr() for one in batch], size, self._gather)
         return out

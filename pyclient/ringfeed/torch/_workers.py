@@ -289,13 +289,13 @@ class Workers:
         self._answered[worker] += 1
         state = None
         if words[7]:
-            state = self.feed.regions.read(worker, region, words[6], words[7])
+            state = self.feed.regions.read(region, words[6], words[7])
             self._states[worker] = state
         elif words[6] == AS_BEFORE:
             state = self._states[worker]
         if what not in (DATA, ACK):
             if region >= 0:
-                self.feed.regions.give_back(worker, region)
+                self.feed.regions.give_back(region)
             if what != RESUMED:
                 return None
             self.began[worker] = (state, None)
@@ -304,13 +304,13 @@ class Workers:
         self.left_out += words[10]
         self.reasons.add(words[0] >> 8, words[12], words[13])
         if words[14]:
-            text = self.feed.regions.read(worker, region, words[15], NAME_BYTES)
+            text = self.feed.regions.read(region, words[15], NAME_BYTES)
             self.reasons.saw(words[14], name_in(text))
         try:
             if is_plain(words[2:6]):
-                data = self.feed.regions.load(worker, region, words[2], words[3])
+                data = self.feed.regions.load(region, words[2], words[3])
             else:
-                slot, copies = self.feed.regions.take(worker, region, words[8])
+                slot, copies = self.feed.regions.take(region, words[8])
                 data = read(slot, words[2:4], words[4:6], copies)
                 del slot
         except Exception:
@@ -404,6 +404,11 @@ class Workers:
         if supervisor.exit_status is not None and not isinstance(error, FeedFailed):
             return supervisor.error()
         return error
+
+    def rest(self) -> None:
+        """An epoch is over: memory that no batch has is given back."""
+        if not self._stopped:
+            self.feed.rest()
 
     def pid_of(self, worker: int) -> int:
         """Process number of a worker, 0 before it has one."""

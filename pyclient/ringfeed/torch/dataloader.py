@@ -196,6 +196,7 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
                 return data
         except StopIteration:
             self.progress.finish(self)
+            self._feed.rest()
             raise
 
 
