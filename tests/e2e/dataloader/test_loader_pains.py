@@ -587,6 +587,9 @@ def test_a_full_disk_is_an_error_that_says_so(
         print("right" if firsts(loader) == due(12) else "wrong")
     except Exception as error:
         print(f"{type(error).__name__}: {error}")
+    from ringfeed.torch import _own_feed
+    for feed in _own_feed._idle.all():
+        feed.end()
     print(os.listdir(os.environ["TMPDIR"]))
     """
     options = room if "size" in room else f"size=64k,{room}"
