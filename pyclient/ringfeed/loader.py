@@ -189,6 +189,7 @@ class _Supervisor:
         fds = {"--owner-fd": os.pidfd_open(os.getpid())}
         try:
             if self._linked:
+                self._unlink()  # from the one that was killed
                 self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 fds["--link-fd"] = theirs.detach()
             with self._log.open("ab") as log, _starting:
@@ -219,14 +220,22 @@ class _Supervisor:
         if link is None:
             return True
         waits = select.poll()
-        waits.register(link, select.POLLIN)
+        try:
+            waits.register(link, select.POLLIN)
+        except ValueError:  # closed just now: there is another one
+            return False
         if not waits.poll(timeout_ms):
             return False
         # It has said so, or has died. Of a successor it is not asked again.
         with self._changing:
             if self._link is link:
-                self._link = None
+                self._unlink()
         return True
+
+    def _unlink(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
     @property
     def child(self) -> int:
@@ -295,6 +304,7 @@ class _Supervisor:
         assert self._child is not None
         with self._changing:
             self._kept = False
+            self._unlink()
         if self.exit_status is None:
             try:
                 control.stop(self.socket_path, now=True)
