@@ -17,16 +17,17 @@ datasets = pytest.importorskip("datasets")
 import ringfeed.torch as ours  # noqa: E402
 from ringfeed.torch._progress import loses_samples  # noqa: E402
 from tests.support.loaders.own_data import Reference  # noqa: E402
-from tests.support.loaders.resuming import resumed, take, through_json  # noqa: E402
-
-try:
-    from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
-except ImportError:
-    Torchdatas = None
+from tests.support.loaders.resuming import (  # noqa: E402
+    Torchdatas,
+    beside_torchdata,
+    no_warnings,
+    resumed,
+    take,
+    through_json,
+)
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+    *no_warnings,
     pytest.mark.filterwarnings("ignore:To copy construct from a tensor"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
@@ -167,7 +168,7 @@ def test_shuffle_buffers_are_found_where_they_are():
     assert loses_samples(Wrapped(shuffled.with_format("torch")))
 
 
-@pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
+@beside_torchdata
 @pytest.mark.parametrize("stop", [0, 5, 11])
 @pytest.mark.parametrize("shuffles", [True, False], ids=["shuffled", "in order"])
 def test_states_of_torchdatas_loader_are_read(stop, shuffles):

@@ -47,9 +47,12 @@ from tests.support.loaders.resuming import (  # noqa: E402
     OverIterator,
     Shuffles,
     Stateless,
+    Torchdatas,
     as_they_are,
     assert_goes_on,
     assert_rest_comes,
+    beside_torchdata,
+    no_warnings,
     resumed,
     same,
     share,
@@ -58,18 +61,9 @@ from tests.support.loaders.resuming import (  # noqa: E402
     through_json,
 )
 
-try:
-    from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
-except ImportError:
-    Torchdatas = None
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
-]
+pytestmark = no_warnings
 
 OURS = ours.StatefulDataLoader
-beside_torchdata = pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
 both = pytest.mark.parametrize(
     "loader",
     [

@@ -24,25 +24,21 @@ from tests.support.loaders.resuming import (  # noqa: E402
     GrowingState,
     OverGenerator,
     OverIterator,
+    Torchdatas,
     as_they_are,
     assert_goes_on,
+    beside_torchdata,
+    no_warnings,
     resumed,
     same,
     take,
     through_json,
 )
 
-try:
-    from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
-except ImportError:
-    Torchdatas = None
-
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+    *no_warnings,
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
-beside_torchdata = pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
 HOURS = 1 << 60  # nanoseconds
 
 

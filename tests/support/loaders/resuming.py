@@ -1,4 +1,4 @@
-"""What the tests of ``state_dict()`` share: datasets and samplers with states, and loops that are stopped and go on."""
+"""What the tests of ``state_dict()`` share: torchdata's loader, datasets and samplers with states, and loops that are stopped and go on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
+import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from tests.support.loaders.own_data import epochs_of
+
+try:
+    from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
+except ImportError:
+    Torchdatas = None
+
+beside_torchdata = pytest.mark.skipif(Torchdatas is None, reason="torchdata is not installed")
+# Of machines with few processors, and of trainers with threads.
+no_warnings = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+]
 
 
 def as_they_are(samples: Any) -> Any:
