@@ -46,6 +46,7 @@ _MORE_BYTES_MAX = 1 << 20
 _SMALL_BYTES = 4096  # copied, so that it keeps nothing else
 _NOTHING = (ctypes.c_char * 0)()
 _BY_FILE_BYTES = 1 << 16  # of what is written without a mapping
+_PAST_CACHES_BYTES = 4 << 20  # of a tensor that no cache has to hold until it is read
 _MAPPED_MAX = 32  # regions that a worker has mapped
 _IDLE = 16  # batches after which a region that is free is emptied
 _ENTRY_BYTES = 64
@@ -214,7 +215,7 @@ class Writer:
         self._whole: Any = _NOTHING  # the region, as far as it is mapped
         self._before: list[Any] = []  # earlier mappings of it that have become too small
         self._used = 0
-        self._is_large = False
+        self._by_file = False
         self._region = -1
         self._shipped: dict[int, _Shipped] = {}  # by storage
         self._chunks: list[Any] = []  # of the pickle that is being written
@@ -230,12 +231,12 @@ class Writer:
         self._whole = self._mapped.get(self._region, _NOTHING)
         self._before.clear()
         # Batches are mostly as large as those before them.
-        self._is_large = self._used > self._bulk.large_bytes
+        self._by_file = self._used > self._bulk.large_bytes
         self._used = 0
 
     def end(self) -> None:
-        """The batch is made: nothing of a large one is mapped here any more."""
-        if self._is_large:
+        """The batch is made: nothing of a large one is mapped here any more, nor of new memory."""
+        if self._by_file and self._used >= _BY_FILE_BYTES:
             for whole in (self._whole, *self._before):
                 leave(ctypes.addressof(whole), len(whole))
         if self._free is not None:
@@ -267,13 +268,17 @@ class Writer:
         if end > len(self._whole):
             self._map(end)
         if end > self._bulk.large_bytes:
-            self._is_large = True
+            self._by_file = True
         self._used = (end + _ALIGN - 1) & -_ALIGN
         return at
 
     def _find(self) -> None:
         assert self._free is not None
         self._region = self._free.find(self._reserved)
+        # Memory that is new is not soon this worker's again if the loop keeps batches, and written
+        # so it takes two thirds of the time.
+        if self._region not in self._reserved:
+            self._by_file = True
         # The newest one last: it is forgotten last.
         self._whole = self._mapped.pop(self._region, _NOTHING)
         if self._whole is not _NOTHING:
@@ -326,6 +331,12 @@ class Writer:
         flat = torch.frombuffer(self._whole, dtype=dtype, count=count, offset=at)
         return flat.view(shape)
 
+    def gathers(self, rows: int, size: int) -> bool:
+        """Are so many rows of so many bytes each copied by gather()?"""
+        if self._by_file:
+            return size >= _SMALL_BYTES and rows * size >= _BY_FILE_BYTES
+        return rows * size >= _PAST_CACHES_BYTES
+
     def gather(
         self, to: torch.Tensor, rows: list[int], size: int, gather: Callable[..., None]
     ) -> None:
@@ -336,14 +347,14 @@ class Writer:
             size: Bytes of each.
             gather: Does it in memory that is mapped.
         """
-        if self._is_large:
+        if self._by_file:
             at = to.data_ptr() - ctypes.addressof(self._whole)
             self._bulk.write(self._region, at, rows, size)
         else:
             gather(to.data_ptr(), rows, size)
 
     def _put(self, at: int, address: int, size: int) -> None:
-        if self._is_large and size >= _BY_FILE_BYTES:
+        if self._by_file and size >= _BY_FILE_BYTES:
             self._bulk.write(self._region, at, [address], size)
         else:
             ctypes.memmove(ctypes.addressof(self._whole) + at, address, size)
@@ -531,7 +542,7 @@ class Writer:
     def write_bytes(self, raw: bytes) -> int:
         """Writes bytes; returns their offset in the slot."""
         at = self._room(len(raw))
-        if self._is_large and len(raw) >= _BY_FILE_BYTES:
+        if self._by_file and len(raw) >= _BY_FILE_BYTES:
             self._put(at, np.frombuffer(raw, np.uint8).ctypes.data, len(raw))
         else:
             ctypes.memmove(ctypes.addressof(self._whole) + at, raw, len(raw))

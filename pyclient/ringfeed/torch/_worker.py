@@ -72,7 +72,6 @@ _log = logging.getLogger("ringfeed")
 _SUPERVISOR_ENDS_S = 10
 _HURRY_S = 0.3  # for workers to come to the end of a sample
 _ENDS_S = 2.5  # then, for what is left to do; a supervisor gives them 3 s
-_LARGE_BYTES = 4 << 20  # of a batch that no cache has to hold until it is read
 _STARTS_MAX = 10
 _PAUSE_S = 0.05
 _NOTHING = (None, 0, 0, 0, 0, False)  # behind the head of a batch that nobody has asked for
@@ -902,7 +901,9 @@ class Worker:
             return stacked
         out = self._writer.empty((len(batch), *first.shape), first.dtype)
         size = first.numel() * first.element_size()
-        if size * len(batch) < _LARGE_BYTES or not all(one.is_contiguous() for one in batch):
+        if not self._writer.gathers(len(batch), size) or not all(
+            one.is_contiguous() for one in batch
+        ):
             return torch.stack(batch, 0, out=out)
         self._writer.gather(out, [one.data_ptr() for one in batch], size, self._gather)
         return out

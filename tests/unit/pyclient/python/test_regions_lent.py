@@ -238,15 +238,19 @@ def test_a_worker_has_no_large_batch_mapped_when_it_is_made(all_large: None, kin
         "strided": matrix[:, ::8],
     }
 
-    def written(large_bytes: int) -> tuple[int, int, int, Any]:
+    def written(large_bytes: int, spare: bool = False) -> tuple[int, int, int, Any]:
         gc.collect()  # of others
         bulk = Bulk(8, 1, 1)
         bulk.large_bytes = large_bytes
         most = 0
         regions, writer = _regions.Regions(bulk), _batches.Writer(bulk, 0)
-        before = resident_bytes()
+        start = resident_bytes()
+        slot = None
         for number in (1, 2):  # of the first one it is not known how large it will be
+            if spare:
+                slot = None
             regions.asked(0, number)
+            before = resident_bytes()
             writer.begin(-1, number)
             thing = things.get(kind)
             if kind == "stacked":
@@ -261,12 +265,17 @@ def test_a_worker_has_no_large_batch_mapped_when_it_is_made(all_large: None, kin
             resident = resident_bytes() - before
             slot, _ = regions.take(writer.region, writer.used)
             found = _batches.read(slot, (at, size), tuple(buffers), True)
-            del slot
-        return most, resident, resident_bytes() - before, found
+        slot = None
+        return most, resident, resident_bytes() - start, found
 
     some = 8 * mmap.PAGESIZE
-    _, made, given_back, wanted = written(1 << 40)
+    # Memory that it has had before is mapped.
+    _, made, given_back, wanted = written(1 << 40, spare=True)
     assert made > 1_000_000 and given_back > 1_000_000
+    # What is new is not, however large batches are.
+    _, made, _, found = written(1 << 40)
+    assert made <= some
+    same(found, wanted)
     most, made, given_back, found = written(0)
     assert made <= some and given_back <= some
     assert most <= some or kind == "strided", "it is written where it is mapped"
