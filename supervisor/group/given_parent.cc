@@ -34,7 +34,8 @@ constexpr std::string_view kEnded = "ended ";
 constexpr std::string_view kHere = "here";
 constexpr std::string_view kOver = "over";
 constexpr std::string_view kNotReady = "it has not said yet that it is ready";
-constexpr std::string_view kNextOne = "it has ended, and all that it had forked; the next one comes";
+constexpr std::string_view kNextOne =
+    "it has ended, and all that it had forked; the next one comes";
 
 // Now, as /proc says when a process began.
 std::uint64_t boot_ticks() {

@@ -370,8 +370,8 @@ void GroupProcess::next_holder() {
 }
 
 void GroupProcess::end_patience() {
-  if (!process_.pidfd || (state_ != ChildState::kStopping && state_ != ChildState::kReplacing &&
-                          !dismissed_)) {
+  if (!process_.pidfd ||
+      (state_ != ChildState::kStopping && state_ != ChildState::kReplacing && !dismissed_)) {
     return;
   }
   patient_until_ms_ = ~std::uint64_t{0};
