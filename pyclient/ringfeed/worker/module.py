@@ -17,12 +17,13 @@ _NAME = "ringfeed._worker"
 _FILE = "_worker.abi3.so"
 
 
-def _place(given: str | None) -> Path:
+def _place(given: str | None = None) -> Path:
     """Where the module for this Python is.
 
     Raises:
         RingfeedError: There is none, or none for this Python.
     """
+    given = given or os.environ.get("RINGFEED_WORKER_MODULE")
     places = [Path(given)] if given else []
     places.append(Path(__file__).parents[1] / "lib" / "ringfeed" / _FILE)
     place = next((place for place in places if place.exists()), None)
@@ -50,7 +51,7 @@ def load(given: str | None = None) -> ModuleType:
     """
     if _NAME in sys.modules:
         return sys.modules[_NAME]
-    place = _place(given or os.environ.get("RINGFEED_WORKER_MODULE"))
+    place = _place(given)
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(place))
     spec = importlib.util.spec_from_file_location(_NAME, place, loader=loader)
     assert spec is not None
