@@ -71,10 +71,11 @@ class Successor:
     def request(self, kind: int, request: Any, condemned: tuple[int, ...]) -> bytes:
         """What is appended for one that has been done."""
         whole = (kind, request, condemned)
-        if not self._kept:
-            return self._first(whole)
-        entry = pickle.dumps(whole, protocol=pickle.HIGHEST_PROTOCOL)
-        self.appends = True
+        if self._kept:
+            entry = pickle.dumps(whole, protocol=pickle.HIGHEST_PROTOCOL)
+            self.appends = True
+        else:
+            entry = self._first(whole)
         self._log_bytes += len(entry)
         return entry
 
