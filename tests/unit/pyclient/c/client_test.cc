@@ -640,7 +640,6 @@ TEST(Next, SleepsUntilABatchComes) {
   producer.join();
 }
 
-//   lane 0: 1 . 5     lane 1: . 2 ...     an ordered feed waits for 1 although 2 is there
 // ---- asking ----
 
 // A trainer's table, and what waits on the bell of the one lane.
@@ -685,26 +684,29 @@ class Asked {
 
 TEST(Ask, WakesTheLaneAtOnceUnlessABatchOfItIsThere) {
   auto [fake, member] = Joined({.slots = 4, .max_hold = 4});
+  rf_feed* const feed = member.feed();
   Asked asked;
   EXPECT_TRUE(asked.wakes([&] { asked.ask(nullptr, 1, false); })) << "before there is a feed";
-  EXPECT_TRUE(asked.wakes([&] { asked.ask(member.feed(), 2, true); })) << "batch 1 is not there";
+  EXPECT_TRUE(asked.wakes([&] { asked.ask(feed, 2, true); })) << "batch 1 is not there";
   ASSERT_EQ(fake.publish(2), 2U);
-  EXPECT_TRUE(asked.wakes([&] { asked.ask(member.feed(), 3, false); })) << "it may not wait";
-  EXPECT_FALSE(asked.wakes([&] { asked.ask(member.feed(), 3, true); })) << "batch 2 is there";
-  EXPECT_TRUE(asked.wakes([&] { asked.ask(member.feed(), 4, true); })) << "batch 3 is not";
+  EXPECT_TRUE(asked.wakes([&] { asked.ask(feed, 3, false); })) << "it may not wait";
+  EXPECT_FALSE(asked.wakes([&] { asked.ask(feed, 3, true); })) << "batch 2 is there";
+  EXPECT_TRUE(asked.wakes([&] { asked.ask(feed, 4, true); })) << "batch 3 is not";
 }
 
 TEST(Ask, WhoWaitsForABatchWakesTheLaneBefore) {
   auto [fake, member] = Joined({.slots = 4, .max_hold = 4});
+  rf_feed* const feed = member.feed();
   Asked asked;
   ASSERT_EQ(fake.publish(1), 1U);
-  EXPECT_FALSE(asked.wakes([&] { asked.ask(member.feed(), 2, true); }));
+  EXPECT_FALSE(asked.wakes([&] { asked.ask(feed, 2, true); }));
   EXPECT_FALSE(asked.wakes([&, &member = member] { EXPECT_EQ(member.take(), 1U); }));
   EXPECT_TRUE(asked.wakes([&, &member = member] { EXPECT_EQ(member.next(0), RF_TIMEOUT); }));
   EXPECT_FALSE(asked.wakes([&, &member = member] { EXPECT_EQ(member.next(0), RF_TIMEOUT); }))
       << "it is owed no more";
 }
 
+//   lane 0: 1 . 5     lane 1: . 2 ...     an ordered feed waits for 1 although 2 is there
 TEST(Next, AnOrderedFeedIsTakenInItsOrder) {
   auto [fake, member] = Joined({.lanes = 2});
   ASSERT_TRUE(fake.publish_lane(1));
