@@ -71,7 +71,7 @@ class Bond:
     """Which feed the memory of a loader's batches belongs to, and whether that is gone.
 
     If all processes of a feed die at once, the next supervisor begins another one. Its workers
-    would write where batches lie that a trainer has or may still take. So there are two words
+    would write where batches lie that a trainer has or may still take. So there are three words
     behind the table of requests, before those of the workers:
 
         byte 0  a trainer may have batches       written by trainers

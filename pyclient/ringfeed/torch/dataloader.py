@@ -348,9 +348,8 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
 class StatefulDataLoader(StatefulMixin, DataLoader[_T_co]):
     """torchdata's StatefulDataLoader, by the same arguments, with the workers of ``DataLoader``.
 
-    Each state is that after the last batch yielded, so ``snapshot_every_n_steps`` is taken and
-    changes nothing. Beyond torchdata's: a resume takes the same time wherever the state was taken,
-    and the generators of the workers go on as they were.
+    Beyond torchdata's: a resume of a map-style dataset takes the same time wherever the state was
+    taken, and the generators of the workers go on as they were.
 
     With ``shuffle=True`` the order goes on over epochs from a generator of the sampler's own,
     seeded from PyTorch's global one when the loader is made, or from ``generator``: the same order
@@ -359,7 +358,8 @@ class StatefulDataLoader(StatefulMixin, DataLoader[_T_co]):
     Args:
         dataset: Map-style or iterable. Its ``state_dict()`` and ``load_state_dict()``, and those of
             its iterator, are part of the state where it has them.
-        snapshot_every_n_steps: As above.
+        snapshot_every_n_steps: A state is that of the last n-th batch, and a resume reads and drops
+            what came behind it. With 1, and with ``in_order=False``, it is that of the last batch.
         batch_size, shuffle, sampler and the others: As of ``DataLoader``.
     Raises:
         ValueError, TypeError: As ``torch.utils.data.DataLoader``.
