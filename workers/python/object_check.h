@@ -17,6 +17,7 @@ struct ObjectSettings {
   bool source = false;
   bool batch = false;       // it makes batches
   std::string fields = {};  // of a batch: a JSON list of [name, dtype, shape, bytes_max]
+  std::string state = {};   // of a source: what its state is worth
 };
 template <typename Config>
 [[nodiscard]] ObjectSettings object_of(const Config& config, bool source = true) {
@@ -25,6 +26,7 @@ template <typename Config>
           {config.python_path().begin(), config.python_path().end()},
           source,
           false,
+          {},
           {}};
 }
 

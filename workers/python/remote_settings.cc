@@ -59,8 +59,10 @@ ObjectSettings object_of_stage(const StageConfig& stage, const DataLoaderConfig&
   // It has no object: the trainer's process has it.
   if (stage.has_dataset_batcher()) return {};
   if (stage.has_python_batcher()) return object_of_batcher(stage.python_batcher());
-  return stage.has_python_source() ? object_of(stage.python_source())
-                                   : object_of(stage.python(), false);
+  if (!stage.has_python_source()) return object_of(stage.python(), false);
+  ObjectSettings settings = object_of(stage.python_source());
+  settings.state = PythonSourceConfig::State_Name(stage.python_source().state());
+  return settings;
 }
 
 }  // namespace ringfeed

@@ -63,6 +63,7 @@ ENUMS: dict[str, dict[str, int]] = {
     "PythonBatcherConfig.OnError": {"SKIP": 0, "STOP": 1},
     "PythonConfig.OnError": {"SKIP": 0, "STOP": 1},
     "PythonSourceConfig.OnError": {"SKIP": 0, "STOP": 1},
+    "PythonSourceConfig.State": {"VERIFY": 0, "EXACT": 1, "RUN_FORWARD": 2},
     "SampleMixerConfig.End": {"FIRST": 0, "LAST": 1},
     "SampleOrder": {"BETTER": 0, "EXACT": 1},
     "SampleSourceConfig.Format": {
@@ -569,6 +570,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("interpreter", "text", use="path"),
         Field("python_path", "text", repeated=True, use="path"),
         Field("on_error", "enum", "PythonSourceConfig.OnError"),
+        Field("state", "enum", "PythonSourceConfig.State"),
     ),
     "RemoteFilesConfig": (
         Field("url", "text", repeated=True),

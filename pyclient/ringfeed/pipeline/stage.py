@@ -1704,6 +1704,7 @@ def python_source(
     interpreter: str | PathLike[str] | None = None,
     python_path: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     on_error: settings.PythonSourceOnError | None = None,
+    state: settings.PythonSourceState | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
@@ -1714,8 +1715,8 @@ def python_source(
 
     - cursors: `read` yields each sample with a cursor, at most 4 KiB, from which it can go on in
       another process. An object with `state_dict()` and `load_state_dict()` (of Hugging Face
-      datasets, torchdata) needs none. Anything else is read again from the start of the epoch after
-      a death, up to where it was.
+      datasets, torchdata) needs none, if its state is exact, see `state`. Anything else is read
+      again from the start of the epoch after a death, up to where it was.
     - process: one, with an interpreter of its own.
     - exceptions: a sample that cannot be taken is left out and counted (`skipped_TypeError`, ...).
       If the object itself raises, it is begun again behind the last sample; three times in a row
@@ -1734,6 +1735,10 @@ def python_source(
         python_path: Directories where modules are looked for first.
         on_error: (default "SKIP") What a sample that cannot be taken means, or an exception of the
             object. SKIP: leave the sample out, count it; STOP: end the feed.
+        state: (default "VERIFY") What `state_dict()` of the object is worth after a death. One that
+            is known to leave samples out, as Hugging Face's with a shuffle buffer, is never used.
+            VERIFY: used if the next samples are those that had come, else RUN_FORWARD; EXACT: used
+            as it is; RUN_FORWARD: not used: the epoch is read again up to where it was.
         queue_capacity: (1 to 1048576, default 256) Records queued at each output, per ring (from
             one lane to one lane). For batches that trainers read, the number of slots of the feed,
             unless feed_output.slots gives it.

@@ -61,39 +61,12 @@ from torch.utils.data import (
 
 from . import _generators
 from ._samplers import OwnState, Place, Walk, Walker, count, mapping, stateful
+from ..worker.exact import loses_samples
 
 logger = logging.getLogger(__name__)
 
 VERSION = 1
 _DRAW_NOTHING = (default_collate, default_convert)
-_PARTS_MAX = 1000  # in which a dataset is looked for that another one has
-
-
-def loses_samples(dataset: Any) -> bool:
-    """Does its state leave out samples that it has read and not yet given?
-
-    Those of Hugging Face's ``datasets`` with a shuffle buffer do (``IterableDataset.state_dict()``
-    says so), and whatever has such a one and its state.
-    """
-    module = sys.modules.get("datasets.iterable_dataset")
-    kind = getattr(module, "BufferShuffledExamplesIterable", None)
-    if kind is None:
-        return False
-    seen: dict[int, Any] = {}
-    left = [dataset]
-    while left:
-        one = left.pop()
-        if isinstance(one, kind):
-            return True
-        if id(one) in seen:
-            continue
-        seen[id(one)] = one
-        for value in getattr(one, "__dict__", {}).values():
-            parts = value.values() if isinstance(value, dict) else value
-            if not isinstance(value, (list, tuple, dict)) or len(value) > _PARTS_MAX:
-                parts = (value,)
-            left += [part for part in parts if callable(getattr(type(part), "state_dict", None))]
-    return False
 
 
 class WorkerPlace:

@@ -94,6 +94,14 @@ class Generators:
             if generator.present():
                 generator.seed(key)
 
+    def mark(self) -> None:
+        """From here on drawn_since_mark() looks."""
+        self._marked = [(one, one.state()) for one in self._all if one.present()]
+
+    def drawn_since_mark(self) -> bool:
+        """Has anything been drawn? Of a library that has come meanwhile nobody knows."""
+        return not all(generator.same(state) for generator, state in self._marked)
+
     @property
     def present(self) -> int:
         """How many there are."""

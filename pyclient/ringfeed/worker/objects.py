@@ -26,6 +26,7 @@ class Spec(TypedDict):
     source: int
     batch: int
     fields: str
+    state: str  # what states of a source are worth
     batcher: str  # the kind of stage that makes batches
     stage: str
     lane: int

@@ -7,20 +7,22 @@ import itertools
 import logging
 import pickle
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import objects
 from .calls import Failure, Failures
 from .chance import Generators
+from .exact import digest, loses_samples
 
 _CURSOR_BYTES_MAX = 4096
 # A state is taken once for so many samples; those behind it are skipped again after a death.
 _SAMPLES_PER_STATE = 64
+# So many at least are compared with those that had come, unless the epoch has fewer.
+_COMPARED = 32
 # What read() yields, with any cursor, when nothing is there now: the stage asks again in a moment.
 NOT_YET = object()
-# A cursor begins with what kind it is.
-_COUNT, _STATE = b"N", b"S"
 
 
 class Source:
@@ -32,17 +34,41 @@ class Source:
         self._failures = Failures()
         self.failure = Failure
         self.failed = self._failures.of
+        self._spec = spec
         self._object = objects.make_source(spec)
-        self._read = _reader_of(self._object, spec["stage"])
+        self._read = self._reader()
         self._items: Iterator[tuple[Any, bytes]] = iter(())
         self._pending: Failure | None = None
 
     def begin(self, epoch: int, cursor: bytes, given: int) -> None:
         """What comes next is this epoch behind the cursor, of which so many samples are known."""
-        # What a source draws, for a shuffle of its own, is the same whenever the epoch begins.
-        self._generators.restart(self._key + epoch)
+        self._epoch = epoch
+        self.restart()
         self._pending = None
         self._items = self._read(epoch, cursor, given)
+
+    def restart(self) -> None:
+        """What a source draws, for a shuffle of its own, is the same whenever the epoch begins."""
+        self._generators.restart(self._key + self._epoch)
+
+    def mark(self) -> None:
+        """From here on nothing is to be drawn from the generators of the process."""
+        self._generators.mark()
+
+    def drawn(self) -> bool:
+        """Has anything been drawn since mark()?"""
+        return self._generators.drawn_since_mark()
+
+    def again(self) -> Any:
+        """The object as it is when it is made; None: there is only this one."""
+        self._generators.restart(self._key)
+        made = objects.make_source(self._spec)
+        self.restart()
+        if made is self._object:
+            return None
+        self._object = made
+        _begin_epoch(made, self._epoch)
+        return made
 
     def next(self, most: int) -> tuple[list[tuple[Any, bytes]], bool, Failure | None]:
         """Up to so many samples with cursors, whether they are the last, and what was raised."""
@@ -63,6 +89,31 @@ class Source:
             return found, False, None
         return found, len(found) < most, None
 
+    def _reader(self) -> Callable[[int, bytes, int], Iterator[tuple[Any, bytes]]]:
+        """A function of epoch, cursor and count that returns an iterator of samples and cursors."""
+        source = self._object
+        if callable(getattr(source, "read", None)):
+            return _own_reader(source)
+        if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+            return _Iterated(self, source, _set_dict).read
+        if all(hasattr(source, name) for name in ("state_dict", "reset", "__next__")):
+            return _Iterated(self, source, _reset_node).read
+        if hasattr(source, "__iter__"):
+            return _Iterated(self, source, None).read
+        raise TypeError(
+            f"a {type(source).__name__} is no source: it has neither read(cursor) nor __iter__"
+        )
+
+    @property
+    def stage(self) -> str:
+        """Its name."""
+        return self._spec["stage"]
+
+    @property
+    def worth(self) -> str:
+        """What states of the object are worth, as the stage's settings say."""
+        return self._spec["state"]
+
 
 def _checked(cursor: Any) -> bytes:
     if not isinstance(cursor, bytes):
@@ -72,22 +123,7 @@ def _checked(cursor: Any) -> bytes:
     return cursor
 
 
-def _reader_of(source: Any, stage: str) -> Any:
-    """A function of epoch, cursor and count that returns an iterator of samples and cursors."""
-    if hasattr(source, "read"):
-        return _own_reader(source)
-    if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
-        return _States(source, _set_dict, stage).read
-    if hasattr(source, "state_dict") and hasattr(source, "reset") and hasattr(source, "__next__"):
-        return _States(source, _reset_node, stage).read
-    if hasattr(source, "__iter__"):
-        return _Counts(source, stage).read
-    raise TypeError(
-        f"a {type(source).__name__} is no source: it has neither read(cursor) nor __iter__"
-    )
-
-
-def _own_reader(source: Any) -> Any:
+def _own_reader(source: Any) -> Callable[[int, bytes, int], Iterator[tuple[Any, bytes]]]:
     takes_epoch = "epoch" in inspect.signature(source.read).parameters
 
     def read(epoch: int, cursor: bytes, _: int) -> Iterator[tuple[Any, bytes]]:
@@ -105,28 +141,6 @@ def _begin_epoch(source: Any, epoch: int) -> None:
         source.set_epoch(epoch)
 
 
-class _Counts:
-    """Of an object that can only be iterated over: a cursor is the number of samples."""
-
-    def __init__(self, source: Any, stage: str) -> None:
-        self._source = source
-        self._stage = stage
-
-    def read(self, epoch: int, cursor: bytes, given: int) -> Iterator[tuple[Any, bytes]]:
-        _begin_epoch(self._source, epoch)
-        items = iter(self._source)
-        if given:
-            logging.warning(
-                "stage %s: its source has no state_dict(): %d samples are read again to come to "
-                "where it was",
-                self._stage,
-                given,
-            )
-            next(itertools.islice(items, given, given), None)
-        for number, sample in enumerate(items, given + 1):
-            yield sample, _COUNT + b"%d" % number
-
-
 def _set_dict(source: Any, state: Any) -> Iterator[Any]:
     if state is not None:
         source.load_state_dict(state)
@@ -138,49 +152,208 @@ def _reset_node(source: Any, state: Any) -> Iterator[Any]:
     return iter(source)
 
 
-class _States:
-    """Of an object that can say where it is: a cursor is its state, and how far behind that."""
+class _Place:
+    """From which a successor goes on, and the samples that have come behind it.
 
-    def __init__(self, source: Any, restore: Any, stage: str) -> None:
+    As a cursor: ``P``, the number of samples before it, ``:``, the digest of those behind it, ``:``
+    and the packed state, which is empty where there is none.
+    """
+
+    __slots__ = ("before", "trail", "state", "_prefix")
+
+    def __init__(self, before: int, state: bytes, trail: int = 0) -> None:
+        self.before = before
+        self.state = state  # b"": there is none, but for the beginning of the epoch
+        self.trail = trail
+        self._prefix = b"P%d:" % before
+
+    @staticmethod
+    def of(cursor: bytes, given: int) -> _Place:
+        if not cursor:
+            return _Place(0, b"")
+        if cursor[:1] != b"P":  # of an earlier version
+            return _Place(given, b"")
+        before, trail, state = cursor[1:].split(b":", 2)
+        return _Place(int(before), state, int(trail))
+
+    def cursor(self) -> bytes:
+        return self._prefix + b"%d:" % self.trail + self.state
+
+
+class _Iterated:
+    """Reads an object that can only be iterated over, and may say where it is.
+
+    A state that may not be exact is not used. Then the epoch is read again from its beginning, the
+    only other place that is known.
+    """
+
+    def __init__(
+        self, owner: Source, source: Any, restore: Callable[[Any, Any], Iterator[Any]] | None
+    ) -> None:
+        """`restore`: sets it to a state, or to its beginning, and iterates; None: it has none."""
+        self._owner = owner
         self._source = source
         self._restore = restore
-        self._stage = stage
-        self._first: Any = None
-        self._large = False
+        # A state that follows at once is compared with nothing.
+        self._compares = owner.worth == "VERIFY" and restore is not None
+        self._why = ""  # no state is used
+        if restore is None:
+            self._why = "its source has no state_dict()"
+        elif owner.worth == "RUN_FORWARD":
+            self._why = "the state of its source is not to be used"
+        self._first: bytes | None = None  # the state that the object begins with
+        self._is_used = False  # the object is not as it was made
 
     def read(self, epoch: int, cursor: bytes, given: int) -> Iterator[tuple[Any, bytes]]:
         _begin_epoch(self._source, epoch)
+        if not self._why and loses_samples(self._source):
+            self._why = (
+                f"the state of its {type(self._source).__name__} has not the samples in its "
+                "shuffle buffer"
+            )
+        place = _Place.of(cursor, given)
+        items = self._come_to(place, given)
+        yield from self._go_on(items, place, given)
+
+    # ---- to where it was
+
+    def _begin(self) -> Iterator[Any]:
+        """The epoch from its beginning."""
+        if self._is_used and self._first is None:
+            # What can be iterated over again is the same object in every epoch.
+            only_once = self._restore is not None or hasattr(self._source, "__next__")
+            made = self._owner.again() if only_once else None
+            if made is not None:
+                self._source, self._is_used = made, False
+            elif self._restore is None and only_once:
+                raise TypeError(
+                    f"its {type(self._source).__name__} can be read once: name a function or a "
+                    "class that makes it"
+                )
+        if self._restore is None:
+            self._is_used = True
+            return iter(self._source)
+        if not self._is_used:
+            self._is_used = True
+            if self._restore is _reset_node:
+                return _reset_node(self._source, None)
+            # Before iter(): torchdata's loaders count with that.
+            self._first = self._state()
+            return iter(self._source)
         if self._first is None:
-            self._first = pickle.dumps(self._source.state_dict())
-        behind = 0
-        state = pickle.loads(self._first)
-        packed = b""
-        if cursor[:1] == _STATE:
-            count, _, packed = cursor[1:].partition(b":")
-            behind = int(count)
-            state = pickle.loads(zlib.decompress(packed))
-        elif cursor[:1] == _COUNT:
-            behind = given
-        items = self._restore(self._source, state)
-        next(itertools.islice(items, behind, behind), None)
-        number = given
-        for sample in items:
-            number += 1
-            behind += 1
-            if behind >= _SAMPLES_PER_STATE or not packed:
-                taken = zlib.compress(pickle.dumps(self._source.state_dict()), 1)
-                if len(taken) <= _CURSOR_BYTES_MAX - 32:
-                    packed, behind = taken, 0
-                elif not self._large:
-                    self._large = True
-                    logging.warning(
-                        "stage %s: the state of its source takes %d bytes, packed, and a cursor "
-                        "has at most %d: after a death the epoch is read again from its start",
-                        self._stage,
-                        len(taken),
-                        _CURSOR_BYTES_MAX,
-                    )
-            if self._large:
-                yield sample, _COUNT + b"%d" % number
-            else:
-                yield sample, _STATE + b"%d:" % behind + packed
+            return self._restore(self._source, None)
+        return self._restore(self._source, pickle.loads(self._first))
+
+    def _state(self) -> bytes | None:
+        try:
+            return pickle.dumps(self._source.state_dict())
+        except Exception as error:
+            self._why = self._why or (
+                f"state_dict() of its {type(self._source).__name__} raises "
+                f"{type(error).__name__}: {error}"
+            )
+            return None
+
+    def _come_to(self, place: _Place, given: int) -> Iterator[Any]:
+        """The samples behind those that were given. `place` is made what is true of them."""
+        if place.state and not self._why and self._restore is not None:
+            self._is_used = True
+            try:
+                state = pickle.loads(zlib.decompress(place.state))
+                items = self._restore(self._source, state)
+                passed, trail = self._pass(items, given - place.before)
+            except Exception as error:
+                logging.warning(
+                    "stage %s: its source cannot go on from its state: %s: %s",
+                    *(self._owner.stage, type(error).__name__, error),
+                )
+                passed = trail = -1
+            if passed == given - place.before and (not self._compares or trail == place.trail):
+                return items
+            self._why = (
+                f"the state of its {type(self._source).__name__} does not give the samples that "
+                "had come behind it"
+            )
+            self._owner.restart()
+        items = self._begin()
+        if not given:
+            return items
+        if self._why or place.before:
+            logging.warning(
+                "stage %s: %s: %d samples are read again to come to where it was",
+                *(self._owner.stage, self._why or "its source had no state to go on from", given),
+            )
+        place.state = b""
+        next(itertools.islice(items, place.before, place.before), None)
+        passed, trail = self._pass(items, given - place.before)
+        if passed == given - place.before and (not self._compares or trail == place.trail):
+            return items
+        logging.error(
+            "stage %s: its source does not give the same samples when it is read again: some may "
+            "come twice, and some not at all. Let their order follow from a seed, or give it "
+            "read(cursor)",
+            self._owner.stage,
+        )
+        place.trail = trail
+        return items
+
+    def _pass(self, items: Iterator[Any], count: int) -> tuple[int, int]:
+        """So many samples are passed over: how many there were, and their digest."""
+        passed = trail = 0
+        for sample in itertools.islice(items, count):
+            passed += 1
+            if self._compares:
+                trail = digest(sample, trail)
+        return passed, trail
+
+    # ---- on from there
+
+    def _go_on(
+        self, items: Iterator[Any], place: _Place, given: int
+    ) -> Iterator[tuple[Any, bytes]]:
+        compares = self._compares
+        if self._restore is None:
+            cursor = _Place(0, b"").cursor()
+            for sample in items:
+                yield sample, cursor
+            return
+        coming: deque[_Place] = deque()  # of which too little is known to compare
+        newest = place.before
+        for number, sample in enumerate(items, given + 1):
+            if number == given + 1:
+                self._owner.mark()  # what begins may draw: PyTorch's loaders do
+            if compares:
+                place.trail = digest(sample, place.trail)
+                for one in coming:
+                    one.trail = digest(sample, one.trail)
+            if number - newest >= _SAMPLES_PER_STATE:
+                newest = number
+                coming.append(_Place(number, self._packed()))
+            if coming and number - coming[0].before >= (_COMPARED if compares else 0):
+                place = coming.popleft()
+            yield sample, place.cursor()
+
+    def _packed(self) -> bytes:
+        """The state as it is now; b"": none that can be used."""
+        if self._why:
+            return b""
+        if self._compares and self._owner.drawn():
+            why = (
+                "its source draws from generators of the process, and no cursor holds their places"
+            )
+        elif (state := self._state()) is None:
+            why = self._why
+        else:
+            packed = zlib.compress(state, 1)
+            if len(packed) <= _CURSOR_BYTES_MAX - 64:
+                return packed
+            why = (
+                f"the state of its source takes {len(packed)} bytes, packed, and a cursor has at "
+                f"most {_CURSOR_BYTES_MAX}"
+            )
+        self._why = why
+        logging.warning(
+            "stage %s: %s: after a death the epoch is read again from its start",
+            *(self._owner.stage, why),
+        )
+        return b""

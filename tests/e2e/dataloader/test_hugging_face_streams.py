@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
 import ringfeed.torch as ours  # noqa: E402
-from ringfeed.torch._progress import loses_samples  # noqa: E402
+from ringfeed.worker.exact import loses_samples  # noqa: E402
 from tests.support.loaders.own_data import Reference  # noqa: E402
 from tests.support.loaders.resuming import (  # noqa: E402
     Torchdatas,

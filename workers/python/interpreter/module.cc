@@ -72,12 +72,13 @@ PyObject* spec_of(const ObjectSettings& settings, const std::string& stage, std:
     const Ref item(text(one));
     if (!path || !item || PyList_Append(path.get(), item.get()) != 0) return nullptr;
   }
-  return Py_BuildValue(
-      "{s:s, s:s, s:O, s:i, s:i, s:s, s:s, s:s, s:I, s:I, s:K}", "object", settings.object.c_str(),
-      "options", settings.options.c_str(), "python_path", path.get(), "source",
-      settings.source ? 1 : 0, "batch", settings.batch ? 1 : 0, "fields", settings.fields.c_str(),
-      "batcher", "python_batcher", "stage", stage.c_str(), "lane", static_cast<unsigned>(lane),
-      "lanes", static_cast<unsigned>(lanes), "key", static_cast<unsigned long long>(key));
+  return Py_BuildValue("{s:s, s:s, s:O, s:i, s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:K}", "object",
+                       settings.object.c_str(), "options", settings.options.c_str(), "python_path",
+                       path.get(), "source", settings.source ? 1 : 0, "batch",
+                       settings.batch ? 1 : 0, "fields", settings.fields.c_str(), "state",
+                       settings.state.c_str(), "batcher", "python_batcher", "stage", stage.c_str(),
+                       "lane", static_cast<unsigned>(lane), "lanes", static_cast<unsigned>(lanes),
+                       "key", static_cast<unsigned long long>(key));
 }
 
 // The exception that is set, as one sentence; clears it.

@@ -58,6 +58,7 @@ def spec(
         "source": source,
         "batch": int(fields is not None),
         "fields": json.dumps(fields) if fields is not None else "",
+        "state": "VERIFY",
         "batcher": "python_batcher",
         "stage": "mine",
         "lane": 2,
@@ -644,18 +645,18 @@ class TestSources:
         other = sources.Source(spec("WithState", 1))
         other.begin(0, cursor, 251)
         all_of(other)
-        assert min(other._object.made) >= 251 - 64
+        assert min(other._object.made) >= 251 - 64 - 32
 
     def test_a_state_that_no_cursor_holds_is_replaced_by_a_count(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        first = sources.Source(spec("WithState", 1, count=30, weight=5000))
+        first = sources.Source(spec("WithState", 1, count=130, weight=5000))
         first.begin(0, b"", 0)
         whole = all_of(first)
         assert "the epoch is read again from its start" in caplog.text
-        other = sources.Source(spec("WithState", 1, count=30, weight=5000))
-        other.begin(0, whole[20][1], 21)
-        assert [sample["id"] for sample, _ in all_of(other)] == list(range(21, 30))
+        other = sources.Source(spec("WithState", 1, count=130, weight=5000))
+        other.begin(0, whole[100][1], 101)
+        assert [sample["id"] for sample, _ in all_of(other)] == list(range(101, 130))
 
     def test_what_is_raised_comes_behind_what_came_before(self) -> None:
         source = sources.Source(spec("Failing", 1))
