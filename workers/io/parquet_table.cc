@@ -8,6 +8,7 @@
 #include <arrow/type.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/arrow/schema.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 #include <parquet/schema.h>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -29,7 +31,7 @@ constexpr std::int64_t kDecodeBytes = 4 << 20;
 constexpr std::int64_t kDecodeRowsMax = 256;
 constexpr std::size_t kDimsMax = 8;
 // Schemas nest without end only if they are made for it.
-constexpr int kDepthMax = 32;
+constexpr std::size_t kDepthMax = 32;
 
 using arrow::Array;
 using arrow::Type;
@@ -215,7 +217,7 @@ void put_quoted(std::string_view text, std::string& json) {
 }
 
 // What is wrong with it; empty: it has been put.
-std::string put_json(const Array& given, std::int64_t at, int depth, std::string& json) {
+std::string put_json(const Array& given, std::int64_t at, std::size_t depth, std::string& json) {
   const Array& array = plain(given, at);
   if (depth == kDepthMax) return "it is nested too deep";
   if (array.IsNull(at) || array.type_id() == Type::NA) {
@@ -310,16 +312,31 @@ void put_value(const Array& given, std::int64_t at, TableValue& to) {
   put_text(TableType::kText, text);
 }
 
+struct TableColumn {
+  std::string name;
+  std::vector<int> path;    // the number of the field, and of each member of a struct down to it
+  std::vector<int> leaves;  // of the file
+};
+
+void add_leaves(const parquet::arrow::SchemaField& field, std::vector<int>& leaves) {
+  if (field.column_index >= 0) leaves.push_back(field.column_index);
+  for (const parquet::arrow::SchemaField& child : field.children) add_leaves(child, leaves);
+}
+
 // Columns are the leaves of structs; lists and maps are leaves.
-void add_columns(const arrow::Field& field, const std::string& before, int depth,
-                 std::vector<std::string>& columns) {
-  const std::string name = before + field.name();
-  if (field.type()->id() != Type::STRUCT || depth == kDepthMax) {
-    columns.push_back(name);
+void add_columns(const parquet::arrow::SchemaField& field, TableColumn column,
+                 std::vector<TableColumn>& columns) {
+  column.name += field.field->name();
+  if (field.field->type()->id() != Type::STRUCT || column.path.size() > kDepthMax) {
+    add_leaves(field, column.leaves);
+    columns.push_back(std::move(column));
     return;
   }
-  for (const auto& member : field.type()->fields()) {
-    add_columns(*member, name + ".", depth + 1, columns);
+  column.name += '.';
+  for (std::size_t i = 0; i < field.children.size(); ++i) {
+    TableColumn member = column;
+    member.path.push_back(static_cast<int>(i));
+    add_columns(field.children[i], std::move(member), columns);
   }
 }
 
@@ -355,30 +372,44 @@ class ParquetTable final : public TableFile {
         arrow_properties);
     if (!reader.ok()) throw ParquetDamage(reader.status().ToString());
     reader_ = std::move(*reader);
-    std::shared_ptr<arrow::Schema> schema;
-    if (const auto got = reader_->GetSchema(&schema); !got.ok()) {
-      throw ParquetDamage(got.ToString());
+    const auto& fields = reader_->manifest().schema_fields;
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      add_columns(fields[i], {.name = "", .path = {static_cast<int>(i)}, .leaves = {}}, columns_);
     }
-    for (const auto& field : schema->fields()) add_columns(*field, "", 0, columns_);
+    for (const TableColumn& column : columns_) names_.push_back(column.name);
   }
 
-  [[nodiscard]] const std::vector<std::string>& columns() const noexcept override {
-    return columns_;
-  }
+  [[nodiscard]] const std::vector<std::string>& columns() const noexcept override { return names_; }
   [[nodiscard]] const std::vector<RowGroup>& row_groups() const noexcept override {
     return groups_;
   }
 
   void choose(std::vector<std::size_t> columns) override {
     chosen_ = std::move(columns);
-    const parquet::SchemaDescriptor& schema = *metadata_->schema();
-    for (int i = 0; i < schema.num_columns(); ++i) {
-      const std::string leaf = schema.Column(i)->path()->ToDotString();
-      const bool wanted = std::ranges::any_of(chosen_, [&](std::size_t column) {
-        const std::string& name = columns_[column];
-        return leaf.starts_with(name) && (leaf.size() == name.size() || leaf[name.size()] == '.');
-      });
-      if (wanted) leaves_.push_back(i);
+    std::set<int> leaves;
+    std::set<std::vector<int>> read;  // the paths of what is read, and of the structs that hold it
+    for (const std::size_t column : chosen_) {
+      const std::vector<int>& path = columns_[column].path;
+      leaves.insert(columns_[column].leaves.begin(), columns_[column].leaves.end());
+      for (std::size_t i = 1; i <= path.size(); ++i) {
+        read.emplace(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    leaves_.assign(leaves.begin(), leaves.end());
+    // A batch has those alone, in their order.
+    for (const std::size_t column : chosen_) {
+      std::vector<int>& places = places_.emplace_back();
+      std::vector<int> path;
+      for (const int number : columns_[column].path) {
+        int place = 0;
+        path.push_back(0);
+        for (int before = 0; before < number; ++before) {
+          path.back() = before;
+          if (read.contains(path)) ++place;
+        }
+        path.back() = number;
+        places.push_back(place);
+      }
     }
   }
 
@@ -420,7 +451,7 @@ class ParquetTable final : public TableFile {
       if (const auto sound = batch_->Validate(); !sound.ok()) {
         throw ParquetDamage(sound.ToString());
       }
-      for (const std::size_t column : chosen_) arrays_.push_back(find(columns_[column]));
+      for (const std::vector<int>& places : places_) arrays_.push_back(find(places));
     });
     if (!fault.empty()) return Error{ErrorCode::kDamaged, fault};
     return batch_ == nullptr ? std::uint64_t{0} : static_cast<std::uint64_t>(batch_->num_rows());
@@ -461,36 +492,29 @@ class ParquetTable final : public TableFile {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(begin, 0));
   }
 
-  [[nodiscard]] Found find(const std::string& name) const {
-    for (int i = 0; i < batch_->num_columns(); ++i) {
-      Found found{.array = batch_->column(i), .outer = {}};
-      if (find_in(batch_->column_name(i), name, found)) return found;
+  [[nodiscard]] Found find(const std::vector<int>& places) const {
+    if (places.front() >= batch_->num_columns()) throw ParquetDamage("a column cannot be found");
+    Found found{.array = batch_->column(places.front()), .outer = {}};
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      if (found.array->type_id() != Type::STRUCT) throw ParquetDamage("a struct is none");
+      const auto whole = std::static_pointer_cast<arrow::StructArray>(found.array);
+      if (places[i] >= whole->num_fields()) throw ParquetDamage("a member cannot be found");
+      found.outer.push_back(whole);
+      found.array = whole->field(places[i]);
     }
-    throw ParquetDamage(fmt::format("column '{}' cannot be found", name));
-  }
-  // `before`: the name of found.array.
-  static bool find_in(const std::string& before, const std::string& name, Found& found) {
-    if (name == before && found.array->type_id() != Type::STRUCT) return true;
-    if (!name.starts_with(before + ".") || found.array->type_id() != Type::STRUCT) return false;
-    const auto whole = std::static_pointer_cast<arrow::StructArray>(found.array);
-    for (int i = 0; i < whole->num_fields(); ++i) {
-      Found inner{.array = whole->field(i), .outer = found.outer};
-      inner.outer.push_back(whole);
-      if (!find_in(before + "." + whole->type()->field(i)->name(), name, inner)) continue;
-      found = std::move(inner);
-      return true;
-    }
-    return false;
+    return found;
   }
 
   std::vector<std::unique_ptr<arrow::MemoryPool>> pools_;
   std::shared_ptr<arrow::io::ReadableFile> file_;
   std::shared_ptr<parquet::FileMetaData> metadata_;
   std::unique_ptr<parquet::arrow::FileReader> reader_;
-  std::vector<std::string> columns_;
+  std::vector<TableColumn> columns_;
+  std::vector<std::string> names_;  // of these
   std::vector<RowGroup> groups_;
   std::vector<std::size_t> chosen_;
-  std::vector<int> leaves_;  // of the chosen columns
+  std::vector<std::vector<int>> places_;  // by chosen column: in a batch, as TableColumn::path
+  std::vector<int> leaves_;               // of the chosen columns
   std::shared_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
   std::vector<Found> arrays_;  // of batch_, by chosen column

@@ -53,7 +53,8 @@ class TableFile {
  public:
   virtual ~TableFile() = default;
 
-  // All columns, in their order. A member of a struct is one: "struct.member".
+  // All columns, in their order. A member of a struct is one: "struct.member". Several may have one
+  // name.
   [[nodiscard]] virtual const std::vector<std::string>& columns() const noexcept = 0;
   [[nodiscard]] virtual const std::vector<RowGroup>& row_groups() const noexcept = 0;
 

@@ -2,20 +2,23 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <array>
-#include <bit>
-#include <charconv>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "workers/samples/json_number.h"
 #include "workers/samples/json_text.h"
-#include "workers/samples/numbers.h"
 
 namespace ringfeed {
 namespace {
 
+using json::is_word;
+using json::Number;
+using json::put_number;
+using json::read_number;
 using sample::Entry;
 using sample::Head;
 
@@ -27,166 +30,6 @@ constexpr std::size_t kJsonBlockBytesMin = std::size_t{8} << 10;
 // Where most lines are for JsonSamples, so many blocks are left to it without a look.
 constexpr std::uint32_t kBlocksLeft = 16;
 constexpr std::uint32_t kDepthMax = 64;  // of what is passed over
-// Bytes that simdjson writes behind a string, at most, and more.
-constexpr std::size_t kSlack = 256;
-
-constexpr std::array<bool, 256> chars(std::string_view of) {
-  std::array<bool, 256> is{};
-  for (const char c : of) is[static_cast<std::uint8_t>(c)] = true;
-  return is;
-}
-// Behind a number, true, false or null.
-constexpr std::array<bool, 256> kEndsScalar = chars(",]} \t\r\n");
-constexpr std::array<bool, 256> kDigits = chars("0123456789");
-
-bool ends_scalar(char c) { return kEndsScalar[static_cast<std::uint8_t>(c)]; }
-bool is_digit(char c) { return kDigits[static_cast<std::uint8_t>(c)]; }
-
-constexpr std::array<std::uint64_t, 9> kWholePowers = {
-    1, 10, 100, 1'000, 10'000, 100'000, 1'000'000, 10'000'000, 100'000'000};
-
-// Up to eight digits at once, and how many there were: the bytes of a word that are none have their
-// highest bit set. The digits are added up as in Lemire, "Quickly parsing eight digits".
-[[gnu::always_inline]] inline std::size_t add_digits(const char* at, std::uint64_t& number) {
-  std::uint64_t text = 0;
-  std::memcpy(&text, at, 8);
-  text ^= 0x3030303030303030;
-  const std::uint64_t others =
-      (((text & 0x7f7f7f7f7f7f7f7f) + 0x7676767676767676) | text) & 0x8080808080808080;
-  const auto count = static_cast<std::size_t>(others == 0 ? 8 : std::countr_zero(others) / 8);
-  if (count == 0) return 0;
-  // In front of them stand zeros.
-  text <<= 64 - 8 * count;
-  text = (text * 10) + (text >> 8);
-  constexpr std::uint64_t kPairs = 0x000000ff000000ff;
-  text =
-      ((text & kPairs) * 0x000f424000000064 + ((text >> 16) & kPairs) * 0x0000271000000001) >> 32;
-  number = number * kWholePowers[count] + static_cast<std::uint32_t>(text);
-  return count;
-}
-[[gnu::always_inline]] inline const char* read_digits(const char* at, std::uint64_t& number) {
-  for (;;) {
-    const std::size_t count = add_digits(at, number);
-    at += count;
-    if (count != 8) return at;
-  }
-}
-
-struct Number {
-  bool is_whole;       // and fits int64
-  std::int64_t whole;  // if so
-  double real;         // in any case
-};
-
-constexpr std::array<double, 23> kPowers = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                            1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                            1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-
-// A number of JSON; false: it is none, or one for JsonSamples. Behind it 64 bytes are readable.
-[[gnu::always_inline]] inline bool read_number(const char* const begin, Number& number) {
-  const char* at = begin;
-  const bool negative = *at == '-';
-  at += negative ? 1 : 0;
-  const char* const first = at;
-  std::uint64_t digits = 0;
-  if (is_digit(*at) && !is_digit(at[1])) {
-    digits = static_cast<std::uint64_t>(*at++ - '0');
-  } else {
-    at = read_digits(at, digits);
-  }
-  std::ptrdiff_t count = at - first;
-  if (count == 0 || (*first == '0' && count != 1)) return false;
-  if (ends_scalar(*at)) {
-    // 19 digits fit 64 bits.
-    if (count > 19) return false;
-    constexpr std::uint64_t kMost = 1ULL << 63;
-    if (digits > kMost - (negative ? 0 : 1)) return false;
-    number.is_whole = true;
-    number.whole = static_cast<std::int64_t>(negative ? 0 - digits : digits);
-    number.real = static_cast<double>(number.whole);
-    return true;
-  }
-  std::int64_t exponent = 0;
-  if (*at == '.') {
-    const char* const behind = ++at;
-    at = read_digits(at, digits);
-    if (at == behind) return false;
-    exponent = behind - at;
-    count += at - behind;
-  }
-  if (*at == 'e' || *at == 'E') {
-    ++at;
-    const bool below = *at == '-';
-    if (*at == '-' || *at == '+') ++at;
-    const char* const from = at;
-    std::int64_t power = 0;
-    for (; is_digit(*at) && at - from < 6; ++at) power = power * 10 + (*at - '0');
-    if (at == from) return false;
-    exponent += below ? -power : power;
-  }
-  if (!ends_scalar(*at)) return false;
-  number.is_whole = false;
-  // Both are exact, so that what comes of them is rounded once (Clinger).
-  constexpr std::uint64_t kExact = 1ULL << 53;
-  if (count <= 19 && digits <= kExact && exponent >= -22 && exponent <= 22) {
-    const auto value = static_cast<double>(digits);
-    const double real = exponent < 0 ? value / kPowers[static_cast<std::size_t>(-exponent)]
-                                     : value * kPowers[static_cast<std::size_t>(exponent)];
-    // Without a branch: nobody can tell what sign comes next.
-    number.real = std::bit_cast<double>(std::bit_cast<std::uint64_t>(real) |
-                                        static_cast<std::uint64_t>(negative) << 63);
-    return true;
-  }
-  const auto [end, error] = std::from_chars(begin, at, number.real);
-  return error == std::errc() && end == at;
-}
-
-bool is_word(const char* at, std::string_view word) {
-  return std::memcmp(at, word.data(), word.size()) == 0 && ends_scalar(at[word.size()]);
-}
-
-template <typename T>
-bool put_whole(const Number& number, std::byte* to) {
-  if (!number.is_whole || !std::in_range<T>(number.whole)) return false;
-  const auto value = static_cast<T>(number.whole);
-  std::memcpy(to, &value, sizeof value);
-  return true;
-}
-template <typename T>
-bool put_real(T value, std::byte* to) {
-  std::memcpy(to, &value, sizeof value);
-  return true;
-}
-bool put_number(const Number& number, SampleDtype dtype, std::byte* to) {
-  switch (dtype) {
-    case SampleDtype::kInt8:
-      return put_whole<std::int8_t>(number, to);
-    case SampleDtype::kInt16:
-      return put_whole<std::int16_t>(number, to);
-    case SampleDtype::kInt32:
-      return put_whole<std::int32_t>(number, to);
-    case SampleDtype::kInt64:
-      return put_whole<std::int64_t>(number, to);
-    case SampleDtype::kUint8:
-      return put_whole<std::uint8_t>(number, to);
-    case SampleDtype::kUint16:
-      return put_whole<std::uint16_t>(number, to);
-    case SampleDtype::kUint32:
-      return put_whole<std::uint32_t>(number, to);
-    case SampleDtype::kUint64:
-      return put_whole<std::uint64_t>(number, to);
-    case SampleDtype::kFloat16:
-      return put_real(to_half(number.real), to);
-    case SampleDtype::kBfloat16:
-      return put_real(to_bfloat16(number.real), to);
-    case SampleDtype::kFloat32:
-      return put_real(static_cast<float>(number.real), to);
-    case SampleDtype::kFloat64:
-      return put_real(number.real, to);
-    default:
-      return false;
-  }
-}
 
 }  // namespace
 
@@ -306,7 +149,10 @@ class JsonBlock::Impl {
   [[nodiscard]] bool member(Walk& walk, const char* name, const char* colon) noexcept {
     const char* const at = walk.take();
     if (at == nullptr) return false;
-    if (*at == 'n') return is_word(at, "null") && is_plain(raw(name, colon));
+    if (*at == 'n') {
+      const std::string_view text = raw(name, colon);
+      return is_word(at, "null") && is_plain(text) && !is_known(text);
+    }
     if (count_ == sample::kFieldsMax) return false;
     // Names are mostly those of the line before.
     const bool known = count_ < names_.size() && names_[count_].size() + name < colon &&
@@ -315,6 +161,7 @@ class JsonBlock::Impl {
     if (!known) {
       const std::string_view text = raw(name, colon);
       if (!is_plain(text)) return false;
+      if (is_known(text)) return false;
       names_.resize(count_);
       laid_out_ = false;
       if (!add_name(text)) return false;
@@ -324,6 +171,11 @@ class JsonBlock::Impl {
   }
   static bool is_plain(std::string_view text) noexcept {
     return text.find('\\') == std::string_view::npos;
+  }
+  // Is it the name of a member before? Of these the last one counts, which JsonSamples looks after.
+  [[nodiscard]] bool is_known(std::string_view name) const noexcept {
+    return std::ranges::find(std::span(names_).first(count_), name) !=
+           std::span(names_).first(count_).end();
   }
   [[nodiscard]] bool add_name(std::string_view name) {
     if (name.empty() || name.size() > sample::kNameBytesMax) return false;
@@ -343,7 +195,7 @@ class JsonBlock::Impl {
     for (std::size_t tries = 0; tries < wanted_.size(); ++tries, ++i) {
       if (i >= wanted_.size()) i = 0;
       if (wanted_[i].name != text) continue;
-      if (seen_[i] == number_) break;  // the first of a name counts
+      if (seen_[i] == number_) return false;  // the last of a name counts
       if (*at == 'n') return false;
       seen_[i] = number_;
       in_order_ = count_ == 0 ? i == 0 : in_order_ && i == last_ + 1;
@@ -361,7 +213,7 @@ class JsonBlock::Impl {
       case '"': {
         const char* const behind = walk.see();
         if (behind == nullptr) return false;
-        return unescape_(*parser_, raw(at + 1, behind), data_.get() + used_) != nullptr;
+        return unescape_(raw(at + 1, behind), data_.get() + used_) != nullptr;
       }
       case '{':
       case '[': {
@@ -412,7 +264,7 @@ class JsonBlock::Impl {
         if (wanted && !as_text) return false;
         const char* const behind = walk.see();
         if (behind == nullptr) return false;
-        const std::byte* const end = unescape_(*parser_, raw(at + 1, behind), to);
+        const std::byte* const end = unescape_(raw(at + 1, behind), to);
         if (end == nullptr) return false;
         put(field, wanted.value_or(SampleDtype::kText), {}, static_cast<std::size_t>(end - to));
         return true;
@@ -611,7 +463,7 @@ class JsonBlock::Impl {
   // A value takes at most four times its text (a number of an array has 8 bytes, and 2 characters),
   // and what fills it up to a multiple of 16 at most four times that of its field ("":1,).
   void make_room(std::size_t line_bytes) {
-    const std::size_t need = 8 * line_bytes + kSlack;
+    const std::size_t need = 8 * line_bytes + kJsonSlack;
     if (data_bytes_ >= need) return;
     data_bytes_ = 2 * need;
     data_ = std::make_unique_for_overwrite<std::byte[]>(data_bytes_);
@@ -623,7 +475,7 @@ class JsonBlock::Impl {
 
   std::vector<WantedField> wanted_;
   bool twice_ = false;  // something is wanted twice, or cannot be a field
-  std::unique_ptr<SimdjsonParser> parser_;
+  std::unique_ptr<simdjson::internal::dom_parser_implementation> parser_;
   decltype(Unescaper::unescape) unescape_ = unescapers().front().unescape;
   // The block.
   std::string_view block_;

@@ -2,9 +2,9 @@
 // sooner. simdjson finds the structure of a whole block of lines in one go; values are then read
 // once, and written where the record has them.
 //
-// It takes objects of strings, numbers, true, false, null, and arrays of numbers. Whatever else a
-// line is, wrong JSON above all, read() leaves to JsonSamples, which says what it is. What it does
-// take has the same bytes as JsonSamples and write_sample() give it
+// It takes objects of strings, numbers, true, false, null, and arrays of numbers, each name once.
+// Whatever else a line is, wrong JSON above all, read() leaves to JsonSamples, which says what it
+// is. What it does take has the same bytes as JsonSamples and write_sample() give it
 // (tests/unit/workers/samples/json_block_test.cc compares the two).
 #pragma once
 

@@ -3,7 +3,6 @@
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
-#include <simdjson.h>
 
 #include <array>
 #include <bit>
@@ -12,20 +11,6 @@
 namespace ringfeed {
 namespace {
 
-// Of a string from `from` on, as far as its end. simdjson 3.1 and later can also replace what is no
-// Unicode.
-template <typename Parser>
-std::byte* by_simdjson(const Parser& parser, const char* from, std::byte* to) {
-  const auto* text = reinterpret_cast<const std::uint8_t*>(from);
-  auto* out = reinterpret_cast<std::uint8_t*>(to);
-  if constexpr (requires { parser.parse_string(text, out, false); }) {
-    return reinterpret_cast<std::byte*>(parser.parse_string(text, out, false));
-  } else {
-    return reinterpret_cast<std::byte*>(parser.parse_string(text, out));
-  }
-}
-
-#ifdef __SSE2__
 constexpr std::array<char, 256> kEscapes = [] {
   std::array<char, 256> of{};
   of['"'] = '"';
@@ -39,6 +24,95 @@ constexpr std::array<char, 256> kEscapes = [] {
   return of;
 }();
 
+constexpr std::array<std::uint8_t, 256> kHexDigits = [] {
+  std::array<std::uint8_t, 256> of{};
+  for (std::uint8_t& digit : of) digit = 0xff;
+  for (std::uint8_t i = 0; i < 10; ++i) of['0' + i] = i;
+  for (std::uint8_t i = 0; i < 6; ++i) {
+    of['a' + i] = static_cast<std::uint8_t>(10 + i);
+    of['A' + i] = static_cast<std::uint8_t>(10 + i);
+  }
+  return of;
+}();
+
+// Four hexadecimal digits; beyond 16 bits: they are none. Where a text ends there is a quote, which
+// is none either.
+std::uint32_t hex4(const char* at) noexcept {
+  std::uint32_t code = 0;
+  std::uint32_t wrong = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint8_t digit = kHexDigits[static_cast<std::uint8_t>(at[i])];
+    wrong |= digit;
+    code = code << 4 | digit;
+  }
+  return wrong > 0xf ? ~std::uint32_t{0} : code;
+}
+
+// Writes the letter of the escape "\uXXXX" at `at`, or of two of them that are a pair, and gives
+// its end; `at` becomes what is behind. nullptr: it is none, or half of a pair and kHalves does not
+// say that these are taken.
+template <bool kHalves>
+std::byte* put_letter(const char*& at, std::byte* to) noexcept {
+  std::uint32_t code = hex4(at + 2);
+  if (code > 0xffff) return nullptr;
+  at += 6;
+  if (code - 0xd800 < 0x800) {
+    const std::uint32_t second = code < 0xdc00 && at[0] == '\\' && at[1] == 'u' ? hex4(at + 2) : 0;
+    if (second - 0xdc00 < 0x400) {
+      code = 0x10000 + ((code - 0xd800) << 10) + (second - 0xdc00);
+      at += 6;
+    } else if constexpr (!kHalves) {
+      return nullptr;
+    }
+  }
+  const auto put = [&](std::uint32_t byte) { *to++ = static_cast<std::byte>(byte); };
+  if (code < 0x80) {
+    put(code);
+    return to;
+  }
+  if (code < 0x800) {
+    put(0xc0 | code >> 6);
+  } else {
+    if (code < 0x10000) {
+      put(0xe0 | code >> 12);
+    } else {
+      put(0xf0 | code >> 18);
+      put(0x80 | (code >> 12 & 63));
+    }
+    put(0x80 | (code >> 6 & 63));
+  }
+  put(0x80 | (code & 63));
+  return to;
+}
+
+// From backslash to backslash.
+template <bool kHalves>
+std::byte* unescape_plainly(std::string_view text, std::byte* to) noexcept {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end) {
+    const auto left = static_cast<std::size_t>(end - at);
+    const void* const found = std::memchr(at, '\\', left);
+    const std::size_t bytes =
+        found == nullptr ? left : static_cast<std::size_t>(static_cast<const char*>(found) - at);
+    std::memcpy(to, at, bytes);
+    to += bytes;
+    at += bytes;
+    if (found == nullptr) break;
+    if (at[1] == 'u') {
+      to = put_letter<kHalves>(at, to);
+      if (to == nullptr) return nullptr;
+      continue;
+    }
+    const char is = kEscapes[static_cast<std::uint8_t>(at[1])];
+    if (is == '\0') return nullptr;
+    *to++ = static_cast<std::byte>(is);
+    at += 2;
+  }
+  return to;
+}
+
+#ifdef __SSE2__
 // Bit i: byte i is a backslash.
 std::uint64_t backslashes(const char* at) {
   const __m128i sign = _mm_set1_epi8('\\');
@@ -59,8 +133,8 @@ std::uint64_t backslashes(const char* at) {
   return to + bytes;
 }
 
-// simdjson copies as far as each backslash; this looks for those of 64 bytes at once.
-std::byte* unescape_sse2(const SimdjsonParser& parser, std::string_view text, std::byte* to) {
+// Looks for the backslashes of 64 bytes at once.
+std::byte* unescape_sse2(std::string_view text, std::byte* to) {
   const char* from = text.data();  // what is not copied yet
   const char* const end = from + text.size();
   for (const char* chunk = from; chunk < end; chunk += 64) {
@@ -70,9 +144,16 @@ std::byte* unescape_sse2(const SimdjsonParser& parser, std::string_view text, st
     while (found != 0) {
       const char* const at = chunk + std::countr_zero(found);
       if (at >= end) break;
-      const char is = kEscapes[static_cast<std::uint8_t>(at[1])];
       to = copy_text(to, from, at);
-      if (is == '\0') return by_simdjson(parser, at, to);
+      from = at;
+      if (at[1] == 'u') {
+        to = put_letter<false>(from, to);
+        if (to == nullptr) return nullptr;
+        found = from - chunk < 64 ? found & ~std::uint64_t{0} << (from - chunk) : 0;
+        continue;
+      }
+      const char is = kEscapes[static_cast<std::uint8_t>(at[1])];
+      if (is == '\0') return nullptr;
       *to++ = static_cast<std::byte>(is);
       from = at + 2;
       found &= found - 1;
@@ -92,8 +173,8 @@ alignas(64) constexpr std::array<char, 128> kEscapesOfAscii = [] {
 
 // The same without a branch for each backslash: those that begin an escape are squeezed out of the
 // 64 bytes, and what stands behind them is exchanged.
-RF_AVX512 std::byte* unescape_avx512(const SimdjsonParser& parser, std::string_view text,
-                                     std::byte* to) {
+// What has other escapes is left to the one above.
+RF_AVX512 std::byte* unescape_avx512(std::string_view text, std::byte* to) {
   const __m512i low = _mm512_load_si512(kEscapesOfAscii.data());
   const __m512i high = _mm512_load_si512(kEscapesOfAscii.data() + 64);
   const __m512i sign = _mm512_set1_epi8('\\');
@@ -120,7 +201,7 @@ RF_AVX512 std::byte* unescape_avx512(const SimdjsonParser& parser, std::string_v
     const __m512i exchanged = _mm512_permutex2var_epi8(low, chunk, high);
     const std::uint64_t unknown =
         _mm512_testn_epi8_mask(exchanged, exchanged) | _mm512_movepi8_mask(chunk);
-    if ((unknown & escaped) != 0) return by_simdjson(parser, text.data(), begin);
+    if ((unknown & escaped) != 0) return unescape_sse2(text, begin);
     chunk = _mm512_mask_mov_epi8(chunk, escaped, exchanged);
     const std::uint64_t kept = lanes & ~(signs & ~escaped);
     _mm512_storeu_si512(to, _mm512_maskz_compress_epi8(kept, chunk));
@@ -136,20 +217,19 @@ bool has_avx512() noexcept {
 
 #endif
 
-std::byte* unescape_by_simdjson(const SimdjsonParser& parser, std::string_view text,
-                                std::byte* to) {
-  return by_simdjson(parser, text.data(), to);
-}
-
 #ifdef __SSE2__
 constexpr std::array<Unescaper, 3> kUnescapers = {
-    {{"avx512", unescape_avx512}, {"sse2", unescape_sse2}, {"simdjson", unescape_by_simdjson}}};
+    {{"avx512", unescape_avx512}, {"sse2", unescape_sse2}, {"plain", unescape_plainly<false>}}};
 #else
-constexpr std::array<Unescaper, 1> kUnescapers = {{{"simdjson", unescape_by_simdjson}}};
+constexpr std::array<Unescaper, 1> kUnescapers = {{{"plain", unescape_plainly<false>}}};
 bool has_avx512() noexcept { return true; }  // nothing to leave out
 #endif
 
 }  // namespace
+
+std::byte* unescape_halves(std::string_view text, std::byte* to) noexcept {
+  return unescape_plainly<true>(text, to);
+}
 
 std::span<const Unescaper> unescapers() noexcept {
   static const bool kAll = has_avx512();

@@ -12,20 +12,25 @@
 namespace ringfeed {
 namespace {
 
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 class LineSamples final : public SampleFile {
  public:
   LineSamples(const SampleSourceConfig& config, bool json, SamplePart part)
       : begin_(part.begin),
         line_bytes_max_(config.line_bytes_max()),
         lines_(stream_of(part), part.begin + part.cursor, part.end, config.line_bytes_max()) {
-    if (json) json_.emplace(wanted_fields(config));
+    if (json) json_.emplace(wanted_fields(config), config.strict());
     if (json) block_.emplace(wanted_fields(config));
   }
 
   Result<bool> next(Item& item) override {
-    const Result<std::optional<formats::Line>> line = lines_.next();
+    Result<std::optional<formats::Line>> line = lines_.next();
     if (!line) return line.error();
     if (!*line) return false;
+    // What a file begins with, and what was put behind another file.
+    std::string_view& whole = (*line)->text;
+    if (whole.starts_with(kByteOrderMark)) whole.remove_prefix(kByteOrderMark.size());
     item.place = (*line)->offset;
     item.cursor = (*line)->next - begin_;
     item.bytes = (*line)->next - (*line)->offset;

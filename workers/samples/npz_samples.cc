@@ -46,6 +46,7 @@ Result<std::vector<Chosen>> choose(const std::vector<ZipMember>& members,
   };
   for (const WantedField& field : wanted) {
     const auto found = field.name.empty() ? members.end() : find(field.name);
+    if (found == members.end() && !field.is_needed()) continue;
     if (found == members.end()) {
       std::string names;
       for (const ZipMember& member : members) {
@@ -58,7 +59,8 @@ Result<std::vector<Chosen>> choose(const std::vector<ZipMember>& members,
     }
     chosen.push_back({&*found, field});
   }
-  if (!wanted.empty()) return chosen;
+  if (!chosen.empty()) return chosen;
+  if (!wanted.empty()) return Error{ErrorCode::kNotFound, "it has none of the arrays"};
   for (auto member = members.begin(); member != members.end(); ++member) {
     const std::string name(array_name(*member));
     if (name.empty()) continue;
@@ -160,10 +162,12 @@ Result<std::vector<Array>> open_arrays(const SampleSourceConfig& config, int fd)
 class NpzSamples final : public SampleFile {
  public:
   // Rows [first, end).
-  NpzSamples(shm::Fd fd, std::vector<Array> arrays, std::uint64_t first, std::uint64_t end,
-             std::uint64_t cursor)
+  // `instead`: of wanted fields of which there is no array, those that have a default.
+  NpzSamples(shm::Fd fd, std::vector<Array> arrays, std::vector<WantedField> instead,
+             std::uint64_t first, std::uint64_t end, std::uint64_t cursor)
       : fd_(std::move(fd)),
         arrays_(std::move(arrays)),
+        instead_(std::move(instead)),
         first_(first),
         end_(end),
         next_(std::min(first + cursor, end)) {
@@ -171,6 +175,7 @@ class NpzSamples final : public SampleFile {
       row_bytes_ += array.rows.row_bytes;
       fields_.push_back({.name = array.name, .dtype = array.dtype, .shape = array.rows.shape});
     }
+    for (const WantedField& field : instead_) fields_.push_back(field.by_default());
     block_rows_ =
         std::max<std::uint64_t>(kNpzBlockBytes / std::max<std::uint64_t>(row_bytes_, 1), 1);
     block_end_ = next_;
@@ -277,7 +282,8 @@ class NpzSamples final : public SampleFile {
 
   shm::Fd fd_;
   std::vector<Array> arrays_;
-  std::vector<SampleField> fields_;  // by array
+  std::vector<WantedField> instead_;
+  std::vector<SampleField> fields_;  // by array, and behind these by `instead_`
   std::uint64_t first_;
   std::uint64_t end_;
   std::uint64_t next_;
@@ -310,8 +316,13 @@ Result<std::unique_ptr<SampleFile>> open_npz(const SampleSourceConfig& config, S
   };
   const std::uint64_t first = rows_before(part.begin);
   const std::uint64_t end = std::max(first, rows_before(part.end));
-  return std::unique_ptr<SampleFile>(
-      std::make_unique<NpzSamples>(std::move(part.fd), std::move(arrays), first, end, part.cursor));
+  std::vector<WantedField> instead;
+  for (WantedField& field : wanted_fields(config)) {
+    const bool there = std::ranges::find(arrays, field.as, &Array::name) != arrays.end();
+    if (field.default_value && !there) instead.push_back(std::move(field));
+  }
+  return std::unique_ptr<SampleFile>(std::make_unique<NpzSamples>(
+      std::move(part.fd), std::move(arrays), std::move(instead), first, end, part.cursor));
 }
 
 }  // namespace ringfeed

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -80,8 +81,18 @@ bool with_type(SampleDtype dtype, Use&& use) {
 }
 
 template <typename From, typename To>
-constexpr bool kFits = std::is_same_v<From, To> || kIsFloat<To> ||
-                       (!kIsFloat<From> && !std::is_same_v<To, bool>);
+constexpr bool kFits = std::is_same_v<From, To> || !std::is_same_v<To, bool>;
+
+// False: it is no whole number, or one that the type has not.
+template <typename T>
+bool put_whole(double value, T& to) {
+  // Both ends are powers of two, or 0, and so are doubles.
+  const double end = std::ldexp(1.0, std::numeric_limits<T>::digits);
+  const double begin = std::is_signed_v<T> ? -end : 0;
+  if (std::trunc(value) != value || value < begin || value >= end) return false;
+  to = static_cast<T>(value);
+  return true;
+}
 
 template <typename From, typename To>
 bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
@@ -101,9 +112,13 @@ bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
       if constexpr (std::is_same_v<From, To>) {
         out = from;
       } else if constexpr (kIsFloat<To>) {
-        out = real_as<To>(real_of(from));
+        const double value = real_of(from);
+        out = real_as<To>(value);
+        if (std::isinf(real_of(out)) && !std::isinf(value)) return false;
       } else if constexpr (std::is_same_v<From, bool>) {
         out = static_cast<To>(from ? 1 : 0);
+      } else if constexpr (kIsFloat<From>) {
+        if (!put_whole(real_of(from), out)) return false;
       } else {
         if (!std::in_range<To>(from)) return false;
         // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number and no character

@@ -15,12 +15,13 @@ namespace ringfeed {
 [[nodiscard]] std::uint16_t to_bfloat16(double value);
 [[nodiscard]] double from_half(std::uint16_t bits);
 
-// Whether numbers of one type may be wanted as another at all: whole ones as any numbers, floats as
-// floats, truth values as numbers (0 and 1), complex ones as they are.
+// Whether numbers of one type may be wanted as another at all: numbers and truth values (0 and 1)
+// as any numbers, complex ones and truth values as they are.
 [[nodiscard]] bool can_become(SampleDtype from, SampleDtype to) noexcept;
 
 // Puts the numbers into `to`, which is emptied first. False: one of them is out of the type's
-// range, or can_become() says no.
+// range, which finite ones are that would become infinite, or has a fraction that the type has not,
+// or can_become() says no.
 [[nodiscard]] bool convert_numbers(std::span<const std::byte> numbers, SampleDtype from,
                                    SampleDtype dtype, std::vector<std::byte>& to);
 

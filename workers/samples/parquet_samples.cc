@@ -5,6 +5,8 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <string>
 
 #include "workers/io/table_file.h"
@@ -53,14 +55,17 @@ SampleDtype dtype_of(TableType type) noexcept {
   return SampleDtype::kBytes;
 }
 
+struct WantedColumn {
+  WantedField field;
+  std::optional<std::size_t> place;  // among the chosen columns; none: the table lacks it
+};
+
 class ParquetSamples final : public SampleFile {
  public:
-  // `wanted`: a field for each chosen column.
-  ParquetSamples(std::unique_ptr<formats::TableFile> table, std::vector<WantedField> wanted,
-                 bool needs_all, std::vector<std::size_t> groups, std::uint64_t row)
+  ParquetSamples(std::unique_ptr<formats::TableFile> table, std::vector<WantedColumn> wanted,
+                 std::vector<std::size_t> groups, std::uint64_t row)
       : table_(std::move(table)),
         wanted_(std::move(wanted)),
-        needs_all_(needs_all),
         groups_(std::move(groups)),
         row_(row),
         values_(wanted_.size()),
@@ -129,16 +134,18 @@ class ParquetSamples final : public SampleFile {
     };
     fields_.clear();
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      const WantedField& wanted = wanted_[i];
+      const WantedField& wanted = wanted_[i].field;
       TableValue& value = values_[i];
-      table_->value(i, row - begin_, value);
+      value.type = TableType::kNothing;
+      if (wanted_[i].place) table_->value(*wanted_[i].place, row - begin_, value);
       item.bytes += value.bytes.size();
       if (!value.fault.empty()) {
         return refuse(SampleFault::kWrongType,
                       fmt::format("column '{}': {}", wanted.name, value.fault));
       }
       if (value.type == TableType::kNothing) {
-        if (!needs_all_) continue;
+        if (wanted.default_value) fields_.push_back(wanted.by_default());
+        if (!wanted.is_needed()) continue;
         return refuse(SampleFault::kMissingField, fmt::format("column '{}' is null", wanted.name));
       }
       const SampleDtype is = dtype_of(value.type);
@@ -152,9 +159,12 @@ class ParquetSamples final : public SampleFile {
         field.data = converted_[i];
       }
       if (!fits) {
-        return refuse(SampleFault::kWrongType,
-                      fmt::format("column '{}' is {}, which cannot be {}", wanted.name,
-                                  dtype_name(is), dtype_name(field.dtype)));
+        const bool value_alone =
+            is_array(field.dtype) && is_array(is) && can_become(is, field.dtype);
+        return refuse(
+            SampleFault::kWrongType,
+            fmt::format("column '{}' is {}, which cannot be {}{}", wanted.name, dtype_name(is),
+                        dtype_name(field.dtype), value_alone ? " in this row" : ""));
       }
       const std::string_view text(reinterpret_cast<const char*>(field.data.data()),
                                   field.data.size());
@@ -168,8 +178,7 @@ class ParquetSamples final : public SampleFile {
   }
 
   std::unique_ptr<formats::TableFile> table_;
-  std::vector<WantedField> wanted_;
-  bool needs_all_;
+  std::vector<WantedColumn> wanted_;
   std::vector<std::size_t> groups_;  // of the part
   std::size_t at_ = 0;               // of these
   bool open_ = false;
@@ -184,9 +193,35 @@ class ParquetSamples final : public SampleFile {
 
 struct Opened {
   std::unique_ptr<formats::TableFile> table;
-  std::vector<WantedField> wanted;  // by chosen column
-  bool needs_all;
+  std::vector<WantedColumn> wanted;
 };
+
+// The place of a column. "NAME#2" is the second of several of one name. kUnsupported: which of them
+// is meant is not said. kNotFound: there is none.
+Result<std::size_t> place_of(const std::vector<std::string>& columns, std::string_view name) {
+  const auto first = std::ranges::find(columns, name);
+  if (first != columns.end()) {
+    const auto count = std::ranges::count(columns, name);
+    if (count == 1) return static_cast<std::size_t>(first - columns.begin());
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("it has {} columns '{}': say in `fields` which, as '{}#1' to '{}#{}'",
+                             count, name, name, name, count)};
+  }
+  const std::size_t sign = name.rfind('#');
+  std::size_t number = 0;
+  if (sign != std::string_view::npos) {
+    const char* const end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + sign + 1, end, number);
+    if (error != std::errc() || stop != end) number = 0;
+  }
+  for (std::size_t i = 0; number != 0 && i < columns.size(); ++i) {
+    if (columns[i] == name.substr(0, sign) && --number == 0) return i;
+  }
+  return Error{ErrorCode::kNotFound,
+               fmt::format("it has no column '{}'; it has {}", name,
+                           fmt::to_string(fmt::join(columns, ", ")).substr(0, 500))};
+}
+
 Result<Opened> open_table(const SampleSourceConfig& config, shm::Fd fd) {
   const formats::OpenTableFile& open = formats::parquet_table_opener();
   if (!open) {
@@ -196,28 +231,27 @@ Result<Opened> open_table(const SampleSourceConfig& config, shm::Fd fd) {
   Result<std::unique_ptr<formats::TableFile>> table = open(std::move(fd));
   if (!table) return table.error();
   const std::vector<std::string>& columns = (*table)->columns();
-  std::vector<WantedField> wanted = wanted_fields(config);
-  const bool needs_all = !wanted.empty();
-  std::vector<std::size_t> chosen;
-  for (const WantedField& field : wanted) {
-    const auto found = std::ranges::find(columns, field.name);
-    if (found == columns.end()) {
-      return Error{ErrorCode::kNotFound,
-                   fmt::format("it has no column '{}'; it has {}", field.name,
-                               fmt::to_string(fmt::join(columns, ", ")).substr(0, 500))};
+  std::vector<WantedField> fields = wanted_fields(config);
+  if (fields.empty()) {
+    // A null of these is a field that is missing.
+    for (const std::string& name : columns) {
+      fields.push_back({.name = name, .as = name, .may_lack = true});
     }
-    chosen.push_back(static_cast<std::size_t>(found - columns.begin()));
   }
-  for (std::size_t i = 0; !needs_all && i < columns.size(); ++i) {
-    if (std::ranges::find(columns, columns[i]) - columns.begin() !=
-        static_cast<std::ptrdiff_t>(i)) {
-      return Error{ErrorCode::kDamaged, fmt::format("it has two columns '{}'", columns[i])};
+  std::vector<WantedColumn> wanted;
+  std::vector<std::size_t> chosen;
+  for (WantedField& field : fields) {
+    const Result<std::size_t> place = place_of(columns, field.name);
+    if (!place && (field.is_needed() || place.error().code() != ErrorCode::kNotFound)) {
+      return place.error();
     }
-    wanted.push_back({.name = columns[i], .as = columns[i]});
-    chosen.push_back(i);
+    WantedColumn& column = wanted.emplace_back(WantedColumn{std::move(field), std::nullopt});
+    if (!place) continue;
+    column.place = chosen.size();
+    chosen.push_back(*place);
   }
   (*table)->choose(std::move(chosen));
-  return Opened{std::move(*table), std::move(wanted), needs_all};
+  return Opened{std::move(*table), std::move(wanted)};
 }
 
 }  // namespace
@@ -237,9 +271,8 @@ Result<std::unique_ptr<SampleFile>> open_parquet(const SampleSourceConfig& confi
         std::min(all[i].begin, std::max<std::uint64_t>(part.file_bytes, 1) - 1);
     if (begin >= part.begin && begin < part.end) groups.push_back(i);
   }
-  return std::unique_ptr<SampleFile>(
-      std::make_unique<ParquetSamples>(std::move(opened->table), std::move(opened->wanted),
-                                       opened->needs_all, std::move(groups), part.cursor));
+  return std::unique_ptr<SampleFile>(std::make_unique<ParquetSamples>(
+      std::move(opened->table), std::move(opened->wanted), std::move(groups), part.cursor));
 }
 
 }  // namespace ringfeed

@@ -1,6 +1,12 @@
 #include "workers/samples/sample_file.h"
 
+#include <fmt/format.h>
+#include <simdjson.h>
+
 #include <array>
+
+#include "proto/config.pb.h"
+#include "workers/samples/json_sample.h"
 
 namespace ringfeed {
 namespace {
@@ -47,11 +53,49 @@ bool can_be_divided(const SampleSourceConfig& config, std::string_view path, shm
   }
 }
 
+Result<FieldDefault> default_of(const SampleFieldConfig& field) {
+  const auto refuse = [&](std::string_view why) {
+    return Error{ErrorCode::kConfiguration,
+                 fmt::format("default is \"{}\", {}", field.default_(), why)};
+  };
+  const std::optional<SampleDtype> dtype =
+      field.has_dtype() ? dtype_named(field.dtype()) : std::nullopt;
+  if (!dtype) return refuse("which needs a dtype to say what it means");
+  if (!is_array(*dtype)) {
+    const std::string_view text = field.default_();
+    if (*dtype == SampleDtype::kText && !simdjson::validate_utf8(text)) {
+      return refuse("which is no UTF-8");
+    }
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(text.data(), text.size()));
+    return FieldDefault{.data = {bytes.begin(), bytes.end()}};
+  }
+  const std::string line = "{\"_\":" + field.default_() + "}";
+  const std::string padded = line + std::string(simdjson::SIMDJSON_PADDING, ' ');
+  JsonSamples reader({{.name = "_", .as = "_", .dtype = dtype}});
+  const JsonSamples::Outcome read = reader.read(std::string_view(padded).substr(0, line.size()));
+  if (read.fault != SampleFault::kNone) {
+    return refuse(
+        fmt::format("which is no {}; give numbers as JSON writes them, such as 0, NaN or "
+                    "[0, 0]",
+                    dtype_name(*dtype)));
+  }
+  const SampleField& value = read.fields.front();
+  return FieldDefault{.shape = {value.shape.begin(), value.shape.end()},
+                      .data = {value.data.begin(), value.data.end()}};
+}
+
 std::vector<WantedField> wanted_fields(const SampleSourceConfig& config) {
   std::vector<WantedField> wanted;
   for (const SampleFieldConfig& field : config.fields()) {
-    wanted.push_back({field.name(), field.has_as() ? field.as() : field.name(),
-                      field.has_dtype() ? dtype_named(field.dtype()) : std::nullopt});
+    WantedField& one = wanted.emplace_back(
+        WantedField{.name = field.name(),
+                    .as = field.has_as() ? field.as() : field.name(),
+                    .dtype = field.has_dtype() ? dtype_named(field.dtype()) : std::nullopt,
+                    .may_lack = field.on_missing() == SampleFieldConfig::LEAVE_OUT});
+    if (!field.has_default_()) continue;
+    Result<FieldDefault> value = default_of(field);
+    RF_CHECK(value);
+    one.default_value = std::move(*value);
   }
   return wanted;
 }

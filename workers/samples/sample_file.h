@@ -17,6 +17,7 @@
 
 namespace ringfeed {
 
+class SampleFieldConfig;
 class SampleSourceConfig;
 // NOLINTNEXTLINE(readability-identifier-naming): protobuf's name for it
 enum SampleSourceConfig_Format : int;
@@ -32,11 +33,27 @@ enum class SampleFault : std::uint8_t {
   kDamaged,       // this one alone; the file goes on
 };
 
+// What a field is where the data lacks it.
+struct FieldDefault {
+  std::vector<std::uint32_t> shape = {};
+  std::vector<std::byte> data = {};
+};
+
 // A field to be taken.
 struct WantedField {
-  std::string name;                       // in the data
-  std::string as;                         // in the sample
-  std::optional<SampleDtype> dtype = {};  // none: as it is
+  std::string name;                                // in the data
+  std::string as;                                  // in the sample
+  std::optional<SampleDtype> dtype = {};           // none: as it is
+  std::optional<FieldDefault> default_value = {};  // of `dtype`
+  bool may_lack = false;                           // without a default: a sample goes without it
+
+  // Does a sample without it count as one that is not there?
+  [[nodiscard]] bool is_needed() const noexcept { return !default_value && !may_lack; }
+  // Only of one that has a default; a view of it.
+  [[nodiscard]] SampleField by_default() const noexcept {
+    return {
+        .name = as, .dtype = *dtype, .shape = default_value->shape, .data = default_value->data};
+  }
 };
 
 class SampleFile {
@@ -101,6 +118,9 @@ struct SamplePart {
 [[nodiscard]] bool can_divide_npz(const SampleSourceConfig& config, int fd);
 [[nodiscard]] bool can_divide_parquet(const SampleSourceConfig& config, shm::Fd fd);
 
+// RF_CHECK: default_of() has no error for any of them.
 [[nodiscard]] std::vector<WantedField> wanted_fields(const SampleSourceConfig& config);
+// Of a field that has one. kConfiguration: what is wrong with it.
+[[nodiscard]] Result<FieldDefault> default_of(const SampleFieldConfig& field);
 
 }  // namespace ringfeed

@@ -192,8 +192,8 @@ StepStatus SampleReader::put_item(Step& step, const SampleFile::Item& item) noex
                 bytes ? fmt::format("a sample of {} bytes does not fit a record of {}: raise "
                                     "queue_bytes of stage '{}'",
                                     *bytes, step.record_bytes_max(out_), context_.stage)
-                      : "no sample can hold it: too many fields, a name of more than 255 bytes, or "
-                        "4 GiB");
+                      : "no sample can hold it: more than 256 fields (say with `fields` which are "
+                        "wanted), a name of more than 255 bytes or none, or 4 GiB");
   }
   const std::span<std::byte> room = step.reserve(out_, *bytes);
   if (room.empty()) return StepStatus::kNoRoom;
@@ -322,6 +322,9 @@ std::vector<Problem> source_problems(const StageView& stage) {
           {path + ".dtype", fmt::format("dtype is \"{}\"; give one as NumPy names it, such as "
                                         "float32 or int64, or text or bytes",
                                         field.dtype())});
+    } else if (field.has_default_()) {
+      const Result<FieldDefault> value = default_of(field);
+      if (!value) problems.push_back({path + ".default", value.error().message()});
     }
   }
   return problems;

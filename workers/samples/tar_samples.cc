@@ -132,6 +132,8 @@ class TarSamples final : public SampleFile {
       }
       const auto found = std::ranges::find(names_, wanted.name);
       if (found == names_.end()) {
+        if (wanted.default_value) fields_.push_back(wanted.by_default());
+        if (!wanted.is_needed()) continue;
         return refuse(SampleFault::kMissingField,
                       fmt::format("sample '{}' has no member '{}'", key(), wanted.name));
       }

@@ -302,6 +302,7 @@ class PipelineMethods(FeedMethods):
         shuffle_files: bool | None = None,
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
+        strict: bool | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -329,7 +330,13 @@ class PipelineMethods(FeedMethods):
           list or map, text, with JSON in it. A null is a field that is missing.
         - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
           of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
-          it. A null is a field that is missing. A line of text becomes the field `text`.
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
         - order: files as they come in, or with `shuffle_files` in another order in every epoch,
           which follows from the seed. Lines come as in the file.
         - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
@@ -365,12 +372,14 @@ class PipelineMethods(FeedMethods):
                 and savez_compressed() write them; PARQUET: A table. The stage group runs in
                 `ringfeed-worker-parquet`.
             fields: The fields to take, in this order; default: all, in the order of each object. A
-                line, or a row, that lacks one of them is skipped.
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
             line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
                 are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -610,6 +619,7 @@ class PipelineMethods(FeedMethods):
         shuffle_files: bool | None = None,
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
+        strict: bool | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -637,7 +647,13 @@ class PipelineMethods(FeedMethods):
           list or map, text, with JSON in it. A null is a field that is missing.
         - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
           of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
-          it. A null is a field that is missing. A line of text becomes the field `text`.
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
         - order: files as they come in, or with `shuffle_files` in another order in every epoch,
           which follows from the seed. Lines come as in the file.
         - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
@@ -665,12 +681,14 @@ class PipelineMethods(FeedMethods):
 
         Args:
             fields: The fields to take, in this order; default: all, in the order of each object. A
-                line, or a row, that lacks one of them is skipped.
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
             line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
                 are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -693,6 +711,7 @@ class PipelineMethods(FeedMethods):
         shuffle_files: bool | None = None,
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
+        strict: bool | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -720,7 +739,13 @@ class PipelineMethods(FeedMethods):
           list or map, text, with JSON in it. A null is a field that is missing.
         - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
           of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
-          it. A null is a field that is missing. A line of text becomes the field `text`.
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
         - order: files as they come in, or with `shuffle_files` in another order in every epoch,
           which follows from the seed. Lines come as in the file.
         - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
@@ -748,12 +773,14 @@ class PipelineMethods(FeedMethods):
 
         Args:
             fields: The fields to take, in this order; default: all, in the order of each object. A
-                line, or a row, that lacks one of them is skipped.
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
             line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
                 are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -776,6 +803,7 @@ class PipelineMethods(FeedMethods):
         shuffle_files: bool | None = None,
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
+        strict: bool | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -803,7 +831,13 @@ class PipelineMethods(FeedMethods):
           list or map, text, with JSON in it. A null is a field that is missing.
         - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
           of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
-          it. A null is a field that is missing. A line of text becomes the field `text`.
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
         - order: files as they come in, or with `shuffle_files` in another order in every epoch,
           which follows from the seed. Lines come as in the file.
         - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
@@ -831,12 +865,14 @@ class PipelineMethods(FeedMethods):
 
         Args:
             fields: The fields to take, in this order; default: all, in the order of each object. A
-                line, or a row, that lacks one of them is skipped.
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
             line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
                 are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -859,6 +895,7 @@ class PipelineMethods(FeedMethods):
         shuffle_files: bool | None = None,
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
+        strict: bool | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -886,7 +923,13 @@ class PipelineMethods(FeedMethods):
           list or map, text, with JSON in it. A null is a field that is missing.
         - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
           of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
-          it. A null is a field that is missing. A line of text becomes the field `text`.
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
         - order: files as they come in, or with `shuffle_files` in another order in every epoch,
           which follows from the seed. Lines come as in the file.
         - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
@@ -914,12 +957,14 @@ class PipelineMethods(FeedMethods):
 
         Args:
             fields: The fields to take, in this order; default: all, in the order of each object. A
-                line, or a row, that lacks one of them is skipped.
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
             line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
                 are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -942,6 +987,7 @@ class PipelineMethods(FeedMethods):
         shuffle_files: bool | None = None,
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
+        strict: bool | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -969,7 +1015,13 @@ class PipelineMethods(FeedMethods):
           list or map, text, with JSON in it. A null is a field that is missing.
         - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
           of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
-          it. A null is a field that is missing. A line of text becomes the field `text`.
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
         - order: files as they come in, or with `shuffle_files` in another order in every epoch,
           which follows from the seed. Lines come as in the file.
         - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
@@ -997,12 +1049,14 @@ class PipelineMethods(FeedMethods):
 
         Args:
             fields: The fields to take, in this order; default: all, in the order of each object. A
-                line, or a row, that lacks one of them is skipped.
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
             line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
                 are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -1025,6 +1079,7 @@ class PipelineMethods(FeedMethods):
         shuffle_files: bool | None = None,
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
+        strict: bool | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -1052,7 +1107,13 @@ class PipelineMethods(FeedMethods):
           list or map, text, with JSON in it. A null is a field that is missing.
         - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
           of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
-          it. A null is a field that is missing. A line of text becomes the field `text`.
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
         - order: files as they come in, or with `shuffle_files` in another order in every epoch,
           which follows from the seed. Lines come as in the file.
         - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
@@ -1080,12 +1141,14 @@ class PipelineMethods(FeedMethods):
 
         Args:
             fields: The fields to take, in this order; default: all, in the order of each object. A
-                line, or a row, that lacks one of them is skipped.
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
             line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
                 are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of

@@ -64,6 +64,7 @@ ENUMS: dict[str, dict[str, int]] = {
     "PythonConfig.OnError": {"SKIP": 0, "STOP": 1},
     "PythonSourceConfig.OnError": {"SKIP": 0, "STOP": 1},
     "PythonSourceConfig.State": {"VERIFY": 0, "EXACT": 1, "RUN_FORWARD": 2},
+    "SampleFieldConfig.OnMissing": {"SKIP": 0, "LEAVE_OUT": 1},
     "SampleMixerConfig.End": {"FIRST": 0, "LAST": 1},
     "SampleOrder": {"BETTER": 0, "EXACT": 1},
     "SampleSourceConfig.Format": {
@@ -510,6 +511,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("shuffle_files", "bool"),
         Field("block_bytes", "uint64", least=65536, most=1073741824),
         Field("line_bytes_max", "uint64", least=1024, most=1073741824),
+        Field("strict", "bool"),
     ),
     "SampleShufflerConfig": (
         Field("input", "text", use="stage"),
@@ -654,6 +656,8 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("name", "text"),
         Field("dtype", "text"),
         Field("as", "text"),
+        Field("default", "text"),
+        Field("on_missing", "enum", "SampleFieldConfig.OnMissing"),
     ),
     "BatchFieldConfig": (
         Field("name", "text"),

@@ -28,6 +28,7 @@ PythonBatcherOnError = Literal["SKIP", "STOP"]
 PythonOnError = Literal["SKIP", "STOP"]
 PythonSourceOnError = Literal["SKIP", "STOP"]
 PythonSourceState = Literal["VERIFY", "EXACT", "RUN_FORWARD"]
+SampleFieldOnMissing = Literal["SKIP", "LEAVE_OUT"]
 SampleMixerEnd = Literal["FIRST", "LAST"]
 SampleOrder = Literal["BETTER", "EXACT"]
 SampleSourceFormat = Literal["BY_NAME", "JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET"]
@@ -440,6 +441,12 @@ class SampleField(Message):
             are converted; a sample whose number the type cannot hold is skipped
             (`skipped_wrong_type`).
         as_: Its name in the sample; default: the same.
+        default: What it is where the data lacks it, or has null: a number, or an array of numbers,
+            as JSON writes it (`0`, `NaN`, `[0, 0]`), `true` or `false`, text as it is. It needs
+            `dtype`.
+        on_missing: (default "SKIP") What happens where the data lacks it, or has null, and there is
+            no `default`. SKIP: The sample is skipped (`skipped_missing_field`); LEAVE_OUT: The
+            sample comes without the field.
     """
 
     __slots__ = ()
@@ -450,6 +457,8 @@ class SampleField(Message):
         name: str | None = None,
         dtype: str | None = None,
         as_: str | None = None,
+        default: str | None = None,
+        on_missing: SampleFieldOnMissing | None = None,
     ) -> None:
         self._take("SampleFieldConfig", locals())
 

@@ -1391,6 +1391,7 @@ def sample_source(
     shuffle_files: bool | None = None,
     block_bytes: int | str | None = None,
     line_bytes_max: int | None = None,
+    strict: bool | None = None,
     threads: int | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
@@ -1416,7 +1417,13 @@ def sample_source(
       map, text, with JSON in it. A null is a field that is missing.
     - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array of
       numbers, or of such arrays of one shape, an array; anything else text, with the JSON in it. A
-      null is a field that is missing. A line of text becomes the field `text`.
+      null is a field that is missing. NaN and infinities are numbers, as Python's `json` writes
+      them (`strict` refuses them). Of members of one name the last one counts. A line of text
+      becomes the field `text`. A byte order mark is no content.
+    - conversion: whole numbers of any type become floats, or another type that holds them; floats
+      of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite number that
+      would become infinite is out of range. Members that no field names have to be JSON, and no
+      more.
     - order: files as they come in, or with `shuffle_files` in another order in every epoch, which
       follows from the seed. Lines come as in the file.
     - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be taken
@@ -1451,12 +1458,14 @@ def sample_source(
             savez_compressed() write them; PARQUET: A table. The stage group runs in
             `ringfeed-worker-parquet`.
         fields: The fields to take, in this order; default: all, in the order of each object. A
-            line, or a row, that lacks one of them is skipped.
+            line, or a row, that lacks one of them is skipped, unless the field says otherwise.
         shuffle_files: (default False) Puts the files in another order in every epoch.
         block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane reads
             before the next one's turn.
         line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones are
             skipped (`skipped_too_large`).
+        strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever that
+            is, is none (`skipped_no_json`).
         threads: (1 to 64, default 1) Lanes, each a thread.
         queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring (from
             one lane to one lane). For batches that trainers read, the number of slots of the feed,

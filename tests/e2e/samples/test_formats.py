@@ -147,7 +147,7 @@ def test_fields_choose_and_convert_arrays(make: MakeFormats, tmp_path: Path) -> 
     y = np.arange(-2, 300)
     np.savez(data / "a.npz", y=y, names=np.array(["a", "b"]), f=y.astype(np.float16))
     np.savez(data / "b.npz", z=y)
-    np.savez(data / "0.npz", y=y.astype(np.float64), f=y)
+    np.savez(data / "0.npz", y=y.astype(np.complex64), f=y)
     run = make(
         data,
         source="""fields { name: "y" as: "small" dtype: "uint8" }
@@ -159,7 +159,7 @@ def test_fields_choose_and_convert_arrays(make: MakeFormats, tmp_path: Path) -> 
     why = skipped(run)
     assert "array 'y' has a number in row 286 that uint8 cannot hold" in why["a.npz"]
     assert "skipped_missing_field: it has no array 'y'; it has 'z'" in why["b.npz"]
-    assert "skipped_wrong_type: array 'y': its elements are float64, which" in why["0.npz"]
+    assert "skipped_wrong_type: array 'y': its elements are complex64, which" in why["0.npz"]
     # Rows, and files for each of their parts.
     assert "skipped_missing_field=1, skipped_wrong_type=47" in run.text()
 

@@ -42,11 +42,37 @@ TEST(Numbers, AreConvertedWhereTheTypeHoldsThem) {
 }
 
 TEST(Numbers, AreNotCutToWholeOnes) {
-  EXPECT_FALSE(can_become(SampleDtype::kFloat32, SampleDtype::kInt64));
+  const auto whole = [](double value, SampleDtype to) {
+    return converted<std::int8_t>(std::vector<double>{value}, SampleDtype::kFloat64, to);
+  };
+  EXPECT_THAT(whole(-128, SampleDtype::kInt8), ElementsAre(-128));
+  EXPECT_THAT(whole(-0.0, SampleDtype::kInt8), ElementsAre(0));
+  for (const double value : {0.5, 128.0, -129.0, HUGE_VAL, std::nan("")}) {
+    EXPECT_TRUE(whole(value, SampleDtype::kInt8).empty()) << value;
+  }
+  EXPECT_TRUE((converted<std::int64_t>(std::vector<double>{0x1p63}, SampleDtype::kFloat64,
+                                       SampleDtype::kInt64)
+                   .empty()));
+  EXPECT_THAT((converted<std::uint64_t>(std::vector<double>{0x1p63}, SampleDtype::kFloat64,
+                                        SampleDtype::kUint64)),
+              ElementsAre(std::uint64_t{1} << 63));
+  EXPECT_FALSE(can_become(SampleDtype::kFloat32, SampleDtype::kBool));
   EXPECT_FALSE(can_become(SampleDtype::kInt8, SampleDtype::kBool));
   EXPECT_FALSE(can_become(SampleDtype::kComplex64, SampleDtype::kFloat32));
   EXPECT_TRUE(can_become(SampleDtype::kComplex64, SampleDtype::kComplex64));
   EXPECT_FALSE(can_become(SampleDtype::kText, SampleDtype::kInt8));
+}
+
+TEST(Numbers, StayFinite) {
+  const auto single = [](double value, SampleDtype to) {
+    return !converted<std::uint8_t>(std::vector<double>{value}, SampleDtype::kFloat64, to).empty();
+  };
+  EXPECT_FALSE(single(1e300, SampleDtype::kFloat32));
+  EXPECT_FALSE(single(70000, SampleDtype::kFloat16));
+  EXPECT_FALSE(single(3.4e38, SampleDtype::kBfloat16));
+  EXPECT_TRUE(single(3.4e38, SampleDtype::kFloat32));
+  EXPECT_TRUE(single(HUGE_VAL, SampleDtype::kFloat16));
+  EXPECT_TRUE(single(std::nan(""), SampleDtype::kFloat16));
 }
 
 TEST(Numbers, OfHalfPrecisionComeBack) {

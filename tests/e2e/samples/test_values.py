@@ -1,0 +1,231 @@
+"""What values of people's files become: numbers, nulls, names that come twice, byte order marks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ringfeed
+
+from tests.support.feeds.feed_run import BIN, FeedRun
+
+PIPELINE = """
+feed: "{feed}"
+epochs: 1
+stages {{ name: "files" file_path_provider {{ directory: "{directory}" {patterns} }} }}
+stages {{ name: "source" sample_source {{ input: "files" {source} }} }}
+stages {{ name: "batches" sample_batcher {{ input: "source" batch_size: 8 {batch} }} }}
+"""
+ID = 'fields { name: "id" dtype: "int64" }'
+Read = Callable[..., dict[str, list[Any]]]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Iterator[Read]:
+    """Runs a feed over files, by name, and gives its columns; `log` is what was said meanwhile."""
+    runs: list[FeedRun] = []
+
+    def start(
+        files: dict[str, str | bytes], batch: str, source: str = "", patterns: str = ""
+    ) -> dict[str, list[Any]]:
+        work = tmp_path / f"run{len(runs)}"
+        data = tmp_path / f"data{len(runs)}"
+        work.mkdir()
+        data.mkdir()
+        for name, content in files.items():
+            whole = content.encode() if isinstance(content, str) else content
+            (data / name).write_bytes(whole)
+        settings = {"pipeline": PIPELINE, "patterns": patterns, "source": source, "batch": batch}
+        runs.append(FeedRun(work, data, feed="values", **settings).start())
+        got: dict[str, list[Any]] = {}
+        with ringfeed.attach(
+            "values", socket_dir=runs[-1].sockets, attach_timeout_s=60, timeout_s=60
+        ) as feed:
+            for rows in feed:
+                for name in rows:
+                    if name.endswith("_offsets"):
+                        continue
+                    column: list[Any] = rows[name].tolist()
+                    if f"{name}_offsets" in rows:
+                        ends, all_bytes = rows[f"{name}_offsets"], rows[name].tobytes()
+                        column = [all_bytes[ends[i] : ends[i + 1]] for i in range(rows.rows)]
+                    got.setdefault(name, []).extend(column)
+                rows.release()
+        assert runs[-1].wait() == 0, runs[-1].text()
+        got["log"] = [runs[-1].text()]
+        return got
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+def test_members_that_nobody_asks_for_cost_nothing(read: Read) -> None:
+    others = ["NaN", "[-Infinity]", "1e400", "9" * 30, '"\\ud800"', "[" * 2000 + "]" * 2000, "{}"]
+    lines = [f'{{"id": {i}, "other": {value}}}' for i, value in enumerate(others)]
+    lines += [f'{{"": 1, "id": {len(lines)}}}']
+    lines += ["{" + "".join(f'"m{i}": {i}, ' for i in range(1000)) + f'"id": {len(lines)}}}']
+    got = read({"a.jsonl": "\n".join(lines)}, ID, ID)
+    assert got["id"] == list(range(len(lines)))
+    # Without `fields` it is a sample's limit that counts, and the log says what to do.
+    got = read({"a.jsonl": "\n".join(lines)}, ID)
+    assert got["id"] == list(range(len(lines) - 1))
+    assert "say with `fields` which are wanted" in got["log"][0]
+
+
+def test_numbers_become_what_they_are_or_are_counted(read: Read) -> None:
+    lines = [
+        '{"id": 0.0, "x": NaN}',
+        '{"id": 1.0, "x": -Infinity}',
+        '{"id": 2, "x": 65504}',
+        '{"id": 3, "x": 1e300}',
+        '{"id": 4, "x": 70000}',
+        '{"id": 5.5, "x": 1}',
+        '{"id": 6, "x": true}',
+    ]
+    fields = ID + ' fields { name: "x" dtype: "float16" }'
+    got = read({"a.jsonl": "\n".join(lines)}, fields, fields)
+    assert got["id"] == [0, 1, 2, 6]
+    assert np.array_equal(got["x"], [np.nan, -np.inf, 65504, 1], equal_nan=True)
+    assert "field 'x' is 1e300, which cannot be float16" in got["log"][0]
+    assert "skipped_wrong_type=3" in got["log"][0]
+    got = read({"a.jsonl": "\n".join(lines)}, ID, ID + " strict: true")
+    assert got["id"] == [2, 3, 4, 6] and "skipped_no_json=2" in got["log"][0]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_byte_order_marks_are_no_content(read: Read, packed: bool) -> None:
+    mark = b"\xef\xbb\xbf"
+    one = mark + b'{"id": 0, "text": "a"}\r\n{"id": 1, "text": "\xef\xbb\xbfb"}\r\n'
+    two = mark + b'{"id": 2, "text": "c"}\n'
+    pack: Callable[[bytes], bytes] = gzip.compress if packed else bytes
+    ending = ".gz" if packed else ""
+    fields = ID + ' fields { name: "text" dtype: "text" }'
+    got = read({f"a.jsonl{ending}": pack(one) + pack(two + mark)}, fields)
+    assert got["id"] == [0, 1, 2] and got["text"] == [b"a", mark + b"b", b"c"]
+    lines = mark + b"first\n" + mark + b"second\n"
+    got = read({f"a.txt{ending}": pack(lines)}, 'fields { name: "text" dtype: "text" }')
+    assert got["text"] == [b"first", b"second"]
+
+
+def test_what_is_missing_has_a_default_or_is_left_out(read: Read) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 0, "label": 3, "text": "a", "vector": [1, 2]},
+        {"id": 1, "label": None, "text": None, "vector": None},
+        {"id": 2},
+    ]
+    source = """fields { name: "id" }
+        fields { name: "label" dtype: "int32" default: "-1" }
+        fields { name: "text" dtype: "text" default: "none \\"given\\"" }
+        fields { name: "vector" dtype: "float32" default: "[0, NaN]" }
+        fields { name: "extra" on_missing: LEAVE_OUT }"""
+    batch = """fields { name: "id" dtype: "int64" } fields { name: "label" dtype: "int32" }
+        fields { name: "text" dtype: "text" } fields { name: "vector" dtype: "float32" shape: 2 }"""
+    files = {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}
+    got = read(files, batch, source)
+    assert got["id"] == [0, 1, 2] and got["label"] == [3, -1, -1]
+    assert got["text"] == [b"a", b'none "given"', b'none "given"']
+    assert np.array_equal(got["vector"], [[1, 2], [0, np.nan], [0, np.nan]], equal_nan=True)
+
+
+def test_defaults_are_checked(tmp_path: Path) -> None:
+    for field, why in (
+        ('default: "0"', "needs a dtype"),
+        ('default: "none" dtype: "int64"', "which is no int64"),
+        ('default: "300" dtype: "uint8"', "which is no uint8"),
+    ):
+        run = FeedRun(
+            tmp_path,
+            tmp_path,
+            feed="values",
+            pipeline=PIPELINE,
+            patterns="",
+            source=f'fields {{ name: "x" {field} }}',
+            batch=ID,
+        )
+        try:
+            run.start()
+            assert run.wait() != 0 and why in run.text(), run.text()
+        finally:
+            run.close()
+
+
+def test_the_last_member_of_a_name_counts(read: Read) -> None:
+    lines = [
+        '{"id": 0, "x": 1, "id": 5}',
+        '{"x": "no", "id": 6, "x": 7}',
+        '{"id": "no", "\\u0069d": 7, "x": 2}',
+        '{"id": 8, "x": 1, "x": null}',
+    ]
+    fields = ID + ' fields { name: "x" dtype: "int64" }'
+    for source in ("", fields):
+        got = read({"a.jsonl": "\n".join(lines)}, fields, source)
+        assert got["id"] == [5, 6, 7] and got["x"] == [1, 7, 2]
+
+
+def test_columns_of_one_name_are_refused_by_name(read: Read) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    if not (BIN / "ringfeed-worker-parquet").exists():
+        pytest.skip("this build reads no Parquet files")
+
+    def file_of(columns: list[Any], names: list[str]) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(columns, names=names), sink)
+        whole: bytes = sink.getvalue().to_pybytes()
+        return whole
+
+    numbers = [pa.array([i, i + 1]) for i in range(4)]
+    inner = pa.array([{"b": 10, "c": 20}, {"b": 11, "c": 21}])
+    good = file_of(numbers[:2], ["id", "x"])
+    twice = file_of(numbers[:3], ["id", "x", "x"])
+    dotted = file_of([numbers[0], inner, numbers[3]], ["id", "a", "a.b"])
+    one = 'fields { name: "x" dtype: "int64" }'
+    got = read({"a.parquet": twice, "b.parquet": good}, one, "format: PARQUET")
+    assert got["x"] == [1, 2]
+    assert "skipped_wrong_type" in got["log"][0] and "damaged" not in got["log"][0]
+    assert "it has 2 columns 'x': say in `fields` which, as 'x#1' to 'x#2'" in got["log"][0]
+    # Nobody asks for them.
+    got = read({"a.parquet": twice, "b.parquet": dotted}, ID, f"format: PARQUET {ID}")
+    assert got["id"] == [0, 1, 0, 1]
+    which = 'fields {{ name: "{}" as: "x" }}'
+    for name, values in (("x#1", [1, 2]), ("x#2", [2, 3])):
+        got = read({"a.parquet": twice}, one, "format: PARQUET " + which.format(name))
+        assert got["x"] == values
+    for name, values in (("a.b#1", [10, 11]), ("a.b#2", [3, 4]), ("a.c", [20, 21])):
+        got = read({"a.parquet": dotted}, one, "format: PARQUET " + which.format(name))
+        assert got["x"] == values
+    both = "format: PARQUET " + which.format("a.b#2") + 'fields { name: "a.c" as: "y" }'
+    got = read({"a.parquet": dotted}, one + 'fields { name: "y" dtype: "int64" }', both)
+    assert got["x"] == [3, 4] and got["y"] == [20, 21]
+
+
+def test_nulls_of_tables_have_defaults(read: Read) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    if not (BIN / "ringfeed-worker-parquet").exists():
+        pytest.skip("this build reads no Parquet files")
+
+    def file_of(columns: dict[str, Any]) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(columns), sink)
+        whole: bytes = sink.getvalue().to_pybytes()
+        return whole
+
+    wide = {f"c{i}": [i, None] for i in range(1000)}
+    files: dict[str, str | bytes] = {
+        "a.parquet": file_of({"id": [0, 1, 2], "x": [1.0, None, 3.0]}),
+        "b.parquet": file_of({"id": [3, 4], "x": pa.nulls(2)}),
+        "c.parquet": file_of({"id": [5, 6]}),
+        "d.parquet": file_of({"id": [7, 8], **wide}),
+    }
+    source = (
+        'format: PARQUET fields { name: "id" } fields { name: "x" dtype: "int64" default: "-1" }'
+    )
+    got = read(files, ID + 'fields { name: "x" dtype: "int64" }', source)
+    assert got["id"] == list(range(9)) and got["x"] == [1, -1, 3, -1, -1, -1, -1, -1, -1]
