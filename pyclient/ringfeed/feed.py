@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from ._core import control, messages, native, standard, states
+from ._core.feed_log import FeedLog
 from ._core.scope import Scope
 from ._core.transfers import Transfers
 from .batch import Batch
-from .errors import FeedEnd, FeedIOError, FeedTimeout, InvalidRequest, RingfeedError
+from .errors import (
+    FeedEnd,
+    FeedFailed,
+    FeedIOError,
+    FeedTimeout,
+    InvalidRequest,
+    RingfeedError,
+)
 from .schema import Schema
 
 # Longest stay in C, in milliseconds, before Python may run signal handlers. It does not delay data:
@@ -31,6 +39,8 @@ _SLICE_MS = 100
 _ASK_S = 1.0
 # Longest wait for the totals at the end of a feed, in seconds.
 _TOTALS_S = 1.0
+# The same for its supervisor to say that it has failed, and how often that is looked for.
+_VERDICT_S, _LOOK_S = 2.0, 0.001
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,7 @@ class Feed(Scope):
         self.end_reason: str | None = None
         self._totals: dict[str, Any] | None = None  # as the supervisor had them at the end
         self._on_wait = on_wait
+        self._log: FeedLog | None = None  # of a feed that this process has started
         try:
             self._schema = Schema.of(handle)
         except BaseException:
@@ -246,6 +257,8 @@ class Feed(Scope):
             left_ms = _left_ms(deadline)
             slice_ms = min(_SLICE_MS, left_ms) if left_ms >= 0 else _SLICE_MS
             status, text, lease = self._handle.next(slice_ms)
+            if self._log is not None:
+                self._log.pass_on()
             if lease is not None:
                 batch = Batch(lease, self._schema, self.view, self._transfers)
                 if batch.seq in self._again:
@@ -268,6 +281,8 @@ class Feed(Scope):
             elif status == native.END:
                 if self.end_reason is None:
                     self._keep_totals()
+                    if self._has_failed_at_the_end():
+                        continue
                 self.end_reason = text
                 raise FeedEnd(
                     f"feed {self.name}: closed, group {self.group} has had every batch: {text}"
@@ -279,7 +294,11 @@ class Feed(Scope):
                 collected = True
                 gc.collect()
             elif status != native.INTERRUPTED:
-                raise native.error_for(status, text)
+                error = native.error_for(status, text)
+                if isinstance(error, FeedFailed) and self._log is not None:
+                    # Shared memory has room for the beginning and the end of a long one.
+                    raise FeedFailed(self._log.failure or text)
+                raise error
 
     def _note(self, seq: int, lease: weakref.ref[Any]) -> None:
         self._last = seq
@@ -439,6 +458,19 @@ class Feed(Scope):
             self._totals = control.metrics(self._socket_path, _TOTALS_S)
         except RingfeedError:
             pass  # it has ended already: metrics() says so
+
+    def _has_failed_at_the_end(self) -> bool:
+        """Waits until the supervisor says what the end of the lanes was: they close before it has
+        looked at what was left out. Not long: it may be hanging."""
+        # One that does not answer has said it, or has been killed.
+        deadline = time.monotonic() + (_VERDICT_S if self._totals is not None else 0)
+        while (phase := self.stats().phase) in ("starting", "running"):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+        if self._log is not None:
+            self._log.pass_on()
+        return phase == "failed"
 
     def why(self) -> list[Bottleneck]:
         """What limits the feed, for each of its outputs, over the last ten seconds at most.

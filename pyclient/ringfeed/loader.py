@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ._core import control, messages, native, places, programs, standard
+from ._core.feed_log import FeedLog
 from ._core.scope import Scope
 from .errors import (
     FeedDamaged,
@@ -253,6 +254,8 @@ class _Supervisor:
     def lines(self, begin: int) -> tuple[list[str], int]:
         """The whole lines that it wrote behind this place of its log, and the place behind them."""
         try:
+            if os.stat(self._log).st_size <= begin:
+                return [], begin
             with self._log.open("rb") as log:
                 log.seek(begin)
                 text = log.read()
@@ -355,6 +358,7 @@ class DataLoader(Scope):
         self._attached_feeds: list[Feed] = []
         self._stop_when_dropped: weakref.finalize[..., DataLoader] | None = None
         self._looks_after_death = 0
+        self._log: FeedLog | None = None
         if config is not None:
             self.add_stages(config)
 
@@ -426,6 +430,7 @@ class DataLoader(Scope):
             raise InvalidConfiguration("the loader has no stages: call add_stage() before start()")
         config, suffix = self._config_file()
         supervisor = self._supervisor = _Supervisor(config, suffix)
+        self._log = FeedLog(supervisor.lines)
         _running.add(self)
         self._stop_when_dropped = weakref.finalize(self, _end, self._attached_feeds, supervisor)
         self._stop_when_dropped.atexit = False  # stop() comes then
@@ -477,6 +482,7 @@ class DataLoader(Scope):
             output=output,
             on_wait=look,
         )
+        feed._log = self._log
         self._attached_feeds.append(feed)
         return feed
 
@@ -633,6 +639,8 @@ class DataLoader(Scope):
         supervisor, self._supervisor = self._supervisor, None
         for feed in feeds:
             feed.close()
+        if self._log is not None:
+            self._log.pass_on()
         if self._stop_when_dropped is not None:
             self._stop_when_dropped.detach()
         self._attached_feeds.clear()

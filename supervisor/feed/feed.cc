@@ -31,6 +31,10 @@ namespace ringfeed::process {
 namespace {
 
 constexpr std::uint64_t kTickMs = 100;
+constexpr std::uint64_t kLossesMs = 500;
+// People should know of such a share, once there are so many samples.
+constexpr double kLossesShare = 0.01;
+constexpr std::uint64_t kLossesAfter = 1000;
 // A feed that is over ends this soon after the last batch has been given back.
 constexpr std::uint64_t kLingerTickMs = 10;
 // Groups that join or leave are looked at this often: lanes answer between two steps.
@@ -253,6 +257,7 @@ void Feed::make_workers() {
     hooks.on_lost = [this](const std::string& reason) { fail(reason); };
     hooks.on_line = [this, g](std::string_view line) {
       talk_.line(worker_source(workers_[g]->name(), workers_[g]->identity().pid), line);
+      losses_.note(workers_[g]->name(), line);
       for_report([&] { account_->line(line); });
     };
     hooks.on_event = [this, g](std::string_view level, std::string_view name,
@@ -662,12 +667,13 @@ void Feed::fail(const std::string& reason) {
   if (tells_reason_) loop_.after(kEmptyFeedMs, [this] { end_telling(); });
   reason_ = fmt::format("feed '{}' has failed: {}", run_.config.feed(), reason);
   phase_ = Phase::kFailing;
+  // First in the log: a trainer that meets the phase reads there all that has no room beside it.
+  talk_.end_progress();
+  talk_.say(reason_);
   memory_.set_phase(shm::FeedPhase::kFailed, reason_);
   snapshots_.give_up(reason);
   scaling_.give_up(reason);
   tell_trainers();
-  talk_.end_progress();
-  talk_.say(reason_);
   if (tells_reason_) {
     talk_.say(fmt::format("no trainer has come yet: one that comes within {} s is told so",
                           kEmptyFeedMs / 1000));
@@ -698,6 +704,39 @@ std::string Feed::counts_text() const {
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", stage.name(), fmt::join(facts, ", "));
   }
   return text.empty() ? "nothing was counted" : text;
+}
+
+void Feed::count_losses() {
+  StatusReply status;
+  metrics::fill_stages(memory_, run_.plan,
+                       std::vector<metrics::GroupFacts>(memory_.layout().groups.size()), status);
+  // Behind the counters: of what these count the log has the first already.
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->read_log();
+  losses_.count(status);
+}
+
+// Too many end the feed; a share that people should know of is a problem of it until the end.
+void Feed::look_at_losses() {
+  const bool runs = phase_ == Phase::kStarting || phase_ == Phase::kRunning;
+  if (!runs || now_ms() < losses_looked_ms_ + kLossesMs) return;
+  losses_looked_ms_ = now_ms();
+  count_losses();
+  if (const std::string over = losses_.over_limit(run_.config); !over.empty()) return fail(over);
+  const Losses::Share& whole = losses_.whole();
+  if (whole.all() < kLossesAfter || whole.value() < kLossesShare) return;
+  problems_["losses"].text = losses_.share_text();
+  if (whole.left_out < losses_told_at_) return;
+  losses_told_at_ = 2 * whole.left_out;
+  event(metrics::Level::kWarn, "samples_left_out", "what=" + in_quotes(losses_.share_text()));
+}
+
+// At the end of a run: how many rows came, and how many did not.
+void Feed::tell_losses() {
+  const std::uint64_t left_out = losses_.whole().left_out;
+  std::string values = fmt::format("rows={} left_out={}", losses_.rows(), left_out);
+  if (losses_.rows_dropped() != 0) values += fmt::format(" dropped={}", losses_.rows_dropped());
+  if (left_out != 0) values += " reasons=" + in_quotes(losses_.counts_text());
+  event(left_out == 0 ? metrics::Level::kInfo : metrics::Level::kWarn, "run_over", values);
 }
 
 // What the feed came to, for the person who started it: a line for itself and one for each stage
@@ -732,16 +771,23 @@ bool Feed::totals_awaited() {
 
 // Every lane is at its end: what is published stays, until everyone has had it.
 void Feed::linger() {
+  count_losses();
+  if (const std::string over = losses_.over_limit(run_.config); !over.empty() && !draining_) {
+    loop_.after(0, [this, over] { fail(over); });
+    return;
+  }
   if (run_.config.epochs() > 0 && !draining_ && memory_.batches_published() == 0) {
     // Not at once: a feed that has just been taken over has no loop yet that could be ended.
     loop_.after(0, [this] {
-      fail(fmt::format("the run ended without a single batch: {}", counts_text()));
+      fail(fmt::format("the run ended without a single batch: {}{}", counts_text(),
+                       losses_.first_text()));
     });
     return;
   }
   phase_ = Phase::kLingering;
   ended_ms_ = now_ms();
   if (reason_.empty()) reason_ = "the run is over";
+  tell_losses();
   RF_FAILPOINT("supervisor.feed.ending");
   memory_.set_phase(shm::FeedPhase::kEnded, reason_);
   event(metrics::Level::kInfo, "lanes_finished",
@@ -888,6 +934,7 @@ void Feed::tick() {
   if (phase_ == Phase::kDraining && nobody_takes()) {
     stop(reason_ + "; there is no trainer to take the work in progress");
   }
+  look_at_losses();
   log_drain();
   show_progress();
   tell_service(false);

@@ -37,6 +37,7 @@
 #include "supervisor/control/waits.h"
 #include "supervisor/feed/answers.h"
 #include "supervisor/feed/auto_snapshots.h"
+#include "supervisor/feed/losses.h"
 #include "supervisor/feed/restarts.h"
 #include "supervisor/feed/scaling.h"
 #include "supervisor/feed/service.h"
@@ -161,6 +162,9 @@ class Feed {
   void look_at_drain();
   [[nodiscard]] std::string waiting_text() const;
   [[nodiscard]] std::string counts_text() const;
+  void count_losses();
+  void look_at_losses();
+  void tell_losses();
   [[nodiscard]] bool totals_awaited();
   [[nodiscard]] std::string totals_text() const;
   void log_drain();
@@ -263,6 +267,9 @@ class Feed {
     std::uint64_t times = 0;
   };
   std::map<std::string, Problem> problems_;  // by the thing that has the problem
+  Losses losses_;
+  std::uint64_t losses_looked_ms_ = 0;
+  std::uint64_t losses_told_at_ = 0;  // so many samples left out are said next
   metrics::Looker looker_;
   metrics::History history_;
   metrics::Texts texts_;

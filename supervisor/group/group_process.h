@@ -164,6 +164,8 @@ class GroupProcess {
   [[nodiscard]] std::string last_words() const;
   // now_ms() when the current process said that it is ready.
   [[nodiscard]] std::uint64_t ready_ms() const { return ready_ms_; }
+  // What it has written and nobody has read, in this call.
+  void read_log();
 
  private:
   void spawn();
@@ -179,7 +181,6 @@ class GroupProcess {
   void send_log_level();
   void read_messages();
   void on_message(const FromWorker& message);
-  void read_log();
   void process_ended();
   void forget_process();
   void settle();

@@ -413,8 +413,18 @@ void FeedMemory::ring_all_lanes() const noexcept {
 void FeedMemory::set_phase(shm::FeedPhase phase, const std::string& reason) const {
   shm::FeedState& feed = state();
   if (!reason.empty()) {
-    const std::size_t bytes = std::min(reason.size(), sizeof feed.reason - 1);
-    std::memcpy(feed.reason, reason.data(), bytes);
+    // Of a long one the end too: it has what was raised at the bottom of a traceback.
+    constexpr std::string_view kGap = " [...] ";
+    constexpr std::size_t kRoom = sizeof feed.reason - 1;
+    std::string text = reason;
+    if (text.size() > kRoom) {
+      constexpr std::size_t kEnd = (kRoom - kGap.size()) / 2;
+      text = reason.substr(0, kRoom - kGap.size() - kEnd);
+      text += kGap;
+      text += reason.substr(reason.size() - kEnd);
+    }
+    const std::size_t bytes = text.size();
+    std::memcpy(feed.reason, text.data(), bytes);
     feed.reason[bytes] = '\0';
     feed.reason_bytes = static_cast<std::uint32_t>(bytes);
   }

@@ -36,6 +36,7 @@ class DataLoaderConfig:
     snapshot = 21
     from_batch = 22
     http = 23
+    skip_limit = 24
     worker = 30
 
 

@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 
 from .._core import control, messages, native, programs
+from .._core.feed_log import FeedLog
 from ..errors import (
     FeedDetached,
     FeedEnd,
@@ -99,6 +100,7 @@ class DataLoader:
         self._raw_planes = _raw_planes if as_lczero_training is None else as_lczero_training
         self._given: list[Any] = []
         self._supervisor: _Supervisor | None = None
+        self._log: FeedLog | None = None
         self._started = False
         # Both are reentrant: a signal handler may call stop() at any point.
         self._lock = threading.RLock()  # held by start() and stop() until they are through
@@ -151,6 +153,7 @@ class DataLoader:
                 config = _with_anchor(config, self._anchor)
             try:
                 supervisor = self._supervisor = _Supervisor(config.encode(), ".textproto")
+                self._log = FeedLog(supervisor.lines)
                 _running.add(self)
                 self._stop_when_dropped = weakref.finalize(self, _end_feed, self._feeds, supervisor)
                 self._attach(self.aliases[0], supervisor)
@@ -222,6 +225,7 @@ class DataLoader:
             if self._stopping.is_set():
                 feed.close()
                 raise FeedDetached("the loader was stopped")
+            feed._log = self._log
             self._feeds[alias] = feed
             return feed
 

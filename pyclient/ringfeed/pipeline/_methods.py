@@ -25,6 +25,7 @@ def files(
     cache: str | PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
     storage_options: Mapping[str, object] | str | None = None,
+    give_up_after_s: float | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
@@ -71,6 +72,8 @@ def files(
         cache_bytes: (from 1 MiB) Of URLs: limit of the cache, in bytes. Required with them.
         storage_options: Of URLs: what fsspec passes to the file system of the store, as a JSON
             object.
+        give_up_after_s: (0.1 to 31536000) Of URLs: seconds for which a store that is away is waited
+            for; then the feed ends with the reason. Default: for ever.
         queue_capacity: (1 to 1048576, default 16) Records queued at each output, per ring (from one
             lane to one lane). For batches that trainers read, the number of slots of the feed,
             unless feed_output.slots gives it.
@@ -192,6 +195,7 @@ def feed(
     control: settings.Control | Mapping[str, object] | None = None,
     shutdown: settings.Shutdown | Mapping[str, object] | None = None,
     snapshot: settings.Snapshot | Mapping[str, object] | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     http: settings.Http | Mapping[str, object] | None = None,
     worker: str | PathLike[str] | None = None,
 ) -> Feed:
@@ -221,6 +225,9 @@ def feed(
         control: where the control socket is
         shutdown: how long a shutdown may take
         snapshot: snapshots that the feed takes by itself
+        skip_limit: The feed stops, with the reasons, if more samples are left out than that, over
+            all its stages. Default: it goes on, and warns of a share of 1 %. Sources may have
+            limits of their own.
         http: a page in the browser, and metrics for Prometheus
         worker: The program that runs the stages: a plug-in, which has stages of its own beside
             those of ringfeed (docs/plugins.md). Usually given as `ringfeed run --worker`. Default:
@@ -250,6 +257,7 @@ class FeedMethods:
         control: settings.Control | Mapping[str, object] | None = None,
         shutdown: settings.Shutdown | Mapping[str, object] | None = None,
         snapshot: settings.Snapshot | Mapping[str, object] | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         http: settings.Http | Mapping[str, object] | None = None,
         worker: str | PathLike[str] | None = None,
     ) -> Feed:
@@ -280,6 +288,9 @@ class FeedMethods:
             control: where the control socket is
             shutdown: how long a shutdown may take
             snapshot: snapshots that the feed takes by itself
+            skip_limit: The feed stops, with the reasons, if more samples are left out than that,
+                over all its stages. Default: it goes on, and warns of a share of 1 %. Sources may
+                have limits of their own.
             http: a page in the browser, and metrics for Prometheus
             worker: The program that runs the stages: a plug-in, which has stages of its own beside
                 those of ringfeed (docs/plugins.md). Usually given as `ringfeed run --worker`.
@@ -307,6 +318,7 @@ class PipelineMethods(FeedMethods):
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
         overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
         """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
@@ -390,6 +402,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("read", "sample_source", locals(), suggested="samples")
@@ -624,6 +638,7 @@ class PipelineMethods(FeedMethods):
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
         overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
         """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
@@ -699,6 +714,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("jsonl", "sample_source", locals(), suggested="lines", format="JSONL")
@@ -716,6 +733,7 @@ class PipelineMethods(FeedMethods):
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
         overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
         """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
@@ -791,6 +809,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("text", "sample_source", locals(), suggested="lines", format="TEXT")
@@ -808,6 +828,7 @@ class PipelineMethods(FeedMethods):
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
         overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
         """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
@@ -883,6 +904,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("tar", "sample_source", locals(), suggested="samples", format="TAR")
@@ -900,6 +923,7 @@ class PipelineMethods(FeedMethods):
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
         overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
         """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
@@ -975,6 +999,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("npy", "sample_source", locals(), suggested="rows", format="NPY")
@@ -992,6 +1018,7 @@ class PipelineMethods(FeedMethods):
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
         overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
         """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
@@ -1067,6 +1094,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("npz", "sample_source", locals(), suggested="samples", format="NPZ")
@@ -1084,6 +1113,7 @@ class PipelineMethods(FeedMethods):
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
         overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
         """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
@@ -1159,6 +1189,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage(

@@ -109,6 +109,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("control", "message", "ControlConfig"),
         Field("shutdown", "message", "ShutdownConfig"),
         Field("snapshot", "message", "SnapshotConfig"),
+        Field("skip_limit", "message", "SkipLimitConfig"),
         Field("http", "message", "HttpConfig"),
         Field("worker", "text", use="path"),
     ),
@@ -127,6 +128,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("queue_bytes", "uint64", least=65536, most=1099511627776),
         Field("overflow_behavior", "enum", "OverflowBehavior"),
         Field("max_threads", "uint32", least=1, most=64),
+        Field("skip_limit", "message", "SkipLimitConfig"),
     ),
     "StageConfig": (
         Field("name", "text"),
@@ -197,6 +199,10 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("every_s", "uint32", least=0, most=2592000),
         Field("keep", "uint32", least=1, most=1000),
     ),
+    "SkipLimitConfig": (
+        Field("share", "float", least=0, most=1),
+        Field("after", "uint64", least=1, most=1099511627776),
+    ),
     "HttpConfig": (
         Field("listen", "text"),
         Field("token_file", "text", use="path"),
@@ -223,6 +229,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("cache", "text", use="path"),
         Field("cache_bytes", "uint64", least=1048576),
         Field("storage_options", "text", use="json"),
+        Field("give_up_after_s", "float", least=0.1, most=31536000),
     ),
     "ChunkSourceLoaderConfig": (
         Field("input", "text", use="stage"),
@@ -512,6 +519,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("block_bytes", "uint64", least=65536, most=1073741824),
         Field("line_bytes_max", "uint64", least=1024, most=1073741824),
         Field("strict", "bool"),
+        Field("skip_limit", "message", "SkipLimitConfig"),
     ),
     "SampleShufflerConfig": (
         Field("input", "text", use="stage"),
@@ -573,6 +581,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("python_path", "text", repeated=True, use="path"),
         Field("on_error", "enum", "PythonSourceConfig.OnError"),
         Field("state", "enum", "PythonSourceConfig.State"),
+        Field("skip_limit", "message", "SkipLimitConfig"),
     ),
     "RemoteFilesConfig": (
         Field("url", "text", repeated=True),
@@ -587,6 +596,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("python_path", "text", repeated=True, use="path"),
         Field("fetches", "uint32", least=1, most=256),
         Field("look_again_s", "float", least=0.1, most=86400),
+        Field("give_up_after_s", "float", least=0.1, most=31536000),
     ),
     "PythonBatcherConfig": (
         Field("input", "text", use="stage"),

@@ -222,6 +222,27 @@ class Snapshot(Message):
         self._take("SnapshotConfig", locals())
 
 
+class SkipLimit(Message):
+    """How many samples may be left out.
+
+    Args:
+        share: (0 to 1, default 0.01) The samples that were left out, divided by them and those that
+            came. Files that cannot be read count as one each. Default 0.01.
+        after: (1 to 1099511627776, default 1000) Nothing is done before there are so many samples.
+            Default 1000; at least 1.
+    """
+
+    __slots__ = ()
+
+    @checked
+    def __init__(
+        self,
+        share: float | None = None,
+        after: int | None = None,
+    ) -> None:
+        self._take("SkipLimitConfig", locals())
+
+
 class Http(Message):
     """`ringfeed web` in a process of its own, which starts and ends with the feed. It shows all
     feeds of the socket directory, so one of them needs it. The feed does not depend on it: it is

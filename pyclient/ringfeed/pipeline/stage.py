@@ -24,6 +24,7 @@ def file_path_provider(
     cache: str | PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
     storage_options: Mapping[str, object] | str | None = None,
+    give_up_after_s: float | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
@@ -68,6 +69,8 @@ def file_path_provider(
         cache_bytes: (from 1 MiB) Of URLs: limit of the cache, in bytes. Required with them.
         storage_options: Of URLs: what fsspec passes to the file system of the store, as a JSON
             object.
+        give_up_after_s: (0.1 to 31536000) Of URLs: seconds for which a store that is away is waited
+            for; then the feed ends with the reason. Default: for ever.
         queue_capacity: (1 to 1048576, default 16) Records queued at each output, per ring (from one
             lane to one lane). For batches that trainers read, the number of slots of the feed,
             unless feed_output.slots gives it.
@@ -1396,6 +1399,7 @@ def sample_source(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or Zstandard or
@@ -1476,6 +1480,8 @@ def sample_source(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+            that. Default: as many as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.sample_source", "sample_source", locals())
@@ -1717,6 +1723,7 @@ def python_source(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Samples that an object in Python gives: a class with `read(self, cursor)`, or anything that
@@ -1757,6 +1764,8 @@ def python_source(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+            that. Default: as many as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.python_source", "python_source", locals())
@@ -1774,6 +1783,7 @@ def remote_files(
     python_path: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     fetches: int | None = None,
     look_again_s: float | None = None,
+    give_up_after_s: float | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
@@ -1789,9 +1799,10 @@ def remote_files(
     - cache: shared by all feeds of the host that give the same directory; an object is fetched
       once. Its limit may be smaller than the data: a copy that has gone is fetched again for
       whoever opens it. `sample_source` and `chunk_source_loader` ask for copies that are not there.
-    - faults: a store that cuts, stalls or answers 429 or 5xx is tried again, and an object goes on
-      where it was cut. An object that cannot be had is logged with the reason (`given_up`), and
-      counted by its reader (`skipped_vanished`). A full disk is waited for.
+    - faults: a store that cuts, stalls, lets nobody in or answers 429 or 5xx is tried again, until
+      `give_up_after_s`, and an object goes on where it was cut. One that the store says is gone is
+      logged (`given_up`), and counted by its reader (`skipped_vanished`). A full disk is waited
+      for.
     - memory: about 150 bytes per object in the arena, about 1 KB in the process.
     - process: one, with an interpreter of its own, until the feed ends: it answers readers.
     - needs: `pip install 'ringfeed[remote]'`, and s3fs, gcsfs or adlfs for these stores. Keys are
@@ -1818,6 +1829,8 @@ def remote_files(
         fetches: (1 to 256, default 8) Objects that are fetched at the same time.
         look_again_s: (0.1 to 86400, default 60) In an endless run: seconds from one listing to the
             next.
+        give_up_after_s: (0.1 to 31536000) Seconds for which a store that is away is waited for;
+            then the feed ends with the reason. Default: for ever.
         queue_capacity: (1 to 1048576, default 16) Records queued at each output, per ring (from one
             lane to one lane). For batches that trainers read, the number of slots of the feed,
             unless feed_output.slots gives it.

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core import control, native, programs, standard
+from .._core.feed_log import FeedLog
 from ..errors import FeedDetached, FeedIOError, FeedTimeout, NoSuchFeed
 from ..loader import _FEED, _Supervisor
 from ..worker import module
@@ -114,10 +115,8 @@ class OwnFeed:
         self.next = list(range(1, workers + 1))  # of each worker: the number of its next request
         self.handle: native.Handle | None = None
         self.leases: list[native.Lease] = []  # that claim nothing now
-        self.has_begun = False  # as its log says
         self._spilt: dict[int, Path] = {}
         self._posting = threading.Lock()
-        self._log_at = 0
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
         def config(directory: Path) -> bytes:
@@ -133,6 +132,7 @@ class OwnFeed:
         except BaseException:
             self.listener.close()
             raise
+        self.log = FeedLog(self.supervisor.lines)
         self.shown = ""
         self._idle_child = 0  # the supervisor, as of when it was put by
         # What the end of this object ends, which cannot refer to it.
@@ -261,11 +261,6 @@ class OwnFeed:
             self._ends["handle"] = None
         if handle is not None:
             handle.close()
-
-    def lines(self) -> list[str]:
-        """What its log says that has not been returned before."""
-        lines, self._log_at = self.supervisor.lines(self._log_at)
-        return lines
 
     # ---- forks of the trainer
 

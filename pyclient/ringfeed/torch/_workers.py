@@ -61,7 +61,6 @@ _PARENT_S = 5.0  # for a warm parent to end, which waits for its workers
 _CHEAP_NS = 200_000
 _CHEAP_BYTES = 1 << 18
 PARENTS_MAX = 20
-_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (\w+) supervisor (\w+)|\w+: (?!.*[Ee]rror)")
 _GROUP = re.compile(r" group=dataset\.(\d+) ")
 
 
@@ -368,19 +367,11 @@ class Workers:
 
     def tell(self) -> None:
         """Passes on what the feed's log has of warnings, errors and stacks."""
-        for line in self.feed.lines():
-            found = _LOG_LINE.match(line)
-            if found is None:
-                # Of a worker that dies or hangs; before the feed has begun it is the memory table.
-                if self.feed.has_begun:
-                    _log.warning("%s", line)
-                continue
-            level, event = found.groups()
-            self.feed.has_begun = self.feed.has_begun or event == "feed_started"
-            if level in ("warn", "warning", "error"):
-                _log.log(logging.ERROR if level == "error" else logging.WARNING, "%s", line)
-            if event in ("worker_stalled", "worker_died") and (group := _GROUP.search(line)):
-                self._tell_index(int(group[1]))
+        self.feed.log.pass_on(self._note_event)
+
+    def _note_event(self, event: str, line: str) -> None:
+        if event in ("worker_stalled", "worker_died") and (group := _GROUP.search(line)):
+            self._tell_index(int(group[1]))
 
     def _tell_index(self, worker: int) -> None:
         """What a worker that has died or hangs was at."""
@@ -403,6 +394,9 @@ class Workers:
         supervisor = self.feed.supervisor
         if supervisor.exit_status is not None and not isinstance(error, FeedFailed):
             return supervisor.error()
+        if isinstance(error, FeedFailed):
+            self.tell()
+            return FeedFailed(self.feed.log.failure or str(error))
         return error
 
     def rest(self) -> None:
