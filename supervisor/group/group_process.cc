@@ -236,9 +236,9 @@ void GroupProcess::on_message(const FromWorker& message) {
     finished();
   } else if (message.has_failure()) {
     failure_ = message.failure().text();
-    // What has run before fails for a reason that may pass: a file server that is away, a program
-    // that is being replaced.
-    permanent_ = message.failure().permanent() && !has_run_;
+    // What has run before fails to start for a reason that may pass: a file server that is away, a
+    // program that is being replaced. Once it runs, it is a stage that ends the feed.
+    permanent_ = message.failure().permanent() && (!has_run_ || ready_ms_ != 0);
     starving_ = message.failure().starved();
   } else {
     hooks_.on_message(message);
@@ -496,6 +496,7 @@ void GroupProcess::finished() {
 void GroupProcess::keep_memory(const Ending& ending) {
   if (state_ != ChildState::kDone || ended_) return;
   if (starving_) return wait_out(failure_);
+  if (permanent_) return hooks_.on_lost(failure_);
   const RestartBudget::Verdict verdict = budget_.on_death(now_ms(), now_ms() - started_ms_, false);
   // Its death ends no feed, but others may need it (who fetches files serves until the end): after
   // too many deaths the next one comes late.

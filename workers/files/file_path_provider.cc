@@ -454,10 +454,12 @@ StageType file_path_provider_type() {
       std::ranges::move(remote_kind().problems(stage), std::back_inserter(problems));
       return problems;
     }
-    if (own.has_cache() || own.has_cache_bytes() || own.has_storage_options()) {
-      const char* const given = own.has_cache()         ? "cache"
-                                : own.has_cache_bytes() ? "cache_bytes"
-                                                        : "storage_options";
+    if (own.has_cache() || own.has_cache_bytes() || own.has_storage_options() ||
+        own.has_give_up_after_s()) {
+      const char* const given = own.has_cache()             ? "cache"
+                                : own.has_cache_bytes()     ? "cache_bytes"
+                                : own.has_storage_options() ? "storage_options"
+                                                            : "give_up_after_s";
       problems.push_back({given, fmt::format("{} is for URLs, and there is none: files of this "
                                              "host are read where they are",
                                              given)});

@@ -45,7 +45,9 @@ std::optional<UrlSettings> url_settings(const StageConfig& stage) {
                        {own.list().begin(), own.list().end()},
                        own.cache(),
                        own.cache_bytes(),
-                       own.storage_options()};
+                       own.storage_options(),
+                       {}};
+  if (own.has_give_up_after_s()) settings.give_up_after_s = own.give_up_after_s();
   for (const std::string& pattern : own.pattern()) {
     settings.urls.push_back(is_url(pattern) ? pattern : below(own.directory(), pattern));
   }

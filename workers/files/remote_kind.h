@@ -20,6 +20,7 @@ struct UrlSettings {
   std::string cache;
   std::uint64_t cache_bytes = 0;
   std::string storage_options;
+  std::optional<double> give_up_after_s;
 };
 // None: it is another stage, or has no URLs.
 [[nodiscard]] std::optional<UrlSettings> url_settings(const StageConfig& stage);

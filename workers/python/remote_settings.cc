@@ -17,6 +17,7 @@ std::optional<RemoteSettings> remote_settings(const StageConfig& stage) {
     settings.cache = own.cache();
     settings.cache_bytes = own.cache_bytes();
     settings.storage_options = own.storage_options();
+    if (own.has_give_up_after_s()) settings.give_up_after_s = own.give_up_after_s();
   } else if (std::optional<UrlSettings> urls = url_settings(stage)) {
     static_cast<UrlSettings&>(settings) = std::move(*urls);
   } else {
@@ -32,11 +33,12 @@ ObjectSettings remote_object(const RemoteSettings& settings, bool finite) {
   nlohmann::json options = {{"urls", settings.urls},      {"lists", settings.lists},
                             {"cache", settings.cache},    {"cache_bytes", settings.cache_bytes},
                             {"storage_options", nullptr}, {"threads", settings.fetches},
-                            {"look_again_s", nullptr}};
+                            {"look_again_s", nullptr},    {"give_up_after_s", nullptr}};
   if (!settings.storage_options.empty()) {
     options["storage_options"] = nlohmann::json::parse(settings.storage_options, nullptr, false);
   }
   if (!finite) options["look_again_s"] = settings.look_again_s;
+  if (settings.give_up_after_s) options["give_up_after_s"] = *settings.give_up_after_s;
   return {.object = "ringfeed.worker.files:Files",
           .options = options.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
           .python_path = settings.python_path,

@@ -8,13 +8,13 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from .cache import Cache
 from .names import RemoteObject
-from .stores import Changed, Denied, DiskFull, Failed, Missing, Stores, is_disk_full
+from .stores import Changed, Clash, Denied, DiskFull, Failed, Missing, Stores, is_disk_full
 
 _log = logging.getLogger("ringfeed.remote")
 
@@ -24,6 +24,7 @@ _NOBODYS_S = 2.0  # a wish that nobody has met for so long is taken up by whoeve
 _ELSEWHERE_S = (0.05, 1.0)  # how soon an object that somebody else fetches is looked at again
 _CHANGES_MAX = 16  # an object that is never the same twice is given up
 _WISHED_ROOM_S = 5.0  # after so long without room a file that a reader waits for comes all the same
+_AWAY_ATTEMPTS = 4  # after so many it is said that a store is away
 _FULL_S = 5.0  # a cache that had no room for an object is taken for full so long
 
 
@@ -40,12 +41,23 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Patience:
-    """How often something is tried again, and how long that takes."""
+    """How often something is tried again, and how long that takes.
 
-    attempts: int = 8  # in a row without a byte more
+    Without limits a store that is away, or lets nobody in, is waited for. What it says is not there
+    is given up at once.
+    """
+
+    attempts: int | None = None  # in a row without a byte more; then the object is passed over
+    give_up_after_s: float | None = None  # without a byte more; then nothing is fetched any more
     first_s: float = 0.1
     longest_s: float = 30.0
     stall_s: float = 60.0  # a connection that brings nothing for so long is given up
+
+    def is_over(self, attempt: int, for_s: float) -> bool:
+        """Is the object given up, after so many attempts in a row and so long?"""
+        if self.attempts is not None and attempt >= self.attempts:
+            return True
+        return self.give_up_after_s is not None and for_s >= self.give_up_after_s
 
     def wait_s(self, attempt: int, after_s: float) -> float:
         """Before attempt 1, 2, ...: twice as long each time, and a random part of that."""
@@ -106,10 +118,16 @@ class Fetcher:
         stores: Where from.
         threads: Objects that are fetched at the same time.
         patience: For stores that fail.
+        on_lost: Called once when a store has been away for `give_up_after_s`, with the reason.
     """
 
     def __init__(
-        self, cache: Cache, stores: Stores, threads: int = 8, patience: Patience | None = None
+        self,
+        cache: Cache,
+        stores: Stores,
+        threads: int = 8,
+        patience: Patience | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self.cache = cache
         self.counts = Counts()
@@ -128,6 +146,8 @@ class Fetcher:
         self._asked: set[str] = set()  # for which wait() has made a wish
         self._full_until = 0.0  # until then nothing is fetched that has to find room by itself
         self._ahead_since = time.time()
+        self._on_lost = on_lost
+        self.lost = ""  # why nothing is fetched any more
 
     # ---- one object
 
@@ -158,6 +178,7 @@ class Fetcher:
         self, item: RemoteObject, older_than: float | None, urgent: bool, beyond: bool
     ) -> tuple[Outcome, str]:
         attempt = 0
+        since = 0.0  # when it failed first, without a byte more since
         changes = 0
         asked = item.size is not None
         first = True
@@ -193,7 +214,7 @@ class Fetcher:
                 return Outcome.FETCHED, ""
             except Missing as error:
                 return self._give_up(item, "missing", str(error))
-            except Denied as error:
+            except Clash as error:
                 return self._give_up(item, "denied", str(error))
             except Changed as error:
                 changes += 1
@@ -209,16 +230,43 @@ class Fetcher:
             except DiskFull as error:
                 if not self._wait_for_disk(item, str(error)):
                     return Outcome.STOPPED, ""
-            except Failed as error:
+            except (Failed, Denied) as error:
+                reason = error.reason if isinstance(error, Failed) else "denied"
+                after_s = error.after_s if isinstance(error, Failed) else 0.0
                 now = self._size_of_partial(item) if item.size is not None else 0
                 attempt = attempt + 1 if now <= before else 1
+                if attempt == 1:
+                    since = time.monotonic()
                 self.counts.add("retries")
-                self.counts.add(f"retries_{error.reason}")
-                if attempt >= self._patience.attempts:
-                    text = f"{error} ({attempt} attempts)"
-                    return self._give_up(item, error.reason, text)
-                self._stop.wait(self._patience.wait_s(attempt, error.after_s))
+                self.counts.add(f"retries_{reason}")
+                text = f"{error} ({attempt} attempts)"
+                # A number of attempts is for those that go on without the object. It does not help
+                # to ask again then, where a store lets nobody in.
+                if reason == "denied" and self._patience.attempts is not None:
+                    return self._give_up(item, reason, str(error))
+                for_s = time.monotonic() - since
+                if self._patience.is_over(attempt, for_s):
+                    if self._patience.attempts is None:
+                        self._lose(item, text, for_s)
+                    return self._give_up(item, reason, text)
+                if attempt >= _AWAY_ATTEMPTS and self._says(attempt):
+                    _log.warning(
+                        "store_away url=%s for_s=%.0f attempts=%d reason=%s: %s; it is waited for",
+                        *(item.url, for_s, attempt, reason, error),
+                    )
+                pause_s = self._patience.wait_s(attempt, after_s)
+                if self._patience.give_up_after_s is not None:
+                    pause_s = min(pause_s, max(0.0, self._patience.give_up_after_s - for_s))
+                self._stop.wait(pause_s)
         return Outcome.STOPPED, ""
+
+    def _lose(self, item: RemoteObject, text: str, for_s: float) -> None:
+        with self._change:
+            if self.lost:
+                return
+            self.lost = f"{item.url}: the store has been away for {for_s:.0f} s: {text}"
+        if self._on_lost is not None:
+            self._on_lost(self.lost)
 
     def _too_large(self, item: RemoteObject) -> str | None:
         assert item.size is not None
@@ -324,7 +372,7 @@ class Fetcher:
         except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
             # In a store "a" and "a/b" may both be objects.
             self.cache.discard(partial)
-            raise Denied(f"another object has its name as a directory: {error}") from error
+            raise Clash(f"another object has its name as a directory: {error}") from error
         except OSError as error:
             raise self._of_disk(error) from error
         self.counts.add("fetched")

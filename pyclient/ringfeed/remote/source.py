@@ -6,8 +6,9 @@ import json
 import logging
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +20,7 @@ from .stores import Denied, Failed, Missing, Stores
 _log = logging.getLogger("ringfeed.remote")
 
 CURSOR_BYTES_MAX = 4096
-_ATTEMPTS_MAX = 1 << 30
+_FIRST_ATTEMPTS = 8  # to list a store that has never answered: its address may be wrong
 
 
 class RemoteFiles:
@@ -42,6 +43,8 @@ class RemoteFiles:
         look_again_s: Seconds until the store is asked for new objects, again and again; None: it
             is asked once, and read() ends.
         patience: For a store that fails.
+        on_lost: Called once, by any thread, when objects have not come for
+            `patience.give_up_after_s`, with the reason. read() raises it.
     Raises:
         RemoteError: fsspec or what it needs for a protocol is missing, or the cache cannot be used.
     """
@@ -59,6 +62,7 @@ class RemoteFiles:
         ahead: int = 16,
         look_again_s: float | None = None,
         patience: Patience | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         self._lists = [lists] if isinstance(lists, str) else list(lists)
@@ -72,7 +76,9 @@ class RemoteFiles:
         self._ahead = max(1, ahead)
         self._look_again_s = look_again_s
         self._closed = threading.Event()
-        self.fetcher = Fetcher(Cache(cache, cache_bytes), self._stores, threads, self._patience)
+        self.fetcher = Fetcher(
+            Cache(cache, cache_bytes), self._stores, threads, self._patience, on_lost
+        )
         self.counts = self.fetcher.counts
 
     def __enter__(self) -> RemoteFiles:
@@ -100,7 +106,8 @@ class RemoteFiles:
 
         Readers' wishes are answered until close(), also when this has ended.
         Raises:
-            RemoteError: A listing fails for good, or the cursor is not of this class.
+            RemoteError: A listing fails for good, the store has been away for longer than
+                `give_up_after_s`, or the cursor is not of this class.
         """
         place = _Place.of(cursor)
         self.fetcher.start()
@@ -157,6 +164,8 @@ class RemoteFiles:
             held = -1
             while self._wait and held < 0:
                 outcome, _ = self.fetcher.wait(job)
+                if self.fetcher.lost:
+                    raise RemoteError(self.fetcher.lost)
                 if outcome in (Outcome.STOPPED, Outcome.GIVEN_UP):
                     break
                 item = self.fetcher.known(item.name) or item
@@ -211,6 +220,8 @@ class RemoteFiles:
 
     def _listed(self, retry: bool) -> list[RemoteObject]:
         attempt = 0
+        since = time.monotonic()
+        most = self._patience.attempts or _FIRST_ATTEMPTS
         while True:
             try:
                 return list(self._stores.find(self._urls, self._lists))
@@ -218,7 +229,10 @@ class RemoteFiles:
                 attempt += 1
                 self.counts.add("retries")
                 self.counts.add(f"retries_{error.reason}")
-                last = attempt >= (_ATTEMPTS_MAX if retry else self._patience.attempts)
+                if self._patience.give_up_after_s is not None:
+                    last = self._patience.is_over(0, time.monotonic() - since)
+                else:
+                    last = not retry and attempt >= most
                 if last or self._closed.wait(self._patience.wait_s(attempt, error.after_s)):
                     raise RemoteError(
                         f"the objects cannot be listed: {error} ({attempt} attempts)"

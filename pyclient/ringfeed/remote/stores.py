@@ -47,6 +47,10 @@ class Denied(Exception):
     """The store does not let us; trying again gives the same."""
 
 
+class Clash(Exception):
+    """A copy of it cannot have its name here."""
+
+
 class Changed(Exception):
     """The object is another one now."""
 
@@ -518,6 +522,8 @@ class Store:
         if isinstance(error, timeouts) or "Timeout" in type(error).__name__:
             return Failed("timeout", text)
         name = type(error).__name__
+        if any("Credential" in type(cause).__name__ for cause in causes):  # botocore's, Google's
+            return Denied(text)
         if isinstance(error, EOFError) or "Payload" in name or "Incomplete" in name:
             return Failed("truncated", text)
         if isinstance(error, OSError) or "Connect" in name or "Disconnected" in name:

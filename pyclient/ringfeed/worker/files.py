@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from . import module
 from ..remote import Patience, RemoteFiles, RemoteObject
 from ..remote.stores import need_library
 from .sources import NOT_YET
 
 _RETRY_S = (1.0, 60.0)  # after the first listing that failed, and at most
+
+
+def _fail(reason: str) -> None:
+    """Ends the feed, whatever the stage is doing."""
+    module.load().fail(reason)
 
 
 class Files:
@@ -24,6 +31,8 @@ class Files:
     Args:
         urls, lists, cache, cache_bytes, storage_options, threads: As of RemoteFiles.
         look_again_s: Seconds from one listing to the next; None: there is one.
+        give_up_after_s: The feed fails when a store has been away for so long; None: it is waited
+            for.
     """
 
     def __init__(
@@ -35,6 +44,7 @@ class Files:
         storage_options: Mapping[str, Any] | None,
         threads: int,
         look_again_s: float | None,
+        give_up_after_s: float | None = None,
     ) -> None:
         self._files = RemoteFiles(
             urls,
@@ -44,8 +54,10 @@ class Files:
             storage_options=storage_options,
             threads=threads,
             wait=False,
-            patience=Patience(),
+            patience=Patience(give_up_after_s=give_up_after_s),
+            on_lost=_fail,
         )
+        self._give_up_after_s = give_up_after_s
         self._look_again_s = look_again_s
         self._found: queue.SimpleQueue[list[RemoteObject] | Exception] = queue.SimpleQueue()
         self._listings = 0  # that have been read
@@ -62,16 +74,22 @@ class Files:
     def _list(self) -> None:
         named: dict[str, Any] = {}
         failed = 0
+        since = 0.0  # when the first of those that failed in a row began
         while True:
+            began = time.monotonic()
             try:
                 self._found.put(self._files.listing(named))
             except Exception as error:  # whatever a store's library raises
+                since = since or began
+                limit_s = self._give_up_after_s
+                if limit_s is not None and time.monotonic() - since >= limit_s:
+                    return _fail(str(error))
                 self._found.put(error)
                 shortest, longest = _RETRY_S
                 self._pause.wait(min(longest, shortest * 2.0 ** min(failed, 10)))
                 failed += 1
                 continue
-            failed = 0
+            failed, since = 0, 0.0
             if self._look_again_s is None:
                 return
             self._pause.wait(self._look_again_s)

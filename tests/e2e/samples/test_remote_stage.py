@@ -264,6 +264,39 @@ def test_a_store_that_lists_nothing_ends_a_run_with_the_reason(start: Runs, tmp_
         assert run.wait() != 0
 
 
+@pytest.mark.parametrize("status", [503, 403])
+def test_a_store_that_is_away_for_too_long_fails_the_feed_with_the_reason(
+    start: Runs, tmp_path: Path, status: int
+) -> None:
+    with serving() as server:
+        urls = [server.put(name, data) for name, data in texts().items()]
+        server.always["data/03.jsonl"] = Status(status)
+        run = start(remote(urls, tmp_path / "cache", 64 << 20, "give_up_after_s: 0.5"))
+        with pytest.raises(ringfeed.FeedFailed) as raised:
+            ids_of(run)
+        assert "has been away for" in str(raised.value)
+        assert f"answers {status}" in str(raised.value) and urls[3] in str(raised.value)
+        assert run.wait() == 1
+
+
+def test_a_store_that_is_away_for_a_while_loses_nothing(start: Runs, tmp_path: Path) -> None:
+    with serving() as server:
+        urls = [server.put(name, data) for name, data in texts().items()]
+        server.always["data/03.jsonl"] = Status(503)
+        run = start(remote(urls, tmp_path / "cache", 64 << 20))
+        waits = threading.Thread(
+            target=lambda: (
+                wait_until(lambda: "store_away" in run.text(), "the notice"),
+                server.always.clear(),
+            )
+        )
+        waits.start()
+        rows = ids_of(run)
+        waits.join()
+        assert sorted(rows) == list(range(FILES * ROWS))
+        assert "skipped_vanished" not in run.text()
+
+
 def test_check_says_what_is_missing(tmp_path: Path) -> None:
     def said(files: str) -> str:
         work = tmp_path / "check"

@@ -306,6 +306,20 @@ Result<std::unique_ptr<BatchFunction>> open_batches(PyObject* make, const StageC
       std::make_unique<PythonBatches>(std::move(batches), PyObject_IsTrue(zero_copy.get()) == 1));
 }
 
+// Ends the feed: for threads of a stage's object, which may have something to say when the stage is
+// over.
+std::function<void(std::string_view)> fail_feed;
+
+PyObject* module_fail(PyObject*, PyObject* reason) {
+  const std::string text = text_of(reason);
+  if (!fail_feed) {
+    PyErr_SetString(PyExc_RuntimeError, "no stage runs here");
+    return nullptr;
+  }
+  fail_feed(text);
+  return Ref::borrowed(Py_None).release();
+}
+
 // Reads the object of a source: ringfeed/worker/sources.py's `Source`.
 class PythonReader final : public SourceFunction {
  public:
@@ -379,6 +393,9 @@ class PythonReader final : public SourceFunction {
 
 Result<std::unique_ptr<SourceFunction>> open_source(PyObject* make, const StageContext& context) {
   const Held held;
+  fail_feed = [fail = context.fail, stage = context.stage](std::string_view reason) {
+    fail(fmt::format("stage '{}': {}", stage, reason));
+  };
   Ref source(made(make, context));
   if (!source) return not_made(context);
   return std::unique_ptr<SourceFunction>(std::make_unique<PythonReader>(std::move(source)));
@@ -759,6 +776,7 @@ PyMODINIT_FUNC PyInit__worker() {
        "encoded(object, coerce): the record of what a stage returned."},
       {"sample_text", module_sample_text, METH_VARARGS,
        "sample_text(record): a line for each field."},
+      {"fail", module_fail, METH_O, "fail(reason): the feed fails; does not return."},
       {"works_on", module_works_on, METH_O,
        "works_on(place): the sample of the batch at hand that is worked on from here."},
       {"naming", module_naming, METH_O,

@@ -193,6 +193,47 @@ def test_what_does_not_come_is_given_up_and_the_others_come(
     assert len(server.gets("2")) == asked
 
 
+WAITS = replace(QUICK, attempts=None)
+
+
+@pytest.mark.parametrize("fault", [Status(503), Status(403), Status(401), Cut(0)])
+def test_a_store_that_is_away_is_waited_for(
+    server: FickleServer, tmp_path: Path, fault: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    urls = [server.put(f"{i}", some_bytes(1000, seed=i)) for i in range(5)]
+    server.faults["2"] = [fault] * 40
+    files = files_of(tmp_path / "cache", urls, patience=WAITS)
+    assert sorted(read_all(files)) == ["0", "1", "2", "3", "4"]
+    assert files.counts["given_up"] == 0
+    assert "store_away url=" in caplog.text and "it is waited for" in caplog.text
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_what_a_store_says_is_gone_is_not_waited_for(
+    server: FickleServer, tmp_path: Path, status: int
+) -> None:
+    urls = [server.put(f"{i}", some_bytes(1000, seed=i)) for i in range(3)]
+    server.faults["1"] = [Status(status)] * 3
+    files = files_of(tmp_path / "cache", urls, patience=WAITS)
+    assert sorted(read_all(files)) == ["0", "2"]
+    assert files.counts["given_up_missing"] == 1
+
+
+@pytest.mark.parametrize("status", [503, 403])
+def test_a_store_that_is_away_for_too_long_ends_it_with_the_reason(
+    server: FickleServer, tmp_path: Path, status: int
+) -> None:
+    urls = [server.put(f"{i}", some_bytes(1000, seed=i)) for i in range(3)]
+    server.always["1"] = Status(status)
+    lost: list[str] = []
+    patience = replace(WAITS, give_up_after_s=0.3)
+    with files_of(tmp_path / "cache", urls, patience=patience, on_lost=lost.append) as files:
+        with pytest.raises(RemoteError, match=f"has been away for .*answers {status}"):
+            for _ in files.read():
+                pass
+    assert len(lost) == 1 and urls[1] in lost[0]
+
+
 def test_a_store_that_is_down_when_it_is_asked_for_the_object_is_not_one_without_it(
     server: FickleServer, tmp_path: Path
 ) -> None:
