@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 import math
 import os
 import shlex
@@ -41,6 +42,36 @@ _ASK_S = 1.0
 _TOTALS_S = 1.0
 # The same for its supervisor to say that it has failed, and how often that is looked for.
 _VERDICT_S, _LOOK_S = 2.0, 0.001
+
+
+_log = logging.getLogger("ringfeed")
+
+_SKIPPED = "skipped_"
+# Sums of others, and files that were not meant to be read; as supervisor/feed/losses.cc.
+_NO_LOSSES = ("skipped_files", "skipped_extension")
+
+
+def losses_in(totals: dict[str, Any]) -> tuple[int, list[tuple[str, str, int]]]:
+    """Rows in batches, and what was left out: stage, reason, how many; the most frequent first.
+
+    Args:
+        totals: Of Feed.metrics().
+    """
+    rows = 0
+    reasons = []
+    for stage in totals["total"]["stage_metrics"]:
+        counters = {one["name"]: one.get("value", 0) for one in stage.get("other_counters", ())}
+        for own in stage.values():
+            if isinstance(own, dict):
+                counters |= {name: value for name, value in own.items() if type(value) is int}
+        if "batches" in counters:
+            rows += counters.get("rows", 0)
+        reasons += [
+            (stage["name"], name.removeprefix(_SKIPPED), value)
+            for name, value in counters.items()
+            if name.startswith(_SKIPPED) and name not in _NO_LOSSES and value
+        ]
+    return rows, sorted(reasons, key=lambda one: -one[2])
 
 
 @dataclass(frozen=True)
@@ -283,6 +314,7 @@ class Feed(Scope):
                     self._keep_totals()
                     if self._has_failed_at_the_end():
                         continue
+                    self._tell_losses()
                 self.end_reason = text
                 raise FeedEnd(
                     f"feed {self.name}: closed, group {self.group} has had every batch: {text}"
@@ -471,6 +503,19 @@ class Feed(Scope):
         if self._log is not None:
             self._log.pass_on()
         return phase == "failed"
+
+    def _tell_losses(self) -> None:
+        """Says what the run has left out, of a feed whose log is somebody else's."""
+        if self._log is not None or self._totals is None:
+            return
+        rows, reasons = losses_in(self._totals)
+        left_out = sum(count for _, _, count in reasons)
+        if left_out:
+            _log.warning(
+                "feed %s: the run is over: %d rows came, %d samples were left out: %s",
+                *(self.name, rows, left_out),
+                ", ".join(f"{stage}: {count} {name}" for stage, name, count in reasons),
+            )
 
     def why(self) -> list[Bottleneck]:
         """What limits the feed, for each of its outputs, over the last ten seconds at most.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 import ringfeed
 import ringfeed.pipeline as rp
+from tests.support.feeds.feed_run import FeedRun
 
 MODULE = """
 def faulty(sample):
@@ -70,6 +71,19 @@ def test_what_is_left_out_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert end.levelno == logging.WARNING
     assert 'rows=500 left_out=500 reasons="lines: 500 no_json"' in end.getMessage()
     assert any("feed_started" in line for line in said(caplog))
+
+
+def test_the_end_of_a_feed_that_somebody_else_runs_is_said_too(
+    make_run: Callable[..., FeedRun], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "a.jsonl", 100, 30)
+    text = batches(pipeline(path)).feed("away", epochs=1).text()
+    run = make_run(feed="away", pipeline=text.replace("{", "{{").replace("}", "}}")).start()
+    with ringfeed.attach("away", socket_dir=run.sockets, attach_timeout_s=60) as feed:
+        assert sum(batch.rows for batch in feed) == 70
+    assert said(caplog)[-1] == (
+        "feed away: the run is over: 70 rows came, 30 samples were left out: lines: 30 no_json"
+    )
 
 
 def test_the_end_of_a_run_without_losses_is_no_warning(
