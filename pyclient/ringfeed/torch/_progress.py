@@ -77,6 +77,7 @@ class WorkerPlace:
         dataset: The dataset.
         auto_collation, collate_fn, drop_last: As in ``_DatasetKind.create_fetcher``.
         own_process: The generators of this process are this worker's: they are part of its state.
+        run_forward: The states of an iterable dataset are not to be used.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class WorkerPlace:
         drop_last: bool,
         *,
         own_process: bool = True,
+        run_forward: bool = False,
     ) -> None:
         self.iterable: bool = kind == _DatasetKind.Iterable
         self.dataset = dataset
@@ -99,6 +101,7 @@ class WorkerPlace:
         self._without = False  # its state_dict() is of no use
         self._loses = False  # because it leaves samples out
         self._own_process = own_process
+        self._run_forward = run_forward
         self._many = auto_collation
         self._drop_last = drop_last
         self.collate_fn = collate_fn  # of the user
@@ -111,9 +114,10 @@ class WorkerPlace:
         # For where there is no other way back: who draws in iter() draws the same again.
         self._before = _generators.capture() if self.iterable else None
         self.fetcher = self._make()
-        if self.iterable and self._is_stateful() and loses_samples(self.dataset):
-            self._loses = True
-            self.do_without()
+        if self.iterable and self._is_stateful():
+            self._loses = loses_samples(self.dataset)
+            if self._loses or self._run_forward:
+                self.do_without()
         self.fetched = self._samples = 0
         self._ended = False
 
@@ -178,7 +182,9 @@ class WorkerPlace:
             "fetched": self.fetched,
             "samples": self._samples,
             "before": None if self.has_state else self._before,
-            "epoch": getattr(self.dataset, "epoch", None) if self._loses else None,
+            "epoch": (
+                getattr(self.dataset, "epoch", None) if self._loses or self._run_forward else None
+            ),
             "generators": _generators.capture() if self._own_process else None,
         }
 
@@ -247,15 +253,19 @@ class WorkerPlace:
                         f"the state of {type(self.dataset).__name__} has not the samples in its "
                         "shuffle buffer"
                         if self._loses
-                        else "neither the dataset nor its iterator has state_dict() and "
-                        "load_state_dict(), with which it would go on at once"
+                        else (
+                            f"the state of {type(self.dataset).__name__} is not to be used"
+                            if self._run_forward and self._is_stateful()
+                            else "neither the dataset nor its iterator has state_dict() and "
+                            "load_state_dict(), with which it would go on at once"
+                        )
                     ),
                     state["fetched"],
                 )
-            self._run_forward(iterator)
+            self._pass_over(iterator)
         self.fetcher.ended = self._ended
 
-    def _run_forward(self, iterator: Any) -> None:
+    def _pass_over(self, iterator: Any) -> None:
         # Batch by batch: what raises ends a batch, and a collate_fn may draw from the generators
         # that the dataset draws from. PyTorch's own do not.
         size = self._samples // max(1, self.fetched)

@@ -457,7 +457,10 @@ class _Named(WorkerPlace):
     """A place whose samples are named before they are touched, and timed now and then."""
 
     def __init__(self, job: Job, worker: Any, collate: Any) -> None:
-        super().__init__(job.kind, job.dataset, job.auto_collation, collate, job.drop_last)
+        super().__init__(
+            *(job.kind, job.dataset, job.auto_collation, collate, job.drop_last),
+            run_forward=job.run_forward,
+        )
         self.collate_fn = job.collate_fn
         self._works_on: Callable[[int], None] = worker.works_on
         self._naming: Callable[[Any], Any] = worker.naming

@@ -79,7 +79,8 @@ class Workers:
         Args:
             arguments: Those of PyTorch's worker loop, by name.
             context: The multiprocessing context that starts the warm parent.
-            settings: prefetch_factor, stall_timeout (seconds), max_attempts, on_poison.
+            settings: prefetch_factor, stall_timeout (seconds), max_attempts, on_poison,
+                dataset_state.
         """
         self._pid = os.getpid()
         self._context = context
@@ -140,6 +141,7 @@ class Workers:
             begin=self._begin,
             process_kind=self._settings["process_kind"],
             snapshots=self._settings["snapshots"],
+            run_forward=self._settings["dataset_state"] == "run_forward",
             **self._of_feed(),
         )
 

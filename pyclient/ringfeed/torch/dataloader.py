@@ -27,7 +27,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 _Noted: Any = getattr(
     torch.autograd.profiler, "_is_profiler_enabled", None
 ) is not None and getattr(torch._C._profiler, "_RecordFunctionFast", None)
-_SETTINGS = ("stall_timeout", "max_attempts", "on_poison")
+_SETTINGS = ("stall_timeout", "max_attempts", "on_poison", "dataset_state")
 
 
 class _WithContext:
@@ -233,6 +233,7 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
         stall_timeout: float = 600.0,
         max_attempts: int = 3,
         on_poison: str = "error",
+        dataset_state: str = "exact",
         feed: str | None = None,
         trainers: int = 1,
     ) -> None:
@@ -246,6 +247,10 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
                 killed or has exited may have had another reason: it counts half.
             on_poison: What follows then: "error", a RuntimeError in the place of its batch, or
                 "skip", a batch without it.
+            dataset_state: What `state_dict()` of an iterable dataset is worth: "exact", or
+                "run_forward" where it leaves out what the dataset holds back, as in a shuffle
+                buffer of its own: then the dataset is read again up to where it was, after the
+                death of a worker and at a resume. That Hugging Face's does so is known.
             feed: Name of a feed. Processes whose loaders name the same one get the same batches,
                 which are made once; the first of them starts it. Under `torch.distributed` each
                 rank gets its share. The order is that of `DistributedSampler`, with the seed of
@@ -257,6 +262,10 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
         """
         if on_poison not in ("error", "skip"):
             raise ValueError(f"on_poison is {on_poison!r}: it may be 'error' or 'skip'")
+        if dataset_state not in ("exact", "run_forward"):
+            raise ValueError(
+                f"dataset_state is {dataset_state!r}: it may be 'exact' or 'run_forward'"
+            )
         if not stall_timeout >= 0:
             raise ValueError(f"stall_timeout is {stall_timeout}: it may be 0 (no limit) or more")
         if not 1 <= max_attempts <= 255:
@@ -277,6 +286,7 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
         self.stall_timeout = stall_timeout
         self.max_attempts = max_attempts
         self.on_poison = on_poison
+        self.dataset_state = dataset_state
         # Versions of PyTorch that do not know an argument have what its default means.
         more: Any = {} if in_order else {"in_order": False}
         if pin_memory_device:

@@ -476,6 +476,7 @@ def test_batches_cost_no_descriptors(Ours: Any) -> None:
     [
         ({"on_poison": "maybe"}, "on_poison is 'maybe'"),
         ({"on_poison": None}, "on_poison"),
+        ({"dataset_state": "VERIFY"}, "dataset_state is 'VERIFY'"),
         ({"stall_timeout": -1}, "stall_timeout is -1"),
         ({"stall_timeout": float("nan")}, "stall_timeout"),
         ({"max_attempts": 0}, "max_attempts is 0"),
