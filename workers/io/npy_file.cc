@@ -45,6 +45,7 @@ class Literal {
     rest_.remove_prefix(end + 1);
     return text;
   }
+  [[nodiscard]] std::string_view rest() const noexcept { return rest_; }
   [[nodiscard]] std::optional<std::uint64_t> number() noexcept {
     skip_blanks();
     std::uint64_t value = 0;
@@ -77,6 +78,46 @@ std::optional<std::vector<std::uint64_t>> shape_of(Literal& literal) {
   return shape;
 }
 
+constexpr int kRecordDepthMax = 8;
+
+// A list of members as NumPy writes it, with all names behind `before`. A member that has a title
+// has both as its name.
+bool take_members(Literal& literal, const std::string& before, int depth,
+                  std::vector<NpyMember>& members) {
+  if (depth == kRecordDepthMax || !literal.take('[')) return false;
+  while (!literal.take(']')) {
+    if (!literal.take('(')) return false;
+    const bool titled = literal.take('(');
+    std::optional<std::string_view> name = literal.string();
+    if (titled && name) {
+      if (!literal.take(',')) return false;
+      name = literal.string();
+      if (!literal.take(')')) return false;
+    }
+    if (!name || !literal.take(',')) return false;
+    const std::string whole = name->empty() ? std::string() : before + std::string(*name);
+    const std::size_t first = members.size();
+    if (const std::optional<std::string_view> descr = literal.string()) {
+      members.push_back({whole, std::string(*descr), {}});
+    } else if (!take_members(literal, whole + ".", depth + 1, members)) {
+      return false;
+    }
+    if (literal.take(',')) {
+      std::optional<std::vector<std::uint64_t>> shape = shape_of(literal);
+      if (!shape) return false;
+      // An array of records is none that a sample could have.
+      if (members.size() != first + 1 || !members.back().shape.empty()) return false;
+      members.back().shape = std::move(*shape);
+    }
+    if (!literal.take(')')) return false;
+    if (!literal.take(',')) {
+      if (!literal.take(']')) return false;
+      break;
+    }
+  }
+  return !members.empty();
+}
+
 Result<NpyHead> head_of(std::string_view text) {
   NpyHead head;
   Literal literal(text);
@@ -88,9 +129,15 @@ Result<NpyHead> head_of(std::string_view text) {
     const std::optional<std::string_view> key = literal.string();
     if (!key || !literal.take(':')) return damaged("its head is no dictionary");
     if (*key == "descr") {
-      const std::optional<std::string_view> value = literal.string();
-      if (!value) return damaged("its elements are records (a structured dtype)");
-      head.descr = *value;
+      const std::string_view from = literal.rest();
+      if (const std::optional<std::string_view> value = literal.string()) {
+        head.descr = *value;
+      } else {
+        if (!take_members(literal, "", 0, head.members)) {
+          return damaged("its elements are no records that can be read (a structured dtype)");
+        }
+        head.descr = from.substr(0, from.size() - literal.rest().size());
+      }
       descr = true;
     } else if (*key == "fortran_order") {
       head.fortran_order = literal.take("True"sv);

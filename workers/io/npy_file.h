@@ -11,8 +11,18 @@
 
 namespace ringfeed::formats {
 
+// A member of the records that an array has as elements. One of a record in a record has the name
+// "outer.inner".
+struct NpyMember {
+  std::string name;                  // none: bytes that are there for alignment
+  std::string descr;                 // as that of an array
+  std::vector<std::uint64_t> shape;  // of an array in the record; none: a single one
+};
+
 struct NpyHead {
-  std::string descr;                 // the element as NumPy writes it: "<f4", "|u1"
+  std::string
+      descr;  // the element as NumPy writes it: "<f4", "|u1", "[('x', '<f4'), ('y', '<i8')]"
+  std::vector<NpyMember> members;    // of an element that is a record
   bool fortran_order = false;        // columns first
   std::vector<std::uint64_t> shape;  // none: a single number
   std::uint64_t data_at = 0;         // in the file, or in the bytes that were given
@@ -24,8 +34,7 @@ struct NpyHead {
 // Most that a head may have. What NumPy writes has some hundred bytes.
 inline constexpr std::uint64_t kNpyHeadBytesMax = std::uint64_t{1} << 20;
 
-// The head that these bytes begin with. kDamaged: what is wrong with it; an array of records (a
-// structured dtype) is refused so, too.
+// The head that these bytes begin with. kDamaged: what is wrong with it.
 [[nodiscard]] Result<NpyHead> read_npy_head(std::string_view bytes);
 // The same of an open file. kIo: the system's reason.
 [[nodiscard]] Result<NpyHead> read_npy_head(int fd);

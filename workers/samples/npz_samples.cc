@@ -13,7 +13,6 @@
 
 #include "workers/io/zip.h"
 #include "workers/samples/array_rows.h"
-#include "workers/samples/numbers.h"
 #include "workers/samples/sample_file.h"
 
 namespace ringfeed {
@@ -91,10 +90,10 @@ struct Array {
   std::string name;  // in the sample
   ArrayRows rows;
   std::uint64_t head_bytes = 0;
-  SampleDtype dtype = SampleDtype::kBytes;          // in the sample
+  RowFields fields = {};
   std::unique_ptr<formats::ZipReader> reader = {};  // of a deflated one
   std::vector<std::byte> block = {};
-  std::vector<std::byte> converted = {};
+  std::vector<std::byte> whole = {};  // of one that has columns first: all rows
 };
 
 Result<Array> open_array(int fd, const Chosen& chosen) {
@@ -109,22 +108,28 @@ Result<Array> open_array(int fd, const Chosen& chosen) {
   if (!head) return named(head.error());
   Result<ArrayRows> rows = array_rows(*head);
   if (!rows) return named(rows.error());
+  // Of records, members have the name of the array in front of theirs.
+  const std::vector<WantedField> wanted =
+      rows->columns.front().name.empty() ? std::vector{chosen.wanted} : std::vector<WantedField>();
+  Result<RowFields> fields =
+      RowFields::make(*rows, chosen.wanted.as, wanted, chosen.wanted.as + ".");
+  if (!fields) return named(fields.error());
+  if (rows->columns_first && chosen.member->bytes > kNpzRowBytesMax) {
+    return named({ErrorCode::kUnsupported,
+                  "its rows are scattered over more than a GiB (fortran_order): save it with "
+                  "order='C'"});
+  }
   Array array{.member = *chosen.member,
               .name = chosen.wanted.as,
               .rows = std::move(*rows),
               .head_bytes = head->data_at,
-              .dtype = chosen.wanted.dtype.value_or(rows->dtype)};
+              .fields = std::move(*fields)};
   const std::uint64_t data_bytes = array.member.bytes - array.head_bytes;
   const std::uint64_t row_bytes = array.rows.row_bytes;
   if (row_bytes != 0 &&
       (data_bytes % row_bytes != 0 || data_bytes / row_bytes != array.rows.rows)) {
     return named({ErrorCode::kDamaged, fmt::format("it has {} bytes for {} rows of {}", data_bytes,
                                                    array.rows.rows, row_bytes)});
-  }
-  if (!can_become(array.rows.dtype, array.dtype)) {
-    return named({ErrorCode::kUnsupported,
-                  fmt::format("its elements are {}, which cannot be {}",
-                              dtype_name(array.rows.dtype), dtype_name(array.dtype))});
   }
   return array;
 }
@@ -171,11 +176,7 @@ class NpzSamples final : public SampleFile {
         first_(first),
         end_(end),
         next_(std::min(first + cursor, end)) {
-    for (const Array& array : arrays_) {
-      row_bytes_ += array.rows.row_bytes;
-      fields_.push_back({.name = array.name, .dtype = array.dtype, .shape = array.rows.shape});
-    }
-    for (const WantedField& field : instead_) fields_.push_back(field.by_default());
+    for (const Array& array : arrays_) row_bytes_ += array.rows.row_bytes;
     block_rows_ =
         std::max<std::uint64_t>(kNpzBlockBytes / std::max<std::uint64_t>(row_bytes_, 1), 1);
     block_end_ = next_;
@@ -190,18 +191,17 @@ class NpzSamples final : public SampleFile {
       if (Status read = read_block(next_ / block_rows_); !read) return read.error();
     }
     item = Item{.place = next_, .cursor = next_ + 1 - first_, .bytes = row_bytes_};
-    for (std::size_t i = 0; i < arrays_.size(); ++i) {
-      Array& array = arrays_[i];
+    fields_.clear();
+    for (Array& array : arrays_) {
       const std::uint64_t bytes = array.rows.row_bytes;
-      fields_[i].data = std::span(array.block).subspan((next_ - block_begin_) * bytes, bytes);
-      if (array.dtype == array.rows.dtype) continue;
-      if (!convert_numbers(fields_[i].data, array.rows.dtype, array.dtype, array.converted)) {
+      const std::span<const std::byte> row =
+          std::span(array.block).subspan((next_ - block_begin_) * bytes, bytes);
+      if (std::string why = array.fields.add(row, fields_); !why.empty()) {
         item.fault = SampleFault::kWrongType;
-        item.text = fmt::format("array '{}' has a number in row {} that {} cannot hold",
-                                array_name(array.member), next_, dtype_name(array.dtype));
+        item.text = fmt::format("array '{}' in row {}: {}", array_name(array.member), next_, why);
       }
-      fields_[i].data = array.converted;
     }
+    for (const WantedField& field : instead_) fields_.push_back(field.by_default());
     item.fields = fields_;
     ++next_;
     return true;
@@ -217,7 +217,7 @@ class NpzSamples final : public SampleFile {
     block_end_ = std::min(end_, (number + 1) * block_rows_);
     for (; blocks_inflated_ <= number; ++blocks_inflated_) {
       for (Array& array : arrays_) {
-        if (!array.member.deflated) continue;
+        if (!array.member.deflated || array.rows.columns_first) continue;
         if (Status got = inflate_block(array, blocks_inflated_); !got) {
           return named(array, got.error());
         }
@@ -225,6 +225,14 @@ class NpzSamples final : public SampleFile {
     }
     for (Array& array : arrays_) {
       const std::uint64_t row_bytes = array.rows.row_bytes;
+      if (array.rows.columns_first) {
+        if (Status got = load(array); !got) return named(array, got.error());
+        const auto rows =
+            std::span(array.whole)
+                .subspan(block_begin_ * row_bytes, (block_end_ - block_begin_) * row_bytes);
+        array.block.assign(rows.begin(), rows.end());
+        continue;
+      }
       if (array.member.deflated) {
         const std::uint64_t before = (block_begin_ - number * block_rows_) * row_bytes;
         array.block.erase(array.block.begin(),
@@ -235,6 +243,23 @@ class NpzSamples final : public SampleFile {
       const std::uint64_t at = array.member.data_at + array.head_bytes + block_begin_ * row_bytes;
       if (Status got = read_at(at, array.block); !got) return named(array, got.error());
     }
+    return {};
+  }
+
+  // Of an array that has columns first, all rows are read at once.
+  [[nodiscard]] Status load(Array& array) const {
+    if (!array.whole.empty()) return {};
+    formats::ZipReader reader(fd_.get(), array.member);
+    std::vector<std::byte> bytes(array.head_bytes);
+    if (Status head = reader.read(bytes); !head) return head;
+    std::vector<std::byte> rows(array.rows.rows * array.rows.row_bytes);
+    bytes.resize(array.rows.rows * array.rows.element_bytes);
+    for (std::uint64_t cell = 0; cell < array.rows.cells; ++cell) {
+      if (Status got = reader.read(bytes); !got) return got;
+      put_cells(array.rows, cell, bytes, rows);
+    }
+    if (Status all = reader.finish(); !all) return all;
+    array.whole = std::move(rows);
     return {};
   }
 
@@ -283,7 +308,7 @@ class NpzSamples final : public SampleFile {
   shm::Fd fd_;
   std::vector<Array> arrays_;
   std::vector<WantedField> instead_;
-  std::vector<SampleField> fields_;  // by array, and behind these by `instead_`
+  std::vector<SampleField> fields_;  // of the row at hand
   std::uint64_t first_;
   std::uint64_t end_;
   std::uint64_t next_;

@@ -94,7 +94,20 @@ bool put_whole(double value, T& to) {
   return true;
 }
 
-template <typename From, typename To>
+// Is a number the same as a float?
+template <typename T>
+bool is_same(T number, double real) {
+  if constexpr (kIsFloat<T>) {
+    return real == real_of(number) || (std::isnan(real) && std::isnan(real_of(number)));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return true;
+  } else {
+    T back{};
+    return put_whole(real, back) && back == number;
+  }
+}
+
+template <bool kExact, typename From, typename To>
 bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
   if constexpr (!kFits<From, To>) {
     return false;
@@ -115,6 +128,9 @@ bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
         const double value = real_of(from);
         out = real_as<To>(value);
         if (std::isinf(real_of(out)) && !std::isinf(value)) return false;
+        if constexpr (kExact) {
+          if (!is_same(from, real_of(out))) return false;
+        }
       } else if constexpr (std::is_same_v<From, bool>) {
         out = static_cast<To>(from ? 1 : 0);
       } else if constexpr (kIsFloat<From>) {
@@ -174,17 +190,33 @@ bool can_become(SampleDtype from, SampleDtype to) noexcept {
   });
 }
 
-bool convert_numbers(std::span<const std::byte> numbers, SampleDtype from, SampleDtype dtype,
-                     std::vector<std::byte>& to) {
+namespace {
+
+template <bool kExact>
+bool convert_all(std::span<const std::byte> numbers, SampleDtype from, SampleDtype dtype,
+                 std::vector<std::byte>& to) {
   to.clear();
   if (from == dtype) {
     to.assign(numbers.begin(), numbers.end());
     return true;
   }
   return with_type(from, [&](auto is) {
-    return with_type(
-        dtype, [&](auto wanted) { return convert<decltype(is), decltype(wanted)>(numbers, to); });
+    return with_type(dtype, [&](auto wanted) {
+      return convert<kExact, decltype(is), decltype(wanted)>(numbers, to);
+    });
   });
+}
+
+}  // namespace
+
+bool convert_numbers(std::span<const std::byte> numbers, SampleDtype from, SampleDtype dtype,
+                     std::vector<std::byte>& to) {
+  return convert_all<false>(numbers, from, dtype, to);
+}
+
+bool convert_exactly(std::span<const std::byte> numbers, SampleDtype from, SampleDtype dtype,
+                     std::vector<std::byte>& to) {
+  return convert_all<true>(numbers, from, dtype, to);
 }
 
 }  // namespace ringfeed

@@ -25,4 +25,8 @@ namespace ringfeed {
 [[nodiscard]] bool convert_numbers(std::span<const std::byte> numbers, SampleDtype from,
                                    SampleDtype dtype, std::vector<std::byte>& to);
 
+// The same where every number stays what it is, without any rounding. False: one of them does not.
+[[nodiscard]] bool convert_exactly(std::span<const std::byte> numbers, SampleDtype from,
+                                   SampleDtype dtype, std::vector<std::byte>& to);
+
 }  // namespace ringfeed

@@ -1,4 +1,6 @@
 // The stage sample_batcher.
+#include <simdjson.h>
+
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -11,6 +13,7 @@
 #include "workers/kit/batch_columns.h"
 #include "workers/kit/batch_writer.h"
 #include "workers/kit/stage_help.h"
+#include "workers/samples/numbers.h"
 
 namespace ringfeed {
 namespace {
@@ -54,7 +57,8 @@ class SampleBatcher final : public Stage {
         wrong_type_(context, "skipped_wrong_type"),
         wrong_shape_(context, "skipped_wrong_shape"),
         too_large_(context, "skipped_too_large"),
-        used_(columns_.texts) {}
+        used_(columns_.texts),
+        converted_(columns_.all.size()) {}
 
   StepStatus step(Step& step) noexcept override {
     BatchWriter::Rows rows = batches_.under_way(step);
@@ -135,13 +139,18 @@ class SampleBatcher final : public Stage {
     std::size_t text = 0;
     bool fits = true;
     for (const BatchColumn& column : columns_.all) {
-      const std::optional<SampleField> field = sample->find(column.name);
+      std::optional<SampleField> field = sample->find(column.name);
       if (!field) {
         return skip(step, missing_field_, record, fmt::format("it has no field '{}'", column.name));
       }
-      if (field->dtype != column.dtype) {
+      const SampleDtype is = field->dtype;
+      if (is != column.dtype && !convert(*field, column.dtype, converted_[fields_.size()])) {
+        const bool value_alone =
+            is_array(is) && is_array(column.dtype) && can_become(is, column.dtype);
         return skip(step, wrong_type_, record,
-                    fmt::format("field '{}' is {}, not {}", column.name, dtype_name(field->dtype),
+                    fmt::format("field '{}' is {}, not {}{}: say dtype: \"{}\" of it in the source",
+                                column.name, dtype_name(is), dtype_name(column.dtype),
+                                value_alone ? ", which does not hold its value as it is" : "",
                                 dtype_name(column.dtype)));
       }
       if (is_array(column.dtype)) {
@@ -182,6 +191,39 @@ class SampleBatcher final : public Stage {
     }
     return Row::kWritten;
   }
+  // Where that changes no value. `to` keeps the bytes. What a source took for an array because it
+  // has no element is text in JSON where its neighbours are.
+  static bool convert(SampleField& field, SampleDtype dtype, std::vector<std::byte>& to) noexcept {
+    if (!is_array(dtype)) {
+      const std::string_view text(reinterpret_cast<const char*>(field.data.data()),
+                                  field.data.size());
+      if (is_array(field.dtype)) {
+        if (dtype != SampleDtype::kText || field.shape.empty() || !field.data.empty()) return false;
+        to.clear();
+        put_empty(field.shape, to);
+        field.shape = {};
+        field.data = to;
+      } else if (dtype == SampleDtype::kText && !simdjson::validate_utf8(text)) {
+        return false;
+      }
+    } else {
+      if (!is_array(field.dtype) || !convert_exactly(field.data, field.dtype, dtype, to)) {
+        return false;
+      }
+      field.data = to;
+    }
+    field.dtype = dtype;
+    return true;
+  }
+  // As JSON has an array of this shape, somewhere in which there is a 0.
+  static void put_empty(std::span<const std::uint32_t> shape, std::vector<std::byte>& to) {
+    to.push_back(std::byte{'['});
+    for (std::uint32_t i = 0; i < shape.front(); ++i) {
+      if (i != 0) to.push_back(std::byte{','});
+      put_empty(shape.subspan(1), to);
+    }
+    to.push_back(std::byte{']'});
+  }
   static void copy(std::byte* to, std::span<const std::byte> from) noexcept {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
   }
@@ -195,7 +237,9 @@ class SampleBatcher final : public Stage {
   SkipReason wrong_shape_;
   SkipReason too_large_;
   std::vector<std::uint64_t> used_;  // as a step has them
-  std::vector<SampleField> fields_;  // of the row at hand, by column
+  // Of the row at hand, by column.
+  std::vector<SampleField> fields_;
+  std::vector<std::vector<std::byte>> converted_;
   std::vector<std::uint32_t> ragged_;
 };
 

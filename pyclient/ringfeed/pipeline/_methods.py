@@ -332,7 +332,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.
@@ -527,6 +529,11 @@ class PipelineMethods(FeedMethods):
         - output: an array `[rows, shape...]` for each field. Text and bytes become two arrays:
           `NAME`, uint8, the bytes of all rows one after the other, and `NAME_offsets`, int64, rows
           + 1 numbers: row i is from offset i to offset i + 1.
+        - types: a field of another type is converted where no value changes: whole numbers to
+          others that hold them, and to floats up to 2^53 (float64) or 2^24 (float32), whole floats
+          to integers, floats to others that have the same number, booleans to 0 and 1, text to
+          bytes, bytes that are UTF-8 to text. An array without elements is JSON in a column of
+          text.
         - skips: `skipped_missing_field`, `skipped_wrong_type` and `skipped_wrong_shape` say which
           field, what it has and what it should have; `skipped_too_large` is text or bytes beyond
           `bytes_max`.
@@ -652,7 +659,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.
@@ -747,7 +756,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.
@@ -842,7 +853,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.
@@ -937,7 +950,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.
@@ -1032,7 +1047,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.
@@ -1127,7 +1144,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.

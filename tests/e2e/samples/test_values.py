@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,7 +131,8 @@ def test_what_is_missing_has_a_default_or_is_left_out(read: Read) -> None:
     got = read(files, batch, source)
     assert got["id"] == [0, 1, 2] and got["label"] == [3, -1, -1]
     assert got["text"] == [b"a", b'none "given"', b'none "given"']
-    assert np.array_equal(got["vector"], [[1, 2], [0, np.nan], [0, np.nan]], equal_nan=True)
+    vectors = np.array([[1, 2], [0, np.nan], [0, np.nan]])
+    assert np.array_equal(got["vector"], vectors, equal_nan=True)
 
 
 def test_defaults_are_checked(tmp_path: Path) -> None:
@@ -229,3 +231,69 @@ def test_nulls_of_tables_have_defaults(read: Read) -> None:
     )
     got = read(files, ID + 'fields { name: "x" dtype: "int64" }', source)
     assert got["id"] == list(range(9)) and got["x"] == [1, -1, 3, -1, -1, -1, -1, -1, -1]
+
+
+def test_batches_take_numbers_whose_values_do_not_change(read: Read) -> None:
+    rows = [
+        '{"id": 0, "x": 1, "small": 255, "flag": true, "text": [{"a": 1}]}',
+        '{"id": 1.0, "x": 2.5, "small": 3.0, "flag": 0, "text": []}',
+        '{"id": 2, "x": 9007199254740993, "small": 1, "flag": 1, "text": "t"}',
+        '{"id": 3, "x": 9007199254740992, "small": 256, "flag": 1, "text": "t"}',
+        '{"id": 4, "x": 4, "small": 4, "flag": false, "text": [[], []]}',
+        '{"id": 5, "x": NaN, "small": 5, "flag": 2, "text": "half \\\\ud800"}',
+        '{"id": 6, "x": "1", "small": 6, "flag": 2, "text": ""}',
+        '{"id": 7, "x": 7.25, "small": 7.25, "flag": 2, "text": ""}',
+    ]
+    batch = """fields { name: "id" dtype: "int32" } fields { name: "x" dtype: "float64" }
+        fields { name: "small" dtype: "uint8" } fields { name: "flag" dtype: "uint8" }
+        fields { name: "text" dtype: "text" }"""
+    got = read({"a.jsonl": "\n".join(rows).replace("\\\\", "\\")}, batch)
+    assert got["id"] == [0, 1, 4] and got["x"] == [1.0, 2.5, 4.0]
+    assert got["small"] == [255, 3, 4] and got["flag"] == [1, 0, 0]
+    assert got["text"] == [b'[{"a":1}]', b"[]", b"[[],[]]"]
+    log = got["log"][0]
+    assert "skipped_wrong_type=5" in log
+    assert (
+        "field 'x' is int64, not float64, which does not hold its value as it is: "
+        'say dtype: "float64" of it in the source' in log
+    )
+    got = read({"a.jsonl": '{"x": 0.1}\n{"x": 0.5}'}, 'fields { name: "x" dtype: "float32" }')
+    assert got["x"] == [0.5] and "field 'x' is float64, not float32" in got["log"][0]
+
+
+def test_arrays_of_all_kinds_are_read_or_refused_by_name(read: Read) -> None:
+    def file_of(array: Any) -> bytes:
+        sink = io.BytesIO()
+        np.save(sink, array)
+        return sink.getvalue()
+
+    one = 'fields { name: "data" dtype: "int64" }'
+    flat = {"a.npy": file_of(np.arange(5)), "b.npy": file_of(np.arange(5, 7, dtype=">i2"))}
+    days = {"c.npy": file_of(np.array(["1970-01-08", "NaT"], "M8[D]"))}
+    refused = {
+        "d.npy": file_of(np.array([{}], object)),
+        "e.npy": file_of(np.array([1], np.longdouble)),
+        "f.npy": file_of(np.int64(1)),
+        "g.npy": b"",
+        "h.npy": file_of(np.zeros(0, np.int64)),
+    }
+    got = read({**flat, **days, **refused}, one)
+    assert got["data"] == [*range(8), -(2**63)]
+    log = got["log"][0]
+    assert "d.npy offset=0: its elements are |O: pickled objects are not read" in log
+    assert "e.npy offset=0: its elements are <f16, which no sample has" in log
+    assert "skipped_damaged=1, skipped_wrong_type=3" in log
+    # Rows that have no bytes are rows.
+    empty = {"a.npy": file_of(np.zeros((3, 0), np.float32)), "b.npy": flat["a.npy"]}
+    got = read(empty, 'lineage: true fields { name: "data" dtype: "float32" shape: 0 }')
+    assert np.array(got["data"]).shape == (3, 0) and "skipped_wrong_shape=5" in got["log"][0]
+    records = np.array(
+        [(1, (2, "é")), (3, (4, "x"))], [("a", "<i2"), ("b", [("c", ">f8"), ("d", "U2")])]
+    )
+    source = """fields { name: "b.c" as: "c" dtype: "int32" }
+        fields { name: "e" dtype: "int8" default: "9" }"""
+    batch = 'fields { name: "c" dtype: "int32" } fields { name: "e" dtype: "int8" }'
+    got = read({"a.npy": file_of(records)}, batch, source)
+    assert got["c"] == [2, 4] and got["e"] == [9, 9]
+    got = read({"a.npy": file_of(records)}, 'fields { name: "b.d" dtype: "text" }')
+    assert got["b.d"] == ["é".encode(), b"x"]

@@ -61,7 +61,7 @@ TEST(NpyFile, RefusesWhatIsNone) {
   EXPECT_THAT(fault_of(npy("{}", '\4')), HasSubstr("version 4 is unknown"));
   EXPECT_THAT(fault_of(npy("{}  ")), HasSubstr("lacks descr"));
   EXPECT_THAT(fault_of(npy("[1, 2]")), HasSubstr("no dictionary"));
-  EXPECT_THAT(fault_of(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}")),
+  EXPECT_THAT(fault_of(npy("{'descr': [('a', 4)], 'fortran_order': False, 'shape': (3,)}")),
               HasSubstr("structured dtype"));
   EXPECT_THAT(fault_of(npy("{'descr': '<f4', 'fortran_order': No, 'shape': (3,)}")),
               HasSubstr("neither True nor False"));

@@ -503,15 +503,20 @@ TEST(SampleSource, RefusesArraysWithoutRows) {
     bytes += '\0';
     source.add("a.npy", bytes + text + std::string(64, 'x'));
     EXPECT_THAT(source.run(), IsEmpty());
-    EXPECT_EQ(source.counter("skipped_damaged"), 1U);
+    EXPECT_EQ(source.counter("skipped_wrong_type"), 1U);
     return source.rig.log("skipped").back();
   };
   EXPECT_THAT(refusal("{'descr': '<f4', 'fortran_order': False, 'shape': ()}"),
               HasSubstr("has no rows"));
-  EXPECT_THAT(refusal("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3)}"),
-              HasSubstr("fortran_order"));
-  EXPECT_THAT(refusal("{'descr': '>f4', 'fortran_order': False, 'shape': (2,)}"),
-              HasSubstr("its elements are >f4"));
+  EXPECT_THAT(refusal("{'descr': '<f16', 'fortran_order': False, 'shape': (2,)}"),
+              HasSubstr("its elements are <f16"));
+  EXPECT_THAT(refusal("{'descr': '|O', 'fortran_order': False, 'shape': (2,)}"),
+              HasSubstr("pickled objects are not read"));
+  EXPECT_THAT(refusal("{'descr': [('', '|V4')], 'fortran_order': False, 'shape': (2,)}"),
+              HasSubstr("no members"));
+  EXPECT_THAT(
+      refusal("{'descr': '<u1', 'fortran_order': False, 'shape': (2, 4000000000, 4000000000)}"),
+      HasSubstr("larger than any sample"));
   EXPECT_THAT(refusal("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 99999999999)}"),
               HasSubstr("larger than any sample"));
 }
