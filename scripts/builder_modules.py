@@ -135,6 +135,8 @@ class Writer:
             return "code"
         if (self.short(of), one.name) in PATHS:
             return "path"
+        if "as JSON writes it" in " ".join(comment.split()):
+            return "value"
         if one.type != "string" or of not in self.kinds.values():
             return "path" if one.is_path else ""
         if '"stage.port"' in comment:
@@ -169,6 +171,7 @@ class Writer:
             return "int | str"
         if one.type == "string":
             text = {"path": "str | PathLike[str]", "json": "Mapping[str, object] | str"}
+            text["value"] = "str | float | Iterable[object]"
             return {**text, "code": "str | Callable[..., object]"}.get(use, "str")
         return {"bool": "bool", "double": "float", "float": "float"}.get(one.type, "int")
 

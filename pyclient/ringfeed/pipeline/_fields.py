@@ -27,8 +27,8 @@ class Field(NamedTuple):
 
     ``type``: "bool", "float", "text", "uint32" and its like, "enum" or "message"; ``of``: name of
     the enumeration or message. ``use``: what a text means: "stage" (an input: the stage that it
-    reads from), "input" (one of the inputs), "path", "json" (an object, as text) or "code"
-    (something to call).
+    reads from), "input" (one of the inputs), "path", "json" (an object, as text), "value" (a number
+    or an array, as JSON writes it, or text as it is) or "code" (something to call).
     """
 
     name: str
@@ -195,6 +195,12 @@ def _text(field: Field, value: Any, where: Where) -> str:
     if field.use == "json" and isinstance(value, Mapping):
         try:
             return json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise where.error(f"it cannot be written as JSON: {error}") from error
+    if field.use == "value" and not isinstance(value, (str, bytes)):
+        try:
+            # NaN and infinities are numbers here.
+            return json.dumps(value.tolist() if hasattr(value, "tolist") else value)
         except (TypeError, ValueError) as error:
             raise where.error(f"it cannot be written as JSON: {error}") from error
     if isinstance(value, os.PathLike):

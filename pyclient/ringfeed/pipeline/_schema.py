@@ -666,7 +666,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("name", "text"),
         Field("dtype", "text"),
         Field("as", "text"),
-        Field("default", "text"),
+        Field("default", "text", use="value"),
         Field("on_missing", "enum", "SampleFieldConfig.OnMissing"),
     ),
     "BatchFieldConfig": (

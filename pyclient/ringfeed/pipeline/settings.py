@@ -478,7 +478,7 @@ class SampleField(Message):
         name: str | None = None,
         dtype: str | None = None,
         as_: str | None = None,
-        default: str | None = None,
+        default: str | float | Iterable[object] | None = None,
         on_missing: SampleFieldOnMissing | None = None,
     ) -> None:
         self._take("SampleFieldConfig", locals())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import ringfeed
+import ringfeed.pipeline as rp
 
 from tests.support.feeds.feed_run import BIN, FeedRun
 
@@ -155,6 +156,21 @@ def test_defaults_are_checked(tmp_path: Path) -> None:
             assert run.wait() != 0 and why in run.text(), run.text()
         finally:
             run.close()
+
+
+def test_a_pipeline_takes_defaults_as_values() -> None:
+    fields: list[rp.SampleField | Mapping[str, object] | str] = [
+        rp.SampleField("label", dtype="int64", default=-1),
+        {"name": "vector", "dtype": "float32", "default": np.array([0, np.nan])},
+        {"name": "flag", "dtype": "bool", "default": True},
+        {"name": "text", "dtype": "text", "default": 'none "given"'},
+    ]
+    lines = rp.files("*.jsonl").jsonl(fields=fields)
+    text = lines.batch(8, fields={"label": "int64"}).feed("values").text()
+    for default in ('"-1"', '"[0.0, NaN]"', '"true"', r'"none \"given\""'):
+        assert f"default: {default}" in text
+    with pytest.raises(ringfeed.InvalidConfiguration, match="cannot be written as JSON"):
+        rp.SampleField("x", dtype="int64", default=[object()])
 
 
 def test_the_last_member_of_a_name_counts(read: Read) -> None:
