@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib
+import json
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,16 +17,14 @@ import numpy as np
 from .errors import InvalidRequest
 
 _MASK = (1 << 64) - 1
-_ENDINGS = {
-    ".jsonl": "JSONL",
-    ".ndjson": "JSONL",
-    ".json": "JSONL",
-    ".tar": "TAR",
-    ".npy": "NPY",
-    ".npz": "NPZ",
-    ".parquet": "PARQUET",
-}
-_FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET")
+# As workers/samples/sample_file.cc has them.
+_MARKS = (
+    *((b"PAR1", 0, "PARQUET"), (b"\x93NUMPY", 0, "NPY")),
+    *((b"PK\x03\x04", 0, "NPZ"), (b"ustar", 257, "TAR")),
+)
+_ROWS = {".npz": "NPZ", ".parquet": "PARQUET", ".pq": "PARQUET"}  # which need not be read
+_HEAD_BYTES = 64 * 1024
+_FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON")
 _READ_BYTES = 1 << 20
 
 
@@ -41,8 +41,8 @@ class Origin:
     """As the lineage says it: of lines, tars and ``.npy`` files the byte of the file as it is
     unpacked; of ``.npz`` and Parquet files the row, from 0."""
     unit: str
-    """What ``number`` counts: ``"line"``, from 1; ``"row"``, from 0; ``"sample"`` of a tar has
-    none."""
+    """What ``number`` counts: ``"line"``, from 1; ``"row"``, from 0; ``"sample"`` of a tar and
+    ``"element"`` of a document of JSON have none."""
     number: int | None
     """Which line or row; None: the file cannot be read now, or does not have the place any more."""
     member: str | None = None
@@ -73,7 +73,7 @@ def lineage(
             some of its rows; or a text or texts as logs and ``ringfeed.stage`` write them,
             ``"8f0c…:456"``.
         paths: Files, and directories of files at any depth, as the feed's configuration names them.
-        format: As the stage's ``format``, such as ``"JSONL"``; None: the name of each file says it.
+        format: As the stage's ``format``, such as ``"JSONL"``; None: each file says it, as to the stage.
     Returns:
         One for each row, in their order; None: the row came from none of these files.
     Raises:
@@ -160,14 +160,35 @@ def _find(
 
 
 def _format_of(path: str) -> str:
-    for packed in (".gz", ".zst"):
-        path = path.removesuffix(packed)
-    return next((kind for ending, kind in _ENDINGS.items() if path.endswith(ending)), "TEXT")
+    """By its bytes, or by its name; lines of JSON and of text are looked up in the same way."""
+    head = b""
+    with contextlib.suppress(OSError, EOFError, ImportError), _unpacked(path) as file:
+        head = file.read(_HEAD_BYTES)
+    for mark, at, kind in _MARKS:
+        if head.startswith(mark, at):
+            return kind
+    name = path.lower().removesuffix(".gz").removesuffix(".zst")
+    if name.endswith(".json") and _is_document(head):
+        return "JSON"
+    return next((kind for ending, kind in _ROWS.items() if name.endswith(ending)), "TEXT")
+
+
+def _is_document(head: bytes) -> bool:
+    first, found, _ = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n").partition(b"\n")
+    if not first.startswith(b"{") or not found:
+        return first.startswith(b"[")
+    try:
+        json.loads(first)
+    except ValueError:
+        return True
+    return False
 
 
 def _origins(path: str, kind: str, places: list[int]) -> list[Origin]:
     if kind in ("NPZ", "PARQUET"):
         return [Origin(path, place, "row", place) for place in places]
+    if kind == "JSON":
+        return [Origin(path, place, "element", None) for place in places]
     look: dict[str, Callable[[str, list[int]], list[Origin]]] = {"TAR": _members, "NPY": _rows}
     try:
         return look.get(kind, _lines)(path, places)

@@ -12,8 +12,6 @@
 namespace ringfeed {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-
 class LineSamples final : public SampleFile {
  public:
   LineSamples(const SampleSourceConfig& config, bool json, SamplePart part)

@@ -1,9 +1,13 @@
 #include "workers/samples/sample_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <array>
+#include <optional>
+#include <string>
 
 #include "proto/config.pb.h"
 #include "workers/samples/json_sample.h"
@@ -17,32 +21,125 @@ struct Ending {
   std::string_view ending;
   Format format;
 };
-constexpr std::array<Ending, 7> kEndings = {{{".jsonl", SampleSourceConfig::JSONL},
-                                             {".ndjson", SampleSourceConfig::JSONL},
-                                             {".json", SampleSourceConfig::JSONL},
-                                             {".tar", SampleSourceConfig::TAR},
-                                             {".npy", SampleSourceConfig::NPY},
-                                             {".npz", SampleSourceConfig::NPZ},
-                                             {".parquet", SampleSourceConfig::PARQUET}}};
+constexpr std::array kEndings = std::to_array<Ending>({{".jsonl", SampleSourceConfig::JSONL},
+                                                       {".jsonlines", SampleSourceConfig::JSONL},
+                                                       {".ndjson", SampleSourceConfig::JSONL},
+                                                       {".json", SampleSourceConfig::JSON},
+                                                       {".txt", SampleSourceConfig::TEXT},
+                                                       {".text", SampleSourceConfig::TEXT},
+                                                       {".tar", SampleSourceConfig::TAR},
+                                                       {".tgz", SampleSourceConfig::TAR},
+                                                       {".npy", SampleSourceConfig::NPY},
+                                                       {".npz", SampleSourceConfig::NPZ},
+                                                       {".parquet", SampleSourceConfig::PARQUET},
+                                                       {".pq", SampleSourceConfig::PARQUET}});
+constexpr std::array<std::string_view, 2> kPackings = {".gz", ".zst"};
+// What editors and downloads leave beside a file until they are done with it.
+constexpr std::array<std::string_view, 9> kLeftovers = {
+    "~", ".bak", ".orig", ".swp", ".tmp", ".part", ".partial", ".crdownload", ".download"};
+
+// Marks with which files begin, or which they have at `at`.
+struct Mark {
+  std::string_view mark;
+  std::size_t at;
+  Format format;
+};
+constexpr std::array kMarks = std::to_array<Mark>({{"PAR1", 0, SampleSourceConfig::PARQUET},
+                                                   {"\x93NUMPY", 0, SampleSourceConfig::NPY},
+                                                   {"PK\x03\x04", 0, SampleSourceConfig::NPZ},
+                                                   {"ustar", 257, SampleSourceConfig::TAR}});
+// So much of a file is looked at: a line of JSON that is longer is a line.
+constexpr std::size_t kHeadBytes = 64 * 1024;
+
+// The name of the file, in small letters.
+std::string name_of(std::string_view path) {
+  path.remove_prefix(path.rfind('/') + 1);
+  std::string name(path);
+  std::ranges::transform(name, name.begin(), [](char letter) {
+    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  });
+  return name;
+}
+
+std::optional<Format> format_by_name(std::string_view path) {
+  const std::string name = name_of(path);
+  std::string_view rest = name;
+  for (const std::string_view packed : kPackings) {
+    if (rest.ends_with(packed)) {
+      rest.remove_suffix(packed.size());
+      break;
+    }
+  }
+  for (const Ending& known : kEndings) {
+    if (rest.ends_with(known.ending)) return known.format;
+  }
+  return std::nullopt;
+}
+
+// The first bytes of an open file, as it is unpacked; fewer if it cannot be read further.
+std::string head_of(int fd) {
+  std::string head;
+  shm::Fd again(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  const Result<formats::Packing> packing = formats::packing_of(fd);
+  if (!again || !packing) return head;
+  formats::ByteStream stream(std::move(again), *packing);
+  std::size_t have = 0;
+  for (head.resize(kHeadBytes); have < head.size();) {
+    const auto room = std::as_writable_bytes(std::span(head).subspan(have));
+    const Result<std::size_t> got = stream.read(room);
+    if (!got || *got == 0) break;
+    have += *got;
+  }
+  head.resize(have);
+  return head;
+}
+
+// Of what a file named .json begins with.
+Format lines_or_document(std::string_view head) {
+  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
+  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  const std::size_t end = head.find('\n');
+  if (head.starts_with('[')) return SampleSourceConfig::JSON;
+  if (!head.starts_with('{') || end == std::string_view::npos) return SampleSourceConfig::JSONL;
+  simdjson::dom::parser parser;
+  simdjson::dom::element line;
+  const bool whole = parser.parse(head.substr(0, end)).get(line) == simdjson::SUCCESS;
+  return whole ? SampleSourceConfig::JSONL : SampleSourceConfig::JSON;
+}
 
 }  // namespace
 
-Format format_of(const SampleSourceConfig& config, std::string_view path) {
+std::string_view why_passed_over(const SampleSourceConfig& config, std::string_view path) {
+  const std::string name = name_of(path);
+  const bool left = std::ranges::any_of(
+      kLeftovers, [&](std::string_view ending) { return name.ends_with(ending); });
+  if (left || (name.starts_with('#') && name.ends_with('#'))) {
+    return "it is a backup, or was not written to its end";
+  }
+  if (config.format() == SampleSourceConfig::BY_NAME && !format_by_name(path)) {
+    return "its ending is none of data: say with `format` what it holds";
+  }
+  return "";
+}
+
+Format format_of(const SampleSourceConfig& config, std::string_view path, int fd) {
   if (config.format() != SampleSourceConfig::BY_NAME) return config.format();
-  for (const std::string_view packed : {".gz", ".zst"}) {
-    if (path.ends_with(packed)) path.remove_suffix(packed.size());
+  const std::string head = head_of(fd);
+  for (const Mark& mark : kMarks) {
+    if (head.size() > mark.at && std::string_view(head).substr(mark.at).starts_with(mark.mark)) {
+      return mark.format;
+    }
   }
-  for (const Ending& known : kEndings) {
-    if (path.ends_with(known.ending)) return known.format;
-  }
-  return SampleSourceConfig::TEXT;
+  const Format named = format_by_name(path).value_or(SampleSourceConfig::TEXT);
+  return named == SampleSourceConfig::JSON ? lines_or_document(head) : named;
 }
 
 bool can_be_divided(const SampleSourceConfig& config, std::string_view path, shm::Fd fd) {
   const Result<formats::Packing> packing = formats::packing_of(fd.get());
   if (!packing || *packing != formats::Packing::kPlain) return false;
-  switch (format_of(config, path)) {
+  switch (format_of(config, path, fd.get())) {
     case SampleSourceConfig::TAR:
+    case SampleSourceConfig::JSON:
       return false;
     case SampleSourceConfig::NPZ:
       return can_divide_npz(config, fd.get());
@@ -104,6 +201,7 @@ Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& c
                                                      Format format, SamplePart part) {
   const bool lines = format == SampleSourceConfig::JSONL || format == SampleSourceConfig::TEXT;
   if (lines) return open_lines(config, format == SampleSourceConfig::JSONL, std::move(part));
+  if (format == SampleSourceConfig::JSON) return open_document(config, std::move(part));
   if (part.packing != formats::Packing::kPlain) {
     return Error{ErrorCode::kDamaged,
                  "it is packed, and its samples lie all over it: unpack it beforehand"};

@@ -17,6 +17,9 @@
 
 namespace ringfeed {
 
+// The byte order mark with which some programs begin what they write; it is no content.
+inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 class SampleFieldConfig;
 class SampleSourceConfig;
 // NOLINTNEXTLINE(readability-identifier-naming): protobuf's name for it
@@ -81,9 +84,12 @@ class SampleFile {
   [[nodiscard]] virtual Result<bool> next(Item& item) = 0;
 };
 
-// What a file holds, by the configuration or by its name.
+// Why a file that was found is not read; "": it is. By its name alone.
+[[nodiscard]] std::string_view why_passed_over(const SampleSourceConfig& config,
+                                               std::string_view path);
+// What an open file that is read holds: by the configuration, by its first bytes, or by its name.
 [[nodiscard]] SampleSourceConfig_Format format_of(const SampleSourceConfig& config,
-                                                  std::string_view path);
+                                                  std::string_view path, int fd);
 // Whether samples of an open file can be found from its middle on.
 [[nodiscard]] bool can_be_divided(const SampleSourceConfig& config, std::string_view path,
                                   shm::Fd fd);
@@ -106,6 +112,8 @@ struct SamplePart {
 // Each of these is one format's; open_sample_file() chooses.
 [[nodiscard]] std::unique_ptr<SampleFile> open_lines(const SampleSourceConfig& config, bool json,
                                                      SamplePart part);
+[[nodiscard]] std::unique_ptr<SampleFile> open_document(const SampleSourceConfig& config,
+                                                        SamplePart part);
 [[nodiscard]] Result<std::unique_ptr<SampleFile>> open_tar(const SampleSourceConfig& config,
                                                            SamplePart part);
 [[nodiscard]] Result<std::unique_ptr<SampleFile>> open_npy(const SampleSourceConfig& config,

@@ -32,6 +32,7 @@ SampleFiles::SampleFiles(const StageContext& context)
       in_(context.input("input")),
       out_(context.output("parts")),
       files_(context.counter("files")),
+      files_passed_over_(context.counter("files_passed_over")),
       files_begun_(context.counter("files_begun")),
       files_handed_out_(context.counter("files_handed_out")),
       epochs_(context.counter("epochs")),
@@ -48,6 +49,11 @@ StepStatus SampleFiles::take_file(Step& step, const Record& record) noexcept {
   const std::string path(reinterpret_cast<const char*>(record.bytes.data()), record.bytes.size());
   // One that was written anew is read as it is then.
   if (std::ranges::find(paths_, path) != paths_.end()) return step.consume(record);
+  if (const std::string_view why = why_passed_over(context_.config.sample_source(), path);
+      !why.empty()) {
+    pass_over(step, path, why);
+    return step.consume(record);
+  }
   FileLog<Kept>::Entries entries;
   entries.add({}, path);
   if (!log_.append(step, entries)) return StepStatus::kNoRoom;
@@ -55,6 +61,14 @@ StepStatus SampleFiles::take_file(Step& step, const Record& record) noexcept {
   step.count(files_);
   paths_.push_back(path);
   return step.consume(record);
+}
+
+// Counts with the step; says so now and then.
+void SampleFiles::pass_over(Step& step, const std::string& path, std::string_view why) noexcept {
+  step.count(files_passed_over_);
+  if (!passing_over_.speak()) return;
+  context_.info(fmt::format("passed_over stage={} count={} path={}: {}", context_.stage,
+                            passing_over_.count(), path, why));
 }
 
 std::uint64_t SampleFiles::file_at(const Step& step, std::uint64_t place) const noexcept {

@@ -16,6 +16,7 @@
 #include "ringfeed/worker/stage.h"
 #include "workers/kit/cached_files.h"
 #include "workers/kit/file_log.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 
@@ -51,6 +52,7 @@ class SampleFiles final : public Stage {
 
  private:
   [[nodiscard]] StepStatus take_file(Step& step, const Record& record) noexcept;
+  void pass_over(Step& step, const std::string& path, std::string_view why) noexcept;
   [[nodiscard]] StepStatus hand_out(Step& step) noexcept;
   void ask_ahead(const Step& step) noexcept;
   [[nodiscard]] std::uint64_t file_at(const Step& step, std::uint64_t place) const noexcept;
@@ -61,6 +63,7 @@ class SampleFiles final : public Stage {
   InPort in_;
   OutPort out_;
   Counter files_;
+  Counter files_passed_over_;
   Counter files_begun_;
   Counter files_handed_out_;
   Counter epochs_;
@@ -68,6 +71,7 @@ class SampleFiles final : public Stage {
   std::uint64_t block_bytes_;
   bool shuffles_;
   std::vector<std::string> paths_;
+  Occasions passing_over_;
   CachedFiles cached_;
   std::uint64_t asked_epoch_ = 0;  // files of this epoch
   std::uint64_t asked_ = 0;        // before this place, in its order, have been asked for

@@ -140,7 +140,8 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
   }
   const Result<formats::Packing> packing = formats::packing_of(fd->get());
   if (!packing) return refuse(unreadable_, packing.error().message());
-  Result<std::unique_ptr<SampleFile>> opened = open_sample_file(config_, format_of(config_, path_),
+  const SampleSourceConfig::Format format = format_of(config_, path_, fd->get());
+  Result<std::unique_ptr<SampleFile>> opened = open_sample_file(config_, format,
                                                                 {.fd = std::move(*fd),
                                                                  .packing = *packing,
                                                                  .begin = part_.begin,
@@ -340,6 +341,8 @@ StageType sample_source_type() {
   type.counters = {
       {"samples", "Samples output."},
       {"files", "Files seen."},
+      {"files_passed_over",
+       "Files that are not read: their ending is not known, or they are backups or unfinished."},
       {"files_begun", "Files whose first part has been handed out, counted again in every epoch."},
       {"files_handed_out",
        "Files whose last part has been handed out, counted again in every epoch."},

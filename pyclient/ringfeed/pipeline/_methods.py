@@ -326,7 +326,10 @@ class PipelineMethods(FeedMethods):
 
         A stage `sample_source`.
 
-        - input: paths of files.
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -378,20 +381,24 @@ class PipelineMethods(FeedMethods):
 
         Args:
             format: (default "BY_NAME") What the files hold. Default: their names say it. BY_NAME:
-                By the ending: `.jsonl`, `.ndjson` and `.json`; `.tar`; `.npy`; `.npz`; `.parquet`;
-                else text. Also before `.gz` and `.zst`. For Parquet files the patterns of a
+                By the ending, in small letters or large ones: `.jsonl`, `.jsonlines`, `.ndjson` and
+                `.json`; `.txt` and `.text`; `.tar`, `.tgz`; `.npy`; `.npz`; `.parquet`, `.pq`. Also
+                before `.gz` and `.zst`. Where the first bytes show one of the formats that begin
+                with a mark of their own, they count and not the name. A `.json` whose first line is
+                no object by itself is JSON. For Parquet files the patterns of a
                 `file_path_provider` must show it, or the stage runs in a program that cannot read
                 them; JSONL: Objects of JSON, one in each line; TEXT: Lines of text; TAR: A tar in
                 WebDataset's grouping; NPY: An array of NumPy's; NPZ: Arrays of NumPy's, as savez()
                 and savez_compressed() write them; PARQUET: A table. The stage group runs in
-                `ringfeed-worker-parquet`.
+                `ringfeed-worker-parquet`; JSON: One document of JSON: an array, each element of
+                which is a sample, or one object.
             fields: The fields to take, in this order; default: all, in the order of each object. A
                 line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
-            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
-                are skipped (`skipped_too_large`).
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
@@ -653,7 +660,10 @@ class PipelineMethods(FeedMethods):
 
         A stage `sample_source` with `format: JSONL`.
 
-        - input: paths of files.
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -709,8 +719,8 @@ class PipelineMethods(FeedMethods):
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
-            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
-                are skipped (`skipped_too_large`).
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
@@ -750,7 +760,10 @@ class PipelineMethods(FeedMethods):
 
         A stage `sample_source` with `format: TEXT`.
 
-        - input: paths of files.
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -806,8 +819,8 @@ class PipelineMethods(FeedMethods):
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
-            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
-                are skipped (`skipped_too_large`).
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
@@ -847,7 +860,10 @@ class PipelineMethods(FeedMethods):
 
         A stage `sample_source` with `format: TAR`.
 
-        - input: paths of files.
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -903,8 +919,8 @@ class PipelineMethods(FeedMethods):
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
-            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
-                are skipped (`skipped_too_large`).
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
@@ -944,7 +960,10 @@ class PipelineMethods(FeedMethods):
 
         A stage `sample_source` with `format: NPY`.
 
-        - input: paths of files.
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -1000,8 +1019,8 @@ class PipelineMethods(FeedMethods):
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
-            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
-                are skipped (`skipped_too_large`).
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
@@ -1041,7 +1060,10 @@ class PipelineMethods(FeedMethods):
 
         A stage `sample_source` with `format: NPZ`.
 
-        - input: paths of files.
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -1097,8 +1119,8 @@ class PipelineMethods(FeedMethods):
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
-            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
-                are skipped (`skipped_too_large`).
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
@@ -1138,7 +1160,10 @@ class PipelineMethods(FeedMethods):
 
         A stage `sample_source` with `format: PARQUET`.
 
-        - input: paths of files.
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -1194,8 +1219,8 @@ class PipelineMethods(FeedMethods):
             shuffle_files: (default False) Puts the files in another order in every epoch.
             block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
                 reads before the next one's turn.
-            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones
-                are skipped (`skipped_too_large`).
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
             threads: (1 to 64, default 1) Lanes, each a thread.
@@ -1215,6 +1240,104 @@ class PipelineMethods(FeedMethods):
         return _call.stage(
             "parquet", "sample_source", locals(), suggested="samples", format="PARQUET"
         )
+
+    @_call.checked
+    def json(
+        self,
+        *,
+        fields: settings.SampleFields | None = None,
+        shuffle_files: bool | None = None,
+        block_bytes: int | str | None = None,
+        line_bytes_max: int | None = None,
+        strict: bool | None = None,
+        threads: int | None = None,
+        queue_capacity: int | None = None,
+        queue_bytes: int | str | None = None,
+        overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
+        name: str | None = None,
+    ) -> Pipeline:
+        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
+        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+
+        A stage `sample_source` with `format: JSON`.
+
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+        - tars: members that follow each other and have the same name up to its first dot are one
+          sample. The rest of the name, in small letters, is the name of the field, which is bytes;
+          with `dtype: "text"` text, with a numeric one the number that is written there. The field
+          `__key__` is the name up to the dot.
+        - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
+          `fields` says.
+        - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
+          its name. All have the same length; `fields` chooses those that do. Members that are no
+          `.npy` are passed over. Stored and deflated members are read, of any size.
+        - tables: a row is a sample, a column a field of its type: a number, text or bytes. A list
+          of numbers, or of such lists of one length, becomes an array; a member of a struct the
+          field `struct.member`; a date or time a whole number in its unit; a decimal, and any other
+          list or map, text, with JSON in it. A null is a field that is missing.
+        - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
+          of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
+        - order: files as they come in, or with `shuffle_files` in another order in every epoch,
+          which follows from the seed. Lines come as in the file.
+        - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
+          taken apart, nor can a tar or a zip with deflated arrays: it is one part. A part of a
+          table has the row groups that begin in it.
+        - program: the stage group of one that reads Parquet files runs in
+          `ringfeed-worker-parquet`, which needs Apache Arrow, as `parquet_source` does.
+        - lineage: a hash of the path, and a place: the byte of the file, as it is unpacked, where
+          the line, the sample's first member or the row begins; of zips of arrays and of tables the
+          number of the row. `ringfeed.lineage()` in Python finds the file and the place.
+        - memory: about 100 bytes and the path for each file; in the process some megabytes a lane.
+        - restart: reads the part that was under way again, from where it was. A packed file is
+          unpacked up to there, and so are deflated arrays; of a table the row group is decoded
+          again.
+        - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
+          shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
+          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
+          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
+          queue); if an array or a column is missing or no array is of the type, the whole file.
+          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
+          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
+          are read alone.
+        - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
+          has read all files, with those that have come since.
+
+        Args:
+            fields: The fields to take, in this order; default: all, in the order of each object. A
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
+            shuffle_files: (default False) Puts the files in another order in every epoch.
+            block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
+                reads before the next one's turn.
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
+            threads: (1 to 64, default 1) Lanes, each a thread.
+            queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
+                (from one lane to one lane). For batches that trainers read, the number of slots of
+                the feed, unless feed_output.slots gives it.
+            queue_bytes: (64 KiB to 1 TiB) Bytes queued at each output, per ring; a record may fill
+                at most half of it. The default suits the record type; for batches that trainers
+                read it is what the slots need.
+            overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
+                are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
+                dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
+                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            name: Name of the stage; default: a sensible one.
+        """
+        return _call.stage("json", "sample_source", locals(), suggested="samples", format="JSON")
 
     @_call.checked
     def output(

@@ -75,6 +75,7 @@ ENUMS: dict[str, dict[str, int]] = {
         "NPY": 4,
         "NPZ": 5,
         "PARQUET": 6,
+        "JSON": 7,
     },
     "TensorGeneratorConfig.Layout": {"THREE_TENSORS": 0, "FIVE_ARRAYS": 1},
     "TensorGeneratorConfig.Planes": {

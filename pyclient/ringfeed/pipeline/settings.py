@@ -31,7 +31,7 @@ PythonSourceState = Literal["VERIFY", "EXACT", "RUN_FORWARD"]
 SampleFieldOnMissing = Literal["SKIP", "LEAVE_OUT"]
 SampleMixerEnd = Literal["FIRST", "LAST"]
 SampleOrder = Literal["BETTER", "EXACT"]
-SampleSourceFormat = Literal["BY_NAME", "JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET"]
+SampleSourceFormat = Literal["BY_NAME", "JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON"]
 TensorGeneratorLayout = Literal["THREE_TENSORS", "FIVE_ARRAYS"]
 TensorGeneratorPlanes = Literal[
     "PLANES_FLOAT32",

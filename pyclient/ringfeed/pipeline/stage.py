@@ -1405,7 +1405,10 @@ def sample_source(
     """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or Zstandard or
     not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
 
-    - input: paths of files.
+    - input: paths of files. By `format` BY_NAME those are read whose ending is known; others, such
+      as a README or sums beside the data, are counted in `files_passed_over` and named in the log.
+      So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`, `.tmp`,
+      `.part`, `.partial`, `.crdownload`), whatever `format` says.
     - tars: members that follow each other and have the same name up to its first dot are one
       sample. The rest of the name, in small letters, is the name of the field, which is bytes; with
       `dtype: "text"` text, with a numeric one the number that is written there. The field `__key__`
@@ -1456,20 +1459,23 @@ def sample_source(
     Args:
         input: Where records come from: "stage" or "stage.port". Required.
         format: (default "BY_NAME") What the files hold. Default: their names say it. BY_NAME: By
-            the ending: `.jsonl`, `.ndjson` and `.json`; `.tar`; `.npy`; `.npz`; `.parquet`; else
-            text. Also before `.gz` and `.zst`. For Parquet files the patterns of a
-            `file_path_provider` must show it, or the stage runs in a program that cannot read them;
-            JSONL: Objects of JSON, one in each line; TEXT: Lines of text; TAR: A tar in
-            WebDataset's grouping; NPY: An array of NumPy's; NPZ: Arrays of NumPy's, as savez() and
-            savez_compressed() write them; PARQUET: A table. The stage group runs in
-            `ringfeed-worker-parquet`.
+            the ending, in small letters or large ones: `.jsonl`, `.jsonlines`, `.ndjson` and
+            `.json`; `.txt` and `.text`; `.tar`, `.tgz`; `.npy`; `.npz`; `.parquet`, `.pq`. Also
+            before `.gz` and `.zst`. Where the first bytes show one of the formats that begin with a
+            mark of their own, they count and not the name. A `.json` whose first line is no object
+            by itself is JSON. For Parquet files the patterns of a `file_path_provider` must show
+            it, or the stage runs in a program that cannot read them; JSONL: Objects of JSON, one in
+            each line; TEXT: Lines of text; TAR: A tar in WebDataset's grouping; NPY: An array of
+            NumPy's; NPZ: Arrays of NumPy's, as savez() and savez_compressed() write them; PARQUET:
+            A table. The stage group runs in `ringfeed-worker-parquet`; JSON: One document of JSON:
+            an array, each element of which is a sample, or one object.
         fields: The fields to take, in this order; default: all, in the order of each object. A
             line, or a row, that lacks one of them is skipped, unless the field says otherwise.
         shuffle_files: (default False) Puts the files in another order in every epoch.
         block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane reads
             before the next one's turn.
-        line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, in bytes; longer ones are
-            skipped (`skipped_too_large`).
+        line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a document,
+            in bytes; longer ones are skipped (`skipped_too_large`).
         strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever that
             is, is none (`skipped_no_json`).
         threads: (1 to 64, default 1) Lanes, each a thread.
