@@ -94,22 +94,16 @@ bool put_whole(double value, T& to) {
   return true;
 }
 
-// Is a number the same as a float?
-template <typename T>
-bool is_same(T number, double real) {
-  if constexpr (kIsFloat<T>) {
-    return real == real_of(number) || (std::isnan(real) && std::isnan(real_of(number)));
-  } else if constexpr (std::is_same_v<T, bool>) {
-    return true;
-  } else {
-    T back{};
-    return put_whole(real, back) && back == number;
-  }
-}
+// Floats stay of their type: that some of them are the same in a narrower one is chance.
+template <typename From, typename To>
+constexpr bool kStays = std::is_same_v<From, To> ||
+                        (!std::is_same_v<To, bool> &&
+                         !(kIsFloat<From> && kIsFloat<To>)&&!(std::is_same_v<From, bool> &&
+                                                              kIsFloat<To>));
 
 template <bool kExact, typename From, typename To>
 bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
-  if constexpr (!kFits<From, To>) {
+  if constexpr (!kFits<From, To> || (kExact && !kStays<From, To>)) {
     return false;
   } else {
     const std::size_t count = numbers.size() / sizeof(From);
@@ -129,7 +123,8 @@ bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
         out = real_as<To>(value);
         if (std::isinf(real_of(out)) && !std::isinf(value)) return false;
         if constexpr (kExact) {
-          if (!is_same(from, real_of(out))) return false;
+          From back{};
+          if (!put_whole(real_of(out), back) || back != from) return false;
         }
       } else if constexpr (std::is_same_v<From, bool>) {
         out = static_cast<To>(from ? 1 : 0);
@@ -212,6 +207,12 @@ bool convert_all(std::span<const std::byte> numbers, SampleDtype from, SampleDty
 bool convert_numbers(std::span<const std::byte> numbers, SampleDtype from, SampleDtype dtype,
                      std::vector<std::byte>& to) {
   return convert_all<false>(numbers, from, dtype, to);
+}
+
+bool can_stay(SampleDtype from, SampleDtype to) noexcept {
+  return with_type(from, [&](auto is) {
+    return with_type(to, [](auto wanted) { return kStays<decltype(is), decltype(wanted)>; });
+  });
 }
 
 bool convert_exactly(std::span<const std::byte> numbers, SampleDtype from, SampleDtype dtype,

@@ -25,7 +25,11 @@ namespace ringfeed {
 [[nodiscard]] bool convert_numbers(std::span<const std::byte> numbers, SampleDtype from,
                                    SampleDtype dtype, std::vector<std::byte>& to);
 
-// The same where every number stays what it is, without any rounding. False: one of them does not.
+// Whether numbers of one type may be taken for those of another as long as none of them changes:
+// whole ones for others and for floats, floats for whole ones, truth values for whole ones.
+[[nodiscard]] bool can_stay(SampleDtype from, SampleDtype to) noexcept;
+
+// As convert_numbers(), without any rounding. False: a number would change, or can_stay() says no.
 [[nodiscard]] bool convert_exactly(std::span<const std::byte> numbers, SampleDtype from,
                                    SampleDtype dtype, std::vector<std::byte>& to);
 

@@ -145,8 +145,7 @@ class SampleBatcher final : public Stage {
       }
       const SampleDtype is = field->dtype;
       if (is != column.dtype && !convert(*field, column.dtype, converted_[fields_.size()])) {
-        const bool value_alone =
-            is_array(is) && is_array(column.dtype) && can_become(is, column.dtype);
+        const bool value_alone = can_stay(is, column.dtype);
         return skip(step, wrong_type_, record,
                     fmt::format("field '{}' is {}, not {}{}: say dtype: \"{}\" of it in the source",
                                 column.name, dtype_name(is), dtype_name(column.dtype),

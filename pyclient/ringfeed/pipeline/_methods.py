@@ -538,9 +538,8 @@ class PipelineMethods(FeedMethods):
           + 1 numbers: row i is from offset i to offset i + 1.
         - types: a field of another type is converted where no value changes: whole numbers to
           others that hold them, and to floats up to 2^53 (float64) or 2^24 (float32), whole floats
-          to integers, floats to others that have the same number, booleans to 0 and 1, text to
-          bytes, bytes that are UTF-8 to text. An array without elements is JSON in a column of
-          text.
+          to integers, booleans to integers (0 and 1), text to bytes, bytes that are UTF-8 to text.
+          An array without elements is JSON in a column of text. Floats stay of their type.
         - skips: `skipped_missing_field`, `skipped_wrong_type` and `skipped_wrong_shape` say which
           field, what it has and what it should have; `skipped_too_large` is text or bytes beyond
           `bytes_max`.
