@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "proto/worker.pb.h"
@@ -18,7 +19,12 @@ constexpr std::size_t kDescriptorsPerPacket = 250;
 }  // namespace
 
 std::string receive_packet(int socket, std::vector<shm::Fd>& descriptors) {
-  std::string bytes(1 << 20, '\0');
+  // As long as it is: what is made room for in vain costs a new process a fault for each page.
+  ssize_t length = 0;
+  do {
+    length = ::recv(socket, nullptr, 0, MSG_PEEK | MSG_TRUNC);
+  } while (length < 0 && errno == EINTR);
+  std::string bytes(static_cast<std::size_t>(std::max<ssize_t>(length, 0)), '\0');
   iovec part{bytes.data(), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * (kDescriptorsPerPacket + 3))];
   msghdr message{};
