@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <sstream>
 #include <string>
 
@@ -273,6 +274,8 @@ BuiltLane LaneBuilder::build(const LaneSetup& lane) {
   context.lanes = lane.lanes();
   built.runtime->describe(context);
   context.seed = setup_.seed();
+  std::memcpy(&context.feed_id, setup_.feed_id().data(),
+              std::min(setup_.feed_id().size(), sizeof context.feed_id));
   context.key = mix(setup_.seed(), mix(lane.stage()));
   context.key_of = [seed = setup_.seed()](std::string_view name) { return mix(seed, mix(name)); };
   context.info = [](std::string_view text) { spdlog::info("{}", text); };

@@ -32,6 +32,7 @@ class Spec(TypedDict):
     lane: int
     lanes: int
     key: int
+    feed: int  # tells it from all others; of a stage that runs
 
 
 class OwnSpec(Spec):

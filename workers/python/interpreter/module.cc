@@ -66,19 +66,20 @@ class Held {
 
 // What Python is told of a stage, see ringfeed/worker/objects.py.
 PyObject* spec_of(const ObjectSettings& settings, const std::string& stage, std::uint32_t lane,
-                  std::uint32_t lanes, std::uint64_t key) {
+                  std::uint32_t lanes, std::uint64_t key, std::uint64_t feed = 0) {
   const Ref path(PyList_New(0));
   for (const std::string& one : settings.python_path) {
     const Ref item(text(one));
     if (!path || !item || PyList_Append(path.get(), item.get()) != 0) return nullptr;
   }
-  return Py_BuildValue("{s:s, s:s, s:O, s:i, s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:K}", "object",
-                       settings.object.c_str(), "options", settings.options.c_str(), "python_path",
-                       path.get(), "source", settings.source ? 1 : 0, "batch",
+  return Py_BuildValue("{s:s, s:s, s:O, s:i, s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:K, s:K}",
+                       "object", settings.object.c_str(), "options", settings.options.c_str(),
+                       "python_path", path.get(), "source", settings.source ? 1 : 0, "batch",
                        settings.batch ? 1 : 0, "fields", settings.fields.c_str(), "state",
                        settings.state.c_str(), "batcher", "python_batcher", "stage", stage.c_str(),
                        "lane", static_cast<unsigned>(lane), "lanes", static_cast<unsigned>(lanes),
-                       "key", static_cast<unsigned long long>(key));
+                       "key", static_cast<unsigned long long>(key), "feed",
+                       static_cast<unsigned long long>(feed));
 }
 
 // The exception that is set, as one sentence; clears it.
@@ -226,7 +227,7 @@ class PythonFunction final : public SampleFunction {
 // `make(spec)` builds what calls the stage's object.
 PyObject* made(PyObject* make, const StageContext& context) {
   const Ref spec(spec_of(object_of_stage(context.config, context.feed), context.stage, context.lane,
-                         context.lanes, context.key));
+                         context.lanes, context.key, context.feed_id));
   return spec ? PyObject_CallFunctionObjArgs(make, spec.get(), nullptr) : nullptr;
 }
 Error not_made(const StageContext& context) {

@@ -270,6 +270,7 @@ struct StageContext {
   std::uint64_t seed = 0;  // of the feed; for stages that must draw as another program does
   std::uint64_t key = 0;   // of random numbers: from the feed's seed and the stage's name, the same
                            // for all its lanes
+  std::uint64_t feed_id = 0;  // tells this feed from all others, also from those of its name
   // The key of another stage of the feed, by its name.
   std::function<std::uint64_t(std::string_view)> key_of = {};
   const std::byte* state =
