@@ -325,9 +325,10 @@ GivenParent* Feed::given_parent_of(const layout::GroupPlan& group) {
     if (parent->path() == path) return parent.get();
   }
   GivenParent::Hooks hooks;
-  hooks.on_ready = [this, path] {
+  hooks.on_ready = [this, path](bool says) {
     for (const std::unique_ptr<GroupProcess>& worker : workers_) {
-      if (memory_.layout().groups[worker->group()].parent_socket == path) worker->parent_ready();
+      if (memory_.layout().groups[worker->group()].parent_socket != path) continue;
+      worker->parent_ready(says);
     }
   };
   hooks.on_ended = [this](pid_t pid) {

@@ -32,6 +32,7 @@ constexpr std::size_t kTextBytesMax = 500;
 constexpr std::string_view kError = "error ";
 constexpr std::string_view kEnded = "ended ";
 constexpr std::string_view kHere = "here";
+constexpr std::string_view kLater = "later";
 constexpr std::string_view kOver = "over";
 constexpr std::string_view kNotReady = "it has not said yet that it is ready";
 constexpr std::string_view kNextOne =
@@ -160,15 +161,16 @@ void GivenParent::on_packets() {
 }
 
 void GivenParent::take(const std::string& said) {
-  if (said == kParentReady && !ready_) {
-    ready_ = true;
-    why_.clear();
-    logged_.clear();
-    hooks_.on_event(
-        "info", "parent_ready",
-        fmt::format("path={} pid={} after_ms={}", log_value(path_), peer_, now_ms() - since_ms_));
+  if (said == kParentReady && !over_) {
+    if (!std::exchange(ready_, true)) {
+      why_.clear();
+      logged_.clear();
+      hooks_.on_event(
+          "info", "parent_ready",
+          fmt::format("path={} pid={} after_ms={}", log_value(path_), peer_, now_ms() - since_ms_));
+    }
     // Not here: who is called gives orders, and this may be the wait for what came of one.
-    loop_.after(0, [ready = hooks_.on_ready] { ready(); });
+    loop_.after(0, [ready = hooks_.on_ready] { ready(true); });
   } else if (said.starts_with(kEnded)) {
     const auto ending = read_ending(std::string_view(said).substr(kEnded.size()));
     if (!ending) return;
@@ -227,11 +229,12 @@ void GivenParent::rest(int rounds) {
     if (rounds > 1) return rest(rounds - 1);
     rest_.reset();
     // Whoever was refused tries again by himself, later and later.
-    if (ready_ && why_.empty()) hooks_.on_ready();
+    if (ready_ && why_.empty()) hooks_.on_ready(false);
   });
 }
 
-Result<Spawned> GivenParent::spawn(int lock) {
+Result<Spawned> GivenParent::spawn(std::string_view group, int lock) {
+  spares_ = false;
   if (!ready_) return Error(ErrorCode::kBusy, why_);
   if (rest_) return Error(ErrorCode::kBusy, "it has just forked another one");
   rest(kRestRounds);
@@ -245,7 +248,8 @@ Result<Spawned> GivenParent::spawn(int lock) {
   std::vector<int> fds{links.their_socket.get(), links.their_log.get()};
   if (lock >= 0) fds.push_back(lock);
   const std::uint64_t ordered_ticks = boot_ticks();
-  const Status sent = control::send_packet(link_.get(), kForkOrder, fds);
+  const Status sent =
+      control::send_packet(link_.get(), fmt::format("{} {}", kForkOrder, group), fds);
   if (!sent && sent.error().code() == ErrorCode::kNoMemory) return sent.error();
   if (!sent) {
     give_pause();
@@ -278,6 +282,10 @@ Result<Spawned> GivenParent::await_child(WorkerLinks links, std::uint64_t ordere
       if (!link_) return Error(ErrorCode::kBusy, why_);
       if (said && said->starts_with(kError)) {
         return refused(said->substr(kError.size(), kTextBytesMax));
+      }
+      if (said == kLater) {
+        spares_ = true;
+        return Error(ErrorCode::kBusy, "it has no work");
       }
       if (said) take(*said);
       if (!ready_) return Error(ErrorCode::kBusy, why_);

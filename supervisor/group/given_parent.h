@@ -2,8 +2,10 @@
 // listens on a Unix socket (SOCK_SEQPACKET); this end connects to it.
 //
 //   from it             `ready`            it takes orders
-//   to it               `fork`             with the setup socket, the log pipe and the lock
+//   to it               `fork GROUP`       with the setup socket, the log pipe and the lock
 //   from it             `error TEXT`       nothing came of that order
+//   from it             `later`            nor of that: the group has no work; with the next `ready`
+//                                          it may have some
 //   from the new process, on its setup socket, before anything else: `here`
 //   from it             `ended PID STATUS` how a process that it had forked ended, as wait() says
 //   from it             `over`             it ends, and with it by order all that it has forked
@@ -36,7 +38,8 @@ namespace ringfeed::process {
 class GivenParent {
  public:
   struct Hooks {
-    std::function<void()> on_ready;  // whoever waits for it can try
+    // Whoever waits for it can try; `says`: it has said so itself, also to those that it spares.
+    std::function<void(bool says)> on_ready;
     std::function<void(pid_t pid)> on_ended;
     std::function<void()> on_over;  // its processes end by order; not to throw
     std::function<void(std::string_view level, std::string_view event, const std::string& values)>
@@ -61,9 +64,11 @@ class GivenParent {
 
   // Connects if it is time to; the rest follows by itself. Called at every tick, too.
   void look_after();
-  // A process that it has forked, with the links of spawn_worker(). Errors: kBusy (not now; why()
-  // says it), and what the system lacks, as make_worker_links() throws it.
-  [[nodiscard]] Result<Spawned> spawn(int lock);
+  // A process of that group that it has forked, with the links of spawn_worker(). Errors: kBusy
+  // (not now; why() says it), and what the system lacks, as make_worker_links() throws it.
+  [[nodiscard]] Result<Spawned> spawn(std::string_view group, int lock);
+  // The last order was for a group that has no work.
+  [[nodiscard]] bool spares() const { return spares_; }
   // How it says that the process ended, if it has said so; what `forget` has been called for, not.
   [[nodiscard]] std::optional<Ending> ending_of(pid_t pid) const;
   void forget(pid_t pid) { endings_.erase(pid); }
@@ -99,6 +104,7 @@ class GivenParent {
   shm::Fd link_;
   File file_;  // that it was connected to
   bool ready_ = false;
+  bool spares_ = false;
   bool over_ = false;  // it has said so, and has not closed the connection yet
   pid_t peer_ = 0;
   std::string why_;

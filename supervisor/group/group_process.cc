@@ -94,7 +94,9 @@ GroupProcess::~GroupProcess() {
 
 const std::string& GroupProcess::name() const { return memory_.layout().groups[group_].name; }
 
-bool GroupProcess::ready() const { return state_ == ChildState::kRunning || is_over(state_); }
+bool GroupProcess::ready() const {
+  return state_ == ChildState::kRunning || is_over(state_) || spared_;
+}
 
 bool GroupProcess::lanes_finished() const {
   const std::vector<std::uint32_t>& lanes = memory_.layout().groups[group_].lanes;
@@ -126,10 +128,10 @@ void GroupProcess::spawn() {
   patient_until_ms_ = ~std::uint64_t{0};
   ++starts_;
   if (rules_.given != nullptr) {
-    Result<Spawned> forked = rules_.given->spawn(rules_.lock);
+    Result<Spawned> forked = rules_.given->spawn(name(), rules_.lock);
     if (!forked && forked.error().code() == ErrorCode::kBusy) throw ParentAway(forked.error());
     process_ = std::move(forked).value_or_throw();
-    awaits_parent_ = false;
+    awaits_parent_ = spared_ = false;
     parent_ms_ = 0;
   } else {
     // A program on trial is started itself.
@@ -312,8 +314,8 @@ void GroupProcess::dismiss() noexcept {
   order_end();
 }
 
-void GroupProcess::parent_ready() {
-  if (!awaits_parent_) return;
+void GroupProcess::parent_ready(bool says) {
+  if (!awaits_parent_ || (spared_ && !says)) return;
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
   look_after();
@@ -626,7 +628,10 @@ void GroupProcess::wait_out(std::string why) noexcept {
 void GroupProcess::wait_for_parent() noexcept {
   --starts_;
   awaits_parent_ = true;
-  parent_ms_ = parent_ms_ == 0 ? kStarvedMsMin : std::min(2 * parent_ms_, kStarvedMsMax);
+  spared_ = rules_.given->spares();
+  parent_ms_ = spared_           ? kStarvedMsMax
+               : parent_ms_ == 0 ? kStarvedMsMin
+                                 : std::min(2 * parent_ms_, kStarvedMsMax);
   delay_ms_ = parent_ms_;
   if (state_ != ChildState::kDone) return apply(ChildEvent::kDiedLater);
   holder_due_ = true;
@@ -714,7 +719,7 @@ void GroupProcess::drain() {
 
 void GroupProcess::stop() {
   ended_ = true;
-  holder_due_ = awaits_parent_ = false;
+  holder_due_ = awaits_parent_ = spared_ = false;
   if (timer_ && state_ != ChildState::kStopping) {
     loop_.cancel(*timer_);
     timer_.reset();

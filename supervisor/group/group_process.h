@@ -119,8 +119,8 @@ class GroupProcess {
   void kill_stalled(std::uint32_t lane);
   // Is it being killed because a lane hangs?
   [[nodiscard]] bool stalled() const { return stalled_.has_value(); }
-  // The parent that forks its processes (WorkerRules::given) can do so now.
-  void parent_ready();
+  // The parent that forks its processes (WorkerRules::given) can do so now; `says`: it has said so.
+  void parent_ready(bool says);
   // That parent has said how one of its processes ended.
   void heard_ending(pid_t pid);
   // That parent ends, and with it by order its processes: the end of the process is no death, and
@@ -159,7 +159,7 @@ class GroupProcess {
   // If the system has nothing left to start a process with: a sentence that says so, else "".
   [[nodiscard]] std::string starvation() const;
   // Does it wait for the parent that forks its processes?
-  [[nodiscard]] bool awaits_parent() const { return awaits_parent_; }
+  [[nodiscard]] bool awaits_parent() const { return awaits_parent_ && !spared_; }
   // What the process that runs, or has just ended, said last; "" if nothing.
   [[nodiscard]] std::string last_words() const;
   // now_ms() when the current process said that it is ready.
@@ -242,6 +242,7 @@ class GroupProcess {
   std::uint64_t starved_ms_ = 0;  // until the next one
   std::string starved_why_;
   bool awaits_parent_ = false;
+  bool spared_ = false;                            // by the parent: it has no work
   std::uint64_t parent_ms_ = 0;                    // until it is asked again
   std::optional<EventLoop::TimerId> words_timer_;  // for the parent to say how it ended
   bool words_over_ = false;

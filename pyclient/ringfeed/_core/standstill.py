@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from . import control
@@ -25,14 +25,22 @@ class Standstill:
     feed whose workers wait for another trainer, which has batches and does not wait itself.
     """
 
-    def __init__(self, feed: Path, limit_s: float, begun: Callable[[int, int], bool]) -> None:
+    def __init__(
+        self,
+        feed: Path,
+        limit_s: float,
+        begun: Callable[[int, int], bool],
+        asked: Callable[[int], bool] = lambda number: True,
+    ) -> None:
         """
         Args:
             feed: Its control socket.
             limit_s: After so many seconds a wait is given up; 0: never.
             begun: Is a worker, by its number, that process, and ready for requests?
+            asked: Has anything been asked of that worker? If not, it need not be there.
         """
         self._begun = begun
+        self._asked = asked
         self._feed = feed
         self._limit_s = limit_s
         self._pause_s = min(max(limit_s / _LOOKS, _PAUSE_S_MIN), _PAUSE_S_MAX)
@@ -51,13 +59,14 @@ class Standstill:
         self._look_at = now + self._pause_s
         before = self._before
         try:
-            seen = self._before = control.standing(self._feed)
+            seen = control.standing(self._feed)
         except (RingfeedError, ValueError):  # its supervisor is being replaced
             self._before = None
             return None
-        sleeps = all_sleep(seen) and all(
-            lane.state == "ended" or self._begun(number, lane.pid)
-            for number, lane in enumerate(seen.lanes)
+        self._before = seen
+        needed = [one for one in enumerate(seen.lanes) if self._asked(one[0])]
+        sleeps = all_sleep(lane for _, lane in needed) and all(
+            lane.state == "ended" or self._begun(number, lane.pid) for number, lane in needed
         )
         if before is None or moved(seen, before) or not sleeps or waits(seen, before):
             self._since = now
@@ -82,12 +91,11 @@ def waits(seen: control.Standing, before: control.Standing) -> bool:
     return any(busy) or any(name not in there for name in lags)
 
 
-def all_sleep(seen: control.Standing) -> bool:
+def all_sleep(lanes: Iterable[control.Lane]) -> bool:
     """Do all workers of a feed sleep, or have they ended?"""
     # One that was woken and finds no processor free is "R", a stopped one "T".
-    return bool(seen.lanes) and all(
-        lane.state == "ended" or lane.sleeps and _doing(lane.pid) == "S" for lane in seen.lanes
-    )
+    states = [lane.state == "ended" or lane.sleeps and _doing(lane.pid) == "S" for lane in lanes]
+    return bool(states) and all(states)
 
 
 def _doing(pid: int) -> str:

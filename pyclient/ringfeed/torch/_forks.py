@@ -64,6 +64,11 @@ class Start:
                 self.process._popen.returncode = UNKNOWN
         return self.process.exitcode is not None
 
+    def wake(self) -> None:
+        """Has it look again at what is asked of its workers; only one that expects it."""
+        if not self.has_ended():
+            self.process._popen._send_signal(signal.SIGUSR1)
+
     def end(self, timeout_s: float) -> bool:
         """Ends it, by force after timeout_s. True: it had time for what it does at its end."""
         if not self.has_ended() and timeout_s > 0:

@@ -65,7 +65,6 @@ class Job:
     # Of each worker, as a process of multiprocessing: its number, and what its name begins with.
     identities: list[tuple[int, ...]] = field(default_factory=list)
     process_kind: str = "Process"
-    feed: str = "loader"
 
 
 class Bond:
@@ -79,6 +78,7 @@ class Bond:
              1  some have been made              by workers
              2  the feed is gone                 by whoever has found another one in its place
              3  the dataset has been loaded      by the warm parent
+             4  the warm parent hears signals    by it, and by the trainer that starts another
              8  the feed: a number of 8 bytes    by workers
             16  its generation, 8 bytes          by the trainer, before it asks for anything
     """
@@ -117,6 +117,15 @@ class Bond:
     def note_loaded(self) -> None:
         """The warm parent has the dataset."""
         self._memory.map[self._at + 3] = 1
+
+    @property
+    def hears(self) -> bool:
+        """Can the warm parent be told that another worker has something to do?"""
+        return self._memory.map[self._at + 4] != 0
+
+    def note_hears(self, whether: bool) -> None:
+        """It can; or it is only being started."""
+        self._memory.map[self._at + 4] = whether
 
     def note_taken(self) -> None:
         """From here on a trainer may have batches."""
@@ -173,8 +182,26 @@ def has_begun(requests: Memory, workers: int, number: int, pid: int) -> bool:
 
 def process_of(requests: Memory, workers: int, number: int) -> int:
     """Process number of worker `number`, as it has said; 0: not yet."""
+    return _place_of(requests, workers, number) & ~_ASKED
+
+
+def note_asked(requests: Memory, workers: int, number: int) -> None:
+    """Something is asked of worker `number`, which has no process yet."""
+    at = requests.size - 16 * workers + 8 * number
+    struct.pack_into("<Q", requests.map, at, _ASKED)
+
+
+def is_asked(requests: Memory, workers: int, number: int) -> bool:
+    """Has anything been asked of worker `number`?"""
+    return _place_of(requests, workers, number) != 0
+
+
+def _place_of(requests: Memory, workers: int, number: int) -> int:
     at = requests.size - 16 * workers + 8 * number
     return int(struct.unpack_from("<Q", requests.map, at)[0])
+
+
+_ASKED = 1 << 63  # in place of its process number
 
 
 def kill_workers(requests: Memory, workers: int) -> None:
@@ -182,6 +209,7 @@ def kill_workers(requests: Memory, workers: int) -> None:
     at = requests.size - 16 * workers
     known = os.fstat(requests.fd).st_ino
     for pid in struct.unpack_from(f"<{workers}Q", requests.map, at):
+        pid &= ~_ASKED
         # Whoever has this memory is one; else the number is another process's now.
         if pid and _has_memory(pid, known):
             with contextlib.suppress(ProcessLookupError):

@@ -379,7 +379,6 @@ class Shared:
             plan=self.plan,
             trainers=loader.trainers,
             process_kind=loader.process_kind,
-            feed=self._place.feed,
         )
         settings = {name: getattr(loader, name) for name in ("stall_timeout", "max_attempts")}
         ranks = self.plan.local_ranks

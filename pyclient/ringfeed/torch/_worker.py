@@ -2,8 +2,10 @@
 
 The trainer starts the warm parent, which has the dataset. It listens on a socket; the feed's
 supervisor connects, and orders a process for each worker. The orders come as packets: the word
-``fork`` with the descriptors of a new process, which says ``here`` on its setup socket. If it
-cannot be made, the answer is ``error`` and a reason. ``ended`` tells how a process has ended.
+``fork`` and a group's name, with the descriptors of a new process, which says ``here`` on its setup
+socket. If it cannot be made, the answer is ``error`` and a reason. If nothing has been asked of the
+worker, it is ``later``, and ``ready`` follows once something has been. ``ended`` tells how a process
+has ended.
 
 A worker makes a batch for each request. What it needs to go on in another process, if it dies, is
 its state: generators, and how far the dataset is.
@@ -57,6 +59,7 @@ from ._job import (
     WANTED,
     Bond,
     Job,
+    is_asked,
     kill_workers,
     remove_link,
 )
@@ -74,6 +77,7 @@ _HURRY_S = 0.3  # for workers to come to the end of a sample
 _ENDS_S = 2.5  # then, for what is left to do; a supervisor gives them 3 s
 _STARTS_MAX = 10
 _PAUSE_S = 0.05
+_SPARED_MS = 1000  # after which it is looked whether something is asked of those that are spared
 _NOTHING = (None, 0, 0, 0, 0, False)  # behind the head of a batch that nobody has asked for
 _TIMED_EVERY = 8  # batches: in one of so many each sample is timed
 
@@ -94,7 +98,6 @@ def serve(job: Job) -> None:
         return places.remove(Path(job.socket_path).parent)
     worker = prepare(job)
     bond = Bond(job.requests, job.workers)
-    _others.discard(bond.feed)  # of an earlier generation
     bond.note_loaded()
     assert job.listener is not None
     Parent(job, worker, job.listener, trainer).run()
@@ -102,7 +105,6 @@ def serve(job: Job) -> None:
 
 def prepare(job: Job) -> ModuleType:
     """All that a process needs to have before it forks workers of the job; the module of these."""
-    _others.update(_feeds(job.feed))
     os.environ.update(job.environment)
     job.requests.map_anew()
     torch.set_num_threads(1)
@@ -166,33 +168,6 @@ def _trainer_of(job: Job) -> int | None:
     return trainer
 
 
-def feed_of(job: Job) -> int:
-    """The feed whose worker this process is, as a number. It is tied to the memory of its batches.
-
-    Raises:
-        RuntimeError: Those of another feed lie there.
-    """
-    found = _feeds(job.feed) - _others
-    feed = max(found, default=0)
-    if not Bond(job.requests, job.workers).tie(feed):
-        raise RuntimeError("the feed whose batches the trainer has is gone")
-    return feed
-
-
-def _feeds(name: str) -> set[int]:
-    """The feeds of that name whose control memory this process has open."""
-    found = set()
-    for entry in os.scandir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(entry.path).startswith(f"/memfd:{name}_control"):
-                found.add(os.stat(entry.path).st_ino)
-    return found
-
-
-# Of other loaders: a thread of the trainer was about to attach to one when this process was forked.
-_others: set[int] = set()
-
-
 class Parent:
     """The warm parent: forks a worker when the supervisor asks for one."""
 
@@ -206,13 +181,15 @@ class Parent:
         self._trainer = trainer
         self._link: socket.socket | None = None
         self._children: dict[int, int] = {}  # by pidfd
+        self._spared: set[int] = set()  # workers that have no process, for want of work
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         if trainer is not None:
             self._poll.register(trainer, select.POLLIN)
         # Something in it ends the samples under way: a worker looks when it gets SIGTERM.
         self._ending, self._ends = os.pipe()
-        # Told to end: by the trainer, which does not wait for samples that take long.
+        # What it is told, as numbers of signals: by SIGTERM to end, for the trainer does not wait
+        # for samples that take long; by SIGUSR1 that something has been asked of another worker.
         self._told, told = os.pipe()
         os.set_blocking(told, False)
         signal.set_wakeup_fd(told)
@@ -221,14 +198,25 @@ class Parent:
 
     def run(self) -> None:
         """Until the trainer ends, or this process is told to."""
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        Bond(self._job.requests, self._job.workers).note_hears(True)
         while True:
-            for fd, _ in self._poll.poll():
-                if fd in (self._trainer, self._told):
+            for fd, _ in self._poll.poll(_SPARED_MS if self._spared else None):
+                told = os.read(self._told, 64) if fd == self._told else b""
+                if fd == self._trainer or signal.SIGTERM in told:
                     self._end()
                     if self._trainer_has_ended():
                         self._clear_up()
                     return
-                self._see(fd)
+                if fd != self._told:
+                    self._see(fd)
+            if any(map(self._is_asked, self._spared)):
+                self._say(b"ready")
+
+    def _is_asked(self, worker: int) -> bool:
+        # Of a feed that trainers share, workers know by themselves what to do.
+        job = self._job
+        return job.plan is not None or is_asked(job.requests, job.workers, worker)
 
     def _trainer_has_ended(self) -> bool:
         looks = select.poll()
@@ -324,14 +312,21 @@ class Parent:
     def _obey(self) -> None:
         assert self._link is not None
         try:
-            order, fds, _, _ = socket.recv_fds(self._link, 64, 8)
+            order, fds, _, _ = socket.recv_fds(self._link, 512, 8)
         except OSError:
             order, fds = b"", []
         if not order:
             return self._drop_link()
         try:
-            if order != b"fork" or len(fds) < 2:
+            word, _, group = order.partition(b" ")
+            if word != b"fork" or len(fds) < 2:
                 return self._say(b"error unknown order")
+            _, _, number = group.rpartition(b".")
+            worker = int(number) if number.isdigit() else 0
+            if not self._is_asked(worker):
+                self._spared.add(worker)
+                return self._say(b"later")
+            self._spared.discard(worker)
             pid = os.fork()
             if pid == 0:
                 self._become_worker(fds)
@@ -358,6 +353,7 @@ class Parent:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             # Of the parent's: nothing stays but memory.
             for one in self._not_for_workers():
                 os.close(one)
@@ -392,7 +388,7 @@ def run_worker(job: Job, worker: ModuleType, setup: int, log: int, ending: int) 
         try:
             life.keep_timers()
             life.begin(job.identities[spec["lane"]], job.process_kind)
-            made.append(Worker(job, spec["lane"], worker))
+            made.append(Worker(job, spec["lane"], spec["feed"], worker))
             life.end_when_told(ending, lambda: made[0].is_ending)
             return made[0]
         except BaseException:
@@ -536,9 +532,10 @@ class Worker:
         self,
         job: Job,
         number: int,
+        feed: int,
         worker: Any,
     ) -> None:
-        """`worker`: the module of the runtime."""
+        """`feed`: its number; `worker`: the module of the runtime."""
         self._gather: Callable[[int, list[int], int], None] = worker.gather
         self.requests = job.requests.map
         at = job.requests.size - 8 * (2 * job.workers - number)
@@ -552,7 +549,7 @@ class Worker:
         self._plan = None if job.plan is None else PlanTable(job.plan, job.requests)
         self._bond = Bond(job.requests, job.workers)
         self._first = job.firsts[number] if job.firsts else 0
-        self._feed = 0
+        self._feed = feed
         self._init_error: ExceptionWrapper | None = None
         self._end_told = False  # that the iterable dataset has ended
         self._still: Any = None  # the generators, as of the last state that was told
@@ -573,7 +570,8 @@ class Worker:
     def begin(self, state: bytes | None) -> None:
         """As PyTorch's workers begin; and on from there, if this one had predecessors."""
         job = self._job
-        self._feed = feed_of(job)
+        if not self._bond.tie(self._feed):
+            raise RuntimeError("the feed whose batches the trainer has is gone")
         torch.set_num_threads(1)
         _utils.worker._worker_info = _utils.worker.WorkerInfo(
             id=self._number,

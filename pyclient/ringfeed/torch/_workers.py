@@ -45,6 +45,7 @@ from ._job import (
     Job,
     has_begun,
     name_in,
+    note_asked,
     process_of,
 )
 from ._life import identities
@@ -104,8 +105,6 @@ class Workers:
         except BaseException:
             self._end_feed()
             raise
-        for worker in range(workers):
-            self.post(worker, BEGAN, b"")
 
     def _have(self, feed: OwnFeed) -> None:
         """Begins a generation of it."""
@@ -116,10 +115,14 @@ class Workers:
         self._posted: list[tuple[int, int, bytes]] = []
         self._states: list[bytes | None] = [None] * workers  # that have come last
         self._answered = [0] * workers  # requests
+        self._asked = [False] * workers  # for anything: who is not has no process
         self.generation, self._firsts = feed.begin()
         begun = functools.partial(has_begun, feed.requests.memory, workers)
         limit_s = self._settings["stall_timeout"]
-        self._standstill = Standstill(feed.supervisor.socket_path, limit_s, begun)
+        asked = self._asked
+        self._standstill = Standstill(
+            feed.supervisor.socket_path, limit_s, begun, lambda worker: asked[worker]
+        )
         # What the end of this object ends, which cannot refer to it.
         self._ends: dict[str, Any] = {"start": None, "feed": feed}
         self._end = weakref.finalize(self, _end, self._ends)
@@ -165,6 +168,7 @@ class Workers:
         parent.daemon = True
         if not self.job.identities:
             self.job.identities = identities(parent, self.job.workers)
+        self.feed.bond.note_hears(False)
         self._start = Start(parent, self._context, self.feed, self._parents)
         self._ends["start"] = self._start
 
@@ -179,11 +183,14 @@ class Workers:
         one; False: it was not."""
         if self._is_new or self._taken or self._stopped:
             return False
-        posted = self._posted
+        posted, asked = self._posted, self._asked
         self._end_feed()
         self._have(OwnFeed(self.job.workers, self._settings))
         self.job = dataclasses.replace(self.job, **self._of_feed())
         self._start_parent()
+        for worker in range(self.job.workers):
+            if asked[worker]:
+                self.ask(worker)
         for one in posted:
             self.post(*one)
         return True
@@ -192,11 +199,22 @@ class Workers:
 
     def post(self, worker: int, kind: int, payload: bytes) -> None:
         """Asks a worker for its next batch; never waits."""
-        if self._stopped:
+        if self._stopped or (kind == LEAVE and not self._asked[worker]):
             return
+        self.ask(worker)
         if not self._taken:
             self._posted.append((worker, kind, payload))
         self.feed.post(worker, kind, payload, self._cheap[worker] and kind & ~WANTED == FETCH)
+
+    def ask(self, worker: int) -> None:
+        """Has a worker begin, if it has not been asked for anything: till then it is not forked."""
+        if self._asked[worker] or self._stopped:
+            return
+        self._asked[worker] = True
+        note_asked(self.feed.requests.memory, self.job.workers, worker)
+        self.feed.post(worker, BEGAN, b"")
+        if self.feed.bond.hears:
+            self._start.wake()
 
     # ---- batches
 
@@ -330,6 +348,7 @@ class Workers:
     def wait_begun(self, worker: int) -> tuple[bytes | None, Any]:
         """The state with which a worker has begun, and what it raised or None; waits for it."""
         while worker not in self.began:
+            self.ask(worker)
             found = self._get(None, begun_by=worker)
             if found is not None:
                 self._local.append(found)
@@ -521,7 +540,10 @@ class Process:
         """Process number at the moment; waits for it, up to ten seconds."""
         workers = self._context.workers
         assert workers is not None
-        deadline = time.monotonic() + (0 if self.starting else 10)
+        deadline = time.monotonic()
+        if not self.starting:
+            deadline += 10
+            workers.ask(self._number)
         while (pid := workers.pid_of(self._number)) == 0 and time.monotonic() < deadline:
             time.sleep(0.002)
         return pid

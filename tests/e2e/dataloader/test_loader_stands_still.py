@@ -162,7 +162,7 @@ def test_who_is_stopped_or_starts_is_waited_for(
     def sleep() -> bool:
         now = seen()
         due = now is not None and now.members and dict(now.lags) == {"default": 0}
-        return bool(due) and now is not None and standstill.all_sleep(now)
+        return bool(due) and now is not None and standstill.all_sleep(now.lanes)
 
     with a_loop_over(iterator) as found:
         try:

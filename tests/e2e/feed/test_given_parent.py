@@ -182,7 +182,7 @@ def test_a_question_is_answered_between_the_starts_of_two_processes(
             assert question.recv(1 << 20)
             orders.append(socket.recv_fds(link, 100, 8))
             children.append(_fork_one_that_waits(orders[1][1]))
-            assert [order for order, *_ in orders] == [b"fork", b"fork"]
+            assert all(order.startswith(b"fork ") for order, *_ in orders)
             with pytest.raises(BlockingIOError):  # it is still connected
                 link.recv(1, socket.MSG_DONTWAIT)
         finally:

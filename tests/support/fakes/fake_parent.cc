@@ -10,6 +10,7 @@
 //   mute    takes orders and does nothing
 //   slow    forks only when the supervisor has lost patience and closed the connection
 //   full    answers that it has no room
+//   spare   answers that the group has no work; with SIGUSR1 it is ready again
 //   still   its processes end before they have said anything
 // From SIGUSR1 on it is `serve`. Its standard output is told how its processes end.
 #include <poll.h>
@@ -108,7 +109,10 @@ class Parent {
   void hear_signals() {
     signalfd_siginfo info{};
     while (::read(signals_, &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo == SIGUSR1) behaviour_ = "serve";
+      if (info.ssi_signo != SIGUSR1) continue;
+      const bool spared = behaviour_ == "spare";
+      behaviour_ = "serve";
+      if (spared) say("ready");
     }
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -121,9 +125,11 @@ class Parent {
   void take_order() {
     Result<control::Packet> order = control::receive_packet(link_.get());
     if (!order || order->end) return link_.reset();
-    if (order->bytes != "fork" || order->fds.size() < 2) return say("error unknown order");
+    if (!order->bytes.starts_with("fork ") || order->fds.size() < 2)
+      return say("error unknown order");
     if (behaviour_ == "mute") return kept_.push_back(std::move(order->fds));
     if (behaviour_ == "full") return say("error it has no room");
+    if (behaviour_ == "spare") return say("later");
     if (behaviour_ == "lie") {
       kept_.push_back(std::move(order->fds));
       static_cast<void>(control::send_packet(kept_.back()[0].get(), "here"));

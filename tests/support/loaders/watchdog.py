@@ -81,7 +81,9 @@ class _Feed:
 
 def _waits_in_vain(seen: control.Standing, before: control.Standing) -> bool:
     somebody = any(new > old for new, old in zip(seen.waited_ns, before.waited_ns))
-    return somebody and standstill.all_sleep(seen) and not standstill.waits(seen, before)
+    # A worker that is asked for nothing has no process.
+    sleep = standstill.all_sleep(lane for lane in seen.lanes if lane.pid)
+    return somebody and sleep and not standstill.waits(seen, before)
 
 
 def _sockets(directory: str) -> Iterator[Path]:

@@ -33,7 +33,10 @@ class Given : public ::testing::Test {
     std::string pattern = ::testing::TempDir() + "rf_XXXXXX";
     directory_ = ::mkdtemp(pattern.data());
     GivenParent::Hooks hooks;
-    hooks.on_ready = [this] { ++readies_; };
+    hooks.on_ready = [this](bool says) {
+      ++readies_;
+      says_ += says ? 1 : 0;
+    };
     hooks.on_ended = [this](pid_t pid) { ended_.push_back(pid); };
     hooks.on_over = [this] { ++overs_; };
     hooks.on_event = [this](std::string_view, std::string_view name, const std::string& values) {
@@ -101,6 +104,7 @@ class Given : public ::testing::Test {
   std::vector<pid_t> ended_;
   std::vector<std::string> events_;
   int readies_ = 0;
+  int says_ = 0;  // of these: it has said so itself
   int overs_ = 0;
   std::unique_ptr<GivenParent> parent_;
 };
@@ -109,7 +113,7 @@ TEST_F(Given, OneThatComesLateIsWaitedFor) {
   run_until([&] { return !events_.empty(); });
   EXPECT_THAT(events_[0], AllOf(HasSubstr("parent_awaited"), HasSubstr("nothing is there yet")));
   EXPECT_THAT(parent_->why(), HasSubstr("nothing is there yet"));
-  const Result<Spawned> early = parent_->spawn(-1);
+  const Result<Spawned> early = parent_->spawn("tokens.1", -1);
   ASSERT_FALSE(early.ok());
   EXPECT_EQ(early.error().code(), ErrorCode::kBusy);
   const pid_t pid = begin("serve");
@@ -122,7 +126,7 @@ TEST_F(Given, OneThatComesLateIsWaitedFor) {
 TEST_F(Given, AProcessIsItsChildAndTheEndIsTold) {
   const pid_t pid = begin("serve");
   run_until_ready();
-  Result<Spawned> child = parent_->spawn(-1);
+  Result<Spawned> child = parent_->spawn("tokens.1", -1);
   ASSERT_TRUE(child.ok()) << child.error().message();
   EXPECT_NE(child->identity.pid, pid);
   EXPECT_NE(child->identity.start_ticks, 0U);
@@ -144,7 +148,7 @@ TEST_F(Given, WhoeverAnswersInPlaceOfANewProcessIsRefusedAndNotKilled) {
   const pid_t pid = begin("lie");
   run_until_ready();
   ::usleep(20'000);  // two ticks of the clock by which processes begin
-  const Result<Spawned> child = parent_->spawn(-1);
+  const Result<Spawned> child = parent_->spawn("tokens.1", -1);
   ASSERT_FALSE(child.ok());
   EXPECT_EQ(child.error().code(), ErrorCode::kBusy);
   EXPECT_THAT(child.error().message(),
@@ -154,26 +158,26 @@ TEST_F(Given, WhoeverAnswersInPlaceOfANewProcessIsRefusedAndNotKilled) {
   EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), 0);
   careful::kill_one(pid, SIGUSR1);
   run_until_ready();
-  EXPECT_TRUE(parent_->spawn(-1).ok());
+  EXPECT_TRUE(parent_->spawn("tokens.1", -1).ok());
 }
 
 TEST_F(Given, OneThatDoesNotAnswerIsLeftAndTriedAgain) {
   const pid_t pid = begin("mute");
   run_until_ready();
-  const Result<Spawned> child = parent_->spawn(-1);
+  const Result<Spawned> child = parent_->spawn("tokens.1", -1);
   ASSERT_FALSE(child.ok());
   EXPECT_THAT(child.error().message(), HasSubstr("does not answer"));
   EXPECT_FALSE(parent_->ready());
   EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), 0) << "it is none of ours to kill";
   careful::kill_one(pid, SIGUSR1);
   run_until([&] { return readies_ == 2; });
-  EXPECT_TRUE(parent_->spawn(-1).ok());
+  EXPECT_TRUE(parent_->spawn("tokens.1", -1).ok());
 }
 
 TEST_F(Given, AProcessThatComesTooLateEndsByItself) {
   const pid_t pid = begin("slow");
   run_until_ready();
-  EXPECT_FALSE(parent_->spawn(-1).ok());
+  EXPECT_FALSE(parent_->spawn("tokens.1", -1).ok());
   while (said(pid).find("ended") == std::string::npos) ::usleep(1000);
   EXPECT_THAT(said(pid), HasSubstr(" " + std::to_string(3 << 8) + "\n")) << "nobody heard it";
 }
@@ -181,7 +185,7 @@ TEST_F(Given, AProcessThatComesTooLateEndsByItself) {
 TEST_F(Given, WhatItRefusesIsSaidAndItIsKept) {
   begin("full");
   run_until_ready();
-  const Result<Spawned> child = parent_->spawn(-1);
+  const Result<Spawned> child = parent_->spawn("tokens.1", -1);
   ASSERT_FALSE(child.ok());
   EXPECT_EQ(child.error().code(), ErrorCode::kBusy);
   EXPECT_EQ(child.error().message(), "it has no room");
@@ -190,30 +194,48 @@ TEST_F(Given, WhatItRefusesIsSaidAndItIsKept) {
   EXPECT_THAT(events_, Contains(AllOf(HasSubstr("parent_awaited"), HasSubstr("it has no room"))));
 }
 
+TEST_F(Given, AGroupWithoutWorkIsSparedUntilTheParentSaysOtherwise) {
+  const pid_t pid = begin("spare");
+  run_until_ready();
+  const Result<Spawned> child = parent_->spawn("tokens.1", -1);
+  ASSERT_FALSE(child.ok());
+  EXPECT_EQ(child.error().code(), ErrorCode::kBusy);
+  EXPECT_TRUE(parent_->spares());
+  EXPECT_TRUE(parent_->ready());
+  EXPECT_EQ(parent_->why(), "") << "that is no reason to worry anybody";
+  EXPECT_EQ(says_, 1);
+  careful::kill_one(pid, SIGUSR1);
+  run_until([&] { return readies_ == 3; });
+  EXPECT_EQ(says_, 2);
+  EXPECT_TRUE(parent_->spawn("tokens.1", -1).ok());
+  EXPECT_FALSE(parent_->spares());
+  EXPECT_THAT(events_, Not(Contains(HasSubstr("parent_awaited what=\"waits")))) << "all is well";
+}
+
 // The loop has others to hear meanwhile.
 TEST_F(Given, ARoundOfTheLoopLiesBetweenTwoOrders) {
   begin("serve");
   run_until([&] { return readies_ == 1; });
-  EXPECT_TRUE(parent_->spawn(-1).ok());
-  const Result<Spawned> second = parent_->spawn(-1);
+  EXPECT_TRUE(parent_->spawn("tokens.1", -1).ok());
+  const Result<Spawned> second = parent_->spawn("tokens.1", -1);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.error().code(), ErrorCode::kBusy);
   run_until([&] { return readies_ == 2; });
-  EXPECT_TRUE(parent_->spawn(-1).ok());
+  EXPECT_TRUE(parent_->spawn("tokens.1", -1).ok());
 }
 
 TEST_F(Given, WhoeverWasRefusedIsNotCalledAtOnce) {
   begin("full");
   run_until([&] { return readies_ == 1; });
-  EXPECT_EQ(parent_->spawn(-1).error().message(), "it has no room");
-  run_until([&] { return parent_->spawn(-1).error().message() == "it has no room"; });
+  EXPECT_EQ(parent_->spawn("tokens.1", -1).error().message(), "it has no room");
+  run_until([&] { return parent_->spawn("tokens.1", -1).error().message() == "it has no room"; });
   EXPECT_EQ(readies_, 1);
 }
 
 TEST_F(Given, AProcessThatEndsBeforeItSpeaksIsNone) {
   begin("still");
   run_until_ready();
-  const Result<Spawned> child = parent_->spawn(-1);
+  const Result<Spawned> child = parent_->spawn("tokens.1", -1);
   ASSERT_FALSE(child.ok());
   EXPECT_EQ(child.error().code(), ErrorCode::kBusy);
   EXPECT_THAT(child.error().message(), HasSubstr("ended before it spoke"));
@@ -226,11 +248,11 @@ TEST_F(Given, AnotherOneInItsPlaceIsConnectedTo) {
   end(first);
   run_until([&] { return !parent_->ready(); });
   EXPECT_THAT(events_, Contains(HasSubstr("closed the connection")));
-  EXPECT_FALSE(parent_->spawn(-1).ok());
+  EXPECT_FALSE(parent_->spawn("tokens.1", -1).ok());
   run_until([&] { return parent_->why().find("nobody listens") != std::string::npos; });
   begin("serve");
   run_until([&] { return readies_ == 2; });
-  EXPECT_TRUE(parent_->spawn(-1).ok());
+  EXPECT_TRUE(parent_->spawn("tokens.1", -1).ok());
 }
 
 // It is stopped before it has said that it is ready: nothing of it comes, not even its end.
@@ -239,7 +261,7 @@ TEST_F(Given, OneThatHangsIsLeftWhenAnotherOneIsInItsPlace) {
   run_until([&] { return parent_->why().find("not said yet") != std::string::npos; });
   begin("serve");
   run_until_ready();
-  EXPECT_TRUE(parent_->spawn(-1).ok());
+  EXPECT_TRUE(parent_->spawn("tokens.1", -1).ok());
 }
 
 // Somebody else keeps the socket open, on which the next one listens.
@@ -253,7 +275,7 @@ TEST_F(Given, BehindOneThatEndsInOrderTheNextOneIsWaitedFor) {
   run_until([&] { return overs_ == 1; });
   EXPECT_FALSE(parent_->ready());
   EXPECT_THAT(parent_->why(), HasSubstr("the next one comes"));
-  EXPECT_EQ(parent_->spawn(-1).error().code(), ErrorCode::kBusy);
+  EXPECT_EQ(parent_->spawn("tokens.1", -1).error().code(), ErrorCode::kBusy);
   // How its processes have ended is still heard, and it is not asked for anything.
   control::send_packet(link.get(), "ended 78 0").or_throw();
   run_until([&] { return !ended_.empty(); });
@@ -275,7 +297,7 @@ TEST_F(Given, OneThatEndsInOrderWhileItIsAskedForAProcessIsNotWaitedFor) {
   control::send_packet(link.get(), "ready").or_throw();
   run_until_ready();
   control::send_packet(link.get(), "over").or_throw();
-  const Result<Spawned> child = parent_->spawn(-1);
+  const Result<Spawned> child = parent_->spawn("tokens.1", -1);
   ASSERT_FALSE(child.ok());
   EXPECT_EQ(child.error().code(), ErrorCode::kBusy);
   EXPECT_EQ(overs_, 1);
