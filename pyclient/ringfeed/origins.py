@@ -73,7 +73,8 @@ def lineage(
             some of its rows; or a text or texts as logs and ``ringfeed.stage`` write them,
             ``"8f0c…:456"``.
         paths: Files, and directories of files at any depth, as the feed's configuration names them.
-        format: As the stage's ``format``, such as ``"JSONL"``; None: each file says it, as to the stage.
+        format: As the stage's ``format``, such as ``"JSONL"``; None: each file says it, as it says
+            it to the stage.
     Returns:
         One for each row, in their order; None: the row came from none of these files.
     Raises:
