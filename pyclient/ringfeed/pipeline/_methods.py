@@ -1270,7 +1270,9 @@ class PipelineMethods(FeedMethods):
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
           `__key__` is the name up to the dot.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
-          `fields` says.
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
         - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
           its name. All have the same length; `fields` chooses those that do. Members that are no
           `.npy` are passed over. Stored and deflated members are read, of any size.
