@@ -5,9 +5,11 @@ seeds.py DIRECTORY    writes DIRECTORY/TARGET/NAME
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import pathlib
 import re
 import struct
@@ -126,6 +128,23 @@ def gzips() -> None:
         seed("gzip", f"stream-{level}", packer.compress(text) + packer.flush())
     packer = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_FIXED)
     seed("gzip", "stream-fixed", packer.compress(text) + packer.flush())
+
+
+def packed_files() -> None:
+    text = b"the quick brown fox jumps over the lazy dog\n" * 8
+    # A Zstandard frame with one block, as it is, behind a frame that is passed over.
+    block = struct.pack("<I", len(text) << 3 | 1)[:3] + text
+    frame = b"\x28\xb5\x2f\xfd\x60" + struct.pack("<H", len(text) - 256) + block
+    packed = {
+        "gz": gzip.compress(text, mtime=0),
+        "zst": struct.pack("<II", 0x184D2A53, 3) + b"abc" + frame,
+        "bz2": bz2.compress(text, 1),
+        "xz": lzma.compress(text, preset=0),
+    }
+    for name, data in packed.items():
+        seed("packed", name, data)
+        seed("packed", f"{name}-joined", data + bytes(64) + data + b"rubbish")
+    seed("packed", "zst-alone", frame)
 
 
 def token_files() -> None:
@@ -447,6 +466,7 @@ def main() -> None:
         requests,
         json_lines,
         gzips,
+        packed_files,
         token_files,
         records,
         lc0,

@@ -30,37 +30,6 @@ std::uint32_t load_u32(const std::byte* at) noexcept {
   return value;
 }
 
-// The header of the member at the front of `input`: its length, or why there is none.
-struct Header {
-  GzipStatus status;
-  std::size_t bytes = 0;
-};
-Header read_header(std::span<const std::byte> input) noexcept {
-  if (!is_gzip(input)) return {GzipStatus::kNotGzip};
-  if (input.size() < kHeaderBytesMin) return {GzipStatus::kTruncated};
-  constexpr unsigned kHeaderCrc = 2;
-  constexpr unsigned kExtra = 4;
-  constexpr unsigned kName = 8;
-  constexpr unsigned kComment = 16;
-  constexpr unsigned kReserved = 0xE0;
-  const auto flags = std::to_integer<unsigned>(input[3]);
-  if (input[2] != std::byte{8} || (flags & kReserved) != 0) return {GzipStatus::kBadHeader};
-  std::size_t at = kHeaderBytesMin;
-  if ((flags & kExtra) != 0) {
-    if (input.size() < at + 2) return {GzipStatus::kTruncated};
-    at += 2 + std::to_integer<std::size_t>(input[at]) +
-          256 * std::to_integer<std::size_t>(input[at + 1]);
-  }
-  for (const unsigned text : {kName, kComment}) {
-    if ((flags & text) == 0) continue;
-    while (at < input.size() && input[at] != std::byte{0}) ++at;
-    ++at;
-  }
-  if ((flags & kHeaderCrc) != 0) at += 2;
-  if (at > input.size()) return {GzipStatus::kTruncated};
-  return {GzipStatus::kOk, at};
-}
-
 // Inflates the one member at the front of `input`.
 struct Member {
   GzipStatus status;
@@ -69,7 +38,7 @@ struct Member {
 };
 Member inflate_member(libdeflate_decompressor* decompressor, std::span<const std::byte> input,
                       std::span<std::byte> output) noexcept {
-  const Header header = read_header(input);
+  const GzipHeader header = read_gzip_header(input);
   if (header.status != GzipStatus::kOk) return {header.status};
   const std::span<const std::byte> stream = input.subspan(header.bytes);
   // An empty span may have no address, and the decoder does arithmetic on it.
@@ -141,8 +110,10 @@ std::string gzip_outcome_text(const GzipOutcome& outcome, std::size_t limit_byte
     case GzipStatus::kTruncated:
       return fmt::format("{} is truncated: fetch the file again", member());
     case GzipStatus::kBadHeader:
-      return fmt::format("{} has an unknown kind of header: damaged; fetch the file again",
-                         member());
+      return fmt::format(
+          "{} has an unknown kind of header, or one with another checksum: damaged; fetch the file "
+          "again",
+          member());
     case GzipStatus::kBadData:
       return fmt::format("{} is not a valid deflate stream: damaged; fetch the file again",
                          member());
@@ -164,6 +135,39 @@ std::string gzip_outcome_text(const GzipOutcome& outcome, std::size_t limit_byte
 
 bool is_gzip(std::span<const std::byte> bytes) noexcept {
   return bytes.size() >= 2 && bytes[0] == std::byte{0x1F} && bytes[1] == std::byte{0x8B};
+}
+
+GzipHeader read_gzip_header(std::span<const std::byte> bytes) noexcept {
+  if (!is_gzip(bytes)) return {GzipStatus::kNotGzip};
+  if (bytes.size() < kHeaderBytesMin) return {GzipStatus::kTruncated};
+  constexpr unsigned kHeaderCrc = 2;
+  constexpr unsigned kExtra = 4;
+  constexpr unsigned kName = 8;
+  constexpr unsigned kComment = 16;
+  constexpr unsigned kReserved = 0xE0;
+  const auto flags = std::to_integer<unsigned>(bytes[3]);
+  if (bytes[2] != std::byte{8} || (flags & kReserved) != 0) return {GzipStatus::kBadHeader};
+  std::size_t at = kHeaderBytesMin;
+  if ((flags & kExtra) != 0) {
+    if (bytes.size() < at + 2) return {GzipStatus::kTruncated};
+    at += 2 + std::to_integer<std::size_t>(bytes[at]) +
+          256 * std::to_integer<std::size_t>(bytes[at + 1]);
+  }
+  for (const unsigned text : {kName, kComment}) {
+    if ((flags & text) == 0) continue;
+    while (at < bytes.size() && bytes[at] != std::byte{0}) ++at;
+    ++at;
+  }
+  if ((flags & kHeaderCrc) != 0) at += 2;
+  if (at > bytes.size()) return {GzipStatus::kTruncated};
+  if ((flags & kHeaderCrc) != 0) {
+    const std::uint32_t sum =
+        crc32_gzip_refl(0, reinterpret_cast<const unsigned char*>(bytes.data()), at - 2);
+    const auto said = std::to_integer<std::uint32_t>(bytes[at - 2]) |
+                      std::to_integer<std::uint32_t>(bytes[at - 1]) << 8;
+    if (said != (sum & 0xFFFF)) return {GzipStatus::kBadHeader};
+  }
+  return {GzipStatus::kOk, at};
 }
 
 std::uint32_t gzip_uncompressed_bytes(std::span<const std::byte, 4> trailer) noexcept {
@@ -197,17 +201,21 @@ GzipOutcome GzipInflater::inflate_into(std::span<const std::byte> input,
     outcome.status = GzipStatus::kNoMemory;
     return outcome;
   }
-  do {
-    const Member member = inflate_member(decompressor_.get(), input.subspan(outcome.input_offset),
+  for (std::size_t begin = 0;;) {
+    outcome.input_offset = begin;
+    const Member member = inflate_member(decompressor_.get(), input.subspan(begin),
                                          output.subspan(outcome.inflated_bytes));
     outcome.status = member.status;
     if (member.status != GzipStatus::kOk) return outcome;
     ++outcome.member_count;
     outcome.input_offset += member.input_bytes;
     outcome.inflated_bytes += member.output_bytes;
-  } while (is_gzip(input.subspan(outcome.input_offset)));
-  outcome.trailing_bytes = input.size() - outcome.input_offset;
-  return outcome;
+    begin = outcome.input_offset;
+    while (begin < input.size() && input[begin] == std::byte{0}) ++begin;
+    if (is_gzip(input.subspan(begin))) continue;
+    outcome.trailing_bytes = input.size() - begin;
+    return outcome;
+  }
 }
 
 GzipOutcome GzipInflater::inflate(std::span<const std::byte> input,

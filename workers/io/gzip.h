@@ -1,9 +1,9 @@
 // GzipInflater: a whole gzip file or tar member in, its bytes or the reason why not out.
 //
 // Several gzip members one after the other are one stream, their contents joined. Header, CRC-32
-// and length of every member are verified; a checksum of the header itself, which hardly anybody
-// writes, is passed over. What follows the last member is passed over and counted
-// (trailing_bytes): padding with zeros is common, and a reader of gzip files ignores the rest too.
+// and length of every member are verified, and the checksum of the header where there is one. Zeros
+// between members and behind the last one are padding. What else follows the last member is passed
+// over and counted (trailing_bytes).
 // Once its buffer has grown to the largest chunk, nothing is allocated.
 #pragma once
 
@@ -21,7 +21,7 @@ enum class GzipStatus : std::uint8_t {
   kOk,
   kNotGzip,      // does not begin with a gzip header (an empty input included)
   kTruncated,    // ends before its last member does
-  kBadHeader,    // a gzip header with another method or with reserved flags
+  kBadHeader,    // a gzip header with another method, with reserved flags or another checksum
   kBadData,      // no valid deflate stream
   kBadChecksum,  // inflates, but to other bytes than were packed: CRC-32
   kBadLength,    // inflates, but to another length than the trailer says
@@ -38,7 +38,7 @@ struct GzipOutcome {
   std::size_t member_count = 0;  // whole members
   std::size_t input_offset =
       0;  // where the member begins that was refused; if kOk, the end of the last one
-  std::size_t trailing_bytes = 0;  // if kOk: input after the last member, zeros or not
+  std::size_t trailing_bytes = 0;  // if kOk: input after the last member and its padding
   [[nodiscard]] bool ok() const noexcept { return status == GzipStatus::kOk; }
 };
 
@@ -49,6 +49,13 @@ inline constexpr std::size_t kInflatedBytesMax = std::size_t{256} << 20;
 
 // Whether these bytes begin like a gzip file (magic 1f 8b).
 [[nodiscard]] bool is_gzip(std::span<const std::byte> bytes) noexcept;
+
+// The header of the member at the front of `bytes`. kTruncated: it does not end there.
+struct GzipHeader {
+  GzipStatus status = GzipStatus::kNotGzip;
+  std::size_t bytes = 0;  // if kOk
+};
+[[nodiscard]] GzipHeader read_gzip_header(std::span<const std::byte> bytes) noexcept;
 
 // The uncompressed length, modulo 2^32, that the last four bytes of a gzip file of one member say:
 // a chunk's frames are known without inflating it. A claim, to be verified when the chunk is read;

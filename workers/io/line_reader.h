@@ -42,6 +42,7 @@ class LineReader {
   // are as long as refills() is the same.
   [[nodiscard]] std::string_view lines_from(const Line& line) const noexcept;
   [[nodiscard]] std::uint64_t refills() const noexcept { return refills_; }
+  [[nodiscard]] const ByteStream& stream() const noexcept { return *stream_; }
 
  private:
   [[nodiscard]] Result<bool> fill();

@@ -291,12 +291,15 @@ Status ZipReader::read(std::span<std::byte> out) {
   return {};
 }
 
-Status ZipReader::finish() {
-  std::array<std::byte, 4096> rest;
-  while (given_ < member_.bytes) {
-    const std::size_t wanted = std::min<std::uint64_t>(rest.size(), member_.bytes - given_);
-    if (Status got = read(std::span(rest).first(wanted)); !got) return got;
+Result<bool> ZipReader::finish(std::uint64_t bytes_max) {
+  std::vector<std::byte> rest(kZipInputBytes);
+  while (given_ < member_.bytes && bytes_max != 0) {
+    const std::uint64_t wanted =
+        std::min({std::uint64_t{rest.size()}, member_.bytes - given_, bytes_max});
+    if (Status got = read(std::span(rest).first(wanted)); !got) return got.error();
+    bytes_max -= wanted;
   }
+  if (given_ < member_.bytes) return false;
   const Result<std::size_t> more = some(rest);
   if (!more) return more.error();
   if (*more != 0) {
@@ -304,7 +307,7 @@ Status ZipReader::finish() {
         fmt::format("it has more than the {} bytes that the directory says", member_.bytes));
   }
   if (crc_ != member_.crc) return zip_damaged("its bytes have another checksum than was written");
-  return {};
+  return true;
 }
 
 }  // namespace ringfeed::formats

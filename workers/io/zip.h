@@ -43,9 +43,9 @@ class ZipReader {
   // Fills all of `out`. kDamaged: the member ends before, has another length or checksum than the
   // directory says, or cannot be unpacked; kIo: the system's reason.
   [[nodiscard]] Status read(std::span<std::byte> out);
-  // To be called behind the last byte that is wanted: reads what is left, and compares length and
-  // checksum with the directory's.
-  [[nodiscard]] Status finish();
+  // To be called behind the last byte that is wanted: reads what is left, at most so many bytes,
+  // and compares length and checksum with the directory's. False: more is left.
+  [[nodiscard]] Result<bool> finish(std::uint64_t bytes_max);
 
  private:
   class Inflate;

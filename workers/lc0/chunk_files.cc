@@ -152,6 +152,7 @@ ChunkFiles::Records ChunkFiles::read(const ChunkTask& task, int fd) {
                                            formats::gzip_outcome_text(
                                                outcome, inflater_.inflated_bytes_max())));
     }
+    records.trailing_bytes = outcome.trailing_bytes;
   }
   records.check = formats::check_chunk(records.raw);
   if (records.check.usable()) return records;

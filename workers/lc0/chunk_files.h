@@ -60,7 +60,8 @@ class ChunkFiles {
   struct Records {
     std::span<const std::byte> raw = {};
     formats::ChunkCheck check = {};
-    ChunkRefusal refusal = {};  // with a reason: there are none
+    ChunkRefusal refusal = {};       // with a reason: there are none
+    std::size_t trailing_bytes = 0;  // behind the last gzip member, nothing that can be read
   };
   [[nodiscard]] Records read(const ChunkTask& task, int fd);
 

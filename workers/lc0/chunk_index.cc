@@ -33,8 +33,8 @@ static_assert(sizeof(FileHeader) == 64 && offsetof(FileHeader, tar_bytes) == 16,
               "changes only with the header's table and kVersion");
 
 constexpr char kIndexMagic[8] = {'r', 'f', 'c', 'h', 'u', 'n', 'k', 's'};
-// 2: members without a name are counted as problems.
-constexpr std::uint32_t kVersion = 2;
+// 2: members without a name are counted as problems. 3: tars that are joined are one.
+constexpr std::uint32_t kVersion = 3;
 constexpr std::size_t kChecksummedFrom = offsetof(FileHeader, tar_bytes);
 // Ten million games; a file that claims more is none of ours.
 constexpr std::uint64_t kCacheFileBytesMax = std::uint64_t{1} << 29;

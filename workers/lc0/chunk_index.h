@@ -8,10 +8,10 @@
 // files and writers do not meet. The directory is a convenience: missing, full or read-only, it
 // costs the time to read the headers and nothing else.
 //
-// Layout of a cache file, version 2 (little-endian):
+// Layout of a cache file, version 3 (little-endian):
 //   offset  size  field            meaning
 //        0     8  magic            "rfchunks"
-//        8     4  version          2
+//        8     4  version          3
 //       12     4  checksum         CRC-32 of everything from byte 16 to the end
 //       16     8  tar_bytes        size of the tar
 //       24     8  mtime_ns         modification time of the tar, nanoseconds since 1970

@@ -38,6 +38,7 @@ std::vector<CounterSpec> chunk_reader_counters() {
       {"skipped_damaged", "Chunks that could not be decompressed."},
       {"skipped_empty", "Chunks without a record."},
       {"skipped_record", "Chunks with a record that cannot be used."},
+      {"skipped_trailing", "Chunks with bytes behind their last gzip member that are nothing."},
       {"skipped_too_large", "Chunks that do not fit a record of the output."},
   };
 }
@@ -124,6 +125,7 @@ ChunkReader::ChunkReader(const StageContext& context)
       store_games_(context.counter("store_games")),
       chunk_files_(context),
       too_large_(context, "skipped_too_large"),
+      trailing_(context, "skipped_trailing"),
       choice_(own_choice(context)),
       store_(store_of(context)),
       weighed_games_(weighed_games_of(context)) {
@@ -325,6 +327,12 @@ StepStatus ChunkReader::from_file(Step& step, const ChunkTask& task, int fd,
     step.count(chunks_read_);
     step.count(bytes_read_, task.words.bytes);
     step.count(bytes_inflated_, records.raw.size());
+    if (records.trailing_bytes != 0) {
+      trailing_.skip(
+          step, task.path, task.words.offset,
+          fmt::format("{} bytes behind its last gzip member are nothing that can be read",
+                      records.trailing_bytes));
+    }
   }
   at_hand_.task = task.record.bytes.data();
   return from_records(step, task);

@@ -132,6 +132,7 @@ class ChunkReader final : public Stage {
   Counter store_games_;
   ChunkFiles chunk_files_;
   SkipReason too_large_;
+  SkipReason trailing_;
   std::optional<PositionChoice> choice_;         // none: all positions
   std::shared_ptr<ChunkStore> store_;            // none: nothing is kept
   std::shared_ptr<WeighedGames> weighed_games_;  // none: there is a store, or nothing is weighed

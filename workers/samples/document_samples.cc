@@ -69,7 +69,7 @@ class DocumentSamples final : public SampleFile {
   DocumentSamples(const SampleSourceConfig& config, SamplePart part)
       : value_bytes_max_(config.line_bytes_max()),
         goes_on_at_(part.cursor),
-        stream_(std::move(part.fd), part.packing),
+        stream_(std::move(part.fd), part.packing, 0, config.window_bytes_max()),
         json_(wanted_fields(config), config.strict()) {}
 
   Result<bool> next(Item& item) override {
@@ -90,6 +90,9 @@ class DocumentSamples final : public SampleFile {
       return true;
     }
   }
+
+  std::uint64_t checked() const override { return stream_.checked(); }
+  std::uint64_t trailing_bytes() const override { return stream_.trailing_bytes(); }
 
  private:
   enum class Phase : std::uint8_t { kBegin, kElements, kOne, kOver };

@@ -17,7 +17,8 @@ class LineSamples final : public SampleFile {
   LineSamples(const SampleSourceConfig& config, bool json, SamplePart part)
       : begin_(part.begin),
         line_bytes_max_(config.line_bytes_max()),
-        lines_(stream_of(part), part.begin + part.cursor, part.end, config.line_bytes_max()) {
+        lines_(stream_of(config, part), part.begin + part.cursor, part.end,
+               config.line_bytes_max()) {
     if (json) json_.emplace(wanted_fields(config), config.strict());
     if (json) block_.emplace(wanted_fields(config));
   }
@@ -66,6 +67,9 @@ class LineSamples final : public SampleFile {
     return true;
   }
 
+  std::uint64_t checked() const override { return lines_.stream().checked(); }
+  std::uint64_t trailing_bytes() const override { return lines_.stream().trailing_bytes(); }
+
  private:
   // False: the line is for JsonSamples.
   bool read_in_block(const formats::Line& line) {
@@ -78,11 +82,13 @@ class LineSamples final : public SampleFile {
 
   // Packed files are unpacked up to where the reader was. Of a plain one a byte more shows whether
   // a line begins there.
-  static std::unique_ptr<formats::ByteStream> stream_of(SamplePart& part) {
+  static std::unique_ptr<formats::ByteStream> stream_of(const SampleSourceConfig& config,
+                                                        SamplePart& part) {
     const std::uint64_t begin = part.begin + part.cursor;
     const bool plain = part.packing == formats::Packing::kPlain;
     return std::make_unique<formats::ByteStream>(std::move(part.fd), part.packing,
-                                                 plain && begin != 0 ? begin - 1 : 0);
+                                                 plain && begin != 0 ? begin - 1 : 0,
+                                                 config.window_bytes_max());
   }
 
   std::uint64_t begin_;

@@ -3,6 +3,9 @@
 //
 // Rows are read in blocks that begin at multiples of one number, from the first of the array on
 // where it is deflated: so where a damaged array ends does not depend on who read how much of it.
+//
+// Who reads the last rows compares the checksums of the arrays behind them, those of stored ones by
+// reading them once more from their beginning. Its cursor goes on meanwhile.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -23,6 +26,7 @@ using formats::ZipMember;
 constexpr std::uint64_t kNpzBlockBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kNpzRowBytesMax = std::uint64_t{1} << 30;
 constexpr std::uint64_t kNpyFirstBytes = 4096;  // more than NumPy writes
+constexpr std::uint64_t kCheckedAtOnce = std::uint64_t{4} << 20;
 constexpr std::string_view kEnding = ".npy";
 
 std::string_view array_name(const ZipMember& member) {
@@ -164,6 +168,45 @@ Result<std::vector<Array>> open_arrays(const SampleSourceConfig& config, int fd)
   return arrays;
 }
 
+Error named(const Array& array, const Error& error) {
+  return {error.code(), fmt::format("array '{}': {}", array_name(array.member), error.message())};
+}
+
+// Reads arrays to their ends, each from its beginning unless a reader of it is given.
+class ArrayChecks {
+ public:
+  // Goes on for some megabytes. True: all are right.
+  Result<bool> some(int fd, std::vector<Array>& arrays) {
+    if (next_ == arrays.size()) return true;
+    Array& array = arrays[next_];
+    if (array.reader == nullptr) {
+      array.reader = std::make_unique<formats::ZipReader>(fd, array.member);
+    }
+    const Result<bool> whole = array.reader->finish(kCheckedAtOnce);
+    if (!whole) return named(array, whole.error());
+    if (*whole) {
+      array.reader = nullptr;
+      ++next_;
+    }
+    return next_ == arrays.size();
+  }
+
+ private:
+  std::size_t next_ = 0;
+};
+
+class NpzCheck final : public FileCheck {
+ public:
+  NpzCheck(shm::Fd fd, std::vector<Array> arrays)
+      : fd_(std::move(fd)), arrays_(std::move(arrays)) {}
+  Result<bool> some() override { return checks_.some(fd_.get(), arrays_); }
+
+ private:
+  shm::Fd fd_;
+  std::vector<Array> arrays_;
+  ArrayChecks checks_;
+};
+
 class NpzSamples final : public SampleFile {
  public:
   // Rows [first, end).
@@ -175,7 +218,8 @@ class NpzSamples final : public SampleFile {
         instead_(std::move(instead)),
         first_(first),
         end_(end),
-        next_(std::min(first + cursor, end)) {
+        next_(std::min(first + cursor, end)),
+        cursor_(cursor) {
     for (const Array& array : arrays_) row_bytes_ += array.rows.row_bytes;
     block_rows_ =
         std::max<std::uint64_t>(kNpzBlockBytes / std::max<std::uint64_t>(row_bytes_, 1), 1);
@@ -183,14 +227,11 @@ class NpzSamples final : public SampleFile {
   }
 
   Result<bool> next(Item& item) override {
-    if (next_ == end_) {
-      if (Status all = finish(); !all) return all.error();
-      return false;
-    }
+    if (next_ == end_) return finish(item);
     if (next_ >= block_end_) {
       if (Status read = read_block(next_ / block_rows_); !read) return read.error();
     }
-    item = Item{.place = next_, .cursor = next_ + 1 - first_, .bytes = row_bytes_};
+    item = Item{.place = next_, .cursor = ++cursor_, .bytes = row_bytes_};
     fields_.clear();
     for (Array& array : arrays_) {
       const std::uint64_t bytes = array.rows.row_bytes;
@@ -207,10 +248,13 @@ class NpzSamples final : public SampleFile {
     return true;
   }
 
- private:
-  [[nodiscard]] static Error named(const Array& array, const Error& error) {
-    return {error.code(), fmt::format("array '{}': {}", array_name(array.member), error.message())};
+  std::uint64_t checked() const override {
+    return is_last() && !checked_ ? 0 : SampleFile::checked();
   }
+  std::uint64_t elsewhere() const override { return next_ == end_ ? first_ : 0; }
+
+ private:
+  [[nodiscard]] bool is_last() const { return end_ == arrays_.front().rows.rows; }
 
   [[nodiscard]] Status read_block(std::uint64_t number) {
     block_begin_ = std::max(first_, number * block_rows_);
@@ -258,7 +302,7 @@ class NpzSamples final : public SampleFile {
       if (Status got = reader.read(bytes); !got) return got;
       put_cells(array.rows, cell, bytes, rows);
     }
-    if (Status all = reader.finish(); !all) return all;
+    if (const Result<bool> all = reader.finish(array.member.bytes); !all) return all.error();
     array.whole = std::move(rows);
     return {};
   }
@@ -275,20 +319,20 @@ class NpzSamples final : public SampleFile {
     return array.reader->read(array.block);
   }
 
-  // Behind the last row of an array its checksum tells whether all were right.
-  [[nodiscard]] Status finish() {
-    if (end_ != 0 && end_ > first_) {
+  // Behind the last row of the arrays their checksums tell whether all were right.
+  [[nodiscard]] Result<bool> finish(Item& item) {
+    if (!is_last()) return false;
+    if (end_ > first_) {
       const std::uint64_t last = (end_ - 1) / block_rows_;
       if (blocks_inflated_ <= last) {
-        if (Status read = read_block(last); !read) return read;
+        if (Status read = read_block(last); !read) return read.error();
       }
     }
-    for (Array& array : arrays_) {
-      if (array.reader == nullptr || end_ != array.rows.rows) continue;
-      if (Status whole = array.reader->finish(); !whole) return named(array, whole.error());
-      array.reader = nullptr;
-    }
-    return {};
+    const Result<bool> all = checks_.some(fd_.get(), arrays_);
+    if (!all) return all.error();
+    checked_ = *all;
+    item = Item{.place = next_, .cursor = ++cursor_, .bytes = 0, .nothing = true};
+    return !checked_;
   }
 
   [[nodiscard]] Status read_at(std::uint64_t at, std::span<std::byte> out) const {
@@ -318,6 +362,9 @@ class NpzSamples final : public SampleFile {
   std::uint64_t block_begin_ = 0;
   std::uint64_t block_end_ = 0;
   std::uint64_t blocks_inflated_ = 0;  // blocks of deflated arrays that have been read
+  std::uint64_t cursor_;
+  ArrayChecks checks_;
+  bool checked_ = false;
 };
 
 }  // namespace
@@ -326,6 +373,12 @@ bool can_divide_npz(const SampleSourceConfig& config, int fd) {
   const Result<std::vector<Array>> arrays = open_arrays(config, fd);
   return arrays &&
          std::ranges::none_of(*arrays, [](const Array& array) { return array.member.deflated; });
+}
+
+Result<std::unique_ptr<FileCheck>> check_npz(const SampleSourceConfig& config, shm::Fd fd) {
+  Result<std::vector<Array>> arrays = open_arrays(config, fd.get());
+  if (!arrays) return arrays.error();
+  return std::unique_ptr<FileCheck>(std::make_unique<NpzCheck>(std::move(fd), std::move(*arrays)));
 }
 
 Result<std::unique_ptr<SampleFile>> open_npz(const SampleSourceConfig& config, SamplePart part) {

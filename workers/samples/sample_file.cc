@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <simdjson.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -33,7 +36,7 @@ constexpr std::array kEndings = std::to_array<Ending>({{".jsonl", SampleSourceCo
                                                        {".npz", SampleSourceConfig::NPZ},
                                                        {".parquet", SampleSourceConfig::PARQUET},
                                                        {".pq", SampleSourceConfig::PARQUET}});
-constexpr std::array<std::string_view, 2> kPackings = {".gz", ".zst"};
+constexpr std::array<std::string_view, 4> kPackings = {".gz", ".zst", ".bz2", ".xz"};
 // What editors and downloads leave beside a file until they are done with it.
 constexpr std::array<std::string_view, 9> kLeftovers = {
     "~", ".bak", ".orig", ".swp", ".tmp", ".part", ".partial", ".crdownload", ".download"};
@@ -107,6 +110,29 @@ Format lines_or_document(std::string_view head) {
   return whole ? SampleSourceConfig::JSONL : SampleSourceConfig::JSON;
 }
 
+// Unpacks a file once, for the checks alone.
+class PackedCheck final : public FileCheck {
+ public:
+  PackedCheck(const SampleSourceConfig& config, formats::Packing packing, shm::Fd fd)
+      : stream_(std::move(fd), packing, 0, config.window_bytes_max()), unpacked_(kPieceBytes) {}
+
+  Result<bool> some() override {
+    for (std::uint64_t done = 0; done < kCheckedAtOnce;) {
+      const Result<std::size_t> got = stream_.read(unpacked_);
+      if (!got) return got.error();
+      if (*got == 0) return true;
+      done += *got;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+  static constexpr std::uint64_t kCheckedAtOnce = std::uint64_t{16} << 20;
+  formats::ByteStream stream_;
+  std::vector<std::byte> unpacked_;
+};
+
 }  // namespace
 
 std::string_view why_passed_over(const SampleSourceConfig& config, std::string_view path) {
@@ -142,7 +168,8 @@ bool can_be_divided(const SampleSourceConfig& config, std::string_view path, shm
     case SampleSourceConfig::JSON:
       return false;
     case SampleSourceConfig::NPZ:
-      return can_divide_npz(config, fd.get());
+      // One lane checks it, and reads it then.
+      return config.verify() != SampleSourceConfig::BEFORE && can_divide_npz(config, fd.get());
     case SampleSourceConfig::PARQUET:
       return can_divide_parquet(config, std::move(fd));
     default:
@@ -202,13 +229,12 @@ Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& c
   const bool lines = format == SampleSourceConfig::JSONL || format == SampleSourceConfig::TEXT;
   if (lines) return open_lines(config, format == SampleSourceConfig::JSONL, std::move(part));
   if (format == SampleSourceConfig::JSON) return open_document(config, std::move(part));
+  if (format == SampleSourceConfig::TAR) return open_tar(config, std::move(part));
   if (part.packing != formats::Packing::kPlain) {
     return Error{ErrorCode::kDamaged,
                  "it is packed, and its samples lie all over it: unpack it beforehand"};
   }
   switch (format) {
-    case SampleSourceConfig::TAR:
-      return open_tar(config, std::move(part));
     case SampleSourceConfig::NPZ:
       return open_npz(config, std::move(part));
     case SampleSourceConfig::PARQUET:
@@ -216,6 +242,39 @@ Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& c
     default:
       return open_npy(config, std::move(part));
   }
+}
+
+Result<std::unique_ptr<FileCheck>> open_check(const SampleSourceConfig& config, Format format,
+                                              formats::Packing packing, shm::Fd fd) {
+  if (packing != formats::Packing::kPlain) {
+    return std::unique_ptr<FileCheck>(
+        std::make_unique<PackedCheck>(config, packing, std::move(fd)));
+  }
+  if (format == SampleSourceConfig::NPZ) return check_npz(config, std::move(fd));
+  return std::unique_ptr<FileCheck>();
+}
+
+Status packed_as_named(std::string_view path, Format format, const SamplePart& part) {
+  const bool lines = format == SampleSourceConfig::JSONL || format == SampleSourceConfig::TEXT;
+  const std::string name = name_of(path);
+  const bool named = std::ranges::any_of(
+      kPackings, [&](std::string_view ending) { return name.ends_with(ending); });
+  if (!lines || !named || part.packing != formats::Packing::kPlain) return {};
+  std::array<char, 4096> first;
+  const ssize_t got = ::pread(part.fd.get(), first.data(), first.size(), 0);
+  if (got < 0) return Error{ErrorCode::kIo, std::strerror(errno)};
+  std::string_view text(first.data(), static_cast<std::size_t>(got));
+  // A letter that the end of these bytes cuts is none of the file's.
+  for (int cut = 0; cut < 3 && got == std::ssize(first) && !simdjson::validate_utf8(text); ++cut) {
+    text.remove_suffix(1);
+  }
+  const bool controls = std::ranges::any_of(text, [](char c) {
+    return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r' && c != '\t' && c != '\f';
+  });
+  if (!controls && simdjson::validate_utf8(text)) return {};
+  return Error{ErrorCode::kDamaged,
+               "its name says that it is packed, but it begins neither like such a file nor like "
+               "text: fetch it again"};
 }
 
 }  // namespace ringfeed

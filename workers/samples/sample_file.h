@@ -34,6 +34,8 @@ enum class SampleFault : std::uint8_t {
   kWrongType,     // cannot be converted
   kTooLarge,      // for any sample, or for line_bytes_max
   kDamaged,       // this one alone; the file goes on
+  kNoSample,      // what is in a tar beside samples
+  kTrailing,      // behind the end of an archive
 };
 
 // What a field is where the data lacks it.
@@ -69,6 +71,8 @@ class SampleFile {
     std::string text = {};                     // what is wrong, for the log
     std::span<const SampleField> fields = {};  // until the next call
     bool nothing = false;                      // an empty line: neither a sample nor a fault
+    std::uint64_t end = 0;    // of the bytes that it was read from; 0: place + bytes
+    std::string notice = {};  // to be counted and said, whatever becomes of it
     // Instead of fields: the record, one behind the other; until the next call.
     std::span<const std::byte> head = {};
     std::span<const std::byte> data = {};
@@ -82,6 +86,27 @@ class SampleFile {
   // Sets the item to the next one; false: the end of the part, and nothing is set. kIo, kDamaged:
   // nothing more can be read.
   [[nodiscard]] virtual Result<bool> next(Item& item) = 0;
+
+  // Items that end before this place are right, as far as the checks of the format can tell: those
+  // have been made. It grows. What it lies behind is never given before it is known.
+  [[nodiscard]] virtual std::uint64_t checked() const { return ~std::uint64_t{0}; }
+  // Samples of other parts that are in doubt if the file is damaged behind its last item.
+  [[nodiscard]] virtual std::uint64_t elsewhere() const { return 0; }
+  // Behind the last item: bytes of the file that nothing is made of.
+  [[nodiscard]] virtual std::uint64_t trailing_bytes() const { return 0; }
+};
+
+// The checks of a format, all made before anything is read.
+class FileCheck {
+ public:
+  FileCheck() = default;
+  FileCheck(const FileCheck&) = delete;
+  FileCheck& operator=(const FileCheck&) = delete;
+  virtual ~FileCheck() = default;
+
+  // Goes on for some megabytes. True: everything has been looked at, and is right. Errors are those
+  // of SampleFile::next().
+  [[nodiscard]] virtual Result<bool> some() = 0;
 };
 
 // Why a file that was found is not read; "": it is. By its name alone.
@@ -109,6 +134,15 @@ struct SamplePart {
                                                                    SampleSourceConfig_Format format,
                                                                    SamplePart part);
 
+// Lines whose file is named as a packed one, and neither is one nor text, are what damage has left
+// of it: kDamaged. kIo: the system's reason.
+[[nodiscard]] Status packed_as_named(std::string_view path, SampleSourceConfig_Format format,
+                                     const SamplePart& part);
+// None: the format has no checks, or they are made of each item before it is given. Takes the file.
+[[nodiscard]] Result<std::unique_ptr<FileCheck>> open_check(const SampleSourceConfig& config,
+                                                            SampleSourceConfig_Format format,
+                                                            formats::Packing packing, shm::Fd fd);
+
 // Each of these is one format's; open_sample_file() chooses.
 [[nodiscard]] std::unique_ptr<SampleFile> open_lines(const SampleSourceConfig& config, bool json,
                                                      SamplePart part);
@@ -124,6 +158,8 @@ struct SamplePart {
                                                                SamplePart part);
 // Can parts of it be read? False, too, if it cannot be read at all: then that is said once.
 [[nodiscard]] bool can_divide_npz(const SampleSourceConfig& config, int fd);
+[[nodiscard]] Result<std::unique_ptr<FileCheck>> check_npz(const SampleSourceConfig& config,
+                                                           shm::Fd fd);
 [[nodiscard]] bool can_divide_parquet(const SampleSourceConfig& config, shm::Fd fd);
 
 // RF_CHECK: default_of() has no error for any of them.

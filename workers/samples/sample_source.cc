@@ -1,4 +1,5 @@
 // The stage sample_source: its reading lanes, and how its two parts are put together.
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -28,12 +29,16 @@ namespace {
 //   parts    samples/file_parts.h
 //   output   samples; tag: of the path, and the place (SampleFile::Item); pyclient's origins.py goes
 //            back from there
-//   arena    the cursor in the part at hand (samples/sample_file.h)
+//   arena    the cursor in the part at hand (samples/sample_file.h); of its samples, those that
+//            went out before the file's checks had come to them
 class SampleReader final : public Stage {
  public:
   struct State {
-    explicit State(StateLayout& layout) : split(layout) {}
+    explicit State(StateLayout& layout)
+        : split(layout), checked(layout.word()), in_doubt(layout.word()) {}
     ResumedSplit split;  // cursors are its parts
+    Word checked;        // SampleFile::checked() when the last sample went out
+    Word in_doubt;       // samples that went out and do not end before it
   };
 
   explicit SampleReader(const StageContext& context);
@@ -44,6 +49,14 @@ class SampleReader final : public Stage {
   // kDone: the part is open. kIdle: it will be there later. kNoInput: it cannot be had, and that
   // has been counted.
   [[nodiscard]] StepStatus open(Step& step, std::uint64_t cursor) noexcept;
+  // kDone: all checks have been made. kAgain: they go on. kNoInput: the file is damaged, and that
+  // has been counted.
+  [[nodiscard]] StepStatus check(Step& step) noexcept;
+  // The file is damaged behind what has gone out of it.
+  void count_doubts(Step& step, std::uint64_t elsewhere) noexcept;
+  // Nothing more comes of the part.
+  [[nodiscard]] StepStatus finish(Step& step, const Record& record) noexcept;
+  [[nodiscard]] SkipReason& reason_of(const Error& error) noexcept;
   // kDone: dealt with, put out or skipped.
   [[nodiscard]] StepStatus put_item(Step& step, const SampleFile::Item& item) noexcept;
 
@@ -55,10 +68,16 @@ class SampleReader final : public Stage {
   Counter samples_;
   Counter bytes_;
   Counter files_waited_for_;
+  Counter samples_in_doubt_;
   SkipReason vanished_;
   SkipReason unreadable_;
   SkipReason changed_;
   SkipReason damaged_;
+  SkipReason unsupported_;
+  SkipReason trailing_;
+  SkipReason members_;
+  Counter keys_again_;
+  Occasions keys_occasions_;
   SkipReason no_json_;
   SkipReason missing_field_;
   SkipReason wrong_type_;
@@ -71,6 +90,7 @@ class SampleReader final : public Stage {
   CachedFiles cached_;
   bool waited_ = false;  // for the part at hand
   std::unique_ptr<SampleFile> file_;
+  std::unique_ptr<FileCheck> check_;  // still under way
   SampleFile::Item item_{};
   bool has_item_ = false;    // it found no room
   std::uint64_t at_ = 0;     // the cursor
@@ -93,10 +113,15 @@ SampleReader::SampleReader(const StageContext& context)
       samples_(context.counter("samples")),
       bytes_(context.counter("bytes_read")),
       files_waited_for_(context.counter("files_waited_for")),
+      samples_in_doubt_(context.counter("samples_in_doubt")),
       vanished_(context, "skipped_vanished"),
       unreadable_(context, "skipped_unreadable"),
       changed_(context, "skipped_changed"),
       damaged_(context, "skipped_damaged"),
+      unsupported_(context, "skipped_unsupported"),
+      trailing_(context, "skipped_trailing"),
+      members_(context, "skipped_members"),
+      keys_again_(context.counter("keys_again")),
       no_json_(context, "skipped_no_json"),
       missing_field_(context, "skipped_missing_field"),
       wrong_type_(context, "skipped_wrong_type"),
@@ -104,11 +129,48 @@ SampleReader::SampleReader(const StageContext& context)
 
 void SampleReader::forget(Step& step, const Record&) noexcept {
   state_.split.forget(step);
+  step.store(state_.checked, 0);
+  step.store(state_.in_doubt, 0);
   file_ = nullptr;
+}
+
+StepStatus SampleReader::finish(Step& step, const Record& record) noexcept {
+  file_ = nullptr;
+  step.store(state_.checked, 0);
+  step.store(state_.in_doubt, 0);
+  return state_.split.finish(step, record);
+}
+
+SkipReason& SampleReader::reason_of(const Error& error) noexcept {
+  switch (error.code()) {
+    case ErrorCode::kDamaged:
+      return damaged_;
+    case ErrorCode::kUnsupported:
+      return unsupported_;
+    default:
+      return unreadable_;
+  }
+}
+
+StepStatus SampleReader::check(Step& step) noexcept {
+  const Result<bool> all = check_->some();
+  if (all && !*all) return StepStatus::kAgain;
+  check_ = nullptr;
+  if (all) return StepStatus::kDone;
+  file_ = nullptr;
+  reason_of(all.error()).skip(step, path_, part_.begin, all.error().message());
+  return StepStatus::kNoInput;
+}
+
+void SampleReader::count_doubts(Step& step, std::uint64_t elsewhere) noexcept {
+  const bool same = step.load(state_.checked) == file_->checked();
+  const std::uint64_t own = same ? step.load(state_.in_doubt) : 0;
+  if (own + elsewhere != 0) step.count(samples_in_doubt_, own + elsewhere);
 }
 
 StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
   file_ = nullptr;
+  check_ = nullptr;
   has_item_ = false;
   const auto refuse = [&](SkipReason& reason, std::string_view text) {
     reason.skip(step, path_, part_.begin, text);
@@ -140,14 +202,26 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
   }
   const Result<formats::Packing> packing = formats::packing_of(fd->get());
   if (!packing) return refuse(unreadable_, packing.error().message());
-  const SampleSourceConfig::Format format = format_of(config_, path_, fd->get());
-  Result<std::unique_ptr<SampleFile>> opened = open_sample_file(config_, format,
-                                                                {.fd = std::move(*fd),
-                                                                 .packing = *packing,
-                                                                 .begin = part_.begin,
-                                                                 .end = part_.end,
-                                                                 .file_bytes = part_.file_bytes,
-                                                                 .cursor = cursor});
+  const SampleSourceConfig_Format format = format_of(config_, path_, fd->get());
+  SamplePart part{.fd = std::move(*fd),
+                  .packing = *packing,
+                  .begin = part_.begin,
+                  .end = part_.end,
+                  .file_bytes = part_.file_bytes,
+                  .cursor = cursor};
+  if (Status named = packed_as_named(path_, format, part); !named) {
+    return refuse(reason_of(named.error()), named.error().message());
+  }
+  // A part of which something has gone out has been checked.
+  if (config_.verify() == SampleSourceConfig::BEFORE && cursor == 0) {
+    shm::Fd same(::fcntl(part.fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!same) return refuse(unreadable_, "no descriptor is left to check it");
+    Result<std::unique_ptr<FileCheck>> to_check =
+        open_check(config_, format, *packing, std::move(same));
+    // What is wrong with it as a whole is said by what opens it.
+    if (to_check) check_ = std::move(*to_check);
+  }
+  Result<std::unique_ptr<SampleFile>> opened = open_sample_file(config_, format, std::move(part));
   if (!opened) {
     switch (opened.error().code()) {
       case ErrorCode::kDamaged:
@@ -183,6 +257,10 @@ StepStatus SampleReader::put_item(Step& step, const SampleFile::Item& item) noex
       return skip(too_large_, item.text);
     case SampleFault::kDamaged:
       return skip(damaged_, item.text);
+    case SampleFault::kNoSample:
+      return skip(members_, item.text);
+    case SampleFault::kTrailing:
+      return skip(trailing_, item.text);
   }
   if (item.nothing) return StepStatus::kDone;
   const bool made = !item.head.empty();
@@ -222,15 +300,24 @@ StepStatus SampleReader::step(Step& step) noexcept {
     if (status == StepStatus::kIdle) return status;
     if (status == StepStatus::kNoInput) {
       waited_ = false;
-      return state_.split.finish(step, *record);
+      return finish(step, *record);
     }
     at_ = done;
     place_ = part_.begin;
   }
+  if (check_ != nullptr) {
+    const StepStatus status = check(step);
+    if (status == StepStatus::kAgain) return status;
+    if (status == StepStatus::kNoInput) return finish(step, *record);
+  }
   std::uint64_t bytes = 0;
   put_ = 0;
+  std::uint64_t checked = step.load(state_.checked);
+  std::uint64_t in_doubt = step.load(state_.in_doubt);
   // Once a step: each count is a search in the journal.
   const auto count = [&] {
+    if (checked != step.load(state_.checked)) step.store(state_.checked, checked);
+    if (in_doubt != step.load(state_.in_doubt)) step.store(state_.in_doubt, in_doubt);
     if (put_ != 0) step.count(samples_, put_);
     if (bytes != 0) step.count(bytes_, bytes);
   };
@@ -238,18 +325,40 @@ StepStatus SampleReader::step(Step& step) noexcept {
     if (!has_item_) {
       const Result<bool> next = file_->next(item_);
       if (!next) {
-        SkipReason& reason = next.error().code() == ErrorCode::kIo ? unreadable_ : damaged_;
-        reason.skip(step, path_, place_, next.error().message());
+        reason_of(next.error()).skip(step, path_, place_, next.error().message());
+        count();
+        count_doubts(step, file_->elsewhere());
+      } else if (!*next) {
+        count();
+        if (const std::uint64_t bytes_left = file_->trailing_bytes(); bytes_left != 0) {
+          trailing_.skip(step, path_, place_,
+                         fmt::format("{} bytes behind what it holds are nothing that can be read",
+                                     bytes_left));
+        }
       }
       if (!next || !*next) {
-        count();
-        file_ = nullptr;
         if (std::exchange(waited_, false)) step.count(files_waited_for_);
-        return state_.split.finish(step, *record);
+        return finish(step, *record);
       }
       has_item_ = true;
     }
+    const std::uint64_t put_before = put_;
     if (put_item(step, item_) == StepStatus::kNoRoom) break;
+    if (const std::uint64_t now = file_->checked(); now != checked) {
+      // What has gone out so far ends before that.
+      checked = now;
+      in_doubt = 0;
+    }
+    const std::uint64_t end = item_.end != 0 ? item_.end : item_.place + item_.bytes;
+    if (end > checked) in_doubt += put_ - put_before;
+    if (!item_.notice.empty()) {
+      step.count(keys_again_);
+      if (keys_occasions_.speak()) {
+        context_.warn(fmt::format("key_again stage={} count={} path={} offset={}: {}",
+                                  context_.stage, keys_occasions_.count(), path_, item_.place,
+                                  item_.notice));
+      }
+    }
     bytes += item_.bytes;
     at_ = item_.cursor;
     place_ = item_.place + item_.bytes;
@@ -352,7 +461,19 @@ StageType sample_source_type() {
       {"skipped_vanished", "Parts of files that are gone."},
       {"skipped_unreadable", "Parts of files that could not be opened or read."},
       {"skipped_changed", "Parts of files that were written to meanwhile."},
+      {"samples_in_doubt",
+       "Samples that had gone out of packed files before their checksums failed, or what follows "
+       "could not be read."},
       {"skipped_damaged", "Files that could not be read to their end, and damaged samples."},
+      {"skipped_unsupported", "Files that are well-formed, but of a kind that is not read."},
+      {"skipped_trailing",
+       "Files with bytes behind their last member, or tars with bytes behind their end, that are "
+       "nothing."},
+      {"skipped_members",
+       "Members of tars that are of no sample: without a dot in the name, links, devices."},
+      {"keys_again",
+       "Samples of tars whose key had come before in the archive: its members do not follow each "
+       "other."},
       {"skipped_no_json", "Lines that are no JSON object."},
       {"skipped_missing_field", "Samples, or parts of files, without a field that is wanted."},
       {"skipped_wrong_type",

@@ -314,6 +314,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -321,8 +325,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source`.
 
@@ -333,7 +338,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -370,12 +382,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -383,9 +397,9 @@ class PipelineMethods(FeedMethods):
             format: (default "BY_NAME") What the files hold. Default: their names say it. BY_NAME:
                 By the ending, in small letters or large ones: `.jsonl`, `.jsonlines`, `.ndjson` and
                 `.json`; `.txt` and `.text`; `.tar`, `.tgz`; `.npy`; `.npz`; `.parquet`, `.pq`. Also
-                before `.gz` and `.zst`. Where the first bytes show one of the formats that begin
-                with a mark of their own, they count and not the name. A `.json` whose first line is
-                no object by itself is JSON. For Parquet files the patterns of a
+                before `.gz`, `.zst`, `.bz2` and `.xz`. Where the first bytes show one of the
+                formats that begin with a mark of their own, they count and not the name. A `.json`
+                whose first line is no object by itself is JSON. For Parquet files the patterns of a
                 `file_path_provider` must show it, or the stage runs in a program that cannot read
                 them; JSONL: Objects of JSON, one in each line; TEXT: Lines of text; TAR: A tar in
                 WebDataset's grouping; NPY: An array of NumPy's; NPZ: Arrays of NumPy's, as savez()
@@ -401,6 +415,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -647,6 +675,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -654,8 +686,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source` with `format: JSONL`.
 
@@ -666,7 +699,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -703,12 +743,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -722,6 +764,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -747,6 +803,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -754,8 +814,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source` with `format: TEXT`.
 
@@ -766,7 +827,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -803,12 +871,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -822,6 +892,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -847,6 +931,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -854,8 +942,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source` with `format: TAR`.
 
@@ -866,7 +955,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -903,12 +999,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -922,6 +1020,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -947,6 +1059,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -954,8 +1070,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source` with `format: NPY`.
 
@@ -966,7 +1083,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -1003,12 +1127,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -1022,6 +1148,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -1047,6 +1187,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -1054,8 +1198,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source` with `format: NPZ`.
 
@@ -1066,7 +1211,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -1103,12 +1255,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -1122,6 +1276,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -1147,6 +1315,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -1154,8 +1326,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source` with `format: PARQUET`.
 
@@ -1166,7 +1339,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -1203,12 +1383,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -1222,6 +1404,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of
@@ -1249,6 +1445,10 @@ class PipelineMethods(FeedMethods):
         block_bytes: int | str | None = None,
         line_bytes_max: int | None = None,
         strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
         threads: int | None = None,
         queue_capacity: int | None = None,
         queue_bytes: int | str | None = None,
@@ -1256,8 +1456,9 @@ class PipelineMethods(FeedMethods):
         skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> Pipeline:
-        """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or
-        Zstandard or not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
 
         A stage `sample_source` with `format: JSON`.
 
@@ -1268,7 +1469,14 @@ class PipelineMethods(FeedMethods):
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
-          `__key__` is the name up to the dot.
+          `__key__` is the name up to the dot. Sparse members come with their holes. What is of no
+          sample (a name without a dot, a link, a device) is counted, `skipped_members`; directories
+          are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A damaged
+          member costs its sample, which is counted once; if the damage does not say whose it was,
+          the samples before and behind it go too, but for those that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
         - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
           `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
           their unit; of records each member is a field, `outer.inner` in a record of a record, and
@@ -1305,12 +1513,14 @@ class PipelineMethods(FeedMethods):
           again.
         - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
           shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
-          or a damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or
-          no object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the
-          queue); if an array or a column is missing or no array is of the type, the whole file.
-          Empty lines are passed over. Up to a MiB of rows before a fault in a deflated array, or
-          256 in a table, go with it. The checksum of a stored array is not compared, as parts of it
-          are read alone.
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
         - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
           has read all files, with those that have come since.
 
@@ -1324,6 +1534,20 @@ class PipelineMethods(FeedMethods):
                 document, in bytes; longer ones are skipped (`skipped_too_large`).
             strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
                 that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
             threads: (1 to 64, default 1) Lanes, each a thread.
             queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
                 (from one lane to one lane). For batches that trainers read, the number of slots of

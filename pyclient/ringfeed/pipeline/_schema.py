@@ -77,6 +77,8 @@ ENUMS: dict[str, dict[str, int]] = {
         "PARQUET": 6,
         "JSON": 7,
     },
+    "SampleSourceConfig.Group": {"NEIGHBOURS": 0, "BY_KEY": 1},
+    "SampleSourceConfig.Verify": {"ALONG": 0, "BEFORE": 1},
     "TensorGeneratorConfig.Layout": {"THREE_TENSORS": 0, "FIVE_ARRAYS": 1},
     "TensorGeneratorConfig.Planes": {
         "PLANES_FLOAT32": 0,
@@ -521,6 +523,10 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("line_bytes_max", "uint64", least=1024, most=1073741824),
         Field("strict", "bool"),
         Field("skip_limit", "message", "SkipLimitConfig"),
+        Field("verify", "enum", "SampleSourceConfig.Verify"),
+        Field("window_bytes_max", "uint64", least=1048576, most=2147483648),
+        Field("group", "enum", "SampleSourceConfig.Group"),
+        Field("group_window", "uint32", least=1, most=16777216),
     ),
     "SampleShufflerConfig": (
         Field("input", "text", use="stage"),

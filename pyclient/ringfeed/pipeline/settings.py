@@ -32,6 +32,8 @@ SampleFieldOnMissing = Literal["SKIP", "LEAVE_OUT"]
 SampleMixerEnd = Literal["FIRST", "LAST"]
 SampleOrder = Literal["BETTER", "EXACT"]
 SampleSourceFormat = Literal["BY_NAME", "JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON"]
+SampleSourceGroup = Literal["NEIGHBOURS", "BY_KEY"]
+SampleSourceVerify = Literal["ALONG", "BEFORE"]
 TensorGeneratorLayout = Literal["THREE_TENSORS", "FIVE_ARRAYS"]
 TensorGeneratorPlanes = Literal[
     "PLANES_FLOAT32",

@@ -1395,6 +1395,10 @@ def sample_source(
     block_bytes: int | str | None = None,
     line_bytes_max: int | None = None,
     strict: bool | None = None,
+    verify: settings.SampleSourceVerify | None = None,
+    window_bytes_max: int | None = None,
+    group: settings.SampleSourceGroup | None = None,
+    group_window: int | None = None,
     threads: int | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
@@ -1402,8 +1406,9 @@ def sample_source(
     skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
-    """Reads files into samples: lines of JSON (JSONL) or of text, packed with gzip or Zstandard or
-    not; tars of samples as WebDataset has them; NumPy's arrays; tables of Parquet.
+    """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as WebDataset
+    has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays; tables of
+    Parquet.
 
     - input: paths of files. By `format` BY_NAME those are read whose ending is known; others, such
       as a README or sums beside the data, are counted in `files_passed_over` and named in the log.
@@ -1412,7 +1417,14 @@ def sample_source(
     - tars: members that follow each other and have the same name up to its first dot are one
       sample. The rest of the name, in small letters, is the name of the field, which is bytes; with
       `dtype: "text"` text, with a numeric one the number that is written there. The field `__key__`
-      is the name up to the dot.
+      is the name up to the dot. Sparse members come with their holes. What is of no sample (a name
+      without a dot, a link, a device) is counted, `skipped_members`; directories are not. Tars that
+      are joined (`cat a.tar b.tar`) are read one after the other. A damaged member costs its
+      sample, which is counted once; if the damage does not say whose it was, the samples before and
+      behind it go too, but for those that have all `fields`.
+    - packing: told by the first bytes, not by the name. Members of a packed file follow each other,
+      with zeros between them or not. Every checksum is compared; samples that had gone out by then
+      are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
     - arrays: a row of the first axis is a sample, in the field `data`, or as the first of `fields`
       says. Strings are text, byte strings bytes, dates and times whole numbers in their unit; of
       records each member is a field, `outer.inner` in a record of a record, and `fields` chooses
@@ -1448,11 +1460,13 @@ def sample_source(
       up to there, and so are deflated arrays; of a table the row group is decoded again.
     - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
       shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault; or a
-      damaged member of a tar, or the rest of a row group). Samples: `skipped_no_json` (or no
-      object), `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue);
-      if an array or a column is missing or no array is of the type, the whole file. Empty lines are
-      passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
-      with it. The checksum of a stored array is not compared, as parts of it are read alone.
+      damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window beyond
+      `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies behind the
+      last member). Samples: `skipped_no_json` (or no object), `skipped_missing_field`,
+      `skipped_wrong_type`, `skipped_too_large` (for the queue); if an array or a column is missing
+      or no array is of the type, the whole file. Empty lines are passed over. Up to a MiB of rows
+      before a fault in a deflated array, or 256 in a table, go with it. The checksum of a stored
+      array is compared by the lane that reads its last rows, which reads it once more.
     - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it has
       read all files, with those that have come since.
 
@@ -1461,14 +1475,15 @@ def sample_source(
         format: (default "BY_NAME") What the files hold. Default: their names say it. BY_NAME: By
             the ending, in small letters or large ones: `.jsonl`, `.jsonlines`, `.ndjson` and
             `.json`; `.txt` and `.text`; `.tar`, `.tgz`; `.npy`; `.npz`; `.parquet`, `.pq`. Also
-            before `.gz` and `.zst`. Where the first bytes show one of the formats that begin with a
-            mark of their own, they count and not the name. A `.json` whose first line is no object
-            by itself is JSON. For Parquet files the patterns of a `file_path_provider` must show
-            it, or the stage runs in a program that cannot read them; JSONL: Objects of JSON, one in
-            each line; TEXT: Lines of text; TAR: A tar in WebDataset's grouping; NPY: An array of
-            NumPy's; NPZ: Arrays of NumPy's, as savez() and savez_compressed() write them; PARQUET:
-            A table. The stage group runs in `ringfeed-worker-parquet`; JSON: One document of JSON:
-            an array, each element of which is a sample, or one object.
+            before `.gz`, `.zst`, `.bz2` and `.xz`. Where the first bytes show one of the formats
+            that begin with a mark of their own, they count and not the name. A `.json` whose first
+            line is no object by itself is JSON. For Parquet files the patterns of a
+            `file_path_provider` must show it, or the stage runs in a program that cannot read them;
+            JSONL: Objects of JSON, one in each line; TEXT: Lines of text; TAR: A tar in
+            WebDataset's grouping; NPY: An array of NumPy's; NPZ: Arrays of NumPy's, as savez() and
+            savez_compressed() write them; PARQUET: A table. The stage group runs in
+            `ringfeed-worker-parquet`; JSON: One document of JSON: an array, each element of which
+            is a sample, or one object.
         fields: The fields to take, in this order; default: all, in the order of each object. A
             line, or a row, that lacks one of them is skipped, unless the field says otherwise.
         shuffle_files: (default False) Puts the files in another order in every epoch.
@@ -1478,6 +1493,19 @@ def sample_source(
             in bytes; longer ones are skipped (`skipped_too_large`).
         strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever that
             is, is none (`skipped_no_json`).
+        verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+            compared. ALONG: As the file is read: damage is met behind some of its samples, which
+            have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have checksums
+            are read twice, by one lane; of a damaged one nothing goes out.
+        window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file may
+            take in a lane: the window of Zstandard, rounded down to a power of two, and the
+            dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+        group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes again
+            behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar, those that
+            follow each other; BY_KEY: Those of a tar that come within `group_window` samples.
+        group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+            their members. When there are more, the first goes out. In memory are the names, and of
+            a packed tar what the members hold, to 1 GiB.
         threads: (1 to 64, default 1) Lanes, each a thread.
         queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring (from
             one lane to one lane). For batches that trainers read, the number of slots of the feed,

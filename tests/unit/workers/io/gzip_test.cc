@@ -105,9 +105,13 @@ TEST(Gzip, ReadsHeadersWithEveryOptionalField) {
   header[3] = std::byte{2 | 4 | 8 | 16};
   header = joined(header, {std::byte{3}, std::byte{0}, std::byte{9}, std::byte{0}, std::byte{9}});
   header = joined(header, bytes_of(std::string_view("game.bin\0a comment\0", 19)));
-  header = joined(header, {std::byte{1}, std::byte{2}});
+  const std::uint32_t sum = ::libdeflate_crc32(0, header.data(), header.size());
+  header = joined(header, {std::byte(sum & 0xFF), std::byte(sum >> 8 & 0xFF)});
   const Bytes full = joined(header, Bytes(plain.begin() + 10, plain.end()));
   EXPECT_EQ(inflated(full).bytes, data);
+  Bytes damaged = full;
+  damaged[header.size() - 4] ^= std::byte{1};  // in the comment
+  EXPECT_EQ(status_of(damaged), GzipStatus::kBadHeader);
   for (std::size_t bytes = 2; bytes < header.size(); ++bytes) {
     EXPECT_EQ(status_of(Bytes(full.begin(), full.begin() + static_cast<std::ptrdiff_t>(bytes))),
               GzipStatus::kTruncated)
@@ -115,14 +119,25 @@ TEST(Gzip, ReadsHeadersWithEveryOptionalField) {
   }
 }
 
-TEST(Gzip, PassesOverWhatFollowsTheLastMember) {
+TEST(Gzip, CountsWhatFollowsTheLastMemberUnlessItIsPadding) {
   const Bytes data = text_of(5000);
-  for (const Bytes& tail : {Bytes(512), bytes_of("garbage"), Bytes(1, std::byte{0x1F})}) {
-    const Inflated result = inflated(joined(gzip_of(data), tail));
-    EXPECT_TRUE(result.outcome.ok());
-    EXPECT_EQ(result.bytes, data);
-    EXPECT_EQ(result.outcome.trailing_bytes, tail.size());
+  for (const Bytes& tail : {Bytes(), bytes_of("garbage"), Bytes(1, std::byte{0x1F})}) {
+    for (const std::size_t zeros : {0U, 512U}) {
+      const Inflated result = inflated(joined(joined(gzip_of(data), Bytes(zeros)), tail));
+      EXPECT_TRUE(result.outcome.ok());
+      EXPECT_EQ(result.bytes, data);
+      EXPECT_EQ(result.outcome.trailing_bytes, tail.size());
+    }
   }
+}
+
+TEST(Gzip, JoinsMembersWithPaddingBetween) {
+  const Bytes one = text_of(3000);
+  const Bytes two = text_of(100);
+  const Inflated result =
+      inflated(joined(joined(gzip_of(one), Bytes(100)), joined(gzip_of({}), gzip_of(two))));
+  EXPECT_EQ(result.bytes, joined(one, two));
+  EXPECT_EQ(result.outcome.member_count, 3U);
 }
 
 TEST(GzipBuffer, GrowsWhenTheTrailerPromisedTooLittle) {

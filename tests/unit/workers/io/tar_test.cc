@@ -349,13 +349,37 @@ TEST(TarChecksum, MayBeSummedSigned) {
   EXPECT_THAT(reasons(tar), IsEmpty());
 }
 
-TEST(TarEnd, IsTwoZeroBlocksWhateverFollows) {
-  TarMaker tar;
-  tar.add("a", "1");
-  tar.end(2);
-  tar.add("stale", "2");
-  EXPECT_THAT(contents(tar), ElementsAre("a=1"));
-  EXPECT_THAT(reasons(tar), IsEmpty());
+// cat a.tar b.tar
+TEST(TarEnd, MayBeFollowedByAnotherArchive) {
+  for (const std::size_t zeros : {2U, 3U, 20U, 200U}) {
+    TarMaker tar;
+    tar.add_pax({{"path", "global"}}, 'g');
+    tar.add("a", "1");
+    tar.end(zeros);
+    tar.add("b", "2");
+    tar.end(zeros);
+    tar.end(zeros);
+    tar.add("c", "3");
+    EXPECT_THAT(contents(tar), ElementsAre("global=1", "b=2", "c=3")) << zeros;
+    EXPECT_THAT(reasons(tar), IsEmpty()) << zeros;
+  }
+}
+
+TEST(TarEnd, IsNoPlaceForAnythingElse) {
+  for (const std::string& rubbish :
+       {std::string(512, 'r'), std::string(5000, 'r'), std::string("r")}) {
+    TarMaker tar;
+    tar.add("a", "1");
+    tar.end(20);
+    const std::size_t offset = tar.add_bytes(rubbish);
+    EXPECT_THAT(contents(tar), ElementsAre("a=1"));
+    EXPECT_THAT(reasons(tar), ElementsAre(TarReason::kTrailing));
+    EXPECT_EQ(index_of(tar).problems[0].offset, offset);
+    tar.add_data("");
+    tar.add("b", "2");
+    EXPECT_THAT(contents(tar), ElementsAre("a=1", "b=2"));
+    EXPECT_THAT(reasons(tar), ElementsAre(TarReason::kDamagedHeader));
+  }
 }
 
 TEST(TarEnd, MayBeOneZeroBlockOrNone) {

@@ -34,7 +34,8 @@ struct OpenZip {
       }
       all += some;
     }
-    if (const Status end = reader.finish(); !end) return "damaged: " + end.error().message();
+    if (const Result<bool> end = reader.finish(~std::uint64_t{0}); !end)
+      return "damaged: " + end.error().message();
     return all;
   }
   TempDir directory;

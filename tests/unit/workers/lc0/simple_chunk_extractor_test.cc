@@ -83,6 +83,21 @@ TEST(Extractor, CountsWhatCannotBeUsedAndGoesOn) {
   EXPECT_EQ(extractor.rig.counter("extract.read", "skipped_record"), 1U);
 }
 
+TEST(Extractor, ReadsPaddedGamesAndCountsRubbishBehindThem) {
+  Extractor extractor;
+  const std::string padded = gzip_text(game(0, 3)) + std::string(600, '\0');
+  for (const std::string& bytes : {padded, padded + gzip_text(game(3, 3)) + "rubbish"}) {
+    ChunkPlace place = raw_place(0, bytes.size());
+    place.flags = kChunkGzip;
+    const std::string path = extractor.directory.write(fmt::format("{}.gz", bytes.size()), bytes);
+    extractor.rig.feed("sources", source_record(path, {place}));
+  }
+  extractor.rig.finish("sources");
+  extractor.rig.run();
+  EXPECT_THAT(sorted(extractor.ids()), ::testing::ElementsAre(0, 0, 1, 1, 2, 2, 3, 4, 5));
+  EXPECT_EQ(extractor.rig.counter("extract.read", "skipped_trailing"), 1U);
+}
+
 // The chunks of a source that have been given are counted in the stage's state.
 TEST(Extractor, GoesOnWithTheNextSourceWhenItsCountIsDamaged) {
   Extractor extractor;
