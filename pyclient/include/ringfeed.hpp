@@ -148,6 +148,27 @@ class Batch {
     return lengths;
   }
 
+  // The rows of a field of text or bytes: a tensor of uint8 beside NAME_offsets, int64 [rows + 1].
+  // They lie in the slot itself, and are valid as long as the batch. Throws ClientError as
+  // tensor(), and RF_DAMAGED: the offsets lead out of it.
+  [[nodiscard]] std::vector<std::string_view> strings(std::string_view name) const {
+    const std::span<const unsigned char> whole = tensor<unsigned char>(name);
+    const std::span<const int64_t> ends = tensor<int64_t>(std::string(name) + "_offsets");
+    const auto* const begin = reinterpret_cast<const char*>(whole.data());
+    std::vector<std::string_view> found;
+    found.reserve(rows());
+    bool fits = ends.size() == std::size_t{rows()} + 1;
+    for (std::size_t i = 0; fits && i < rows(); ++i) {
+      fits = ends[i] >= 0 && ends[i] <= ends[i + 1] &&
+             static_cast<uint64_t>(ends[i + 1]) <= whole.size();
+      if (fits) {
+        found.emplace_back(begin + ends[i], static_cast<std::size_t>(ends[i + 1] - ends[i]));
+      }
+    }
+    if (fits) return found;
+    throw ClientError(RF_DAMAGED, "the offsets of " + std::string(name) + " lead out of it");
+  }
+
   // The same array for writing. Only this process sees what is written, and only until the batch is
   // given back. Throws ClientError as tensor(), and RF_INVALID without RF_VIEW_PRIVATE.
   template <typename T>

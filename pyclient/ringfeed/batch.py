@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +145,44 @@ class Batch(Mapping[str, np.ndarray], Scope):
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+    def strings(self, name: str) -> list[str]:
+        """The rows of a field of text, which lie in the batch one after the other.
+
+        Args:
+            name: Of a tensor of uint8; ``NAME_offsets``, int64 [rows + 1], says where each row is.
+        Returns:
+            A string for each row; copies, which hold no slot.
+        Raises:
+            KeyError: There is no such tensor, or none with its offsets.
+            FeedDamaged: The offsets lead out of it, or a row is no UTF-8.
+            BatchReleased: The batch was released before.
+        Source: workers/samples/sample_batcher.cc writes them, for fields of dtype text and bytes.
+        """
+        rows = self.bytes(name)
+        try:
+            return [row.decode() for row in rows]
+        except UnicodeDecodeError as error:
+            raise FeedDamaged(
+                f"batch {self.seq}: a row of {name} is no UTF-8 ({error}): take bytes({name!r})"
+            ) from None
+
+    def bytes(self, name: str) -> list[builtins.bytes]:
+        """The rows of a field of bytes, or of text as UTF-8: as strings().
+
+        Returns:
+            Bytes for each row; copies, which hold no slot.
+        Raises:
+            As strings(), but for UTF-8.
+        """
+        whole, ends = self[name].tobytes(), self[f"{name}_offsets"].tolist()
+        if len(ends) != self.rows + 1 or ends[0] < 0 or ends[-1] > len(whole):
+            fits = False
+        else:
+            fits = all(begin <= end for begin, end in itertools.pairwise(ends))
+        if not fits:
+            raise FeedDamaged(f"batch {self.seq}: the offsets of {name} lead out of it")
+        return [whole[begin:end] for begin, end in itertools.pairwise(ends)]
 
     @property
     def released(self) -> bool:

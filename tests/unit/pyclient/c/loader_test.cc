@@ -125,6 +125,29 @@ TEST(CppFeed, AnArrayHasAsManyItemsAsItsLengthsInThisBatchSay) {
   }
 }
 
+TEST(CppFeed, TextsAreWhatTheirOffsetsMean) {
+  FakeFeedOptions settings;
+  settings.slot_bytes = 128;
+  settings.tensors = {{"text", "uint8", {-2}, 0, 64}, {"text_offsets", "int64", {-3}, 64, 64}};
+  FakeFeed fake(settings);
+  ringfeed::Feed feed(options_for(fake));
+  const auto publish = [&](std::string_view text, const std::vector<std::int64_t>& ends) {
+    FakeBatch given{std::vector<std::byte>(128),
+                    static_cast<std::uint32_t>(ends.size() - 1),
+                    {text.size(), ends.size()}};
+    std::memcpy(given.bytes.data(), text.data(), text.size());
+    std::memcpy(given.bytes.data() + 64, ends.data(), ends.size() * sizeof ends[0]);
+    EXPECT_TRUE(fake.publish(given));
+    return feed.next(kPatienceMs);
+  };
+  EXPECT_THAT(publish("onetwo", {0, 3, 3, 6})->strings("text"), ElementsAre("one", "", "two"));
+  EXPECT_THAT(publish("", {0})->strings("text"), ElementsAre());
+  for (const auto& ends : std::vector<std::vector<std::int64_t>>{{0, 4}, {-1, 1}, {0, 2, 1}}) {
+    const std::optional<ringfeed::Batch> batch = publish("abc", ends);
+    EXPECT_EQ(status_of([&] { static_cast<void>(batch->strings("text")); }), RF_DAMAGED);
+  }
+}
+
 TEST(CppFeed, ErrorsCarryTheirStatusAndSentence) {
   FakeFeed fake;
   ringfeed::Feed feed(options_for(fake));

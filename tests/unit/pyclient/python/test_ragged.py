@@ -215,3 +215,49 @@ def test_arrays_of_jax_have_the_shapes_of_their_batch(fake: FakeFeed) -> None:
         "[(2,), (2,)]",
         "112 [-5, -4] [2, 12]",
     ]
+
+
+TEXTS = Layout(text=("uint8", (-2,), 40), text_offsets=("int64", (-3,), 5))
+ROWS = ["été", "", "😀 b", "x"]
+
+
+def texts(offsets: list[int], whole: bytes) -> dict[str, np.ndarray]:
+    return {
+        "text": np.frombuffer(whole, np.uint8),
+        "text_offsets": np.array(offsets, np.int64),
+    }
+
+
+def test_texts_are_what_their_offsets_mean(make_feed: MakeFeed) -> None:
+    fake = make_feed("--rows", "4", *TEXTS.options)
+    raw = [row.encode() for row in ROWS]
+    ends = [0, *np.cumsum([len(row) for row in raw]).tolist()]
+    whole = b"".join(raw)
+    published = [
+        (4, ends, whole),
+        (0, [0], b""),
+        (1, [1, 3], b"\xffab"),  # what lies before the first one is nobody's
+        (1, [0, 1], b"\xff"),
+        (1, [0, 2], b"a"),
+        (2, [0, 2, 1], b"ab"),
+        (1, [-1, 1], b"a"),
+    ]
+    for rows, offsets, content in published:
+        arrays = texts(offsets, content)
+        fake.publish(TEXTS, arrays, rows, (len(content), len(offsets)))
+    fake.tell("close")
+    with fake.attach(timeout_s=PATIENCE_S) as feed:
+        batch = next(feed)
+        assert batch.strings("text") == ROWS
+        assert batch.bytes("text") == raw
+        with pytest.raises(KeyError):
+            batch.strings("text_offsets")
+        assert next(feed).strings("text") == []
+        assert next(feed).strings("text") == ["ab"]
+        batch = next(feed)
+        assert batch.bytes("text") == [b"\xff"]
+        with pytest.raises(ringfeed.FeedDamaged, match="no UTF-8"):
+            batch.strings("text")
+        for _ in range(3):
+            with pytest.raises(ringfeed.FeedDamaged, match="lead out of it"):
+                next(feed).strings("text")
