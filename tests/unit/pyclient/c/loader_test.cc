@@ -132,9 +132,10 @@ TEST(CppFeed, TextsAreWhatTheirOffsetsMean) {
   FakeFeed fake(settings);
   ringfeed::Feed feed(options_for(fake));
   const auto publish = [&](std::string_view text, const std::vector<std::int64_t>& ends) {
-    FakeBatch given{std::vector<std::byte>(128),
-                    static_cast<std::uint32_t>(ends.size() - 1),
-                    {text.size(), ends.size()}};
+    FakeBatch given{
+        std::vector<std::byte>(128),
+        static_cast<std::uint32_t>(ends.size() - 1),
+        {static_cast<std::uint32_t>(text.size()), static_cast<std::uint32_t>(ends.size())}};
     std::memcpy(given.bytes.data(), text.data(), text.size());
     std::memcpy(given.bytes.data() + 64, ends.data(), ends.size() * sizeof ends[0]);
     EXPECT_TRUE(fake.publish(given));
