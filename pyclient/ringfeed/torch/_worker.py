@@ -2,10 +2,10 @@
 
 The trainer starts the warm parent, which has the dataset. It listens on a socket; the feed's
 supervisor connects, and orders a process for each worker. The orders come as packets: the word
-``fork`` and a group's name, with the descriptors of a new process, which says ``here`` on its setup
-socket. If it cannot be made, the answer is ``error`` and a reason. If nothing has been asked of the
-worker, it is ``later``, and ``ready`` follows once something has been. ``ended`` tells how a process
-has ended.
+``fork`` and a group's name, with the descriptors of a new process, which says ``here`` on its
+setup socket. If it cannot be made, the answer is ``error`` and a reason. If nothing has been asked
+of the worker, it is ``later``, and ``ready`` follows once something has been. ``ended`` tells how
+a process has ended.
 
 A worker makes a batch for each request. What it needs to go on in another process, if it dies, is
 its state: generators, and how far the dataset is.

@@ -276,7 +276,7 @@ def test_batches_take_numbers_whose_values_do_not_change(read: Read) -> None:
     # Floats stay as they are, whether or not this one would.
     got = read({"a.jsonl": '{"x": 0.5}\n{"x": 2}'}, 'fields { name: "x" dtype: "float32" }')
     assert got["x"] == [2.0]
-    assert 'field \'x\' is float64, not float32: say dtype: "float32"' in got["log"][0]
+    assert "field 'x' is float64, not float32: say dtype: \"float32\"" in got["log"][0]
 
 
 def test_arrays_of_all_kinds_are_read_or_refused_by_name(read: Read) -> None:
