@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import importlib
 import json
+import lzma
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,7 +170,9 @@ def _format_of(path: str) -> str:
     for mark, at, kind in _MARKS:
         if head.startswith(mark, at):
             return kind
-    name = path.lower().removesuffix(".gz").removesuffix(".zst")
+    name = path.lower()
+    for packed in (".gz", ".zst", ".bz2", ".xz"):
+        name = name.removesuffix(packed)
     if name.endswith(".json") and _is_document(head):
         return "JSON"
     return next((kind for ending, kind in _ROWS.items() if name.endswith(ending)), "TEXT")
@@ -204,6 +208,10 @@ def _unpacked(path: str) -> BinaryIO:
     file.seek(0)
     if magic.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    if magic.startswith(b"BZh"):
+        return bz2.BZ2File(file)  # type: ignore[return-value]
+    if magic == b"\xfd7zX":
+        return lzma.LZMAFile(file)  # type: ignore[return-value]
     if magic == b"\x28\xb5\x2f\xfd":
         unpacked: BinaryIO
         try:

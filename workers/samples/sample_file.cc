@@ -97,10 +97,18 @@ std::string head_of(int fd) {
   return head;
 }
 
+constexpr std::string_view kSpace = " \t\r\n";
+
+// Behind a byte order mark and space.
+std::string_view content_of(std::string_view head) {
+  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
+  head.remove_prefix(std::min(head.find_first_not_of(kSpace), head.size()));
+  return head;
+}
+
 // Of what a file named .json begins with.
 Format lines_or_document(std::string_view head) {
-  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
-  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  head = content_of(head);
   const std::size_t end = head.find('\n');
   if (head.starts_with('[')) return SampleSourceConfig::JSON;
   if (!head.starts_with('{') || end == std::string_view::npos) return SampleSourceConfig::JSONL;
@@ -146,6 +154,29 @@ std::string_view why_passed_over(const SampleSourceConfig& config, std::string_v
     return "its ending is none of data: say with `format` what it holds";
   }
   return "";
+}
+
+Beside beside_of(const SampleSourceConfig& config, std::string_view path) {
+  const std::optional<Format> named = format_by_name(path);
+  if (config.format() != SampleSourceConfig::BY_NAME || !named) return Beside::kNeither;
+  switch (*named) {
+    case SampleSourceConfig::JSON:
+      return Beside::kMayDescribe;
+    case SampleSourceConfig::TEXT:
+      return Beside::kNeither;
+    default:
+      return Beside::kIsDescribed;
+  }
+}
+
+bool is_one_object(int fd) {
+  const std::string read = head_of(fd);
+  const std::string_view head = content_of(read);
+  if (!head.starts_with('{')) return false;
+  if (lines_or_document(head) == SampleSourceConfig::JSON) return true;
+  // A line: the only one?
+  const std::size_t end = std::min(head.find('\n'), head.size());
+  return read.size() < kHeadBytes && head.find_first_not_of(kSpace, end) == std::string_view::npos;
 }
 
 Format format_of(const SampleSourceConfig& config, std::string_view path, int fd) {

@@ -112,6 +112,12 @@ class FileCheck {
 // Why a file that was found is not read; "": it is. By its name alone.
 [[nodiscard]] std::string_view why_passed_over(const SampleSourceConfig& config,
                                                std::string_view path);
+// Whether a file may describe others that lie beside it, or be described: by its name alone, which
+// counts only with BY_NAME.
+enum class Beside : std::uint8_t { kNeither, kMayDescribe, kIsDescribed };
+[[nodiscard]] Beside beside_of(const SampleSourceConfig& config, std::string_view path);
+// Is an open file one object of JSON, and nothing else?
+[[nodiscard]] bool is_one_object(int fd);
 // What an open file that is read holds: by the configuration, by its first bytes, or by its name.
 [[nodiscard]] SampleSourceConfig_Format format_of(const SampleSourceConfig& config,
                                                   std::string_view path, int fd);

@@ -71,6 +71,23 @@ void SampleFiles::pass_over(Step& step, const std::string& path, std::string_vie
                             passing_over_.count(), path, why));
 }
 
+// May the file be of those that say something about the others, as dataset_infos.json does? Then
+// there are not more such files than data.
+bool SampleFiles::describes_others(const Step& step, const std::string& path) noexcept {
+  const SampleSourceConfig& config = context_.config.sample_source();
+  if (beside_of(config, path) != Beside::kMayDescribe) return false;
+  if (const std::uint64_t epoch = step.load(state_.epoch); beside_epoch_ != epoch) {
+    const auto files = std::span(paths_).first(step.load(state_.files));
+    const auto are = [&](Beside what) {
+      return std::ranges::count(files, what,
+                                [&](const std::string& one) { return beside_of(config, one); });
+    };
+    beside_epoch_ = epoch;
+    are_beside_ = are(Beside::kMayDescribe) <= are(Beside::kIsDescribed);
+  }
+  return are_beside_;
+}
+
 std::uint64_t SampleFiles::file_at(const Step& step, std::uint64_t place) const noexcept {
   if (!shuffles_) return place;
   return Shuffle(context_.key, step.load(state_.epoch), step.load(state_.files)).at(place);
@@ -110,6 +127,11 @@ StepStatus SampleFiles::hand_out(Step& step) noexcept {
     context_.note(fmt::format("waiting for {}: {}", path, fd.error().message()));
     waited_ = true;
     return StepStatus::kIdle;
+  }
+  if (fd && begin == 0 && describes_others(step, path) && is_one_object(fd->get())) {
+    pass_over(step, path, "it is one object beside data: give `format`, or a pattern, to read it");
+    step.store(state_.next, next + 1);
+    return StepStatus::kDone;
   }
   struct stat file {};
   // What is not there at all is said by the lane that reads it.

@@ -52,6 +52,7 @@ class SampleFiles final : public Stage {
 
  private:
   [[nodiscard]] StepStatus take_file(Step& step, const Record& record) noexcept;
+  [[nodiscard]] bool describes_others(const Step& step, const std::string& path) noexcept;
   void pass_over(Step& step, const std::string& path, std::string_view why) noexcept;
   [[nodiscard]] StepStatus hand_out(Step& step) noexcept;
   void ask_ahead(const Step& step) noexcept;
@@ -72,6 +73,8 @@ class SampleFiles final : public Stage {
   bool shuffles_;
   std::vector<std::string> paths_;
   Occasions passing_over_;
+  std::uint64_t beside_epoch_ = 0;  // of which the next one is
+  bool are_beside_ = false;
   CachedFiles cached_;
   std::uint64_t asked_epoch_ = 0;  // files of this epoch
   std::uint64_t asked_ = 0;        // before this place, in its order, have been asked for

@@ -334,7 +334,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -695,7 +697,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -823,7 +827,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -951,7 +957,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -1079,7 +1087,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -1207,7 +1217,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -1335,7 +1347,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field
@@ -1465,7 +1479,9 @@ class PipelineMethods(FeedMethods):
         - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
           such as a README or sums beside the data, are counted in `files_passed_over` and named in
           the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
-          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says.
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
         - tars: members that follow each other and have the same name up to its first dot are one
           sample. The rest of the name, in small letters, is the name of the field, which is bytes;
           with `dtype: "text"` text, with a numeric one the number that is written there. The field

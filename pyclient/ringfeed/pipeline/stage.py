@@ -1413,7 +1413,9 @@ def sample_source(
     - input: paths of files. By `format` BY_NAME those are read whose ending is known; others, such
       as a README or sums beside the data, are counted in `files_passed_over` and named in the log.
       So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`, `.tmp`,
-      `.part`, `.partial`, `.crdownload`), whatever `format` says.
+      `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every epoch, a
+      `.json` that is one object, such as dataset_infos.json, where there are no more of them than
+      of data other than text.
     - tars: members that follow each other and have the same name up to its first dot are one
       sample. The rest of the name, in small letters, is the name of the field, which is bytes; with
       `dtype: "text"` text, with a numeric one the number that is written there. The field `__key__`

@@ -76,7 +76,7 @@ def test_only_data_is_read(read: Read, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "sub").mkdir(parents=True)
     for name in ("a.jsonl", "b.JSONL", "c.ndjson", "d.jsonlines", "sub/e.json"):
-        (data / name).write_text(line(name))
+        (data / name).write_text(2 * line(name))  # one object alone would say something of others
     (data / "f.Txt").write_text("f.Txt\n")
     (data / "g.jsonl.GZ").write_bytes(gzip.compress(line("g.jsonl.GZ").encode()))
     others = ["README.md", "LICENSE", "SHA256SUMS", "_SUCCESS", "x.csv", "h.jpg", "i.gz"]
@@ -85,9 +85,8 @@ def test_only_data_is_read(read: Read, tmp_path: Path) -> None:
         (data / name).write_text(line("never"))
     (data / ".hidden.jsonl").write_text(line("never"))
     rows, log = read(data)
-    assert sorted(rows) == sorted(
-        ["a.jsonl", "b.JSONL", "c.ndjson", "d.jsonlines", "sub/e.json", "f.Txt", "g.jsonl.GZ"]
-    )
+    twice = ["a.jsonl", "b.JSONL", "c.ndjson", "d.jsonlines", "sub/e.json"]
+    assert sorted(rows) == sorted([*twice, *twice, "f.Txt", "g.jsonl.GZ"])
     assert f"files_passed_over={len(others + left)}" in log
     named = re.findall(r"passed_over stage=source count=(\d+) path=\S*/(\S+): (.*)", log)
     assert [int(count) for count, _, _ in named] == [1, 2, 4, 8]
@@ -116,6 +115,26 @@ def test_bytes_count_and_not_the_name(read: Read, tmp_path: Path) -> None:
     (data / "plain.jsonl.gz").write_text(line("plain"))
     rows, _ = read(data, source='fields { name: "text" dtype: "text" }')
     assert sorted(rows) == ["of a tar", "packed", "plain"]
+
+
+@pytest.mark.parametrize(("more", "reads"), [(0, False), (1, True)])
+def test_documents_beside_data_say_something_about_it(
+    read: Read, tmp_path: Path, more: int, reads: bool
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.jsonl").write_text(line("a") + line("b"))
+    (data / "b.jsonl").write_text(line("c"))
+    (data / "infos.json").write_text(json.dumps({"text": "infos"}, indent=2))
+    (data / "stats.json").write_text(json.dumps({"text": "stats"}))
+    (data / "lines.json").write_text(line("d") + line("e"))
+    (data / "more.jsonl" if not more else data / "more.json").write_text(line("f"))
+    (data / "notes.txt").write_text("g\n")
+    rows, log = read(data)
+    described = ["infos", "stats"] if reads else []
+    assert sorted(rows) == sorted([*"abcdefg", *described])
+    assert ("files_passed_over=2" in log) == (not reads)
+    assert ("it is one object beside data" in log) == (not reads)
 
 
 def drawn_value(dice: random.Random, depth: int = 0) -> Any:

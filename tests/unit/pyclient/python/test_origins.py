@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +29,16 @@ def test_an_identity_is_that_of_the_stages() -> None:
 def test_lines_are_counted(tmp_path: Path) -> None:
     lines = [f"{'x' * (i % 700)}\n".encode() for i in range(5000)]
     begins = [0, *np.cumsum([len(line) for line in lines]).tolist()]
-    plain, packed = tmp_path / "a.jsonl", tmp_path / "b.txt.gz"
-    plain.write_bytes(b"".join(lines))
-    packed.write_bytes(gzip.compress(b"".join(lines)))
+    packings: dict[str, Callable[[bytes], bytes]] = {
+        "a.jsonl": bytes,
+        "b.txt.gz": gzip.compress,
+        "c.txt.bz2": bz2.compress,
+        "d.jsonl.xz": lzma.compress,
+    }
     wanted = [4999, 0, 17, 3000, 17]
-    for path in (plain, packed):
+    for name, pack in packings.items():
+        path = tmp_path / name
+        path.write_bytes(pack(b"".join(lines)))
         rows = np.array([row(path, begins[i]) for i in wanted], np.uint64)
         found = ringfeed.lineage(rows, tmp_path)
         assert [str(origin) for origin in found] == [f"{path}, line {i + 1}" for i in wanted]
