@@ -65,9 +65,13 @@ class Start:
         return self.process.exitcode is not None
 
     def wake(self) -> None:
-        """Has it look again at what is asked of its workers; only one that expects it."""
+        """Has it look again at what is asked of its workers; only one that expects it.
+
+        Where it cannot be told, it looks by itself after a second.
+        """
         if not self.has_ended():
-            self.process._popen._send_signal(signal.SIGUSR1)
+            with contextlib.suppress(OSError, AttributeError):
+                self.process._popen._send_signal(signal.SIGUSR1)
 
     def end(self, timeout_s: float) -> bool:
         """Ends it, by force after timeout_s. True: it had time for what it does at its end."""
