@@ -7,7 +7,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import site
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,36 @@ class Code:
         return f"<{self.label}, {len(self.data)} bytes>"
 
 
-def importable(value: Any) -> str | None:
+class Importable(str):
+    """ "module:name" of an object of this process. Never changed.
+
+    ``place``: the directory in which its module was found, if another interpreter does not look
+    there by itself, as beside a script; else "".
+    """
+
+    place: str
+
+    def __new__(cls, name: str, place: str) -> Importable:
+        made = super().__new__(cls, name)
+        made.place = place
+        return made
+
+
+def _place_of(module: Any) -> str:
+    file = getattr(module, "__file__", None)
+    if not file:
+        return ""
+    levels = module.__name__.count(".") + hasattr(module, "__path__")
+    place = Path(file).resolve().parents[levels]
+    known = [*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()]
+    known += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    found = {Path(one).resolve() for one in known}
+    # What lies in no directory of sys.path was found by other means, which are not known here.
+    here = any(Path(one).resolve() == place for one in sys.path)
+    return str(place) if here and place not in found else ""
+
+
+def importable(value: Any) -> Importable | None:
     """ "module:name" of a function or class that another process can import; None: it cannot."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
@@ -56,7 +87,9 @@ def importable(value: Any) -> str | None:
         return None
     for part in name.split("."):
         found = getattr(found, part, None)
-    return f"{module}:{name}" if found is value else None
+    if found is not value:
+        return None
+    return Importable(f"{module}:{name}", _place_of(sys.modules[module]))
 
 
 def _label(value: Any) -> str:

@@ -57,12 +57,18 @@ class RefusedConfiguration(InvalidConfiguration):
 
 
 def _here(config: Group) -> Group:
-    """The same, with this process's Python where stages are written in Python and say none."""
+    """The same, with this process's Python where stages are written in Python and say none, and
+    with the directories in which it has found their modules.
+    """
     fields = fields_of(config.of)
     if "interpreter" in fields and any(fields[name].use == "code" for name, _ in config.values):
-        if sys.executable and "interpreter" not in dict(config.values):
-            return Group(config.of, (*config.values, ("interpreter", sys.executable)))
-        return config
+        values = dict(config.values)
+        places = [one.place for one in values.values() if isinstance(one, _code.Importable)]
+        if sys.executable:
+            values.setdefault("interpreter", sys.executable)
+        if places and places[0]:
+            values["python_path"] = (*values.get("python_path", ()), places[0])
+        return Group(config.of, tuple(values.items()))
     return Group(config.of, tuple((name, _inside(value)) for name, value in config.values))
 
 

@@ -232,3 +232,41 @@ def test_a_program_of_the_page_runs(text: str, data: Path, place: Path) -> None:
         assert said in run.stdout
     for said in re.findall(r"^    # (\w+\(.*)$", text, re.M):
         assert said.removesuffix(" ...") in run.stdout
+
+
+BESIDE = """
+import sys
+import ringfeed.pipeline as rp
+import {module} as helper
+
+lines = rp.files(sys.argv[1] + "/*.jsonl").jsonl(fields=["text"])
+feed = lines.map(helper.shout).batch(32, fields={{"text": "text"}}).feed("beside", epochs=1)
+feed.check()
+with feed.start() as loader:
+    texts = [text for batch in loader for text in batch.strings("text")]
+print(len(texts), texts[-1])
+"""
+
+
+@pytest.mark.parametrize("module", ["helper", "package.inner.helper"])
+def test_a_module_beside_the_script_is_found_from_anywhere(
+    data: Path, place: Path, tmp_path: Path, module: str
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    file = project.joinpath(*module.split(".")).with_suffix(".py")
+    file.parent.mkdir(parents=True)
+    for directory in {file.parent, file.parent.parent} - {project, tmp_path}:
+        (directory / "__init__.py").touch()
+    file.write_text("def shout(sample):\n    return {'text': str(sample['text']).upper()}\n")
+    script = project / "script.py"
+    script.write_text(BESIDE.format(module=module))
+    run = subprocess.run(
+        [sys.executable, script, data],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"{ROWS} LINE {ROWS - 1}\n"
