@@ -215,7 +215,7 @@ void add_init(CLI::App& verb, int& result) {
   };
   const auto given = std::make_shared<Given>();
   verb.add_option("KIND", given->first, "kind of data; default: the one that is in the directory")
-      ->type_name("lc0|chess|fairseq|DIR");
+      ->type_name("lc0|chess|fairseq|samples|DIR");
   verb.add_option("DIRECTORY", given->second, "where the data is; default: the current directory")
       ->type_name("DIR");
   verb.add_flag("--json", given->options.json, "print one JSON object: what was found and written");

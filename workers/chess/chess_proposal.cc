@@ -126,6 +126,7 @@ std::optional<Proposal> propose_chess(const DirectoryLook& look, const ProposalW
     games.swap(searched);  // lines are passed over
   }
   if (games.empty()) {
+    proposal.other_data = searched.empty();
     proposal.problem =
         searched.empty()
             ? fault

@@ -91,6 +91,7 @@ struct DataKind {
   std::string_view name;  // as people give it
   std::string_view data;  // what it is, for people
   Propose propose;
+  bool of_anybody = false;  // data that need be no other kind's: asked where none of these has any
 };
 
 struct Describers {

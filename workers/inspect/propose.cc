@@ -49,12 +49,20 @@ ProposalAnswer propose(const ProposalQuestion& question, const Describers& descr
   const std::string directory = escaped(look.directory);
   std::vector<std::pair<const DataKind*, Proposal>> useful;
   std::vector<std::pair<const DataKind*, Proposal>> others;
-  for (const DataKind& kind : kinds) {
-    if (!question.kind.empty() && question.kind != kind.name) continue;
-    std::optional<Proposal> proposal = kind.propose(look, question.wish);
-    if (proposal)
-      (proposal->text.empty() ? others : useful).emplace_back(&kind, *std::move(proposal));
-  }
+  const auto ask = [&](bool of_anybody) {
+    for (const DataKind& kind : kinds) {
+      if (!question.kind.empty() ? question.kind != kind.name : kind.of_anybody != of_anybody) {
+        continue;
+      }
+      std::optional<Proposal> proposal = kind.propose(look, question.wish);
+      if (proposal)
+        (proposal->text.empty() ? others : useful).emplace_back(&kind, *std::move(proposal));
+    }
+  };
+  ask(false);
+  const bool somebodys =
+      std::ranges::any_of(others, [](const auto& other) { return !other.second.other_data; });
+  if (question.kind.empty() && useful.empty() && !somebodys) ask(true);
   const auto parquet = std::find_if(others.begin(), others.end(),
                                     [](const auto& other) { return other.second.needs_parquet; });
   if (useful.empty() && parquet != others.end()) {

@@ -46,6 +46,7 @@ struct Proposal {
   std::string found = {};      // "2 tars and 7 .gz files, about 3100 positions"
   std::string text = {};       // the configuration; empty: there are such files, but of no use
   std::string problem = {};    // then: why, in one sentence
+  bool other_data = false;     // then: because they hold something else
   bool needs_parquet = false;  // then: because this program cannot read Parquet files
 };
 

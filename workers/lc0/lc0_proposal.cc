@@ -170,6 +170,7 @@ std::optional<Proposal> propose_lc0(const DirectoryLook& look, const ProposalWis
   for (const std::string& path : some_of(tars)) try_tar(path, of_tars);
   Proposal proposal;
   if (of_games.positions + of_tars.positions == 0) {
+    proposal.other_data = true;
     proposal.problem = fmt::format("the .gz and .tar files are not games of Leela Chess Zero: {}",
                                    of_tars.fault.empty() ? of_games.fault : of_tars.fault);
     return proposal;

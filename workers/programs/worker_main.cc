@@ -1,5 +1,6 @@
 #include "workers/programs/worker_main.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,11 +24,10 @@ namespace {
 int run(int argc, char** argv, std::vector<StageType> stages) {
   inspect::Describers describers;
   register_all_describers(describers);
+  // Behind those that know their data.
+  std::ranges::stable_sort(describers.kinds, {}, &inspect::DataKind::of_anybody);
   const std::string_view word = argc >= 2 ? argv[1] : "";
   if (argc >= 3 && word == "--inspect") return inspect::run(argc - 2, argv + 2, describers);
-  if (argc >= 4 && word == "--try-fd") {
-    return inspect::view(std::atoi(argv[2]), std::atoi(argv[3]), describers);
-  }
   if (argc >= 4 && word == "--try-fd") {
     return inspect::view(std::atoi(argv[2]), std::atoi(argv[3]), describers);
   }

@@ -64,21 +64,6 @@ std::string name_of(std::string_view path) {
   return name;
 }
 
-std::optional<Format> format_by_name(std::string_view path) {
-  const std::string name = name_of(path);
-  std::string_view rest = name;
-  for (const std::string_view packed : kPackings) {
-    if (rest.ends_with(packed)) {
-      rest.remove_suffix(packed.size());
-      break;
-    }
-  }
-  for (const Ending& known : kEndings) {
-    if (rest.ends_with(known.ending)) return known.format;
-  }
-  return std::nullopt;
-}
-
 // The first bytes of an open file, as it is unpacked; fewer if it cannot be read further.
 std::string head_of(int fd) {
   std::string head;
@@ -143,6 +128,21 @@ class PackedCheck final : public FileCheck {
 
 }  // namespace
 
+std::optional<Format> format_named(std::string_view path) {
+  const std::string name = name_of(path);
+  std::string_view rest = name;
+  for (const std::string_view packed : kPackings) {
+    if (rest.ends_with(packed)) {
+      rest.remove_suffix(packed.size());
+      break;
+    }
+  }
+  for (const Ending& known : kEndings) {
+    if (rest.ends_with(known.ending)) return known.format;
+  }
+  return std::nullopt;
+}
+
 std::string_view why_passed_over(const SampleSourceConfig& config, std::string_view path) {
   const std::string name = name_of(path);
   const bool left = std::ranges::any_of(
@@ -150,14 +150,14 @@ std::string_view why_passed_over(const SampleSourceConfig& config, std::string_v
   if (left || (name.starts_with('#') && name.ends_with('#'))) {
     return "it is a backup, or was not written to its end";
   }
-  if (config.format() == SampleSourceConfig::BY_NAME && !format_by_name(path)) {
+  if (config.format() == SampleSourceConfig::BY_NAME && !format_named(path)) {
     return "its ending is none of data: say with `format` what it holds";
   }
   return "";
 }
 
 Beside beside_of(const SampleSourceConfig& config, std::string_view path) {
-  const std::optional<Format> named = format_by_name(path);
+  const std::optional<Format> named = format_named(path);
   if (config.format() != SampleSourceConfig::BY_NAME || !named) return Beside::kNeither;
   switch (*named) {
     case SampleSourceConfig::JSON:
@@ -187,7 +187,7 @@ Format format_of(const SampleSourceConfig& config, std::string_view path, int fd
       return mark.format;
     }
   }
-  const Format named = format_by_name(path).value_or(SampleSourceConfig::TEXT);
+  const Format named = format_named(path).value_or(SampleSourceConfig::TEXT);
   return named == SampleSourceConfig::JSON ? lines_or_document(head) : named;
 }
 

@@ -109,6 +109,8 @@ class FileCheck {
   [[nodiscard]] virtual Result<bool> some() = 0;
 };
 
+// What a file holds, by its name alone; nothing: its ending is none of data.
+[[nodiscard]] std::optional<SampleSourceConfig_Format> format_named(std::string_view path);
 // Why a file that was found is not read; "": it is. By its name alone.
 [[nodiscard]] std::string_view why_passed_over(const SampleSourceConfig& config,
                                                std::string_view path);

@@ -6,6 +6,7 @@
 #include "ringfeed/worker/sample.h"
 #include "workers/inspect/describers.h"
 #include "workers/samples/domain.h"
+#include "workers/samples/sample_proposal.h"
 #include "workers/samples/sample_text.h"
 
 namespace ringfeed {
@@ -37,6 +38,8 @@ std::string sample_lines(const nlohmann::ordered_json& found) {
 void add_samples_describers(inspect::Describers& describers) {
   describers.letters.push_back(&inspect::describe_sample);
   describers.texts.push_back(&inspect::sample_lines);
+  describers.kinds.push_back(
+      {"samples", "lines of JSON or text, tars, NumPy's arrays, tables", &propose_samples, true});
 }
 
 }  // namespace ringfeed

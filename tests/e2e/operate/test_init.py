@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,14 +10,16 @@ import resource
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import ringfeed
+import ringfeed.pipeline as rp
 
 from tests.support.feeds.feed_run import BIN, ROOT
 from tests.support.makers import chess_data, fairseq_data, lc0_data
@@ -233,11 +236,11 @@ def test_a_name_may_be_a_kind_or_a_directory(lc0: Path) -> None:
     assert init("-o", "-", cwd=lc0).returncode == 0
     said = refusal("lc1", cwd=above)
     assert (
-        "lc1: there is no such directory, nor a kind of data of this name (lc0, chess, fairseq)"
-        in said
+        "lc1: there is no such directory, nor a kind of data of this name (lc0, chess, "
+        "fairseq, samples)" in said
     )
     said = refusal("go", lc0, cwd=above)
-    assert "there is no kind of data 'go': there are lc0, chess, fairseq" in said
+    assert "there is no kind of data 'go': there are lc0, chess, fairseq, samples" in said
 
 
 def test_a_file_that_is_there_stays(lc0: Path, here: Path) -> None:
@@ -258,7 +261,7 @@ def test_directories_without_such_data(tmp_path: Path, here: Path, lc0: Path) ->
     assert "there is no such directory\n" in refusal("lc0", tmp_path / "no", cwd=here)
     other = tmp_path / "other"
     other.mkdir()
-    (other / "notes.txt").write_text("a")
+    (other / "notes.md").write_text("a")
     said = refusal(other, cwd=here)
     assert "none of the files here (1) is such data" in said and ".parquet" in said
     (other / "notes.gz").write_text("a")
@@ -287,7 +290,10 @@ def test_parquet_files_of_something_else(chess: Path, here: Path, tmp_path: Path
     other = tmp_path / "other"
     other.mkdir()
     chess_data.write_parquet([{"fen": "x", "text": "y"}], other / "a.parquet")
-    assert "has neither the columns of games" in refusal(other, cwd=here)
+    assert "has neither the columns of games" in refusal("chess", other, cwd=here)
+    done = init(other, cwd=here)
+    assert done.stdout.startswith("samples: 1 file of samples with fen (text), text (text)\n")
+    (here / "samples.textproto").unlink()
     twice = tmp_path / "twice"
     for name in ("a", "b"):
         shutil.copytree(chess / "games", twice / name)
@@ -297,6 +303,61 @@ def test_parquet_files_of_something_else(chess: Path, here: Path, tmp_path: Path
     row = {"fen": "x", "variations": "[]", "win": 1.0, "draw": 0.0, "loss": 0.0}
     chess_data.write_parquet([row], other / "a.parquet")
     assert "has searched positions but no games" in refusal("chess", other, cwd=here)
+
+
+def jsonl(directory: Path) -> int:
+    for part in range(2):
+        rows = [
+            {"id": i, "text": f"row {i}", "score": i / 2 if i % 2 else i // 2, "vec": [1.0, 2, 3]}
+            | {"tags": ["a"] * (i % 3)}
+            | ({"now_and_then": 1} if i % 5 else {})
+            for i in range(100)
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (directory / f"{part}.jsonl").write_text(text)
+    (directory / "README.md").write_text("about")
+    (directory / "infos.json").write_text('{"id": 1}')
+    return 200
+
+
+def web_dataset(directory: Path) -> int:
+    for shard in range(2):
+        with tarfile.open(directory / f"train-{shard:03}.tar", "w") as tar:
+            for key in range(20):
+                for ending, data in (("jpg", bytes(60_000)), ("cls", b"%d\n" % (key % 3))):
+                    info = tarfile.TarInfo(f"{shard}{key:03}.{ending}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    return 40
+
+
+def zips_of_arrays(directory: Path) -> int:
+    x = np.zeros((40, 3, 2), np.float32)
+    np.savez_compressed(directory / "a.npz", x=x, y=np.arange(40))
+    return 40
+
+
+def texts(directory: Path) -> int:
+    (directory / "A.TXT").write_text("one\ntwo\n" * 50)
+    return 100
+
+
+@pytest.mark.parametrize("make", [jsonl, web_dataset, zips_of_arrays, texts])
+def test_data_of_ones_own_becomes_a_feed_that_runs(
+    tmp_path: Path, here: Path, make: Callable[[Path], int]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = make(data)
+    done = init(data, cwd=here)
+    assert done.returncode == 0, done.stderr
+    text = written(here / "samples.textproto")
+    if make is jsonl:
+        assert 'left out: "tags": its shape' in text
+        assert 'left out: "now_and_then": 80 of 100 samples have it' in text
+    (here / "once.textproto").write_text("epochs: 1\n" + text)
+    with rp.load(here / "once.textproto").start(wait_s=60) as loader:
+        assert sum(batch.rows for batch in loader) == rows
 
 
 def test_token_files_that_lack_something(fairseq: Path, here: Path, tmp_path: Path) -> None:
