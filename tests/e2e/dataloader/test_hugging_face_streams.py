@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,12 @@ from tests.support.loaders.resuming import (  # noqa: E402
     take,
     through_json,
 )
+
+# `datasets` takes tqdm's lock for each sample. It is shared by processes, and stays locked for ever
+# if a worker is killed while it has it; and the monitor, a thread, may have it during a fork.
+tqdm = pytest.importorskip("tqdm")
+tqdm.tqdm.monitor_interval = 0
+tqdm.tqdm.set_lock(threading.RLock())
 
 pytestmark = [
     *no_warnings,

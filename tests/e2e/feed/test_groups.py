@@ -342,6 +342,8 @@ def test_a_member_that_spoils_its_groups_page_harms_nobody_else(
                     first.next(0.05)
                 except (ringfeed.FeedTimeout, ringfeed.SlotsExhausted):
                     pass
+        # It may have seen that itself. Were it the last to leave, nobody else would look.
+        wait_until(lambda: "damaged=" in run.text(), "the supervisor to see it")
         first.close()
         at = [len(numbers(member)) for member in others]
         wait_until(
