@@ -20,9 +20,15 @@ ROWS = 4000
 
 MODULE = """
 import random
+import threading
 
 import datasets
 import torchdata.nodes as nodes
+import tqdm
+
+# Its lock is shared by processes, and stays locked for ever if one is killed that has it.
+tqdm.tqdm.monitor_interval = 0
+tqdm.tqdm.set_lock(threading.RLock())
 
 
 def numbers(count=4000, first=0):
