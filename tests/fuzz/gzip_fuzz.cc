@@ -3,11 +3,12 @@
 //
 // Holds: a first member that zlib inflates is inflated, to the same bytes, into room of its own and
 // into room that is just enough; room for one byte less is too small; nothing grows beyond the
-// limit; offsets and lengths add up to the input. The walk that tells why a stream was refused says
-// "finished" of those that were not.
+// limit; offsets, padding and lengths add up to the input. The walk that tells why a stream was
+// refused says "finished" of those that were not.
 #include <libdeflate.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -62,8 +63,12 @@ void check_file(std::span<const std::byte> file) {
   }
   RF_HOLDS(outcome.member_count > 0 && inflated.size() == outcome.inflated_bytes, inflated.size(),
            outcome.inflated_bytes);
-  RF_HOLDS(outcome.input_offset + outcome.trailing_bytes == file.size(), outcome.input_offset,
+  // Between the last member and what is no member there are zeros.
+  RF_HOLDS(outcome.input_offset + outcome.trailing_bytes <= file.size(), outcome.input_offset,
            outcome.trailing_bytes, file.size());
+  const std::size_t padded = file.size() - outcome.input_offset - outcome.trailing_bytes;
+  const auto padding = file.subspan(outcome.input_offset, padded);
+  RF_HOLDS(std::ranges::count(padding, std::byte{0}) == std::ssize(padding), padded);
 
   const Bytes kept(inflated.begin(), inflated.end());
   Bytes exact(kept.size());
