@@ -1,6 +1,7 @@
 #include "workers/io/unpacker.h"
 
 #include <bzlib.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <isa-l/igzip_lib.h>
 #include <lzma.h>
@@ -162,6 +163,31 @@ class ZstdUnpacker final : public Unpacker {
   std::uint64_t window_bytes_max_;
 };
 
+// libbz2 is loaded when it is needed: its static library cannot be part of a module, and a wheel
+// has nobody who would install it.
+struct Bzip2 {
+  decltype(&::BZ2_bzDecompressInit) begin = nullptr;
+  decltype(&::BZ2_bzDecompress) run = nullptr;
+  decltype(&::BZ2_bzDecompressEnd) end = nullptr;
+
+  static const Bzip2& library() {
+    static const Bzip2 loaded = [] {
+      Bzip2 found;
+      void* library = ::dlopen("libbz2.so.1.0", RTLD_NOW | RTLD_LOCAL);
+      if (library == nullptr) library = ::dlopen("libbz2.so.1", RTLD_NOW | RTLD_LOCAL);
+      if (library == nullptr) return found;
+      found.begin = reinterpret_cast<decltype(begin)>(::dlsym(library, "BZ2_bzDecompressInit"));
+      found.run = reinterpret_cast<decltype(run)>(::dlsym(library, "BZ2_bzDecompress"));
+      found.end = reinterpret_cast<decltype(end)>(::dlsym(library, "BZ2_bzDecompressEnd"));
+      return found;
+    }();
+    return loaded;
+  }
+  [[nodiscard]] bool is_there() const {
+    return begin != nullptr && run != nullptr && end != nullptr;
+  }
+};
+
 class Bzip2Unpacker final : public Unpacker {
  public:
   ~Bzip2Unpacker() override { end(); }
@@ -169,7 +195,10 @@ class Bzip2Unpacker final : public Unpacker {
   Status begin() override {
     end();
     stream_ = {};
-    if (::BZ2_bzDecompressInit(&stream_, 0, 0) != BZ_OK) {
+    if (!library_.is_there()) {
+      return Error{ErrorCode::kUnsupported, "bzip2 needs libbz2: install libbz2-1.0 (bzip2-libs)"};
+    }
+    if (library_.begin(&stream_, 0, 0) != BZ_OK) {
       return Error{ErrorCode::kNoMemory, "no memory to unpack it"};
     }
     begun_ = true;
@@ -183,7 +212,7 @@ class Bzip2Unpacker final : public Unpacker {
     stream_.avail_in = have;
     stream_.next_out = reinterpret_cast<char*>(out.data());
     stream_.avail_out = room;
-    const int status = ::BZ2_bzDecompress(&stream_);
+    const int status = library_.run(&stream_);
     step.used = have - stream_.avail_in;
     step.given = room - stream_.avail_out;
     step.ended = status == BZ_STREAM_END;
@@ -195,8 +224,9 @@ class Bzip2Unpacker final : public Unpacker {
 
  private:
   void end() {
-    if (std::exchange(begun_, false)) ::BZ2_bzDecompressEnd(&stream_);
+    if (std::exchange(begun_, false)) library_.end(&stream_);
   }
+  const Bzip2& library_ = Bzip2::library();
   bz_stream stream_{};
   bool begun_ = false;
 };
