@@ -168,8 +168,9 @@ def test_the_wheel_has_these_files_and_this_size() -> None:
     assert found - headers - pages - schemas == set(FILES.format(version=VERSION).split())
     assert "ringfeed/__init__.py" in names and "ringfeed/_core/native.py" in names
     print(f"{WHEEL.name}: {WHEEL.stat().st_size / MB:.1f} MB")
-    # Five programs and libraries have the stages in them, each as a whole; the command has its page.
-    assert WHEEL.stat().st_size <= 15 * MB
+    # Five programs and libraries have the stages in them, each as a whole, with liblzma since xz files
+    # are read (15.2 MB of 16); the command has its page.
+    assert WHEEL.stat().st_size <= 16 * MB
     assert re.fullmatch(
         rf"ringfeed-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_x86_64\.whl", WHEEL.name
     )
