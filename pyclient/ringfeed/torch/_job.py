@@ -186,7 +186,11 @@ def process_of(requests: Memory, workers: int, number: int) -> int:
 
 
 def note_asked(requests: Memory, workers: int, number: int) -> None:
-    """Something is asked of worker `number`, which has no process yet."""
+    """Something is asked of worker `number`, which has no process yet.
+
+    The trainer writes the word, once a generation; a process is forked behind that alone, and from
+    then on the worker writes it.
+    """
     at = requests.size - 16 * workers + 8 * number
     struct.pack_into("<Q", requests.map, at, _ASKED)
 
