@@ -92,7 +92,10 @@ def test_names_come_from_the_configuration(make_run: Callable[..., FeedRun]) -> 
 
 def test_kinds_of_words() -> None:
     assert answer("completion", "")[1].keys() == {"bash", "zsh", "fish"}
-    assert answer("init", "") == ("directories", {"lc0": "", "chess": "", "fairseq": ""})
+    assert answer("init", "") == (
+        "directories",
+        {"lc0": "", "chess": "", "fairseq": "", "samples": ""},
+    )
     assert answer("run", "")[0] == "configs" and answer("inspect", "")[0] == "files"
     assert answer("run", "--resume", "")[0] == "directories"
     assert answer("scale", "lc0", "pool", "") == ("none", {})

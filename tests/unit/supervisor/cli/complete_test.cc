@@ -60,7 +60,8 @@ TEST_F(Complete, ValueFollowsItsOption) {
   EXPECT_EQ(at({"try", "a.json", "--stage", ""}).line.config, "a.json");
   EXPECT_THAT(kinds({"init", "-o", ""}), ElementsAre("FILE"));
   // Attached: it is given, and the next word is an argument.
-  EXPECT_THAT(kinds({"init", "-ofile", ""}), ElementsAre("lc0", "chess", "fairseq", "DIR"));
+  EXPECT_THAT(kinds({"init", "-ofile", ""}),
+              ElementsAre("lc0", "chess", "fairseq", "samples", "DIR"));
   EXPECT_THAT(kinds({"status", "--no-such=x"}), IsEmpty());
 }
 
