@@ -191,6 +191,16 @@ def check() -> Schema:
         tensors=Maybe(many("The arrays of a batch.", tensor)),
         groups=many("Its consumer groups.", consumers),
     )
+    look = record(
+        "The first samples of a stage's files. What would be left out is among the warnings.",
+        stage=text("The stage that reads them."),
+        files=whole("Files that were found.", "files"),
+        files_are_more=flag("The search ended before it had found all."),
+        files_passed_over=whole("Of these, files that are not read.", "files"),
+        files_looked_at=whole("Files whose first samples were looked at.", "files"),
+        samples=whole("Samples that were looked at.", "samples"),
+        samples_left_out=whole("Of these, samples that would be left out.", "samples"),
+    )
     valid = "Only of a valid configuration."
     return record(
         "What is wrong with a configuration, or the feed that it would make.",
@@ -207,6 +217,7 @@ def check() -> Schema:
         batches=Maybe(many(f"Its outputs. {valid}", batches)),
         memory=Maybe(many(f"Its memory by part. {valid}", a("MemoryPart"))),
         memory_bytes=Maybe(whole(f"Its memory. {valid}", "bytes")),
+        data=Maybe(many(f"What the first of its data is like. {valid}", look)),
         socket=Maybe(text(f"Path of its control socket. {valid}")),
         worker=Maybe(text("Program of its plug-in, if it has one.")),
     )

@@ -10,6 +10,7 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 #include "ringfeed/shm/quote.h"
+#include "supervisor/cli/look.h"
 #include "supervisor/cli/orphans.h"
 #include "supervisor/cli/prepare.h"
 #include "supervisor/cli/verb.h"
@@ -32,10 +33,15 @@ int check(const ConfigArguments& arguments, const std::string& directory) {
   const std::optional<Prepared> prepared = prepare(arguments);
   if (!prepared) return kInvalidConfiguration;
   const DataLoaderConfig& config = prepared->configuration.message();
+  config::Checked looked;
+  const DataLooks looks = look_at_data(*prepared, looked);
+  for (const config::Problem& warning : looked.warnings) {
+    fmt::print(stderr, "warning: {}\n", escaped_lines(warning.message()));
+  }
   const std::vector<config::MemoryPart> parts = layout::memory_parts(prepared->layout);
-  fmt::print("{}control socket {}\n",
+  fmt::print("{}{}control socket {}\n",
              config::explain(config, *prepared->plan, prepared->wiring, prepared->groups, parts),
-             escaped(socket_of(config, directory)));
+             config::looks_text(config, looks), escaped(socket_of(config, directory)));
   if (!config.worker().empty()) fmt::print("worker {}\n", escaped(config.worker()));
   layout::check_memory(prepared->layout, memory_limits(*prepared)).or_throw();
   return kOk;
@@ -58,6 +64,7 @@ int check_json(const ConfigArguments& arguments, const std::string& directory) {
       const std::vector<config::MemoryPart> parts = layout::memory_parts(prepared->layout);
       shown =
           config::explain_json(config, *prepared->plan, prepared->wiring, prepared->groups, parts);
+      shown["data"] = config::looks_json(config, look_at_data(*prepared, checked));
       shown["socket"] = socket_of(config, directory);
       if (!config.worker().empty()) shown["worker"] = config.worker();
       const Status room = layout::check_memory(prepared->layout, memory_limits(*prepared));
@@ -112,8 +119,10 @@ void add_check(CLI::App& verb, int& result) {
       ->excludes(json);
   verb.footer(
       "Every mistake is shown with its place. Of a valid configuration it shows the stage groups, "
-      "the batches, and the memory of each part; if the machine has less, it says so. No feed is "
-      "started.\n"
+      "the batches, and the memory of each part; if the machine has less, it says so. Of files "
+      "that "
+      "are read as samples it looks at the first ones (64 or 1 MiB of a file, 64 files, for some "
+      "seconds), and warns of what would be left out. No feed is started.\n"
       "Example: ringfeed check lc0.textproto");
   verb.callback([=, &result] {
     result = given->part   ? check_part(given->config)

@@ -188,4 +188,23 @@ std::string explain(const DataLoaderConfig& config, const PipelinePlan& plan, co
   return text;
 }
 
+std::string looks_text(const DataLoaderConfig& config, const DataLooks& looks) {
+  std::vector<std::vector<std::string>> rows;
+  for (const DataLookPlan& look : looks.looks()) {
+    if (look.files() == 0) continue;
+    const std::uint64_t out = look.samples_left_out();
+    rows.push_back(
+        {config.stages(static_cast<int>(look.stage())).name(),
+         fmt::format("{}{}{}", look.files_are_more() ? "at least " : "",
+                     counted(look.files(), "file", "files"),
+                     look.files_passed_over() == 0
+                         ? ""
+                         : fmt::format(", {} of them not read", look.files_passed_over())),
+         fmt::format("looked at the first samples of {}: {} of {} would be left out",
+                     look.files_looked_at(), out == 0 ? "none" : std::to_string(out),
+                     look.samples())});
+  }
+  return rows.empty() ? "" : "data\n" + table(rows);
+}
+
 }  // namespace ringfeed::config

@@ -12,6 +12,10 @@
 #include "supervisor/config/places.h"
 #include "supervisor/config/wiring.h"
 
+namespace ringfeed {
+class DataLooks;
+}  // namespace ringfeed
+
 namespace ringfeed::config {
 
 // One line of the memory table; what the parts are, the layout of the feed decides.
@@ -28,6 +32,11 @@ struct MemoryPart {
                                                   const PipelinePlan& plan, const Wiring& wiring,
                                                   std::span<const StageGroup> groups,
                                                   std::span<const MemoryPart> memory);
+// What the first of the data is like, a line for each stage that reads some; "": none does.
+[[nodiscard]] std::string looks_text(const DataLoaderConfig& config, const DataLooks& looks);
+// The same for programs: a list.
+[[nodiscard]] nlohmann::ordered_json looks_json(const DataLoaderConfig& config,
+                                                const DataLooks& looks);
 // A list of `file`, `line`, `column`, `stage`, `path` and `text`.
 [[nodiscard]] nlohmann::ordered_json problems_json(std::span<const Problem> problems);
 

@@ -107,6 +107,20 @@ Json explain_json(const DataLoaderConfig& config, const PipelinePlan& plan, cons
   return out;
 }
 
+Json looks_json(const DataLoaderConfig& config, const DataLooks& looks) {
+  Json out = Json::array();
+  for (const DataLookPlan& look : looks.looks()) {
+    out.push_back({{"stage", config.stages(static_cast<int>(look.stage())).name()},
+                   {"files", look.files()},
+                   {"files_are_more", look.files_are_more()},
+                   {"files_passed_over", look.files_passed_over()},
+                   {"files_looked_at", look.files_looked_at()},
+                   {"samples", look.samples()},
+                   {"samples_left_out", look.samples_left_out()}});
+  }
+  return out;
+}
+
 Json problems_json(std::span<const Problem> problems) {
   Json out = Json::array();
   for (const Problem& problem : problems) {

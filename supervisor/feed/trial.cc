@@ -22,7 +22,7 @@ namespace ringfeed::process {
 namespace {
 
 // Rings are looked at this often while a sample is wanted: nobody rings here.
-constexpr int kLookMs = 2;
+constexpr int kTrialLookMs = 2;
 constexpr int kPauseMs = 200;
 constexpr int kTurns = 1000;
 // When nothing comes for so long, it is said; then after twice the time, and so on.
@@ -286,7 +286,7 @@ class Trial {
     if (parts_.stage != nullptr && !closed_) parts_.stage->add_watched(fds);
     const bool looking = !closed_ && viewer_.wants();
     // Interrupted by Ctrl-C: that is looked at in the next round.
-    static_cast<void>(::poll(fds.data(), fds.size(), looking ? kLookMs : kPauseMs));
+    static_cast<void>(::poll(fds.data(), fds.size(), looking ? kTrialLookMs : kPauseMs));
   }
 
   void describe() {

@@ -300,6 +300,12 @@ KindList ask_kinds(const std::string& binary) {
   return std::move(*answer).value_or_throw();
 }
 
+DataLooks ask_looks(const std::string& binary, const DataLoaderConfig& config, int timeout_ms) {
+  const std::string text =
+      ask_text(binary, "--look", config.SerializePartialAsString(), timeout_ms);
+  return parsed<DataLooks>(binary, "--look", text).value_or_throw();
+}
+
 std::string ask_text(const std::string& binary, const std::string& word,
                      const std::string& question, int timeout_ms) {
   EventLoop loop;

@@ -10,6 +10,7 @@
 
 namespace ringfeed {
 class DataLoaderConfig;
+class DataLooks;
 class KindList;
 class PipelinePlan;
 }  // namespace ringfeed
@@ -31,6 +32,10 @@ void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig
 
 // Runs `binary --kinds` and waits. Returns the kinds of stages that it has. Throws the same Errors.
 [[nodiscard]] KindList ask_kinds(const std::string& binary);
+
+// Runs `binary --look` in the same way: what the first of the configuration's data is like.
+[[nodiscard]] DataLooks ask_looks(const std::string& binary, const DataLoaderConfig& config,
+                                  int timeout_ms);
 
 // What `binary` prints when it is started with `word` and given the question as standard input.
 // Throws the same Errors.

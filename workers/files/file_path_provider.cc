@@ -17,6 +17,7 @@
 #include "ringfeed/shm/starvation.h"
 #include "workers/files/file_facts.h"
 #include "workers/files/file_records.h"
+#include "workers/files/find_files.h"
 #include "workers/files/remote_kind.h"
 #include "workers/kit/stage_help.h"
 
@@ -477,6 +478,7 @@ StageType file_path_provider_type() {
   };
   type.facts = [](const StageView& stage, PortFacts& outputs) {
     const FilePathProviderConfig& own = stage.config.file_path_provider();
+    if (!url_settings(stage.config)) outputs["output"].set(kFileFinder, file_finder(own));
     // Lists name files without a pattern.
     if (own.pattern_size() == 0 || own.list_size() != 0) return;
     outputs["output"].set(kFilePatterns, fmt::format("{}", fmt::join(own.pattern(), "\n")));

@@ -37,6 +37,7 @@ int run(int argc, char** argv, std::vector<StageType> stages) {
   register_all_stages(registry);
   for (StageType& type : stages) registry.add_plugin(std::move(type));
   if (argc == 2 && word == "--plan") return print_plan(registry);
+  if (argc == 2 && word == "--look") return print_looks(registry);
   if (argc == 2 && word == "--kinds") return print_kinds(registry);
   if (argc == 2 && word == "--show") return show_batch(registry);
   if (argc == 3 && word == "--setup-fd") return run_worker(std::atoi(argv[2]), registry);

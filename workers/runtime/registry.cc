@@ -150,6 +150,7 @@ void plan_facts(const PortFacts& said, PortPlan& port) {
   const auto found = said.find(port.name());
   if (found == said.end()) return;
   for (const auto& [name, text] : found->second.texts()) {
+    if (text.empty()) continue;
     FactPlan& fact = *port.add_facts();
     fact.set_name(name);
     fact.set_text(text);
@@ -235,6 +236,7 @@ void plan_stage(const PipelineLinks& links, int number, const StageType& type, S
     if (plugged) out.mutable_nodes(out.nodes_size() - 1)->set_no_other_program(true);
   }
   plan_counters(type, stage.config, out);
+  if (type.look) out.set_looks_at_data(true);
   if (type.batch) type.batch(stage, *out.mutable_batch());
 }
 
@@ -287,6 +289,34 @@ PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& regis
     }
   }
   return plan;
+}
+
+DataLooks look_at_data(const DataLoaderConfig& config, const Registry& registry) {
+  DataLooks looks;
+  const PipelineLinks links(config, registry);
+  for (int number = 0; number < config.stages_size(); ++number) {
+    const StageType* const type = registry.of(config.stages(number));
+    if (type == nullptr || !type->look) continue;
+    const StageView stage = links.view(number);
+    // What a stage refuses is no setting to read data by.
+    if (type->problems && !std::ranges::all_of(type->problems(stage), &Problem::warning)) continue;
+    const std::optional<DataLook> look = type->look(stage);
+    if (!look) continue;
+    DataLookPlan& to = *looks.add_looks();
+    to.set_stage(static_cast<std::uint32_t>(number));
+    to.set_files(look->files);
+    to.set_files_are_more(look->files_are_more);
+    to.set_files_passed_over(look->files_passed_over);
+    to.set_files_looked_at(look->files_looked_at);
+    to.set_samples(look->samples);
+    to.set_samples_left_out(look->samples_left_out);
+    for (const Problem& warning : look->warnings) {
+      PlanProblem& problem = *to.add_warnings();
+      problem.set_field(warning.field);
+      problem.set_text(warning.text);
+    }
+  }
+  return looks;
 }
 
 DataLoaderConfig example_of(const StageType& type) {

@@ -14,6 +14,7 @@ class Message;
 
 namespace ringfeed {
 
+class DataLooks;
 class KindList;
 class PipelinePlan;
 
@@ -49,6 +50,9 @@ std::vector<std::string> counter_names(const StageType& type, const StageConfig&
 // What each stage of the configuration needs, and what is wrong with its own settings. A stage that
 // has problems and nodes runs all the same: its problems are warnings.
 PipelinePlan plan_pipeline(const DataLoaderConfig& config, const Registry& registry);
+
+// What the first of the data is like of those stages that can say it; a configuration that can run.
+DataLooks look_at_data(const DataLoaderConfig& config, const Registry& registry);
 
 // What can be said of each kind without a configuration, and by its example.
 KindList list_kinds(const Registry& registry);

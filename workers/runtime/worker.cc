@@ -446,6 +446,16 @@ int print_plan(const Registry& registry) {
   return std::cout.good() ? 0 : 1;
 }
 
+int print_looks(const Registry& registry) {
+  DataLoaderConfig config;
+  if (!config.ParseFromIstream(&std::cin)) {
+    throw Error(ErrorCode::kInvalidArgument, "standard input is not a serialized DataLoaderConfig");
+  }
+  look_at_data(config, registry).SerializeToOstream(&std::cout);
+  std::cout.flush();
+  return std::cout.good() ? 0 : 1;
+}
+
 int print_kinds(const Registry& registry) {
   list_kinds(registry).SerializeToOstream(&std::cout);
   std::cout.flush();

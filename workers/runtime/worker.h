@@ -20,6 +20,9 @@ int run_worker(int setup_fd, const Registry& registry, FirstLane first = FirstLa
 // Reads a DataLoaderConfig from standard input and writes its PipelinePlan to standard output.
 int print_plan(const Registry& registry);
 
+// Reads the same, and writes its DataLooks.
+int print_looks(const Registry& registry);
+
 // Writes its KindList to standard output.
 int print_kinds(const Registry& registry);
 

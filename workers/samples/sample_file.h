@@ -118,6 +118,9 @@ class FileCheck {
 // counts only with BY_NAME.
 enum class Beside : std::uint8_t { kNeither, kMayDescribe, kIsDescribed };
 [[nodiscard]] Beside beside_of(const SampleSourceConfig& config, std::string_view path);
+// Why one that describes is passed over.
+inline constexpr std::string_view kBesideData =
+    "it is one object beside data: give `format`, or a pattern, to read it";
 // Is an open file one object of JSON, and nothing else?
 [[nodiscard]] bool is_one_object(int fd);
 // What an open file that is read holds: by the configuration, by its first bytes, or by its name.

@@ -129,7 +129,7 @@ StepStatus SampleFiles::hand_out(Step& step) noexcept {
     return StepStatus::kIdle;
   }
   if (fd && begin == 0 && describes_others(step, path) && is_one_object(fd->get())) {
-    pass_over(step, path, "it is one object beside data: give `format`, or a pattern, to read it");
+    pass_over(step, path, kBesideData);
     step.store(state_.next, next + 1);
     return StepStatus::kDone;
   }

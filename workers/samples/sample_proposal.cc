@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -14,7 +13,7 @@
 #include "proto/config.pb.h"
 #include "ringfeed/shm/quote.h"
 #include "workers/io/table_file.h"
-#include "workers/samples/sample_file.h"
+#include "workers/samples/sample_look.h"
 
 namespace ringfeed {
 namespace {
@@ -113,7 +112,7 @@ void see(const SampleField& field, Seen& seen) {
 
 void see_items(SampleFile& file, Seen& seen) {
   SampleFile::Item item{};
-  std::vector<std::byte> record;
+  ItemFields fields;
   for (std::size_t i = 0; i < kSamplesTried;) {
     const Result<bool> next = file.next(item);
     if (!next && seen.fault.empty()) seen.fault = next.error().message();
@@ -125,14 +124,7 @@ void see_items(SampleFile& file, Seen& seen) {
       continue;
     }
     ++seen.samples;
-    if (item.head.empty()) {
-      for (const SampleField& field : item.fields) see(field, seen);
-      continue;
-    }
-    record.assign(item.head.begin(), item.head.end());
-    record.insert(record.end(), item.data.begin(), item.data.end());
-    const std::optional<SampleView> sample = SampleView::open(record);
-    for (std::size_t f = 0; sample && f < sample->size(); ++f) see((*sample)[f], seen);
+    for (const SampleField& field : fields.of(item)) see(field, seen);
   }
 }
 
@@ -142,24 +134,9 @@ Seen look_into(const std::vector<std::string>& files) {
   const std::size_t tried = std::min(files.size(), kFilesTried);
   for (std::size_t i = 0; i < tried; ++i) {
     const std::string& path = files[i * (files.size() - 1) / std::max<std::size_t>(tried - 1, 1)];
-    Result<shm::Fd> fd = shm::open_regular(path);
-    const Result<formats::Packing> packing =
-        fd ? formats::packing_of(fd->get()) : Result<formats::Packing>(fd.error());
-    if (!packing) {
-      if (seen.fault.empty()) seen.fault = packing.error().message();
-      continue;
-    }
-    const Format format = format_of(config, path, fd->get());
-    struct stat info {};
-    if (::fstat(fd->get(), &info) != 0) continue;
-    SamplePart part{.fd = std::move(*fd),
-                    .packing = *packing,
-                    .begin = 0,
-                    .end = formats::ByteStream::kToEnd,
-                    .file_bytes = static_cast<std::uint64_t>(info.st_size)};
-    Result<std::unique_ptr<SampleFile>> file = open_sample_file(config, format, std::move(part));
+    const Result<WholeFile> file = open_whole(config, path);
     if (file) {
-      see_items(**file, seen);
+      see_items(*file->samples, seen);
     } else if (seen.fault.empty()) {
       seen.fault = fmt::format("{}: {}", escaped(path), file.error().message());
     }

@@ -20,6 +20,7 @@
 #include "workers/samples/file_parts.h"
 #include "workers/samples/sample_file.h"
 #include "workers/samples/sample_files.h"
+#include "workers/samples/source_look.h"
 
 namespace ringfeed {
 namespace {
@@ -482,6 +483,7 @@ StageType sample_source_type() {
   };
   type.problems = source_problems;
   type.nodes = source_nodes;
+  type.look = look_at_source;
   type.example = {.text = R"(
 stages { name: "provider" file_path_provider { directory: "/data" } }
 stages { name: "lines" sample_source { input: "provider" } }

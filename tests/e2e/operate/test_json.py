@@ -423,6 +423,7 @@ def test_samples_of_ones_own(make_run: MakeRun, tmp_path: Path) -> None:
             sample["left_image"] = sample["mask"] = None
             lines.write(json.dumps(sample) + "\n")
     run = make_run(data, epochs=0, pipeline=SAMPLES, batch=8, groups="").start()
+    assert says(run, "check", run.config)["data"][0]["samples"] == 64
     wait_until(lambda: run.status(), "the feed")
     says(run, "status", "lc0")
     run.stop(signal.SIGQUIT)

@@ -34,7 +34,7 @@ struct Fact {
   const char* name;
 };
 
-// A value as `ringfeed check` shows it.
+// A value as `ringfeed check` shows it; it shows none that is "".
 inline std::string fact_text(bool value) { return value ? "yes" : "no"; }
 inline std::string fact_text(std::uint64_t value) { return std::to_string(value); }
 inline std::string fact_text(const std::string& value) { return value; }

@@ -383,6 +383,17 @@ struct Problem {
   bool warning = false;
 };
 
+// What the first of a stage's data is like, for `ringfeed check`.
+struct DataLook {
+  std::uint64_t files = 0;      // found, those that are passed over among them
+  bool files_are_more = false;  // the search ended before it had found all
+  std::uint64_t files_passed_over = 0;
+  std::uint64_t files_looked_at = 0;
+  std::uint64_t samples = 0;           // their first ones
+  std::uint64_t samples_left_out = 0;  // of these
+  std::vector<Problem> warnings = {};
+};
+
 // Stages as people would write them, for its page of the reference and for tests that are the same
 // for all kinds.
 struct StageExample {
@@ -420,6 +431,9 @@ struct StageType {
   std::function<void(const StageConfig&, std::vector<CounterSpec>&)> more_counters;
   std::vector<MetricText> texts;                                   // shown beside them
   std::function<std::vector<Problem>(const StageView&)> problems;  // may be empty
+  // Reads the first of its data, and no more than takes some seconds. Asked only of a stage that
+  // runs. Nothing: its data is elsewhere. May be empty.
+  std::function<std::optional<DataLook>(const StageView&)> look;
   // Only of a stage that outputs batches; of a plug-in's stage the second.
   std::function<void(const StageView&, BatchSchema&)> batch;
   std::function<BatchLayout(const StageView&)> batch_layout;
